@@ -1,9 +1,11 @@
-"""Applies decisions to the state of a scheduler: `adopt` a plan, `build_round` from it, and `begin_round`.
+"""Applies decisions to the state of a scheduler: `adopt` a plan, `build_round` from it, `begin_round`, and `start_between` rounds.
 
 Nothing else changes the current allocation, the accounts of jobs, or the running gangs as a whole.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,10 +13,10 @@ from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
-from gavel_py.scheduling.delivery import waits_of
+from gavel_py.scheduling.delivery import Wait, waits_of
 from gavel_py.scheduling.event_driven import EventDecision, GangChanges
 from gavel_py.scheduling.placement.gangs import HeldGpus
-from gavel_py.scheduling.round import Round
+from gavel_py.scheduling.round import Assignment, Assignments, Round
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
 
@@ -26,19 +28,24 @@ def adopt(state: SchedulerState, plan: RoundPlan | EventPlan) -> None:
     """
     allocation = plan.allocation
     if allocation is not state.allocation:
-        if isinstance(allocation, CurrentAllocation):
-            columns, policy_input = state.table.columns, allocation.policy_input
-            columns["isolated_seconds"][allocation.rows] = policy_input.isolated_seconds
-            columns["steps_counted"][allocation.rows] = policy_input.requests["steps_done"]
-            promises = allocation.colocation_promises
-            state.colocation_ledger.keep(() if promises is None else promises.keys)
-        if not (isinstance(allocation, CurrentAllocation) and allocation.has_same_solution(state.allocation)):
-            state.ledger.begin_allocation()
-        state.allocation = allocation
+        _replace_allocation(state, allocation)
         state.inputs_changed, state.must_solve = state.inputs_changed_meanwhile, state.must_solve_meanwhile
     state.plan = plan
     if plan.is_audited:
         assert state.current_allocation is not None  # resolving it asks the policy  # noqa: S101
+
+
+def _replace_allocation(state: SchedulerState, allocation: CurrentAllocation | LazyAllocation) -> None:
+    """Make an allocation the current one."""
+    if isinstance(allocation, CurrentAllocation):
+        columns, policy_input = state.table.columns, allocation.policy_input
+        columns["isolated_seconds"][allocation.rows] = policy_input.isolated_seconds
+        columns["steps_counted"][allocation.rows] = policy_input.requests["steps_done"]
+        promises = allocation.colocation_promises
+        state.colocation_ledger.keep(() if promises is None else promises.keys)
+    if not (isinstance(allocation, CurrentAllocation) and allocation.has_same_solution(state.allocation)):
+        state.ledger.begin_allocation()
+    state.allocation = allocation
 
 
 def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mask, start: float, round_seconds: float) -> Round:
@@ -128,7 +135,73 @@ def _begin_at_event(
 
 
 def _make_latest(state: SchedulerState, new_round: Round, rows: Indices | None) -> None:
-    state.plan, state.last, state.last_rows, state.newly_failed = None, new_round, rows, {}
+    state.plan, state.last, state.last_rows, state.newly_failed, state.counted_since = None, new_round, rows, {}, {}
+
+
+def start_between(state: SchedulerState, starts: RoundPlan, plan: RoundPlan | None) -> Assignments:
+    """Enter gangs that start within the latest round in accounts, histories and running gangs, and return their GPUs.
+
+    Args:
+        state: The scheduler's state.
+        starts: The gangs, their time, and the allocation in force applied to the jobs of now.
+        plan: The next round if it is planned, with those of the gangs that continue in it.
+    """
+    rows, held, now, last = starts.rows, starts.held, starts.start_seconds, state.last
+    assert last is not None  # noqa: S101
+    assert isinstance(last.assignments, Assignments)  # noqa: S101
+    started, is_spread, columns = state.assignments(rows, held), state.is_spread(held), state.table.columns
+    counted = np.array([_counts_on(state, row, starts, i) for i, row in enumerate(rows.tolist())], dtype=bool)
+    state.gangs.add(rows, held, is_spread)
+    _receive(state, starts, np.flatnonzero(~counted), started, is_spread)
+    columns["running_since_seconds"][rows], columns["has_run"][rows] = now, True
+    columns["waiting_since_seconds"][rows] = last.end_seconds
+    state.last_rows = np.union1d(state.rows_of_last, rows)
+    state.last = replace(last, assignments=last.assignments.updated(started))
+    state.counted_since |= dict.fromkeys(started.ids, now)
+    if plan is not None:
+        if plan.allocation is not state.allocation:
+            _replace_allocation(state, plan.allocation)
+        state.plan = plan
+    return started
+
+
+def _counts_on(state: SchedulerState, row: int, starts: RoundPlan, i: int) -> bool:
+    """Return whether the rest of the round is entered already for a gang that starts, as for a job that has failed within it.
+
+    A job that has received it on other GPUs gives it back.
+    """
+    before = state.counted(row)
+    if before is None:
+        return False
+    now = state.assignments(np.array([row]), starts.held.take(np.array([i])))[str(state.table.ids[row])]
+    if _key_of(state, before) == _key_of(state, now):
+        return True
+    state.revert(row, starts.start_seconds, Wait.OTHER_TYPE)
+    return False
+
+
+def _key_of(state: SchedulerState, held: Assignment) -> tuple[object, ...]:
+    """Return what of a gang's GPUs its accounts depend on."""
+    return held.accelerator, held.size, held.shared_with, state.spans.is_spread(held.accelerator, held.gpus)
+
+
+def _receive(state: SchedulerState, starts: RoundPlan, gangs: Indices, started: Assignments, is_spread: Mask) -> None:
+    """Enter the rest of the round in the accounts of some of the gangs that start within it; gangs: their places."""
+    current, last, rows, held = starts.allocation, state.last, starts.rows[gangs], starts.held.take(gangs)
+    if not len(gangs) or last is None or not isinstance(current, CurrentAllocation):
+        return
+    seconds = last.end_seconds - starts.start_seconds
+    rest, at = seconds / (last.end_seconds - last.start_seconds), current.index_of(state.table)[rows]
+    fractions, types = current.fractions[at], held.types
+    given = fractions[np.arange(len(at)), types]
+    state.ledger.receive(rows, current.problem.num_gpus[at], given, types, seconds, rest)
+    if current.spread_fractions is not None:
+        spread = current.spread_fractions[at]
+        state.ledger.record_placement(rows, fractions, spread, types, is_spread[gangs], seconds, rest)
+    state.table.columns["attained_gpu_seconds"][rows] += seconds * held.shares
+    for job_id in [started.ids[i] for i in gangs.tolist() if starts.held.partners.get(i)]:
+        for key in state.partner_keys(job_id, started[job_id]):
+            state.colocation_ledger.receive(key, rest)
 
 
 def _account(

@@ -369,8 +369,8 @@ def reuse_allocation(
     constraints: Sequence[Constraint],
     table: JobTable,
     cache: ProblemCache,
-) -> CurrentAllocation | None:
-    """Return the solution of `before` applied to the jobs of now, None if it gives none of them any time.
+) -> CurrentAllocation:
+    """Return the solution of `before` applied to the jobs of now.
 
     Jobs with the same request for GPUs keep their rows; all others get zeros. Normalisers, such as the equal share of N jobs, are
     those of the jobs of now, so that histories do not depend on how often allocations are solved.
@@ -378,7 +378,7 @@ def reuse_allocation(
     Args:
         before: The current allocation.
         policy_input: The input with which the policy would be called now.
-        nodes: Their states, the same as at the solve.
+        nodes: Their states. Jobs that the solution covers do not run on types on which they could not run at the solve.
         constraints: Those of the policy.
         table: The jobs.
         cache: Of the same profile as at the solve.
@@ -395,10 +395,9 @@ def reuse_allocation(
     runnable_if_up[known] = before.runnable_if_up[rows[known]]
     in_solution = rows if before.reused is None else np.where(known, before.reused.rows[rows], -1)
     reused = ReusedAllocation(in_solution, before.solved_seconds)
-    found = CurrentAllocation(
+    return CurrentAllocation(
         policy_input, before.nodes, replace(problem, runnable=runnable), before.allocation, runnable_if_up, reused
     )
-    return found if (found.fractions[runnable] > NEGLIGIBLE).any() else None
 
 
 def _rows_in(before: CurrentAllocation, policy_input: PolicyInput, problem: AllocationProblem, table: JobTable) -> Indices:

@@ -77,8 +77,8 @@ class JobDelivery:
         misplaced_seconds: Delivered time on more nodes than promised, or on fewer where that is slower.
         shortfall_by_reason: Seconds, which add up to `shortfall_seconds`.
         round_seconds: Length of a round, 0 before the first.
-        rounds: Number of rounds in which it was promised time or ran; None if their lengths differ or the gang has changed its
-            size.
+        rounds: Number of rounds in which it was promised time or ran; None if their lengths differ, the gang has changed its size,
+            or it has started within a round.
     """
 
     job_id: str

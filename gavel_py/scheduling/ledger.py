@@ -52,7 +52,7 @@ class DeliveryLedger:
         self.received, self.spread_deficits = np.zeros((0, count)), np.zeros((0, count))
         self.waits, self.short = np.zeros((0, len(WAITS))), np.zeros((0, len(WAITS)))
         self.misplaced = np.zeros(0)
-        self.rounds = np.zeros(0)  # rounds in which the job was promised time or ran, -1 if their lengths differ
+        self.rounds = np.zeros(0)  # rounds in which the job was promised time or ran, -1 if they are not all whole
         self._offered: Floats = np.zeros(count)
         self._round_seconds = 0.0
 
@@ -134,7 +134,14 @@ class DeliveryLedger:
         self.deficits[rows] = np.where(runnable, balance, 0.0)
 
     def record_placement(
-        self, rows: Indices, fractions: Floats, spread: Floats, columns: Indices, is_spread: Mask, round_seconds: float
+        self,
+        rows: Indices,
+        fractions: Floats,
+        spread: Floats,
+        columns: Indices,
+        is_spread: Mask,
+        seconds: float,
+        rest: float | None = None,
     ) -> None:
         """Enter the placements of gangs in a round that has been recorded.
 
@@ -144,28 +151,73 @@ class DeliveryLedger:
             spread: (N, K) the part S_ij of the fractions promised on spread placements, NaN where placement makes no difference.
             columns: As for `record`.
             is_spread: (N,) the gangs that are on more nodes than they need.
-            round_seconds: As for `record`.
+            seconds: For which the gangs hold their GPUs: the length of the round, or of the rest of it.
+            rest: The part of the round for which gangs that start within it hold their GPUs; None for a whole round.
         """
         on_type, matters = self._received(columns), ~np.isnan(spread)
-        balance = self.spread_deficits[rows] + spread - on_type * is_spread[:, None]
+        promised, received = (spread, on_type) if rest is None else (0.0, on_type * rest)
+        balance = self.spread_deficits[rows] + promised - received * is_spread[:, None]
         balance = np.clip(balance, -MAX_DEFICIT_ROUNDS, MAX_DEFICIT_ROUNDS)
         self.spread_deficits[rows] = np.where(matters & (spread > 0), balance, 0.0)
         not_promised = np.where(is_spread[:, None], spread <= 0, spread >= fractions) & (fractions > 0) & matters
-        self.misplaced[rows] += (not_promised & (on_type > 0)).any(axis=1) * round_seconds
+        self.misplaced[rows] += (not_promised & (on_type > 0)).any(axis=1) * seconds
 
-    def take_back(self, row: int, column: int, num_gpus: float, round_seconds: float, *, is_spread: bool = False) -> None:
-        """Revert the round entered last for a job that lost its GPUs of this type; is_spread: its placement."""
+    def receive(self, rows: Indices, num_gpus: Floats, fractions: Floats, columns: Indices, seconds: float, rounds: float) -> None:
+        """Enter the rest of the round in progress for N gangs that start within it; nothing is promised for it.
+
+        Args:
+            rows: (N,) the jobs.
+            num_gpus: (N,) gang sizes.
+            fractions: (N,) time fractions on the types on which the gangs start.
+            columns: (N,) these types.
+            seconds: The rest of the round.
+            rounds: The same as a part of the round.
+        """
+        self._open(rows, num_gpus)
+        at = rows, columns
+        before = np.maximum(0.0, self.promised[rows] - self.delivered[rows])
+        self.delivered[at] += seconds
+        after = np.maximum(0.0, self.promised[rows] - self.delivered[rows])
+        self._enter_shortfalls(rows, before, after, np.zeros(len(rows), dtype=np.int64))  # shortfalls only fall
+        self.received[at] += rounds
+        self.deficits[at] = np.maximum(self.deficits[at] - rounds, -np.maximum(1.0, MAX_PAYBACK_ROUNDS * fractions))
+        # `least_shortfall` must not count on whole rounds for these jobs, and on no fewer GPU-seconds than were given.
+        self.rounds[rows] = -1.0
+        np.add.at(self._offered, columns, num_gpus * seconds)
+
+    def take_back(
+        self,
+        row: int,
+        column: int,
+        num_gpus: float,
+        seconds: float,
+        *,
+        rounds: float = 1.0,
+        is_spread: bool = False,
+        reason: Wait = Wait.NODE,
+    ) -> None:
+        """Revert what was entered for a job from some time of the round in progress on.
+
+        Args:
+            row: The job.
+            column: The type of the GPUs that it lost.
+            num_gpus: The size of its gang there.
+            seconds: The time from then to the end of the round.
+            rounds: The same as a part of the round.
+            is_spread: Whether the gang was on more nodes than it needs.
+            reason: Why it did not receive the time; with `Wait.NODE`, the round counts as one in which it waited.
+        """
         rows, at = np.array([row]), (row, column)
         self._open(rows, np.array([num_gpus]))
         before = np.maximum(0.0, self.promised[rows] - self.delivered[rows])
-        self.delivered[at] = max(0.0, self.delivered[at] - round_seconds)
+        self.delivered[at] = max(0.0, self.delivered[at] - seconds)
         after = np.maximum(0.0, self.promised[rows] - self.delivered[rows])
-        self._enter_shortfalls(rows, before, after, np.array([WAITS.index(Wait.NODE)]))
-        self.waits[row, WAITS.index(Wait.NODE)] += 1
-        self.received[at] = max(0.0, self.received[at] - 1.0)
-        self.deficits[at] = min(self.deficits[at] + 1.0, MAX_DEFICIT_ROUNDS)
+        self._enter_shortfalls(rows, before, after, np.array([WAITS.index(reason)]))
+        self.waits[row, WAITS.index(Wait.NODE)] += reason is Wait.NODE
+        self.received[at] = max(0.0, self.received[at] - rounds)
+        self.deficits[at] = min(self.deficits[at] + rounds, MAX_DEFICIT_ROUNDS)
         if is_spread and self.spread_deficits[at]:  # 0 if no spread placement is promised
-            self.spread_deficits[at] = min(self.spread_deficits[at] + 1.0, MAX_DEFICIT_ROUNDS)
+            self.spread_deficits[at] = min(self.spread_deficits[at] + rounds, MAX_DEFICIT_ROUNDS)
         self.misplaced[row] = min(self.misplaced[row], self.delivered[row].sum())
 
     def forget(self, rows: Indices) -> None:

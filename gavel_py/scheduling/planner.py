@@ -25,6 +25,7 @@ from gavel_py.scheduling.colocation.fractional import pack_fractional
 from gavel_py.scheduling.colocation.groups import ColocationGroups
 from gavel_py.scheduling.colocation.matching import match_partners
 from gavel_py.scheduling.current_allocation import (
+    NEGLIGIBLE,
     CurrentAllocation,
     LazyAllocation,
     PolicyInput,
@@ -69,10 +70,10 @@ class RoundPlanner:
         current = self._allocation(state, start)
         held = None
         if isinstance(self.options.mechanism, str):  # a user's function may choose otherwise even if nothing has to change
-            held = forced_gangs(state, current, backfill=self._backfills)
+            held = forced_gangs(state, current, backfill=self.backfills)
         if held is None:
             held = self._select_and_place(state, current, self._locked(state, current, start))
-        return _plan_of(state, start, current.rows, held, current)
+        return plan_of(state, start, current.rows, held, current)
 
     def revise(self, state: SchedulerState, plan: RoundPlan | EventPlan) -> RoundPlan:
         """Return a plan without the gangs that can no longer run as planned, and their GPUs offered to the other jobs."""
@@ -83,7 +84,7 @@ class RoundPlanner:
         places = np.full(state.table.capacity, -1, dtype=np.int64)
         places[plan.rows[valid]] = np.flatnonzero(valid)
         held = self._select_and_place(state, current, plan.held.take(places[current.rows]))
-        return _plan_of(state, plan.start_seconds, current.rows, held, plan.allocation)
+        return plan_of(state, plan.start_seconds, current.rows, held, plan.allocation)
 
     # The allocation that the round follows
 
@@ -93,7 +94,7 @@ class RoundPlanner:
         if before is not None and (before.is_up_to_date or self._is_too_early(before, start)):
             logger.debug("the allocation in force is kept: nothing has changed since")
             return before
-        policy_input = self._policy_input(state, start)
+        policy_input = self.policy_input(state, start)
         before = state.current_allocation if self.options.solve_seconds and not state.must_solve else None
         if before is not None and self._is_too_early(before, start):
             found = self._reuse(before, policy_input, state)
@@ -106,7 +107,8 @@ class RoundPlanner:
         """Return whether `solve_seconds` have not passed, so that changes of jobs alone are no reason to solve."""
         return start - before.solved_seconds < self.options.solve_seconds * (1 - ROUNDING)
 
-    def _policy_input(self, state: SchedulerState, start: float) -> PolicyInput:
+    def policy_input(self, state: SchedulerState, start: float) -> PolicyInput:
+        """Return what the policy would decide on at this time."""
         options, policy = self.options, self.solver.policy
         before = None
         if not options.by_events or policy.constraints or "previous_fractions" in policy.reads:
@@ -129,6 +131,12 @@ class RoundPlanner:
         return state.problem_cache(self.profile, whole_gangs=self.options.whole_gangs)
 
     def _reuse(self, before: CurrentAllocation, policy_input: PolicyInput, state: SchedulerState) -> CurrentAllocation | None:
+        """Return the current allocation applied to the jobs of now, None if it gives none of them any time."""
+        found = self.applied_now(before, policy_input, state)
+        return found if (found.fractions[found.problem.runnable] > NEGLIGIBLE).any() else None
+
+    def applied_now(self, before: CurrentAllocation, policy_input: PolicyInput, state: SchedulerState) -> CurrentAllocation:
+        """Return the current allocation applied to the jobs of now, which gives new jobs no time."""
         constraints = self.solver.policy.constraints
         return reuse_allocation(before, policy_input, state.nodes, constraints, state.table, self.cache(state))
 
@@ -197,21 +205,35 @@ class RoundPlanner:
 
     def _select_and_place(self, state: SchedulerState, current: CurrentAllocation, fixed: HeldGpus) -> HeldGpus:
         """Return (N,) the GPUs of the jobs that run; fixed: (N,) GPUs that jobs must keep."""
+        return self.place(state, current, self.demand(state, current, fixed), fixed, _continuing(state, current.rows))
+
+    def place(
+        self, state: SchedulerState, current: CurrentAllocation, demand: RoundDemand, fixed: HeldGpus, previous: HeldGpus
+    ) -> HeldGpus:
+        """Return (N,) the GPUs of the jobs that run.
+
+        Args:
+            state: The scheduler's state.
+            current: The allocation that is followed, of N jobs.
+            demand: Their demand.
+            fixed: (N,) GPUs that jobs must keep.
+            previous: (N,) GPUs that jobs get if they can: those where they run, or are planned to run.
+        """
         problem, layout = current.problem, state.layout
         cache = self.cache(state)
         gang_requests = cache.gang_requests(current.policy_input.gangs)
         requests = ResourceRequests(*gang_requests, limited=layout.limited)
-        demand, running = self._demand(state, current, fixed), _continuing(state, current.rows)
         plan = partial(
             plan_round, pool=state.free_resources(), spans=state.spans, mechanism=self._mechanism(state, problem.accelerator_types)
         )
         parts = np.minimum(1.0, problem.num_gpus)
         if not self.options.sharing and (parts == 1).all():
-            return plan(demand, requests, previous=running, fixed=fixed)
+            return plan(demand, requests, previous=previous, fixed=fixed)
+        running = _continuing(state, current.rows)
         first = [running.gpus.item(start) if runs else None for start, runs in zip(running.starts, running.runs, strict=False)]
         pack = partial(pack_fractional, parts=parts, memory=cache.memory_of(current.policy_input.gangs), gpus=first)
         partners = _partners(state, current, demand, running)
-        return plan_groups(plan, pack, partners, demand, requests, problem.job_ids, parts, running, fixed)
+        return plan_groups(plan, pack, partners, demand, requests, problem.job_ids, parts, previous, fixed)
 
     def _mechanism(self, state: SchedulerState, accelerator_types: Sequence[str]) -> Mechanism:
         """Return the mechanism, which may call the scheduler back while it selects."""
@@ -223,7 +245,8 @@ class RoundPlanner:
 
         return select
 
-    def _demand(self, state: SchedulerState, current: CurrentAllocation, fixed: HeldGpus) -> RoundDemand:
+    def demand(self, state: SchedulerState, current: CurrentAllocation, fixed: HeldGpus) -> RoundDemand:
+        """Return the demand of the next round; fixed: (N,) GPUs that jobs must keep."""
         problem, rows, ledger, columns = current.problem, current.rows, state.ledger, state.table.columns
         runnable = problem.runnable & current.present(state.table)[:, None]
         deficits = np.where(runnable, ledger.deficits[rows], 0.0)
@@ -238,7 +261,7 @@ class RoundPlanner:
             num_gpus=np.ceil(problem.num_gpus).astype(np.int64),
             capacities=problem.capacities.astype(np.int64),
             running_on=running_on,
-            backfill=self._backfills,
+            backfill=self.backfills,
             # Rounds received under the previous allocation do not count.
             received=ledger.received[rows] * current.has_same_solution(state.allocation),
             restart_rounds=restart_rounds,
@@ -249,7 +272,7 @@ class RoundPlanner:
         )
 
     @property
-    def _backfills(self) -> bool:
+    def backfills(self) -> bool:
         """Whether idle GPUs go to waiting jobs; constraints may mean to keep GPUs free."""
         return self.solver.policy.backfills and not self.solver.policy.constraints
 
@@ -270,7 +293,7 @@ def _continuing(state: SchedulerState, rows: Indices) -> HeldGpus:
     return state.gangs.of(rows).where(state.continuing_types[rows] >= 0)
 
 
-def _plan_of(
+def plan_of(
     state: SchedulerState, start: float, rows: Indices, held: HeldGpus, allocation: CurrentAllocation | LazyAllocation
 ) -> RoundPlan:
     """Return the plan in which these jobs hold these GPUs; rows: (N,) of the allocation."""

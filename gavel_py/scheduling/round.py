@@ -46,6 +46,11 @@ class Assignment:
         """GPUs that are accounted to this job: its part of one GPU, or an equal part of the gang's GPUs for each co-located job."""
         return self.gpu_part if self.gpu_part < 1 else len(self.gpus) / (1 + len(self.shared_with))
 
+    @property
+    def size(self) -> float:
+        """GPUs that the job requested: those of its gang, or its part of one GPU."""
+        return self.gpu_part if self.gpu_part < 1 else len(self.gpus)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the assignment as plain data."""
         partners = {"shared_with": list(self.shared_with)} if self.shared_with else {}
@@ -136,6 +141,12 @@ class Assignments(Mapping[str, Assignment]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
+
+    def updated(self, other: Assignments) -> Assignments:
+        """Return these assignments with those of `other` beside them, and instead of those of the same jobs."""
+        ids, kept = (*self.ids, *other.ids), [i for i, job_id in enumerate(self.ids) if job_id not in other]
+        order = sorted([*kept, *range(len(self), len(ids))], key=ids.__getitem__)
+        return Assignments(tuple([ids[i] for i in order]), self.held.joined(other.held).take(np.array(order)), self.layout)
 
     def _at(self, i: int) -> Assignment:
         held = self._base

@@ -22,7 +22,8 @@ from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job, JobSet
-from gavel_py.scheduling.commit import adopt, begin_round, build_round
+from gavel_py.scheduling.between_rounds import starts_between
+from gavel_py.scheduling.commit import adopt, begin_round, build_round, start_between
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
 from gavel_py.scheduling.jobs import Departure, changed_job
@@ -58,8 +59,9 @@ class RoundScheduler(Synchronized):
 
     The allocation is solved anew for the next round when a job or node came, went or changed, or a job reported progress (with
     `solve_seconds`: at the earliest then); otherwise it is kept. Every round counts as `round_seconds` of promised, delivered and
-    attained time, whenever the next one starts; for a gang that loses its GPUs (`node_down`, `gpu_lost`, `interrupted`) as
-    promised only. The account of a job (`delivery`) is kept after it has left, until `forget`.
+    attained time, whenever the next one starts; for a gang that loses its GPUs (`node_down`, `gpu_lost`, `interrupted`) as promised
+    only, and for one that starts within the round (`start_waiting`) the rest of it as delivered and attained. The account of a job
+    (`delivery`) is kept after it has left, until `forget`.
 
     Several threads may use a scheduler, one call at a time. Policy and mechanism may call it back while it decides. It can be
     copied and pickled. See docs/rounds.md.
@@ -195,6 +197,40 @@ class RoundScheduler(Synchronized):
         held = plan.held.take(valid).with_partners_among(state.table.ids[rows].tolist())
         keeps = state.gangs.of(rows).same_as(held)
         return build_round(state, rows, held, keeps, plan.start_seconds, self.round_seconds)
+
+    @synchronized
+    def start_waiting(self, now_seconds: float) -> dict[str, Assignment]:
+        """Start waiting jobs on GPUs that idle within the round in progress, preempting none, and return those that start.
+
+        For use after jobs have arrived or GPUs have become free. The mechanism selects the jobs under the allocation in force;
+        those that it does not cover yet get what is left. Where the policy does not fill idle GPUs, or has constraints, only
+        jobs to which time is still due start. The rest of the round counts as delivered and attained. A round that is planned
+        already stands: gangs lose their GPUs at its start where it needs them, also within `min_run_seconds`.
+
+        Nothing starts before the first round, or once the round has ended (`Round.end_seconds`) and until the next one starts.
+
+        Args:
+            now_seconds: The time, at least the start of the round.
+
+        Returns:
+            {job_id: Assignment} of the gangs that start, sorted by job_id.
+
+        Raises:
+            InputError: The time lies before the start of the round, or in event-driven mode, where `next_round` does this.
+        """
+        state = self._state
+        state.check_idle()
+        if self.by_events:
+            text = "has no rounds in progress within which jobs could start; next_round decides at any time"
+            raise InputError(fault("by_events", text))
+        now, last = self._start(now_seconds), state.last
+        if last is None or now >= last.end_seconds:
+            return {}
+        found = starts_between(self._planner, state, now)
+        started = {} if found is None else dict(start_between(state, *found))
+        if started:
+            logger.info("%d jobs start at %.9g s, within round %d", len(started), now, last.index)
+        return started
 
     @synchronized
     def lease(self, job_id: str) -> Lease | None:

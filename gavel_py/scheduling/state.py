@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from gavel_py.problem.arrays import Indices, Mask
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
+from gavel_py.scheduling.delivery import Wait
 from gavel_py.scheduling.jobs import JobTable
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.nodes import NodeStates, cluster_from_dict, cluster_to_dict
@@ -21,7 +23,7 @@ from gavel_py.scheduling.placement.free_gpus import FreeResources
 from gavel_py.scheduling.placement.gangs import HeldGpus, Spans
 from gavel_py.scheduling.placement.topology import Layout
 from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
-from gavel_py.scheduling.round import Assignments, Round
+from gavel_py.scheduling.round import Assignment, Assignments, Round
 
 if TYPE_CHECKING:
     from gavel_py.scheduling.event_driven import EventDecision, EventDrivenPlanner
@@ -115,6 +117,13 @@ class RunningGangs:
         self._rows, self._held, self._new = rows, replace(joined, parts=parts, partners=held.partners), {}
         self._places[rows] = np.arange(len(rows))
 
+    def add(self, rows: Indices, held: HeldGpus, is_spread: Mask) -> None:
+        """Set the GPUs of several gangs that hold none."""
+        others = self.rows
+        moved = None if self.moved is None else self.moved | set(rows.tolist())
+        self.begin(np.append(others, rows), self.of(others).joined(held), np.append(self.is_spread[others], is_spread))
+        self.moved = moved
+
     def stop(self, row: int) -> None:
         """Take all GPUs away from a gang, if it holds any; its partners keep theirs."""
         if self.types[row] < 0:
@@ -183,7 +192,9 @@ class SchedulerState:
     must_solve_meanwhile: bool = False
     is_calling_out: bool = False  # whether a policy or mechanism is running; the state is consistent then
     plan: RoundPlan | EventPlan | None = None  # the next round, if it is planned
-    last: Round | None = None  # the round begun last
+    last: Round | None = None  # the round begun last, with the gangs that have started within it
+    # {job_id: time from which on `last` counts as received by a job}, where that is not its start.
+    counted_since: dict[str, float] = field(default_factory=dict)
     last_rows: Indices | None = None  # those of its jobs that are not forgotten; None for all of them, by their ids
     newly_failed: dict[str, str] = field(default_factory=dict)  # {job_id: reason} of jobs that have failed for good since then
     colocation_ledger: ColocationLedger = field(default_factory=ColocationLedger)
@@ -226,6 +237,7 @@ class SchedulerState:
             "last": None if last is None else replace(last, assignments={}).to_dict() | {"assignments": _assignments_to_dict(last)},
             "newly_failed": dict(self.newly_failed),
             "colocation": self.colocation_ledger.to_list(),
+            **({"counted_since": dict(self.counted_since)} if self.counted_since else {}),
         }
 
     @classmethod
@@ -245,6 +257,7 @@ class SchedulerState:
             must_solve=document["must_solve"],
             newly_failed=dict(document["newly_failed"]),
             colocation_ledger=ColocationLedger.from_list(document["colocation"]),
+            counted_since=dict(document.get("counted_since", {})),
         )
         state.table.number_gangs(by_type=is_by_type(profile))
         cache = state.problem_cache(profile, whole_gangs=whole_gangs)
@@ -382,7 +395,9 @@ class SchedulerState:
 
     def note_forgotten(self, job_ids: Collection[str]) -> None:
         """Drop jobs that are about to be forgotten from those of the round begun last; their ids may be used again."""
-        if self.last is not None and any(job_id in self.last.assignments for job_id in job_ids):
+        known = [] if self.last is None else [job_id for job_id in job_ids if job_id in self.last.assignments]
+        if self.last is not None and known:
+            self.counted_since |= dict.fromkeys(known, self.last.end_seconds)
             rows = self.rows_of_last
             self.last_rows = rows[[self.table.ids[row] not in job_ids for row in rows.tolist()]]
 
@@ -408,10 +423,22 @@ class SchedulerState:
         if not len(rows) or self.allocation is None:
             return ()
         if isinstance(self.allocation, CurrentAllocation):
-            return tuple(self.table.ids[self.allocation.unfinished(self.table, rows)].tolist())
+            left = self.allocation.unfinished(self.table, rows)
+            if self.counted_since:  # jobs that have started between rounds may have arrived after the allocation was solved
+                left = self._with_later(left, rows)
+            return tuple(self.table.ids[left].tolist())
         # Decided just now, when all jobs in the system had steps left.
         there = [job_id for job_id in self.table.ids[rows].tolist() if job_id in self.table]
         return tuple(self.table.in_order(there))
+
+    def _with_later(self, left: Indices, rows: Indices) -> Indices:
+        """Return unfinished jobs with those of these rows that the current allocation does not cover, in natural order."""
+        table, among = self.table, np.zeros(self.table.capacity, dtype=bool)
+        among[rows] = ~(table.columns["steps_done"][rows] >= table.columns["total_steps"][rows])
+        among[self.is_in_decision] = False
+        among[left] = True
+        in_order = table.in_natural_order
+        return in_order[among[in_order]]
 
     # Decisions and what changes while they are made
 
@@ -473,21 +500,39 @@ class SchedulerState:
         return tuple(self.table.ids[lost].tolist())
 
     def take_back(self, row: int) -> None:
-        """Stop a gang, if it runs, and revert what its accounts received for the round in progress."""
-        column, last, job_id = int(self.gangs.types[row]), self.last, str(self.table.ids[row])
-        size, is_spread = int(self.gangs.of(np.array([row])).starts[-1]), bool(self.gangs.is_spread[row])
+        """Stop a gang, if it runs, and revert what its accounts received for the round in progress since it started."""
+        column = int(self.gangs.types[row])
         self.stop(row)
-        counted = None if last is None else last.assignments.get(job_id)
+        counted = self.counted(row)
         # A gang that was found running has received nothing for this round.
-        if column < 0 or last is None or counted is None or counted.accelerator != self.layout.types[column]:
+        if counted is not None and column >= 0 and counted.accelerator == self.layout.types[column]:
+            self.revert(row, -math.inf, Wait.NODE)
+
+    def counted(self, row: int) -> Assignment | None:
+        """Return the GPUs that the accounts of a job count to the end of the latest round, None if there are none."""
+        job_id = str(self.table.ids[row])
+        if self.last is None or self.counted_since.get(job_id, -math.inf) >= self.last.end_seconds:
+            return None
+        return self.last.assignments.get(job_id)
+
+    def revert(self, row: int, from_seconds: float, reason: Wait) -> None:
+        """Revert what the accounts of a job received for the latest round from a time on, because of a reason."""
+        counted, last, job_id = self.counted(row), self.last, str(self.table.ids[row])
+        if counted is None or last is None:
             return
-        seconds, attained = last.end_seconds - last.start_seconds, self.table.columns["attained_gpu_seconds"]
-        self.ledger.take_back(row, column, size, seconds, is_spread=is_spread)
+        seconds = last.end_seconds - max(from_seconds, self.counted_since.get(job_id, last.start_seconds))
+        rounds, attained = seconds / (last.end_seconds - last.start_seconds), self.table.columns["attained_gpu_seconds"]
+        column, is_spread = self.layout.type_number[counted.accelerator], self.spans.is_spread(counted.accelerator, counted.gpus)
+        self.ledger.take_back(row, column, counted.size, seconds, rounds=rounds, is_spread=is_spread, reason=reason)
         attained[row] = max(0.0, attained.item(row) - seconds * counted.gpu_share)
-        for partner in map(self.table.by_id.get, counted.shared_with):
-            if partner is not None:
-                key = PartnerKey(job_id, self.table.jobs[partner].job_type, counted.accelerator)
-                self.colocation_ledger.take_back(key)
+        for key in self.partner_keys(job_id, counted):
+            self.colocation_ledger.receive(key, -rounds)
+        self.counted_since[job_id] = last.end_seconds
+
+    def partner_keys(self, job_id: str, held: Assignment) -> list[PartnerKey]:
+        """Return the keys of the accounts of co-located time of a job with these GPUs."""
+        partners = [row for row in map(self.table.by_id.get, held.shared_with) if row is not None]
+        return [PartnerKey(job_id, self.table.jobs[partner].job_type, held.accelerator) for partner in partners]
 
 
 def _assignments_to_dict(last: Round) -> dict[str, Any]:

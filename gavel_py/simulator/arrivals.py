@@ -117,6 +117,10 @@ def check_settings(policy: Policy, round_seconds: float | None, measure_jobs: ob
         faults.append(Fault("simulation", "measure_jobs", str(error)))
     if round_seconds is None and (why := why_rounds(policy)):
         faults.append(Fault("simulation", "round_seconds", f"must be given for {policy.name}, {why}"))
+    between = settings["starts_between_rounds"]
+    if not isinstance(between, bool) or (between and round_seconds is None):
+        problem = f"must be True or False, and not True in event mode, where jobs start at any time, found {between!r}"
+        faults.append(Fault("simulation", "starts_between_rounds", problem))
     InputError.raise_any(faults)
 
 

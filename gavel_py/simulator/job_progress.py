@@ -61,6 +61,7 @@ class JobProgress:
         type_index: the column of the accelerator type, -1 before the first run; price_per_hour: of one GPU.
         is_spread: whether the gang is on more nodes than necessary.
         partners: the jobs on the same GPUs since `since_seconds`; own_gpus: its share of the GPUs.
+        run_start_seconds: its start, if it is known to lie within the present round.
         speed: steps/s; starting_seconds: what is left of the start; worked_seconds, steps_at_start: time worked since, from
             this number of steps on.
         checkpoint_steps: steps at its last checkpoint before its partners changed; uncommitted_seconds, uncommitted_saved: time
@@ -88,6 +89,7 @@ class JobProgress:
         self.type_index, self.speed, self.price_per_hour, self.is_spread = -1, 0.0, 0.0, False
         self.partners: tuple[str, ...] = ()
         self.own_gpus, self.since_seconds, self.checkpoint_steps = float(self.job.num_gpus), 0.0, self.job.steps_done
+        self.run_start_seconds = -math.inf
         self.saved_gpu_seconds = self.saved_lost_gpu_seconds = 0.0
         self.uncommitted_seconds = self.uncommitted_saved = 0.0
         self.starts = self.preemptions = self.failures = 0
@@ -131,7 +133,7 @@ class JobProgress:
         """Start a run on new GPUs; starting_seconds: how long the start takes. Steps done so far are checkpointed."""
         self.starts += 1
         self.starting_seconds, self.worked_seconds, self.steps_at_start = starting_seconds, 0.0, self.steps_done
-        self.checkpoint_steps, self.since_seconds = self.steps_done, seconds
+        self.checkpoint_steps, self.since_seconds, self.run_start_seconds = self.steps_done, seconds, seconds
         self.uncommitted_seconds = self.uncommitted_saved = 0.0
         self.partners, self.own_gpus = (), float(self.job.num_gpus)
         self.type_index, self.speed, self.price_per_hour = column, speed, price_per_hour
@@ -180,8 +182,9 @@ class JobProgress:
         if checkpoint_seconds is None:
             since = max(start, self.since_seconds)
             self._account(until - since, until - since)
-            if since > start:  # the partners changed in this round, and the work before that was accounted
-                self._lose(since - start, self.uncommitted_saved)
+            began = max(start, self.run_start_seconds)
+            if since > began:  # the partners changed in this round, and the work before that was accounted
+                self._lose(since - began, self.uncommitted_saved)
                 self.steps_done = self.checkpoint_steps
             return
         self.advance(start, until)

@@ -27,6 +27,16 @@ class Usage:
         self._gpus = dict(zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True))
         self._nodes = {node.name: (node.accelerator, node.num_gpus) for node in cluster.nodes}
         self._down_since: dict[str, float] = {}
+        self._at_round_start: dict[str, dict[str, float]] | None = None
+
+    def begin_round(self) -> None:
+        """Keep the totals for jobs that are submitted within the round that begins."""
+        self._at_round_start = self.totals()
+
+    @property
+    def at_round_start(self) -> dict[str, dict[str, float]]:
+        """The totals at the start of the round in progress, or now if none is."""
+        return self.totals() if self._at_round_start is None else self._at_round_start
 
     def note_node_event(self, event: NodeEvent) -> None:
         """Count the time that a node is down, from its "down" to its "up" event."""
@@ -39,6 +49,7 @@ class Usage:
 
     def advance(self, start: float, end: float) -> None:
         """Count the time from `start` to `end`."""
+        self._at_round_start = None
         for name, count in self._gpus.items():
             self.total[name] += count * (end - start)
         for node in self._down_since:
@@ -143,7 +154,7 @@ class Measuring:
     def note_submission(self, number: int, usage: Usage) -> None:
         """Start measuring if this is the first job of the window."""
         if self.window is not None and number == self._first:
-            self._usage_before = usage.totals()
+            self._usage_before = usage.at_round_start
 
     def note_departure(self, *, arrivals_are_over: bool) -> None:
         """Count a measured job that has left; arrivals_are_over: whether all jobs of the trace have arrived."""

@@ -17,7 +17,7 @@ from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.report.runs import Labels, Run
 from gavel_py.report.runs.run import OverTimeCollector, StayCollector, quantiles
-from gavel_py.scheduling import Round
+from gavel_py.scheduling import Assignment, Round
 from gavel_py.simulator.measurements import window_text
 from gavel_py.simulator.results import JobRecord, Outcome, Summary
 from gavel_py.simulator.simulation import Simulation
@@ -52,10 +52,11 @@ def summary_metrics(summary: Summary) -> dict[str, float | None]:
 class RunRecorder:
     """Records a simulation as a `Run`, for callers with their own loop over steps; `record_run` does all of it in one call.
 
-    The caller passes each round (`round`, from `on_round`) and each job that leaves (`job`, from `on_record` or `records`), calls
-    `step` after each step, and gets the run from `run`. GPUs that a gang loses within a round, to a failure, count as held to the
-    end of the round. Curves have at most 200 intervals of whole rounds. With a window of measured jobs, curves and stays are of all
-    jobs and the whole time, and everything else is of the measured jobs.
+    The caller passes each round (`round`, from `on_round`), starts between rounds (`starts`, from `on_starts`) and each job that
+    leaves (`job`, from `on_record` or `records`), calls `step` after each step, and gets the run from `run`. GPUs that a gang loses
+    within a round, to a failure, count as held to the end of the round, or until the job starts again. Curves have at most 200
+    intervals of whole rounds. With a window of measured jobs, curves and stays are of all jobs and the whole time, and everything
+    else is of the measured jobs.
 
     Args:
         simulation: the simulation, before its first step.
@@ -85,10 +86,7 @@ class RunRecorder:
         """
         for job_id in self._held.running - begun.assignments.keys():
             self._held.release(job_id, begun.start_seconds)
-        for job_id in begun.started:
-            assignment = begun.assignments[job_id]
-            gpus = Counter(node for node, _ in assignment.gpus)
-            self._held.hold(job_id, assignment.accelerator, gpus, begun.start_seconds)
+        self.starts(begun.start_seconds, {job_id: begun.assignments[job_id] for job_id in begun.started})
         self._active = self._simulation.active
         self._delivered = len({gpu for each in begun.assignments.values() for gpu in each.gpus})  # shared ones count once
         allocation = self._simulation.scheduler.allocation
@@ -96,6 +94,16 @@ class RunRecorder:
         if allocation is not None and (outlives_jobs or allocation is not self._allocation):
             self._allocation = allocation
             self._promised, self._prices = self._promised_by(allocation), self._prices_of(allocation)
+
+    def starts(self, seconds: float, assignments: Mapping[str, Assignment]) -> None:
+        """Record starts between rounds.
+
+        Args:
+            seconds: their time.
+            assignments: {job_id: Assignment} of the jobs.
+        """
+        for job_id, assignment in assignments.items():
+            self._held.hold(job_id, assignment.accelerator, Counter(node for node, _ in assignment.gpus), seconds)
 
     def job(self, record: JobRecord) -> None:
         """Record a job that has left.
@@ -188,7 +196,15 @@ def record_run(
     >>> run.stays[1]
     Stay(job_id='b', job_type='', node='v100-0', accelerator='v100', gpus=1, start_seconds=720.0, end_seconds=1080.0)
     """
-    simulation = Simulation(trace, cluster, profile, policy, on_round=lambda begun: recorder.round(begun), **settings)
+    simulation = Simulation(
+        trace,
+        cluster,
+        profile,
+        policy,
+        on_round=lambda begun: recorder.round(begun),
+        on_starts=lambda seconds, gangs: recorder.starts(seconds, gangs),
+        **settings,
+    )
     recorder = RunRecorder(simulation, stays=stays)
     named = {"policy": simulation.policy.label, **(labels or {})}
     run_and_record(simulation, recorder, until_seconds)
@@ -196,7 +212,7 @@ def record_run(
 
 
 def run_and_record(simulation: Simulation, recorder: RunRecorder, until_seconds: float = math.inf) -> None:
-    """Run a simulation to its end, or until a time, and record its jobs and steps; `on_round` must pass rounds to the recorder."""
+    """Run a simulation to its end, or until a time, and record its jobs and steps; its callbacks must call the recorder."""
     more = True
     while more and simulation.now < until_seconds:
         more = simulation.step(until_seconds)

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import filterfalse
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from gavel_py.simulator.results import Outcome
 if TYPE_CHECKING:
     from gavel_py.problem.from_jobs import Profile
     from gavel_py.problem.job import Job
-    from gavel_py.scheduling import Round, RoundScheduler
+    from gavel_py.scheduling import Assignment, Round, RoundScheduler
     from gavel_py.simulator.simulation_state import SimulationState
+    from gavel_py.workloads.submission import Submission
 
 
 class InterferenceModel:
@@ -72,6 +73,19 @@ class ExecutionSettings(NamedTuple):
     round_seconds: float | None
     checkpoint_seconds: float | None
     interference: float
+    starts_between_rounds: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as plain data, without one that earlier versions did not have unless it is set."""
+        return {name: value for name, value in self._asdict().items() if name != "starts_between_rounds" or value}
+
+
+class Callbacks(NamedTuple):
+    """What a `Simulation` does when jobs arrive, leave, and start between rounds."""
+
+    admit: Callable[[Submission], None]
+    leave: Callable[[str, Outcome, float], None]
+    on_starts: Callable[[float, Mapping[str, Assignment]], None] | None
 
 
 class Stop(NamedTuple):
@@ -85,24 +99,20 @@ class Stop(NamedTuple):
 class RoundExecution:
     """Runs rounds on the state of a simulation.
 
-    round_seconds, checkpoint_seconds, interference: see `Simulation`; leave: called with the id, outcome and time of each job that
-    leaves the system.
+    callbacks: `leave` is called with the id, outcome and time of each job that leaves the system.
     """
 
     def __init__(
-        self,
-        state: SimulationState,
-        scheduler: RoundScheduler,
-        settings: ExecutionSettings,
-        leave: Callable[[str, Outcome, float], None],
+        self, state: SimulationState, scheduler: RoundScheduler, settings: ExecutionSettings, callbacks: Callbacks
     ) -> None:
-        self._state, self._scheduler, self._leave = state, scheduler, leave
+        self._state, self._scheduler, self._callbacks = state, scheduler, callbacks
         self._profile, cluster = scheduler.profile, scheduler.cluster
         self._round_seconds = settings.round_seconds
         self._checkpoint_seconds = settings.checkpoint_seconds
         if settings.round_seconds is None and settings.checkpoint_seconds is None:
             self._checkpoint_seconds = EVENT_CHECKPOINT_SECONDS
         self._interference = InterferenceModel(self._profile, settings.interference)
+        self._starts_between_rounds = settings.starts_between_rounds
         policy = scheduler.policy
         self._reports_progress = bool(PROGRESS.intersection(policy.reads) or policy.constraints)
         self._spans = Spans(cluster)
@@ -115,12 +125,14 @@ class RoundExecution:
         self._start_round(current)
         end, stops = self._expected_stops()
         while True:
-            self.change_nodes(min(end, stops[0].seconds if stops else end), in_round=True)
-            if not stops or stops[0].seconds > end + TIME_TOLERANCE * abs(end):
+            self._pass_events(min(end, stops[0].seconds if stops else end), end, stops)
+            if not stops or stops[0].seconds > _latest(end):
                 break
             stop = heappop(stops)
             for other in self._stop_job(stop):
                 self._continue_without(other, stop, end, stops)
+            if self._starts_between_rounds and not (stops and stops[0].seconds <= stop.seconds):
+                self._start_waiting(stop.seconds, end, stops)
             if not state.running:
                 end = stop.seconds  # a round without running gangs ends at once
         for stop in stops:  # the round ended before these
@@ -152,9 +164,48 @@ class RoundExecution:
             else:
                 self._scheduler.node_up(event.node)
 
+    def _pass_events(self, until: float, end: float, stops: list[Stop]) -> None:
+        """Apply what happens within the round before this time: node events, and arrivals if waiting jobs may start."""
+        state = self._state
+        if not self._starts_between_rounds:
+            self.change_nodes(until, in_round=True)
+            return
+        while (seconds := min(state.events.next_seconds, state.arrivals.next_seconds)) < until:
+            self.change_nodes(np.nextafter(seconds, math.inf), in_round=True)
+            for submission in state.arrivals.until(seconds):
+                self._callbacks.admit(submission)
+            for stop in self._cancellations(seconds, _latest(end)):
+                heappush(stops, stop)
+            self._start_waiting(seconds, end, stops)
+            until = min(until, stops[0].seconds) if stops else until
+
+    def _start_waiting(self, seconds: float, end: float, stops: list[Stop]) -> None:
+        """Start waiting jobs on idle GPUs within the round, and add their stops."""
+        started, state = self._scheduler.start_waiting(seconds), self._state
+        if not started:
+            return
+        # Stops of earlier runs of these jobs in this round are void.
+        stops[:] = [stop for stop in stops if stop.how == "cancelled" or stop.job_id not in started]
+        heapify(stops)
+        for job_id, held in started.items():
+            self._start_gang(job_id, held, seconds)
+        for job_id, held in started.items():
+            if held.shared_with:
+                self._set_partners(job_id, held.shared_with, seconds)
+            progress = state.active[job_id]
+            if progress.stop_seconds <= _latest(end):
+                heappush(stops, _stop(progress, progress.stop_seconds))
+        if state.measuring.is_measuring:
+            state.tally.job_rounds += len(started)
+            state.tally.spread_job_rounds += sum(state.active[job_id].is_spread for job_id in started)
+        if self._callbacks.on_starts is not None:
+            self._callbacks.on_starts(seconds, started)
+
     def _start_round(self, current: Round) -> None:
         """Release the gangs that lose their GPUs, start those that get new ones, and set partners."""
         state, running = self._state, self._state.running
+        if self._starts_between_rounds:
+            state.usage.begin_round()
         # Kept gangs are running already, so the counts differ only if other gangs lose their GPUs.
         if len(running) > len(current.kept) + sum(job_id in running for job_id in current.started):
             for job_id in list(filterfalse(current.assignments.__contains__, running)):
@@ -162,13 +213,7 @@ class RoundExecution:
         for job_id in current.started:
             if job_id in running:
                 running.release(job_id)
-            progress, held = state.active[job_id], current.assignments[job_id]
-            spread = self._spans.is_spread(held.accelerator, held.gpus)
-            speed = progress.speed_on(self._profile, held.accelerator, spread=spread)
-            own, column = progress.job.restart_seconds, self._columns[held.accelerator]
-            restart = self._scheduler.restart_seconds if own is None else own
-            progress.start(state.now, restart, column, speed, self._prices[column], spread=spread)
-            running.add(progress)
+            self._start_gang(job_id, current.assignments[job_id], state.now)
         if running.are_shared or any(current.assignments[job_id].shared_with for job_id in current.started):
             for job_id, held in current.assignments.items():
                 if held.shared_with != state.active[job_id].partners:
@@ -176,20 +221,38 @@ class RoundExecution:
         if state.measuring.is_measuring:
             state.tally.spread_job_rounds += running.spread
 
+    def _start_gang(self, job_id: str, held: Assignment, seconds: float) -> None:
+        """Start a gang without partners."""
+        state, progress = self._state, self._state.active[job_id]
+        spread = self._spans.is_spread(held.accelerator, held.gpus)
+        speed = progress.speed_on(self._profile, held.accelerator, spread=spread)
+        own, column = progress.job.restart_seconds, self._columns[held.accelerator]
+        restart = self._scheduler.restart_seconds if own is None else own
+        progress.start(seconds, restart, column, speed, self._prices[column], spread=spread)
+        state.running.add(progress)
+        # At the end of the round, its whole length is counted as used.
+        state.usage.used[held.accelerator] -= (seconds - state.now) * progress.own_gpus
+
     def _expected_stops(self) -> tuple[float, list[Stop]]:
         """Return the end of the round, unless all gangs stop before, and a heap of the stops until then."""
         state, running = self._state, self._state.running
         seconds = running.stop_seconds(state.now)
         first = min(float(seconds.min(initial=math.inf)), max(state.now, state.next_cancellation))
         end = self._end_seconds(first)
-        latest = end + TIME_TOLERANCE * abs(end)
+        latest = _latest(end)
         at = np.flatnonzero(seconds <= latest).tolist()
         stops = [_stop(running.progress_at(place), when) for place, when in zip(at, seconds[at].tolist(), strict=True)]
-        while state.next_cancellation <= latest and state.cancellations:
-            when, job_id = heappop(state.cancellations)
-            stops.append(Stop(max(state.now, when), job_id, "cancelled"))
+        stops += self._cancellations(state.now, latest)
         heapify(stops)
         return end, stops
+
+    def _cancellations(self, earliest: float, latest: float) -> list[Stop]:
+        """Remove and return the cancellations until `latest`; those before `earliest` happen then."""
+        state, found = self._state, list[Stop]()
+        while state.next_cancellation <= latest and state.cancellations:
+            when, job_id = heappop(state.cancellations)
+            found.append(Stop(max(earliest, when), job_id, "cancelled"))
+        return found
 
     def _end_seconds(self, first_stop: float) -> float:
         """Return when the round ends: after its length; in event mode, at the next event."""
@@ -228,7 +291,7 @@ class RoundExecution:
             others = tuple(other for other in self._state.active[job_id].partners if other != stop.job_id)
             progress = self._set_partners(job_id, others, stop.seconds)
             when = progress.stop_seconds
-            if when <= end + TIME_TOLERANCE * abs(end):
+            if when <= _latest(end):
                 heappush(stops, _stop(progress, when))
 
     def _stop_job(self, stop: Stop) -> tuple[str, ...]:
@@ -242,17 +305,17 @@ class RoundExecution:
             self._interrupt(stop.job_id, stop.seconds)
             progress.fail()
             if not self._scheduler.job_failed(stop.job_id):
-                self._leave(stop.job_id, Outcome.FAILED, stop.seconds)
+                self._callbacks.leave(stop.job_id, Outcome.FAILED, stop.seconds)
             return others
         if has_gpus:
             self._release(stop.job_id, stop.seconds).advance(state.now, stop.seconds)
         if stop.how == "finished":
             progress.finish()
             self._scheduler.complete(stop.job_id)
-            self._leave(stop.job_id, Outcome.FINISHED, stop.seconds)
+            self._callbacks.leave(stop.job_id, Outcome.FINISHED, stop.seconds)
         else:
             self._scheduler.cancel(stop.job_id)
-            self._leave(stop.job_id, Outcome.CANCELLED, stop.seconds)
+            self._callbacks.leave(stop.job_id, Outcome.CANCELLED, stop.seconds)
         return others
 
     def _release(self, job_id: str, seconds: float) -> JobProgress:
@@ -281,6 +344,11 @@ class RoundExecution:
             expected = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
             self._scheduler.update(job_id, **expected)
         self._scheduler.report_all(steps)
+
+
+def _latest(end: float) -> float:
+    """Return until when events belong to a round that ends at this time."""
+    return end + TIME_TOLERANCE * abs(end)
 
 
 def _stop(progress: JobProgress, seconds: float) -> Stop:

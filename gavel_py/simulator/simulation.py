@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappush
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +17,7 @@ from gavel_py.policies import Policy, resolve_policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
-from gavel_py.scheduling import JobDelivery, Round, RoundScheduler
+from gavel_py.scheduling import Assignment, JobDelivery, Round, RoundScheduler
 from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.simulator.arrivals import Admission, Arrivals, Estimates, JobFailures, check_settings
@@ -25,11 +25,14 @@ from gavel_py.simulator.job_progress import JobProgress, RunningGangs
 from gavel_py.simulator.measurements import JobWindow, Measuring, Usage, job_window
 from gavel_py.simulator.node_events import NodeEvents, NodeFailures, NodeWindow
 from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult
-from gavel_py.simulator.round_execution import ExecutionSettings, RoundExecution
+from gavel_py.simulator.round_execution import Callbacks, ExecutionSettings, RoundExecution
 from gavel_py.simulator.simulation_state import SimulationState
 from gavel_py.workloads.submission import Submission
 
 SIMULATION = SnapshotFormat("gavel-py simulation", 2, "the state of a simulation, as Simulation.save writes it")
+
+Starts = Callable[[float, Mapping[str, Assignment]], None]
+"""Takes the time and the GPUs of jobs that start between rounds."""
 
 
 class Simulation:
@@ -38,8 +41,8 @@ class Simulation:
     `run` simulates the whole trace; `step` is one round, for callers that look at the state in between.
 
     Jobs that arrive within a round wait for the next one. A job that finishes within a round ends there, and its GPUs are free from
-    the next round on; a round in which no gang runs any more ends at once. A job whose node goes down, or that fails, loses its
-    work since the last checkpoint. A job that is preempted or moved only pays for its next start.
+    the next round on, unless `starts_between_rounds`; a round in which no gang runs any more ends at once. A job whose node goes
+    down, or that fails, loses its work since the last checkpoint. A job that is preempted or moved only pays for its next start.
 
     Args:
         trace: jobs or submissions, in the order of their arrival.
@@ -56,18 +59,22 @@ class Simulation:
             360 s in event mode.
         interference: the part of its speed, at least 0 and below 1, that a job with a fraction of a GPU loses to each other job
             on that GPU.
+        starts_between_rounds: whether waiting jobs start on idle GPUs as soon as jobs arrive, GPUs become free or nodes return
+            (`RoundScheduler.start_waiting`), and not from the next round on only.
         estimates: "exact", or "recorded": policies see the steps that fit the estimated duration of the trace.
         measure_jobs: (first, end), the jobs of which the summary is, numbered by arrival from 0, without end. Other jobs run too
             until the last of these has left; the simulation ends with that round.
         seed: of everything random.
         on_record: called with the record of each job that leaves; records are not kept then.
         on_round: called with each round.
+        on_starts: called with the time and {job_id: Assignment} of jobs that start between rounds.
         allow_unknown_types: see `RoundScheduler`.
         **scheduling: `restart_seconds`, `mechanism`, `min_run_seconds`, `solve_seconds` and other arguments of `RoundScheduler`.
 
     Attributes:
         scheduler: the `RoundScheduler`.
-        profile, cluster, round_seconds, checkpoint_seconds, interference: as given; `cluster` without types unknown to the profile.
+        profile, cluster, round_seconds, checkpoint_seconds, interference, starts_between_rounds: as given; `cluster` without types
+            unknown to the profile.
 
     Raises:
         InputError: for an invalid argument; for a job without an end (`total_steps`), when it arrives; for a trace with fewer jobs
@@ -87,11 +94,13 @@ class Simulation:
         job_failures: JobFailures = 0.0,
         checkpoint_seconds: float | None = None,
         interference: float = 0.0,
+        starts_between_rounds: bool = False,
         estimates: Estimates = "exact",
         measure_jobs: JobWindow | None = None,
         seed: int = 0,
         on_record: Callable[[JobRecord], None] | None = None,
         on_round: Callable[[Round], None] | None = None,
+        on_starts: Starts | None = None,
         allow_unknown_types: bool = False,
         **scheduling: Any,
     ) -> None:
@@ -104,6 +113,7 @@ class Simulation:
             checkpoint_seconds=checkpoint_seconds,
             job_failures=job_failures,
             interference=interference,
+            starts_between_rounds=starts_between_rounds,
             seed=seed,
             estimates=estimates,
         )
@@ -118,8 +128,8 @@ class Simulation:
         running = RunningGangs(len(cluster.accelerator_names))
         state = SimulationState(start, arrivals, events, Usage(cluster, start), running, measuring)
         admission = Admission(cluster, profile, job_failures, estimates, np.random.default_rng([seed, 2]))
-        settings = ExecutionSettings(round_seconds, checkpoint_seconds, float(interference))
-        self._assemble(scheduler, state, admission, settings, on_record, on_round)
+        settings = ExecutionSettings(round_seconds, checkpoint_seconds, float(interference), starts_between_rounds)
+        self._assemble(scheduler, state, admission, settings, on_record, on_round, on_starts)
 
     def _assemble(
         self,
@@ -129,13 +139,14 @@ class Simulation:
         settings: ExecutionSettings,
         on_record: Callable[[JobRecord], None] | None,
         on_round: Callable[[Round], None] | None,
+        on_starts: Starts | None,
     ) -> None:
         self.scheduler, self.profile, self.cluster = scheduler, scheduler.profile, scheduler.cluster
-        self.round_seconds, self.checkpoint_seconds, self.interference = settings
+        self.round_seconds, self.checkpoint_seconds, self.interference, self.starts_between_rounds = settings
         self._state, self._admission, self._settings = state, admission, settings
         self._on_record, self._on_round = on_record, on_round
         self._is_between_steps = True
-        self._execution = RoundExecution(state, scheduler, settings, self._leave)
+        self._execution = RoundExecution(state, scheduler, settings, Callbacks(self._admit, self._leave, on_starts))
 
     @property
     def policy(self) -> Policy:
@@ -222,7 +233,7 @@ class Simulation:
             text = "cannot be saved in the midst of a round, as within on_round or on_record, or after an error there"
             raise InputError(Fault("simulation", "", f"{text}; save it between steps"))
         document = {
-            "settings": self._settings._asdict(),
+            "settings": self._settings.to_dict(),
             "scheduler": self.scheduler.to_dict(),
             "admission": self._admission.to_dict(),
             "simulation": self._state.to_dict(),
@@ -241,6 +252,7 @@ class Simulation:
         mechanism: MechanismName | Mechanism | None = None,
         on_record: Callable[[JobRecord], None] | None = None,
         on_round: Callable[[Round], None] | None = None,
+        on_starts: Starts | None = None,
     ) -> Self:
         """Return the simulation that `save` wrote.
 
@@ -252,6 +264,7 @@ class Simulation:
             mechanism: only for a function of the user.
             on_record: see `Simulation`.
             on_round: see `Simulation`.
+            on_starts: see `Simulation`.
 
         Raises:
             InputError: for a file that is damaged, foreign or of a newer version; for another trace, profile or policy.
@@ -262,7 +275,8 @@ class Simulation:
             state = SimulationState.from_dict(document["simulation"], path, trace, scheduler.cluster)
             admission = Admission.from_dict(document["admission"], scheduler.cluster, profile)
             made = cls.__new__(cls)
-            made._assemble(scheduler, state, admission, ExecutionSettings(**document["settings"]), on_record, on_round)
+            settings = ExecutionSettings(**document["settings"])
+            made._assemble(scheduler, state, admission, settings, on_record, on_round, on_starts)
         return made
 
     @staticmethod

@@ -29,7 +29,7 @@ from gavel_py.report.runs import Labels, Run
 from gavel_py.report.runs.files import packed
 from gavel_py.scheduling import Round
 from gavel_py.simulator.recorder import RunRecorder, run_and_record
-from gavel_py.simulator.simulation import Simulation
+from gavel_py.simulator.simulation import Simulation, Starts
 from gavel_py.sweeps.axes import Generator, PackedValue, checksum, plain_text
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.throughput_profiles.extrapolation import extend_profile
@@ -194,7 +194,9 @@ def run_cell(task: Task) -> CellResult:
         return CellResult(task.key, time.perf_counter() - started, text)
 
 
-def build_simulation(task: Task, on_round: Callable[[Round], None] | None = None) -> tuple[Simulation, float]:
+def build_simulation(
+    task: Task, on_round: Callable[[Round], None] | None = None, on_starts: Starts | None = None
+) -> tuple[Simulation, float]:
     """Return the simulation of a cell, and the time at which it stops."""
     scenario, settings = scenario_of(task.source), dict(task.settings.value)
     until = settings.pop("until_seconds", math.inf)
@@ -206,6 +208,7 @@ def build_simulation(task: Task, on_round: Callable[[Round], None] | None = None
         round_seconds=task.round_seconds,
         seed=task.source.seed or 0,
         on_round=on_round,
+        on_starts=on_starts,
         **settings,
     )
     return simulation, until
@@ -216,7 +219,9 @@ def simulate_cell(task: Task) -> tuple[Run, bytes | None]:
 
     These are in the order of the trace, NaN for jobs that did not finish.
     """
-    simulation, until = build_simulation(task, lambda begun: recorder.round(begun))
+    simulation, until = build_simulation(
+        task, lambda begun: recorder.round(begun), lambda seconds, gangs: recorder.starts(seconds, gangs)
+    )
     recorder = RunRecorder(simulation)
     run_and_record(simulation, recorder, until)
     job_ids = [submission.job.job_id for submission in scenario_of(task.source).trace]

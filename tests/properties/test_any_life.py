@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections import Counter
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ class Life(RuleBasedStateMachine):
     ) -> None:
         options: dict[str, Any] = {"mechanism": mechanism, "min_run_seconds": min_run, "restart_seconds": 3.0}
         options["solve_seconds"] = solve
+        self.mechanism = mechanism
         self.live, self.saved = (gp.RoundScheduler(cluster, PROFILE, policy, SECONDS, **options) for _ in range(2))
         self.folder = tempfile.TemporaryDirectory()
         self.nodes = {node.name: node for node in cluster.nodes}
@@ -78,6 +80,9 @@ class Life(RuleBasedStateMachine):
         self.told: dict[str, gp.Assignment] = {}
         self.planned: dict[str, gp.Assignment] = {}
         self.gpu_seconds: Counter[str] = Counter()
+        self.now = 0.0
+        self.round: gp.Round
+        self.received: dict[str, tuple[int, float]] = {}  # {job: GPUs and seconds of the round that it received last}
         self.rounds = self.submitted = 0
         self.submit(jobs)
         self.next_round(None)
@@ -144,6 +149,7 @@ class Life(RuleBasedStateMachine):
             return
         self.both("forget", self.gone.pop(0))
         self.gpu_seconds.pop(job, None)
+        self.received.pop(job, None)
 
     @rule(data=st.data(), how=st.sampled_from(["node_down", "drain", "node_up", "node_up"]))
     def change_node(self, data: st.DataObject, how: str) -> None:
@@ -198,6 +204,33 @@ class Life(RuleBasedStateMachine):
     def one_round(self) -> None:
         self.next_round(None)
 
+    @rule(share=st.sampled_from([0.0, 0.1, 0.3, 0.5, 1.0]), wait=st.booleans())
+    def start_waiting(self, share: float, wait: bool) -> None:
+        """Start jobs within the round; the model counts the rest of it once for each job."""
+        end = self.round.end_seconds
+        self.now = end if wait else max(self.now, self.round.start_seconds) * (1 - share) + end * share
+        running, states, rest = self.live.running, self.live.nodes, end - self.now
+        started = self.both("start_waiting", self.now)
+        assert started == {} or rest > 0
+        assert self.live.running == running | started, "a gang was preempted or moved"
+        assert not started.keys() & running.keys()
+        self.check_gangs(self.live.running, busy=set(running))
+        for job, held in started.items():
+            assert all(states[node] is gp.NodeState.UP for node, _ in held.gpus)
+            gpus, seconds = self.received.get(job, (0, 0.0))
+            self.gpu_seconds[job] += len(held.gpus) * rest - gpus * min(rest, seconds)
+            self.received[job] = len(held.gpus), rest
+            lease = self.both("lease", job)
+            assert lease is not None
+            if lease.renewed:
+                self.told[job] = held
+        again = self.both("start_waiting", self.now)
+        if self.mechanism == "deficit":
+            assert again == {}, "what could start has started"
+        for job, held in again.items():
+            self.gpu_seconds[job] += len(held.gpus) * rest
+        self.check_sums()
+
     @rule(times=st.integers(2, 4))
     def some_rounds(self, times: int) -> None:
         for _ in range(times):
@@ -211,7 +244,8 @@ class Life(RuleBasedStateMachine):
             self.saved.plan_next()
         self.is_planned = False
         now = self.both("next_round", start)
-        self.check_gangs(now)
+        self.check_gangs(now.assignments)
+        self.round, self.now, self.received = now, now.start_seconds, {}
         for job, held in now.assignments.items():
             assert (job in now.kept) == (running.get(job) == held)
             assert (job in now.started) == (job not in now.kept)
@@ -219,9 +253,11 @@ class Life(RuleBasedStateMachine):
                 stays = job in now.kept and self.planned.get(job) == held
                 assert states[node] is gp.NodeState.UP or (states[node] is gp.NodeState.DRAINING and stays)
             self.gpu_seconds[job] += len(held.gpus) * SECONDS
+            self.received[job] = len(held.gpus), SECONDS
         for job, held in self.told.items():
             assert now.assignments[job] == held, f"{job} was told that it keeps its GPUs"
         assert set(now.preempted) <= set(self.known) - set(now.assignments)
+        assert {job for job in running.keys() - now.assignments.keys() if self.known[job].steps_done < 100} <= set(now.preempted)
         assert now.index == self.rounds
         self.rounds += 1
         self.told = self.planned = {}
@@ -232,17 +268,20 @@ class Life(RuleBasedStateMachine):
         if not self.is_planned:
             self.decided, self.is_planned = set(self.known), True
 
-    def check_gangs(self, now: gp.Round) -> None:
-        given = Counter(gpu for held in now.assignments.values() for gpu in held.gpus)
+    def check_gangs(self, gangs: Mapping[str, gp.Assignment], busy: Collection[str] = ()) -> None:
+        """Check the GPUs of these gangs, and the requests of those that are not `busy`."""
+        given = Counter(gpu for held in gangs.values() for gpu in held.gpus)
         assert set(given.values()) <= {1}, "a GPU was given twice"
         assert not given.keys() & self.lost
         cores: Counter[str] = Counter()
-        for job_id, held in now.assignments.items():
+        for job_id, held in gangs.items():
             for node, _ in held.gpus:
                 cores[node] += self.known[job_id].cpus_per_gpu  # type: ignore[assignment]
         assert all(used <= (self.nodes[name].cpus or used) for name, used in cores.items())
-        for job_id, held in now.assignments.items():
+        for job_id, held in gangs.items():
             job = self.known[job_id]
+            if job_id in busy:
+                continue
             assert len(held.gpus) == job.num_gpus
             assert (job.gpu_memory_gb or 0.0) <= (self.memory_gb[held.accelerator] or 1e9)
             assert job.steps_done < 100
@@ -271,7 +310,10 @@ class Life(RuleBasedStateMachine):
 
     def take_back(self, running: dict[str, gp.Assignment], stopped: tuple[str, ...]) -> None:
         for job in stopped:
-            self.gpu_seconds[job] -= len(running[job].gpus) * SECONDS
+            gpus, seconds = self.received.get(job, (0, 0.0))
+            assert gpus in (0, len(running[job].gpus))
+            self.gpu_seconds[job] -= gpus * seconds
+            self.received[job] = 0, 0.0
         assert not set(stopped) & set(self.live.running)
         self.break_promises(set(stopped))
 

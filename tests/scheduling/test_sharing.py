@@ -174,7 +174,7 @@ def test_colocation_accounts_end_with_their_promise() -> None:
     ledger, one, other = ColocationLedger(), PartnerKey("a", "x", "v100"), PartnerKey("b", "x", "v100")
     ledger.record([one, other], np.array([0.5, 1.0]), np.array([0.0, 1.0]))
     assert ledger.deficits([one, other]).tolist() == [0.5, 0.0]
-    ledger.take_back(other)
+    ledger.receive(other, -1.0)
     assert ledger.deficits([other]).tolist() == [1.0]
     ledger.keep([one])
     assert ledger.deficits([one, other]).tolist() == [0.5, 0.0]

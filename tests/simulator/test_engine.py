@@ -256,9 +256,13 @@ def traces(draw: st.DrawFn) -> list[Submission]:
     policy=st.sampled_from(["fifo", "shortest_job_first", "max_min_fairness", "finish_time_fairness"]),
     restart=st.sampled_from([0.0, 30.0, 500.0]),
     fails=st.booleans(),
+    between=st.booleans(),
+    checkpoint=st.sampled_from([None, 100.0]),
     seed=st.integers(0, 5),
 )
-def test_steps_and_gpu_time_are_conserved(trace: list[Submission], policy: str, restart: float, fails: bool, seed: int) -> None:
+def test_steps_and_gpu_time_are_conserved(
+    trace: list[Submission], policy: str, restart: float, fails: bool, between: bool, checkpoint: float | None, seed: int
+) -> None:
     jobs = [each.job for each in trace]
     cluster = gp.Cluster.from_inline("v100:4/2,k80:4/4")
     profile = speeds(jobs, *([2.0, 1.0] for _ in jobs), accelerators=("v100", "k80"))
@@ -267,6 +271,8 @@ def test_steps_and_gpu_time_are_conserved(trace: list[Submission], policy: str, 
         "node_failures": NodeFailures(3000, 400) if fails else None,
         "job_failures": "recorded",
         "seed": seed,
+        "starts_between_rounds": between,
+        "checkpoint_seconds": checkpoint,
     }
     result = simulate(trace, cluster, profile, policy, until_seconds=9_000, **settings_)
     usage = result.summary.usage

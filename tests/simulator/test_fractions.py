@@ -25,9 +25,11 @@ def used_at_most_once(begun: gp.Round) -> None:
     assert all(part <= 1 + 1e-9 for part in used.values())
 
 
-@given(st.integers(0, 10**6), st.sampled_from(["max_min_fairness", "fifo"]), st.sampled_from([0.0, 0.1]), st.booleans())
+@given(
+    st.integers(0, 10**6), st.sampled_from(["max_min_fairness", "fifo"]), st.sampled_from([0.0, 0.1]), st.booleans(), st.booleans()
+)
 @settings(max_examples=examples(10, costly=True), suppress_health_check=[HealthCheck.too_slow])
-def test_time_of_gpus_is_conserved(seed: int, policy: str, interference: float, by_events: bool) -> None:
+def test_time_of_gpus_is_conserved(seed: int, policy: str, interference: float, by_events: bool, between: bool) -> None:
     cluster = gp.Cluster([gp.Node(name=f"{t}-0", accelerator=t, num_gpus=2) for t in ("v100", "p100", "k80")])
     durations = gp.LogUniform(((1, 600, 3600),))
     trace = gp.generate_trace(12, PROFILE, jobs_per_hour=20, gang_mix=PARTS, durations=durations, seed=seed)
@@ -39,6 +41,7 @@ def test_time_of_gpus_is_conserved(seed: int, policy: str, interference: float, 
         restart_seconds=15.0,
         interference=interference,
         round_seconds=None if by_events and policy == "fifo" else 360.0,
+        starts_between_rounds=between and not (by_events and policy == "fifo"),
         node_failures=gp.NodeFailures(21600.0, 1800.0),
         seed=seed,
         on_round=used_at_most_once,

@@ -71,11 +71,12 @@ def traces(draw: st.DrawFn) -> list[gp.Submission]:
     policy=st.sampled_from(["max_min_fairness", "fifo", "isolated"]),
     by_events=st.booleans(),
     failing=st.booleans(),
+    between=st.booleans(),
 )
 def test_measured_figures_equal_those_of_the_jobs_in_a_full_run(
-    trace: list[gp.Submission], window: tuple[int, int], policy: str, by_events: bool, failing: bool
+    trace: list[gp.Submission], window: tuple[int, int], policy: str, by_events: bool, failing: bool, between: bool
 ) -> None:
-    options: dict[str, Any] = {"seed": 1, "restart_seconds": 20.0}
+    options: dict[str, Any] = {"seed": 1, "restart_seconds": 20.0, "starts_between_rounds": between and not by_events}
     if by_events:
         policy, options["round_seconds"] = "fifo", None
     if failing:

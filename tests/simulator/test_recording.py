@@ -6,6 +6,7 @@ import json
 import math
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,11 +30,12 @@ def trace(jobs: int = 24, seed: int = 0) -> gp.Trace:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["max_min_fairness", "fifo", "isolated"])
-@pytest.mark.parametrize("events", [False, True])
-def test_the_run_agrees_with_the_records_and_the_usage(policy: str, events: bool) -> None:
+@pytest.mark.parametrize("mode", ["rounds", "between", "events"])
+def test_the_run_agrees_with_the_records_and_the_usage(policy: str, mode: str) -> None:
+    events = mode == "events"
     if events and policy != "fifo":
         return
-    options = {"round_seconds": None} if events else {}
+    options: dict[str, Any] = {"round_seconds": None} if events else {"starts_between_rounds": mode == "between"}
     result = gp.simulate(trace(), CLUSTER, PROFILE, policy, **options)
     run = gp.record_run(trace(), CLUSTER, PROFILE, policy, labels={"trace": "t", "seed": 0}, stays=True, **options)
     summary, over_time = result.summary, run.over_time

@@ -93,9 +93,18 @@ def test_an_interrupted_job_loses_its_work_since_the_last_checkpoint(
     assert record.gpu_seconds == pytest.approx(50.0 + until - 100.0)
 
 
-@given(st.integers(0, 10**6), st.integers(1, 3), st.floats(2.0, 10.0), st.sampled_from([0.0, 0.3]), st.sampled_from([None, 60.0]))
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 3),
+    st.floats(2.0, 10.0),
+    st.sampled_from([0.0, 0.3]),
+    st.sampled_from([None, 60.0]),
+    st.booleans(),
+)
 @settings(max_examples=examples(15, costly=True), suppress_health_check=[HealthCheck.too_slow])
-def test_time_of_gpus_is_conserved(seed: int, nodes: int, load: float, failures: float, checkpoint: float | None) -> None:
+def test_time_of_gpus_is_conserved(
+    seed: int, nodes: int, load: float, failures: float, checkpoint: float | None, between: bool
+) -> None:
     """Used + idle + down is the total, used is the sum over jobs, and finished jobs have done all steps."""
     cluster = gp.Cluster(
         [gp.Node(name=f"{t}-{n}", accelerator=t, num_gpus=4) for t in ("v100", "p100", "k80") for n in range(nodes)]
@@ -110,6 +119,7 @@ def test_time_of_gpus_is_conserved(seed: int, nodes: int, load: float, failures:
         restart_seconds=15.0,
         job_failures=failures,
         checkpoint_seconds=checkpoint,
+        starts_between_rounds=between,
         node_failures=gp.NodeFailures(21600.0, 1800.0),
         seed=seed,
         until_seconds=2e6,

@@ -75,6 +75,8 @@ def _check(context: click.Context, request: Request) -> None:
         raise click.UsageError("--events does without rounds, so leave out --round-seconds")
     if request.events and request.solve_seconds:
         raise click.UsageError("--events decides on each event, so leave out --solve-seconds")
+    if request.events and request.starts_between_rounds:
+        raise click.UsageError("--events starts jobs at any time, so leave out --starts-between-rounds")
     check_files(request.out, request.jobs_out, request.timeline_out, request.run_out, request.save_state)
     runner.check_state_options(request)
 

@@ -136,6 +136,7 @@ class ScenarioOptions(Common):
     restart_seconds: float = option(**PERIOD, help="What a start costs a job.")
     min_run_seconds: float = option(**PERIOD, help="No preemption before.")
     solve_seconds: float = option(**PERIOD, help="No other allocation before, if only jobs change.")
+    starts_between_rounds: bool = option(help="Start waiting jobs on idle GPUs at once, not only as rounds begin.")
     mechanism: Literal["deficit", "priority"] = option(
         default="deficit", show_default=True, help="Who runs in a round; priority: as published."
     )
@@ -175,7 +176,7 @@ class ScenarioOptions(Common):
 
 PLAYED = (
     *("restart_seconds", "min_run_seconds", "solve_seconds", "mechanism", "sharing", "interference", "job_failures"),
-    *("checkpoint_seconds", "estimates", "measure_jobs", "seed"),
+    *("checkpoint_seconds", "estimates", "measure_jobs", "seed", "starts_between_rounds"),
 )
 """Options that are arguments of `Simulation` by the same names."""
 

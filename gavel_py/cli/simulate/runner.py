@@ -123,6 +123,7 @@ class Run:
             maintenance=scenario.maintenance,
             min_gain=min_gain_of(request.sharing, request.min_gain),
             on_round=self._round,
+            on_starts=self._starts,
             **{name: getattr(request, name) for name in PLAYED},
         )
         self.recorder = None if request.run_out is None else gp.RunRecorder(self.simulation, stays=True)
@@ -135,7 +136,9 @@ class Run:
 
     def resume(self, path: Path, scenario: Scenario, note: Mapping[str, Any]) -> None:
         """Restore a saved state; note: the value that `note` returned."""
-        simulation = gp.Simulation.load(path, scenario.trace, scenario.profile, policy=self.policy, on_round=self._round)
+        simulation = gp.Simulation.load(
+            path, scenario.trace, scenario.profile, policy=self.policy, on_round=self._round, on_starts=self._starts
+        )
         if simulation.cluster != self.simulation.cluster:
             raise gp.InputError(f"{path}: was written with another cluster; go on with the one that the simulation had")
         self.simulation, self.rounds, self.left = simulation, note["rounds"], note["left"]
@@ -184,11 +187,15 @@ class Run:
         if self.outputs is not None:
             self.outputs.round(self.policy.label, round_, self.simulation.active)
 
+    def _starts(self, seconds: float, assignments: Mapping[str, gp.Assignment]) -> None:
+        if self.recorder is not None:
+            self.recorder.starts(seconds, assignments)
+
 
 MAY_DIFFER = ("until_seconds",)
 """Settings that may change when a simulation is continued."""
 
-OLD_DEFAULTS = {"solve_seconds": 0.0}
+OLD_DEFAULTS = {"solve_seconds": 0.0, "starts_between_rounds": False}
 """Settings that files of earlier versions lack, with the value that they had."""
 
 DEFAULT_EVERY = "10min"

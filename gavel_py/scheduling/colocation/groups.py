@@ -106,10 +106,10 @@ class ColocationLedger:
         balance = np.clip(self.deficits(keys) + fractions - received, -max_surplus, MAX_DEFICIT_ROUNDS)
         self._deficits.update(zip(keys, balance.tolist(), strict=True))
 
-    def take_back(self, key: PartnerKey) -> None:
-        """Revert one received round."""
+    def receive(self, key: PartnerKey, rounds: float) -> None:
+        """Enter a part of a round that is received beyond what was recorded; negative: taken back."""
         if key in self._deficits:
-            self._deficits[key] = min(self._deficits[key] + 1.0, MAX_DEFICIT_ROUNDS)
+            self._deficits[key] = float(np.clip(self._deficits[key] - rounds, -MAX_PAYBACK_ROUNDS, MAX_DEFICIT_ROUNDS))
 
     def keep(self, keys: Iterable[PartnerKey]) -> None:
         """Drop all accounts but these."""

@@ -273,14 +273,22 @@ class HeldGpus:
 
     def replaced(self, gangs: Indices, other: HeldGpus) -> HeldGpus:
         """Return the GPUs of all gangs, those of `other`, in order, for these gangs; parts and partners are dropped."""
-        both = HeldGpus(
+        source = np.arange(len(self))
+        source[gangs] = len(self) + np.arange(len(other))
+        return replace(self.joined(other), parts=None, partners={}).take(source)
+
+    def joined(self, other: HeldGpus) -> HeldGpus:
+        """Return the GPUs of the gangs of both, those of `other` last."""
+        parts = None
+        if self.parts is not None or other.parts is not None:
+            parts = np.concatenate([np.ones(len(each)) if each.parts is None else each.parts for each in (self, other)])
+        return HeldGpus(
             np.concatenate([self.types, other.types]),
             np.concatenate([self.starts, self.starts[-1] + other.starts[1:]]),
             np.concatenate([self.gpus, other.gpus]),
+            parts,
+            {**self.partners, **{len(self) + gang: others for gang, others in other.partners.items()}},
         )
-        source = np.arange(len(self))
-        source[gangs] = len(self) + np.arange(len(other))
-        return both.take(source)
 
     def same_as(self, other: HeldGpus) -> Mask:
         """Return (N,) which gangs hold the same GPUs, in the same order, as in `other`; False for gangs without GPUs."""

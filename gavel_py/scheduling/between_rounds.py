@@ -1,0 +1,122 @@
+"""Selects the waiting jobs that start within a round, on GPUs that idle there (`starts_between`); `commit` enters their starts.
+
+The mechanism and the placement of rounds select them, with the gangs that run as they are and the allocation in force, which is not
+solved anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gavel_py.problem.arrays import Indices, Mask
+from gavel_py.scheduling.current_allocation import CurrentAllocation
+from gavel_py.scheduling.mechanism.demand import RoundDemand
+from gavel_py.scheduling.placement.gangs import HeldGpus
+from gavel_py.scheduling.planner import RoundPlanner, plan_of
+from gavel_py.scheduling.state import RoundPlan, SchedulerState
+
+ROUNDING = 1e-9
+"""Tolerance of CPUs and memory that gangs leave on a node."""
+
+
+def starts_between(planner: RoundPlanner, state: SchedulerState, now: float) -> tuple[RoundPlan, RoundPlan | None] | None:
+    """Return the gangs that start at `now`, within the latest round, and the next round if it is planned; None if no gang starts.
+
+    A planned round stands, and those of the gangs that need none of its GPUs continue in it.
+    """
+    before = state.current_allocation
+    if before is None or not _fits_waiting_job(state):
+        return None
+    plan = None if state.plan is None else planner.revise(state, state.plan)
+    current = replace(planner.applied_now(before, planner.policy_input(state, now), state), note=before.note)
+    running = state.gangs.of(current.rows)
+    previous = running if plan is None else _or_planned(state, running, current.rows, plan)
+    demand = _demand_within_round(planner, state, current, running)
+    held = planner.place(state, current, demand, running, previous)
+    found = plan_of(state, now, current.rows, held.where(~running.runs), current)
+    starts = _part_of(state, found, _startable(state, current, found))
+    if not len(starts.rows):
+        return None
+    return starts, plan if plan is None or not planner.backfills else _continued(planner, state, plan, starts)
+
+
+def _fits_waiting_job(state: SchedulerState) -> bool:
+    """Return whether any waiting job requests no more GPUs than idle on some type."""
+    rows = state.table.in_order_of_ids
+    waiting = rows[state.gangs.types[rows] < 0]
+    if not len(waiting):
+        return False
+    idle = _idle_gpus(state)
+    most = max((np.count_nonzero(idle[part.gpus]) for part in state.layout.parts), default=0)
+    return bool(most > 0 and state.table.columns["num_gpus"][waiting].min() <= most)
+
+
+def _idle_gpus(state: SchedulerState) -> Mask:
+    """Return (GPUs,) the GPUs on which gangs may start and that no gang holds."""
+    idle = state.free_resources().free
+    idle[state.gangs.of(state.gangs.rows).gpus] = False
+    return idle
+
+
+def _demand_within_round(
+    planner: RoundPlanner, state: SchedulerState, current: CurrentAllocation, running: HeldGpus
+) -> RoundDemand:
+    """Return the demand for GPUs that idle within a round; running: (N,) GPUs of running gangs, which keep them."""
+    demand = planner.demand(state, current, running)
+    # What the round promises is in the deficits already.
+    deficits = np.where(demand.runnable, demand.deficits - demand.fractions, 0.0)
+    demand = replace(demand, deficits=deficits)
+    return demand if demand.backfill else replace(demand, runnable=demand.runnable & (demand.claims > 0))
+
+
+def _or_planned(state: SchedulerState, running: HeldGpus, rows: Indices, plan: RoundPlan) -> HeldGpus:
+    """Return (N,) the GPUs of running gangs, and of the other jobs those of the plan; rows: (N,) rows of the jobs."""
+    places = np.full(state.table.capacity, -1, dtype=np.int64)
+    places[plan.rows] = np.arange(len(plan.rows))
+    waiting = np.flatnonzero(~running.runs & (places[rows] >= 0))
+    return running.replaced(waiting, plan.held.take(places[rows[waiting]])) if len(waiting) else running
+
+
+def _startable(state: SchedulerState, current: CurrentAllocation, found: RoundPlan) -> Mask:
+    """Return (N,) the gangs that can start, whatever a mechanism has reported meanwhile."""
+    present = np.zeros(state.table.capacity, dtype=bool)
+    present[current.rows] = current.present(state.table)
+    startable: Mask = present[found.rows] & (state.gangs.types[found.rows] < 0) & _all_in(_idle_gpus(state), found.held)
+    return startable
+
+
+def _all_in(gpus: Mask, held: HeldGpus) -> Mask:
+    """Return (N,) which gangs have all of their GPUs among these; gpus: (GPUs,)."""
+    inside = np.ones(len(held), dtype=bool)
+    inside[held.owners[~gpus[held.gpus]]] = False
+    return inside
+
+
+def _part_of(state: SchedulerState, plan: RoundPlan, among: Mask) -> RoundPlan:
+    """Return a plan with some of its gangs only; among: (N,)."""
+    rows = plan.rows[among]
+    held = plan.held.take(np.flatnonzero(among)).with_partners_among(state.table.ids[rows].tolist())
+    return replace(plan, rows=rows, held=held)
+
+
+def _continued(planner: RoundPlanner, state: SchedulerState, plan: RoundPlan, starts: RoundPlan) -> RoundPlan:
+    """Return a planned round with those of the gangs that start before it and need nothing that it needs."""
+    pool = state.free_resources()
+    pool.free[plan.held.gpus] = False
+    keep = ~np.isin(starts.rows, plan.rows) & _all_in(pool.free, starts.held)
+    if state.layout.limited:
+        for part in (plan, _part_of(state, starts, keep)):
+            cpus, memory_gb, *_ = planner.cache(state).gang_requests(state.table.gangs[part.rows])
+            nodes, owners = state.layout.node_of[part.held.gpus], part.held.owners
+            parts = 1.0 if part.held.parts is None else part.held.parts[owners]
+            np.subtract.at(pool.cpus, nodes, cpus[owners] * parts)
+            np.subtract.at(pool.memory_gb, nodes, memory_gb[owners] * parts)
+        keep &= _all_in(((pool.cpus > -ROUNDING) & (pool.memory_gb > -ROUNDING))[state.layout.node_of], starts.held)
+    if not keep.any():
+        return plan
+    kept = _part_of(state, starts, keep)
+    rows, held = np.append(plan.rows, kept.rows), plan.held.joined(kept.held)
+    order = np.array(sorted(range(len(rows)), key=state.table.ids[rows].tolist().__getitem__), dtype=np.int64)
+    return replace(plan, rows=rows[order], held=held.take(order), allocation=starts.allocation)
