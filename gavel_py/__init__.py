@@ -35,7 +35,12 @@ __all__ = sorted(_MODULE_OF)
 
 def __getattr__(name: str) -> object:
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'gavel_py' has no attribute {name!r}")
+        from difflib import get_close_matches
+
+        close = [] if name.startswith("_") else get_close_matches(name, _MODULE_OF, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        # Without the object, the interpreter does not add its own suggestion.
+        raise AttributeError(f"module 'gavel_py' has no attribute {name!r}{hint}", name=name, obj=None)
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value

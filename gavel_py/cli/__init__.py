@@ -20,9 +20,10 @@ from typing import Any
 import click
 
 from gavel_py import __version__
-from gavel_py.errors import GavelError, InputError, decimal_hint
+from gavel_py.cli.standard_input import with_names
+from gavel_py.errors import GavelError, InputError, decimal_hint, nearest
 
-__all__ = ["LazyGroup", "main"]
+__all__ = ["Group", "LazyGroup", "main"]
 
 
 def _decimal_only(command: click.Command) -> click.Command:
@@ -44,7 +45,17 @@ def _converted(convert: Callable[..., Any], value: Any, param: click.Parameter |
     return convert(value, param, ctx)
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """A group that names the nearest commands if there is none of a name."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not ctx.resilient_parsing and name[:1].isalnum():
+            ctx.fail(f"No such command {name!r}{nearest(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
     """A group that imports a command on first use.
 
     modules: {name of the command: module in `package` with it as `command`, or module.name of the command in it}.
@@ -83,7 +94,7 @@ class _Gavel(LazyGroup):
         try:
             return super().invoke(ctx)
         except GavelError as error:
-            raise (_UserError if isinstance(error, InputError) else _RunTimeError)(str(error)) from error
+            raise (_UserError if isinstance(error, InputError) else _RunTimeError)(with_names(str(error))) from error
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # the reader of a pipe has gone; click exits silently

@@ -7,7 +7,7 @@ share* is its speed over that on its weighted slice of the cluster.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,9 @@ MAX_REASONS = 3
 
 MAX_TYPES, MAX_TYPE = 2, 12
 """Limits of the GPU types listed of a job, and of the width of their names; -o wide has a column for each."""
+
+MAX_MISSES = 5
+"""Limit of the jobs listed that miss a constraint; the JSON output has all of them."""
 
 SAME = 1e-6
 """Relative difference up to which two values are the same."""
@@ -347,3 +350,27 @@ def _metrics(screens: Sequence[Screen]) -> Iterator[Metric]:
     used = [float(screen.allocation.utilization @ capacities) for screen in screens]
     yield Metric("GPUs used", [each / (float(capacities.sum()) or 1.0) for each in used], "{:.1%}".format)
     yield Metric("objective, in its own unit", [screen.allocation.objective_value for screen in screens], number)
+
+
+def constraints_text(allocations: Iterable[tuple[str, gp.Allocation]]) -> str:
+    """Return a table of the outcome of each constraint, with a column for the policy if there are several; "" without constraints.
+
+    allocations: (label of the policy, allocation).
+    """
+    outcomes = [(label, each) for label, allocation in allocations for each in allocation.constraints]
+    if not outcomes:
+        return ""
+    has_policies = len({label for label, _ in outcomes}) > 1
+    columns = [*([Column("policy", "name")] if has_policies else []), Column("constraint", "prose"), Column("kept", "text")]
+    columns += [Column("missed by"), Column("loses", optional=1), Column("worth of a unit", optional=2)]
+    rows, notes = [], []
+    for label, each in outcomes:
+        first = [*([label] if has_policies else []), each.constraint]
+        violation, lost = (None, None) if each.kept else (each.missed_by, (each.penalty or 0.0) * each.missed_by)
+        rows.append([*first, "yes" if each.kept else "no", number(violation), number(lost), number(each.price)])
+        worst = sorted(each.jobs.items(), key=lambda item: -item[1])
+        if worst:
+            more = f" and {len(worst) - MAX_MISSES} more" if len(worst) > MAX_MISSES else ""
+            jobs = ", ".join(f"{job} ({part:.1%})" for job, part in worst[:MAX_MISSES])
+            notes.append(f"{': '.join(first)}: missed by {jobs}{more}")
+    return table_text("Constraints", columns, rows) + wrapped(notes)

@@ -10,7 +10,9 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the completion script for a shell; put its output where the shell reads it.
+    """Print the completion script for a shell.
+
+    Its output goes where the shell reads it:
 
     \b
     bash: eval "$(gavel completion bash)"     in ~/.bashrc

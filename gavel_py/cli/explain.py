@@ -28,9 +28,10 @@ MAX_PARTNERS = 10
 @click.option("--sharing", **SHARING)
 @click.option("--with", "partner", metavar="JOB_ID", help="With --sharing: why it does or does not share GPUs with this job.")
 def command(request: Request, job_id: str, sharing: bool, partner: str | None) -> None:
-    """Explain why a job gets what it gets: what holds it there, what more GPUs would change, who has what it could use.
+    """Explain why a job gets what it gets.
 
-    What holds it is read off the proof of the allocation; each GPU more is solved for.
+    Shows what limits the job, what one more GPU of each type would change, and which jobs hold the GPUs that it could use. The
+    limits are read off the proof of the allocation; each further GPU is solved for. JOBS may be "-", standard input.
 
     \b
     gavel explain vision-003 jobs.csv -c cluster.yaml

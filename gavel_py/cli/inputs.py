@@ -24,29 +24,34 @@ from click.shell_completion import CompletionItem
 
 import gavel_py as gp
 from gavel_py.cli.output import counted, number
+from gavel_py.cli.standard_input import InputFile, with_names
 from gavel_py.cli.tables import table_text
 from gavel_py.errors import together
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
+INPUT, INPUT_OR_TEXT, TRACE = InputFile(), InputFile(as_text=True), InputFile(suffix="")
+"""Types of files to read, of files or other texts, and of traces, whose format is recognised by content only."""
+
+PROFILE: Mapping[str, Any] = {"type": INPUT_OR_TEXT, "metavar": "NAME|FILE"}
 SECONDS = click.FloatRange(0, 1e9, min_open=True)
 SEED: Mapping[str, Any] = {"type": click.IntRange(min=0), "default": 0, "show_default": True, "metavar": "N"}
-STORE: Mapping[str, Any] = {"type": PATH, "metavar": "FILE", "help": "Where imported profiles are kept."}
+STORE: Mapping[str, Any] = {"type": PATH, "metavar": "FILE", "help": "File of imported profiles."}
 JSON: Mapping[str, Any] = {"is_flag": True, "help": "Print JSON and nothing else."}
 
 SHARING: Mapping[str, Any] = {
     "is_flag": True,
-    "help": "Let jobs share GPUs two by two, where the profile knows how fast they are then.",
+    "help": "Let pairs of jobs share GPUs, where the profile has their speeds.",
 }
 
 MIN_GAIN: Mapping[str, Any] = {
     "type": click.FloatRange(1.0),
     "metavar": "G",
-    "help": "With --sharing: only pairs that do more than G times what one of them does alone [1].",
+    "help": "With --sharing: only pairs that do more than G times the work of one of them alone [1].",
 }
 
-ALLOW_UNKNOWN: Mapping[str, Any] = {"is_flag": True, "help": "Leave GPUs unused whose type has no speeds, which is an error else."}
+ALLOW_UNKNOWN: Mapping[str, Any] = {"is_flag": True, "help": "Leave GPUs of types without speeds unused, instead of an error."}
 
 
 def argument(metavar: str, **settings: Any) -> Any:
@@ -70,8 +75,8 @@ def _parameters(name: str, hint: Any, declared: Mapping[str, Any]) -> Iterator[D
         inferred: dict[str, Any] = {"is_flag": True} if hint is bool else {}
         if get_origin(hint) is tuple and Ellipsis in get_args(hint):
             inferred = {"multiple": True}
-        elif get_origin(hint) is Literal:
-            inferred = {"type": click.Choice(get_args(hint))}
+        elif choices := [each for part in (hint, *get_args(hint)) if get_origin(part) is Literal for each in get_args(part)]:
+            inferred = {"type": click.Choice(choices)}
         yield click.option(*names, **inferred | declared["option"])
 
 
@@ -96,39 +101,12 @@ def takes_options(record: type[Any]) -> Decorator:
     return decorator
 
 
-MAX_JOBS = 5
-"""Limit of the jobs listed that miss a constraint; the JSON output has all of them."""
-
-
 def constrained(policies: list[gp.Policy], files: Iterable[Path]) -> list[gp.Policy]:
     """Return the policies with the constraints of these files added. Raises one `InputError` with the faults of all files."""
     with together() as attempt:
         read = [attempt(partial(gp.read_constraints, file)) for file in files]
     constraints = [constraint for found in read for constraint in found]
     return [dataclasses.replace(each, constraints=(*each.constraints, *constraints)) for each in policies] if read else policies
-
-
-def constraints_text(allocations: Iterable[tuple[str, gp.Allocation]]) -> str:
-    """Return a table of the outcome of each constraint, with a column for the policy if there are several; "" without constraints.
-
-    allocations: (label of the policy, allocation).
-    """
-    outcomes = [(label, each) for label, allocation in allocations for each in allocation.constraints]
-    if not outcomes:
-        return ""
-    has_policies = len({label for label, _ in outcomes}) > 1
-    columns = [*(["policy"] if has_policies else []), "constraint", "kept", "missed by", "loses", "worth of a unit"]
-    rows, notes = [], ""
-    for label, each in outcomes:
-        first = [*([label] if has_policies else []), each.constraint]
-        violation, lost = (None, None) if each.kept else (each.missed_by, (each.penalty or 0.0) * each.missed_by)
-        rows.append([*first, "yes" if each.kept else "no", number(violation), number(lost), number(each.price)])
-        worst = sorted(each.jobs.items(), key=lambda item: -item[1])
-        if worst:
-            more = f" and {len(worst) - MAX_JOBS} more" if len(worst) > MAX_JOBS else ""
-            jobs = ", ".join(f"{job} ({part:.1%})" for job, part in worst[:MAX_JOBS])
-            notes += f"{': '.join(first)}: missed by {jobs}{more}\n"
-    return table_text("Constraints", columns, rows, text_columns=len(columns) - 3) + notes
 
 
 HERE = ""
@@ -172,28 +150,36 @@ class Common:
     """Options of all commands on a cluster, as typed."""
 
     cluster: str = option(
-        "-c", required=True, metavar="FILE|SPEC", help="A YAML or JSON file, a CSV node list, or v100:16,p100:8/4."
+        "-c",
+        required=True,
+        type=INPUT_OR_TEXT,
+        metavar="FILE|SPEC",
+        help="YAML or JSON file, CSV node list, or GPUs as in v100:16,p100:8/4.",
     )
-    profile: str | None = option(metavar="NAME|FILE", shell_complete=_complete_profile, help="Speeds by job type [gavel-osdi20].")
-    throughputs: Path | None = option(type=PATH, metavar="FILE", help="Speeds by job: a CSV of job_id,<type>,<type>,...")
+    profile: str | None = option(
+        **PROFILE,
+        shell_complete=_complete_profile,
+        help="Profile of speeds by job type [gavel-osdi20].",
+    )
+    throughputs: Path | None = option(type=INPUT, metavar="FILE", help="CSV of speeds by job: job_id,<type>,<type>,...")
     policy_specs: tuple[str, ...] = option(
         "--policy",
         "-p",
         metavar="NAME[,OPTION=VALUE...]",
         shell_complete=_complete_policy,
-        help="Or package.module:Class; may be given several times to compare [max_min_fairness].",
+        help="Policy, or package.module:Class; several are compared [max_min_fairness].",
     )
-    settings: tuple[str, ...] = option("--set", metavar="OPTION=VALUE", help="Set an option of every policy that has it.")
+    settings: tuple[str, ...] = option("--set", metavar="OPTION=VALUE", help="Option for every policy that has it.")
     constraint_files: tuple[Path, ...] = option(
         "--constraints",
-        type=PATH,
+        type=INPUT,
         metavar="FILE",
-        help="What every policy must keep: a YAML or JSON file; may be given several times.",
+        help="YAML or JSON file of constraints on every policy; may be given several times.",
     )
     renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
     allow_unknown_types: bool = option(**ALLOW_UNKNOWN)
     store: Path | None = option(**STORE)
-    round_seconds: float = option(type=SECONDS, default=360.0, show_default=True, metavar="S")
+    round_seconds: float = option(type=SECONDS, default=360.0, show_default=True, metavar="S", help="Length of a round.")
 
 
 @dataclass(frozen=True)
@@ -218,10 +204,20 @@ class Output:
 class Problem(Common):
     """Options that describe a problem of jobs on a cluster."""
 
-    jobs_file: Path = argument("JOBS", type=PATH)
-    whole_gangs: bool = option(
-        "--whole-gangs/--no-whole-gangs", default=True, help="Promise what whole gangs on the nodes can use [yes], or as published."
+    jobs_file: Path = argument("JOBS", type=INPUT)
+    ignore_columns: tuple[str, ...] = option(
+        metavar="NAME,...", help="Columns of JOBS to ignore, which would be unknown otherwise; may be given several times."
     )
+    whole_gangs: bool = option(
+        "--whole-gangs/--no-whole-gangs",
+        default=True,
+        help="Promise only what whole gangs on the nodes can use [yes]; no: as published.",
+    )
+
+    @property
+    def ignored(self) -> list[str]:
+        """The names of --ignore-columns."""
+        return [name.strip() for text in self.ignore_columns for name in text.split(",") if name.strip()]
 
 
 @dataclass(frozen=True)
@@ -256,7 +252,7 @@ class Inputs:
 def load(request: Request) -> Inputs:
     """Read jobs, cluster and profile. Raises one `InputError` with the faults of all three."""
     with together() as attempt:
-        jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file))
+        jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file, ignore=request.ignored))
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
     known = cluster.known_to(profile, allow_unknown_types=request.allow_unknown_types)
@@ -337,7 +333,7 @@ def warnings_shown() -> Iterator[None]:
             show_other(message, category, *rest, **more)
         elif str(message) not in printed:
             printed.add(str(message))
-            click.echo(f"warning: {message}", err=True)
+            click.echo(with_names(f"warning: {message}"), err=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", gp.GavelWarning)

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from gavel_py.cli.standard_input import with_names
 from gavel_py.errors import Fault, InputError
 
 REDRAW_SECONDS = 0.2
@@ -24,7 +25,7 @@ REDRAW_SECONDS = 0.2
 
 def emit(text: str, out: Path | None) -> None:
     """Write the text to a file or, for None, to standard output; a regular file is replaced atomically."""
-    text = text if text.endswith("\n") else text + "\n"
+    text = with_names(text if text.endswith("\n") else text + "\n")
     if out is None:
         click.echo(text, nl=False)
         return

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 import click
 
 import gavel_py as gp
+from gavel_py.cli import Group
 from gavel_py.cli.inputs import JSON, find_policy, warnings_shown
 from gavel_py.cli.output import json_text
-from gavel_py.cli.tables import table_text
+from gavel_py.cli.tables import Column, table_text
 
 
-@click.group("policies", invoke_without_command=True)
+@click.group("policies", cls=Group, invoke_without_command=True)
 @click.option("--json", "as_json", **JSON)
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
@@ -28,16 +29,13 @@ def command(ctx: click.Context, as_json: bool) -> None:
         documents = [_document(name, cls, sources[name]) for name, cls in classes.items()]
         click.echo(json_text(documents))
         return
-    columns = ["policy", "family", "options", "what it does"]
-    rows = [
-        [name, cls.family, ", ".join(gp.policy_options(cls)), (inspect.getdoc(cls) or "").partition("\n")[0]]
-        for name, cls in classes.items()
-    ]
+    columns = [Column("policy", "text"), Column("what it does", "prose")]
+    rows = [[name, (inspect.getdoc(cls) or "").partition("\n")[0]] for name, cls in classes.items()]
     if len(set(sources.values())) > 1:
-        columns.insert(1, "from")
+        columns.append(Column("from", "text"))
         for row in rows:
-            row.insert(1, sources[row[0]])
-    click.echo(table_text("", columns, rows, text_columns=len(columns)), nl=False)
+            row.append(sources[row[0]])
+    click.echo(table_text("", columns, rows) + "\nFormula and options of a policy: gavel policies show NAME")
 
 
 def _usable(names: Iterable[str]) -> Iterator[tuple[str, type[gp.Policy]]]:
@@ -54,7 +52,10 @@ def _usable(names: Iterable[str]) -> Iterator[tuple[str, type[gp.Policy]]]:
 @command.command("show")
 @click.argument("name")
 def show(name: str) -> None:
-    """Explain one policy: its formula, its source and its options; NAME may also be package.module:Class."""
+    """Explain a policy: its formula, source and options.
+
+    NAME may also be package.module:Class.
+    """
     with warnings_shown():
         cls, source = find_policy(name), gp.policy_source(name)
     own = "" if source == "gavel_py" else f", from {source}"

@@ -9,19 +9,24 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import FILE, JSON, PATH, STORE
+from gavel_py.cli import Group
+from gavel_py.cli.inputs import FILE, INPUT, JSON, STORE
 from gavel_py.cli.output import emit, gang_text, json_text, number
+from gavel_py.cli.standard_input import NAME, with_names
 from gavel_py.cli.tables import table_text
 
 MEMORY = "GB/GPU"
 """Column of the GPU memory of a gang on each GPU; the largest figure where a row stands for several accelerators."""
 
 
-@click.group("profiles")
+@click.group("profiles", cls=Group)
 @click.option("--store", **STORE)
 @click.pass_context
 def command(ctx: click.Context, store: Path | None) -> None:
-    """List, show, import and export throughput profiles: steps/s by job type, gang size and accelerator."""
+    """List, show, import and export throughput profiles.
+
+    A profile has the steps/s of each job type and gang size on each accelerator.
+    """
     ctx.obj = gp.ThroughputStore(store)
 
 
@@ -43,10 +48,13 @@ def list_profiles(store: gp.ThroughputStore, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("name")
-@click.option("--job-type", metavar="TYPE", help="Show all that is known of this job type, pairs included.")
+@click.option("--job-type", metavar="TYPE", help="Show everything about this job type, pairs included.")
 @click.pass_obj
 def show(store: gp.ThroughputStore, name: str, job_type: str | None) -> None:
-    """Show a profile: throughput of each job type and gang size, consolidated, on each accelerator."""
+    """Show the throughputs of a profile.
+
+    A row for each job type and gang size, with the steps/s on each accelerator, the gang on as few nodes as possible.
+    """
     profile = store.load(name)
     if job_type is not None:
         emit(_job_type_text(profile, job_type), None)
@@ -96,12 +104,17 @@ def _job_type_text(profile: gp.ThroughputProfile, job_type: str) -> str:
 
 
 @command.command("import")
-@click.argument("file", type=PATH)
-@click.option("--name", metavar="NAME", help="Name it so; otherwise it is named as the file.")
+@click.argument("file", type=INPUT)
+@click.option("--name", metavar="NAME", help="Name of the profile [that of the file].")
 @click.option("--replace", is_flag=True, help="Overwrite a stored profile of the same name.")
 @click.pass_obj
 def import_profile(store: gp.ThroughputStore, file: Path, name: str | None, replace: bool) -> None:
-    """Store a profile from our CSV or from Gavel's throughputs JSON."""
+    """Store a profile from a file, so that --profile can name it.
+
+    FILE is a profile as CSV or Gavel's throughputs as JSON.
+    """
+    if name is None and with_names(str(file)) == NAME:
+        raise click.UsageError("a profile from standard input has no name of its own; give --name NAME with it")
     profile = gp.ThroughputProfile.from_file(file, name)
     store.save(profile, replace=replace)
     emit(f"Stored {profile!r} in {store.path}", None)
@@ -109,7 +122,7 @@ def import_profile(store: gp.ThroughputStore, file: Path, name: str | None, repl
 
 @command.command("export")
 @click.argument("name")
-@click.option("--out", type=FILE, help="Write there instead.")
+@click.option("--out", type=FILE, metavar="FILE", help="Write to this file instead of the terminal.")
 @click.pass_obj
 def export(store: gp.ThroughputStore, name: str, out: Path | None) -> None:
     """Write a profile as CSV."""

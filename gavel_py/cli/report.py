@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import FILE, PATH
+from gavel_py.cli.inputs import FILE, INPUT, PATH
 from gavel_py.cli.output import counted
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 
@@ -16,20 +16,21 @@ Labels = Mapping[str, str | float | None]
 
 
 @click.command("report")
-@click.argument("results", nargs=-1, required=True, type=FILE, metavar="RESULTS...")
-@click.option("-o", "--out", type=FILE, default=Path("report.html"), show_default=True, metavar="FILE", help="Where the page goes.")
+@click.argument("results", nargs=-1, required=True, type=INPUT, metavar="RESULTS...")
+@click.option("-o", "--out", type=FILE, default=Path("report.html"), show_default=True, metavar="FILE", help="File of the page.")
 @click.option("--charts", type=PATH, metavar="DIR", help="Write each chart into this folder, as SVG and PNG.")
 @click.option(
     "--only",
     multiple=True,
     metavar="LABEL=VALUE",
-    help="Runs with this label only, as in load=4 or policy=fifo; several values of one label may be given.",
+    help="Only runs with this label, as in load=4 or policy=fifo; may be given several times.",
 )
-@click.option("--title", metavar="TEXT", help="What stands above the page.")
+@click.option("--title", metavar="TEXT", help="Title of the page.")
 def command(results: Sequence[Path], out: Path, charts: Path | None, only: Sequence[str], title: str | None) -> None:
-    """Show what runs came to, as one HTML file: which policy is best, by how much, and what happened.
+    """Compare runs on one HTML page.
 
-    RESULTS are files of `gavel sweep` and of `gavel simulate --run-out`. The page needs nothing else: no network, no scripts.
+    The page shows which policy is best, by how much, and what happened. RESULTS are files of `gavel sweep` and of
+    `gavel simulate --run-out`. The page needs no network and no scripts.
     """
     gp.check_report(out)
     wanted = _wanted(only)

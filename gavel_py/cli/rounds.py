@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 import gavel_py as gp
-from gavel_py.cli import inputs
+from gavel_py.cli import allocation_text, inputs
 from gavel_py.cli.output import counted, csv_text, emit, gang_text, json_text, time_text, unused_text
 from gavel_py.cli.tables import (
     Column,
@@ -45,8 +45,17 @@ TOLERANCE = 1e-3
 
 @click.command("rounds")
 @inputs.takes_options(inputs.Request)
-@click.option("--rounds", "-n", "num_rounds", type=click.IntRange(1, inputs.MAX_ROUNDS), default=10, show_default=True, metavar="N")
-@click.option("--plot", type=inputs.PATH, metavar="FILE", help="Draw the rounds too, as .svg or .png.")
+@click.option(
+    "--rounds",
+    "-n",
+    "num_rounds",
+    type=click.IntRange(1, inputs.MAX_ROUNDS),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Number of rounds.",
+)
+@click.option("--plot", type=inputs.PATH, metavar="FILE", help="Also draw the rounds, as .svg or .png.")
 @click.option("--sharing", **inputs.SHARING)
 @click.option("--min-gain", **inputs.MIN_GAIN)
 @click.option(
@@ -55,9 +64,10 @@ TOLERANCE = 1e-3
 def command(
     request: inputs.Request, num_rounds: int, plot: Path | None, sharing: bool, min_gain: float | None, all_jobs: bool
 ) -> None:
-    """Turn the allocation of a job set into GPUs: N rounds of placements, and what they delivered of what was promised.
+    """Place jobs on GPUs for a number of rounds.
 
-    The job set stays as it is: no job makes progress, arrives or leaves.
+    Shows the placements, and how much of the promised time they deliver. The job set stays as it is: no job makes progress, arrives
+    or leaves. JOBS may be "-", standard input.
     """
     gain = inputs.min_gain_of(sharing, min_gain)
     if plot is not None:
@@ -91,7 +101,7 @@ def command(
     elif request.form == "csv":
         emit(csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(rounds)), request.out)
     else:
-        constraints = inputs.constraints_text([(policy.label, allocation)])
+        constraints = allocation_text.constraints_text([(policy.label, allocation)])
         if all_jobs or len(loaded.jobs) <= FEW_JOBS:
             shown = table_of_rounds(loaded.jobs, rounds)
         else:

@@ -154,12 +154,12 @@ class Request(inputs.Request):
         type=click.FloatRange(0, 1, max_open=True),
         default=0.0,
         metavar="PART",
-        help="Treat jobs as equal whose speeds differ by at most this part, 0.02 for 2 %; the loss is bounded and told [0].",
+        help="Treat jobs as equal whose speeds differ by at most this part, 0.02 for 2 %; states the possible loss [0].",
     )
     time_limit_seconds: float | None = inputs.option(
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        help="Return the best allocation known after this time, and how far from optimal it may be [no limit].",
+        help="Stop then with the best allocation known, and state how far from optimal it may be [no limit].",
     )
     what_if: tuple[str, ...] = inputs.option(
         metavar="CHANGE",
@@ -180,9 +180,9 @@ class Request(inputs.Request):
 @click.command("solve")
 @inputs.takes_options(Request)
 def command(request: Request) -> None:
-    """Solve the allocation of a job set on a cluster, and show who gets what.
+    """Divide the GPU time of a cluster among jobs.
 
-    JOBS is a .csv, .json, .jsonl or Gavel .trace file. Several --policy are compared side by side.
+    JOBS is a .csv, .json, .jsonl or Gavel .trace file, or "-", standard input. Several --policy are compared side by side.
 
     \b
     gavel solve jobs.csv -c v100:16,p100:8/4
@@ -295,7 +295,7 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
         parts.append(inputs.sharing_text(result.label if len(results) > 1 else "", result.allocation, sizes))
     excluded = results[0].allocation.excluded
     parts.append(allocation_text.left_out_text("Left out", excluded, all_of_them=request.all_jobs))
-    parts.append(inputs.constraints_text((result.label, result.allocation) for result in results))
+    parts.append(allocation_text.constraints_text((result.label, result.allocation) for result in results))
     parts += [what_if_text(result.label, result.allocation, result.what_ifs) for result in results if result.what_ifs]
     routes = "".join(map(allocation_text.route_text, screens)) if len(results) > 1 else ""
     parts.append(routes + unused_text(loaded.cluster.left_out))

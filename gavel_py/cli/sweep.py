@@ -20,10 +20,11 @@ from typing import Any, Literal
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import ALLOW_UNKNOWN, FILE, argument, option, takes_options, warnings_shown
+from gavel_py.cli.inputs import ALLOW_UNKNOWN, FILE, INPUT_OR_TEXT, PROFILE, argument, option, takes_options, warnings_shown
 from gavel_py.cli.output import counted, number, progress_bar, time_text, unit_of, unused_text
 from gavel_py.cli.simulate.options import MEASURE_JOBS
 from gavel_py.cli.simulate.runner import INTERRUPTED, interruptible
+from gavel_py.cli.standard_input import InputFile
 from gavel_py.cli.tables import table_text, wrapped
 
 ShowProgress = Callable[["gp.Progress"], None]
@@ -189,29 +190,43 @@ POSITIVE = click.FloatRange(0, min_open=True)
 class Request:
     """The options, as typed."""
 
-    spec: Path | None = argument("[SPEC]", type=FILE, required=False)
+    spec: Path | None = argument("[SPEC]", type=InputFile(in_place=True, suffix=".yaml"), required=False)
     mode: str | None = option(type=click.Choice(["simulate", "solve"]), help="Simulations, or static solves [simulate].")
-    policies: tuple[str, ...] = option("--policy", "-p", metavar="NAME[,OPTION=VALUE...]", help="Of each cell.")
-    traces: tuple[str, ...] = option("--trace", metavar="FILE", help="A trace of any format, or jobs.")
-    jobs: int | None = option(type=click.IntRange(min=1), metavar="N", help="A generated trace of N jobs, for each load and seed.")
-    loads: tuple[float, ...] = option("--load", type=POSITIVE, metavar="X", help="Jobs per hour of generated traces.")
-    clusters: tuple[str, ...] = option("--cluster", "-c", metavar="FILE|SPEC", help="As for gavel simulate.")
-    seeds: tuple[range, ...] = option("--seed", type=_seeds, metavar="N|N-M", help="Of all that is random [0].")
-    round_seconds: tuple[float, ...] = option(type=POSITIVE, metavar="S", help="Lengths of rounds [360].")
-    profile: str | None = option(metavar="NAME|FILE", help="Speeds by job type [gavel-osdi20].")
+    policies: tuple[str, ...] = option(
+        "--policy", "-p", metavar="NAME[,OPTION=VALUE...]", help="Policy of cells; may be given several times."
+    )
+    traces: tuple[str, ...] = option(
+        "--trace", type=INPUT_OR_TEXT, metavar="FILE", help="Trace in any format, or jobs; may be given several times."
+    )
+    jobs: int | None = option(type=click.IntRange(min=1), metavar="N", help="Generate a trace of N jobs for each load and seed.")
+    loads: tuple[float, ...] = option(
+        "--load", type=POSITIVE, metavar="X", help="Jobs per hour of generated traces; may be given several times."
+    )
+    clusters: tuple[str, ...] = option(
+        "--cluster",
+        "-c",
+        type=INPUT_OR_TEXT,
+        metavar="FILE|SPEC",
+        help="Cluster, as for gavel simulate; may be given several times.",
+    )
+    seeds: tuple[range, ...] = option("--seed", type=_seeds, metavar="N|N-M", help="Seeds of everything random [0].")
+    round_seconds: tuple[float, ...] = option(
+        type=POSITIVE, metavar="S", help="Length of rounds; may be given several times [360]."
+    )
+    profile: str | None = option(**PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
     fairness: bool | None = option(
         "--fairness/--no-fairness", default=None, help="Compare each job with its time under the policy isolated [no]."
     )
     measure_jobs: tuple[int, int] | None = option(**MEASURE_JOBS)
     allow_unknown_types: bool = option(**ALLOW_UNKNOWN)
-    results: str | None = option(metavar="FILE", help="The SQLite file where cells are stored, and gone on from.")
-    engine: Literal["local", "dask"] = option(default="local", show_default=True, help="Who plays the cells.")
-    scheduler: str | None = option(metavar="ADDRESS", help="Of a Dask cluster that is there [begin one on this computer].")
-    workers: int | None = option(type=click.IntRange(min=1), metavar="N", help="Processes of this computer [all cores].")
-    dry_run: bool = option(help="Show the grid, and how long it will take.")
-    retry_failed: bool = option(help="Play cells again that have failed.")
-    export: tuple[Path, ...] = option(type=FILE, help="Write a line for each cell there: .csv or .parquet.")
-    with_progress: bool = option("--progress/--no-progress", default=True, help="Tell how far it is [yes].")
+    results: str | None = option(metavar="FILE", help="SQLite file that stores cells, and from which the sweep continues.")
+    engine: Literal["local", "dask"] = option(default="local", show_default=True, help="What runs the cells.")
+    scheduler: str | None = option(metavar="ADDRESS", help="Address of a Dask scheduler [start one on this computer].")
+    workers: int | None = option(type=click.IntRange(min=1), metavar="N", help="Number of processes on this computer [all cores].")
+    dry_run: bool = option(help="Show the grid and how long it will take, without running it.")
+    retry_failed: bool = option(help="Run failed cells again.")
+    export: tuple[Path, ...] = option(type=FILE, metavar="FILE", help="Write a line for each cell to this .csv or .parquet file.")
+    with_progress: bool = option("--progress/--no-progress", default=True, help="Show progress on standard error [yes].")
 
 
 def _changes(request: Request) -> dict[str, Any]:
@@ -229,10 +244,11 @@ def _changes(request: Request) -> dict[str, Any]:
 @takes_options(Request)
 @click.pass_context
 def command(context: click.Context, request: Request) -> None:
-    """Play each policy on each trace, load, cluster and seed, on all cores, and store each cell as it ends.
+    """Run a grid of simulations or solves on all cores.
 
-    SPEC is a YAML file with the keys mode, policies, traces, loads, clusters, seeds, round_seconds, fairness, measure_jobs,
-    settings and results; options replace what it says. The same command goes on where it stopped, after Ctrl-C and any failure.
+    Each policy is run on each trace, load, cluster and seed, and each cell is stored as it ends. SPEC is a YAML file, or "-" for
+    standard input, with the keys mode, policies, traces, loads, clusters, seeds, round_seconds, fairness, measure_jobs, settings
+    and results; options replace them. The same command continues where it stopped, after Ctrl-C and after any failure.
 
     \b
     gavel sweep sweep.yaml --dry-run

@@ -18,7 +18,9 @@ MAX_COSTS = 50_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Allox(FormulaPolicy):
-    """AlloX: min Σ_i (position_i · n_i / T_ij + t_i) over all ways to queue whole jobs on GPUs; those in front run now.
+    """Queue jobs on GPUs for the least mean completion time.
+
+    AlloX: min Σ_i (position_i · n_i / T_ij + t_i) over all ways to queue whole jobs on GPUs; those in front run now.
 
     position_i: 1 for the last job on its GPU, 2 for the one before it, ..., so the sum is that of all completion times;
     n_i: steps remaining; t_i: seconds since arrival, which changes nothing. Jobs of one whole GPU only.

@@ -12,7 +12,9 @@ from gavel_py.problem.arrays import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class Fifo(OrderedPolicy):
-    """First in, first out: jobs in order of arrival, each on the fastest accelerator type that is free.
+    """Run jobs in the order of their arrival.
+
+    First in, first out: jobs in order of arrival, each on the fastest accelerator type that is free.
 
     A job that does not fit makes all later ones wait, unless `backfill` is set.
     Source: Gavel (OSDI 2020), section 4.2.

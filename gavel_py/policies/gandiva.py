@@ -17,7 +17,9 @@ from gavel_py.problem.pair_throughputs import PairSpeeds
 
 @dataclass(frozen=True, kw_only=True)
 class Gandiva(PackingPolicy):
-    """Time slices: all M of jobs and pairs have x_uj = (c_j / M) / s_u, divided by max(1, Σ_j x_uj).
+    """Take turns, and share GPUs where pairs of jobs gain.
+
+    Time slices: all M of jobs and pairs have x_uj = (c_j / M) / s_u, divided by max(1, Σ_j x_uj).
 
     Where all gangs have GPUs at once, Σ_i s_i <= C, nobody shares, and without speeds of pairs nobody can: then M = N. Else random
     pairs of jobs with equal gangs are tried, and those that gain on some type are kept, T_ab/T_a + T_ba/T_b > 1, until no two

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchical(FillingPolicy):
-    """Hierarchical fairness: every job raises v_i above its value so far by θ · w'_i / s_i, until some cannot, and so on.
+    """Divide fairly among tenants, then among their jobs.
+
+    Hierarchical fairness: every job raises v_i above its value so far by θ · w'_i / s_i, until some cannot, and so on.
 
     w'_i: the product over the job and the tenants above it of weight / Σ weights of those beside it that can still rise; a tenant
     with policy fifo gives all to the first of its jobs, or tenants, that can. The value told is the level at which the first job

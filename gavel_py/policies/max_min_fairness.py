@@ -11,7 +11,9 @@ from gavel_py.problem.arrays import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class MaxMinFairness(DemandPolicy):
-    """Max-min fairness (least attained service in Gavel): max θ with thr_i >= θ · w_i · P_i / s_i.
+    """Make the worst-off job as fast as possible.
+
+    Max-min fairness (least attained service in Gavel): max θ with thr_i >= θ · w_i · P_i / s_i.
 
     θ = min_i s_i·thr_i / (w_i·P_i); w_i: weight, P_i: throughput of an equal share, s_i: GPUs of the gang.
     Source: Gavel (OSDI 2020), sections 4.1 and 4.2.

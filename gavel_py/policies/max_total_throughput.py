@@ -12,7 +12,9 @@ from gavel_py.problem.arrays import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class MaxTotalThroughput(LinearSumPolicy):
-    """Maximum total throughput: max Σ_i thr_i(X) / P_i.
+    """Get the highest total speed of all jobs.
+
+    Maximum total throughput: max Σ_i thr_i(X) / P_i.
 
     P_i: throughput of an equal share of the cluster, so that models of different step size compare;
     `normalized=False` takes Σ_i thr_i(X) in raw steps/s as Gavel does. Source: Gavel (OSDI 2020), section 4.2.

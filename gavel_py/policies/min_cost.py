@@ -68,7 +68,9 @@ class Shortfall(SumPolicy):
 
 @dataclass(frozen=True, kw_only=True)
 class MinCost(LinearSumPolicy):
-    """Least cost per hour: min Σ_ij price_j s_i X_ij such that jobs meet their deadlines, and the others have their fair share.
+    """Meet deadlines and fair shares at the least cost.
+
+    Least cost per hour: min Σ_ij price_j s_i X_ij such that jobs meet their deadlines, and the others have their fair share.
 
     thr_i >= n_i / d_i for a job with d_i seconds to its deadline, thr_i >= min_share · P_i for one without (by default: what it
     would have with an N-th of the cluster). When not all can hold, first the least Σ_i w_i · (part of its need that i lacks) is

@@ -15,7 +15,9 @@ from gavel_py.problem.arrays import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class MinLateness(DemandPolicy):
-    """Minimum lateness: min θ with thr_i >= n_i / (d_i + θ): nobody ends more than θ seconds after its deadline.
+    """Miss deadlines by as little as possible.
+
+    Minimum lateness: min θ with thr_i >= n_i / (d_i + θ): nobody ends more than θ seconds after its deadline.
 
     θ = max_i n_i / thr_i - d_i; n_i: steps remaining, d_i: seconds from now to the deadline, below 0 where it has passed.
     θ below 0: everybody ends so much before it. Jobs without a deadline need nothing and get what is left.

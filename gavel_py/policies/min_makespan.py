@@ -11,7 +11,9 @@ from gavel_py.problem.arrays import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class MinMakespan(DemandPolicy):
-    """Minimum makespan: min θ with thr_i >= n_i / θ, θ in seconds: the time until the last of these jobs ends.
+    """End the last job as early as possible.
+
+    Minimum makespan: min θ with thr_i >= n_i / θ, θ in seconds: the time until the last of these jobs ends.
 
     n_i: steps remaining. Exact: Newton's method, no bisection. Source: Gavel (OSDI 2020), section 4.2.
     """

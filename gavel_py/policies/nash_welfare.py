@@ -30,7 +30,9 @@ NO_DISCOUNT = "the discount of strategy_proof is not part of this allocation, so
 
 @dataclass(frozen=True, kw_only=True)
 class NashWelfare(SumPolicy):
-    """Nash welfare (proportional fairness): max Σ_i w_i log v_i, v_i = thr_i / P_i.
+    """Balance speed and fairness (proportional fairness).
+
+    Nash welfare (proportional fairness): max Σ_i w_i log v_i, v_i = thr_i / P_i.
 
     w_i: weight, P_i: steps/s of an equal share. In no valid allocation do jobs gain more per cent than others lose, weighted.
 

@@ -15,7 +15,7 @@ from gavel_py.problem.arrays import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class Priority(OrderedPolicy):
-    """Priorities: jobs of the highest priority first.
+    """Run the jobs of the highest priority first.
 
     With `max_wait_seconds`, jobs that have waited longer than that go before all others, the longest waiting first.
     Source: the strict priorities of production schedulers; the guard against starvation is aging in one step.

@@ -14,7 +14,9 @@ from gavel_py.problem.arrays import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class ThroughputPerDollar(LinearSumPolicy):
-    """Throughput per dollar: max Σ_i Σ_j T_ij X_ij / price_j.
+    """Get the most throughput per dollar.
+
+    Throughput per dollar: max Σ_i Σ_j T_ij X_ij / price_j.
 
     T_ij: steps/s of the whole gang; price_j: of an hour of one GPU, above 0 for every type that has GPUs and a job to run on
     them. Source: Gavel (OSDI 2020), section 4.2, the cost policy without SLOs, in raw steps/s.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, overload
 
@@ -161,23 +162,29 @@ class JobSet(Sequence[Job]):
         return f"JobSet({len(self)} jobs)"
 
     @classmethod
-    def from_file(cls, path: str | Path) -> JobSet:
+    def from_file(cls, path: str | Path, *, ignore: Collection[str] = ()) -> JobSet:
         """Read jobs from a file.
 
         Args:
             path: A .csv, .json, .jsonl (.ndjson) file or a Gavel .trace; the suffix gives the format.
+            ignore: Columns (CSV) or keys (JSON) to ignore, which would be unknown otherwise; none of them is a field of a job.
 
         Raises:
-            InputError: All faults of the file, each with its place.
+            InputError: All faults of the file, each with its place; or a name in `ignore` is a field of a job.
         """
-        readers: dict[str, Callable[[str | Path], JobSet]] = {
-            ".csv": cls.from_csv,
-            ".json": cls.from_json,
-            ".jsonl": cls.from_json_lines,
-            ".ndjson": cls.from_json_lines,
-            ".trace": cls.from_gavel_trace,
+        known = [
+            Fault("jobs", "ignore", f"{name!r} is a field of a job, not an unknown column") for name in ignore if name in FIELDS
+        ]
+        InputError.raise_any(known)
+        readers: dict[str, Callable[[str | Path], Iterable[tuple[str, Any]]]] = {
+            ".csv": partial(reading.csv_rows, required=("job_id",)),
+            ".json": json_rows,
+            ".jsonl": reading.json_lines,
+            ".ndjson": reading.json_lines,
+            ".trace": _gavel_rows,
         }
-        return readers[reading.suffix_of(path, readers)](path)
+        rows = readers[reading.suffix_of(path, readers)](path)
+        return cls._from_rows((where, _without(row, ignore)) for where, row in rows)
 
     @classmethod
     def from_csv(cls, path: str | Path) -> JobSet:
@@ -239,6 +246,13 @@ class JobSet(Sequence[Job]):
             attempt(lambda: InputError.raise_any(repeated("job", "job_id", ids)))
             jobs = attempt(lambda: check_records(Job, placed))
         return cls(jobs)
+
+
+FIELDS = frozenset(Job.model_fields)
+
+
+def _without(row: Any, names: Collection[str]) -> Any:
+    return {name: value for name, value in row.items() if name not in names} if names and isinstance(row, Mapping) else row
 
 
 def json_rows(path: str | Path) -> Iterator[tuple[str, Any]]:

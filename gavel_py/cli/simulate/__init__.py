@@ -24,10 +24,11 @@ from gavel_py.errors import GavelError, together
 @takes_options(Request)
 @click.pass_context
 def command(context: click.Context, request: Request) -> None:
-    """Play a trace on a cluster, and show what becomes of its jobs: completion times, queueing, utilisation, cost.
+    """Simulate a trace under one or more policies.
 
-    TRACE is a file of any format that gavel trace formats lists, or "-". Several --policy are compared; with isolated among them,
-    the others' finish-time fairness is told. Ctrl-C ends it with what there is.
+    Shows completion times, queueing, utilisation and cost. TRACE is a file in any format that `gavel trace formats` lists, or "-",
+    standard input. Several --policy are compared; with isolated among them, the finish-time fairness of the others is shown. Ctrl-C
+    ends the simulation and shows the results so far.
 
     \b
     gavel simulate jobs.csv -c v100:16,p100:8/4 -p max_min_fairness -p fifo -p isolated

@@ -19,10 +19,11 @@ import click
 import gavel_py as gp
 from gavel_py.cli.inputs import (
     FILE,
+    INPUT_OR_TEXT,
     MIN_GAIN,
-    PATH,
     SEED,
     SHARING,
+    TRACE,
     Common,
     Output,
     argument,
@@ -110,7 +111,7 @@ def _window(text: str) -> tuple[int, int] | None:
 MEASURE_JOBS: Mapping[str, Any] = {
     "type": _window,
     "metavar": "FIRST:END",
-    "help": "Measure these jobs, by arrival from 0, END not included; others arrive until they have ended [all jobs].",
+    "help": "Measure these jobs, by arrival from 0, END excluded; others arrive until these have ended [all jobs].",
 }
 
 
@@ -131,14 +132,14 @@ def _job_failures(text: str) -> float | str:
 class ScenarioOptions(Common):
     """Options that describe the simulation, as typed."""
 
-    trace_file: Path = argument("TRACE", type=PATH)
-    events: bool = option(help="Decide when jobs arrive or end, and not in rounds; for ordered policies.")
-    restart_seconds: float = option(**PERIOD, help="What a start costs a job.")
-    min_run_seconds: float = option(**PERIOD, help="No preemption before.")
-    solve_seconds: float = option(**PERIOD, help="No other allocation before, if only jobs change.")
+    trace_file: Path = argument("TRACE", type=TRACE)
+    events: bool = option(help="Decide when jobs arrive or end instead of in rounds; for ordered policies.")
+    restart_seconds: float = option(**PERIOD, help="Time that a start costs a job.")
+    min_run_seconds: float = option(**PERIOD, help="Time that a job runs before it may be preempted.")
+    solve_seconds: float = option(**PERIOD, help="Least time between two allocations while only jobs change.")
     starts_between_rounds: bool = option(help="Start waiting jobs on idle GPUs at once, not only as rounds begin.")
     mechanism: Literal["deficit", "priority"] = option(
-        default="deficit", show_default=True, help="Who runs in a round; priority: as published."
+        default="deficit", show_default=True, help="How jobs are chosen for a round; priority: as published."
     )
     sharing: bool = option(**SHARING)
     min_gain: float | None = option(**MIN_GAIN)
@@ -147,28 +148,29 @@ class ScenarioOptions(Common):
         default=0.0,
         show_default=True,
         metavar="P",
-        help="Part of its speed that a job with a part of a GPU loses to each other one there.",
+        help="Part of its speed that a fractional job loses to each other job on its GPU.",
     )
-    node_mtbf: float | None = option(type=HOURS, metavar="HOURS", help="Mean time between the failures of a node.")
-    node_repair: float | None = option(type=HOURS, metavar="HOURS", help="Mean time that its repair takes.")
+    node_mtbf: float | None = option(type=HOURS, metavar="HOURS", help="Mean time between failures of a node.")
+    node_repair: float | None = option(type=HOURS, metavar="HOURS", help="Mean time of a repair.")
     maintenance: tuple[str, ...] = option(
+        type=INPUT_OR_TEXT,
         metavar="FILE|NODE:START:END",
-        help="When a node is down: v100-0:24h:30h, or a .csv of node,start_seconds,end_seconds; may be given several times.",
+        help="Times when a node is down: v100-0:24h:30h, or a CSV of node,start_seconds,end_seconds; may be repeated.",
     )
     job_failures: float | Literal["recorded"] = option(
-        type=_job_failures, default="0", metavar="P|recorded", help="How likely an attempt of a job fails [0]."
+        type=_job_failures, default="0", metavar="P|recorded", help="Probability that an attempt of a job fails [0]."
     )
     checkpoint_seconds: float | None = option(
         type=click.FloatRange(0, min_open=True),
         metavar="S",
-        help="Work between two checkpoints of a job [as rounds begin; with --events 360].",
+        help="Work between two checkpoints of a job [at the start of rounds; with --events 360].",
     )
-    estimates: Literal["exact", "recorded"] = option(default="exact", show_default=True, help="What policies know of durations.")
+    estimates: Literal["exact", "recorded"] = option(default="exact", show_default=True, help="What policies know about durations.")
     until_seconds: float | None = option(
-        "--until", type=time_option, metavar="TIME", help="Stop then, in seconds, or as in 12h, 7d."
+        "--until", type=time_option, metavar="TIME", help="Simulated time at which to stop, in seconds or as in 12h, 7d."
     )
     measure_jobs: tuple[int, int] | None = option(**MEASURE_JOBS)
-    seed: int = option(**SEED, help="Of all that is random.")
+    seed: int = option(**SEED, help="Seed of everything random.")
     extrapolate: bool = option(help="Estimate the throughputs of gangs that the profile lacks.")
     format_name: str | None = option("--format", **FORMAT)
     strict: bool = option(**STRICT)
@@ -185,13 +187,17 @@ PLAYED = (
 class Request(Output, ScenarioOptions):
     """All options, as typed. Fields of the last base class come first, in --help too."""
 
-    jobs_out: Path | None = option(type=FILE, help="Write a line for each job there when it leaves: .csv or .parquet.")
-    timeline_out: Path | None = option(type=FILE, help="Write a line for each round there: .csv or .parquet.")
-    run_out: Path | None = option(type=FILE, help="Write there what reports and pictures show: .json, read by read_runs.")
-    save_state: Path | None = option(type=FILE, help="Write the state there now and then, and on Ctrl-C.")
-    state_every: str | None = option(metavar="TIME|Nrounds", help="How often: 90s, 10min, 500rounds [10min].")
-    continue_from: Path | None = option("--continue", type=FILE, help="Go on from the state that --save-state wrote.")
-    with_progress: bool = option("--progress/--no-progress", default=True, help="Show on a terminal how far it is [yes].")
+    jobs_out: Path | None = option(
+        type=FILE, metavar="FILE", help="Write a line for each job that leaves to this .csv or .parquet file."
+    )
+    timeline_out: Path | None = option(type=FILE, metavar="FILE", help="Write a line for each round to this .csv or .parquet file.")
+    run_out: Path | None = option(type=FILE, metavar="FILE", help="Write the run to this .json file, for gavel report.")
+    save_state: Path | None = option(type=FILE, metavar="FILE", help="Save the state to this file at intervals, and on Ctrl-C.")
+    state_every: str | None = option(metavar="TIME|Nrounds", help="Interval of --save-state: 90s, 10min, 500rounds [10min].")
+    continue_from: Path | None = option(
+        "--continue", type=FILE, metavar="FILE", help="Continue from the state that --save-state wrote."
+    )
+    with_progress: bool = option("--progress/--no-progress", default=True, help="Show progress on a terminal [yes].")
 
 
 @dataclass(frozen=True)

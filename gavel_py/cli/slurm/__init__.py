@@ -11,7 +11,7 @@ COMMANDS = {name: f"driving.{name}" for name in ("status", "plan", "run")} | {"i
 
 @click.group("slurm", cls=LazyGroup, package=__name__, modules=COMMANDS)
 def command() -> None:
-    """Drive a Slurm cluster: jobs of one partition are preempted and placed in rounds.
+    """Drive a partition of a Slurm cluster in rounds.
 
     \b
     gavel slurm install --partition gpu

@@ -15,7 +15,18 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli import inputs
-from gavel_py.cli.inputs import JSON, MAX_ROUNDS, PATH, SECONDS, assignments, option, takes_options, warnings_shown
+from gavel_py.cli.inputs import (
+    INPUT,
+    JSON,
+    MAX_ROUNDS,
+    PATH,
+    PROFILE,
+    SECONDS,
+    assignments,
+    option,
+    takes_options,
+    warnings_shown,
+)
 from gavel_py.cli.output import counted, emit, json_text, number
 from gavel_py.cli.tables import Column, folded_names, table_text
 from gavel_py.errors import decimal_hint
@@ -32,35 +43,41 @@ def _seconds(default: float, *, positive: bool = True) -> dict[str, Any]:
 class Request:
     """The options, as typed."""
 
-    partition: str = option(required=True, metavar="NAME", help="The partition whose jobs are managed; no others are touched.")
-    policy: str | None = option("-p", metavar="NAME[,OPTION=VALUE...]", help="Or package.module:Class [max_min_fairness].")
+    partition: str = option(required=True, metavar="NAME", help="Partition whose jobs are managed; other jobs are not touched.")
+    policy: str | None = option("-p", metavar="NAME[,OPTION=VALUE...]", help="Policy, or package.module:Class [max_min_fairness].")
     settings: tuple[str, ...] = option("--set", metavar="OPTION=VALUE", help="Set an option of the policy.")
-    constraint_files: tuple[Path, ...] = option("--constraints", type=PATH, metavar="FILE", help="What the policy must keep.")
+    constraint_files: tuple[Path, ...] = option(
+        "--constraints", type=INPUT, metavar="FILE", help="Constraints that the policy must keep."
+    )
     round_seconds: float = option("--round", **_seconds(360.0), help="Length of a round.")
-    profile: str | None = option(metavar="NAME|FILE", help="Speeds by job type [gavel-osdi20].")
-    store: Path | None = option(type=PATH, metavar="FILE", help="Where measured speeds go [profiles.sqlite in --state].")
-    measured: str = option(default="slurm", show_default=True, metavar="NAME", help="The profile that gets measured speeds.")
-    renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="A GPU type in Slurm, and in the profile.")
-    prices: tuple[str, ...] = option("--price", metavar="TYPE=PRICE", help="Of one GPU-hour.")
+    profile: str | None = option(**PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
+    store: Path | None = option(type=PATH, metavar="FILE", help="Store of measured speeds [profiles.sqlite in --state].")
+    measured: str = option(default="slurm", show_default=True, metavar="NAME", help="Name of the profile of measured speeds.")
+    renames: tuple[str, ...] = option(
+        "--map-accelerator", metavar="OLD=NEW", help="Name of a GPU type in Slurm, and in the profile."
+    )
+    prices: tuple[str, ...] = option("--price", metavar="TYPE=PRICE", help="Price of a GPU-hour of a type.")
     types: Path | None = option(
-        type=PATH, metavar="FILE", help="A CSV of name,job_type,total_steps: types by patterns of job names."
+        type=INPUT, metavar="FILE", help="CSV of name,job_type,total_steps: job types by patterns of job names."
     )
-    type_of: tuple[str, ...] = option(metavar="PATTERN=TYPE", help="The type of jobs whose name fits, as in bert*.")
-    default_type: str | None = option(metavar="TYPE", help="What jobs are taken for of which nothing is known.")
-    default_steps: float | None = option(type=SECONDS, metavar="N", help="Steps of jobs that tell none.")
+    type_of: tuple[str, ...] = option(metavar="PATTERN=TYPE", help="Job type of jobs whose name matches, as in bert*=TYPE.")
+    default_type: str | None = option(metavar="TYPE", help="Job type of all other jobs.")
+    default_steps: float | None = option(type=SECONDS, metavar="N", help="Steps of jobs that state none.")
     progress: Path | None = option(
-        type=DIRECTORY, metavar="DIR", help="Where each job writes its steps, to a file named as its id."
+        type=DIRECTORY, metavar="DIR", help="Directory where each job writes its steps to a file named after its id."
     )
-    state: Path | None = option(type=DIRECTORY, metavar="DIR", help="Where state, log, lock and measured speeds are kept.")
-    restart_seconds: float = option(**_seconds(0.0, positive=False), help="What a start costs a job.")
-    min_run_seconds: float = option(**_seconds(0.0, positive=False), help="No preemption before.")
-    solve_seconds: float = option(**_seconds(0.0, positive=False), help="No other allocation before, if only jobs change.")
-    timeout_seconds: float = option("--timeout", **_seconds(60.0), help="How long a command of Slurm may take.")
+    state: Path | None = option(type=DIRECTORY, metavar="DIR", help="Directory of state, log, lock and measured speeds.")
+    restart_seconds: float = option(**_seconds(0.0, positive=False), help="Time that a start costs a job.")
+    min_run_seconds: float = option(**_seconds(0.0, positive=False), help="Time that a job runs before it may be preempted.")
+    solve_seconds: float = option(
+        **_seconds(0.0, positive=False), help="Least time between two allocations while only jobs change."
+    )
+    timeout_seconds: float = option("--timeout", **_seconds(60.0), help="Time limit of a Slurm command.")
     poll_seconds: float = option("--poll", **_seconds(30.0), help="Time between two readings of the queue.")
-    stop_seconds: float = option(**_seconds(120.0), help="How long jobs may take to stop.")
-    start_seconds: float = option(**_seconds(60.0), help="How long jobs may take to start.")
+    stop_seconds: float = option(**_seconds(120.0), help="Time that jobs may take to stop.")
+    start_seconds: float = option(**_seconds(60.0), help="Time that jobs may take to start.")
     on_exit: Literal["leave", "release"] = option(
-        default="leave", show_default=True, help="What becomes of jobs that wait on hold."
+        default="leave", show_default=True, help="What to do with jobs on hold at the end."
     )
 
 
@@ -126,7 +143,10 @@ def _price(name: str, text: str) -> float:
 @takes_options(Request)
 @click.option("--json", "as_json", **JSON)
 def status(request: Request, as_json: bool) -> None:
-    """Show nodes and jobs as they are seen: what is managed, what each job is taken for, and what is left alone, and why."""
+    """Show nodes and jobs as the driver sees them.
+
+    Shows which jobs are managed and as which job type, and which are left alone and why.
+    """
     with warnings_shown():
         picture = driver_of(request).look()
     emit(json_text(status_document(picture)) if as_json else status_text(picture), None)
@@ -144,13 +164,14 @@ def plan(request: Request, as_json: bool) -> None:
 
 @click.command("run")
 @takes_options(Request)
-@click.option("--once", is_flag=True, help="Play one round and end.")
-@click.option("--rounds", type=click.IntRange(1, MAX_ROUNDS), metavar="N", help="Play so many rounds and end.")
-@click.option("--dry-run", is_flag=True, help="Show what the next round would do, and do nothing.")
+@click.option("--once", is_flag=True, help="Run one round and exit.")
+@click.option("--rounds", type=click.IntRange(1, MAX_ROUNDS), metavar="N", help="Run N rounds and exit.")
+@click.option("--dry-run", is_flag=True, help="Show what the next round would do, without doing it.")
 def run(request: Request, once: bool, rounds: int | None, dry_run: bool) -> None:
-    """Manage the jobs of a partition in rounds: read, decide, preempt and start, compare; until Ctrl-C or SIGTERM.
+    """Manage the jobs of a partition in rounds.
 
-    It can be stopped and started at any time, and goes on where it was. State and log are in the directory of --state.
+    Each round reads the queue, decides, preempts and starts jobs, and checks the outcome; until Ctrl-C or SIGTERM. The driver can
+    be stopped and started at any time and continues where it was. State and log are in the directory of --state.
     """
     clock = gp.WallClock()
     with warnings_shown():

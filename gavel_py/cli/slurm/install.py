@@ -30,14 +30,15 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
 
 
 @click.command("install")
-@click.option("--partition", required=True, metavar="NAME", help="The partition that is to be managed.")
+@click.option("--partition", required=True, metavar="NAME", help="Partition to manage.")
 @click.option("--user", "users", multiple=True, metavar="NAME", help="SlurmUser and the driver's account; root always counts.")
 @click.option("--default-partition", is_flag=True, help="Jobs that name no partition come to this one.")
-@click.option("--out", type=FILE, help="Write the plugin there.")
+@click.option("--out", type=FILE, metavar="FILE", help="Write the plugin to this file instead of the terminal.")
 def command(partition: str, users: tuple[str, ...], default_partition: bool, out: Path | None) -> None:
-    """Write the job_submit plugin: jobs start on hold, and it is noted when they came and what their users hold.
+    """Write the job_submit plugin for Slurm.
 
-    What else is to be done is told on standard error.
+    It puts new jobs on hold, and notes when they came and which of them their users hold. The other steps of the installation are
+    listed on standard error.
     """
     text = gp.slurm_plugin(partition, [_uid(name) for name in users], is_default=default_partition)
     emit(text, out)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import JSON, PATH
+from gavel_py.cli.inputs import INPUT, JSON, PATH
 from gavel_py.cli.output import emit, json_text, number
 from gavel_py.cli.tables import table_text
 
@@ -27,13 +27,14 @@ SHOWN = {
 
 
 @click.command("report")
-@click.argument("log", type=PATH)
+@click.argument("log", type=INPUT)
 @click.option("--json", "as_json", **JSON)
-@click.option("--html", type=PATH, metavar="FILE", help="Write a page with charts there, too.")
+@click.option("--html", type=PATH, metavar="FILE", help="Also write a page with charts to this file.")
 def command(log: Path, as_json: bool, html: Path | None) -> None:
-    """Show what became of the jobs of a run: completion times, queueing, utilisation, as of a simulation.
+    """Show what became of the jobs of a run.
 
-    LOG is the log.jsonl of the run, or the directory of its --state.
+    Shows completion times, queueing and utilisation, as for a simulation. LOG is the log.jsonl of the run, or the directory of its
+    --state.
     """
     run = gp.slurm_run(log / "log.jsonl" if log.is_dir() else log)
     if html is not None:

@@ -9,7 +9,19 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import FILE, JSON, PATH, SEED, STORE, argument, assignments, find_profile, option, takes_options
+from gavel_py.cli.inputs import (
+    FILE,
+    JSON,
+    PROFILE,
+    SEED,
+    STORE,
+    TRACE,
+    argument,
+    assignments,
+    find_profile,
+    option,
+    takes_options,
+)
 from gavel_py.cli.output import emit, json_text
 from gavel_py.cli.tables import table_text
 from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, read, write
@@ -19,29 +31,32 @@ from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, read, write
 class Import:
     """The options of `import`, as typed."""
 
-    file: Path = argument("FILE", type=PATH)
+    file: Path = argument("FILE", type=TRACE)
     out: Path | None = option(**OUT)
     format_name: str | None = option("--format", **FORMAT)
     strict: bool = option(**STRICT)
-    profile: str | None = option(metavar="NAME|FILE", help="Give jobs without a type one of this profile, and steps.")
-    seed: int = option(**SEED, help="Draw job types by it.")
-    reference: str | None = option(metavar="TYPE", help="Durations hold on this accelerator, unless the trace says where jobs ran.")
-    accelerators: str | None = option(metavar="TYPE,...", help="Those on which a type must be known [all of the profile].")
+    profile: str | None = option(**PROFILE, help="Profile from which jobs without a type get one, and steps.")
+    seed: int = option(**SEED, help="Seed for drawing job types.")
+    reference: str | None = option(metavar="TYPE", help="Accelerator of the durations, unless the trace says where jobs ran.")
+    accelerators: str | None = option(
+        metavar="TYPE,...", help="Accelerators on which a job type must be known [all of the profile]."
+    )
     extrapolate: bool = option(help="Estimate the throughputs of gangs that the profile lacks.")
-    profile_out: Path | None = option(type=FILE, help="Write the profile with the estimates.")
+    profile_out: Path | None = option(type=FILE, metavar="FILE", help="Write the profile with the estimates to this file.")
     renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the trace.")
     any_accelerator: bool = option(help="Let jobs run on all types of GPU, whatever they asked for.")
     whole_gpus: bool = option(help="Give a whole GPU to jobs that asked for a part of one.")
     store: Path | None = option(**STORE)
-    as_json: bool = option("--json", help="Tell what was read as JSON.")
+    as_json: bool = option("--json", help="Print the report on what was read as JSON.")
 
 
 @click.command("import")
 @takes_options(Import)
 def import_trace(request: Import) -> None:
-    """Turn a trace of another system into jobs, and say what was read, skipped and assumed.
+    """Convert a trace of another system to jobs.
 
-    FILE may be "-", standard input. Without --out the jobs go to standard output as CSV, and what is said to standard error.
+    States what was read, skipped and assumed. FILE may be "-", standard input. Without --out the jobs go to standard output as
+    CSV, and the report to standard error.
     """
     if request.profile is None and (request.extrapolate or request.profile_out or request.reference or request.accelerators):
         raise click.UsageError("--extrapolate, --profile-out, --reference and --accelerators need --profile")
@@ -77,23 +92,29 @@ def formats(as_json: bool) -> None:
 
 
 @click.command("sample")
-@click.argument("file", metavar="FILE", type=PATH)
+@click.argument("file", metavar="FILE", type=TRACE)
 @click.option("--jobs", type=float, required=True, metavar="N", help="How many, or below 1 which part of them.")
-@click.option("--seed", **SEED)
+@click.option("--seed", **SEED, help="Seed of the sample.")
 @click.option("--out", **OUT)
 @click.option("--format", "format_name", **FORMAT)
 def sample(file: Path, jobs: float, seed: int, out: Path | None, format_name: str | None) -> None:
-    """Draw some of the jobs; when they arrive stays as it is, so that the load falls by as much."""
+    """Take a random sample of the jobs.
+
+    Arrival times stay as they are, so that the load falls in proportion.
+    """
     write(read(file, format_name).sample(jobs, seed), out)
 
 
 @click.command("scale")
-@click.argument("file", metavar="FILE", type=PATH)
-@click.option("--load", type=float, required=True, metavar="X", help="How many times as high the load shall be, as 1.5 or 0.5.")
+@click.argument("file", metavar="FILE", type=TRACE)
+@click.option("--load", type=float, required=True, metavar="X", help="Factor of the load, such as 1.5 or 0.5.")
 @click.option("--out", **OUT)
 @click.option("--format", "format_name", **FORMAT)
 def scale(file: Path, load: float, out: Path | None, format_name: str | None) -> None:
-    """Let the same jobs arrive faster or slower: times since the first arrival are divided by the load."""
+    """Make the same jobs arrive faster or slower.
+
+    Times since the first arrival are divided by the load.
+    """
     write(read(file, format_name).scale(load), out)
 
 
@@ -101,12 +122,12 @@ def scale(file: Path, load: float, out: Path | None, format_name: str | None) ->
 class Window:
     """The options of `window`, as typed."""
 
-    file: Path = argument("FILE", type=PATH)
-    start: float | None = option("--from", type=float, metavar="S", help="Jobs that arrive from this second on.")
-    end: float | None = option("--to", type=float, metavar="S", help="Jobs that arrive before this second.")
-    first: int | None = option(type=click.IntRange(min=0), metavar="N", help="From this job on, by arrival; the first is 0.")
-    last: int | None = option(type=click.IntRange(min=0), metavar="N", help="Up to before this job.")
-    keep_clock: bool = option(help="Leave times as they are; otherwise the clock starts anew with the window.")
+    file: Path = argument("FILE", type=TRACE)
+    start: float | None = option("--from", type=float, metavar="S", help="First second of arrivals.")
+    end: float | None = option("--to", type=float, metavar="S", help="Second before which jobs arrive.")
+    first: int | None = option(type=click.IntRange(min=0), metavar="N", help="First job, by arrival from 0.")
+    last: int | None = option(type=click.IntRange(min=0), metavar="N", help="Job before which the range ends.")
+    keep_clock: bool = option(help="Keep times as they are [the clock starts at 0 with the window].")
     out: Path | None = option(**OUT)
     format_name: str | None = option("--format", **FORMAT)
 
@@ -114,7 +135,10 @@ class Window:
 @click.command("window")
 @takes_options(Window)
 def window(wanted: Window) -> None:
-    """Cut out the jobs of a span of time, or a range of jobs by arrival, or what lies in both."""
+    """Cut out a span of time or a range of jobs.
+
+    Jobs are counted by arrival. With both, only the jobs in both are kept.
+    """
     if wanted.start is wanted.end is wanted.first is wanted.last is None:
         raise click.UsageError("say which jobs: --from, --to, --first, --last, or several of them")
     trace = read(wanted.file, wanted.format_name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import JSON, PATH, STORE, argument, find_profile, option, takes_options
+from gavel_py.cli.inputs import JSON, PATH, PROFILE, STORE, TRACE, argument, find_profile, option, takes_options
 from gavel_py.cli.output import emit, gang_text, json_text, number
 from gavel_py.cli.tables import table_text, width
 from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, read, report_text
@@ -23,16 +23,16 @@ MAX_NAMES = 10
 class Request:
     """The options, as typed."""
 
-    file: Path = argument("FILE", type=PATH)
+    file: Path = argument("FILE", type=TRACE)
     format_name: str | None = option("--format", **FORMAT)
     strict: bool = option(**STRICT)
     periods: int = option(
         type=click.IntRange(min=1), default=12, show_default=True, metavar="N", help="Rows of the load over time."
     )
-    profile: str | None = option(metavar="NAME|FILE", help="Where a trace tells steps only, durations follow by this profile.")
-    reference: str | None = option(metavar="TYPE", help="Durations are those on this accelerator [v100, or the profile's first].")
+    profile: str | None = option(**PROFILE, help="Profile that gives durations where a trace has steps only.")
+    reference: str | None = option(metavar="TYPE", help="Accelerator of these durations [v100, or the profile's first].")
     store: Path | None = option(**STORE)
-    plot: Path | None = option(type=PATH, metavar="FILE", help="Draw load and durations too, as .svg or .png.")
+    plot: Path | None = option(type=PATH, metavar="FILE", help="Also draw load and durations, as .svg or .png.")
     as_json: bool = option("--json", **JSON)
     out: Path | None = option(**OUT)
 
@@ -40,7 +40,10 @@ class Request:
 @click.command("describe")
 @takes_options(Request)
 def command(request: Request) -> None:
-    """Show what is in a trace: counts, GPUs, durations, and the load over time."""
+    """Show what a trace contains.
+
+    Shows counts, GPUs, durations, and the load over time. FILE may be "-", standard input.
+    """
     if request.reference is not None and request.profile is None:
         raise click.UsageError("--reference needs --profile")
     if request.plot is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import SEED, STORE, find_profile, option, takes_options
+from gavel_py.cli.inputs import INPUT_OR_TEXT, PROFILE, SEED, STORE, find_profile, option, takes_options
 from gavel_py.cli.trace.files import OUT, read, write
 from gavel_py.errors import decimal_hint
 
@@ -17,18 +17,24 @@ from gavel_py.errors import decimal_hint
 class Request:
     """The options, as typed."""
 
-    num_jobs: int = option("--jobs", type=click.IntRange(min=1), required=True, metavar="N", help="How many.")
-    jobs_per_hour: float | None = option(type=float, metavar="X", help="How often they arrive on average.")
-    static: bool = option(help="All arrive at time 0.")
+    num_jobs: int = option("--jobs", type=click.IntRange(min=1), required=True, metavar="N", help="Number of jobs.")
+    jobs_per_hour: float | None = option(type=float, metavar="X", help="Arrivals per hour, on average.")
+    static: bool = option(help="All jobs arrive at time 0.")
     burstiness: float = option(
-        type=float, default=1.0, show_default=True, metavar="C", help="1 = Poisson; more: bursts and pauses."
+        type=float,
+        default=1.0,
+        show_default=True,
+        metavar="C",
+        help="Burstiness of arrivals: 1 = Poisson; more: bursts and pauses.",
     )
-    gangs: str | None = option(metavar="GPUS:PART,...", help="[1:0.7,2:0.1,4:0.15,8:0.05]")
-    durations: str | None = option(metavar="FILE|PART:S-S,...", help="Drawn from a trace, or log-uniform [as published].")
-    heavy_share: float = option(type=float, default=0.0, show_default=True, metavar="X", help="Part of the jobs of weight 5.")
-    profile: str = option(default="gavel-osdi20", show_default=True, metavar="NAME|FILE", help="Where job types come from.")
-    reference: str = option(default="v100", show_default=True, metavar="TYPE", help="Durations hold on this accelerator.")
-    seed: int = option(**SEED)
+    gangs: str | None = option(metavar="GPUS:PART,...", help="Mix of gang sizes [1:0.7,2:0.1,4:0.15,8:0.05].")
+    durations: str | None = option(
+        type=INPUT_OR_TEXT, metavar="FILE|PART:S-S,...", help="Durations of a trace, or log-uniform ones [as published]."
+    )
+    heavy_share: float = option(type=float, default=0.0, show_default=True, metavar="X", help="Part of the jobs with weight 5.")
+    profile: str = option(**PROFILE, default="gavel-osdi20", show_default=True, help="Profile of the job types.")
+    reference: str = option(default="v100", show_default=True, metavar="TYPE", help="Accelerator of the durations.")
+    seed: int = option(**SEED, help="Seed of everything random.")
     store: Path | None = option(**STORE)
     out: Path | None = option(**OUT)
 
@@ -36,7 +42,9 @@ class Request:
 @click.command("generate")
 @takes_options(Request)
 def command(request: Request) -> None:
-    """Draw a trace at random; the same options give the same bytes.
+    """Generate a random trace.
+
+    The same options give the same bytes.
 
     \b
     gavel trace generate --jobs 100 --jobs-per-hour 5.6 --out jobs.csv

@@ -1,0 +1,89 @@
+"""Standard input as a file: "-" wherever a command reads one.
+
+Files are read by name, several times, and by the format that their suffix gives, so standard input is copied to a temporary file
+whose suffix fits its content. Messages and reports call that file "standard input" (`with_names`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+NAME = "standard input"
+_COPY = "gavel_py.standard_input"
+"""Key of the path of the copy in the data of a command."""
+
+MAX_SNIFFED = 65_536
+"""Bytes by which the format is recognised."""
+
+
+class InputFile(click.Path):
+    """The type of a parameter that names a file to read; "-" is standard input.
+
+    suffix: of the copy, None for that of its format; in_place: whether the copy is in the current directory, since the file names
+    others relative to itself; as_text: whether the value is text, which may be something else than a file.
+    """
+
+    def __init__(self, *, suffix: str | None = None, in_place: bool = False, as_text: bool = False) -> None:
+        super().__init__(path_type=str if as_text else Path)
+        self._suffix, self._in_place = suffix, in_place
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value) == "-" and ctx is not None and not ctx.resilient_parsing:
+            value = _copied(ctx, self._suffix, in_place=self._in_place)
+        return super().convert(value, param, ctx)
+
+
+def _copied(ctx: click.Context, suffix: str | None, *, in_place: bool) -> str:
+    """Return the path of a copy of standard input that lives as long as the command. Raises `UsageError` the second time."""
+    if _COPY in ctx.meta:
+        raise click.UsageError("standard input (-) can be read once; name a file for the other one")
+    data = sys.stdin.buffer.read()
+    name = f"standard-input{_suffix(data) if suffix is None else suffix}"
+    if in_place:
+        copy = Path(tempfile.mkstemp(prefix=".", suffix=f"-{name}", dir=Path())[1])
+        ctx.find_root().call_on_close(lambda: copy.unlink(missing_ok=True))
+        copy = Path(copy.name)
+    else:
+        copy = Path(ctx.find_root().with_resource(tempfile.TemporaryDirectory(prefix="gavel-"))) / name
+    copy.write_bytes(data)
+    ctx.meta[_COPY] = str(copy)
+    return str(copy)
+
+
+def with_names(text: str) -> str:
+    """Return a text in which standard input is called so, and not by the name of its copy."""
+    context = click.get_current_context(silent=True)
+    copy = None if context is None else context.meta.get(_COPY)
+    return text if copy is None else text.replace(copy, NAME)
+
+
+def _suffix(data: bytes) -> str:
+    """Return the suffix of the format of a file: CSV, JSON, JSON Lines, YAML, a trace of Gavel, Parquet or SQLite."""
+    for magic, suffix in ((b"SQLite format 3", ".sqlite"), (b"PAR1", ".parquet")):
+        if data.startswith(magic):
+            return suffix
+    text = data[:MAX_SNIFFED].decode("utf-8-sig", "replace").lstrip()
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")] or [""]
+    if text.startswith("[") or (text.startswith("{") and not _are_objects(lines)):
+        return ".json"
+    if text.startswith("{"):
+        return ".jsonl"
+    if "\t" in lines[0]:
+        return ".trace"
+    return ".yaml" if re.match(r"---|\s*-\s|[^,]*:(\s|$)", lines[0]) else ".csv"
+
+
+def _are_objects(lines: list[str]) -> bool:
+    """Return whether each line is an object, as in JSON Lines; a single one must be a job."""
+    try:
+        first = json.loads(lines[0])
+    except ValueError:
+        return False
+    return len(lines) > 1 or "job_id" in first
