@@ -14,7 +14,8 @@ from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.problem.arrays import Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.nodes import AcceleratorType, Node
-from gavel_py.scheduling.placement.topology import Gpu, Layout
+from gavel_py.scheduling.options import is_finite
+from gavel_py.scheduling.placement.topology import Gpu, Layout, Resources
 
 MAX_NAMED = 5
 """Number of nodes up to which a reason lists their names."""
@@ -32,13 +33,21 @@ class NodeState(StrEnum):
 
 
 class NodeStates:
-    """States of the nodes of a cluster, and lost GPUs. Methods that change a state return whether it was another."""
+    """States of the nodes of a cluster, lost GPUs, and what other work uses.
+
+    Methods that change a state return whether it was another.
+
+    Attributes:
+        cluster: All nodes.
+        reserved: {node: CPUs and memory that other work uses}, which allocations do not consider, only placement.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._by_name: dict[str, Node] | None = None
         self._states: dict[str, NodeState] = {}
         self._lost: set[Gpu] = set()
+        self.reserved: dict[str, Resources] = {}
         self._available: Cluster | None = cluster
         self._up: tuple[Node, ...] | None = None
 
@@ -102,6 +111,16 @@ class NodeStates:
         self._lost.discard(gpu)
         return self._invalidate(was_lost)
 
+    def reserve(self, name: str, cpus: float, memory_gb: float) -> None:
+        """Set what other work uses on a node. Raises `InputError`."""
+        self._node(name)
+        for field, value in (("cpus", cpus), ("memory_gb", memory_gb)):
+            if not (is_finite(value) and value >= 0):
+                raise InputError(Fault(f"node {name!r}", field, f"must be a finite number of at least 0, found {value!r}"))
+        self.reserved.pop(name, None)
+        if cpus or memory_gb:
+            self.reserved[name] = Resources(float(cpus), float(memory_gb))
+
     def free_place(self, job_id: str, gpus: Mapping[str, int], taken: Set[Gpu]) -> tuple[str, list[Gpu]]:
         """Return the type and usable GPUs that are not taken; gpus: {node: number of GPUs}. Raises `InputError`."""
         types = {self._node(name).accelerator for name in gpus}
@@ -146,9 +165,10 @@ class NodeStates:
         return ", ".join(part for part in parts if part)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return nodes that are not up, and lost GPUs, as plain data."""
+        """Return nodes that are not up, lost GPUs and what other work uses as plain data."""
         states = {name: str(state) for name, state in self._states.items()}
-        return {"nodes": states, "lost": [list(gpu) for gpu in sorted(self._lost)]}
+        reserved = {"reserved": {name: list(each) for name, each in self.reserved.items()}} if self.reserved else {}
+        return {"nodes": states, "lost": [list(gpu) for gpu in sorted(self._lost)], **reserved}
 
     @classmethod
     def from_dict(cls, cluster: Cluster, document: Mapping[str, Any]) -> NodeStates:
@@ -158,6 +178,8 @@ class NodeStates:
             made.put(name, NodeState(state))
         for name, index in document["lost"]:
             made.lose(name, index)
+        for name, (cpus, memory_gb) in document.get("reserved", {}).items():
+            made.reserve(name, cpus, memory_gb)
         return made
 
     def _invalidate(self, changed: bool) -> bool:

@@ -607,6 +607,26 @@ class RoundScheduler(Synchronized):
         self._state.require_solve(changed=self._state.nodes.give_back(node, index))
         logger.info("GPU %d of node %s is back", index, node)
 
+    @synchronized
+    def reserve(self, node: str, *, cpus: float = 0.0, memory_gb: float = 0.0) -> None:
+        """Leave CPUs and memory of a node to other work, from the next decision on, in place of what was left to it before.
+
+        Gangs start there only where the rest of the node is enough for them; those that run there are not disturbed. Allocations do
+        not count it, since other work comes and goes: a job that is promised time and finds no place comes before others until it
+        has one.
+
+        Args:
+            node: Its name.
+            cpus: CPUs in use by other work.
+            memory_gb: Memory in use by other work.
+
+        Raises:
+            UnknownNameError: There is no such node.
+            InputError: An amount is negative or not finite.
+        """
+        self._state.nodes.reserve(node, cpus, memory_gb)
+        logger.debug("%g CPUs and %g GB of node %s are left to other work", cpus, memory_gb, node)
+
     def _set_node_state(self, name: str, to: NodeState) -> tuple[str, ...]:
         """Set the state of a node; return the jobs that this stops."""
         self._state.require_solve(changed=self._state.nodes.put(name, to))

@@ -21,13 +21,16 @@ from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.nodes import NodeStates, cluster_from_dict, cluster_to_dict
 from gavel_py.scheduling.placement.free_gpus import FreeResources
 from gavel_py.scheduling.placement.gangs import HeldGpus, Spans
-from gavel_py.scheduling.placement.topology import Layout
+from gavel_py.scheduling.placement.topology import Layout, Resources
 from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
 from gavel_py.scheduling.round import Assignment, Assignments, Round
 
 if TYPE_CHECKING:
     from gavel_py.scheduling.event_driven import EventDecision, EventDrivenPlanner
 
+
+ROUNDING = 1e-9
+"""Part of the CPUs and memory beside running gangs that is not reserved, so that rounding takes no GPUs from them."""
 
 MAX_UNUSED_FACTOR, UNUSED_SLACK = 4, 20_000
 """Gangs are numbered anew when there are more than `factor * rows + slack` of them."""
@@ -313,13 +316,30 @@ class SchedulerState:
 
     def free_resources(self) -> FreeResources:
         """Return the GPUs, CPUs and memory of all nodes on which gangs may start."""
-        pool = FreeResources(self.layout)
+        pool = FreeResources(self.layout, loads=self._reserved())
         closed = self.nodes.closed(self.layout)
         if closed is not None:
             pool.free &= ~closed
             open_nodes = [name not in self.nodes.not_up for name in self.layout.names]
             pool.num_open = [sum(open_nodes[part.nodes]) for part in self.layout.parts]
         return pool
+
+    def _reserved(self) -> dict[str, Resources]:
+        """Return {node: CPUs and memory} that other work uses, no more than running gangs leave."""
+        nodes, layout, found = self.nodes.reserved, self.layout, dict[str, Resources]()
+        if not nodes:
+            return found
+        rows = self.gangs.rows
+        held = self.gangs.of(rows)
+        jobs = self.table.jobs[rows[held.owners]].tolist()
+        per_gpu = np.array([(job.cpus_per_gpu, job.memory_gb_per_gpu) for job in jobs]).reshape(-1, 2)
+        at = layout.node_of[held.gpus]
+        used = [np.bincount(at, weights=column, minlength=len(layout.names)) for column in per_gpu.T]
+        for name, (cpus, memory_gb) in nodes.items():
+            n = layout.number[name]
+            left = [(total[n] - own[n]) * (1 - ROUNDING) for total, own in zip((layout.cpus, layout.memory_gb), used, strict=True)]
+            found[name] = Resources(max(0.0, min(cpus, left[0])), max(0.0, min(memory_gb, left[1])))
+        return found
 
     def assignments(self, rows: Indices, held: HeldGpus) -> Assignments:
         """Return {job_id: Assignment} of rows in the order of their ids."""

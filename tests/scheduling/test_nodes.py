@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import gavel_py as gp
 from tests.scheduling.schedulers import PROFILE, job, line, refused, scheduler, shares
 from tests.scheduling.test_scheduler import Recorder
+from tests.support.examples import examples
 
 
 def used(round_: gp.Round) -> set[str]:
@@ -209,3 +212,57 @@ def test_names_and_numbers_that_there_are_not_are_refused() -> None:
         )
     assert made.gpu_lost("v100-0", np.int64(0)) == ()
     assert made.nodes["v100-0"] is gp.NodeState.UP
+
+
+# What other work uses
+
+
+def with_cpus(cpus: list[float], jobs: list[gp.Job], **options: Any) -> gp.RoundScheduler:
+    """Nodes of 4 GPUs each, with these CPUs."""
+    cluster = gp.Cluster(gp.Node(name=f"n{i}", accelerator="v100", num_gpus=4, cpus=each) for i, each in enumerate(cpus))
+    made = gp.RoundScheduler(cluster, PROFILE, round_seconds=10, **options)
+    made.submit_all(jobs)
+    return made
+
+
+def test_gangs_start_only_where_other_work_leaves_their_cpus() -> None:
+    jobs = [job(f"j{i}", num_gpus=2, cpus_per_gpu=4.0, total_steps=1e9) for i in range(3)]
+    made = with_cpus([16, 16], jobs)
+    made.reserve("n0", cpus=9)
+    first = made.next_round()
+    assert {job_id: {node for node, _ in held.gpus} for job_id, held in first.assignments.items()} == {"j0": {"n1"}, "j1": {"n1"}}
+    loaded = gp.RoundScheduler.from_dict(made.to_dict(), PROFILE)
+    for each in (made, loaded):
+        assert used(each.next_round()) == {"n1"}
+        each.reserve("n0", cpus=8)  # 8 are enough for one gang of 2
+        assert len(each.next_round().assignments) == 3
+        each.reserve("n0")
+        assert each.next_round().assignments.keys() == {"j0", "j1", "j2"}
+    assert made.next_round() == loaded.next_round()
+
+
+@settings(max_examples=examples(60))
+@given(data=st.data(), cpus=st.lists(st.integers(0, 24), min_size=1, max_size=4))
+def test_gangs_and_other_work_never_need_more_than_a_node_has(data: st.DataObject, cpus: list[int]) -> None:
+    sizes = data.draw(st.lists(st.tuples(st.sampled_from([1, 1, 2, 4, 6]), st.sampled_from([0.0, 1.0, 3.0, 8.0])), max_size=8))
+    jobs = [job(f"j{i}", num_gpus=size, cpus_per_gpu=need, total_steps=1e9) for i, (size, need) in enumerate(sizes)]
+    made = with_cpus([float(each) for each in cpus], jobs)
+    before = dict.fromkeys((f"n{i}" for i in range(len(cpus))), 0.0)
+    for _ in range(4):
+        reserved = [data.draw(st.integers(0, each)) for each in cpus]
+        for i, each in enumerate(reserved):
+            made.reserve(f"n{i}", cpus=each)
+        load = dict.fromkeys((f"n{i}" for i in range(len(cpus))), 0.0)
+        for job_id, held in made.next_round().assignments.items():
+            for node, _ in held.gpus:
+                load[node] += sizes[int(job_id[1:])][1]
+        for i, limit in enumerate(cpus):
+            assert load[f"n{i}"] + reserved[i] <= limit or load[f"n{i}"] <= before[f"n{i}"], "only what has run there stays"
+        before = load
+
+
+def test_what_is_reserved_is_a_finite_amount_on_a_known_node() -> None:
+    made = with_cpus([16], [])
+    assert "node 'n9': there is no such node" in refused(lambda: made.reserve("n9", cpus=1))
+    for wrong in (-1.0, float("nan"), float("inf"), "2"):
+        assert "cpus: must be a finite number of at least 0" in refused(partial(made.reserve, "n0", cpus=wrong))

@@ -286,8 +286,11 @@ def test_no_job_starts_where_others_leave_too_few_cpus(tmp_path: Path) -> None:
     slurm.submit(3, per_job="gpu:1", comment=BERT)
     with driver(slurm, tmp_path) as driven:
         decided, applied = driven.round()
-        assert applied.waiting == {"2": "other jobs leave too few CPUs on node v100-0"}
-        assert decided.moves.start == {"3": {"v100-0": 1}}
+        assert (applied.waiting, decided.moves.start) == ({}, {"3": {"v100-0": 1}})
+        for _ in range(2):
+            slurm.clock.seconds += 100
+            decided, _ = driven.round()
+        assert decided.waiting == {"2": "no nodes within its locality had room, CPUs and memory"}
         slurm.end(1)
         slurm.clock.seconds += 100
         driven.round()

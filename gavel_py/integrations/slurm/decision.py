@@ -13,7 +13,7 @@ from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm import job_mapping, job_roles
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.parsing import is_node_name, printable
-from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot
+from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DriverState, Speeds, Tracked, load_state
 from gavel_py.integrations.slurm.sync import Log, Progress, Reconciler
@@ -57,13 +57,12 @@ def actions_for(
     managed: Mapping[str, Tracked],
     unresponsive: Collection[str],
     excluded: Mapping[str, str],
-    shortages: Mapping[str, str],
 ) -> Actions:
     """Compare the targets of a round with all jobs in Slurm, of which `managed` may be changed.
 
     unresponsive: nodes on which no job can start. Jobs there continue to run: if the node is dead, Slurm 22.05 loses count of the
     GPUs of a job that was being stopped there, and never assigns its next GPUs to another job. excluded: {job: why} of managed jobs
-    that the round leaves to Slurm; shortages: {job: why} of jobs without enough CPUs.
+    that the round leaves to Slurm.
     """
     live = [jobs[job_id] for job_id in managed if job_id in jobs and not jobs[job_id].phase.is_over]
     planned = [job for job in live if job.job_id not in excluded]
@@ -75,7 +74,7 @@ def actions_for(
     # A requeued job gets an administrator's hold, which can be distinguished from a hold by its user.
     hold = [j for j in planned if j.phase is Phase.WAITING and (not j.is_held or job_roles.REQUEUED_ON_HOLD in j.description)]
     wanted = {job.job_id: targets[job.job_id] for job in planned if job.job_id in targets and job.job_id not in keep}
-    misfits = {i: why for i, target in wanted.items() if (why := shortages.get(i) or _misfit(target, managed[i]))}
+    misfits = {i: why for i, target in wanted.items() if (why := _misfit(target, managed[i]))}
     silent = {i: next((node for node in target if node in unresponsive), "") for i, target in wanted.items()}
     cannot = misfits | {i: f"node {node} does not respond" for i, node in silent.items() if node}
     start = {job_id: target for job_id, target in wanted.items() if job_id not in cannot}
@@ -106,30 +105,6 @@ def _misfit(target: Target, tracked: Tracked) -> str:
     if tracked.exact_nodes and len(target) != tracked.exact_nodes:
         return f"it must be on {tracked.exact_nodes} nodes (--ntasks-per-node), and there is room for it only on {len(target)}"
     return ""
-
-
-def cpu_shortages(
-    targets: Mapping[str, Target],
-    running: Collection[str],
-    cpus_per_gpu: Mapping[str, float],
-    nodes: Mapping[str, SlurmNode],
-    used_cpus: Mapping[str, float],
-) -> dict[str, str]:
-    """Return {job: why} of jobs that cannot start because unmanaged jobs leave too few CPUs.
-
-    running: jobs that already run on their targets; cpus_per_gpu: of each job; used_cpus: {node: CPUs} of unmanaged jobs.
-    """
-    found: dict[str, str] = {}
-    for name, used in used_cpus.items():
-        required = {job_id: cpus_per_gpu[job_id] * target[name] for job_id, target in targets.items() if name in target}
-        free = nodes[name].cpus - used - sum(required.values()) if name in nodes and nodes[name].cpus else 0.0
-        # The jobs with the largest requests give way, so that as few as possible have to.
-        for job_id in sorted(required.keys() - running, key=required.__getitem__, reverse=True):
-            if free >= 0:
-                break
-            free += required[job_id]
-            found[job_id] = f"other jobs leave too few CPUs on node {name}"
-    return found
 
 
 def is_job_id(text: str) -> bool:
@@ -385,11 +360,8 @@ class RoundPlanner:
         state.rounds += 1
         self._update_unplanned(picture, begun.excluded)
         targets = {job_id: dict(Counter(node for node, _ in held.gpus)) for job_id, held in begun.assignments.items()}
-        unmoved = {job_id for job_id, target in targets.items() if state.tracked[job_id].held == target}
-        cpus = {job.job_id: job.cpus_per_gpu for job in scheduler.jobs}
-        shortages = cpu_shortages(targets, unmoved, cpus, snapshot.nodes, job_mapping.cpus_used(picture.others))
         unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
-        actions = actions_for(targets, snapshot.jobs, state.tracked, unresponsive, begun.excluded, shortages)
+        actions = actions_for(targets, snapshot.jobs, state.tracked, unresponsive, begun.excluded)
         return Decided(picture, begun, replace(actions, give_back={**picture.let_go, **actions.give_back}))
 
     def _update_unplanned(self, picture: ClusterSnapshot, excluded: Mapping[str, str]) -> None:

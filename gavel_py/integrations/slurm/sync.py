@@ -298,13 +298,14 @@ def sync_unavailable_gpus(
 ) -> None:
     """Mark as lost the free GPUs that managed jobs cannot use: held by other jobs, without a free CPU, or on unresponsive nodes.
 
-    Managed gangs keep their GPUs. Which of the GPUs of a node are marked does not matter. used, used_cpus: {node: GPUs} and {node:
-    CPUs} held by jobs that are not managed.
+    Managed gangs keep their GPUs. Which of the GPUs of a node are marked does not matter. The CPUs of other jobs are reserved.
+    used, used_cpus: {node: GPUs} and {node: CPUs} held by jobs that are not managed.
     """
     held = {gpu for assignment in scheduler.running.values() for gpu in assignment.gpus}
     lost = set(scheduler.lost_gpus)
     unresponsive = job_mapping.unresponsive_nodes(nodes)
     for node in scheduler.cluster.nodes:
+        scheduler.reserve(node.name, cpus=used_cpus.get(node.name, 0.0))
         gpus = [(node.name, index) for index in range(node.num_gpus)]
         marked = [gpu for gpu in gpus if gpu in lost]
         free = [gpu for gpu in gpus if gpu not in held and gpu not in lost]
