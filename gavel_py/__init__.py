@@ -38,8 +38,8 @@ def __getattr__(name: str) -> object:
         from difflib import get_close_matches
 
         close = [] if name.startswith("_") else get_close_matches(name, _MODULE_OF, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        # Without the object, the interpreter does not add its own suggestion.
+        hint = f". Did you mean: {close[0]!r}?" if close else ""
+        # As the interpreter words it, which without the object adds no suggestion of its own: others show the message only.
         raise AttributeError(f"module 'gavel_py' has no attribute {name!r}{hint}", name=name, obj=None)
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value

@@ -75,7 +75,7 @@ def test_misspelt_commands_are_named_with_the_nearest(gavel: Gavel, arguments: l
 
 
 def test_misspelt_names_of_the_package_are_named_with_the_nearest() -> None:
-    with pytest.raises(AttributeError, match=r"^module 'gavel_py' has no attribute 'slove'; did you mean 'solve'\?$"):
+    with pytest.raises(AttributeError, match=r"^module 'gavel_py' has no attribute 'slove'. Did you mean: 'solve'\?$"):
         gp.slove  # noqa: B018
     with pytest.raises(AttributeError, match=r"^module 'gavel_py' has no attribute 'xyzzy'$"):
         gp.xyzzy  # noqa: B018
