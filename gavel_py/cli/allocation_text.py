@@ -91,11 +91,11 @@ def head_text(screen: Screen) -> str:
     lines = [styled(solved_text(screen.problem, screen.label), "title"), _objective_text(screen)]
     met, due = screen.deadlines
     if due:
-        lines.append(f"Deadlines met at these speeds: {met} of {due}.")
+        lines.append(styled(f"Deadlines met at these speeds: {met} of {due}.", "good" if met == due else "warn"))
     idle = [allocation.job_ids[i] for i in screen.served if not allocation.time_fractions[i].any()]
     if idle:
         start = f"{counted(len(idle), 'job')} without GPU time: "
-        lines.append(start + listed(idle, width() - len(start)))
+        lines.append(styled(start + listed(idle, width() - len(start)), "warn"))
     return wrapped(lines) + details_text(screen)
 
 
@@ -325,7 +325,7 @@ def left_out_text(heading: str, reasons: Mapping[str, str], *, all_of_them: bool
     shown = list(jobs.items())[: len(jobs) if all_of_them else MAX_REASONS]
     lines = [f"  {', '.join(ids) if all_of_them else listed(ids, width() // 2)}: {reason}" for reason, ids in shown]
     rest = sum(map(len, jobs.values())) - sum(len(ids) for _, ids in shown)
-    return f"{heading}:\n" + wrapped([*lines, *([f"  ... and {counted(rest, 'job')} more: --all"] if rest else [])])
+    return styled(f"{heading}:\n", "warn") + wrapped([*lines, *([f"  ... and {counted(rest, 'job')} more: --all"] if rest else [])])
 
 
 def compared_text(screens: Sequence[Screen], *, wide: bool) -> str:
@@ -367,7 +367,7 @@ def constraints_text(allocations: Iterable[tuple[str, gp.Allocation]]) -> str:
     for label, each in outcomes:
         first = [*([label] if has_policies else []), each.constraint]
         violation, lost = (None, None) if each.kept else (each.missed_by, (each.penalty or 0.0) * each.missed_by)
-        rows.append([*first, "yes" if each.kept else "no", number(violation), number(lost), number(each.price)])
+        rows.append([*first, "yes" if each.kept else styled("no", "bad"), number(violation), number(lost), number(each.price)])
         worst = sorted(each.jobs.items(), key=lambda item: -item[1])
         if worst:
             more = f" and {len(worst) - MAX_MISSES} more" if len(worst) > MAX_MISSES else ""

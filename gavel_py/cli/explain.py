@@ -66,8 +66,8 @@ def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: 
     if partner is not None:
         answers = "".join(_wrapped(each.text, "- ") for each in explanation.together)
         yield f"Does it share GPUs with {partner}?\n\n{answers}"
-    reasons = [reason.text for reason in explanation.bindings] or ["nothing: the objective gains nothing from more for it"]
-    yield "What holds it there\n\n" + "".join(_wrapped(reason, "- ") for reason in reasons)
+    reasons = [reason.text for reason in explanation.bindings] or ["nothing: more time for it would not raise the objective"]
+    yield "What limits it\n\n" + "".join(_wrapped(reason, "- ") for reason in reasons)
     yield _more_gpus(explanation)
     if explanation.holders:
         yield _holders(explanation)
@@ -84,7 +84,7 @@ def _share(explanation: gp.Explanation, label: str) -> str:
         times.append(f"{waits:.1%} waiting")
     lines = [f"{explanation.job_id} ({gang}) under {label}: {speed}", f"Its time: {', '.join(times)}"]
     if explanation.equal_jobs:
-        lines.append(f"{counted(explanation.equal_jobs, 'other job')} just like it, with just as much")
+        lines.append(f"{counted(explanation.equal_jobs, 'other job')} like it, with the same result")
     lines += explanation.notes
     if not explanation.certain:
         lines.append("Other allocations that are just as good may give it more or less")
@@ -93,11 +93,11 @@ def _share(explanation: gp.Explanation, label: str) -> str:
 
 def _partners(explanation: gp.Explanation) -> str:
     if not explanation.partners:
-        return "It shares GPUs with nobody.\n"
+        return "It shares GPUs with no other job.\n"
     listed = explanation.partners[:MAX_PARTNERS]
     rows = [[each.job_id, each.accelerator, f"{each.time_fraction:.1%}", f"{each.gain:.2f}"] for each in listed]
     more = len(explanation.partners) - len(listed)
-    table = table_text("Who shares GPUs with it", ["job", "on", "time", "gain"], rows, text_columns=2)
+    table = table_text("Jobs that share its GPUs", ["job", "on", "time", "gain"], rows, text_columns=2)
     return table + (f"and {counted(more, 'other')}\n" if more else "") + GAIN_NOTE
 
 
@@ -129,7 +129,7 @@ def _holders(explanation: gp.Explanation) -> str:
     if explanation.others.jobs:
         held.append((f"{counted(explanation.others.jobs, 'other')}", explanation.others.gpus))
     rows = [[name, *("." if gpus[t] < TOLERANCE else number(gpus[t]) for t in types)] for name, gpus in held]
-    return table_text("Who has what it could use (GPUs, on average)", ["job", *types], rows)
+    return table_text("Jobs that hold GPUs that it could use (on average)", ["job", *types], rows)
 
 
 def _wrapped(text: str, bullet: str) -> str:

@@ -12,7 +12,7 @@ import gavel_py as gp
 from gavel_py.cli import Group
 from gavel_py.cli.inputs import JSON, find_policy, warnings_shown
 from gavel_py.cli.output import json_text
-from gavel_py.cli.tables import Column, table_text
+from gavel_py.cli.tables import Column, table_text, wrapped
 
 
 @click.group("policies", cls=Group, invoke_without_command=True)
@@ -59,9 +59,23 @@ def show(name: str) -> None:
     with warnings_shown():
         cls, source = find_policy(name), gp.policy_source(name)
     own = "" if source == "gavel_py" else f", from {source}"
-    click.echo(f"{name} ({cls.family} family{own})\n\n{inspect.getdoc(cls)}\n\nOptions (--set OPTION=VALUE):")
+    paragraphs = (inspect.getdoc(cls) or "").split("\n\n")
+    lines = [line for paragraph in paragraphs for line in (*_lines(paragraph), "")]
+    click.echo(f"{name} ({cls.family} family{own})\n\n{wrapped(lines, indent='')}Options (--set OPTION=VALUE):")
     for option in gp.policy_options(cls).values():
-        click.echo(f"  {option.name} = {'(must be given)' if option.required else _shown(option.default)}: {option.help}")
+        default = "(must be given)" if option.required else _shown(option.default)
+        click.echo(wrapped([f"  {option.name} = {default}: {option.help}"], indent="    "), nl=False)
+
+
+def _lines(paragraph: str) -> list[str]:
+    """Return the lines of a paragraph of a docstring, joined up to the end of a sentence or to an indented line."""
+    lines: list[str] = []
+    for line in paragraph.splitlines():
+        if lines and not line.startswith(" ") and not lines[-1].startswith(" ") and not lines[-1].endswith((".", ":")):
+            lines[-1] += f" {line}"
+        else:
+            lines.append(line)
+    return lines
 
 
 def _shown(default: object) -> str:

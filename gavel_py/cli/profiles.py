@@ -13,7 +13,7 @@ from gavel_py.cli import Group
 from gavel_py.cli.inputs import FILE, INPUT, JSON, STORE
 from gavel_py.cli.output import emit, gang_text, json_text, number
 from gavel_py.cli.standard_input import NAME, with_names
-from gavel_py.cli.tables import table_text
+from gavel_py.cli.tables import Column, table_text, wrapped
 
 MEMORY = "GB/GPU"
 """Column of the GPU memory of a gang on each GPU; the largest figure where a row stands for several accelerators."""
@@ -61,7 +61,7 @@ def show(store: gp.ThroughputStore, name: str, job_type: str | None) -> None:
         return
     emit(_profile_text(profile), None)
     notes = (profile.description, f"Licence: {profile.licence}" if profile.licence else "", profile.url)
-    emit("\n".join(note for note in notes if note) or "No description.", None)
+    emit(wrapped([note for note in notes if note] or ["No description."], indent=""), None)
 
 
 def _profile_text(profile: gp.ThroughputProfile) -> str:
@@ -100,7 +100,8 @@ def _job_type_text(profile: gp.ThroughputProfile, job_type: str) -> str:
             own, other = m.partner_steps_per_second or 0.0, m.job_type
         rows.append([m.accelerator, m.placement, other or "", m.source, gang_text(m.num_gpus), _cell(m.gpu_memory_gb), number(own)])
     columns, rows = _without_empty(["accelerator", "placement", "shared with", "source", "GPUs", MEMORY, "steps/s"], rows, 5)
-    return table_text(job_type, columns, rows, text_columns=4)
+    first = [Column("accelerator", "name"), Column("placement", "text"), Column("shared with", "name"), Column("source", "name", 1)]
+    return table_text(job_type, [*first, *columns[4:]], rows)
 
 
 @command.command("import")

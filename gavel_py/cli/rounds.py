@@ -105,7 +105,7 @@ def command(
         if all_jobs or len(loaded.jobs) <= FEW_JOBS:
             shown = table_of_rounds(loaded.jobs, rounds)
         else:
-            shown = rounds_text(loaded.cluster, rounds, "--plot")
+            shown = rounds_text(loaded.cluster, rounds, "each job: --all")
         delivered = delivery_text(delivery, rounds) + late_jobs_text(delivery)
         emit(parts_text((shown, delivered, constraints, unused_text(loaded.cluster.left_out))), request.out)
 
@@ -151,14 +151,14 @@ def table_of_rounds(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
 def rounds_text(cluster: gp.Cluster, rounds: Sequence[gp.Round], all_nodes: str, *, details: bool = False) -> str:
     """Return a line for each node of the first round, and a line for each further round; details: all of them, else some.
 
-    all_nodes: the option that shows all nodes.
+    all_nodes: how to see all nodes.
     """
     if not rounds:
         return ""
     first, *later = rounds
     nodes = _nodes(cluster, first)
     shown = nodes if details or len(nodes) <= MAX_NODES else _examples(nodes)
-    some = "" if len(shown) == len(nodes) else f"; all nodes: {all_nodes}"
+    some = "" if len(shown) == len(nodes) else f"; {all_nodes}"
     title = styled(f"Round {first.index}, {_length(first)}: {_busy(cluster, first)}{some}", "title")
     lines = []
     names = [" ".join(folded_names(node.names)) for node in shown]

@@ -30,10 +30,12 @@ FORM = "TYPE+N, TYPE-N or TYPE=N, several with ',' between them"
 MAX_JOBS = 3
 """Limit of the jobs listed that gain, and of those that lose; the JSON output has all of them."""
 
-NOTE = "speed: 1 = always running on the mix of GPUs of the cluster as it is, in all rows"
+NOTE = "speed 1: always on the mix of GPUs of the cluster as it is, in all rows"
 
 TOLERANCE = 1e-6
 """Change of speed below which it counts as unchanged."""
+
+ALL_NODES = "all nodes: --by node"
 
 TOP = 10
 """Groups of equal jobs listed by default."""
@@ -288,7 +290,7 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
     )
     for result in results if len(results) > 1 else ():
         if result.delivery is not None:
-            parts += [f"Under {result.label}\n" + rounds_text(loaded.cluster, result.rounds, "--by node", details=request.all_jobs)]
+            parts += [f"Under {result.label}\n" + rounds_text(loaded.cluster, result.rounds, ALL_NODES, details=request.all_jobs)]
             parts.append(delivery_text(result.delivery, result.rounds) if len(result.rounds) > 1 else "")
     sizes = {job.job_id: job.num_gpus for job in loaded.jobs}
     for result in results if request.sharing else ():

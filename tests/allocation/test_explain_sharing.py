@@ -143,7 +143,7 @@ def test_a_partner_without_pairs_is_refused() -> None:
 def test_the_command_shows_partners_and_reasons(gavel: Gavel, jobs: list[str]) -> None:
     outcome = gavel("explain", "a", *jobs, "--with", "wide")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "Who shares GPUs with it" in outcome.out
+    assert "Jobs that share its GPUs" in outcome.out
     assert ["b", "v100"] in [line.split()[:2] for line in outcome.out.splitlines()]
     assert "Does it share GPUs with wide?" in outcome.out
     assert "- its gang has 1 GPU and that of wide 2, and only equal gangs share" in outcome.out
@@ -152,7 +152,7 @@ def test_the_command_shows_partners_and_reasons(gavel: Gavel, jobs: list[str]) -
 def test_the_document_is_read_as_it_was_written(gavel: Gavel, jobs: list[str]) -> None:
     document = json.loads(gavel("explain", "a", *jobs, "--with", "b", "--json").out)
     explanation = gp.Explanation.from_dict(document)
-    assert explanation.to_dict() == document
+    assert {"schema_version": 1} | explanation.to_dict() == document
     assert explanation.together[0].kind in {"shares", "others"}
     assert explanation.partners
 
@@ -165,8 +165,8 @@ def test_a_matrix_of_jobs_knows_no_pairs(gavel: Gavel, jobs: list[str], tmp_path
 
 
 def test_no_partners_without_pairs(gavel: Gavel, jobs: list[str]) -> None:
-    assert "It shares GPUs with nobody.\n" in gavel("explain", "wide", *jobs).out
-    assert "Who shares" not in gavel("explain", "a", *jobs[:-1]).out
+    assert "It shares GPUs with no other job.\n" in gavel("explain", "wide", *jobs).out
+    assert "Jobs that share" not in gavel("explain", "a", *jobs[:-1]).out
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 def test_the_text_has_allocation_bindings_one_more_gpu_and_holders(gavel: Gavel) -> None:
     code, out, err = gavel("explain", "resnet", *SMALL)
     assert (code, err) == (0, "")
-    headings = ["What holds it there", "What one more GPU would change", "Who has what it could use"]
+    headings = ["What limits it", "What one more GPU would change", "Jobs that hold GPUs that it could use"]
     assert [heading for heading in headings if heading in out] == headings
     assert out.startswith("resnet (1 GPU) under max_min_fairness: 1.2 steps/s, speed 0.8, 1.2 times its fair share\n")
     assert ["bert", "0.5", "."] in [line.split() for line in out.splitlines()]

@@ -90,7 +90,7 @@ def test_policies_are_one_plain_line_each(gavel: Gavel, monkeypatch: pytest.Monk
         assert line.endswith(".")
         assert not set("Σθ·_=") & set(line.split(maxsplit=1)[1])
     shown = gavel("policies", "show", "max_min_fairness").out
-    assert "max θ with thr_i >= θ · w_i · P_i / s_i" in shown
+    assert "max θ with thr_i >= θ · w_i · P_i / s_i" in " ".join(shown.split())
 
 
 PROFILE = "job_type,num_gpus,accelerator,steps_per_second\nA3C,1,v100,2\nLM (batch size 5),2,v100,3\n"

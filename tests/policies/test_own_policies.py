@@ -261,7 +261,7 @@ class TestCommand:
         lines = gavel("policies", "show", "mine:Budgeted", folder=tmp_path).stdout.splitlines()
         assert lines[0] == "mine:Budgeted (ordered family, from mine)"
         assert lines[2] == "Has one option with a default, and one without."
-        assert "  budget = (must be given): " in lines
+        assert "  budget = (must be given):" in lines
         assert "  currency = USD: what the budget is counted in" in lines
         unknown = gavel("policies", "show", "mine:Budget", folder=tmp_path)
         assert (unknown.returncode, "did you mean 'Budgeted'?" in unknown.stderr) == (2, True)
@@ -380,9 +380,9 @@ class TestInstalledPackages:
     def test_the_list_shows_the_source_of_each_policy(self, tmp_path: Path) -> None:
         done = gavel("policies", folder=tmp_path, PYTHONPATH=str(tmp_path))
         rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
-        assert rows["policy"].split()[:3] == ["policy", "from", "family"]
-        assert re.match(r" *largest_gang +acme-policies 1\.2 +ordered +agnostic, reference", rows["largest_gang"])
-        assert rows["fifo"].split()[1] == "gavel_py"
+        assert rows["policy"].split() == ["policy", "what", "it", "does", "from"]
+        assert re.match(r" *largest_gang +.* +acme-policies 1\.2$", rows["largest_gang"])
+        assert rows["fifo"].split()[-1] == "gavel_py"
         documents = json.loads(gavel("policies", "--json", folder=tmp_path, PYTHONPATH=str(tmp_path)).stdout)
         by_name = {document["name"]: document for document in documents}
         assert by_name["budgeted"]["from"] == "acme-policies 1.2"

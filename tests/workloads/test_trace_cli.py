@@ -167,8 +167,8 @@ def test_without_durations_gpu_hours_are_unknown_and_not_zero(trace: Gavel) -> N
     told = trace("describe", name, "--periods", "2").out
     assert "GPU-hours unknown" in told
     rows = [line.split() for line in told.splitlines()]
-    assert ["1", "1", "50.0%", "unknown", *"------"] in rows
-    assert ["0.0", "0.0", "1", *["unknown"] * 3] in rows
+    assert ["1", "1", "50.0%"] in rows
+    assert ["0.0", "0.0", "1"] in rows
     document = json.loads(trace("describe", name, "--periods", "2", "--json").out)
     assert [document[key] for key in ("gpu_hours", "mean_gpus", "peak_gpus")] == [None] * 3
     assert {period["gpu_hours"] for period in document["periods"]} == {None}

@@ -100,7 +100,7 @@ def _gangs(summary: gp.TraceSummary) -> str:
         jobs = [gang_text(gang.num_gpus), str(gang.num_jobs), f"{gang.num_jobs / summary.num_jobs:.1%}"]
         used = [_known(gang.gpu_hours, ".0f"), "-" if share is None else f"{share:.1%}"]
         rows.append([*jobs, *used, *(number(None if seconds is None else seconds / 3600) for seconds in hours)])
-    return table_text("Gangs and durations", columns, rows, text_columns=0)
+    return table_text("Gangs and durations", *_known_columns(columns, rows), text_columns=0)
 
 
 def _counts(title: str, names: dict[str, int], num_jobs: int) -> str:
@@ -117,7 +117,13 @@ def _load(summary: gp.TraceSummary) -> str:
         held = [_known(period.mean_gpus_held, ".1f"), _known(period.most_gpus_held, ".0f")]
         hours = [f"{seconds / 3600:.1f}" for seconds in (period.start_seconds, period.end_seconds)]
         rows.append([*hours, str(period.num_jobs), _known(period.gpu_hours, ".0f"), *held])
-    return table_text("Load over time, if no job had to wait", columns, rows, text_columns=0)
+    return table_text("Load over time, if no job had to wait", *_known_columns(columns, rows), text_columns=0)
+
+
+def _known_columns(columns: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Return the table without columns of which nothing is known."""
+    kept = [i for i in range(len(columns)) if any(row[i] not in ("-", "unknown") for row in rows)]
+    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def _known(value: float | None, form: str) -> str:
