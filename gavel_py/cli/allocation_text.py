@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import gavel_py as gp
@@ -58,13 +59,13 @@ class Screen:
     allocation: gp.Allocation
     seconds: float
 
-    @property
+    @cached_property
     def served(self) -> list[int]:
         """Rows of the jobs that can run."""
         excluded = self.allocation.excluded
         return [i for i, job_id in enumerate(self.allocation.job_ids) if job_id not in excluded]
 
-    @property
+    @cached_property
     def deadlines(self) -> tuple[int, int]:
         """Jobs that meet their deadline at the speeds of the allocation, and jobs with a deadline."""
         import numpy as np

@@ -195,10 +195,7 @@ def command(request: Request) -> None:
     changes = {text: tuple(_parts(text)) for text in request.what_if}
     if changes and request.num_rounds:
         raise click.UsageError("--rounds places jobs on nodes, and --what-if knows numbers of GPUs only; leave out one of them")
-    if request.all_jobs and request.top:
-        raise click.UsageError("--all shows every job and --top N some of them; leave out one of them")
-    if request.by == "node" and not request.num_rounds:
-        raise click.UsageError("--by node shows what runs on each node in a round; give --rounds N with it")
+    _check_shown(request)
     gain, limit = inputs.min_gain_of(request.sharing, request.min_gain), request.time_limit_seconds
     with inputs.warnings_shown():
         policies = inputs.policies_of(request.policy_specs, request.settings, request.constraint_files)
@@ -219,6 +216,20 @@ def command(request: Request) -> None:
         emit(_csv(results), request.out)
     else:
         emit(_report(request, loaded, results), request.out)
+
+
+def _check_shown(request: Request) -> None:
+    """Raise `UsageError` for options for tables that contradict each other or have no effect."""
+    if request.all_jobs and request.top:
+        raise click.UsageError("--all shows every job and --top N some of them; leave out one of them")
+    if request.by and request.top:
+        raise click.UsageError(f"--by {request.by} shows sums and --top N single jobs; leave out one of them")
+    if request.by == "node" and not request.num_rounds:
+        raise click.UsageError("--by node shows what runs on each node in a round; give --rounds N with it")
+    if (request.by or request.top) and len(request.policy_specs) > 1:
+        raise click.UsageError("--by and --top show the answer of one policy, and several are compared; give one --policy")
+    if (request.by or request.top or request.output) and request.form:
+        raise click.UsageError(f"--by, --top and --output are for tables, and --{request.form} has all jobs; leave them out")
 
 
 @dataclass(frozen=True)

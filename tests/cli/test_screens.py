@@ -187,7 +187,23 @@ def test_json_and_csv_together_are_an_error(gavel: Gavel) -> None:
     outcome = gavel("solve", *EXAMPLE, "--json", "--csv")
     assert outcome.code == 2
     assert "--json and --csv are two formats of the same output; leave out one of them" in outcome.err
-    assert "leave out one of them" in gavel("solve", *EXAMPLE, "--all", "--top", "3").err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--all", "--top", "3"],
+        ["--by", "tenant", "--top", "3"],
+        ["--by", "node"],
+        ["--top", "3", "-p", "fifo", "-p", "isolated"],
+        ["--json", "--top", "3"],
+        ["--csv", "-o", "wide"],
+    ],
+)
+def test_options_of_tables_without_effect_are_errors(gavel: Gavel, options: list[str]) -> None:
+    outcome = gavel("solve", *EXAMPLE, *options)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "; leave" in outcome.err or "; give" in outcome.err
 
 
 def test_names_are_shortened_in_their_middle_and_numbers_never() -> None:

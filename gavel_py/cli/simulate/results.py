@@ -164,20 +164,21 @@ def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
     for name in results[0].result.summary.usage:
         yield Metric(f"{name}_utilization", f"{name} used", "share", partial(_entry, "utilization", name))
     if any(each.fairness is not None for each in results):
-        yield Metric("rho_mean", "ρ (against isolated), mean", "number", partial(_fairness, "mean"), best="least")
-        yield Metric("rho_max", "ρ, largest", "number", partial(_fairness, "max"), best="least")
-        yield Metric("rho_above_one", "ρ, jobs above 1", "share", partial(_fairness, "above_one"), best="least")
+        rho = "finish time vs. isolated (ρ)"
+        yield Metric("rho_mean", f"{rho}, mean", "number", partial(_fairness, "mean"), best="least")
+        yield Metric("rho_max", f"{rho}, largest", "number", partial(_fairness, "max"), best="least")
+        yield Metric("rho_above_one", f"{rho}, jobs above 1", "share", partial(_fairness, "above_one"), best="least")
     yield Metric("with_deadline", "finished jobs with a deadline", "count", _of("with_deadline"), optional=True)
     yield Metric("late", "of these, late", "count", _late, optional=True)
     yield Metric("cost", "cost of the GPUs held", "money", _of("cost"), optional=True)
     yield Metric("starts", "starts", "count", _of("starts"))
     yield Metric("preemptions", "preemptions", "count", _of("preemptions"))
     yield Metric("failures", "failures of jobs", "count", _of("failures"), optional=True)
-    yield Metric("consolidated_share", "gangs on as few nodes as can be", "share", _consolidated)
-    yield Metric("undelivered_share", "undelivered of what was promised", "share", _undelivered, best="least")
+    yield Metric("consolidated_share", "gangs on as few nodes as possible", "share", _consolidated)
+    yield Metric("undelivered_share", "promised time not delivered", "share", _undelivered, best="least")
     yield Metric("rounds", "rounds", "count", _of("rounds"))
-    yield Metric("solver_seconds", "time of allocations", "clock", _of("solver_seconds"))
-    yield Metric("wall_seconds", "time in all", "clock", _of("wall_seconds"))
+    yield Metric("solver_seconds", "time to solve", "clock", _of("solver_seconds"))
+    yield Metric("wall_seconds", "run time in all", "clock", _of("wall_seconds"))
 
 
 def _distribution(name: str, label: str) -> Iterator[Metric]:

@@ -19,10 +19,10 @@ SHOWN = {
     "makespan_seconds": ("makespan (s)", 1.0),
     "mean_queueing_seconds": ("queueing, mean (s)", 1.0),
     "utilization": ("utilisation (%)", 100.0),
-    "undelivered_share": ("undelivered (%)", 100.0),
+    "undelivered_share": ("promised time not delivered (%)", 100.0),
     "preemptions": ("preemptions", 1.0),
-    "solver_seconds": ("time of allocations (s)", 1.0),
-    "wall_seconds": ("time in all (s)", 1.0),
+    "solver_seconds": ("time to solve (s)", 1.0),
+    "wall_seconds": ("run time in all (s)", 1.0),
 }
 
 
