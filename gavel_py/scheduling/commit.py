@@ -127,7 +127,7 @@ def _begin_at_event(
         state.gangs.stop(row)
     for row, (column, gpus) in changes.started.items():
         columns["running_since_seconds"][row], columns["has_run"][row] = start, True
-        is_spread = len(gpus) > 1 and state.spans.is_spread(layout.types[column], layout.named(gpus))
+        is_spread = state.spans.is_spread(layout.types[column], layout.node_of[gpus].tolist())
         state.gangs.put(row, column, gpus, is_spread=is_spread)
     state.gangs.moved = set()
     _make_latest(state, new_round, None)

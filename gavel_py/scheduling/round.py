@@ -115,13 +115,28 @@ class Assignments(Mapping[str, Assignment]):
         new = HeldGpus.of([column for _, (column, _) in own], [gpus for _, (_, gpus) in own])
         return self._base.take(at).replaced(np.array([i for i, _ in own], dtype=np.int64), new)
 
-    def __getitem__(self, job_id: str) -> Assignment:
+    @property
+    def are_shared(self) -> bool:
+        """Whether any jobs share GPUs."""
+        return bool(self._base.partners)
+
+    def place_of(self, job_id: str) -> tuple[int, list[int]]:
+        """Return the type and the GPUs of a job, by their numbers in the layout."""
         if job_id not in self._changes:
-            return self._at(self._base_index[job_id])
+            i = self._base_index[job_id]
+            return self._base.types.item(i), self._base.list_of(i)
         place = self._changes[job_id]
         if place is None:
             raise KeyError(job_id)
-        return Assignment(self.layout.types[place[0]], self.layout.named(place[1]))
+        return place
+
+    def __getitem__(self, job_id: str) -> Assignment:
+        column, gpus = self.place_of(job_id)
+        base, partners, part = self._base, tuple[str, ...](), 1.0
+        if job_id not in self._changes and (base.partners or base.parts is not None):
+            i = self._base_index[job_id]
+            partners, part = base.partners.get(i, ()), 1.0 if base.parts is None else base.parts.item(i)
+        return Assignment(self.layout.types[column], self.layout.named(gpus), partners, part)
 
     def __contains__(self, job_id: object) -> bool:
         return self._changes[job_id] is not None if job_id in self._changes else job_id in self._base_index
@@ -147,12 +162,6 @@ class Assignments(Mapping[str, Assignment]):
         ids, kept = (*self.ids, *other.ids), [i for i, job_id in enumerate(self.ids) if job_id not in other]
         order = sorted([*kept, *range(len(self), len(ids))], key=ids.__getitem__)
         return Assignments(tuple([ids[i] for i in order]), self.held.joined(other.held).take(np.array(order)), self.layout)
-
-    def _at(self, i: int) -> Assignment:
-        held = self._base
-        gpus = self.layout.named(held.list_of(i))
-        part = 1.0 if held.parts is None else held.parts.item(i)
-        return Assignment(self.layout.types[held.types.item(i)], gpus, held.partners.get(i, ()), part)
 
 
 @dataclass(frozen=True)

@@ -517,7 +517,7 @@ class RoundScheduler(Synchronized):
         if len(found) != requested:
             raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be {requested} in all, found {len(found)}"))
         column, numbers = state.layout.type_number[accelerator], state.layout.numbers(found).tolist()
-        state.gangs.put(row, column, numbers, is_spread=state.spans.is_spread(accelerator, found))
+        state.gangs.put(row, column, numbers, is_spread=state.spans.is_spread(accelerator, [name for name, _ in found]))
         columns = state.table.columns
         columns["running_since_seconds"][row] = np.nan if state.last is None else state.last.start_seconds
         columns["has_run"][row] = True

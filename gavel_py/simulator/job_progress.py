@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -273,6 +274,8 @@ RATES = ("total_steps", "fails_at", "speed", "own_gpus", "saved_gpus", "price_pe
 ROWS = {name: row for row, name in enumerate((*NUMBERS, *RATES))}
 """The row of each attribute of `JobProgress` in the table."""
 
+READ_ROWS = attrgetter(*ROWS)
+
 
 class RunningGangs:
     """The gangs that hold GPUs: a column of numbers for each, so that an hour of a thousand gangs costs a few array operations.
@@ -310,7 +313,7 @@ class RunningGangs:
         place = len(self._progress)
         if place == self._table.shape[1]:
             self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
-        self._table[:, place] = [getattr(progress, name) for name in ROWS]
+        self._table[:, place] = READ_ROWS(progress)
         self._progress.append(progress)
         self._ids.append(progress.job.job_id)
         self._places[progress.job.job_id] = place
@@ -392,6 +395,4 @@ class RunningGangs:
         return row
 
     def _write_back(self, place: int) -> None:
-        progress = self._progress[place]
-        for name, value in zip(NUMBERS, self._table[: len(NUMBERS), place].tolist(), strict=True):
-            setattr(progress, name, value)
+        vars(self._progress[place]).update(zip(NUMBERS, self._table[: len(NUMBERS), place].tolist(), strict=True))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gavel_py.scheduling.placement.gangs import Spans
+from gavel_py.scheduling.round import Assignments
 from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.results import Outcome
 
@@ -116,6 +117,7 @@ class RoundExecution:
         policy = scheduler.policy
         self._reports_progress = bool(PROGRESS.intersection(policy.reads) or policy.constraints)
         self._spans = Spans(cluster)
+        self._types, self._restart_seconds = cluster.accelerator_names, scheduler.restart_seconds
         self._columns = {name: column for column, name in enumerate(cluster.accelerator_names)}
         self._prices = cluster.prices_per_hour.tolist()
 
@@ -188,7 +190,7 @@ class RoundExecution:
         stops[:] = [stop for stop in stops if stop.how == "cancelled" or stop.job_id not in started]
         heapify(stops)
         for job_id, held in started.items():
-            self._start_gang(job_id, held, seconds)
+            self._start_gang(job_id, self._columns[held.accelerator], [name for name, _ in held.gpus], seconds)
         for job_id, held in started.items():
             if held.shared_with:
                 self._set_partners(job_id, held.shared_with, seconds)
@@ -203,35 +205,39 @@ class RoundExecution:
 
     def _start_round(self, current: Round) -> None:
         """Release the gangs that lose their GPUs, start those that get new ones, and set partners."""
-        state, running = self._state, self._state.running
+        state, running, assignments = self._state, self._state.running, current.assignments
+        self._restart_seconds = self._scheduler.restart_seconds
+        assert isinstance(assignments, Assignments)  # noqa: S101
         if self._starts_between_rounds:
             state.usage.begin_round()
         # Kept gangs are running already, so the counts differ only if other gangs lose their GPUs.
         if len(running) > len(current.kept) + sum(job_id in running for job_id in current.started):
-            for job_id in list(filterfalse(current.assignments.__contains__, running)):
+            for job_id in list(filterfalse(assignments.__contains__, running)):
                 running.release(job_id)
+        node_of = assignments.layout.node_of
         for job_id in current.started:
             if job_id in running:
                 running.release(job_id)
-            self._start_gang(job_id, current.assignments[job_id], state.now)
-        if running.are_shared or any(current.assignments[job_id].shared_with for job_id in current.started):
-            for job_id, held in current.assignments.items():
+            column, gpus = assignments.place_of(job_id)
+            self._start_gang(job_id, column, node_of[gpus].tolist(), state.now)
+        if running.are_shared or assignments.are_shared:
+            for job_id, held in assignments.items():
                 if held.shared_with != state.active[job_id].partners:
                     self._set_partners(job_id, held.shared_with, state.now)
         if state.measuring.is_measuring:
             state.tally.spread_job_rounds += running.spread
 
-    def _start_gang(self, job_id: str, held: Assignment, seconds: float) -> None:
-        """Start a gang without partners."""
-        state, progress = self._state, self._state.active[job_id]
-        spread = self._spans.is_spread(held.accelerator, held.gpus)
-        speed = progress.speed_on(self._profile, held.accelerator, spread=spread)
-        own, column = progress.job.restart_seconds, self._columns[held.accelerator]
-        restart = self._scheduler.restart_seconds if own is None else own
+    def _start_gang(self, job_id: str, column: int, nodes: Sequence[Hashable], seconds: float) -> None:
+        """Start a gang without partners; nodes: the node of each of its GPUs."""
+        state, progress, accelerator = self._state, self._state.active[job_id], self._types[column]
+        spread = self._spans.is_spread(accelerator, nodes)
+        speed = progress.speed_on(self._profile, accelerator, spread=spread)
+        own = progress.job.restart_seconds
+        restart = self._restart_seconds if own is None else own
         progress.start(seconds, restart, column, speed, self._prices[column], spread=spread)
         state.running.add(progress)
         # At the end of the round, its whole length is counted as used.
-        state.usage.used[held.accelerator] -= (seconds - state.now) * progress.own_gpus
+        state.usage.used[accelerator] -= (seconds - state.now) * progress.own_gpus
 
     def _expected_stops(self) -> tuple[float, list[Stop]]:
         """Return the end of the round, unless all gangs stop before, and a heap of the stops until then."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -20,7 +20,7 @@ from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
 from gavel_py.problem.pair_throughputs import fewest_nodes
-from gavel_py.scheduling.placement.topology import NODE, NOTHING, SCOPES, Gpu, Layout, Resources
+from gavel_py.scheduling.placement.topology import NODE, NOTHING, SCOPES, Layout, Resources
 
 
 class ResourceRequests:
@@ -183,9 +183,9 @@ class Spans:
             self._min_nodes[key] = fewest_nodes(self._cluster, accelerator, size)
         return self._min_nodes[key]
 
-    def is_spread(self, accelerator: str, gpus: Sequence[Gpu]) -> bool:
-        """Return whether a gang is on more nodes than it needs."""
-        return len(gpus) > 1 and len({node for node, _ in gpus}) > self.min_nodes(accelerator, len(gpus))
+    def is_spread(self, accelerator: str, nodes: Sequence[Hashable]) -> bool:
+        """Return whether a gang is on more nodes than it needs; nodes: the node of each of its GPUs."""
+        return len(nodes) > 1 and len(set(nodes)) > self.min_nodes(accelerator, len(nodes))
 
 
 @dataclass(frozen=True, eq=False)
