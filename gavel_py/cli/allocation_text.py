@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import gavel_py as gp
 from gavel_py.cli.output import counted, gang_text, number, time_text
-from gavel_py.cli.tables import Column, Metric, bar, comparison_text, listed, shortened, styled, table_text, width, wrapped
+from gavel_py.cli.tables import (
+    Column,
+    Metric,
+    bar,
+    comparison_text,
+    line_width,
+    listed,
+    shortened,
+    styled,
+    table_text,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,7 +107,7 @@ def head_text(screen: Screen) -> str:
     idle = [allocation.job_ids[i] for i in screen.served if not allocation.time_fractions[i].any()]
     if idle:
         start = f"{counted(len(idle), 'job')} without GPU time: "
-        lines.append(styled(start + listed(idle, width() - len(start)), "warn"))
+        lines.append(styled(start + listed(idle, line_width() - len(start)), "warn"))
     return wrapped(lines) + details_text(screen)
 
 
@@ -324,7 +335,7 @@ def left_out_text(heading: str, reasons: Mapping[str, str], *, all_of_them: bool
     for job_id, reason in reasons.items():
         jobs.setdefault(reason, []).append(job_id)
     shown = list(jobs.items())[: len(jobs) if all_of_them else MAX_REASONS]
-    lines = [f"  {', '.join(ids) if all_of_them else listed(ids, width() // 2)}: {reason}" for reason, ids in shown]
+    lines = [f"  {', '.join(ids) if all_of_them else listed(ids, line_width() // 2)}: {reason}" for reason, ids in shown]
     rest = sum(map(len, jobs.values())) - sum(len(ids) for _, ids in shown)
     return styled(f"{heading}:\n", "warn") + wrapped([*lines, *([f"  ... and {counted(rest, 'job')} more: --all"] if rest else [])])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 import click
@@ -10,7 +9,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli.inputs import GAIN_NOTE, SHARING, Request, load, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import counted, emit, gang_text, json_text, number, unused_text
-from gavel_py.cli.tables import table_text, width
+from gavel_py.cli.tables import table_text, wrapped
 
 TOLERANCE = 1e-6
 """Relative change below which a value counts as unchanged."""
@@ -133,4 +132,4 @@ def _holders(explanation: gp.Explanation) -> str:
 
 
 def _wrapped(text: str, bullet: str) -> str:
-    return textwrap.fill(text, width(), initial_indent=bullet, subsequent_indent=" " * len(bullet)) + "\n"
+    return wrapped([bullet + text], indent=" " * len(bullet))

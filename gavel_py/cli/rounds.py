@@ -16,8 +16,10 @@ from gavel_py.cli.output import counted, csv_text, emit, gang_text, json_text, t
 from gavel_py.cli.tables import (
     Column,
     cell_width,
+    folded,
     folded_names,
     gpus_text,
+    line_width,
     listed,
     parts_text,
     shortened,
@@ -162,11 +164,15 @@ def rounds_text(cluster: gp.Cluster, rounds: Sequence[gp.Round], all_nodes: str,
     title = styled(f"Round {first.index}, {_length(first)}: {_busy(cluster, first)}{some}", "title")
     lines = []
     names = [" ".join(folded_names(node.names)) for node in shown]
-    first_width = min(max(map(cell_width, names), default=0), max(12, width() // 3))
+    first_width = min(max(map(cell_width, names), default=0), max(12, line_width() // 3))
     for node, name in zip(shown, names, strict=True):
         label = shortened(name, first_width)
         label += " " * (first_width - cell_width(label))
-        lines.append(f"  {label}  {listed(node.jobs, width() - first_width - 4)}")
+        if details:
+            first_line, *more = folded(", ".join(node.jobs), max(12, width() - first_width - 4))
+            lines += [f"  {label}  {first_line}", *(" " * (first_width + 4) + each for each in more)]
+        else:
+            lines.append(f"  {label}  {listed(node.jobs, line_width() - first_width - 4)}")
     text = wrapped([title]) + "".join(f"{line}\n" for line in lines)
     last = len(later) if details else MAX_LINES
     lines = [f"Round {each.index}: {_changes(each)}; {_busy(cluster, each)}" for each in later[:last]]

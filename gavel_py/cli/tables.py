@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -20,7 +19,7 @@ import click
 DESIGN_WIDTH = 80
 """Width for which tables are laid out in pipes and files, in characters."""
 
-PIPE_WIDTH = 1000
+PIPE_WIDTH = 1_000_000
 """Width of sentences in pipes and files: each stays in one line."""
 
 FIRST_NAME, MIN_NAME, MIN_PROSE = 14, 12, 20
@@ -51,9 +50,32 @@ def width() -> int:
     return max(20, shutil.get_terminal_size().columns) if is_screen() else PIPE_WIDTH
 
 
+def line_width() -> int:
+    """Return the width of tables and lists in characters: that of the terminal, or `DESIGN_WIDTH` in pipes and files."""
+    return width() if is_screen() else DESIGN_WIDTH
+
+
 def wrapped(lines: Iterable[str], indent: str = "    ") -> str:
     """Return the lines wrapped to the width of the terminal, with an indent in continuation lines."""
-    return "".join(textwrap.fill(line, width(), subsequent_indent=indent, break_on_hyphens=False) + "\n" for line in lines)
+    return "".join("\n".join(folded(line, width(), indent) if is_screen() else [line]) + "\n" for line in lines)
+
+
+def folded(text: str, room: int, indent: str = "") -> list[str]:
+    """Return the text in lines of at most `room` characters, colours not counted; continuation lines have the indent."""
+    lines, is_new = [text[: len(text) - len(text.lstrip())]], True
+    for each in text.split():
+        word = each
+        if not is_new and cell_width(f"{lines[-1]} {word}") > room:
+            lines.append(indent)
+            is_new = True
+        while is_new and cell_width(lines[-1] + word) > room and len(word) > 1:  # a word that is longer than a line
+            part = _start(word, room - cell_width(lines[-1])) or word[0]
+            lines[-1] += part
+            lines.append(indent)
+            word = word[len(part) :]
+        lines[-1] += word if is_new else f" {word}"
+        is_new = False
+    return lines
 
 
 def parts_text(parts: Iterable[str]) -> str:
@@ -101,12 +123,12 @@ def _start(text: str, room: int) -> str:
 
 
 def listed(items: Sequence[str], room: int) -> str:
-    """Return as many of the items as fit one line, and the number of the others."""
+    """Return as many of the items as fit one line, at least one, and the number of the others."""
     text = ""
     for index, item in enumerate(items):
         longer, rest = f"{text}, {item}" if text else item, len(items) - index - 1
         more = f" and {rest} more" if rest else ""
-        if text and is_screen() and cell_width(longer + more) > room:
+        if text and cell_width(longer + more) > room:
             return f"{text} and {rest + 1} more"
         text = longer
     return shortened(text, room) if is_screen() else text
@@ -134,14 +156,14 @@ def table_text(
     """
     given = [c if isinstance(c, Column) else Column(c, "name" if i < text_columns else "number") for i, c in enumerate(columns)]
     cells = [[_CONTROL.sub("?", cell) for cell in row] for row in rows]
-    room = (PIPE_WIDTH if wide else width()) if is_screen() or wide else DESIGN_WIDTH
+    room = PIPE_WIDTH if wide else line_width()
     parts = [_Part(given[i], [row[i] for row in cells], is_first=i == 0) for i in range(len(given))]
     while sum(part.least + 2 for part in parts) > room and any(part.column.optional for part in parts):
         parts.remove(max(parts, key=lambda part: part.column.optional))
-    heading = textwrap.fill(title, width()) + "\n" if title else ""
+    heading = "".join(styled(line, "title") + "\n" for line in folded(title, width())) if title else ""
     is_whole = wide or not is_screen()
     blocks = [parts] if is_whole else _blocks(parts, room)
-    return styled(heading, "title") + "\n".join(_grid(block, room, is_whole=is_whole) for block in blocks)
+    return heading + "\n".join(_grid(block, room, is_whole=is_whole) for block in blocks)
 
 
 class _Part:
@@ -193,10 +215,10 @@ def _grid(parts: Sequence[_Part], room: int, *, is_whole: bool) -> str:
     lines = [[""] * (height - len(head)) + head for head in heads]
     text = [_line(parts, widths, row) for row in zip(*lines, strict=True)] if any(part.column.title for part in parts) else []
     for row in zip(*(part.cells for part in parts), strict=True):
-        folded = [_folded(part, cell, each) for part, cell, each in zip(parts, row, widths, strict=True)]
-        height = max(map(len, folded))
+        lined = [_folded(part, cell, each) for part, cell, each in zip(parts, row, widths, strict=True)]
+        height = max(map(len, lined))
         text += [
-            _line(parts, widths, line) for line in zip(*([*cell, *[""] * (height - len(cell))] for cell in folded), strict=True)
+            _line(parts, widths, line) for line in zip(*([*cell, *[""] * (height - len(cell))] for cell in lined), strict=True)
         ]
     return "".join(f"{line}\n" for line in text)
 
@@ -213,8 +235,7 @@ def _folded_title(part: _Part, room: int) -> list[str]:
 
 def _folded(part: _Part, cell: str, room: int) -> list[str]:
     if part.column.kind == "prose":
-        half = 1 + (cell_width(cell) > len(cell))
-        return textwrap.wrap(cell, max(1, room // half)) or [""]
+        return folded(cell, room)
     return [shortened(cell, room) if part.column.kind == "name" else cell]
 
 

@@ -206,6 +206,15 @@ def test_options_of_tables_without_effect_are_errors(gavel: Gavel, options: list
     assert "; leave" in outcome.err or "; give" in outcome.err
 
 
+@pytest.mark.parametrize("room", [8, 12, 20, 80])
+def test_sentences_are_folded_with_colours_and_wide_characters(room: int) -> None:
+    text = "  \x1b[32mProven optimal\x1b[0m: 訓練訓練訓練訓練訓練 " + "x" * 50 + " and the rest of it"
+    lines = tables.folded(text, room, indent=" ")
+    assert max(map(tables.cell_width, lines)) <= room
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert lines[0].startswith("  ")
+
+
 def test_names_are_shortened_in_their_middle_and_numbers_never() -> None:
     assert tables.shortened("language-model-0017", 11) == "langu…-0017"
     assert tables.shortened("short", 5) == "short"

@@ -6,7 +6,6 @@ Finish-time fairness compares the completion time of each job with that under `i
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ import gavel_py as gp
 from gavel_py.cli import tables
 from gavel_py.cli.output import csv_text, gang_text, json_text, number, time_text, unit_of, unused_text
 from gavel_py.cli.simulate.options import PLAYED, Request, Scenario
-from gavel_py.cli.tables import table_text, width, wrapped
+from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import InputError
 
@@ -275,7 +274,7 @@ def _gangs(results: Sequence[PolicyResult]) -> Iterator[str]:
         values = [[each[size].mean if size in each else None for each in by_gpus] for size in sizes]
     unit, length = unit_of(value for row in values for value in row)
     rows = [[*start, *(number(_per(value, length)) for value in row)] for start, row in zip(first, values, strict=True)]
-    yield table_text(textwrap.fill(f"{title} ({unit})", width()), columns, rows, text_columns=0)
+    yield table_text(f"{title} ({unit})", columns, rows, text_columns=0)
 
 
 def _per(value: float | None, length: float) -> float | None:

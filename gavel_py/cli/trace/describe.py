@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli.inputs import JSON, PATH, PROFILE, STORE, TRACE, argument, find_profile, option, takes_options
 from gavel_py.cli.output import emit, gang_text, json_text, number
-from gavel_py.cli.tables import table_text, width
+from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, read, report_text
 
 MAX_NAMES = 10
@@ -87,7 +86,7 @@ def _totals(summary: gp.TraceSummary) -> str:
         lines.append(f"{summary.gpu_hours:,.0f} GPU-hours of {summary.durations.num_jobs:,} jobs whose duration is known")
         peak = f"{summary.peak_gpus:,.0f} GPUs at most would be held at once if no job had to wait"
         lines.append(peak if summary.mean_gpus is None else f"{peak}; {summary.mean_gpus:,.4g} GPUs do all within that time")
-    return "\n".join(textwrap.fill(f"{line}.", width()) for line in lines) + "\n"
+    return wrapped([f"{line}." for line in lines], indent="")
 
 
 def _gangs(summary: gp.TraceSummary) -> str:

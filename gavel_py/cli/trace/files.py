@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import gavel_py as gp
 from gavel_py.cli.inputs import FILE
 from gavel_py.cli.output import emit, json_text
 from gavel_py.cli.standard_input import with_names
-from gavel_py.cli.tables import width
+from gavel_py.cli.tables import wrapped
 from gavel_py.errors import Fault
 
 SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -47,6 +46,4 @@ def write(trace: gp.Trace, out: Path | None, *, json_report: bool = False) -> No
 
 def report_text(report: gp.TraceReport) -> str:
     """Return the report, wrapped to the width of the terminal."""
-    room = width()
-    lines = with_names(str(report)).splitlines()
-    return "\n".join(textwrap.fill(line, room, subsequent_indent="    ") for line in lines)
+    return wrapped(with_names(str(report)).splitlines()).removesuffix("\n")
