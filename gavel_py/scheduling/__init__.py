@@ -5,6 +5,7 @@ round and `placement` their GPUs, both pure functions; `colocation` lets jobs sh
 alone. The package knows no simulator and no cluster manager: callers report what happens, and carry out the rounds.
 """
 
+from gavel_py.scheduling.backoff import Backoff
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs
@@ -16,6 +17,7 @@ from gavel_py.scheduling.scheduler import RoundScheduler
 
 __all__ = [
     "Assignment",
+    "Backoff",
     "DeliveryReport",
     "Gang",
     "JobDelivery",

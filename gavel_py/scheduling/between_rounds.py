@@ -34,7 +34,7 @@ def starts_between(planner: RoundPlanner, state: SchedulerState, now: float) -> 
     running = state.gangs.of(current.rows)
     previous = running if plan is None else _or_planned(state, running, current.rows, plan)
     demand = _demand_within_round(planner, state, current, running)
-    held = planner.place(state, current, demand, running, previous)
+    held = planner.place(state, current, demand, running, previous, now)
     found = plan_of(state, now, current.rows, held.where(~running.runs), current)
     starts = _part_of(state, found, _startable(state, current, found))
     if not len(starts.rows):

@@ -13,7 +13,7 @@ from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
-from gavel_py.scheduling.delivery import Wait, waits_of
+from gavel_py.scheduling.delivery import WAITS, Wait, waits_of
 from gavel_py.scheduling.event_driven import EventDecision, GangChanges
 from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.round import Assignment, Assignments, Round
@@ -214,7 +214,7 @@ def _account(
     fractions = current.fractions * present
     columns, shares = state.gangs.types[current.rows], np.zeros(state.table.capacity)
     shares[rows] = held.shares
-    waits = _waits(state, current, fractions, columns, present, shares[current.rows])
+    waits = _waits(state, current, fractions, columns, present, shares[current.rows], new_round.start_seconds)
     offered = _offered(problem, columns)
     runnable, ledger = current.runnable_if_up, state.ledger
     ledger.record(current.rows, problem.num_gpus, runnable, fractions, columns, round_seconds, waits, offered)
@@ -229,14 +229,23 @@ def _account(
 
 
 def _waits(
-    state: SchedulerState, current: CurrentAllocation, fractions: Floats, columns: Indices, present: Mask, shares: Floats
+    state: SchedulerState,
+    current: CurrentAllocation,
+    fractions: Floats,
+    columns: Indices,
+    present: Mask,
+    shares: Floats,
+    start: float,
 ) -> Indices:
-    """Return (N,) the reason for which each job with a positive deficit waits (`waits_of`); present: (N, 1)."""
+    """Return (N,) the reason for which each job with a positive deficit waits from `start` on (`waits_of`); present: (N, 1)."""
     problem, ran = current.problem, columns >= 0
     free = problem.capacities - np.bincount(columns[ran], weights=shares[ran], minlength=len(problem.capacities))
     is_new = ~state.ledger.knows(current.rows)
     claims = np.where(present & current.runnable_if_up, state.ledger.deficits[current.rows] + fractions, 0.0)
-    return waits_of(claims, ran, problem.runnable, free, problem.num_gpus, is_new)
+    codes = waits_of(claims, ran, problem.runnable, free, problem.num_gpus, is_new)
+    if not state.backoffs:
+        return codes
+    return np.where(state.waits_after_failure(current.rows, start) & (codes >= 0), WAITS.index(Wait.BACKOFF), codes)
 
 
 def _offered(problem: AllocationProblem, columns: Indices) -> Floats:

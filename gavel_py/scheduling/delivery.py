@@ -29,6 +29,7 @@ class Wait(StrEnum):
     PLACE = "no nodes within its locality had room, CPUs and memory"
     NODE = "nodes were down"
     OTHER_TYPE = "it ran on another of its types"
+    BACKOFF = "it had failed, and was not to be tried again yet"
 
 
 WAITS = tuple(Wait)
@@ -318,9 +319,10 @@ class DeliveryReport:
 
     @property
     def shortfall_by_reason(self) -> dict[Wait, float]:
-        """Σ_i s_i · shortfall seconds by reason; they add up to `shortfall_gpu_seconds`."""
+        """Σ_i s_i · shortfall seconds by reason; they add up to `shortfall_gpu_seconds`. `Wait.BACKOFF` only if it has any."""
         by_reason = np.where(self._accounts.short > 0, self._accounts.short, 0.0).T
-        return {reason: float(_sum(self._accounts.num_gpus * short)) for reason, short in zip(WAITS, by_reason, strict=True)}
+        found = {reason: float(_sum(self._accounts.num_gpus * short)) for reason, short in zip(WAITS, by_reason, strict=True)}
+        return {reason: seconds for reason, seconds in found.items() if reason is not Wait.BACKOFF or seconds}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data."""

@@ -79,6 +79,8 @@ class DeliveryLedger:
         ledger.fit(count)
         for name in ("num_gpus", *cls.TABLES):
             table = decode(document[name])
+            if name in {"waits", "short"} and table.ndim == 2:  # earlier versions had fewer reasons
+                table = np.pad(table, ((0, 0), (0, max(0, len(WAITS) - table.shape[1]))))
             if table.shape != getattr(ledger, name).shape:
                 raise ValueError(f"the accounts have {table.shape} entries of {name}")
             setattr(ledger, name, table)

@@ -34,11 +34,12 @@ class SchedulerOptions:
     by_events: bool = False
     solve_seconds: float = 0.0
     time_limit_seconds: float | None = None
+    retry_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if not (is_finite(self.round_seconds) and self.round_seconds > 0):
             raise InputError(fault("round_seconds", f"must be a finite number greater than 0, found {self.round_seconds!r}"))
-        lower_bounds = {"restart_seconds": 0, "min_run_seconds": 0, "solve_seconds": 0, "min_gain": 1}
+        lower_bounds = {"restart_seconds": 0, "min_run_seconds": 0, "solve_seconds": 0, "retry_seconds": 0, "min_gain": 1}
         for name, bound in lower_bounds.items():
             value = getattr(self, name)
             if not (is_finite(value) and value >= bound):

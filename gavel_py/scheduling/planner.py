@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from gavel_py.allocation.solver import Solver
 from gavel_py.policies import OrderedPolicy
-from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.from_jobs import Profile
+from gavel_py.scheduling.backoff import place_elsewhere
 from gavel_py.scheduling.colocation import plan_groups
 from gavel_py.scheduling.colocation.fractional import pack_fractional
 from gavel_py.scheduling.colocation.groups import ColocationGroups
@@ -46,7 +47,7 @@ from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 logger = logging.getLogger(__name__)
 
 ROUNDING = 1e-9
-"""Relative slack of `solve_seconds`: starts are sums of round lengths, and rounding must not delay a solve by a round."""
+"""Relative slack of times that are compared with starts of rounds, which are sums of their lengths."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,11 @@ class RoundPlanner:
             return plan
         current = self._allocation(state, start)
         held = None
-        if isinstance(self.options.mechanism, str):  # a user's function may choose otherwise even if nothing has to change
+        # A user's function may choose otherwise even if nothing has to change.
+        if isinstance(self.options.mechanism, str) and not state.is_backing_off(start):
             held = forced_gangs(state, current, backfill=self.backfills)
         if held is None:
-            held = self._select_and_place(state, current, self._locked(state, current, start))
+            held = self._select_and_place(state, current, self._locked(state, current, start), start)
         return plan_of(state, start, current.rows, held, current)
 
     def revise(self, state: SchedulerState, plan: RoundPlan | EventPlan) -> RoundPlan:
@@ -83,7 +85,7 @@ class RoundPlanner:
         assert current is not None  # noqa: S101
         places = np.full(state.table.capacity, -1, dtype=np.int64)
         places[plan.rows[valid]] = np.flatnonzero(valid)
-        held = self._select_and_place(state, current, plan.held.take(places[current.rows]))
+        held = self._select_and_place(state, current, plan.held.take(places[current.rows]), plan.start_seconds)
         return plan_of(state, plan.start_seconds, current.rows, held, plan.allocation)
 
     # The allocation that the round follows
@@ -183,7 +185,8 @@ class RoundPlanner:
     def _decide_at_event(self, state: SchedulerState, start: float) -> EventPlan | None:
         """Return the plan that follows from what has changed, None if the round must be decided in full."""
         event_planner, began = self.event_planner(state), time.perf_counter()
-        decision = None if event_planner is None or not len(state.table) else event_planner.decide(state)
+        in_full = event_planner is None or not len(state.table) or state.is_backing_off(start)
+        decision = None if event_planner is None or in_full else event_planner.decide(state)
         if event_planner is None or decision is None:
             return None
         allocation = LazyAllocation(
@@ -203,12 +206,18 @@ class RoundPlanner:
 
     # Selection and placement
 
-    def _select_and_place(self, state: SchedulerState, current: CurrentAllocation, fixed: HeldGpus) -> HeldGpus:
-        """Return (N,) the GPUs of the jobs that run; fixed: (N,) GPUs that jobs must keep."""
-        return self.place(state, current, self.demand(state, current, fixed), fixed, _continuing(state, current.rows))
+    def _select_and_place(self, state: SchedulerState, current: CurrentAllocation, fixed: HeldGpus, start: float) -> HeldGpus:
+        """Return (N,) the GPUs of the jobs that run from `start` seconds on; fixed: (N,) GPUs that jobs must keep."""
+        return self.place(state, current, self.demand(state, current, fixed), fixed, _continuing(state, current.rows), start)
 
     def place(
-        self, state: SchedulerState, current: CurrentAllocation, demand: RoundDemand, fixed: HeldGpus, previous: HeldGpus
+        self,
+        state: SchedulerState,
+        current: CurrentAllocation,
+        demand: RoundDemand,
+        fixed: HeldGpus,
+        previous: HeldGpus,
+        start: float,
     ) -> HeldGpus:
         """Return (N,) the GPUs of the jobs that run.
 
@@ -218,14 +227,33 @@ class RoundPlanner:
             demand: Their demand.
             fixed: (N,) GPUs that jobs must keep.
             previous: (N,) GPUs that jobs get if they can: those where they run, or are planned to run.
+            start: When gangs start, in seconds.
         """
+        place = partial(self._place, state, current)
+        if not state.is_backing_off(start):
+            return place(demand, fixed, previous)
+        waits = state.waits_after_failure(current.rows, start)
+        demand = replace(demand, runnable=demand.runnable & ~waits[:, None])
+        return place_elsewhere(place, demand, fixed, previous, state.avoided_gpus(current.rows, start))
+
+    def _place(
+        self,
+        state: SchedulerState,
+        current: CurrentAllocation,
+        demand: RoundDemand,
+        fixed: HeldGpus,
+        previous: HeldGpus,
+        closed: Mask | None = None,
+    ) -> HeldGpus:
+        """Return (N,) the GPUs of the jobs that run, none of them `closed`."""
         problem, layout = current.problem, state.layout
         cache = self.cache(state)
         gang_requests = cache.gang_requests(current.policy_input.gangs)
         requests = ResourceRequests(*gang_requests, limited=layout.limited)
-        plan = partial(
-            plan_round, pool=state.free_resources(), spans=state.spans, mechanism=self._mechanism(state, problem.accelerator_types)
-        )
+        pool, mechanism = state.free_resources(), self._mechanism(state, problem.accelerator_types)
+        if closed is not None:
+            pool.free &= ~closed
+        plan = partial(plan_round, pool=pool, spans=state.spans, mechanism=mechanism)
         parts = np.minimum(1.0, problem.num_gpus)
         if not self.options.sharing and (parts == 1).all():
             return plan(demand, requests, previous=previous, fixed=fixed)

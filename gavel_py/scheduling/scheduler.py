@@ -22,6 +22,7 @@ from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job, JobSet
+from gavel_py.scheduling.backoff import Backoff
 from gavel_py.scheduling.between_rounds import starts_between
 from gavel_py.scheduling.commit import adopt, begin_round, build_round, start_between
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
@@ -32,7 +33,7 @@ from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeState, NodeStates
 from gavel_py.scheduling.options import SchedulerOptions, fault, is_finite
 from gavel_py.scheduling.placement.topology import Gpu
-from gavel_py.scheduling.planner import RoundPlanner
+from gavel_py.scheduling.planner import ROUNDING, RoundPlanner
 from gavel_py.scheduling.problem_cache import is_by_type
 from gavel_py.scheduling.round import Assignment, Lease, Round
 from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
@@ -83,6 +84,8 @@ class RoundScheduler(Synchronized):
             Jobs that arrive in between run on GPUs left over.
         time_limit_seconds: A solve that takes longer is ended; the current allocation is kept, and the next round tries again
             (`Round.notes`).
+        retry_seconds: Back-off of a job after a failure (`job_failed`, `interrupted`): so long it is not started again, twice as
+            long after each further failure, up to an hour, and not on the same nodes if others can hold it. 0 for none.
         allow_unknown_types: Whether GPUs of types that the profile lacks are left out (`Cluster.known_to`).
 
     Raises:
@@ -107,6 +110,7 @@ class RoundScheduler(Synchronized):
     by_events: bool = _option("by_events", "Whether rounds begin at events instead of at fixed times.")
     solve_seconds: float = _option("solve_seconds", "Shortest time between two solves while only jobs change.")
     time_limit_seconds: float | None = _option("time_limit_seconds", "Time after which a solve is ended, None for no limit.")
+    retry_seconds: float = _option("retry_seconds", "Back-off of a job after its first failure, 0 for none.")
 
     def __init__(
         self,
@@ -124,6 +128,7 @@ class RoundScheduler(Synchronized):
         by_events: bool = False,
         solve_seconds: float = 0.0,
         time_limit_seconds: float | None = None,
+        retry_seconds: float = 0.0,
         allow_unknown_types: bool = False,
     ) -> None:
         options = SchedulerOptions(
@@ -137,6 +142,7 @@ class RoundScheduler(Synchronized):
             by_events=by_events,
             solve_seconds=solve_seconds,
             time_limit_seconds=time_limit_seconds,
+            retry_seconds=retry_seconds,
         )
         self.cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
         # One solver for all rounds: it starts each program from the basis of the last one.
@@ -171,6 +177,8 @@ class RoundScheduler(Synchronized):
         plan = self._plan(start)
         if planned_before or state.inputs_changed:  # since it was planned, or by policy or mechanism while it was being planned
             plan = self._planner.revise(state, plan)
+        if state.backoffs:
+            self._end_backoffs(start)
         new_round = begin_round(state, plan, start, self.round_seconds)
         if logger.isEnabledFor(logging.INFO):
             changes = (len(new_round.started), len(new_round.preempted), len(new_round.excluded))
@@ -337,6 +345,12 @@ class RoundScheduler(Synchronized):
 
     @property
     @synchronized
+    def backoffs(self) -> dict[str, Backoff]:
+        """{job_id: Backoff} of the jobs that have failed and not succeeded since; empty without `retry_seconds`."""
+        return dict(self._state.backoffs.by_job)
+
+    @property
+    @synchronized
     def last_start_seconds(self) -> float | None:
         """Start of the latest round, None before the first."""
         return None if self._state.last is None else self._state.last.start_seconds
@@ -447,7 +461,10 @@ class RoundScheduler(Synchronized):
                     table.known(job_id)
                     problem = f"must be a finite number of at least 0, found {steps!r}"
                     raise InputError(Fault(f"job {job_id!r}", "steps_done", problem))
+        before = table.columns["steps_done"].copy() if self._state.backoffs else None
         table.report(steps_done)
+        if before is not None:
+            self._state.end_backoffs(lambda row: bool(table.columns["steps_done"][row] > before[row]))
         self._state.note_change(changed=bool(steps_done))
 
     @synchronized
@@ -461,35 +478,50 @@ class RoundScheduler(Synchronized):
         self._leave(job_id, Departure.CANCELLED)
 
     @synchronized
-    def job_failed(self, job_id: str) -> bool:
+    def job_failed(self, job_id: str, *, now_seconds: float | None = None) -> bool:
         """Record that a job has stopped with an error; return whether it will be tried again.
 
         It loses its GPUs, and the round counts as delivered. Up to `Job.max_retries` times it stays in the system and is started
         anew in a later round; then it leaves, and is listed in `failed` and in the next round. Faults of nodes are no failures.
 
+        Args:
+            job_id: The job.
+            now_seconds: When it failed, from which its back-off counts (`retry_seconds`); by default the start of the latest round.
+
         Raises:
             UnknownNameError: The job is not in the system.
+            InputError: The time lies before the start of the latest round.
         """
         state = self._state
         row = state.table.known(job_id)
+        self._back_off(job_id, now_seconds)
         again = state.table.fail(job_id)
         state.stop(row)
         state.note_change()
         if not again:
+            state.backoffs.drop([job_id])
             state.newly_failed[job_id] = state.table.why_failed(job_id)
         logger.info("job %s has failed: it %s", job_id, "will be tried again" if again else state.table.why_failed(job_id))
         return again
 
     @synchronized
-    def interrupted(self, job_id: str) -> None:
+    def interrupted(self, job_id: str, *, now_seconds: float | None = None) -> None:
         """Record that a job does not run though the round assigns it GPUs, for instance because its launch failed.
 
-        It loses its GPUs, the round does not count as delivered, and the job is started anew in a later round.
+        It loses its GPUs, the round does not count as delivered, and the job is started anew in a later round. If it held GPUs, its
+        back-off begins (`retry_seconds`).
+
+        Args:
+            job_id: The job.
+            now_seconds: As for `job_failed`.
 
         Raises:
             UnknownNameError: The job is not in the system.
+            InputError: The time lies before the start of the latest round.
         """
-        self._state.take_back(self._state.table.known(job_id))
+        row = self._state.table.known(job_id)
+        self._back_off(job_id, now_seconds, only_running=True)
+        self._state.take_back(row)
         self._state.note_change()
         logger.info("job %s was interrupted", job_id)
 
@@ -553,7 +585,22 @@ class RoundScheduler(Synchronized):
             planner.solver.policy.check(cache.problem_if_up(policy_input))
         return requests
 
+    def _back_off(self, job_id: str, now_seconds: float | None, *, only_running: bool = False) -> None:
+        """Begin the back-off of a job that failed at this time, if the scheduler has any."""
+        state = self._state
+        start = 0.0 if state.last is None else state.last.start_seconds
+        now = start if now_seconds is None else self._start(now_seconds)
+        if self.retry_seconds and (not only_running or state.gangs.types[state.table.known(job_id)] >= 0):
+            state.back_off(job_id, now, self.retry_seconds, 0.0 if self.by_events else self.round_seconds)
+
+    def _end_backoffs(self, now: float) -> None:
+        """End the back-offs of jobs that have run for as long as a round, or without rounds as long as the first back-off."""
+        least = (self.retry_seconds if self.by_events else self.round_seconds) * (1 - ROUNDING)
+        since = self._state.table.columns["running_since_seconds"]
+        self._state.end_backoffs(lambda row: bool(now - since[row] >= least))
+
     def _leave(self, job_id: str, how: Departure) -> None:
+        self._state.backoffs.drop([job_id])
         self._state.stop(self._state.table.remove(job_id, how))
         self._state.note_change()
         logger.debug("job %s %s", job_id, how)

@@ -34,7 +34,7 @@ from gavel_py.scheduling.state import SchedulerState
 
 SCHEDULER = SnapshotFormat("gavel-py scheduler", 3, "the state of a scheduler, as RoundScheduler.save writes it")
 
-DEFAULTS = {"solve_seconds": 0.0, "time_limit_seconds": None}
+DEFAULTS = {"solve_seconds": 0.0, "time_limit_seconds": None, "retry_seconds": 0.0}
 """Options that earlier versions did not have; a file contains them only if they differ from these values."""
 
 HAD = "that the scheduler had"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import numpy as np
 from gavel_py.errors import Fault, InputError
 from gavel_py.problem.arrays import Indices, Mask
 from gavel_py.problem.from_jobs import Profile
+from gavel_py.scheduling.backoff import Backoffs
 from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
 from gavel_py.scheduling.delivery import Wait
@@ -199,6 +200,7 @@ class SchedulerState:
     # {job_id: time from which on `last` counts as received by a job}, where that is not its start.
     counted_since: dict[str, float] = field(default_factory=dict)
     last_rows: Indices | None = None  # those of its jobs that are not forgotten; None for all of them, by their ids
+    backoffs: Backoffs = field(default_factory=Backoffs)  # of jobs that have failed and not succeeded since
     newly_failed: dict[str, str] = field(default_factory=dict)  # {job_id: reason} of jobs that have failed for good since then
     colocation_ledger: ColocationLedger = field(default_factory=ColocationLedger)
     solver_seconds: float = 0.0  # wall-clock time of allocations in this process
@@ -241,6 +243,7 @@ class SchedulerState:
             "newly_failed": dict(self.newly_failed),
             "colocation": self.colocation_ledger.to_list(),
             **({"counted_since": dict(self.counted_since)} if self.counted_since else {}),
+            **({"backoffs": self.backoffs.to_dict()} if self.backoffs else {}),
         }
 
     @classmethod
@@ -261,7 +264,10 @@ class SchedulerState:
             newly_failed=dict(document["newly_failed"]),
             colocation_ledger=ColocationLedger.from_list(document["colocation"]),
             counted_since=dict(document.get("counted_since", {})),
+            backoffs=Backoffs.from_dict(document.get("backoffs", {})),
         )
+        if not state.backoffs.by_job.keys() <= state.table.by_id.keys():
+            raise ValueError("a job that is not in the system waits after a failure")
         state.table.number_gangs(by_type=is_by_type(profile))
         cache = state.problem_cache(profile, whole_gangs=whole_gangs)
         state.ledger = DeliveryLedger.from_dict(document["ledger"])
@@ -436,6 +442,10 @@ class SchedulerState:
         if closed is not None:
             is_open[plan.held.owners[closed[plan.held.gpus]]] = False
         valid: Mask = present[plan.rows] & (is_open | self.gangs.of(plan.rows).same_as(plan.held))
+        if self.is_backing_off(plan.start_seconds):
+            valid &= ~self.waits_after_failure(plan.rows, plan.start_seconds)
+            for gang, avoided in self.avoided_gpus(plan.rows, plan.start_seconds).items():
+                valid[gang] &= not avoided[plan.held.list_of(gang)].any()
         return valid
 
     def unfinished(self, rows: Indices) -> tuple[str, ...]:
@@ -459,6 +469,40 @@ class SchedulerState:
         among[left] = True
         in_order = table.in_natural_order
         return in_order[among[in_order]]
+
+    # Back-offs
+
+    def back_off(self, job_id: str, now: float, retry_seconds: float, round_seconds: float) -> None:
+        """Begin a back-off of a job that is about to stop, because it failed where it runs; seconds: as for `Backoffs.fail`."""
+        row = self.table.known(job_id)
+        nodes = self.layout.node_of[self.gangs.gpus_of(row)].tolist()
+        self.backoffs.fail(job_id, sorted({self.layout.names[node] for node in nodes}), now, retry_seconds, round_seconds)
+
+    def end_backoffs(self, among: Callable[[int], bool]) -> None:
+        """End the back-offs of the jobs that hold GPUs and for whose row `among` is true: they have succeeded."""
+        rows = {job_id: self.table.by_id[job_id] for job_id in self.backoffs.by_job}
+        self.backoffs.drop([job_id for job_id, row in rows.items() if self.gangs.types[row] >= 0 and among(row)])
+
+    def is_backing_off(self, now: float) -> bool:
+        """Return whether any job that does not run waits after a failure, or avoids nodes."""
+        ids = (job_id for job_id, each in self.backoffs.by_job.items() if now < each.until_seconds or each.avoided(now))
+        return any(self.gangs.types[self.table.by_id[job_id]] < 0 for job_id in ids)
+
+    def waits_after_failure(self, rows: Indices, now: float) -> Mask:
+        """Return (N,) which of these jobs wait after a failure."""
+        waits = np.zeros(self.table.capacity, dtype=bool)
+        waits[[self.table.by_id[job_id] for job_id in self.backoffs.waiting(now)]] = True
+        waiting: Mask = waits[rows] & (self.gangs.types[rows] < 0)
+        return waiting
+
+    def avoided_gpus(self, rows: Indices, now: float) -> dict[int, Mask]:
+        """Return {index: (GPUs,) those that it avoids} of those of these jobs that do not run and avoid nodes."""
+        nodes = {self.table.by_id[job_id]: names for job_id, names in self.backoffs.avoiding(now).items()}
+        avoided = {}
+        for i in np.flatnonzero(np.isin(rows, list(nodes)) & (self.gangs.types[rows] < 0)).tolist():
+            numbers = [self.layout.number[name] for name in nodes[rows.item(i)]]
+            avoided[i] = np.isin(self.layout.node_of, numbers)
+        return avoided
 
     # Decisions and what changes while they are made
 

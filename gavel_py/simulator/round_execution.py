@@ -114,6 +114,7 @@ class RoundExecution:
             self._checkpoint_seconds = EVENT_CHECKPOINT_SECONDS
         self._interference = InterferenceModel(self._profile, settings.interference)
         self._starts_between_rounds = settings.starts_between_rounds
+        self._passed = -math.inf  # until when events within the round have been applied
         policy = scheduler.policy
         self._reports_progress = bool(PROGRESS.intersection(policy.reads) or policy.constraints)
         self._spans = Spans(cluster)
@@ -125,6 +126,7 @@ class RoundExecution:
         """Run a round to its end; its events happen in the order of their times."""
         state = self._state
         self._start_round(current)
+        self._passed = state.now
         end, stops = self._expected_stops()
         while True:
             self._pass_events(min(end, stops[0].seconds if stops else end), end, stops)
@@ -172,7 +174,8 @@ class RoundExecution:
         if not self._starts_between_rounds:
             self.change_nodes(until, in_round=True)
             return
-        while (seconds := min(state.events.next_seconds, state.arrivals.next_seconds)) < until:
+        while (seconds := min(state.events.next_seconds, state.arrivals.next_seconds, self.next_retry(self._passed))) < until:
+            self._passed = seconds
             self.change_nodes(np.nextafter(seconds, math.inf), in_round=True)
             for submission in state.arrivals.until(seconds):
                 self._callbacks.admit(submission)
@@ -266,7 +269,12 @@ class RoundExecution:
         if self._round_seconds is not None:
             return state.now + self._round_seconds
         event = float(np.nextafter(state.events.next_seconds, math.inf))  # so that the event is within the round
-        return max(state.now, min(first_stop, state.arrivals.next_seconds, event))
+        return max(state.now, min(first_stop, state.arrivals.next_seconds, event, self.next_retry(state.now)))
+
+    def next_retry(self, after: float) -> float:
+        """Return when the next back-off of a job ends after this time, infinite if none does."""
+        ends = (each.until_seconds for each in self._scheduler.backoffs.values())
+        return min((end for end in ends if end > after), default=math.inf)
 
     def _set_partners(self, job_id: str, others: tuple[str, ...], seconds: float) -> JobProgress:
         """Let a gang share its GPUs with exactly these jobs from this time on."""
@@ -310,7 +318,7 @@ class RoundExecution:
         if stop.how == "failed":
             self._interrupt(stop.job_id, stop.seconds)
             progress.fail()
-            if not self._scheduler.job_failed(stop.job_id):
+            if not self._scheduler.job_failed(stop.job_id, now_seconds=stop.seconds):
                 self._callbacks.leave(stop.job_id, Outcome.FAILED, stop.seconds)
             return others
         if has_gpus:

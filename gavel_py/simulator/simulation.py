@@ -69,7 +69,8 @@ class Simulation:
         on_round: called with each round.
         on_starts: called with the time and {job_id: Assignment} of jobs that start between rounds.
         allow_unknown_types: see `RoundScheduler`.
-        **scheduling: `restart_seconds`, `mechanism`, `min_run_seconds`, `solve_seconds` and other arguments of `RoundScheduler`.
+        **scheduling: `restart_seconds`, `mechanism`, `min_run_seconds`, `solve_seconds`, `retry_seconds` and others of
+            `RoundScheduler`.
 
     Attributes:
         scheduler: the `RoundScheduler`.
@@ -305,7 +306,7 @@ class Simulation:
             self._execution.advance_clock(min(until, state.arrivals.next_seconds))
             return True
         current = self._begin_round()
-        if not current.assignments and state.next_change == math.inf:
+        if not current.assignments and state.next_change == self._execution.next_retry(state.now) == math.inf:
             return False  # no gang runs, and no event will change that
         self._execution.run_round(current)
         return not state.measuring.is_complete

@@ -38,6 +38,7 @@ class Settings(Record):
     restart_seconds: NotNegative = 0.0
     min_run_seconds: NotNegative = 0.0
     solve_seconds: NotNegative = 0.0
+    retry_seconds: NotNegative = 0.0
     starts_between_rounds: bool = False
     mechanism: Literal["deficit", "priority"] = "deficit"
     job_failures: Annotated[Finite, Field(ge=0, lt=1)] | Literal["recorded"] = 0.0

@@ -62,12 +62,20 @@ class Life(RuleBasedStateMachine):
         mechanism=st.sampled_from(["deficit", "deficit", "priority"]),
         min_run=st.sampled_from([0.0, 0.0, 2.5 * SECONDS]),
         solve=st.sampled_from([0.0, 0.0, 2.5 * SECONDS, 6 * SECONDS]),
+        retry=st.sampled_from([0.0, 0.7 * SECONDS, 2.5 * SECONDS]),
     )
     def begin(
-        self, cluster: gp.Cluster, jobs: list[dict[str, Any]], policy: str, mechanism: Any, min_run: float, solve: float
+        self,
+        cluster: gp.Cluster,
+        jobs: list[dict[str, Any]],
+        policy: str,
+        mechanism: Any,
+        min_run: float,
+        solve: float,
+        retry: float,
     ) -> None:
         options: dict[str, Any] = {"mechanism": mechanism, "min_run_seconds": min_run, "restart_seconds": 3.0}
-        options["solve_seconds"] = solve
+        options |= {"solve_seconds": solve, "retry_seconds": retry}
         self.mechanism = mechanism
         self.live, self.saved = (gp.RoundScheduler(cluster, PROFILE, policy, SECONDS, **options) for _ in range(2))
         self.folder = tempfile.TemporaryDirectory()
@@ -92,7 +100,8 @@ class Life(RuleBasedStateMachine):
             self.folder.cleanup()
 
     def both(self, name: str, *args: Any, **fields: Any) -> Any:
-        results = [getattr(each, name)(*args, **fields) for each in (self.live, self.saved)]
+        found = [getattr(each, name) for each in (self.live, self.saved)]
+        results = [each(*args, **fields) if callable(each) else each for each in found]
         assert results[0] == results[1]
         return results[0]
 
@@ -215,6 +224,7 @@ class Life(RuleBasedStateMachine):
         assert self.live.running == running | started, "a gang was preempted or moved"
         assert not started.keys() & running.keys()
         self.check_gangs(self.live.running, busy=set(running))
+        self.check_backoffs(started, self.now)
         for job, held in started.items():
             assert all(states[node] is gp.NodeState.UP for node, _ in held.gpus)
             gpus, seconds = self.received.get(job, (0, 0.0))
@@ -238,6 +248,7 @@ class Life(RuleBasedStateMachine):
 
     def next_round(self, late: float | None) -> None:
         running, states = self.live.running, self.live.nodes
+        planned, backoffs = self.is_planned or late is not None, self.live.backoffs
         self.decide()
         start = None if late is None else self.live.plan_next().start_seconds + late
         if late is not None:
@@ -245,6 +256,10 @@ class Life(RuleBasedStateMachine):
         self.is_planned = False
         now = self.both("next_round", start)
         self.check_gangs(now.assignments)
+        new = {job: held for job, held in now.assignments.items() if job not in running}
+        self.check_backoffs(new, now.start_seconds)
+        for job in () if planned else new.keys() & backoffs.keys():
+            self.check_avoided(self.known[job], new[job], backoffs[job], now.start_seconds)
         self.round, self.now, self.received = now, now.start_seconds, {}
         for job, held in now.assignments.items():
             assert (job in now.kept) == (running.get(job) == held)
@@ -292,6 +307,23 @@ class Life(RuleBasedStateMachine):
             racks = {node.rack or node.name for node in at}
             assert job.locality == "any" or len(racks) == 1
             assert job.locality != "node" or len({node.name for node in at}) == 1
+
+    def check_backoffs(self, started: Collection[str], now: float) -> None:
+        """No job starts before its back-off ends, and only jobs in the system that failed have one."""
+        backoffs = self.both("backoffs")
+        assert all(job not in backoffs or backoffs[job].until_seconds <= now for job in started)
+        assert backoffs.keys() <= self.known.keys()
+
+    def check_avoided(self, job: gp.Job, held: gp.Assignment, backoff: gp.Backoff, now: float) -> None:
+        """A gang is on a node that it avoids only if the other nodes that are up lack GPUs for it; gangs that may lie anywhere."""
+        avoided = {node for node, until in backoff.nodes.items() if now < until}
+        if job.locality != "any" or job.cpus_per_gpu or job.gpu_memory_gb or not avoided & {node for node, _ in held.gpus}:
+            return
+        up = [node for name, node in self.nodes.items() if self.live.nodes[name] is gp.NodeState.UP and name not in avoided]
+        free = Counter({node.accelerator: 0 for node in up})
+        for node in up:
+            free[node.accelerator] += node.num_gpus - sum(name == node.name for name, _ in self.lost)
+        assert all(free[name] < job.num_gpus for name in job.allowed_accelerators or free)
 
     def check_sums(self) -> None:
         report = self.both("delivery")

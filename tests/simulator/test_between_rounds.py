@@ -97,3 +97,20 @@ def test_it_does_not_go_with_event_mode() -> None:
         between, [job], round_seconds=None
     )
     assert "must be True or False" in refusal(play, [job], starts_between_rounds="yes")
+
+
+@pytest.mark.parametrize(
+    ("options", "queueing"),
+    [
+        ({}, 360.0),  # the back-off of 300 s ends within a round, which began with the failure since no other job runs
+        ({"starts_between_rounds": True}, 300.0),
+        ({"round_seconds": None}, 300.0),
+    ],
+)
+def test_a_job_that_failed_is_tried_again_when_its_back_off_ends(options: dict[str, Any], queueing: float) -> None:
+    job = gp.Submission(gp.Job("a", total_steps=1000), failed_attempts=1)
+    result = play([job], "v100:1", "fifo", job_failures="recorded", retry_seconds=300.0, **options)
+    a = result.jobs["a"]
+    assert (a.failures, a.starts) == (1, 2)
+    assert a.queueing_seconds == pytest.approx(queueing)
+    assert a.end_seconds == pytest.approx(1000 + a.lost_gpu_seconds + queueing)

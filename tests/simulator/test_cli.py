@@ -102,6 +102,15 @@ def test_solve_seconds_are_those_of_the_simulation(gavel: Gavel, mixed: list[str
     assert found[1920.0] == same.jct.to_dict() != found[0.0]
 
 
+def test_starts_between_rounds_and_back_offs_are_those_of_the_simulation(gavel: Gavel, four: list[str]) -> None:
+    chosen = ["-p", "fifo,backfill=true", "--json"]
+    options = ["--starts-between-rounds", "--retry-seconds", "20"]
+    plain, between = (json.loads(gavel(*four, *chosen, *more).out) for more in ([], options))
+    assert (between["settings"]["starts_between_rounds"], between["settings"]["retry_seconds"]) == (True, 20.0)
+    jct = [each["policies"][0]["summary"]["jct"]["mean"] for each in (plain, between)]
+    assert jct[1] == 35 < jct[0], "that of fifo in event mode"
+
+
 def test_csv_has_a_line_for_each_policy(gavel: Gavel, four: list[str]) -> None:
     outcome = gavel(*four, "--events", *several(POLICIES[:2]), "--csv", "--out", "summary.csv")
     assert outcome.out == ""
@@ -225,6 +234,10 @@ def test_tables_fit_a_narrow_terminal(gavel: Gavel, mixed: list[str], monkeypatc
         (
             ["--events", "-p", "fifo", "--solve-seconds", "60"],
             "Error: --events decides on each event, so leave out --solve-seconds",
+        ),
+        (
+            ["--events", "-p", "fifo", "--starts-between-rounds"],
+            "Error: --events starts jobs at any time, so leave out --starts-between-rounds",
         ),
         (["-p", "fifi"], "fifo"),
         (["--maintenance", "gpu-7:1:2"], "Error: maintenance, field node: 'gpu-7' is not in the cluster; did you mean 'gpu-0'"),

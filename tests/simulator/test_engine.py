@@ -258,10 +258,18 @@ def traces(draw: st.DrawFn) -> list[Submission]:
     fails=st.booleans(),
     between=st.booleans(),
     checkpoint=st.sampled_from([None, 100.0]),
+    retry=st.sampled_from([0.0, 200.0]),
     seed=st.integers(0, 5),
 )
 def test_steps_and_gpu_time_are_conserved(
-    trace: list[Submission], policy: str, restart: float, fails: bool, between: bool, checkpoint: float | None, seed: int
+    trace: list[Submission],
+    policy: str,
+    restart: float,
+    fails: bool,
+    between: bool,
+    checkpoint: float | None,
+    retry: float,
+    seed: int,
 ) -> None:
     jobs = [each.job for each in trace]
     cluster = gp.Cluster.from_inline("v100:4/2,k80:4/4")
@@ -273,6 +281,7 @@ def test_steps_and_gpu_time_are_conserved(
         "seed": seed,
         "starts_between_rounds": between,
         "checkpoint_seconds": checkpoint,
+        "retry_seconds": retry,
     }
     result = simulate(trace, cluster, profile, policy, until_seconds=9_000, **settings_)
     usage = result.summary.usage

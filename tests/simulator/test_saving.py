@@ -114,6 +114,7 @@ def test_a_loaded_simulation_continues_with_the_same_bytes(trace: list[gp.Submis
         "checkpoint_seconds": data.draw(st.sampled_from([None, 100.0])),
         "estimates": data.draw(st.sampled_from(["exact", "recorded"])),
         "seed": data.draw(st.integers(0, 3)),
+        "retry_seconds": data.draw(st.sampled_from([0.0, 0.0, 300.0])),
         "starts_between_rounds": not events and data.draw(st.booleans()),
     }
     rounds: list[Any] = []

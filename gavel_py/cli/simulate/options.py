@@ -137,6 +137,7 @@ class ScenarioOptions(Common):
     restart_seconds: float = option(**PERIOD, help="Time that a start costs a job.")
     min_run_seconds: float = option(**PERIOD, help="Time that a job runs before it may be preempted.")
     solve_seconds: float = option(**PERIOD, help="Least time between two allocations while only jobs change.")
+    retry_seconds: float = option(**PERIOD, help="Time before a job that failed is tried again, doubled each time.")
     starts_between_rounds: bool = option(help="Start waiting jobs on idle GPUs at once, not only as rounds begin.")
     mechanism: Literal["deficit", "priority"] = option(
         default="deficit", show_default=True, help="How jobs are chosen for a round; priority: as published."
@@ -178,7 +179,8 @@ class ScenarioOptions(Common):
 
 PLAYED = (
     *("restart_seconds", "min_run_seconds", "solve_seconds", "mechanism", "sharing", "interference", "job_failures"),
-    *("checkpoint_seconds", "estimates", "measure_jobs", "seed", "starts_between_rounds"),
+    *("checkpoint_seconds", "estimates", "measure_jobs", "seed", "retry_seconds"),
+    "starts_between_rounds",
 )
 """Options that are arguments of `Simulation` by the same names."""
 

@@ -195,7 +195,7 @@ class Run:
 MAY_DIFFER = ("until_seconds",)
 """Settings that may change when a simulation is continued."""
 
-OLD_DEFAULTS = {"solve_seconds": 0.0, "starts_between_rounds": False}
+OLD_DEFAULTS = {"solve_seconds": 0.0, "retry_seconds": 0.0, "starts_between_rounds": False}
 """Settings that files of earlier versions lack, with the value that they had."""
 
 DEFAULT_EVERY = "10min"
