@@ -182,7 +182,7 @@ def _counts_on(state: SchedulerState, row: int, starts: RoundPlan, i: int) -> bo
 
 def _key_of(state: SchedulerState, held: Assignment) -> tuple[object, ...]:
     """Return what of a gang's GPUs its accounts depend on."""
-    return held.accelerator, held.size, held.shared_with, state.spans.is_spread(held.accelerator, held.gpus)
+    return held.accelerator, held.size, held.shared_with, state.lies_spread(held)
 
 
 def _receive(state: SchedulerState, starts: RoundPlan, gangs: Indices, started: Assignments, is_spread: Mask) -> None:

@@ -586,12 +586,16 @@ class SchedulerState:
             return
         seconds = last.end_seconds - max(from_seconds, self.counted_since.get(job_id, last.start_seconds))
         rounds, attained = seconds / (last.end_seconds - last.start_seconds), self.table.columns["attained_gpu_seconds"]
-        column, is_spread = self.layout.type_number[counted.accelerator], self.spans.is_spread(counted.accelerator, counted.gpus)
+        column, is_spread = self.layout.type_number[counted.accelerator], self.lies_spread(counted)
         self.ledger.take_back(row, column, counted.size, seconds, rounds=rounds, is_spread=is_spread, reason=reason)
         attained[row] = max(0.0, attained.item(row) - seconds * counted.gpu_share)
         for key in self.partner_keys(job_id, counted):
             self.colocation_ledger.receive(key, -rounds)
         self.counted_since[job_id] = last.end_seconds
+
+    def lies_spread(self, held: Assignment) -> bool:
+        """Return whether a gang with these GPUs is on more nodes than it needs."""
+        return self.spans.is_spread(held.accelerator, [name for name, _ in held.gpus])
 
     def partner_keys(self, job_id: str, held: Assignment) -> list[PartnerKey]:
         """Return the keys of the accounts of co-located time of a job with these GPUs."""
