@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from round_scenes import SIZES, Phase, Scene
 
-import gavel_py as gp
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand
-from gavel_py.scheduling.round import Assignment
+from gavel_py.scheduling.placement.free_gpus import FreeResources
+from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests, Spans
+from gavel_py.scheduling.placement.topology import Layout
 from gavel_py.scheduling.round_planning import plan_round
 
 Floats = NDArray[np.float64]
@@ -55,66 +56,58 @@ def play(scene: Scene, rule: Mechanism, *, resets: bool = True, at: tuple[int, .
 
     placed: if not, GPUs are only counted, and a job restarts when it resumes or changes its type.
     """
-    names, sizes = scene.cluster.accelerator_names, np.array([job.num_gpus for job in scene.jobs])
+    cluster, names, sizes = scene.cluster, scene.cluster.accelerator_names, np.array([job.num_gpus for job in scene.jobs])
     outcome = Outcome(sizes, *(np.zeros((len(sizes), len(names))) for _ in range(2)))
     ledger, had = DeliveryLedger(names), np.zeros((len(sizes), len(names)))
-    held: dict[str, Assignment] = {}
+    ledger.fit(len(sizes))
+    layout, spans = Layout(cluster.nodes, names), Spans(cluster)
+    held = HeldGpus.none(len(sizes))  # of all jobs of the scene
     number = 0
     for phase in scene.phases:
         if resets:
             had[:] = 0.0
-        jobs = [scene.jobs[row] for row in phase.rows]
+        rows = phase.rows
+        requests = ResourceRequests.of([scene.jobs[row] for row in rows], layout)
         for _ in range(phase.rounds):
-            asked = demand_of(phase, ledger, held, had[phase.rows], ~outcome.delivered[phase.rows].any(axis=1))
-            plan = plan_round(asked, jobs, names, scene.cluster.nodes, held, rule) if placed else counted(asked, jobs, names, rule)
-            columns = columns_of(phase, plan)
-            ledger.record(phase.problem.job_ids, asked.num_gpus, asked.runnable, phase.fractions, columns, 1.0)
-            ran = columns[:, None] == np.arange(len(names))
-            outcome.restarts += sum(held.get(i) != now and outcome.delivered[row].any() for i, now, row in _placed(phase, plan))
-            had[phase.rows] += ran
-            outcome.promised[phase.rows] += phase.fractions
-            outcome.delivered[phase.rows] += ran
+            previous, has_run = held.take(rows), outcome.delivered[rows].any(axis=1)
+            asked = demand_of(phase, ledger, previous.types, had[rows], ~has_run)
+            plan = plan_round(asked, requests, FreeResources(layout), spans, previous, rule) if placed else counted(rule(asked))
+            ledger.record(rows, asked.num_gpus, asked.runnable, phase.fractions, plan.types, 1.0)
+            ran = plan.types[:, None] == np.arange(len(names))
+            outcome.restarts += int((plan.runs & ~plan.same_as(previous) & has_run).sum())
+            had[rows] += ran
+            outcome.promised[rows] += phase.fractions
+            outcome.delivered[rows] += ran
             outcome.worst = max(outcome.worst, float((outcome.promised - outcome.delivered).max()))
-            outcome.running += len(plan)
-            _count_idle(outcome, asked, columns)
-            held, number = plan, number + 1
+            outcome.running += int(plan.runs.sum())
+            _count_idle(outcome, asked, plan.types)
+            held, number = HeldGpus.none(len(sizes)).replaced(rows, plan), number + 1
             if number in at:
                 outcome.short_after[number] = outcome.undelivered(), outcome.by_size
     return outcome
 
 
-def demand_of(
-    phase: Phase, ledger: DeliveryLedger, held: dict[str, Assignment], received: Floats, new: NDArray[np.bool_]
-) -> RoundDemand:
-    """Run a round; new: the jobs that have never run."""
+def demand_of(phase: Phase, ledger: DeliveryLedger, running_on: Indices, received: Floats, new: NDArray[np.bool_]) -> RoundDemand:
+    """Return the demand of a round; running_on: the types of the previous round; new: the jobs that have never run."""
     problem = phase.problem
     return RoundDemand(
-        deficits=ledger.deficits(problem.job_ids),
+        deficits=ledger.deficits[phase.rows],
         fractions=phase.fractions,
         runnable=problem.runnable,
         throughputs=problem.throughputs,
         num_gpus=problem.num_gpus.astype(np.int64),
         capacities=problem.capacities.astype(np.int64),
-        running_on=columns_of(phase, held),
+        running_on=running_on,
         backfill=True,
         received=received,
         new=new,
-        promised=ledger.promised(problem.job_ids).sum(axis=1),
+        promised=ledger.promised[phase.rows].sum(axis=1),
     )
 
 
-def columns_of(phase: Phase, plan: dict[str, Assignment]) -> Indices:
-    numbers = {name: column for column, name in enumerate(phase.problem.accelerator_types)}
-    return np.array([numbers[plan[i].accelerator] if i in plan else -1 for i in phase.problem.job_ids], dtype=np.int64)
-
-
-def counted(asked: RoundDemand, jobs: list[gp.Job], names: tuple[str, ...], rule: Mechanism) -> dict[str, Assignment]:
-    chosen = zip(jobs, rule(asked).tolist(), strict=True)
-    return {job.job_id: Assignment(names[column], []) for job, column in chosen if column >= 0}
-
-
-def _placed(phase: Phase, plan: dict[str, Assignment]) -> list[tuple[str, Assignment, int]]:
-    return [(i, plan[i], row) for i, row in zip(phase.problem.job_ids, phase.rows.tolist(), strict=True) if i in plan]
+def counted(columns: Indices) -> HeldGpus:
+    """Return gangs on types, without GPUs."""
+    return HeldGpus(columns, np.zeros(len(columns) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 def _count_idle(outcome: Outcome, asked: RoundDemand, columns: Indices) -> None:
