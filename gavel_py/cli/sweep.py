@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from gavel_py.cli.output import counted, number, progress_bar, time_text, unit_o
 from gavel_py.cli.simulate.options import MEASURE_JOBS
 from gavel_py.cli.simulate.runner import INTERRUPTED, interruptible
 from gavel_py.cli.standard_input import InputFile
-from gavel_py.cli.tables import table_text, wrapped
+from gavel_py.cli.tables import Column, Metric, comparison_text, table_text, wrapped
 
 ShowProgress = Callable[["gp.Progress"], None]
 Row = Mapping[str, str | float | None]
@@ -98,6 +99,15 @@ SHOWN = {
     "least_normalized_throughput": "least speed",
 }
 
+BEST: Mapping[str, Literal["most", "least"]] = {
+    "mean_jct_seconds": "least",
+    "makespan_seconds": "least",
+    "finish_time_fairness": "least",
+    "unfinished": "least",
+    "total_normalized_throughput": "most",
+    "least_normalized_throughput": "most",
+}
+
 TIMES = {"mean_jct_seconds", "makespan_seconds"}
 MAX_ERRORS = 5
 MAX_ROWS = 60
@@ -141,7 +151,7 @@ def _ended_text(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
 
 
 def _means(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
-    """Return a table with a row for each point of the axes that have several values, with means over seeds."""
+    """Return means over seeds: a comparison of policies, or a row for each point of the axes that have several values."""
     axes = [axis for axis in AXES if axis != "seed" and len({labels.get(axis) for labels in plan.labels}) > 1] or ["policy"]
     groups: dict[tuple[str | float | None, ...], list[Row]] = {}
     for row in rows:
@@ -152,17 +162,25 @@ def _means(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
         values = {name: [value for row in group if isinstance(value := row.get(name), int | float)] for name in shown}
         means[key] = {name: fmean(found) if found else None for name, found in values.items()}
     units = {name: unit_of(each[name] for each in means.values()) if name in TIMES else ("", 1.0) for name in shown}
-    columns = [*(AXES[axis] if axis == "load" else axis for axis in axes), "cells"]
-    columns += [f"{SHOWN[name]} ({units[name][0]})" if name in TIMES else SHOWN[name] for name in shown]
+    labels = {name: f"{SHOWN[name]} ({units[name][0]})" if name in TIMES else SHOWN[name] for name in shown}
+    if axes == ["policy"]:
+        metrics = [
+            Metric(labels[name], [each[name] for each in means.values()], partial(_cell, name, unit=units[name][1]), BEST.get(name))
+            for name in shown
+        ]
+        counts = Metric("cells", [len(group) for group in groups.values()], "{:.0f}".format)
+        return comparison_text("Means over the cells", [_text(key[0]) for key in means], [*metrics, counts])
+    columns = [Column(AXES[axis] if axis == "load" else axis, "name", is_key=True) for axis in axes]
+    columns += [Column("cells"), *map(Column, labels.values())]
     lines = [
-        [*(_text(part) for part in key), str(len(groups[key])), *(_cell(name, each[name], units[name][1]) for name in shown)]
+        [*(_text(part) for part in key), str(len(groups[key])), *(_cell(name, each[name], unit=units[name][1]) for name in shown)]
         for key, each in means.items()
     ]
     cut = f"... and {len(lines) - MAX_ROWS:,} lines more; --export has all cells\n" if len(lines) > MAX_ROWS else ""
-    return table_text("Means over the cells", columns, lines[:MAX_ROWS], text_columns=len(axes)) + cut
+    return table_text("Means over the cells", columns, lines[:MAX_ROWS]) + cut
 
 
-def _cell(name: str, value: float | None, unit: float) -> str:
+def _cell(name: str, value: float | None, *, unit: float) -> str:
     if value is not None and name == "utilization":
         return f"{value:.1%}"
     return number(None if value is None else value / unit)

@@ -139,12 +139,14 @@ class Column:
     """A column of a table.
 
     kind: numbers are right-aligned and whole, "text" left-aligned and whole; names are shortened, "prose" is folded. optional: left
-    out if the table is too wide, the highest number first; 0 for never.
+    out if the table is too wide, the highest number first; 0 for never. is_key: whether it names the rows, as the first column does,
+    and is repeated with it where a table is divided.
     """
 
     title: str
     kind: Literal["number", "text", "name", "prose"] = "number"
     optional: int = 0
+    is_key: bool = False
 
 
 def table_text(
@@ -190,12 +192,14 @@ def _two_lines(words: Sequence[str]) -> int:
 
 
 def _blocks(parts: list[_Part], room: int) -> list[list[_Part]]:
-    """Return the columns in groups that fit, each with the first column."""
-    first, *others = parts
-    blocks = [[first]]
-    for part in others:
-        if len(blocks[-1]) > 1 and sum(each.least + 2 for each in [*blocks[-1], part]) > room:
-            blocks.append([first])
+    """Return the columns in groups that fit, each with the columns that name the rows."""
+    keys = [part for i, part in enumerate(parts) if i == 0 or part.column.is_key]
+    blocks = [list(keys)]
+    for part in parts:
+        if part in keys:
+            continue
+        if len(blocks[-1]) > len(keys) and sum(each.least + 2 for each in [*blocks[-1], part]) > room:
+            blocks.append(list(keys))
         blocks[-1].append(part)
     return blocks
 

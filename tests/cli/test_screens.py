@@ -224,3 +224,32 @@ def test_names_are_shortened_in_their_middle_and_numbers_never() -> None:
 def test_hosts_are_folded_as_slurm_does() -> None:
     assert tables.folded_names(["n-0", "n-1", "n-3", "m09", "m10", "login"]) == ["n-[0-1,3]", "m09", "m10", "login"]
     assert tables.gpus_text([("n-0", 0), ("n-0", 1), ("n-1", 0), ("n-1", 1), ("n-2", 3)]) == "n-[0-1]:0-1 n-2:3"
+
+
+def test_a_table_that_is_too_wide_is_divided_with_the_names_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    names = [tables.Column("policy", "name"), tables.Column("load", "text", is_key=True)]
+    numbers = [tables.Column(f"figure {i}") for i in range(8)]
+    text = tables.table_text("", [*names, *numbers], [["fifo", "6", *(f"{10**6 + i}" for i in range(8))]])
+    assert widest(text) <= 40
+    blocks = text.split("\n\n")
+    assert len(blocks) > 1
+    assert all(block.splitlines()[-1].split()[:2] == ["fifo", "6"] for block in blocks)
+    assert [cell for block in blocks for cell in block.splitlines()[-1].split()[2:]] == [str(10**6 + i) for i in range(8)]
+
+
+def test_the_best_policy_is_marked_where_policies_differ() -> None:
+    metrics = [
+        tables.Metric("speed", [1.0, 3.0, None], "{:.1f}".format, "most"),
+        tables.Metric("time", [2.0, 2.0, 4.0], "{:.0f}".format, "least"),
+        tables.Metric("same", [5.0, 5.0, 5.0], "{:.0f}".format, "most"),
+        tables.Metric("other", [1.0, 2.0, 3.0], "{:.0f}".format),
+    ]
+    rows = [line.split() for line in tables.comparison_text("Compared", ["a", "b", "c"], metrics).splitlines()]
+    assert rows == [
+        ["Compared", "(*", "best)", "a", "b", "c"],
+        ["speed", "1.0", "3.0*", "-"],
+        ["time", "2*", "2*", "4"],
+        ["same", "5", "5", "5"],
+        ["other", "1", "2", "3"],
+    ]
