@@ -139,8 +139,8 @@ class Column:
     """A column of a table.
 
     kind: numbers are right-aligned and whole, "text" left-aligned and whole; names are shortened, "prose" is folded. optional: left
-    out if the table is too wide, the highest number first; 0 for never. is_key: whether it names the rows, as the first column does,
-    and is repeated with it where a table is divided.
+    out if the table is too wide, the highest number first; 0 for never. is_key: whether it names the rows, as the first column
+    does, and is repeated with it where a table is divided.
     """
 
     title: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from typing import Any, TypedDict
 
 import numpy as np
@@ -76,6 +78,16 @@ def isolated_throughputs(throughputs: Floats, num_gpus: Floats, capacities: Floa
     The normaliser of finish-time fairness (Themis, NSDI 2020; Gavel, OSDI 2020, section 4.2).
     """
     return (throughputs * isolated_shares(num_gpus, capacities, num_jobs)) @ np.ones(len(capacities))
+
+
+def fair_shares(num_gpus: Floats, weights: Floats, capacities: Floats, runnable: Mask) -> Floats:
+    """Return (N,) min(1, w_i C / (s_i Σ w)): the part of its time for which the slice of the cluster of a job holds its gang.
+
+    C: GPUs in all; weights are summed over the jobs that can run on some type, by the (N, K) mask.
+    """
+    total = float(weights @ runnable.any(axis=1)) or 1.0
+    shares: Floats = np.minimum(1.0, weights * (capacities.sum() / total) / num_gpus)
+    return shares
 
 
 def table_shape(field: str, rows: str, table: ArrayLike, capacities: ArrayLike) -> tuple[int, int]:
@@ -340,3 +352,10 @@ class ArrayChecker:
         if any(not name or has_control(name) for name in names):
             self.add("", field, "must not contain an empty name or control characters")
         return names
+
+
+def check_number(name: str, value: float, least: float = -math.inf) -> None:
+    """Raise `InputError` for an argument that is not a finite number of at least `least`."""
+    if not (isinstance(value, Real) and math.isfinite(value) and value >= least):
+        bound = "" if least == -math.inf else f" of at least {least:g}"
+        raise InputError(Fault("", name, f"must be a finite number{bound}, found {value!r}"))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from numbers import Real
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.errors import nearest
 from gavel_py.io.names import NumberedNames
 from gavel_py.problem.arrays import (
     JOB_COLUMNS,
@@ -23,6 +21,8 @@ from gavel_py.problem.arrays import (
     Mask,
     OptionalArrays,
     RunningOn,
+    check_number,
+    fair_shares,
     isolated_throughputs,
     labels_of,
     size_numbers,
@@ -108,21 +108,13 @@ class AllocationProblem:
 
     @cached_property
     def fair_share(self) -> Floats:
-        """(N,) min(1, w_i C / (s_i Σ w)), the part of its time that a job could run on its weighted slice of the cluster.
-
-        C: GPUs in all, of `share_capacities`; s_i: GPUs of the gang; w: weights, summed over the jobs that can run.
-        """
-        weights = self.weights
-        if self.excluded:
-            weights = np.where(self.runnable.any(axis=1), weights, 0.0)
-        slices: Floats = self.weights * (self.share_capacities.sum() / (weights.sum() or 1.0)) / self.num_gpus
-        return np.minimum(1.0, slices)
+        """(N,) min(1, w_i C / (s_i Σ w)), the part of its time that a job has on its slice of the cluster (`fair_shares`)."""
+        return fair_shares(self.num_gpus, self.weights, self.share_capacities, self.runnable)
 
     @cached_property
     def isolated_throughput(self) -> Floats:
         """(N,) iso_i, steps/s in the isolated share of 1/N of the cluster, N the jobs that can run (`isolated_throughputs`)."""
-        count = self.num_jobs - len(self.excluded)
-        return isolated_throughputs(self.throughputs, self.num_gpus, self.share_capacities, count)
+        return isolated_throughputs(self.throughputs, self.num_gpus, self.share_capacities, self.num_jobs - len(self.excluded))
 
     @cached_property
     def fastest(self) -> Floats:
@@ -319,8 +311,8 @@ class AllocationProblem:
             MissingThroughputError: The profile lacks a throughput.
             InputError: Any other fault of the arguments.
         """
-        _check_number("now_seconds", now_seconds)
-        _check_number("min_gain", min_gain, least=1)
+        check_number("now_seconds", now_seconds)
+        check_number("min_gain", min_gain, least=1)
         job_set = jobs if isinstance(jobs, JobSet) else JobSet(jobs)
         cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
         arrays = job_arrays(job_set, cluster, profile, now_seconds)
@@ -402,10 +394,3 @@ class AllocationProblem:
 
 
 _NOT_BY_JOB = {"accelerator_types", "capacities", "share_capacities", "prices_per_hour", "excluded", "hosts", "pairs", "gpu_parts"}
-
-
-def _check_number(name: str, value: float, least: float = -math.inf) -> None:
-    """Raise `InputError` for an argument that is not a finite number of at least `least`."""
-    if not (isinstance(value, Real) and math.isfinite(value) and value >= least):
-        bound = "" if least == -math.inf else f" of at least {least:g}"
-        raise InputError(Fault("", name, f"must be a finite number{bound}, found {value!r}"))
