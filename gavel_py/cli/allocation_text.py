@@ -179,12 +179,12 @@ def _worst_off(value: float, screen: Screen) -> str:
     if math.isclose(worst, level, rel_tol=SAME):
         return f"the worst-off job gets {percent(worst)} of its fair share"
     if screen.allocation.options.get("agnostic"):
-        return f"the worst-off job has {number(value)} GPUs' worth of time per unit of weight, with all GPU types taken as equal"
-    return f"the worst-off job does the work of {_average(value)} per unit of weight"
+        return f"the worst-off job has the time of {_gpus(value)} per unit of weight, with all GPU types taken as equal"
+    return f"the worst-off job does the work of {_gpus(value, 'average ')} per unit of weight"
 
 
-def _average(value: float) -> str:
-    return f"{number(value)} average {'GPU' if number(value) == '1' else 'GPUs'}"
+def _gpus(value: float, what: str = "") -> str:
+    return f"{number(value)} {what}{'GPU' if number(value) == '1' else 'GPUs'}"
 
 
 def _lateness(value: float, screen: Screen) -> str:  # noqa: ARG001
@@ -194,18 +194,28 @@ def _lateness(value: float, screen: Screen) -> str:  # noqa: ARG001
 
 
 def _total(value: float, screen: Screen) -> str:
-    unit = "speeds of all jobs add up to" if screen.allocation.options.get("normalized", True) else "jobs do together, in steps/s,"
-    return f"the {unit} {number(value)}"
+    if screen.allocation.options.get("normalized", True):
+        return f"the speeds of all jobs add up to {number(value)}"
+    return f"all jobs together do {number(value)} steps/s"
+
+
+def _welfare(value: float, screen: Screen) -> str:
+    if screen.allocation.options.get("strategy_proof"):
+        return f"the objective is {value:.6g}, before time is taken from jobs"
+    weights = screen.problem.weights[screen.served]
+    by_weight = "" if (weights == weights[0]).all() else ", by weight"
+    return f"the geometric mean of the speeds is {number(math.exp(value / weights.sum()))}{by_weight}"
 
 
 MEANINGS: Mapping[str, Meaning] = {
     "max_min_fairness": _worst_off,
     "water_filling": _worst_off,
-    "hierarchical": lambda value, _: f"the worst-off tenant does the work of {_average(value)} per unit of weight",
+    "hierarchical": lambda value, _: f"the worst-off tenant does the work of {_gpus(value, 'average ')} per unit of weight",
     "min_makespan": lambda value, _: f"the last job ends after {time_text(value)}",
     "finish_time_fairness": lambda value, _: f"no job takes more than {number(value)} times its fair finish time",
     "min_lateness": _lateness,
     "max_total_throughput": _total,
+    "nash_welfare": _welfare,
     "max_progress_rate": lambda value, _: f"all jobs together do {number(3600 * value)} jobs' worth of work an hour, by weight",
     "throughput_per_dollar": lambda value, _: f"steps/s over the hourly price of the GPU type add up to {number(value)}",
     "min_cost": lambda value, _: f"the GPUs cost {number(value)} an hour",

@@ -136,7 +136,8 @@ def table_of_rounds(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
     held = [[round_.assignments.get(job.job_id) for round_ in rounds] for job in jobs]
     cells = [["." if each is None else " with ".join([gpus_text(each.gpus), *each.shared_with]) for each in row] for row in held]
     widths = [max(len("round 00"), *(len(row[k]) for row in cells)) for k in range(len(rounds))]
-    first = max(len("job"), *(len(job.job_id) for job in jobs)) + len("  GPUs") + 6
+    longest = max(len("job"), *(cell_width(job.job_id) for job in jobs))
+    first = min(longest, line_width() // 3) + len("  GPUs") + 6
     tables = []
     for group in _groups(widths, width() - first):
         columns = ["job", "GPUs", *(f"round {rounds[k].index}" for k in group)]

@@ -10,8 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import gavel_py as gp
 from gavel_py.cli import tables
 from tests.support.commands import Gavel, enter_folder, runner
 
@@ -253,3 +255,30 @@ def test_the_best_policy_is_marked_where_policies_differ() -> None:
         ["same", "5", "5", "5"],
         ["other", "1", "2", "3"],
     ]
+
+
+def test_the_figures_of_the_sentences_follow_from_the_allocation(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recomputed from the time fractions, without the objective of the policy."""
+    monkeypatch.setenv("COLUMNS", "200")
+    jobs, cluster = gp.JobSet.from_file(EXAMPLE[0]), gp.Cluster.from_file(EXAMPLE[2])
+    problem = gp.AllocationProblem.from_jobs(jobs, cluster, gp.ThroughputProfile.builtin("gavel-osdi20"))
+    capacities, weights, sizes = problem.capacities, problem.weights, problem.num_gpus
+
+    def figures(policy: str) -> tuple[str, np.ndarray, np.ndarray]:
+        sentence = gavel("solve", *EXAMPLE, "-p", policy).out.splitlines()[1]
+        fractions = gp.solve(problem, policy).time_fractions
+        return sentence, fractions, (problem.throughputs * fractions).sum(axis=1)
+
+    mix = problem.throughputs @ capacities / capacities.sum()
+    sentence, _, throughputs = figures("water_filling")
+    share = np.minimum(1, weights * capacities.sum() / (sizes * weights.sum()))
+    assert f"gets {100 * (throughputs / mix / share).min():.3g} % of its fair share" in sentence
+    sentence, _, throughputs = figures("max_total_throughput")
+    assert sentence.endswith(f"add up to {(throughputs / mix).sum():.4g}.")
+    sentence, _, throughputs = figures("nash_welfare")
+    mean = np.exp((weights * np.log(throughputs / mix)).sum() / weights.sum())
+    assert f"geometric mean of the speeds is {mean:.4g}, by weight" in sentence
+    sentence, _, throughputs = figures("min_makespan")
+    assert f"ends after {(problem.steps_remaining / throughputs).max() / 86400:.3g} days" in sentence
+    sentence, fractions, _ = figures("min_cost")
+    assert f"cost {(fractions * sizes[:, None] * problem.prices_per_hour).sum():.4g} an hour" in sentence
