@@ -99,11 +99,15 @@ def solved_text(problem: gp.AllocationProblem, label: str) -> str:
 
 def head_text(screen: Screen) -> str:
     """Return what was solved and what the answer is, in sentences."""
+    import numpy as np
+
     allocation = screen.allocation
     lines = [styled(solved_text(screen.problem, screen.label), "title"), _objective_text(screen)]
     met, due = screen.deadlines
     if due:
-        lines.append(styled(f"Deadlines met at these speeds: {met} of {due}.", "good" if met == due else "warn"))
+        unknown = int(np.isnan(screen.problem.steps_remaining[~np.isnan(screen.problem.deadlines_seconds)]).sum())
+        rest = f"; {unknown} cannot be judged, since total_steps is unknown" if unknown else ""
+        lines.append(styled(f"Deadlines met at these speeds: {met} of {due}{rest}.", "good" if met == due else "warn"))
     idle = [allocation.job_ids[i] for i in screen.served if not allocation.time_fractions[i].any()]
     if idle:
         start = f"{counted(len(idle), 'job')} without GPU time: "

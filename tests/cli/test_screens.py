@@ -153,6 +153,9 @@ def test_the_sentence_states_what_the_policy_maximises(gavel: Gavel, tmp_path: P
     assert sentence("v100:1,k80:1", "-p", "fifo") == "No objective: jobs are served in the order of the policy."
     out = gavel("solve", *small, "v100:1,k80:1").out
     assert "Deadlines met at these speeds: 1 of 1." in out
+    (tmp_path / "open.csv").write_text("job_id,job_type,deadline_seconds\na,A3C,100\nb,A3C,\n")
+    out = gavel("solve", "open.csv", "-c", "v100:1").out
+    assert "Deadlines met at these speeds: 0 of 1; 1 cannot be judged, since total_steps is unknown." in out
     assert "deadlines met" in gavel("solve", *small, "v100:1,k80:1", "-p", "fifo", "-p", "isolated").out
 
 
