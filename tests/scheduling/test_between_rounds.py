@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from tests.scheduling.schedulers import PROFILE, job, refused, scheduler, shares
+from tests.support.examples import examples
 
 SECONDS = 10.0
 
@@ -316,3 +321,75 @@ def test_fractional_jobs_start_on_idle_gpus() -> None:
     made.interrupted("b")
     assert (received(made, "b"), attained(made, "b")) == (0.0, 0.0)
     assert received(made, "c") == 6.0
+
+
+class SharedGpus:
+    """A scheduler whose jobs share GPUs, with a model that enters the GPU-seconds of each job as they are handed out."""
+
+    TYPES = ("ResNet-18 (batch size 16)", "A3C", "LM (batch size 80)", "Recommendation (batch size 512)")
+    CALLS = ("submit", "complete", "interrupted", "job_failed", "start", "round")
+
+    def __init__(self, fractions: bool, gpus: int, seed: int) -> None:
+        self.fractions, self.seed, self.count = fractions, seed, 0
+        self.now = self.end = 0.0
+        self.expected = Counter[str]()
+        self.latest: dict[str, tuple[float, float]] = {}  # {job: (GPUs, seconds) that it was given last in this round}
+        cluster, profile = gp.Cluster.from_inline(f"v100:{gpus}/1,k80:1"), gp.ThroughputProfile.builtin("gavel-osdi20")
+        self.made = gp.RoundScheduler(cluster, profile, round_seconds=100.0, sharing=not fractions)
+        for _ in range(4):
+            self.submit(0)
+        self.round(0)
+
+    def play(self, what: str, number: int) -> None:
+        if what in {"submit", "start", "round"}:
+            getattr(self, what)(number)
+        elif self.made.jobs:
+            job_id = self.made.jobs[number % len(self.made.jobs)].job_id
+            if what == "interrupted" and job_id in self.made.running:
+                share, seconds = self.latest[job_id]
+                self.expected[job_id] -= share * seconds
+                self.latest[job_id] = 0.0, 0.0
+            getattr(self.made, what)(job_id)
+
+    def submit(self, _: int) -> None:
+        i, self.count = self.count + self.seed, self.count + 1
+        size = [0.25, 0.5, 1][i % 3] if self.fractions else 1
+        self.made.submit(gp.Job(f"j{self.count}", job_type=self.TYPES[i % 4], num_gpus=size, max_retries=99))
+
+    def round(self, _: int) -> None:
+        self.now, self.end, self.latest = self.end, self.end + 100.0, {}
+        self.give(self.made.next_round(self.now).assignments)
+
+    def start(self, percent: int) -> None:
+        self.now += (self.end - self.now) * percent / 100
+        before = self.made.running
+        started = self.made.start_waiting(self.now)
+        assert self.made.running == before | started
+        self.give(started)
+
+    def give(self, assignments: Mapping[str, gp.Assignment]) -> None:
+        """Enter the rest of the round; a job that has received it already gives it back."""
+        rest = self.end - self.now
+        for job_id, held in assignments.items():
+            share, seconds = self.latest.get(job_id, (0.0, 0.0))
+            self.expected[job_id] += held.gpu_share * rest - share * min(seconds, rest)
+            self.latest[job_id] = held.gpu_share, rest
+
+    def check(self) -> None:
+        taken = Counter[tuple[str, int]]()
+        for held in self.made.running.values():
+            taken.update(dict.fromkeys(held.gpus, held.gpu_share))  # type: ignore[arg-type]
+        assert max(taken.values(), default=0.0) <= 1 + 1e-9
+        for job_id, seconds in self.expected.items():
+            assert attained(self.made, job_id) == pytest.approx(seconds, abs=1e-6)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(SharedGpus.CALLS), st.integers(0, 99))),
+    st.builds(SharedGpus, st.booleans(), st.integers(1, 3), st.integers(0, 9)),
+)
+@settings(max_examples=examples(60))
+def test_shared_gpus_are_accounted_to_the_second(steps: list[tuple[str, int]], shared: SharedGpus) -> None:
+    for what, number in steps:
+        shared.play(what, number)
+        shared.check()
