@@ -24,6 +24,10 @@ MAX_DEFICIT_ROUNDS = 10.0
 displace all other jobs once cluster or jobs change. Ten rounds keep such a job in front; the report counts its full shortfall."""
 
 
+BY_REASON = frozenset({"waits", "short"})
+"""Tables with a column for each reason in `WAITS`."""
+
+
 class DeliveryLedger:
     """Accounts of all jobs over all rounds, for K accelerator types, by the rows of the jobs in the `JobTable`.
 
@@ -67,9 +71,14 @@ class DeliveryLedger:
     def to_dict(self, rows: Indices) -> dict[str, Any]:
         """Return the accounts of these rows as plain data."""
         self.fit(int(rows.max(initial=-1)) + 1)
-        tables = {name: encode(getattr(self, name)[rows]) for name in ("num_gpus", *self.TABLES)}
+        tables = {name: encode(self._saved(name)[rows]) for name in ("num_gpus", *self.TABLES)}
         common = {"offered": encode(self._offered), "round_seconds": self._round_seconds}
         return {"accelerator_types": list(self.accelerator_types), **tables, **common}
+
+    def _saved(self, name: str) -> Floats:
+        """Return a table; without the reason that earlier versions did not have, which is the last one, unless it occurs."""
+        table: Floats = getattr(self, name)
+        return table[:, :-1] if name in BY_REASON and not table[:, -1].any() else table
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> DeliveryLedger:
@@ -79,8 +88,8 @@ class DeliveryLedger:
         ledger.fit(count)
         for name in ("num_gpus", *cls.TABLES):
             table = decode(document[name])
-            if name in {"waits", "short"} and table.ndim == 2:  # earlier versions had fewer reasons
-                table = np.pad(table, ((0, 0), (0, max(0, len(WAITS) - table.shape[1]))))
+            if name in BY_REASON and table.shape[1:] == (len(WAITS) - 1,):
+                table = np.pad(table, ((0, 0), (0, 1)))
             if table.shape != getattr(ledger, name).shape:
                 raise ValueError(f"the accounts have {table.shape} entries of {name}")
             setattr(ledger, name, table)
