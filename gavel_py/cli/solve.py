@@ -35,8 +35,6 @@ NOTE = "speed 1: always on the mix of GPUs of the cluster as it is, in all rows"
 TOLERANCE = 1e-6
 """Change of speed below which it counts as unchanged."""
 
-ALL_NODES = "all nodes: --by node"
-
 TOP = 10
 """Groups of equal jobs listed by default."""
 
@@ -301,7 +299,9 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
     )
     for result in results if len(results) > 1 else ():
         if result.delivery is not None:
-            parts += [f"Under {result.label}\n" + rounds_text(loaded.cluster, result.rounds, ALL_NODES, details=request.all_jobs)]
+            parts += [
+                f"Under {result.label}\n" + rounds_text(loaded.cluster, result.rounds, "all nodes: --all", details=request.all_jobs)
+            ]
             parts.append(delivery_text(result.delivery, result.rounds) if len(result.rounds) > 1 else "")
     sizes = {job.job_id: job.num_gpus for job in loaded.jobs}
     for result in results if request.sharing else ():
@@ -324,6 +324,7 @@ def _answer(request: Request, loaded: inputs.Inputs, result: Result, screen: all
     elif request.by is None and not result.what_ifs:
         parts.append(allocation_text.jobs_text(screen, None if request.all_jobs else request.top or TOP, wide=wide))
     if result.delivery is not None:
-        parts.append(rounds_text(loaded.cluster, result.rounds, "--by node", details=request.all_jobs or request.by == "node"))
+        details = request.all_jobs or request.by == "node"
+        parts.append(rounds_text(loaded.cluster, result.rounds, "all nodes: --by node", details=details))
         parts.append(delivery_text(result.delivery, result.rounds) if len(result.rounds) > 1 else "")
     return parts
