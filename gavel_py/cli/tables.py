@@ -57,7 +57,7 @@ def line_width() -> int:
 
 def wrapped(lines: Iterable[str], indent: str = "    ") -> str:
     """Return the lines wrapped to the width of the terminal, with an indent in continuation lines."""
-    return "".join("\n".join(folded(line, width(), indent) if is_screen() else [line]) + "\n" for line in lines)
+    return "".join("\n".join(folded(line, width(), indent) if is_screen() else [line.rstrip()]) + "\n" for line in lines)
 
 
 def folded(text: str, room: int, indent: str = "") -> list[str]:
