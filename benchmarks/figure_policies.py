@@ -21,7 +21,7 @@ SLACK = 1e-6
 
 @cache
 def _drawn(job_id: str, types: int) -> NDArray[np.float64]:
-    return np.random.default_rng(int(job_id)).permutation(types) + 1.0
+    return np.random.default_rng(int(job_id)).permutation(np.arange(1.0, types + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,8 @@ class InteriorFairness(gp.FormulaPolicy):
         gains = jobs.throughputs * jobs.runnable * (jobs.num_gpus / jobs.equal_share)[:, None]
         rules = [cp.sum(times, axis=1) <= 1, (jobs.counts * jobs.num_gpus) @ times <= jobs.capacities]
         cp.Problem(cp.Maximize(level), [*rules, cp.sum(cp.multiply(gains, times), axis=1) >= level]).solve(solver=cp.CLARABEL)
-        return np.clip(times.value, 0.0, 1.0) * (1.0 - SLACK)
+        fractions: NDArray[np.float64] = np.clip(times.value, 0.0, 1.0) * (1.0 - SLACK)
+        return fractions
 
 
 class ShuffledPriority:

@@ -71,7 +71,7 @@ def most_together(nodes: Sequence[int], sizes: Sequence[int]) -> int:
             ],
         )
     assert found.x is not None, found.message
-    return round(-found.fun)
+    return round(-float(found.fun))
 
 
 def _gangs(chance: np.random.Generator, gpus: int, sizes: Sequence[int]) -> list[int]:

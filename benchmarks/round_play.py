@@ -57,8 +57,8 @@ def play(scene: Scene, rule: Mechanism, *, resets: bool = True, at: tuple[int, .
     placed: if not, GPUs are only counted, and a job restarts when it resumes or changes its type.
     """
     cluster, names, sizes = scene.cluster, scene.cluster.accelerator_names, np.array([job.num_gpus for job in scene.jobs])
-    outcome = Outcome(sizes, *(np.zeros((len(sizes), len(names))) for _ in range(2)))
-    ledger, had = DeliveryLedger(names), np.zeros((len(sizes), len(names)))
+    promised, delivered, had = np.zeros((3, len(sizes), len(names)))
+    outcome, ledger = Outcome(sizes, promised, delivered), DeliveryLedger(names)
     ledger.fit(len(sizes))
     layout, spans = Layout(cluster.nodes, names), Spans(cluster)
     held = HeldGpus.none(len(sizes))  # of all jobs of the scene
@@ -69,10 +69,10 @@ def play(scene: Scene, rule: Mechanism, *, resets: bool = True, at: tuple[int, .
         rows = phase.rows
         requests = ResourceRequests.of([scene.jobs[row] for row in rows], layout)
         for _ in range(phase.rounds):
-            previous, has_run = held.take(rows), outcome.delivered[rows].any(axis=1)
+            previous, has_run = held.take(rows), outcome.delivered[rows].sum(axis=1) > 0
             asked = demand_of(phase, ledger, previous.types, had[rows], ~has_run)
             plan = plan_round(asked, requests, FreeResources(layout), spans, previous, rule) if placed else counted(rule(asked))
-            ledger.record(rows, asked.num_gpus, asked.runnable, phase.fractions, plan.types, 1.0)
+            ledger.record(rows, phase.problem.num_gpus, asked.runnable, phase.fractions, plan.types, 1.0)
             ran = plan.types[:, None] == np.arange(len(names))
             outcome.restarts += int((plan.runs & ~plan.same_as(previous) & has_run).sum())
             had[rows] += ran

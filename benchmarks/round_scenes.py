@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import gavel_py as gp
+from gavel_py.problem.from_jobs import Profile
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -24,6 +25,11 @@ OPENB = Path(__file__).resolve().parents[2] / "shared" / "data" / "openb" / "ope
 PHASE = 6
 # A round of 360 s in minutes: the published job generator draws durations in minutes.
 ROUND_MINUTES = 6.0
+
+
+@cache
+def profile() -> gp.ThroughputProfile:
+    return gp.ThroughputProfile.builtin("gavel-osdi20")
 
 
 @dataclass(frozen=True)
@@ -43,12 +49,7 @@ class Scene:
     cluster: gp.Cluster
     jobs: list[gp.Job]
     phases: list[Phase]
-    profile: gp.ThroughputProfile = field(default_factory=lambda: profile())
-
-
-@cache
-def profile() -> gp.ThroughputProfile:
-    return gp.ThroughputProfile.builtin("gavel-osdi20")
+    profile: Profile = field(default_factory=profile)
 
 
 @cache
@@ -102,7 +103,9 @@ def coming_and_going(seed: int, per_type: int, rounds: int, times: float = 2.0) 
     chance, cluster = np.random.default_rng(seed), cluster_of(per_type)
     drawn = jobs_for(chance, 2 * cluster.num_gpus + 1_000_000)
     # The first jobs are in their steady state: drawn in proportion to their duration, at a random time of it.
-    starts, ends, jobs = [], [], []
+    jobs: list[gp.Job] = []
+    starts: list[int] = []
+    ends: list[float] = []
     candidates = times * _stays(chance, 100_000)
     for now in range(0, rounds, PHASE):
         asked = sum(job.num_gpus for job, begun, end in zip(jobs, starts, ends, strict=True) if begun <= now < end)

@@ -25,10 +25,11 @@ from round_scenes import OPENB, SIZES, Scene, coming_and_going, few_large, fixed
 from round_speed import round_seconds
 
 from gavel_py.scheduling import choose_by_priority, choose_jobs
+from gavel_py.scheduling.mechanism.demand import Mechanism
 
 DEFICIT, PUBLISHED, UNFORGETTING = "deficit", "published rule", "published rule, never reset"
 TURNS, EXACT = "deficit, h = 0, bound 1", "exact program per round"
-RULES = {
+RULES: dict[str, Mechanism] = {
     DEFICIT: choose_jobs,
     PUBLISHED: choose_by_priority,
     UNFORGETTING: choose_by_priority,
@@ -37,16 +38,17 @@ RULES = {
 }
 MECHANISMS = {DEFICIT: "deficit", PUBLISHED: "priority"}
 FIRST = (1, 3, 10, 50, 200)
+Build = Callable[[int], Scene]
 HEADER = ["instance", "rule", "undelivered, %", *(f"of gangs of {size}" for size in SIZES), "worst deficit, rounds"]
 HEADER += ["restarts per running job-round", "idle GPUs"]
 
 
-def one(task: tuple[Callable[[int], object], int, str, tuple[int, ...]]) -> Outcome:
+def one(task: tuple[Build, int, str, tuple[int, ...]]) -> Outcome:
     build, seed, rule, at = task
-    return play(build(seed), RULES[rule], resets=rule != UNFORGETTING, at=at)  # type: ignore[arg-type]
+    return play(build(seed), RULES[rule], resets=rule != UNFORGETTING, at=at)
 
 
-def outcomes(build: Callable[[int], object], seeds: int, rule: str, at: tuple[int, ...] = ()) -> list[Outcome]:
+def outcomes(build: Build, seeds: int, rule: str, at: tuple[int, ...] = ()) -> list[Outcome]:
     with get_context("spawn").Pool(2) as pool:
         return pool.map(one, [(build, seed, rule, at) for seed in range(seeds)], chunksize=1)
 
@@ -103,7 +105,7 @@ def of_large(seeds: int) -> Iterator[str]:
 
 
 def of_nodes(seeds: int) -> Iterator[str]:
-    scenes: dict[str, Callable[[int], Scene]] = {
+    scenes: dict[str, Build] = {
         "108 GPUs": partial(fixed, per_type=36, rounds=50),
         "1,080 GPUs": partial(fixed, per_type=360, rounds=20),
     }
@@ -131,7 +133,10 @@ def of_nodes(seeds: int) -> Iterator[str]:
 def of_first(seeds: int) -> Iterator[str]:
     header = ["instance", "rule", *(f"after {number}" for number in FIRST), *HEADER[-2:-4:-1]]
     rows: list[list[object]] = []
-    one_allocation = {"`make demo`, 112 GPUs": (of_demo, 1), "108 GPUs": (partial(fixed, per_type=36, rounds=200), seeds)}
+    one_allocation: dict[str, tuple[Build, int]] = {
+        "`make demo`, 112 GPUs": (of_demo, 1),
+        "108 GPUs": (partial(fixed, per_type=36, rounds=200), seeds),
+    }
     for name, (build, count) in one_allocation.items():
         for rule in (DEFICIT, PUBLISHED):
             played = courses(build, count, rule, FIRST)
@@ -159,12 +164,12 @@ def of_first(seeds: int) -> Iterator[str]:
     yield "### Jobs that arrive, 108 GPUs, 200 rounds, a new allocation every 6\n\n" + tables.markdown(header, rows)
 
 
-def courses(build: Callable[[int], Scene], seeds: int, rule: str, at: tuple[int, ...]) -> list[Course]:
+def courses(build: Build, seeds: int, rule: str, at: tuple[int, ...]) -> list[Course]:
     with get_context("spawn").Pool(2) as pool:
         return pool.map(played_by_users, [(build, seed, MECHANISMS[rule], at) for seed in range(seeds)], chunksize=1)
 
 
-def played_by_users(task: tuple[Callable[[int], Scene], int, str, tuple[int, ...]]) -> Course:
+def played_by_users(task: tuple[Build, int, str, tuple[int, ...]]) -> Course:
     build, seed, mechanism, at = task
     return course_of(build(seed), mechanism, at)
 
@@ -183,8 +188,16 @@ def of_speed(_: int) -> Iterator[str]:
     yield "### CPU time of one round, medians\n\n" + tables.markdown(header, rows)
 
 
-PARTS = {"first": of_first, "fixed": of_fixed, "churn": of_churn, "turns": of_turns, "small": of_small, "large": of_large}
-PARTS |= {"nodes": of_nodes, "speed": of_speed}
+PARTS: dict[str, Callable[[int], Iterator[str]]] = {
+    "first": of_first,
+    "fixed": of_fixed,
+    "churn": of_churn,
+    "turns": of_turns,
+    "small": of_small,
+    "large": of_large,
+    "nodes": of_nodes,
+    "speed": of_speed,
+}
 
 
 def main() -> None:

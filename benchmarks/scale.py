@@ -77,7 +77,8 @@ class Jobs:
 
 def speeds(chance: np.random.Generator, rows: int) -> Floats:
     """Return random throughputs of job types, with different speedups between GPU types."""
-    return chance.lognormal(0, 1, (rows, 1)) * TYPE_SPEEDS * chance.lognormal(0, 0.4, (rows, len(TYPE_SPEEDS)))
+    result: Floats = chance.lognormal(0, 1, (rows, 1)) * TYPE_SPEEDS * chance.lognormal(0, 0.4, (rows, len(TYPE_SPEEDS)))
+    return result
 
 
 def drawn(chance: np.random.Generator, table: Floats, types: Indices, gangs: Indices, count: int) -> Jobs:

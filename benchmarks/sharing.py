@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import tables
@@ -96,12 +97,13 @@ def rows() -> Iterator[list[object]]:
         yield [policy, count, TARGETS.get((policy, count)), seconds, direct, ratio, apart, found.gap]
 
 
-def of_classes(count: int) -> dict[str, np.ndarray]:
+def of_classes(count: int) -> dict[str, Any]:
     """Return the arguments of `from_types` for jobs of all models and gang sizes that were measured on all types."""
     chance, profile = np.random.default_rng(0), gp.ThroughputProfile.builtin("gavel-osdi20")
     there = [(n, s) for s in (1, 2, 4, 8) for n in profile.job_types if all(profile.has(n, s, t) for t in TYPES)]
     one_each = [gp.Job(f"{name} {size}", job_type=name, num_gpus=size, total_steps=1.0) for name, size in there]
-    kinds = chance.integers(len(there), size=count)
+    kinds, pairs = chance.integers(len(there), size=count), profile.pair_matrix(one_each, TYPES)
+    assert pairs is not None
     return {
         "type_throughputs": profile.matrix(one_each, TYPES),
         "type_index": kinds,
@@ -109,7 +111,7 @@ def of_classes(count: int) -> dict[str, np.ndarray]:
         "num_gpus": np.array([size for _, size in there])[kinds],
         "total_steps": chance.integers(10**3, 10**6, size=count).astype(float),
         "pair_kinds": kinds,
-        "pair_throughputs": np.nan_to_num(profile.pair_matrix(one_each, TYPES)),
+        "pair_throughputs": np.nan_to_num(pairs),
     }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import tables
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.commands import CommandResult
+from gavel_py.integrations.slurm.commands import CommandResult, SlurmCommands, WallClock
 
 JOBS, NODES, GPUS = 5_000, 500, 4
 ROUNDS = 3
@@ -24,7 +24,7 @@ KINDS = ("ResNet-18 (batch size 64)", "ResNet-50 (batch size 64)", "Transformer 
 START = 1_700_000_000.0
 
 
-class Replies:
+class Replies(SlurmCommands):
     """Simulates the commands of a cluster of this size; jobs run where they were started last."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Replies:
         }
 
 
-class Clock:
+class Clock(WallClock):
     """A clock that advances on request."""
 
     seconds = START + 10.0

@@ -54,8 +54,9 @@ class Runs:
         self.played: dict[tuple[str, int], dict[str, float]] = {(run["system"], run["seed"]): run for run in map(json.loads, lines)}
 
     def add(self, system: System, seed: int, played: Played) -> None:
-        run = {"system": system.name, "seed": seed, **played.figures()}
-        self.played[system.name, seed] = run
+        figures = played.figures()
+        self.played[system.name, seed] = figures
+        run = {"system": system.name, "seed": seed, **figures}
         print(json.dumps(run), file=sys.stderr, flush=True)
         if self._path is not None:
             with open(self._path, "a") as file:

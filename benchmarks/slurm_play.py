@@ -57,7 +57,7 @@ def play(system: System, trace: gp.Trace) -> Played:
         left = set(ids)
         until(lambda: _all_done(cluster, left), LONGEST_RUN_SECONDS, "all jobs to end", every=2.0)
         runs = [stays(cluster, job) for job in ids]
-    ends = [each[-1].end - begin for each in runs]
+    ends = [end - begin for each in runs if (end := each[-1].end) is not None]
     return Played([end - at for end, at in zip(ends, arrived, strict=True)], max(ends) - min(arrived), mean(map(len, runs)))
 
 

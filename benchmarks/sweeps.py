@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -93,8 +94,8 @@ def engine_rows(cells: int, workers: int, repeats: int) -> list[list[object]]:
         with tempfile.TemporaryDirectory() as folder:
             plan = gp.plan_sweep(spec(cells, Path(folder) / f"{number}.sqlite"))
             tasks = [cell.task_with(None) for cell in plan._cells]
-            found[first].append(timed(lambda tasks=tasks: ideal(tasks, workers)))
-            found[second].append(timed(lambda plan=plan: plan.play(workers=workers)))
+            found[first].append(timed(partial(ideal, tasks, workers)))
+            found[second].append(timed(partial(plan.play, workers=workers)))
     least = {name: [min(values) for values in zip(*each, strict=True)] for name, each in found.items()}
     wall, cpu = least[first]
     return [[name, f"{w:.2f}", f"{w / wall:.2f}", f"{c:.2f}", f"{c / cpu:.2f}"] for name, (w, c) in least.items()]
