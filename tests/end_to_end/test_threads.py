@@ -224,6 +224,7 @@ class TestScheduler:
             "node_up": lambda: made.node_up("v100-0"),
             "report": lambda: made.report("a", steps_done=1),
             "report_all": lambda: made.report_all({"a": 1}),
+            "reserve": lambda: made.reserve("v100-0"),
             "save": lambda: made.save(tmp_path / "state.json"),
             "submit": lambda: made.submit(job("c")),
             "submit_all": lambda: made.submit_all([job("d")]),

@@ -65,8 +65,9 @@ def choose_jobs(
 
     Job i has a claim of D_ij + X_ij rounds on type j, and is due there this round if the claim is positive. The score of a due pair
     is its claim if the job has never run; otherwise the claim − a_i, plus h_ij/2 where the job runs now and minus h_ij/2 elsewhere,
-    plus half a round if it is promised all rounds. a_i grows from ⅓ to 1 with the rounds promised to the job so far, and h_ij with
-    it (`scores_of`). Pairs with a claim above `urgent_rounds` come before all others.
+    plus half a round if it is promised all rounds. a_i grows with the rounds promised to the job so far, from ⅓ to 1 for one GPU
+    and to less for a large gang with few promised rounds; h_ij grows with it (`scores_of`). Pairs with a claim above
+    `urgent_rounds` come before all others.
 
     1. Select the locked jobs.
     2. Select jobs by score, skipping gangs that do not fit.
