@@ -14,18 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import gavel_py as gp
 from gavel_py.cli.output import counted, gang_text, number, time_text
-from gavel_py.cli.tables import (
-    Column,
-    Metric,
-    bar,
-    comparison_text,
-    line_width,
-    listed,
-    shortened,
-    styled,
-    table_text,
-    wrapped,
-)
+from gavel_py.cli.tables import Column, Metric, bar, comparison_text, line_width, listed, shortened, styled, table_text, wrapped
 
 if TYPE_CHECKING:
     import numpy as np

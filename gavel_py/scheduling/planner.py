@@ -1,7 +1,7 @@
 """Decides a round: finds the allocation that it follows, solves if needed, selects jobs, and places them on GPUs.
 
 `RoundPlanner.decide` returns a `RoundPlan` and leaves jobs, nodes and accounts as they are; `commit` applies the plan. Two
-shortcuts avoid selection and placement: `forced_assignments` finds rounds in which there is nothing to choose, and in event-driven
+shortcuts avoid selection and placement: `forced_gangs` finds rounds in which there is nothing to choose, and in event-driven
 mode `event_driven` decides from what has changed.
 """
 
@@ -38,10 +38,9 @@ from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.options import SchedulerOptions
-from gavel_py.scheduling.placement.free_gpus import FreeGpus
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests, preferences_of
 from gavel_py.scheduling.problem_cache import ProblemCache
-from gavel_py.scheduling.round_planning import plan_round
+from gavel_py.scheduling.round_planning import forced_gangs, plan_round
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
 logger = logging.getLogger(__name__)
@@ -208,7 +207,7 @@ class RoundPlanner:
 
     def _select_and_place(self, state: SchedulerState, current: CurrentAllocation, fixed: HeldGpus, start: float) -> HeldGpus:
         """Return (N,) the GPUs of the jobs that run from `start` seconds on; fixed: (N,) GPUs that jobs must keep."""
-        return self.place(state, current, self.demand(state, current, fixed), fixed, _continuing(state, current.rows), start)
+        return self.place(state, current, self.demand(state, current, fixed), fixed, state.continuing_gangs(current.rows), start)
 
     def place(
         self,
@@ -257,7 +256,7 @@ class RoundPlanner:
         parts = np.minimum(1.0, problem.num_gpus)
         if not self.options.sharing and (parts == 1).all():
             return plan(demand, requests, previous=previous, fixed=fixed)
-        running = _continuing(state, current.rows)
+        running = state.continuing_gangs(current.rows)
         first = [running.gpus.item(start) if runs else None for start, runs in zip(running.starts, running.runs, strict=False)]
         pack = partial(pack_fractional, parts=parts, memory=cache.memory_of(current.policy_input.gangs), gpus=first)
         partners = _partners(state, current, demand, running)
@@ -306,7 +305,7 @@ class RoundPlanner:
 
     def _locked(self, state: SchedulerState, current: CurrentAllocation, start: float) -> HeldGpus:
         """Return (N,) the GPUs of running gangs that have not run for their minimum time yet and may continue where they run."""
-        held, since = _continuing(state, current.rows), state.table.columns["running_since_seconds"][current.rows]
+        held, since = state.continuing_gangs(current.rows), state.table.columns["running_since_seconds"][current.rows]
         new = held.runs & (start - since < self.options.min_run_seconds)
         if not new.any():
             return HeldGpus.none(len(held))
@@ -314,11 +313,6 @@ class RoundPlanner:
         for i in np.flatnonzero(new).tolist():  # co-located jobs stay or go together
             new[[index[other] for other in held.partners.get(i, ()) if other in index]] = True
         return held.where(new & current.problem.runnable[np.arange(len(held)), held.types])
-
-
-def _continuing(state: SchedulerState, rows: Indices) -> HeldGpus:
-    """Return (N,) the GPUs of these jobs on nodes that accept another round."""
-    return state.gangs.of(rows).where(state.continuing_types[rows] >= 0)
 
 
 def plan_of(
@@ -354,73 +348,3 @@ def _preferences(
     runs_spread[running, running_on[running]] = np.where(state.gangs.is_spread[current.rows[running]], 1.0, -1.0)
     faster, deficits_spread = problem.speeds.spread_is_faster, state.ledger.spread_deficits[current.rows]
     return preferences_of(current.fractions, spread, faster, deficits, deficits_spread, runs_spread, restart_rounds)
-
-
-NOISE_ROUNDS = 5e-7
-"""Deficits below this are zero: mechanisms round deficits to 6 digits."""
-
-
-def forced_gangs(state: SchedulerState, current: CurrentAllocation, *, backfill: bool) -> HeldGpus | None:
-    """Return (N,) the GPUs in a round in which no mechanism has a choice, None if there is a choice.
-
-    There is no choice if every running job has all of its time on the type where it runs, in its promised placement; at most one
-    other job has time, all of it on one type, and fits on one node; no job has a deficit; and, with `backfill`, no waiting gang
-    fits the GPUs left over.
-    """
-    fractions, problem, running = current.fractions, current.problem, _continuing(state, current.rows)
-    if (problem.num_gpus < 1).any():
-        return None  # fractional jobs are packed onto GPUs in each round
-    if current.colocation_promises is not None or running.partners:
-        return None
-    if not ((fractions == 0) | (fractions == 1)).all():
-        return None
-    columns = running.types
-    given = np.where(fractions.any(axis=1), fractions.argmax(axis=1), -1) if fractions.size else columns
-    other = np.flatnonzero(given != columns)
-    if (
-        len(other) > 1
-        or (columns[other] >= 0).any()
-        or np.count_nonzero(running.runs) < np.count_nonzero(state.continuing_types >= 0)
-    ):
-        return None
-    # An allocation that is kept may include jobs that have left, changed or finished since.
-    if current is state.allocation and not current.present(state.table).all():
-        return None
-    if (np.abs(state.ledger.deficits[current.rows]) > NOISE_ROUNDS).any() or not _placed_as_promised(state, current, running):
-        return None
-    if backfill and _fits_waiting_gang(current, given):
-        return None
-    return _with_new_gang(state, current, running, int(other[0]), int(given[other[0]])) if len(other) else running
-
-
-def _placed_as_promised(state: SchedulerState, current: CurrentAllocation, running: HeldGpus) -> bool:
-    """Return whether every running gang is spread or consolidated as the allocation promises."""
-    if current.spread_fractions is None:
-        return True
-    rows = np.flatnonzero(running.sizes > 1)
-    promised = current.spread_fractions[rows, running.types[rows]]  # NaN if the placement makes no difference
-    return bool((np.isnan(promised) | (promised == state.gangs.is_spread[current.rows[rows]])).all())
-
-
-def _fits_waiting_gang(current: CurrentAllocation, given: Indices) -> bool:
-    """Return whether a gang without time would fit the GPUs left over; given: (N,) columns of the jobs with time."""
-    problem = current.problem
-    used = np.bincount(given[given >= 0], weights=problem.num_gpus[given >= 0], minlength=len(problem.capacities))
-    waits = (given < 0)[:, None] & problem.runnable
-    return bool((waits & (problem.num_gpus[:, None] <= problem.capacities - used)).any())
-
-
-def _with_new_gang(state: SchedulerState, current: CurrentAllocation, running: HeldGpus, row: int, column: int) -> HeldGpus | None:
-    """Return the running gangs and one that starts, None if it has no place on one node or should be spread."""
-    size, spread = int(current.problem.num_gpus[row]), current.spread_fractions
-    if (spread is not None and size > 1 and spread[row, column] > 0) or not state.nodes.all_up:
-        return None
-    part = state.layout.parts[column]
-    if part.limited:
-        return None
-    pool = state.free_resources()
-    pool.free[running.gpus] = False
-    gpus = FreeGpus(part, pool.free[part.gpus], pool.cpus[part.nodes], pool.memory_gb[part.nodes]).take_tightest(size)
-    if gpus is None:
-        return None
-    return running.replaced(np.array([row]), HeldGpus.of([column], [[part.gpus.start + gpu for gpu in gpus]]))

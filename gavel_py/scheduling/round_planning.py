@@ -1,8 +1,12 @@
-"""Plans one round: a mechanism selects jobs, placement places their gangs, and GPUs left over are offered to further jobs."""
+"""Plans one round: a mechanism selects jobs, placement places their gangs, and GPUs left over are offered to further jobs.
+
+`forced_gangs` finds the rounds in which there is nothing to choose.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,9 +14,13 @@ from gavel_py.errors import InputError
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand, hysteresis_of, rounded
 from gavel_py.scheduling.placement import Places, place_batch
-from gavel_py.scheduling.placement.free_gpus import FreeResources
+from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
 from gavel_py.scheduling.placement.gangs import GangBatch, HeldGpus, PlacementPreference, ResourceRequests, Spans
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE
+
+if TYPE_CHECKING:
+    from gavel_py.scheduling.current_allocation import CurrentAllocation
+    from gavel_py.scheduling.state import SchedulerState
 
 
 def plan_round(
@@ -144,3 +152,73 @@ def _remaining_demand(demand: RoundDemand, requests: ResourceRequests, waiting: 
         runnable[rows] &= pool.splits_evenly(size, scope, requests.distinct[code])
     # The first of the distinct requests is for nothing but GPUs.
     return replace(demand, runnable=runnable, capacities=room[0, ANYWHERE])
+
+
+NOISE_ROUNDS = 5e-7
+"""Deficits below this are zero: mechanisms round deficits to 6 digits."""
+
+
+def forced_gangs(state: SchedulerState, current: CurrentAllocation, *, backfill: bool) -> HeldGpus | None:
+    """Return (N,) the GPUs in a round in which no mechanism has a choice, None if there is a choice.
+
+    There is no choice if every running job has all of its time on the type where it runs, in its promised placement; at most one
+    other job has time, all of it on one type, and fits on one node; no job has a deficit; and, with `backfill`, no waiting gang
+    fits the GPUs left over.
+    """
+    fractions, problem, running = current.fractions, current.problem, state.continuing_gangs(current.rows)
+    if (problem.num_gpus < 1).any():
+        return None  # fractional jobs are packed onto GPUs in each round
+    if current.colocation_promises is not None or running.partners:
+        return None
+    if not ((fractions == 0) | (fractions == 1)).all():
+        return None
+    columns = running.types
+    given = np.where(fractions.any(axis=1), fractions.argmax(axis=1), -1) if fractions.size else columns
+    other = np.flatnonzero(given != columns)
+    if (
+        len(other) > 1
+        or (columns[other] >= 0).any()
+        or np.count_nonzero(running.runs) < np.count_nonzero(state.continuing_types >= 0)
+    ):
+        return None
+    # An allocation that is kept may include jobs that have left, changed or finished since.
+    if current is state.allocation and not current.present(state.table).all():
+        return None
+    if (np.abs(state.ledger.deficits[current.rows]) > NOISE_ROUNDS).any() or not _placed_as_promised(state, current, running):
+        return None
+    if backfill and _fits_waiting_gang(current, given):
+        return None
+    return _with_new_gang(state, current, running, int(other[0]), int(given[other[0]])) if len(other) else running
+
+
+def _placed_as_promised(state: SchedulerState, current: CurrentAllocation, running: HeldGpus) -> bool:
+    """Return whether every running gang is spread or consolidated as the allocation promises."""
+    if current.spread_fractions is None:
+        return True
+    rows = np.flatnonzero(running.sizes > 1)
+    promised = current.spread_fractions[rows, running.types[rows]]  # NaN if the placement makes no difference
+    return bool((np.isnan(promised) | (promised == state.gangs.is_spread[current.rows[rows]])).all())
+
+
+def _fits_waiting_gang(current: CurrentAllocation, given: Indices) -> bool:
+    """Return whether a gang without time would fit the GPUs left over; given: (N,) columns of the jobs with time."""
+    problem = current.problem
+    used = np.bincount(given[given >= 0], weights=problem.num_gpus[given >= 0], minlength=len(problem.capacities))
+    waits = (given < 0)[:, None] & problem.runnable
+    return bool((waits & (problem.num_gpus[:, None] <= problem.capacities - used)).any())
+
+
+def _with_new_gang(state: SchedulerState, current: CurrentAllocation, running: HeldGpus, row: int, column: int) -> HeldGpus | None:
+    """Return the running gangs and one that starts, None if it has no place on one node or should be spread."""
+    size, spread = int(current.problem.num_gpus[row]), current.spread_fractions
+    if (spread is not None and size > 1 and spread[row, column] > 0) or not state.nodes.all_up:
+        return None
+    part = state.layout.parts[column]
+    if part.limited:
+        return None
+    pool = state.free_resources()
+    pool.free[running.gpus] = False
+    gpus = FreeGpus(part, pool.free[part.gpus], pool.cpus[part.nodes], pool.memory_gb[part.nodes]).take_tightest(size)
+    if gpus is None:
+        return None
+    return running.replaced(np.array([row]), HeldGpus.of([column], [[part.gpus.start + gpu for gpu in gpus]]))

@@ -373,6 +373,10 @@ class SchedulerState:
         types[rows[held.owners[closed[held.gpus]]]] = -1
         return types
 
+    def continuing_gangs(self, rows: Indices) -> HeldGpus:
+        """Return (N,) the GPUs of these jobs on nodes that accept another round."""
+        return self.gangs.of(rows).where(self.continuing_types[rows] >= 0)
+
     def is_spread(self, held: HeldGpus) -> Mask:
         """Return (N,) which gangs are on more nodes than they need."""
         spread = np.zeros(len(held), dtype=bool)

@@ -226,6 +226,7 @@ class TestScheduler:
             "report_all": lambda: made.report_all({"a": 1}),
             "reserve": lambda: made.reserve("v100-0"),
             "save": lambda: made.save(tmp_path / "state.json"),
+            "start_waiting": lambda: made.start_waiting(0.0),
             "submit": lambda: made.submit(job("c")),
             "submit_all": lambda: made.submit_all([job("d")]),
             "update": lambda: made.update("a", weight=2.0),
