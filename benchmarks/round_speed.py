@@ -10,6 +10,7 @@ import numpy as np
 from round_scenes import cluster_of, jobs_for, profile
 
 import gavel_py as gp
+from gavel_py.scheduling.mechanism import MechanismName
 
 # The first rounds start all gangs, so they are not typical.
 WARM_UP = 3
@@ -28,13 +29,13 @@ class Times:
     solving: list[float] = field(default_factory=list)
 
 
-def round_seconds(per_type: int, mechanism: str, rounds: int) -> dict[str, Times]:
+def round_seconds(per_type: int, mechanism: MechanismName, rounds: int) -> dict[str, Times]:
     """Return the times of this number of rounds after each kind of change.
 
     Jobs request twice the GPUs of the cluster, under `max_min_fairness`, with throughputs for consolidated and spread gangs.
     """
     cluster, chance = cluster_of(per_type), np.random.default_rng(0)
-    scheduler = gp.RoundScheduler(cluster, profile(), mechanism=mechanism)  # type: ignore[arg-type]
+    scheduler = gp.RoundScheduler(cluster, profile(), mechanism=mechanism)
     jobs = [job.model_copy(update={"total_steps": TOTAL_STEPS}) for job in jobs_for(chance, 2 * cluster.num_gpus)]
     scheduler.submit_all(jobs)
     for _ in range(WARM_UP):

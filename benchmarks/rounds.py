@@ -25,6 +25,7 @@ from round_scenes import OPENB, SIZES, Scene, coming_and_going, few_large, fixed
 from round_speed import round_seconds
 
 from gavel_py.scheduling import choose_by_priority, choose_jobs
+from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
 
 DEFICIT, PUBLISHED, UNFORGETTING = "deficit", "published rule", "published rule, never reset"
@@ -36,7 +37,7 @@ RULES: dict[str, Mechanism] = {
     TURNS: partial(choose_jobs, hysteresis_rounds=0.0, urgent_rounds=1.0),
     EXACT: choose_exactly,
 }
-MECHANISMS = {DEFICIT: "deficit", PUBLISHED: "priority"}
+MECHANISMS: dict[str, MechanismName] = {DEFICIT: "deficit", PUBLISHED: "priority"}
 FIRST = (1, 3, 10, 50, 200)
 Build = Callable[[int], Scene]
 HEADER = ["instance", "rule", "undelivered, %", *(f"of gangs of {size}" for size in SIZES), "worst deficit, rounds"]
@@ -169,7 +170,7 @@ def courses(build: Build, seeds: int, rule: str, at: tuple[int, ...]) -> list[Co
         return pool.map(played_by_users, [(build, seed, MECHANISMS[rule], at) for seed in range(seeds)], chunksize=1)
 
 
-def played_by_users(task: tuple[Build, int, str, tuple[int, ...]]) -> Course:
+def played_by_users(task: tuple[Build, int, MechanismName, tuple[int, ...]]) -> Course:
     build, seed, mechanism, at = task
     return course_of(build(seed), mechanism, at)
 

@@ -16,9 +16,10 @@ import multiprocessing
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tables
@@ -26,6 +27,8 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array, hstack, vstack
 
 import gavel_py as gp
+
+Found = TypeVar("Found")
 
 TYPES = ("v100", "p100", "k80")
 RUNS = 5
@@ -74,7 +77,7 @@ def all_pairs(problem: gp.AllocationProblem) -> float:
     return float(-found.fun)
 
 
-def timed(work: Callable[[], object], runs: int = RUNS) -> tuple[float, object]:
+def timed(work: Callable[[], Found], runs: int = RUNS) -> tuple[float, Found]:
     seconds = []
     for _ in range(runs):
         started = time.process_time()
@@ -89,12 +92,13 @@ def rows() -> Iterator[list[object]]:
     for (policy, count), compared in sizes:
         problem = problem_of(count)
         gp.solve(problem, policy)  # imports
-        seconds, found = timed(lambda problem=problem, policy=policy: gp.solve(problem, policy))  # type: ignore[misc]
-        assert isinstance(found, gp.Allocation)
-        direct, level = timed(lambda problem=problem: all_pairs(problem), 1) if compared else (None, None)  # type: ignore[misc]
-        apart = None if level is None else abs(found.objective_value - level) / level  # type: ignore[operator]
-        ratio = None if direct is None else direct / seconds
-        yield [policy, count, TARGETS.get((policy, count)), seconds, direct, ratio, apart, found.gap]
+        seconds, found = timed(partial(gp.solve, problem, policy))
+        other: list[float | None] = [None] * 3
+        if compared:
+            direct, level = timed(partial(all_pairs, problem), 1)
+            assert found.objective_value is not None
+            other = [direct, direct / seconds, abs(found.objective_value - level) / level]
+        yield [policy, count, TARGETS.get((policy, count)), seconds, *other, found.gap]
 
 
 def of_classes(count: int) -> dict[str, Any]:
