@@ -2,7 +2,7 @@
 
     python benchmarks/rounds.py                 print the tables (some ten minutes)
     python benchmarks/rounds.py --write         and put them into docs/performance.md
-    python benchmarks/rounds.py --only churn    one of: first, fixed, churn, turns, small, large, nodes, speed
+    python benchmarks/rounds.py --only churn    one of: first, fixed, churn, curve, turns, small, large, nodes, speed
     python benchmarks/rounds.py --seeds 2       fewer seeds than 10
 
 Shares are means over the seeds, worst cases maxima. Two processes run seeds at a time; times are CPU times of a single process.
@@ -37,6 +37,8 @@ RULES: dict[str, Mechanism] = {
     TURNS: partial(choose_jobs, hysteresis_rounds=0.0, urgent_rounds=1.0),
     EXACT: choose_exactly,
 }
+CURVE = {h: f"deficit, h = {h:g}" for h in (0.5, 1.0, 1.5, 2.0, 2.6, 3.5, 5.0, 8.0)}
+RULES |= {name: partial(choose_jobs, hysteresis_rounds=h) for h, name in CURVE.items()}
 MECHANISMS: dict[str, MechanismName] = {DEFICIT: "deficit", PUBLISHED: "priority"}
 FIRST = (1, 3, 10, 50, 200)
 Build = Callable[[int], Scene]
@@ -165,6 +167,28 @@ def of_first(seeds: int) -> Iterator[str]:
     yield "### Jobs that arrive, 108 GPUs, 200 rounds, a new allocation every 6\n\n" + tables.markdown(header, rows)
 
 
+def of_curve(seeds: int) -> Iterator[str]:
+    scenes = {
+        "one allocation": partial(fixed, per_type=36, rounds=200),
+        "a new one every 6 rounds": partial(coming_and_going, per_type=36, rounds=200),
+    }
+    rows: list[list[object]] = []
+    for name, build in scenes.items():
+        for h, rule in CURVE.items():
+            played = outcomes(build, seeds, rule)
+            shares = [100 * mean(outcome.undelivered(size) for outcome in played) for size in (None, SIZES[-1])]
+            rows.append([name, h, mean(outcome.restart_rate for outcome in played), *shares, max(o.worst for o in played)])
+    header = [
+        "108 GPUs, 200 rounds",
+        "h",
+        "restarts per running job-round",
+        "undelivered, %",
+        "of gangs of 8",
+        "worst deficit, rounds",
+    ]
+    yield "### Undelivered time against restarts\n\n" + tables.markdown(header, rows)
+
+
 def courses(build: Build, seeds: int, rule: str, at: tuple[int, ...]) -> list[Course]:
     with get_context("spawn").Pool(2) as pool:
         return pool.map(played_by_users, [(build, seed, MECHANISMS[rule], at) for seed in range(seeds)], chunksize=1)
@@ -193,6 +217,7 @@ PARTS: dict[str, Callable[[int], Iterator[str]]] = {
     "first": of_first,
     "fixed": of_fixed,
     "churn": of_churn,
+    "curve": of_curve,
     "turns": of_turns,
     "small": of_small,
     "large": of_large,
