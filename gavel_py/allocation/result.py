@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gavel_py.errors import InputError, ProofError
+from gavel_py.io.snapshots import decode, encode
 from gavel_py.optimization.checking.certificates import Evidence, Proof, StageProof
 from gavel_py.optimization.checking.time_shares import Pairs, TimeShares
 from gavel_py.optimization.formulation.columns import Columns
@@ -26,6 +27,9 @@ from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints.compiling import ConstraintOutcome, outcomes_of
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
+
+BY_JOB = ("job_ids", "time_fractions", "spread_fractions", "throughputs", "normalized_throughputs", "vs_fair_share")
+"""Attributes of an `Allocation` with a value for each job."""
 
 SAME = 1e-9
 """Relative difference allowed between a stated figure and the recomputed one."""
@@ -251,8 +255,12 @@ class Allocation:
         objective = "" if self.objective_value is None else f", objective {self.objective_value:.6g}"
         return f"Allocation({self.policy}: {len(self.job_ids)} jobs, {len(self.excluded)} of them excluded{objective})"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the allocation as plain data, in the format of `gavel solve --json` (docs/file-formats.md)."""
+    def to_dict(self, *, by_column: bool = False) -> dict[str, Any]:
+        """Return the allocation as plain data, in the format of `gavel solve --json` (docs/file-formats.md).
+
+        Args:
+            by_column: Whether jobs are one array for each figure, which is the faster form for snapshots.
+        """
         return {
             "policy": self.policy,
             "options": dict(self.options),
@@ -264,7 +272,9 @@ class Allocation:
             "route": None if self.route is None else asdict(self.route) | {"failed": list(self.route.failed)},
             "accelerator_types": list(self.accelerator_types),
             **({} if self.pairs is None else {"pairs": self.pairs.to_list(self.job_ids, self.accelerator_types)}),
-            "jobs": [self._job(i) for i in range(len(self.job_ids))],
+            "jobs": {name: encode(getattr(self, name)) for name in BY_JOB}
+            if by_column
+            else [self._job(i) for i in range(len(self.job_ids))],
             "excluded": dict(self.excluded),
             "shadow_prices": None if self.shadow_prices is None else self._by_type(self.shadow_prices),
             "utilization": self._by_type(self.utilization),
@@ -280,20 +290,15 @@ class Allocation:
         """Return the allocation that `to_dict` described; raises `InputError` if a part is missing."""
         try:
             types = tuple(document["accelerator_types"])
-            jobs = document["jobs"]
+            jobs = _columns_of(document["jobs"], types)
             prices, route = document["shadow_prices"], document["route"]
             return cls(
+                **jobs,
                 policy=document["policy"],
                 options=dict(document["options"]),
                 status=AllocationStatus(document["status"]),
-                job_ids=tuple(job["job_id"] for job in jobs),
                 accelerator_types=types,
-                time_fractions=np.array([[job["time_fractions"][t] for t in types] for job in jobs]).reshape(len(jobs), len(types)),
-                spread_fractions=_spread(jobs, types),
-                pairs=Pairs.from_list(document["pairs"], [job["job_id"] for job in jobs], types) if "pairs" in document else None,
-                throughputs=np.array([job["throughput"] for job in jobs], dtype=float),
-                normalized_throughputs=np.array([job["normalized_throughput"] for job in jobs], dtype=float),
-                vs_fair_share=np.array([job.get("vs_fair_share") for job in jobs], dtype=float),
+                pairs=Pairs.from_list(document["pairs"], jobs["job_ids"], types) if "pairs" in document else None,
                 utilization=np.array([document["utilization"][t] for t in types], dtype=float),
                 objective_value=document["objective"]["value"],
                 objective_bound=document["objective"]["bound"],
@@ -338,11 +343,22 @@ def _stage(stage: StageProof) -> dict[str, Any]:
     return {name: value for name, value in asdict(stage).items() if name != "scale"}
 
 
-def _spread(jobs: Sequence[dict[str, Any]], types: Sequence[str]) -> Floats | None:
-    """Return the spread fractions of all jobs, None if the file has none."""
-    if not all("spread_fractions" in job for job in jobs):
-        return None
-    return np.array([[job["spread_fractions"][t] for t in types] for job in jobs], dtype=float).reshape(len(jobs), len(types))
+def _columns_of(jobs: Sequence[dict[str, Any]] | dict[str, Any], types: Sequence[str]) -> dict[str, Any]:
+    """Return the arrays of `BY_JOB` from the plain data of jobs, by column or one by one."""
+    if isinstance(jobs, dict):
+        return {name: decode(jobs[name]) for name in BY_JOB}
+
+    def by_type(name: str) -> Floats:
+        return np.array([[job[name][t] for t in types] for job in jobs], dtype=float).reshape(len(jobs), len(types))
+
+    return {
+        "job_ids": tuple(job["job_id"] for job in jobs),
+        "time_fractions": by_type("time_fractions"),
+        "spread_fractions": by_type("spread_fractions") if all("spread_fractions" in job for job in jobs) else None,
+        "throughputs": np.array([job["throughput"] for job in jobs], dtype=float),
+        "normalized_throughputs": np.array([job["normalized_throughput"] for job in jobs], dtype=float),
+        "vs_fair_share": np.array([job.get("vs_fair_share") for job in jobs], dtype=float),
+    }
 
 
 @dataclass(frozen=True)

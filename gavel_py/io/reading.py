@@ -156,13 +156,13 @@ def document(path: str | Path) -> Document:
     if suffix_of(path, {".yaml": 1, ".yml": 1, ".json": 1}) != ".json":
         value, places = yaml_document(path)
         return Document(str(path), value, lambda depth: places, is_json=False)  # noqa: ARG005
-    text = _read_text(path)
+    text = text_of(path)
     return Document(str(path), parse_json(path, text, 1), cache(partial(_json_places, path, text)), is_json=True)
 
 
 def json_document(path: str | Path) -> Any:
     """Return the JSON document in a file; a repeated key in an object is a fault."""
-    return parse_json(path, _read_text(path), 1)
+    return parse_json(path, text_of(path), 1)
 
 
 def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
@@ -171,7 +171,8 @@ def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
         yield f"{path}, line {number}", parse_json(path, line, number)
 
 
-def _read_text(path: str | Path) -> str:
+def text_of(path: str | Path) -> str:
+    """Return the text of a file; raises `InputError`."""
     # Without the limit on lines: a JSON document may be a single line.
     try:
         return Path(path).read_text(encoding="utf-8-sig")

@@ -25,14 +25,18 @@ from gavel_py.io.writing import write_atomic
 MAX_LISTED = 64
 """Longer arrays of numbers are written as Base64 of their bytes: numbers as text take most of the time and room of large files."""
 
+STATE = ',"state":'
+"""What stands before the state in a file."""
+
 PLAIN = bool | int | float | str | None
 
 
 def encode(value: Any) -> Any:
     """Return data that JSON can hold for a number, text or array, or a tuple, list or dict of such values."""
     if isinstance(value, np.ndarray):
-        is_long = value.size > MAX_LISTED and value.dtype.kind in "biuf"
-        content = b64encode(value.tobytes()).decode() if is_long else value.ravel().tolist()
+        # NaN and infinity are no numbers of JSON.
+        is_plain = value.size <= MAX_LISTED and not (value.dtype.kind == "f" and not np.isfinite(value).all())
+        content = value.ravel().tolist() if is_plain or value.dtype.kind not in "biuf" else b64encode(value.tobytes()).decode()
         return {"array": content, "shape": list(value.shape), "dtype": value.dtype.str}
     if isinstance(value, tuple):
         return {"tuple": [encode(each) for each in value]}
@@ -78,11 +82,12 @@ class SnapshotFormat:
         """Write a state to a file; after a failure or a crash, the old file is still complete. Raises `InputError`."""
         text = json.dumps(state, separators=(",", ":"))
         head = json.dumps({"format": self.name, "version": self.version, "sha256": _checksum(text)}, separators=(",", ":"))
-        write_atomic(path, f'{head[:-1]},"state":{text}}}'.encode(), durable=True)
+        write_atomic(path, f"{head[:-1]}{STATE}{text}}}".encode(), durable=True)
 
     def read(self, path: str | Path) -> dict[str, Any]:
         """Return the state in a file. Raises `InputError` for a file that is damaged, foreign or of a newer version."""
-        document = reading.json_document(path)
+        text = reading.text_of(path)
+        document = reading.parse_json(path, text, 1)
         if not isinstance(document, dict) or document.get("format") != self.name:
             raise _refused(path, f"is not {self.description}")
         version = document.get("version")
@@ -92,8 +97,12 @@ class SnapshotFormat:
             newest = f"reads up to version {self.version}"
             raise _refused(path, f"has version {version}, and this gavel-py {newest}: a newer one has written it")
         state = document.get("state")
-        # json writes each number so that parsing and writing it again gives the same text.
-        if not isinstance(state, dict) or document.get("sha256") != _checksum(json.dumps(state, separators=(",", ":"))):
+        # The state is the rest of the text. A file in another form is written again: json writes each number so that this gives the
+        # same text.
+        if not isinstance(state, dict) or (
+            document.get("sha256") != _checksum(text.partition(STATE)[2][:-1])
+            and document.get("sha256") != _checksum(json.dumps(state, separators=(",", ":")))
+        ):
             raise _refused(path, "is damaged or was changed by hand: its content does not fit its checksum")
         return state
 

@@ -233,7 +233,7 @@ class CurrentAllocation:
             "runnable": encode(self.problem.runnable),
             "excluded": dict(self.problem.excluded),
             "runnable_if_up": encode(self.runnable_if_up),
-            "allocation": self.allocation.to_dict(),
+            "allocation": self.allocation.to_dict(by_column=True),
             **({} if self.reused is None else {"reused": self.reused.to_dict()}),
             **({"note": self.note} if self.note else {}),
         }
