@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel_py.integrations.slurm.decision import start_line
+from gavel_py.integrations.slurm.apply import start_line
 from gavel_py.integrations.slurm.state import Tracked
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
 from tests.slurm.support import BERT, cluster, cluster_with, driver

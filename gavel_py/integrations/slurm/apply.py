@@ -1,18 +1,27 @@
-"""Execution of a round: stop jobs, wait, set the nodes of jobs to start, release them, wait, and compare."""
+"""Execution of a round: stop jobs, wait, set the nodes of jobs to start, release them, wait, and compare.
+
+The functions at the end write the scontrol commands for that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gavel_py.integrations.slurm import decision
 from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock, read_jobs
+from gavel_py.integrations.slurm.decision import Actions, Target
 from gavel_py.integrations.slurm.job_roles import parse_comment
-from gavel_py.integrations.slurm.parsing import printable
+from gavel_py.integrations.slurm.parsing import is_node_name, printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.state import Tracked
 
 Jobs = Mapping[str, SlurmJob]
+
+MAX_IDS = 100
+"""Limit of jobs in one command."""
+
+MAX_PRIORITY = 4_294_967_293
+"""The two values above it are NO_VAL and INFINITE."""
 
 MIN_POLL, MAX_POLL = 0.1, 2.0
 """Seconds between two readings while waiting."""
@@ -61,7 +70,7 @@ class Applied:
 class Applier:
     """Carries out the actions of one round. tracked: records of the jobs concerned."""
 
-    actions: decision.Actions
+    actions: Actions
     tracked: Mapping[str, Tracked]
     commands: SlurmCommands
     clock: WallClock
@@ -74,8 +83,8 @@ class Applier:
         began = self.clock.now()
         # Slurm rejects a whole line for one denied field, so annotations are separate lines. Without "Incomplete", a job that
         # has ended since the reading would run again, even one that its user has cancelled.
-        annotations = decision.annotation_lines(actions.annotations) if may_annotate else []
-        stops = [*decision.batch_lines("hold", actions.hold), *decision.batch_lines("requeuehold Incomplete", actions.stop)]
+        annotations = annotation_lines(actions.annotations) if may_annotate else []
+        stops = [*batch_lines("hold", actions.hold), *batch_lines("requeuehold Incomplete", actions.stop)]
         self._scontrol([*annotations, *stops])
         jobs = self._stop_and_start(stop_limit)
         applied.stop_seconds = self.clock.now() - began
@@ -86,7 +95,7 @@ class Applier:
         # Last of all, so that jobs left to Slurm take no GPUs meant for others.
         returned = [applied.jobs[job_id] for job_id in actions.give_back if _is_waiting(applied.jobs.get(job_id))]
         returned = [job for job in returned if not parse_comment(job.comment).is_held]
-        self._scontrol(decision.restore_lines(returned, self.tracked, partition_nodes))
+        self._scontrol(restore_lines(returned, self.tracked, partition_nodes))
         applied.given_back = [job.job_id for job in returned]
         return applied
 
@@ -122,14 +131,14 @@ class Applier:
     def _start(self, job_ids: Iterable[str], stopped: Iterable[str], jobs: Jobs) -> Jobs:
         """Set the nodes of jobs, release those for which Slurm accepts the change, and return the last reading."""
         # An administrator's hold can be distinguished from a hold by the user.
-        self._scontrol(decision.batch_lines("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))))
-        ready = [job_id for job_id in job_ids if decision.is_as_planned(jobs.get(job_id), self.tracked[job_id])]
+        self._scontrol(batch_lines("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))))
+        ready = [job_id for job_id in job_ids if is_as_planned(jobs.get(job_id), self.tracked[job_id])]
         start = self.actions.start
-        self._scontrol([decision.start_line(jobs[job_id], start[job_id], self.tracked[job_id].min_cpus) for job_id in ready])
+        self._scontrol([start_line(jobs[job_id], start[job_id], self.tracked[job_id].min_cpus) for job_id in ready])
         if ready:
             jobs = read_jobs(self.commands)
         sent = [job_id for job_id in ready if _is_changed(jobs.get(job_id), start[job_id])]
-        self._scontrol([*decision.batch_lines("release", sent), *decision.priority_lines(sent)])
+        self._scontrol([*batch_lines("release", sent), *priority_lines(sent)])
         self.applied.sent += sent
         return jobs
 
@@ -146,7 +155,7 @@ class Applier:
                 applied.waiting[job_id] = _wait_reason(job, target)
         unheld = [job_id for job_id in applied.waiting if _is_waiting(jobs.get(job_id)) and not jobs[job_id].is_held]
         if unheld:
-            self._scontrol(decision.batch_lines("hold", unheld))
+            self._scontrol(batch_lines("hold", unheld))
             jobs = read_jobs(self.commands)
             # Some may have started just before the hold. Those without GPUs are about to; the next reading shows where.
             for job in [jobs[job_id] for job_id in applied.waiting if job_id in jobs]:
@@ -198,3 +207,93 @@ def _wait_reason(job: SlurmJob, target: Mapping[str, int]) -> str:
     if not _is_changed(job, target):
         return "Slurm did not take the nodes that it was given"
     return f"Slurm has not started it: {printable(job.reason)}"
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether a text is a valid job id; only these are used in commands."""
+    first, _, task = text.partition("_")
+    return text.isascii() and first.isdecimal() and ("_" not in text or task.isdecimal())
+
+
+def batch_lines(verb: str, job_ids: Iterable[str]) -> list[str]:
+    """Return scontrol commands that apply hold, requeuehold or release to many jobs."""
+    ids = [job_id for job_id in job_ids if is_job_id(job_id)]
+    return [f"{verb} {','.join(ids[at : at + MAX_IDS])}" for at in range(0, len(ids), MAX_IDS)]
+
+
+def annotation_lines(annotations: Mapping[str, str]) -> list[str]:
+    """Return scontrol commands that write annotations, by which jobs stay known if the state of the driver is lost."""
+    return [f"update JobId={job_id} AdminComment={text}" for job_id, text in annotations.items() if is_job_id(job_id)]
+
+
+def is_as_planned(job: SlurmJob | None, tracked: Tracked) -> bool:
+    """Return whether a job is waiting and still requests as many GPUs as when it was planned."""
+    if job is None or job.phase is not Phase.WAITING or job.num_gpus != tracked.num_gpus:
+        return False
+    return len(job.requested) == 1 and all(not name or is_node_name(name) for name in job.requested)
+
+
+def start_line(job: SlurmJob, target: Target, min_cpus: int | None) -> str:
+    """Return the scontrol command that lets a waiting job start on certain nodes only.
+
+    On several nodes, GPUs are requested per node, since no other request fixes the split. Slurm 22.05 cannot undo that, so a job on
+    one node keeps its own request. The GPU type stays as well: Slurm accepts another one, but then never starts the job. CPUs are
+    spread evenly, since Slurm would otherwise fill the first node with tasks and take CPUs meant for other jobs.
+
+    target: with the same number on each node; min_cpus: CPUs per node that the user requests (--mincpus), 0 for none, None to leave
+    the current request.
+    """
+    if not (is_job_id(job.job_id) and target and all(map(is_node_name, target))):
+        raise ValueError(f"job {job.job_id!r} cannot be sent to {list(target)!r}")
+    (count,) = set(target.values())
+    # Given as a single number, Slurm refuses more nodes than the user requested.
+    line = f"update JobId={job.job_id} NumNodes={len(target)}-{len(target)} ReqNodeList={','.join(sorted(target))}"
+    if len(target) > 1 or job.per_node:
+        line += _per_node(job, count)
+    if min_cpus is not None and len(target) > 1:
+        min_cpus = max(min_cpus, job.cpus // len(target))
+    return f"{line}{_min_cpus(job, min_cpus)} StartTime=now"
+
+
+def _min_cpus(job: SlurmJob, min_cpus: int | None) -> str:
+    """Return the part of a command that requests CPUs per node, "" if the request does not change."""
+    if min_cpus is None or max(1, min_cpus) == max(1, job.cpus_per_node):
+        return ""
+    return f" MinCPUsNode={max(1, min_cpus)}"
+
+
+def _per_node(job: SlurmJob, count: int) -> str:
+    (name,) = job.requested
+    return f" TresPerJob= Gres={f'gpu:{name}' if name else 'gpu'}:{count}"
+
+
+def priority_lines(job_ids: Iterable[str]) -> list[str]:
+    """Return scontrol commands that put jobs first in Slurm's queue.
+
+    Otherwise Slurm may reserve nodes for a large waiting job and start nothing that could delay it.
+    """
+    return [f"update JobId={job_id} Priority={MAX_PRIORITY}" for job_id in job_ids if is_job_id(job_id)]
+
+
+def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partition_nodes: int) -> list[str]:
+    """Return scontrol commands that restore the requests of held jobs and release them to Slurm.
+
+    known: records of the jobs whose requests the driver may have changed; partition_nodes: size of the partition, for no limit.
+    """
+    jobs = [job for job in jobs if is_job_id(job.job_id)]
+    changed = [job for job in jobs if job.job_id in known and (job.required_nodes or job.restarts)]
+    updates = [_restore_line(job, known[job.job_id], partition_nodes) for job in changed]
+    return [*updates, *batch_lines("release", (job.job_id for job in jobs))]
+
+
+def _restore_line(job: SlurmJob, tracked: Tracked, partition_nodes: int) -> str:
+    """Return the command that undoes `start_line` as far as Slurm can; a request per node cannot be undone."""
+    line = f"update JobId={job.job_id}{_min_cpus(job, tracked.min_cpus)} StartTime=now"  # a requeue defers the start
+    if not job.required_nodes:
+        return line
+    is_same = job.num_gpus == tracked.num_gpus and len(job.requested) == 1
+    if not is_same or (job.per_node and not tracked.per_node):
+        return f"{line} ReqNodeList= NumNodes={job.nodes}-{job.nodes}"  # another number would change the number of GPUs
+    max_nodes = tracked.max_nodes or max(partition_nodes, tracked.min_nodes)
+    per_node = _per_node(job, job.num_gpus // tracked.min_nodes) if tracked.per_node else ""
+    return f"{line} ReqNodeList= NumNodes={tracked.min_nodes}-{max_nodes}{per_node}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm import job_mapping, job_roles
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
-from gavel_py.integrations.slurm.parsing import is_node_name, printable
+from gavel_py.integrations.slurm.parsing import printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DriverState, Speeds, Tracked, load_state
@@ -24,12 +24,6 @@ from gavel_py.throughput_profiles import ThroughputProfile
 
 Target = Mapping[str, int]
 """{node: GPUs}."""
-
-MAX_IDS = 100
-"""Limit of jobs in one command."""
-
-MAX_PRIORITY = 4_294_967_293
-"""The two values above it are NO_VAL and INFINITE."""
 
 
 @dataclass(frozen=True)
@@ -105,96 +99,6 @@ def _misfit(target: Target, tracked: Tracked) -> str:
     if tracked.exact_nodes and len(target) != tracked.exact_nodes:
         return f"it must be on {tracked.exact_nodes} nodes (--ntasks-per-node), and there is room for it only on {len(target)}"
     return ""
-
-
-def is_job_id(text: str) -> bool:
-    """Return whether a text is a valid job id; only these are used in commands."""
-    first, _, task = text.partition("_")
-    return text.isascii() and first.isdecimal() and ("_" not in text or task.isdecimal())
-
-
-def batch_lines(verb: str, job_ids: Iterable[str]) -> list[str]:
-    """Return scontrol commands that apply hold, requeuehold or release to many jobs."""
-    ids = [job_id for job_id in job_ids if is_job_id(job_id)]
-    return [f"{verb} {','.join(ids[at : at + MAX_IDS])}" for at in range(0, len(ids), MAX_IDS)]
-
-
-def annotation_lines(annotations: Mapping[str, str]) -> list[str]:
-    """Return scontrol commands that write annotations, by which jobs stay known if the state of the driver is lost."""
-    return [f"update JobId={job_id} AdminComment={text}" for job_id, text in annotations.items() if is_job_id(job_id)]
-
-
-def is_as_planned(job: SlurmJob | None, tracked: Tracked) -> bool:
-    """Return whether a job is waiting and still requests as many GPUs as when it was planned."""
-    if job is None or job.phase is not Phase.WAITING or job.num_gpus != tracked.num_gpus:
-        return False
-    return len(job.requested) == 1 and all(not name or is_node_name(name) for name in job.requested)
-
-
-def start_line(job: SlurmJob, target: Target, min_cpus: int | None) -> str:
-    """Return the scontrol command that lets a waiting job start on certain nodes only.
-
-    On several nodes, GPUs are requested per node, since no other request fixes the split. Slurm 22.05 cannot undo that, so a job on
-    one node keeps its own request. The GPU type stays as well: Slurm accepts another one, but then never starts the job. CPUs are
-    spread evenly, since Slurm would otherwise fill the first node with tasks and take CPUs meant for other jobs.
-
-    target: with the same number on each node; min_cpus: CPUs per node that the user requests (--mincpus), 0 for none, None to leave
-    the current request.
-    """
-    if not (is_job_id(job.job_id) and target and all(map(is_node_name, target))):
-        raise ValueError(f"job {job.job_id!r} cannot be sent to {list(target)!r}")
-    (count,) = set(target.values())
-    # Given as a single number, Slurm refuses more nodes than the user requested.
-    line = f"update JobId={job.job_id} NumNodes={len(target)}-{len(target)} ReqNodeList={','.join(sorted(target))}"
-    if len(target) > 1 or job.per_node:
-        line += _per_node(job, count)
-    if min_cpus is not None and len(target) > 1:
-        min_cpus = max(min_cpus, job.cpus // len(target))
-    return f"{line}{_min_cpus(job, min_cpus)} StartTime=now"
-
-
-def _min_cpus(job: SlurmJob, min_cpus: int | None) -> str:
-    """Return the part of a command that requests CPUs per node, "" if the request does not change."""
-    if min_cpus is None or max(1, min_cpus) == max(1, job.cpus_per_node):
-        return ""
-    return f" MinCPUsNode={max(1, min_cpus)}"
-
-
-def _per_node(job: SlurmJob, count: int) -> str:
-    (name,) = job.requested
-    return f" TresPerJob= Gres={f'gpu:{name}' if name else 'gpu'}:{count}"
-
-
-def priority_lines(job_ids: Iterable[str]) -> list[str]:
-    """Return scontrol commands that put jobs first in Slurm's queue.
-
-    Otherwise Slurm may reserve nodes for a large waiting job and start nothing that could delay it.
-    """
-    return [f"update JobId={job_id} Priority={MAX_PRIORITY}" for job_id in job_ids if is_job_id(job_id)]
-
-
-def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partition_nodes: int) -> list[str]:
-    """Return scontrol commands that restore the requests of held jobs and release them to Slurm.
-
-    known: records of the jobs whose requests the driver may have changed; partition_nodes: size of the partition, for no limit.
-    """
-    jobs = [job for job in jobs if is_job_id(job.job_id)]
-    changed = [job for job in jobs if job.job_id in known and (job.required_nodes or job.restarts)]
-    updates = [_restore_line(job, known[job.job_id], partition_nodes) for job in changed]
-    return [*updates, *batch_lines("release", (job.job_id for job in jobs))]
-
-
-def _restore_line(job: SlurmJob, tracked: Tracked, partition_nodes: int) -> str:
-    """Return the command that undoes `start_line` as far as Slurm can; a request per node cannot be undone."""
-    line = f"update JobId={job.job_id}{_min_cpus(job, tracked.min_cpus)} StartTime=now"  # a requeue defers the start
-    if not job.required_nodes:
-        return line
-    is_same = job.num_gpus == tracked.num_gpus and len(job.requested) == 1
-    if not is_same or (job.per_node and not tracked.per_node):
-        return f"{line} ReqNodeList= NumNodes={job.nodes}-{job.nodes}"  # another number would change the number of GPUs
-    max_nodes = tracked.max_nodes or max(partition_nodes, tracked.min_nodes)
-    per_node = _per_node(job, job.num_gpus // tracked.min_nodes) if tracked.per_node else ""
-    return f"{line} ReqNodeList= NumNodes={tracked.min_nodes}-{max_nodes}{per_node}"
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from gavel_py.errors import Fault, InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm import commands as slurm
-from gavel_py.integrations.slurm.apply import Applied, Applier
-from gavel_py.integrations.slurm.decision import Actions, ClusterSnapshot, Decided, RoundPlanner, restore_lines
+from gavel_py.integrations.slurm.apply import Applied, Applier, restore_lines
+from gavel_py.integrations.slurm.decision import Actions, ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.event_log import EventLog, warn
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_held_by_driver
 from gavel_py.integrations.slurm.records import Phase
