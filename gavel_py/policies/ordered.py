@@ -61,7 +61,8 @@ class OrderedPolicy(Policy):
         """Whether the sort key of a job depends on this job alone.
 
         `sort_key` then reads only the attributes in `reads` and `fastest` and accepts any subset of the jobs, and `view` and
-        `check` treat each job by itself. Event-driven scheduling then keeps a sorted queue instead of sorting at each decision.
+        `check` treat each job by itself. Event-driven scheduling then keeps a sorted queue instead of sorting at each decision,
+        unless the policy has its own `seats`.
         """
         return False
 

@@ -1,4 +1,4 @@
-"""Selects the waiting jobs that start within a round, on GPUs that idle there (`starts_between`); `commit` enters their starts.
+"""Selects the waiting jobs that start within a round, on GPUs that idle there (`select_starts`); `commit` enters their starts.
 
 The mechanism and the placement of rounds select them, with the gangs that run as they are and the allocation in force, which is not
 solved anew.
@@ -21,7 +21,7 @@ ROUNDING = 1e-9
 """Tolerance of CPUs and memory that gangs leave on a node."""
 
 
-def starts_between(planner: RoundPlanner, state: SchedulerState, now: float) -> tuple[RoundPlan, RoundPlan | None] | None:
+def select_starts(planner: RoundPlanner, state: SchedulerState, now: float) -> tuple[RoundPlan, RoundPlan | None] | None:
     """Return the gangs that start at `now`, within the latest round, and the next round if it is planned; None if no gang starts.
 
     A planned round stands, and those of the gangs that need none of its GPUs continue in it.
@@ -32,14 +32,14 @@ def starts_between(planner: RoundPlanner, state: SchedulerState, now: float) -> 
     plan = None if state.plan is None else planner.revise(state, state.plan)
     current = replace(planner.applied_now(before, planner.policy_input(state, now), state), note=before.note)
     running = state.gangs.of(current.rows)
-    previous = running if plan is None else _or_planned(state, running, current.rows, plan)
+    previous = running if plan is None else _with_planned(state, running, current.rows, plan)
     demand = _demand_within_round(planner, state, current, running)
     held = planner.place(state, current, demand, running, previous, now)
     found = plan_of(state, now, current.rows, held.where(~running.runs), current)
     starts = _part_of(state, found, _startable(state, current, found))
     if not len(starts.rows):
         return None
-    return starts, plan if plan is None or not planner.backfills else _continued(planner, state, plan, starts)
+    return starts, plan if plan is None or not planner.backfills else _continued(state, plan, starts)
 
 
 def _fits_waiting_job(state: SchedulerState) -> bool:
@@ -71,7 +71,7 @@ def _demand_within_round(
     return demand if demand.backfill else replace(demand, runnable=demand.runnable & (demand.claims > 0))
 
 
-def _or_planned(state: SchedulerState, running: HeldGpus, rows: Indices, plan: RoundPlan) -> HeldGpus:
+def _with_planned(state: SchedulerState, running: HeldGpus, rows: Indices, plan: RoundPlan) -> HeldGpus:
     """Return (N,) the GPUs of running gangs, and of the other jobs those of the plan; rows: (N,) rows of the jobs."""
     places = np.full(state.table.capacity, -1, dtype=np.int64)
     places[plan.rows] = np.arange(len(plan.rows))
@@ -101,18 +101,16 @@ def _part_of(state: SchedulerState, plan: RoundPlan, among: Mask) -> RoundPlan:
     return replace(plan, rows=rows, held=held)
 
 
-def _continued(planner: RoundPlanner, state: SchedulerState, plan: RoundPlan, starts: RoundPlan) -> RoundPlan:
+def _continued(state: SchedulerState, plan: RoundPlan, starts: RoundPlan) -> RoundPlan:
     """Return a planned round with those of the gangs that start before it and need nothing that it needs."""
     pool = state.free_resources()
     pool.free[plan.held.gpus] = False
     keep = ~np.isin(starts.rows, plan.rows) & _all_in(pool.free, starts.held)
     if state.layout.limited:
         for part in (plan, _part_of(state, starts, keep)):
-            cpus, memory_gb, *_ = planner.cache(state).gang_requests(state.table.gangs[part.rows])
-            nodes, owners = state.layout.node_of[part.held.gpus], part.held.owners
-            parts = 1.0 if part.held.parts is None else part.held.parts[owners]
-            np.subtract.at(pool.cpus, nodes, cpus[owners] * parts)
-            np.subtract.at(pool.memory_gb, nodes, memory_gb[owners] * parts)
+            cpus, memory_gb = state.loads(part.rows, part.held)
+            pool.cpus -= cpus
+            pool.memory_gb -= memory_gb
         keep &= _all_in(((pool.cpus > -ROUNDING) & (pool.memory_gb > -ROUNDING))[state.layout.node_of], starts.held)
     if not keep.any():
         return plan

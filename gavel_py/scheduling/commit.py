@@ -1,4 +1,4 @@
-"""Applies decisions to the state of a scheduler: `adopt` a plan, `build_round` from it, `begin_round`, and `start_between` rounds.
+"""Applies decisions to the state of a scheduler: `adopt`, `build_round`, `begin_round`, and `begin_starts` within a round.
 
 Nothing else changes the current allocation, the accounts of jobs, or the running gangs as a whole.
 """
@@ -14,7 +14,7 @@ from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
 from gavel_py.scheduling.delivery import WAITS, Wait, waits_of
-from gavel_py.scheduling.event_driven import EventDecision, GangChanges
+from gavel_py.scheduling.event_driven import GangChanges
 from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.round import Assignment, Assignments, Round
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
@@ -31,7 +31,7 @@ def adopt(state: SchedulerState, plan: RoundPlan | EventPlan) -> None:
         _replace_allocation(state, allocation)
         state.inputs_changed, state.must_solve = state.inputs_changed_meanwhile, state.must_solve_meanwhile
     state.plan = plan
-    if plan.is_audited:
+    if isinstance(plan, EventPlan) and plan.is_audited:
         assert state.current_allocation is not None  # resolving it asks the policy  # noqa: S101
 
 
@@ -83,8 +83,8 @@ def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mas
 
 def begin_round(state: SchedulerState, plan: RoundPlan | EventPlan, start: float, round_seconds: float) -> Round:
     """Begin a planned round now: enter it in accounts, histories and running gangs, and return it."""
-    if isinstance(plan, EventPlan) and plan.decision.changes is not None and isinstance(state.allocation, LazyAllocation):
-        return _begin_at_event(state, plan.decision, plan.decision.changes, start, round_seconds)
+    if isinstance(plan, EventPlan) and plan.changes is not None and isinstance(state.allocation, LazyAllocation):
+        return _begin_at_event(state, plan.assignments, plan.changes, start, round_seconds)
     gangs, columns, rows, held = state.gangs, state.table.columns, plan.rows, plan.held
     keeps = gangs.of(rows).same_as(held)
     new_round = build_round(state, rows, held, keeps, start, round_seconds)
@@ -107,10 +107,10 @@ def begin_round(state: SchedulerState, plan: RoundPlan | EventPlan, start: float
 
 
 def _begin_at_event(
-    state: SchedulerState, decision: EventDecision, changes: GangChanges, start: float, round_seconds: float
+    state: SchedulerState, assignments: Assignments, changes: GangChanges, start: float, round_seconds: float
 ) -> Round:
     """Begin a round that differs from the latest one in few gangs, in event mode."""
-    columns, layout, assignments, started = state.table.columns, state.layout, decision.assignments, changes.started_ids
+    columns, layout, started = state.table.columns, state.layout, changes.started_ids
     new_round = Round(
         index=0 if state.last is None else state.last.index + 1,
         start_seconds=start,
@@ -138,7 +138,7 @@ def _make_latest(state: SchedulerState, new_round: Round, rows: Indices | None) 
     state.plan, state.last, state.last_rows, state.newly_failed, state.counted_since = None, new_round, rows, {}, {}
 
 
-def start_between(state: SchedulerState, starts: RoundPlan, plan: RoundPlan | None) -> Assignments:
+def begin_starts(state: SchedulerState, starts: RoundPlan, plan: RoundPlan | None) -> Assignments:
     """Enter gangs that start within the latest round in accounts, histories and running gangs, and return their GPUs.
 
     Args:
@@ -150,7 +150,7 @@ def start_between(state: SchedulerState, starts: RoundPlan, plan: RoundPlan | No
     assert last is not None  # noqa: S101
     assert isinstance(last.assignments, Assignments)  # noqa: S101
     started, is_spread, columns = state.assignments(rows, held), state.is_spread(held), state.table.columns
-    counted = np.array([_counts_on(state, row, starts, i) for i, row in enumerate(rows.tolist())], dtype=bool)
+    counted = np.array([_is_counted(state, row, starts, i) for i, row in enumerate(rows.tolist())], dtype=bool)
     state.gangs.add(rows, held, is_spread)
     _receive(state, starts, np.flatnonzero(~counted), started, is_spread)
     columns["running_since_seconds"][rows], columns["has_run"][rows] = now, True
@@ -165,7 +165,7 @@ def start_between(state: SchedulerState, starts: RoundPlan, plan: RoundPlan | No
     return started
 
 
-def _counts_on(state: SchedulerState, row: int, starts: RoundPlan, i: int) -> bool:
+def _is_counted(state: SchedulerState, row: int, starts: RoundPlan, i: int) -> bool:
     """Return whether the rest of the round is entered already for a gang that starts, as for a job that has failed within it.
 
     A job that has received it on other GPUs gives it back.
@@ -182,7 +182,7 @@ def _counts_on(state: SchedulerState, row: int, starts: RoundPlan, i: int) -> bo
 
 def _key_of(state: SchedulerState, held: Assignment) -> tuple[object, ...]:
     """Return what of a gang's GPUs its accounts depend on."""
-    return held.accelerator, held.size, held.shared_with, state.lies_spread(held)
+    return held.accelerator, held.size, held.shared_with, state.is_assigned_spread(held)
 
 
 def _receive(state: SchedulerState, starts: RoundPlan, gangs: Indices, started: Assignments, is_spread: Mask) -> None:

@@ -201,7 +201,7 @@ class RoundPlanner:
             partial(self._solve, state=state, nodes=NodeStates(state.nodes.cluster)),
         )
         state.solver_seconds += time.perf_counter() - began
-        return EventPlan(start, decision, allocation, event_planner.audit_is_due)
+        return EventPlan(start, decision.assignments, decision.changes, allocation, decision.is_audited)
 
     # Selection and placement
 

@@ -23,8 +23,8 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.scheduling.backoff import Backoff
-from gavel_py.scheduling.between_rounds import starts_between
-from gavel_py.scheduling.commit import adopt, begin_round, build_round, start_between
+from gavel_py.scheduling.between_rounds import select_starts
+from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_round
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
 from gavel_py.scheduling.jobs import Departure, changed_job
@@ -234,8 +234,8 @@ class RoundScheduler(Synchronized):
         now, last = self._start(now_seconds), state.last
         if last is None or now >= last.end_seconds:
             return {}
-        found = starts_between(self._planner, state, now)
-        started = {} if found is None else dict(start_between(state, *found))
+        found = select_starts(self._planner, state, now)
+        started = {} if found is None else dict(begin_starts(state, *found))
         if started:
             logger.info("%d jobs start at %.9g s, within round %d", len(started), now, last.index)
         return started
@@ -660,7 +660,7 @@ class RoundScheduler(Synchronized):
 
         Gangs start there only where the rest of the node is enough for them; those that run there are not disturbed. Allocations do
         not count it, since other work comes and goes: a job that is promised time and finds no place comes before others until it
-        has one.
+        has one. A node whose CPUs (or memory) are unknown has no limit that could be reached.
 
         Args:
             node: Its name.

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.problem.arrays import Indices, Mask
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.scheduling.backoff import Backoffs
 from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
@@ -27,7 +28,7 @@ from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
 from gavel_py.scheduling.round import Assignment, Assignments, Round
 
 if TYPE_CHECKING:
-    from gavel_py.scheduling.event_driven import EventDecision, EventDrivenPlanner
+    from gavel_py.scheduling.event_driven import EventDrivenPlanner, GangChanges
 
 
 ROUNDING = 1e-9
@@ -157,27 +158,27 @@ class RoundPlan:
     rows: Indices  # (N,) rows of the jobs that run, sorted by their ids
     held: HeldGpus  # (N,) their GPUs
     allocation: CurrentAllocation | LazyAllocation  # the allocation that the round follows
-    is_audited: bool = False  # whether the policy's answer to the whole problem must be compared with this event-driven decision
 
 
 @dataclass(frozen=True, eq=False)
 class EventPlan:
-    """A round that has been decided in event mode from what has changed; attributes as of `RoundPlan`."""
+    """A round that has been decided in event mode, from what has changed; with the attributes of `RoundPlan`."""
 
     start_seconds: float
-    decision: EventDecision
+    assignments: Assignments  # the jobs that run
+    changes: GangChanges | None  # how they follow from those of the latest round; None if anything may have changed
     allocation: LazyAllocation
-    is_audited: bool
+    is_audited: bool  # whether the policy's answer to the whole problem must be compared with this decision
 
-    @property
+    @cached_property
     def rows(self) -> Indices:
         """(N,) rows of the jobs that run, sorted by their ids."""
-        return self.decision.rows
+        return np.array([self.allocation.table.row_of(job_id) for job_id in self.assignments.ids], dtype=np.int64)
 
     @property
     def held(self) -> HeldGpus:
         """(N,) their GPUs."""
-        return self.decision.assignments.held
+        return self.assignments.held
 
 
 @dataclass
@@ -199,7 +200,7 @@ class SchedulerState:
     last: Round | None = None  # the round begun last, with the gangs that have started within it
     # {job_id: time from which on `last` counts as received by a job}, where that is not its start.
     counted_since: dict[str, float] = field(default_factory=dict)
-    last_rows: Indices | None = None  # those of its jobs that are not forgotten; None for all of them, by their ids
+    last_rows: Indices | None = None  # rows of its jobs without those forgotten since; None if they follow from the ids
     backoffs: Backoffs = field(default_factory=Backoffs)  # of jobs that have failed and not succeeded since
     newly_failed: dict[str, str] = field(default_factory=dict)  # {job_id: reason} of jobs that have failed for good since then
     colocation_ledger: ColocationLedger = field(default_factory=ColocationLedger)
@@ -330,22 +331,26 @@ class SchedulerState:
             pool.num_open = [sum(open_nodes[part.nodes]) for part in self.layout.parts]
         return pool
 
+    def loads(self, rows: Indices, held: HeldGpus) -> tuple[Floats, Floats]:
+        """Return (nodes,) CPUs and (nodes,) memory that these jobs need with these GPUs."""
+        requests = [(job.cpus_per_gpu, job.memory_gb_per_gpu) for job in self.table.jobs[rows].tolist()]
+        per_gpu = np.array(requests, dtype=float).reshape(-1, 2)
+        if held.parts is not None:
+            per_gpu *= held.parts[:, None]
+        nodes, count = self.layout.node_of[held.gpus], len(self.layout.names)
+        cpus, memory_gb = (np.bincount(nodes, column, count).astype(float) for column in per_gpu[held.owners].T)
+        return cpus, memory_gb
+
     def _reserved(self) -> dict[str, Resources]:
         """Return {node: CPUs and memory} that other work uses, no more than running gangs leave."""
-        nodes, layout, found = self.nodes.reserved, self.layout, dict[str, Resources]()
-        if not nodes:
-            return found
-        rows = self.gangs.rows
-        held = self.gangs.of(rows)
-        jobs = self.table.jobs[rows[held.owners]].tolist()
-        per_gpu = np.array([(job.cpus_per_gpu, job.memory_gb_per_gpu) for job in jobs]).reshape(-1, 2)
-        at = layout.node_of[held.gpus]
-        used = [np.bincount(at, weights=column, minlength=len(layout.names)) for column in per_gpu.T]
-        for name, (cpus, memory_gb) in nodes.items():
-            n = layout.number[name]
-            left = [(total[n] - own[n]) * (1 - ROUNDING) for total, own in zip((layout.cpus, layout.memory_gb), used, strict=True)]
-            found[name] = Resources(max(0.0, min(cpus, left[0])), max(0.0, min(memory_gb, left[1])))
-        return found
+        reserved, layout = self.nodes.reserved, self.layout
+        if not reserved:
+            return {}
+        own_cpus, own_memory_gb = self.loads(self.gangs.rows, self.gangs.of(self.gangs.rows))
+        cpus = np.maximum(0.0, (layout.cpus - own_cpus) * (1 - ROUNDING))
+        memory_gb = np.maximum(0.0, (layout.memory_gb - own_memory_gb) * (1 - ROUNDING))
+        left = {name: (cpus.item(layout.number[name]), memory_gb.item(layout.number[name])) for name in reserved}
+        return {name: Resources(*map(min, amounts, left[name])) for name, amounts in reserved.items()}
 
     def assignments(self, rows: Indices, held: HeldGpus) -> Assignments:
         """Return {job_id: Assignment} of rows in the order of their ids."""
@@ -358,7 +363,7 @@ class SchedulerState:
         return self.assignments(rows, self.gangs.of(rows))
 
     def sorted_by_id(self, among: Mask) -> Indices:
-        """Return those of these jobs that are in the system, sorted by their ids; among: (rows,)."""
+        """Return the rows of the jobs in the system for which `among` is true, sorted by their ids; among: (rows,)."""
         rows = self.table.in_order_of_ids
         return rows[among[rows]]
 
@@ -453,7 +458,7 @@ class SchedulerState:
         return valid
 
     def unfinished(self, rows: Indices) -> tuple[str, ...]:
-        """Return those of these jobs that are in the system and have steps left, in the order of the current allocation."""
+        """Return the ids of the unfinished jobs in these rows that are in the system, in the order of the current allocation."""
         if not len(rows) or self.allocation is None:
             return ()
         if isinstance(self.allocation, CurrentAllocation):
@@ -466,7 +471,7 @@ class SchedulerState:
         return tuple(self.table.in_order(there))
 
     def _with_later(self, left: Indices, rows: Indices) -> Indices:
-        """Return unfinished jobs with those of these rows that the current allocation does not cover, in natural order."""
+        """Return unfinished jobs, and the jobs in these rows that the current allocation does not cover, in natural order."""
         table, among = self.table, np.zeros(self.table.capacity, dtype=bool)
         among[rows] = ~(table.columns["steps_done"][rows] >= table.columns["total_steps"][rows])
         among[self.is_in_decision] = False
@@ -500,7 +505,7 @@ class SchedulerState:
         return waiting
 
     def avoided_gpus(self, rows: Indices, now: float) -> dict[int, Mask]:
-        """Return {index: (GPUs,) those that it avoids} of those of these jobs that do not run and avoid nodes."""
+        """Return {index: (GPUs,) the GPUs that the job avoids} for the jobs in these rows that do not run and avoid nodes."""
         nodes = {self.table.by_id[job_id]: names for job_id, names in self.backoffs.avoiding(now).items()}
         avoided = {}
         for i in np.flatnonzero(np.isin(rows, list(nodes)) & (self.gangs.types[rows] < 0)).tolist():
@@ -590,14 +595,14 @@ class SchedulerState:
             return
         seconds = last.end_seconds - max(from_seconds, self.counted_since.get(job_id, last.start_seconds))
         rounds, attained = seconds / (last.end_seconds - last.start_seconds), self.table.columns["attained_gpu_seconds"]
-        column, is_spread = self.layout.type_number[counted.accelerator], self.lies_spread(counted)
+        column, is_spread = self.layout.type_number[counted.accelerator], self.is_assigned_spread(counted)
         self.ledger.take_back(row, column, counted.size, seconds, rounds=rounds, is_spread=is_spread, reason=reason)
         attained[row] = max(0.0, attained.item(row) - seconds * counted.gpu_share)
         for key in self.partner_keys(job_id, counted):
             self.colocation_ledger.receive(key, -rounds)
         self.counted_since[job_id] = last.end_seconds
 
-    def lies_spread(self, held: Assignment) -> bool:
+    def is_assigned_spread(self, held: Assignment) -> bool:
         """Return whether a gang with these GPUs is on more nodes than it needs."""
         return self.spans.is_spread(held.accelerator, [name for name, _ in held.gpus])
 

@@ -151,8 +151,8 @@ def test_a_job_that_failed_and_starts_again_receives_no_time_twice(elsewhere: bo
 def test_a_gang_is_spread_if_it_is_on_more_nodes_than_it_needs() -> None:
     made = scheduler("v100:4/2", [job("a", 2), job("b", 2)], round_seconds=SECONDS)
     made.next_round()
-    assert not made._state.lies_spread(made.running["a"])
-    assert made._state.lies_spread(gp.Assignment("v100", [("v100-0", 0), ("v100-1", 0)]))
+    assert not made._state.is_assigned_spread(made.running["a"])
+    assert made._state.is_assigned_spread(gp.Assignment("v100", [("v100-0", 0), ("v100-1", 0)]))
 
 
 def test_histories_count_from_the_start_within_the_round() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -156,6 +156,24 @@ class LongestFirst(Fifo):
 
     def sort_key(self, jobs: JobClasses) -> NDArray[np.float64]:
         return -jobs.total_steps + len(jobs)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastType(Fifo):
+    """Selects types in its own way, so its order is not kept either."""
+
+    def seats(
+        self, wishes: Sequence[list[int]], sizes: Sequence[float], running_on: Sequence[int], free: list[float]
+    ) -> tuple[list[int], list[int]]:
+        return super().seats([each[::-1] for each in wishes], sizes, running_on, free)
+
+
+def test_a_subclass_that_selects_types_in_its_own_way_is_asked() -> None:
+    assert not can_keep_order(LastType())
+    scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:1,k80:1"), PROFILE, LastType(), by_events=True)
+    scheduler.submit_all([gp.Job(name, job_type=TYPES[0], total_steps=1e5, arrival_seconds=i) for i, name in enumerate("ab")])
+    types = {job_id: held.accelerator for job_id, held in scheduler.next_round().assignments.items()}
+    assert types == {"a": "k80", "b": "v100"}
 
 
 def test_a_subclass_that_overrides_the_order_does_not_inherit_by_job() -> None:

@@ -8,10 +8,8 @@ jobs have deficits, or running gangs would have to make room.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
-from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,7 +26,7 @@ from gavel_py.scheduling.placement.topology import ANYWHERE, NOTHING, Layout
 from gavel_py.scheduling.round import Assignments
 
 if TYPE_CHECKING:
-    from gavel_py.problem.arrays import Floats, Indices
+    from gavel_py.problem.arrays import Floats
     from gavel_py.scheduling.jobs import JobTable
     from gavel_py.scheduling.problem_cache import ProblemCache
     from gavel_py.scheduling.state import SchedulerState
@@ -198,8 +196,7 @@ AUDIT_EVERY = 1_000
 """Number of decisions of which one is compared with a solve for all jobs."""
 
 
-@dataclass(frozen=True, eq=False)
-class GangChanges:
+class GangChanges(NamedTuple):
     """How the gangs of a round differ from those of the round before."""
 
     stopped: list[int]  # rows of the gangs that lose their GPUs now
@@ -208,24 +205,13 @@ class GangChanges:
     preempted: tuple[str, ...]  # ids of the jobs in the system that ran and do not run now, in natural order
 
 
-@dataclass(frozen=True, eq=False)
-class EventDecision:
+class EventDecision(NamedTuple):
     """An event-driven decision."""
 
     assignments: Assignments  # the jobs that run, all of their time
-    excluded: dict[str, str]  # {job_id: reason} of the jobs that can run nowhere
     changes: GangChanges | None  # how they follow from those of the latest round; None if anything may have changed
-    table: JobTable
-
-    @cached_property
-    def rows(self) -> Indices:
-        """(N,) rows of the jobs that run, sorted by their ids."""
-        return np.array([self.table.row_of(job_id) for job_id in self.assignments.ids], dtype=np.int64)
-
-    @property
-    def held(self) -> HeldGpus:
-        """(N,) their GPUs."""
-        return self.assignments.held
+    excluded: dict[str, str]  # {job_id: reason} of the jobs that can run nowhere
+    is_audited: bool  # whether it must be compared with a solve for all jobs
 
 
 class EventDrivenPlanner:
@@ -256,16 +242,12 @@ class EventDrivenPlanner:
         made_for, its_cache, *seconds = self._made_for
         return policy is made_for and cache is its_cache and seconds == [restart_seconds, round_seconds]
 
-    @property
-    def audit_is_due(self) -> bool:
-        """Whether the latest decision must be compared with a solve for all jobs."""
-        return self._decisions % AUDIT_EVERY == 1
-
     def decide(self, state: SchedulerState) -> EventDecision | None:
         """Return the decision, None if it must be made in full."""
         queue, latest = self._queue, self._latest
         self._latest = None  # until the decision is complete
         if not queue.update() or not state.nodes.all_up or state.gangs.are_shared:
+            queue.removed = []  # the next decision starts anew
             return None
         # The latest decision may have begun in part only, after further events.
         began = latest is not None and state.last is not None and state.last.assignments is latest
@@ -288,7 +270,7 @@ class EventDrivenPlanner:
             self._latest = Assignments(tuple([each.job_id for each in running]), held, state.layout)
         else:
             self._latest, changes = self._changed(state.table, latest, stopped, lost, found)
-        return EventDecision(self._latest, queue.excluded, changes, state.table)
+        return EventDecision(self._latest, changes, queue.excluded, self._decisions % AUDIT_EVERY == 1)
 
     def _start_anew(self, state: SchedulerState) -> bool:
         """Read which gangs run, and take their types from all jobs; return False if event-driven decisions are not possible."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import compress, count
 from operator import attrgetter, is_not
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.arrays import returned_numbers
 from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler, Position, QueuedJob
 from gavel_py.scheduling.jobs import JobTable
-
-if TYPE_CHECKING:
-    pass
 
 REMAINING = "steps_remaining"
 
@@ -37,7 +34,8 @@ DECIDING_METHODS = ("sort_key", "view", "check", "serve", "decide")
 def can_keep_order(policy: OrderedPolicy) -> bool:
     """Return whether jobs can be kept in the order of a policy: its sort key reads each job by itself, and only what a queue knows.
 
-    A subclass does not inherit `by_job` if it overrides a method that decides.
+    A subclass does not inherit `by_job` if it overrides a method that decides, and a policy with its own `seats` selects types in
+    another way than the queue does.
     """
     classes = type(policy).__mro__
     declared = next(i for i, each in enumerate(classes) if "by_job" in vars(each))
@@ -79,7 +77,7 @@ class JobQueue:
     Attributes:
         by_row: {row: job} of the jobs that can run somewhere.
         excluded: {job_id: reason} of the others, in natural order.
-        removed: Jobs that have left or changed; callers empty it.
+        removed: Jobs that have left or changed since the latest decision; callers empty it.
     """
 
     def __init__(self, policy: OrderedPolicy, table: JobTable, profiler: JobProfiler, capacities: Sequence[float]) -> None:
@@ -324,7 +322,7 @@ class JobQueue:
         return any(self._free[column] >= each.size for column in each.profile.types)
 
     def _taken_type(self, each: QueuedJob) -> int:
-        """Take GPUs of the fastest type with enough free ones for a job, and return the type; -1 if there is none."""
+        """Take GPUs of the fastest type with enough free ones for a job, as `select_types` does; return the type, -1 for none."""
         free, size = self._free, each.size
         for column in each.profile.types:
             if free[column] >= size:
