@@ -3,6 +3,8 @@
 
 from gavel_py.allocation.explain import Explanation as Explanation
 from gavel_py.allocation.explain import explain as explain
+from gavel_py.allocation.formulation import formulation as formulation
+from gavel_py.allocation.formulation import write_program as write_program
 from gavel_py.allocation.result import Allocation as Allocation
 from gavel_py.allocation.result import Route as Route
 from gavel_py.allocation.solver import Solver as Solver

@@ -165,6 +165,9 @@ class Request(inputs.Request):
         metavar="CHANGE",
         help="Also solve with other numbers of GPUs, v100+8, k80-4 or v100=40,k80=0, and compare; may be given several times.",
     )
+    write_program: str | None = inputs.option(
+        metavar="FILE", help="Also write the program, one row per job, as .mps or .lp for other solvers."
+    )
     sharing: bool = inputs.option(**inputs.SHARING)
     min_gain: float | None = inputs.option(**inputs.MIN_GAIN)
     top: int | None = inputs.option(
@@ -204,6 +207,8 @@ def command(request: Request) -> None:
         built = time.perf_counter()
         inputs.import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
+        if request.write_program is not None:
+            gp.write_program(problem, request.write_program, policies[0])
         others = {text: _changed(problem, text, parts) for text, parts in changes.items()}
         solvers = [gp.Solver(each, merge_tolerance=request.merge_tolerance, time_limit_seconds=limit) for each in policies]
         results = [_result(request, loaded, problem, solver, seconds, others) for solver in solvers]
@@ -214,6 +219,8 @@ def command(request: Request) -> None:
         emit(_csv(results), request.out)
     else:
         emit(_report(request, loaded, results), request.out)
+    if request.write_program is not None:
+        click.echo(f"The program is in {request.write_program}", err=True)
 
 
 def _check_shown(request: Request) -> None:
@@ -224,6 +231,8 @@ def _check_shown(request: Request) -> None:
         raise click.UsageError(f"--by {request.by} shows sums and --top N single jobs; leave out one of them")
     if request.by == "node" and not request.num_rounds:
         raise click.UsageError("--by node shows what runs on each node in a round; give --rounds N with it")
+    if request.write_program and len(request.policy_specs) > 1:
+        raise click.UsageError("--write-program writes the program of one policy, and several are compared; give one --policy")
     if (request.by or request.top) and len(request.policy_specs) > 1:
         raise click.UsageError("--by and --top show the answer of one policy, and several are compared; give one --policy")
     if (request.by or request.top or request.output) and request.form:

@@ -221,6 +221,17 @@ class Policy(ABC):
         """
         raise InputError(Fault(f"policy {self.name}", "", "has no objective that a second policy could keep"))
 
+    def final_stage(self, jobs: JobClasses, solver: LinearSolver) -> tuple[Policy, JobClasses]:  # noqa: ARG002
+        """Return the policy that optimises last, and the jobs as it sees them, with rules that keep the objectives before it.
+
+        A policy with one objective is its own final stage.
+
+        Args:
+            jobs: The classes as this policy sees them.
+            solver: Solves the programs of earlier stages.
+        """
+        return self, jobs
+
     @property
     def is_agnostic(self) -> bool:
         """Whether the policy sees all types as equally fast, so that its program leaves open on which types jobs run."""

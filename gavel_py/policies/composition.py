@@ -101,18 +101,7 @@ class Then(Policy):
         return found
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        _check_kinks("what comes before", self.first, jobs.rules)
-        some = without_penalties(jobs)
-        first = self.first.decide(self.first.view(some), solver)
-        kept = self.first.keep(self.first.view(some), first, self.tolerance)
-        rules = jobs.rules.also(kept)
-        _check_kinks(f"the objective of {self.first.name}", self.second, rules)
-        if kept.floors and len(_views(self.first) | _views(self.second)) > 1:
-            text = "takes two policies that are both agnostic, or none that is"
-            if self.is_agnostic:
-                text = f"cannot keep what {self.first.name} gives in a weighted sum of agnostic policies; write it as one policy"
-            raise InputError(_fault(text))
-        kept = _translated(kept, jobs, _speeds(self.first, jobs, last=True), _speeds(self.second, jobs))
+        first, kept = self._decide_first(jobs, solver)
         try:
             second = self.second.decide(self._after(jobs, kept), solver)
         except TimeLimitReached:
@@ -125,6 +114,24 @@ class Then(Policy):
         algorithm, notes = second.algorithm or first.algorithm, first.notes + second.notes
         certificate = _Lexicographic(stages, main, second.certificate, kept)
         return Decision(second.time_fractions, certificate, first.shadow_prices, algorithm, notes)
+
+    def _decide_first(self, jobs: JobClasses, solver: LinearSolver) -> tuple[Decision, Rules]:
+        """Return the decision of the first policy, and the rules that preserve its objective, in the view of the second."""
+        _check_kinks("what comes before", self.first, jobs.rules)
+        some = without_penalties(jobs)
+        first = self.first.decide(self.first.view(some), solver)
+        kept = self.first.keep(self.first.view(some), first, self.tolerance)
+        _check_kinks(f"the objective of {self.first.name}", self.second, jobs.rules.also(kept))
+        if kept.floors and len(_views(self.first) | _views(self.second)) > 1:
+            text = "takes two policies that are both agnostic, or none that is"
+            if self.is_agnostic:
+                text = f"cannot keep what {self.first.name} gives in a weighted sum of agnostic policies; write it as one policy"
+            raise InputError(_fault(text))
+        return first, _translated(kept, jobs, _speeds(self.first, jobs, last=True), _speeds(self.second, jobs))
+
+    def final_stage(self, jobs: JobClasses, solver: LinearSolver) -> tuple[Policy, JobClasses]:
+        _, kept = self._decide_first(jobs, solver)
+        return self.second.final_stage(self._after(jobs, kept), solver)
 
     def guess(self, jobs: JobClasses) -> Floats | None:
         return self.first.guess(self.first.view(without_penalties(jobs)))

@@ -23,7 +23,10 @@ from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.problem.arrays import Floats, returned_numbers
 
 if TYPE_CHECKING:
+    import cvxpy as cp
+
     from gavel_py.optimization.checking.certificates import Certificate
+    from gavel_py.optimization.formulation.program import Program
     from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.optimization.solving.level_search import BestLevel
     from gavel_py.optimization.solving.progressive_filling import Shares
@@ -75,6 +78,34 @@ class DemandPolicy(Policy):
         else:
             levels = np.divide(throughputs, once, out=np.full(throughputs.shape, np.inf), where=once > 0)
         return levels
+
+    def objective(self, program: Program) -> cp.Expression:
+        """Return the level of an allocation as an expression, concave for "max" and convex for "min".
+
+        `gavel_py.formulation` shows it; `solve` does not use it. A policy with its own `level` defines it too.
+
+        Args:
+            program: Throughputs as expressions.
+
+        Raises:
+            InputError: The policy has its own `level` and no `objective`.
+        """
+        import cvxpy as cp
+
+        if not self.is_proportional:
+            text = "is not defined: a policy with its own level has a formulation only if it defines this expression too"
+            raise InputError(Fault(f"policy {self.name}", "objective", text))
+        once = self.need(program.jobs, 1.0)
+        if self.direction == "max":
+            return least_level(program, once)
+        some = np.flatnonzero(once > 0)
+        throughput = program.throughput if len(some) == len(once) else program.throughput[some]
+        return cp.max(cp.multiply(once[some], cp.inv_pos(throughput)))
+
+    @property
+    def is_proportional(self) -> bool:
+        """Whether needs are proportional to the level, or inversely for "min"."""
+        return type(self).level is DemandPolicy.level
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         from gavel_py.optimization.solving.level_search import find_best_level
@@ -145,6 +176,15 @@ class DemandPolicy(Policy):
 
         program = Program(jobs)
         return _best(levels, candidates, [PricedChargedLevel(levels, program, p) for p in (*prices, levels.equal_prices())])
+
+
+def least_level(program: Program, once: Floats) -> cp.Expression:
+    """Return min_i thr_i / once_i over the jobs with once_i > 0, the level if needs are level · once_i; once: (G,) steps/s."""
+    import cvxpy as cp
+
+    some = np.flatnonzero(once > 0)
+    throughput = program.throughput if len(some) == len(once) else program.throughput[some]
+    return cp.min(cp.multiply(cp.Constant(1 / once[some], name="1/need"), throughput))
 
 
 def proportional_guess(levels: Levels) -> Floats:
@@ -229,6 +269,16 @@ class FillingPolicy(Policy):
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes:
         times: Floats = decision.time_fractions @ np.ones(len(jobs.capacities))
         return FreeTimes(times, times, is_certain=not jobs.rules)
+
+    def objective(self, program: Program) -> cp.Expression:
+        """Return the level of the first stop as a concave expression: the first of the programs that are solved in turn.
+
+        Args:
+            program: Throughputs as expressions.
+        """
+        first = self._first_stop(program.jobs)
+        below = first.alone / 2  # needs are proportional to the level until a job runs at its full speed
+        return least_level(program, first.demand.need(program.jobs, below) / below)
 
     def _first_stop(self, jobs: JobClasses) -> Levels:
         from gavel_py.optimization.solving.progressive_filling import first_stop_of

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.demand import DemandPolicy
 from gavel_py.problem.arrays import Floats
+
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+    from gavel_py.optimization.formulation.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +41,13 @@ class FinishTimeFairness(DemandPolicy):
     def level(self, jobs: JobClasses, throughputs: Floats) -> Floats:
         levels: Floats = (jobs.elapsed_seconds + jobs.steps_remaining / throughputs) / self._fair_seconds(jobs)
         return levels
+
+    def objective(self, program: Program) -> cp.Expression:
+        import cvxpy as cp
+
+        jobs = program.jobs
+        left = cp.multiply(jobs.steps_remaining, cp.inv_pos(program.throughput))
+        return cp.max(cp.multiply(1 / self._fair_seconds(jobs), jobs.elapsed_seconds + left))
 
     def _fair_seconds(self, jobs: JobClasses) -> Floats:
         seconds: Floats = jobs.isolated_seconds + jobs.steps_remaining / jobs.isolated_throughput

@@ -14,7 +14,7 @@ from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.optimization.solving.highs import TimeLimitReached
-from gavel_py.policies.base import Decision, option
+from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.policies.composition import without_penalties
 from gavel_py.policies.linear_sums import LinearSumPolicy
 from gavel_py.policies.sums import SumPolicy
@@ -111,12 +111,18 @@ class MinCost(LinearSumPolicy):
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         first = Shortfall(min_share=self.min_share).decide(without_penalties(jobs), solver)
-        kept = self._keep_shortfall(jobs, first)
         try:
-            second = super().decide(jobs.with_rules(jobs.rules.also(kept)), solver)
+            second = super().decide(self._after(jobs, first), solver)
         except TimeLimitReached as reached:
             raise TimeLimitReached(None, (first.time_fractions, *reached.fractions), reached.prices) from None
         return self._staged(jobs, first, replace(second, algorithm=None))
+
+    def final_stage(self, jobs: JobClasses, solver: LinearSolver) -> tuple[Policy, JobClasses]:
+        return self, self._after(jobs, Shortfall(min_share=self.min_share).decide(without_penalties(jobs), solver))
+
+    def _after(self, jobs: JobClasses, first: Decision) -> JobClasses:
+        """Return the jobs with the rules that preserve the least shortfall."""
+        return jobs.with_rules(jobs.rules.also(self._keep_shortfall(jobs, first)))
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
         first = Shortfall(min_share=self.min_share).best_of(without_penalties(jobs), candidates, prices)

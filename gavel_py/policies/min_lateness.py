@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,11 @@ from gavel_py.errors import GavelWarning
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.demand import DemandPolicy
 from gavel_py.problem.arrays import Floats
+
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+    from gavel_py.optimization.formulation.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +43,14 @@ class MinLateness(DemandPolicy):
     def level(self, jobs: JobClasses, throughputs: Floats) -> Floats:
         deadlines = self._deadlines(jobs)
         return np.where(np.isnan(deadlines), -np.inf, jobs.steps_remaining / throughputs - deadlines)
+
+    def objective(self, program: Program) -> cp.Expression:
+        import cvxpy as cp
+
+        deadlines = self._deadlines(program.jobs)
+        due = np.flatnonzero(~np.isnan(deadlines))
+        left = cp.multiply(program.steps_remaining[due], cp.inv_pos(program.throughput[due]))
+        return cp.max(left - deadlines[due])
 
     def _deadlines(self, jobs: JobClasses) -> Floats:
         """Return (G,) d_i, all 0 with a warning if no job has a deadline, which may happen in a long-running scheduler."""

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -435,6 +436,27 @@ class LinearSolver:
 def solved_once(program: LinearProgram) -> Solution:
     """Solve one program independently of all earlier ones. Raises `SolverError`."""
     return LinearSolver().solve_first(program)
+
+
+def write_model(
+    program: LinearProgram, path: Path, columns: Mapping[int, str], rows: Mapping[int, str], *, maximize: bool = False
+) -> None:
+    """Write a program in the format of the file's ending, .mps or .lp.
+
+    columns, rows: names of some of them, of letters, digits and _; maximize: state the same program as a maximisation.
+    """
+    import highspy
+
+    model = _model(program, -program.costs if maximize else program.costs)
+    model.offset_ = -program.offset if maximize else program.offset
+    model.sense_ = highspy.ObjSense.kMaximize if maximize else highspy.ObjSense.kMinimize
+    model.col_names_ = [columns.get(n, f"z_{n}") for n in range(len(program.costs))]
+    model.row_names_ = [rows.get(n, f"row_{n}") for n in range(len(program.limits))]
+    highs = highspy.Highs()
+    highs.setOptionValue("output_flag", False)
+    highs.passModel(model)
+    if highs.writeModel(str(path)) == highspy.HighsStatus.kError:
+        raise SolverError(f"HiGHS could not write the program to {path}")
 
 
 def _model(program: LinearProgram, costs: Floats) -> Any:
