@@ -1,6 +1,9 @@
 # The public names of gavel_py: the module that defines each one, for type checkers and for `gavel_py/__init__.py`, which reads this
 # file and imports a name on first use. To publish a name, add its import here.
 
+from gavel_py.allocation.accounting import Forecast as Forecast
+from gavel_py.allocation.accounting import TenantShare as TenantShare
+from gavel_py.allocation.accounting import tenant_shares as tenant_shares
 from gavel_py.allocation.explain import Explanation as Explanation
 from gavel_py.allocation.explain import explain as explain
 from gavel_py.allocation.formulation import formulation as formulation

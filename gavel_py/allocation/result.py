@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gavel_py.allocation.accounting import Forecast, TenantShare, tenant_shares
 from gavel_py.errors import InputError, ProofError
 from gavel_py.io.snapshots import decode, encode
 from gavel_py.optimization.checking.certificates import Evidence, Proof, StageProof
@@ -27,6 +28,7 @@ from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints.compiling import ConstraintOutcome, outcomes_of
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.tenants import Tenant, TenantTree
 
 BY_JOB = ("job_ids", "time_fractions", "spread_fractions", "throughputs", "normalized_throughputs", "vs_fair_share")
 """Attributes of an `Allocation` with a value for each job."""
@@ -190,6 +192,56 @@ class Allocation:
         proof.check()
         self._check_figures(evidence, times, proof)
         return proof
+
+    @property
+    def gpus(self) -> Floats:
+        """(N, K) s_i X_ij, the GPUs that jobs hold on average over time; of shared GPUs, each job accounts for half.
+
+        Raises:
+            InputError: The allocation was read from a file.
+        """
+        times = self.time_fractions
+        own = times if self.pairs is None else times - self.pairs.by_job(*times.shape) / 2
+        return self._problem.num_gpus[:, None] * own
+
+    def tenants(self, tree: TenantTree | Mapping[Any, Any] | Iterable[Tenant] | str | None = None, /) -> tuple[TenantShare, ...]:
+        """Return what each tenant is promised and gets, parents first; empty if no job names a tenant.
+
+        Args:
+            tree: The tenants with their weights, in any form of `TenantTree.of`. None for the tenants of the policy
+                `hierarchical`, and for those that jobs name, with equal weights, if it has none.
+
+        Raises:
+            InputError: The tenant of a job is not a leaf of the tree, or the allocation was read from a file.
+        """
+        problem = self._problem
+        return tenant_shares(
+            problem.tenants,
+            self.gpus,
+            problem.capacities,
+            accelerator_types=self.accelerator_types,
+            is_running=self.time_fractions.sum(axis=1) > 0,
+            can_run=np.array([job_id not in self.excluded for job_id in self.job_ids], dtype=bool),
+            tree=TenantTree.of(self.options.get("tenants") if tree is None else tree),
+            arrival_seconds=problem.arrival_seconds,
+            work=problem.num_gpus * self.normalized_throughputs,
+            prices_per_hour=problem.prices_per_hour,
+        )
+
+    def forecast(self) -> Forecast:
+        """Return when each job ends and what it costs while this allocation stands, without new arrivals.
+
+        Raises:
+            InputError: The allocation was read from a file.
+        """
+        problem = self._problem
+        return Forecast.of(self.throughputs, problem.steps_remaining, self.gpus, problem.prices_per_hour)
+
+    @property
+    def _problem(self) -> AllocationProblem:
+        if self.evidence is None:
+            raise InputError("an allocation that was read from a file does not know its jobs; solve it anew")
+        return self.evidence.base
 
     def _times(self, evidence: Evidence) -> TimeShares:
         """Return the answer in the columns of the proof, from the stated fractions if these determine it."""

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import gavel_py as gp
+from gavel_py.cli.accounting import forecast_lines, money, tenants_line, tenants_table
 from gavel_py.cli.output import counted, gang_text, number, time_text
 from gavel_py.cli.tables import Column, Metric, bar, comparison_text, line_width, listed, shortened, styled, table_text, wrapped
 
@@ -66,6 +67,16 @@ class Screen:
         return [i for i, job_id in enumerate(self.allocation.job_ids) if job_id not in excluded]
 
     @cached_property
+    def forecast(self) -> gp.Forecast:
+        """When jobs end and what they cost."""
+        return self.allocation.forecast()
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether the price of some accelerator type is known."""
+        return any(price == price for price in self.problem.prices_per_hour.tolist())
+
+    @cached_property
     def deadlines(self) -> tuple[int, int]:
         """Jobs that meet their deadline at the speeds of the allocation, and jobs with a deadline."""
         import numpy as np
@@ -86,8 +97,8 @@ def solved_text(problem: gp.AllocationProblem, label: str) -> str:
     return f"{jobs} on {gpus}{types}{f', policy {label}' if label else ''}"
 
 
-def head_text(screen: Screen) -> str:
-    """Return what was solved and what the answer is, in sentences."""
+def head_text(screen: Screen, more_tenants: str) -> str:
+    """Return what was solved and what the answer is, in sentences; more_tenants: how to see all about tenants."""
     import numpy as np
 
     allocation = screen.allocation
@@ -101,7 +112,9 @@ def head_text(screen: Screen) -> str:
     if idle:
         start = f"{counted(len(idle), 'job')} without GPU time: "
         lines.append(styled(start + listed(idle, line_width() - len(start)), "warn"))
-    return wrapped(lines) + details_text(screen)
+    lines += forecast_lines(allocation, screen.problem, screen.served)
+    tenants = tenants_line(allocation.tenants(), more_tenants)
+    return wrapped([*lines, *([tenants] if tenants else [])]) + details_text(screen)
 
 
 def details_text(screen: Screen) -> str:
@@ -280,9 +293,16 @@ def jobs_text(screen: Screen, top: int | None, *, wide: bool = False) -> str:
     columns = [Column("job", "name"), Column("like it", "text"), Column("job type", "name", 2), Column("tenant", "name", 5)]
     columns += [Column(f"on {name}") for name in types] if wide else [Column("time on GPUs", "text")]
     columns += [Column("GPUs"), Column("weight", optional=3), Column("steps/s", optional=4), Column("speed", optional=1)]
-    columns.append(Column("vs. fair share"))
+    columns += [Column("vs. fair share"), Column("ends in", optional=5), Column("cost per hour", optional=6)]
     rows = [_row(screen, group, wide=wide) for group in shown]
-    left_out = {"like it": equal, "tenant": wide, "weight": wide or bool((screen.problem.weights != 1).any())}
+    ends = not all(math.isnan(screen.forecast.end_seconds[group.first]) for group in shown)
+    left_out = {
+        "ends in": ends,
+        "cost per hour": screen.has_prices,
+        "like it": equal,
+        "tenant": wide,
+        "weight": wide or bool((screen.problem.weights != 1).any()),
+    }
     kept = [i for i, column in enumerate(columns) if left_out.get(column.title, True) and any(row[i] for row in rows)]
     table = table_text(title, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], wide=wide)
     return table + wrapped([NOTE], indent="")
@@ -301,7 +321,9 @@ def _row(screen: Screen, group: Group, *, wide: bool) -> list[str]:
     like = f"+{len(group.rows) - 1}" if len(group.rows) > 1 else ""
     figures = (screen.problem.weights[i], allocation.throughputs[i], allocation.normalized_throughputs[i])
     first = [allocation.job_ids[i], like, job.job_type, job.tenant, *shares, gang_text(job.num_gpus)]
-    return [*first, *map(number, figures), f"{allocation.vs_fair_share[i]:.2f}"]
+    end, cost = screen.forecast.end_seconds[i], screen.forecast.cost_per_hour[i]
+    last = ["-" if math.isnan(end) else time_text(end), money(None if math.isnan(cost) else cost)]
+    return [*first, *map(number, figures), f"{allocation.vs_fair_share[i]:.2f}", *last]
 
 
 def _share(allocation: gp.Allocation, i: int, j: int) -> str:
@@ -309,25 +331,34 @@ def _share(allocation: gp.Allocation, i: int, j: int) -> str:
     return "." if part == 0 else f"{part:.1%}{SPREAD if spread is not None and spread[i, j] > 0 else ''}"
 
 
-def by_text(screen: Screen, by: str) -> str:
-    """Return a table of the jobs of each tenant or job type; by: "tenant" or "type"."""
-    allocation, sizes = screen.allocation, screen.problem.num_gpus
+def by_text(screen: Screen, by: str, *, wide: bool = False) -> str:
+    """Return a table of the tenants, or of the jobs of each job type; by: "tenant" or "type"."""
+    return _tenants_text(screen, wide=wide) if by == "tenant" else _types_text(screen, wide=wide)
+
+
+def _tenants_text(screen: Screen, *, wide: bool) -> str:
+    tenants = screen.allocation.tenants()
+    if not tenants:
+        return "No job names a tenant.\n"
+    return tenants_table("Tenants (GPUs on average)", tenants, has_prices=screen.has_prices, wide=wide)
+
+
+def _types_text(screen: Screen, *, wide: bool) -> str:
+    allocation, sizes, gpus = screen.allocation, screen.problem.num_gpus, screen.allocation.gpus
     members: dict[str, list[int]] = {}
     for i in screen.served:
-        members.setdefault(screen.jobs[i].tenant if by == "tenant" else screen.jobs[i].job_type, []).append(i)
+        members.setdefault(screen.jobs[i].job_type, []).append(i)
     if not members:
         return ""
-    types = allocation.accelerator_types
-    columns = [Column(by if by == "tenant" else "job type", "name"), Column("jobs"), Column("GPUs wanted")]
-    columns += [*(Column(f"{name} held", optional=1) for name in types), Column("speed, mean"), Column("vs. fair share, mean")]
-    columns.append(Column("vs. fair share, least"))
+    columns = [Column("job type", "name"), Column("jobs"), Column("GPUs wanted")]
+    columns += [Column(f"{name} held", optional=1) for name in allocation.accelerator_types]
+    columns += [Column("speed, mean"), Column("vs. fair share, mean"), Column("vs. fair share, least")]
     rows = []
     for name, found in sorted(members.items(), key=lambda item: -len(item[1])):
-        held = sizes[found] @ allocation.time_fractions[found]
-        speed, share = allocation.normalized_throughputs[found], allocation.vs_fair_share[found]
+        held, speed, share = gpus[found].sum(axis=0), allocation.normalized_throughputs[found], allocation.vs_fair_share[found]
         counts = [f"{len(found):,}", number(sizes[found].sum()), *(number(each) for each in held)]
         rows.append([name or "(none)", *counts, number(speed.mean()), f"{share.mean():.2f}", f"{share.min():.2f}"])
-    return table_text(f"Jobs by {'tenant' if by == 'tenant' else 'job type'} (GPUs held on average)", columns, rows)
+    return table_text("Jobs by job type (GPUs held on average)", columns, rows, wide=wide)
 
 
 def left_out_text(heading: str, reasons: Mapping[str, str], *, all_of_them: bool = True) -> str:
@@ -363,6 +394,8 @@ def _metrics(screens: Sequence[Screen]) -> Iterator[Metric]:
     yield Metric("jobs without GPU time", of(lambda a, rows: (~a.time_fractions[rows].any(axis=1)).sum()), "{:.0f}".format)
     capacities = screens[0].problem.capacities
     used = [float(screen.allocation.utilization @ capacities) for screen in screens]
+    if screens[0].has_prices:
+        yield Metric("cost per hour", [screen.forecast.total_cost_per_hour for screen in screens], money)
     yield Metric("GPUs used", [each / (float(capacities.sum()) or 1.0) for each in used], "{:.1%}".format)
     yield Metric("objective, in its own unit", [screen.allocation.objective_value for screen in screens], number)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli import allocation_text, inputs
+from gavel_py.cli.accounting import tenants_header, tenants_rows, with_accounts
 from gavel_py.cli.allocation_text import left_out_text
 from gavel_py.cli.output import csv_text, emit, json_text, number, unused_text
 from gavel_py.cli.rounds import delivery_text, play, rounds_text
@@ -96,7 +98,12 @@ class WhatIf:
         gpus = dict(zip(self.problem.accelerator_types, self.problem.capacities.tolist(), strict=True))
         now, then = before.objective_value, self.allocation.objective_value
         change = None if now is None or then is None else then - now
-        return {"change": self.change, "gpus": gpus, "objective_change": change, "allocation": self.allocation.to_dict()}
+        return {
+            "change": self.change,
+            "gpus": gpus,
+            "objective_change": change,
+            "allocation": with_accounts(self.allocation.to_dict(), self.allocation),
+        }
 
 
 def what_if_text(label: str, now: gp.Allocation, what_ifs: Iterable[WhatIf]) -> str:
@@ -175,7 +182,7 @@ class Request(inputs.Request):
     )
     all_jobs: bool = inputs.option("--all", help="Show each job, and each node.")
     by: Literal["tenant", "type", "node"] | None = inputs.option(
-        help="Show sums by tenant or job type instead of jobs, or with --rounds what runs on each node."
+        help="Show tenants or job types instead of jobs, or with --rounds what runs on each node; tenant also with --csv."
     )
     output: Literal["wide"] | None = inputs.option("-o", help="Show all columns, with whole names, whatever the width.")
 
@@ -216,7 +223,7 @@ def command(request: Request) -> None:
         documents = [result.document for result in results]
         emit(json_text(documents[0] if len(documents) == 1 else documents), request.out)
     elif request.form == "csv":
-        emit(_csv(results), request.out)
+        emit(_tenants_csv(results) if request.by == "tenant" else _csv(results), request.out)
     else:
         emit(_report(request, loaded, results), request.out)
     if request.write_program is not None:
@@ -233,9 +240,11 @@ def _check_shown(request: Request) -> None:
         raise click.UsageError("--by node shows what runs on each node in a round; give --rounds N with it")
     if request.write_program and len(request.policy_specs) > 1:
         raise click.UsageError("--write-program writes the program of one policy, and several are compared; give one --policy")
-    if (request.by or request.top) and len(request.policy_specs) > 1:
-        raise click.UsageError("--by and --top show the answer of one policy, and several are compared; give one --policy")
-    if (request.by or request.top or request.output) and request.form:
+    if (request.by not in (None, "tenant") or request.top) and len(request.policy_specs) > 1:
+        text = "--top and --by type or node show the answer of one policy, and several are compared"
+        raise click.UsageError(f"{text}; give one --policy")
+    is_table_of_tenants = request.form == "csv" and request.by == "tenant"
+    if (request.by or request.top or request.output) and request.form and not is_table_of_tenants:
         raise click.UsageError(f"--by, --top and --output are for tables, and --{request.form} has all jobs; leave them out")
 
 
@@ -265,7 +274,7 @@ def _result(
     others: dict[str, gp.AllocationProblem],
 ) -> Result:
     policy, allocation = solver.policy, solver.solve(problem)
-    document = allocation.to_dict()
+    document = with_accounts(allocation.to_dict(), allocation)
     document["seconds"] |= seconds
     document |= loaded.unused
     if not request.num_rounds:
@@ -279,24 +288,36 @@ def _result(
     return Result(policy.label, problem, allocation, rounds, delivery, document)
 
 
+def _allocations(results: Iterable[Result]) -> Iterator[tuple[list[str], gp.Allocation]]:
+    """Yield the first columns of CSV lines (the --what-if if there are any, and the policy), and each allocation."""
+    for result in results:
+        for change, allocation in [("", result.allocation), *((each.change, each.allocation) for each in result.what_ifs)]:
+            yield [*([change] if result.what_ifs else []), result.label], allocation
+
+
+def _tenants_csv(results: list[Result]) -> str:
+    """Return a CSV table with a row for each --what-if, policy and tenant."""
+    header = [*(["what_if"] if results[0].what_ifs else []), "policy"]
+    rows = [[*first, *row] for first, allocation in _allocations(results) for row in tenants_rows(allocation.tenants())]
+    return csv_text([*header, *tenants_header(results[0].allocation.accelerator_types)], rows)
+
+
 def _csv(results: list[Result]) -> str:
     """Return a CSV table with a row for each --what-if, policy and job: time fractions, throughput, and reason of an exclusion."""
     what_if = ["what_if"] if results[0].what_ifs else []
     types = results[0].allocation.accelerator_types
-    rows: list[list[object]] = []
-    for result in results:
-        for change, allocation in [("", result.allocation), *((each.change, each.allocation) for each in result.what_ifs)]:
-            rows += _csv_lines([*([change] if what_if else []), result.label], allocation)
-    return csv_text(
-        [*what_if, "policy", "job_id", *types, "throughput", "normalized_throughput", "vs_fair_share", "excluded"], rows
-    )
+    rows = [row for first, allocation in _allocations(results) for row in _csv_lines(first, allocation)]
+    figures = ["throughput", "normalized_throughput", "vs_fair_share", "excluded", *gp.Forecast.__dataclass_fields__]
+    return csv_text([*what_if, "policy", "job_id", *types, *figures], rows)
 
 
 def _csv_lines(first: list[str], allocation: gp.Allocation) -> Iterable[list[object]]:
     figures = (allocation.throughputs, allocation.normalized_throughputs, allocation.vs_fair_share)
     columns = [*allocation.time_fractions.T.tolist(), *(figure.tolist() for figure in figures)]
-    for job_id, *numbers in zip(allocation.job_ids, *columns, strict=True):
-        yield [*first, job_id, *numbers, allocation.excluded.get(job_id, "")]
+    forecast = zip(*(values.tolist() for values in vars(allocation.forecast()).values()), strict=True)
+    for job_id, later, *numbers in zip(allocation.job_ids, forecast, *columns, strict=True):
+        known = ("" if math.isnan(value) else value for value in later)
+        yield [*first, job_id, *numbers, allocation.excluded.get(job_id, ""), *known]
 
 
 def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> str:
@@ -306,6 +327,8 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
         if len(results) == 1
         else [allocation_text.compared_text(screens, wide=request.output == "wide")]
     )
+    for screen in screens if len(results) > 1 and request.by == "tenant" else ():
+        parts.append(f"Under {screen.label}\n" + allocation_text.by_text(screen, "tenant", wide=request.output == "wide"))
     for result in results if len(results) > 1 else ():
         if result.delivery is not None:
             parts += [
@@ -327,9 +350,10 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
 def _answer(request: Request, loaded: inputs.Inputs, result: Result, screen: allocation_text.Screen) -> list[str]:
     """Return the parts on the allocation of one policy: its meaning, the use of GPUs, the jobs, and the rounds if there are any."""
     wide = request.output == "wide"
-    parts = [allocation_text.head_text(screen), allocation_text.use_text(result.allocation, result.problem)]
+    more = "" if request.by == "tenant" else "more: --by tenant"
+    parts = [allocation_text.head_text(screen, more), allocation_text.use_text(result.allocation, result.problem)]
     if request.by in ("tenant", "type"):
-        parts.append(allocation_text.by_text(screen, request.by))
+        parts.append(allocation_text.by_text(screen, request.by, wide=wide))
     elif request.by is None and not result.what_ifs:
         parts.append(allocation_text.jobs_text(screen, None if request.all_jobs else request.top or TOP, wide=wide))
     if result.delivery is not None:

@@ -47,7 +47,7 @@ def test_solve_shows_jobs_and_a_summary(gavel: Gavel, small: list[str]) -> None:
     assert outcome.err == ""
     # a and b get both types: c would need both V100 for 2 steps/s, while a does 4 steps/s on one of them.
     rows = [line.split() for line in outcome.out.splitlines()]
-    assert ["a", "100.0%", "v100", "1", "4", "1.333", "1.33"] in rows
+    assert ["a", "100.0%", "v100", "1", "4", "1.333", "1.33", "25", "s"] in rows
     assert "objective 6, proven bound 6; 3 jobs" in outcome.out
     published = gavel("solve", *small, "--policy", "max_total_throughput", "--set", "normalized=false", "--no-whole-gangs")
     assert "objective 7, proven bound 7; 3 jobs" in published.out  # c runs half of the time beside a
@@ -62,11 +62,15 @@ def test_json_is_one_document_with_the_keys_of_the_contract(gavel: Gavel, small:
     assert document["objective"]["value"] == pytest.approx(document["objective"]["bound"], rel=1e-6)
     assert document["accelerator_types"] == ["v100", "k80"]
     assert [job["job_id"] for job in document["jobs"]] == ["a", "b", "c"]
-    assert set(document["jobs"][0]) == {"job_id", "time_fractions", "throughput", "normalized_throughput", "vs_fair_share"}
+    assert set(document["jobs"][0]) == {
+        *("job_id", "time_fractions", "throughput", "normalized_throughput", "vs_fair_share"),
+        *("start_seconds", "end_seconds", "cost_per_hour", "cost_until_done"),
+    }
     assert document["schema_version"] == 1
     assert set(document["shadow_prices"]) == {"v100", "k80"}
     assert [round_["index"] for round_ in document["rounds"]] == [0, 1]
-    assert gp.Allocation.from_dict(document).to_dict()["jobs"] == document["jobs"]
+    again = gp.Allocation.from_dict(document).to_dict()["jobs"]
+    assert [job | stated for job, stated in zip(document["jobs"], again, strict=True)] == document["jobs"]
 
 
 def test_several_policies_give_a_list_and_a_comparison(gavel: Gavel, small: list[str]) -> None:

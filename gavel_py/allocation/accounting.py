@@ -1,0 +1,341 @@
+"""Accounting: what each tenant is promised and gets (`TenantShare`), and when jobs end and what they cost (`Forecast`).
+
+`tenant_shares` computes the shares from the GPUs of jobs, for allocations and rounds. `TenantTable` has the arithmetic on the tree:
+sums over the tenants below, and promised shares. The simulator keeps a table, since its tenants have jobs at different times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.io.names import natural_key
+from gavel_py.problem.arrays import Floats, Mask
+from gavel_py.problem.tenants import TenantTree
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantShare:
+    """What a tenant is promised and what it gets, with all tenants below it.
+
+    Of an allocation, GPUs are averages over its time fractions; of rounds and simulations, over the time that has passed. Jobs
+    that share GPUs account for an equal part of them. Shares and GPUs of the tenants without others below them add up to those of
+    the cluster.
+
+    Attributes:
+        tenant: The name, empty for the jobs that name no tenant.
+        parent: Name of the tenant above, None at the top.
+        weight: Relative share among the tenants with the same parent; 1 without a tree of tenants.
+        share: The promised part of the cluster: weight over the sum of weights of the tenants with the same parent that have jobs,
+            times the share of the parent. Below a tenant with policy fifo the first has all. Of simulations, the mean over time.
+        throughput_share: The part of the throughput that it gets: Σ s_i v_i of its jobs over that of all jobs, with gang size s_i
+            and normalised throughput v_i. None if unknown.
+        gpu_share: The part of all GPUs of the cluster that it gets.
+        gpu_shares: {accelerator type: part of its GPUs}.
+        gpus: {accelerator type: GPUs}.
+        jobs: Its number of jobs.
+        running: Those with GPU time; of rounds and simulations, those that hold GPUs at the end.
+        waiting: Those that wait for GPU time.
+        cost_per_hour: Of its GPUs, in the unit of their prices; None if the price of one of them is unknown.
+        promised_gpu_seconds: GPU-seconds that allocations promised its jobs, of rounds and simulations.
+        delivered_gpu_seconds: The part of these that rounds delivered.
+        finished: Jobs that finished, of simulations.
+        mean_jct_seconds: Their mean completion time.
+        cost: Of all its GPU time, of simulations.
+    """
+
+    tenant: str
+    parent: str | None = None
+    weight: float = 1.0
+    share: float
+    throughput_share: float | None = None
+    gpu_share: float
+    gpu_shares: dict[str, float]
+    gpus: dict[str, float]
+    jobs: int
+    running: int
+    waiting: int
+    cost_per_hour: float | None = None
+    promised_gpu_seconds: float | None = None
+    delivered_gpu_seconds: float | None = None
+    finished: int | None = None
+    mean_jct_seconds: float | None = None
+    cost: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the share as plain data (docs/file-formats.md)."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> TenantShare:
+        """Return the share that `to_dict` described.
+
+        Raises:
+            InputError: A part is missing or unknown.
+        """
+        try:
+            return cls(**document)
+        except TypeError as error:
+            raise InputError(f"this is not the share of a tenant as gavel writes it: {error}") from None
+
+
+class TenantTable:
+    """Tenants as rows of a table, each below its parent; a row is added when its name is first seen.
+
+    A tree without tenants stands for one row for each name that jobs have, with weight 1. strict: whether the tenant of a job must
+    be in the tree, without tenants below it.
+    """
+
+    def __init__(self, tree: TenantTree, *, strict: bool = True) -> None:
+        self._tree, self._strict = tree, strict and bool(tree.tenants)
+        self._known = {tenant.name: tenant for tenant in tree.tenants}
+        self.names: list[str] = []
+        self._rows: dict[str, int] = {}
+        self._parents: list[int] = []
+        self._weights: list[float] = []
+        self._depths: list[int] = []
+        self._fifo: list[bool] = []
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def row(self, name: str) -> int:
+        """Return the row of the tenant of a job. Raises `InputError` if it is not a leaf of the tree."""
+        if name not in self._rows:
+            if self._strict and (name not in self._known or name in self._tree.parents):
+                leaves = [known for known in self._known if known not in self._tree.parents]
+                text = "has tenants below it, and only those can have jobs" if name in self._known else "is not in the tenant tree"
+                raise InputError(Fault("jobs", "tenant", f"{name!r} {text}{nearest(name, leaves)}"))
+            self._add(name)
+        return self._rows[name]
+
+    def _add(self, name: str) -> int:
+        tenant = self._known.get(name)
+        above = None if tenant is None else tenant.parent
+        parent = -1 if above is None else self._rows[above] if above in self._rows else self._add(above)
+        self._rows[name] = len(self.names)
+        self.names.append(name)
+        self._parents.append(parent)
+        self._weights.append(1.0 if tenant is None else tenant.weight)
+        self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
+        self._fifo.append(tenant is not None and tenant.policy == "fifo")
+        return self._rows[name]
+
+    def totals(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return (M, ...) sums over each tenant and all below it."""
+        sums, parents = values.copy(), np.array(self._parents, dtype=np.int64)
+        for rows in reversed(list(self._levels())):
+            below = rows[parents[rows] >= 0]
+            np.add.at(sums, parents[below], sums[below])
+        return sums
+
+    def shares(self, has_jobs: Mask, since: Floats) -> Floats:
+        """Return (M,) the promised shares.
+
+        has_jobs: (M,) the tenants of jobs; since: (M,) when each got the first of these, by which a fifo tenant serves those below.
+        """
+        active = self.totals(has_jobs.astype(float)) > 0
+        first = np.where(has_jobs, since, np.inf)
+        parents, weights = np.array(self._parents, dtype=np.int64), np.array(self._weights)
+        for rows in reversed(list(self._levels())):
+            below = rows[parents[rows] >= 0]
+            np.minimum.at(first, parents[below], first[below])
+        shares = np.zeros(len(self))
+        for rows in self._levels():
+            rows = rows[active[rows]]
+            above = parents[rows] + 1  # 0 stands for the cluster
+            weight = self._served_weights(rows, weights[rows], above, first)
+            sums = np.bincount(above, weight, minlength=len(self) + 1)
+            shares[rows] = np.append(1.0, shares)[above] * weight / sums[above]
+        return shares
+
+    def _served_weights(self, rows: NDArray[np.int64], weights: Floats, above: NDArray[np.int64], first: Floats) -> Floats:
+        """Return the weights, 0 for all but the first tenant below each fifo tenant."""
+        fifo = np.array([self._tree.policy == "fifo", *self._fifo])
+        if not fifo[above].any():
+            return weights
+        order = sorted(range(len(rows)), key=lambda k: (above[k], first[rows[k]], natural_key(self.names[rows[k]])))
+        is_first = np.zeros(len(rows), dtype=bool)
+        is_first[[k for at, k in enumerate(order) if at == 0 or above[order[at - 1]] != above[k]]] = True
+        return np.where(fifo[above] & ~is_first, 0.0, weights)
+
+    def _levels(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the rows of each depth, from the top."""
+        depths = np.array(self._depths, dtype=np.int64)
+        for depth in range(int(depths.max(initial=-1)) + 1):
+            yield np.flatnonzero(depths == depth)
+
+    def records(
+        self, types: Sequence[str], capacities: Floats, shares: Floats, gpus: Floats, columns: Mapping[str, NDArray[Any]]
+    ) -> tuple[TenantShare, ...]:
+        """Return a record for each tenant, parents before the tenants below them, siblings by name.
+
+        shares: (M,); gpus: (M, K) of the jobs of each tenant; columns: {attribute: (M,) sums over the jobs of each tenant}, NaN for
+        unknown ones. "work" is Σ s_i v_i, and "jct_seconds" the sum of the completion times of the finished jobs.
+        """
+        held, total = self.totals(gpus), float(capacities.sum())
+        sums = {name: self.totals(values) for name, values in columns.items()}
+        work = sums.pop("work", None)
+        if work is not None:
+            sums["throughput_share"] = _ratio(work, np.full(len(self), columns["work"].sum()))
+        jct = sums.pop("jct_seconds", None)
+        if jct is not None:
+            sums["mean_jct_seconds"] = np.where(sums["finished"] > 0, _ratio(jct, sums["finished"]), np.nan)
+        parts = _ratio(held, np.broadcast_to(capacities, held.shape))
+        return tuple(
+            TenantShare(
+                tenant=self.names[row],
+                parent=None if self._parents[row] < 0 else self.names[self._parents[row]],
+                weight=self._weights[row],
+                share=float(shares[row]),
+                gpu_share=float(held[row].sum()) / total if total else 0.0,
+                gpu_shares=dict(zip(types, parts[row].tolist(), strict=True)),
+                gpus=dict(zip(types, held[row].tolist(), strict=True)),
+                **{name: _plain(values[row]) for name, values in sums.items()},
+            )
+            for row in self._in_order()
+        )
+
+    def _in_order(self) -> Iterator[int]:
+        below: dict[int, list[int]] = {}
+        for row, parent in enumerate(self._parents):
+            below.setdefault(parent, []).append(row)
+        left = sorted(below.get(-1, ()), key=lambda row: natural_key(self.names[row]), reverse=True)
+        while left:
+            row = left.pop()
+            yield row
+            left += sorted(below.get(row, ()), key=lambda each: natural_key(self.names[each]), reverse=True)
+
+
+def _ratio(values: NDArray[Any], whole: NDArray[Any]) -> Floats:
+    ratio: Floats = np.divide(values, whole, out=np.zeros(values.shape), where=whole > 0)
+    return ratio
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of an array as a plain one, None for NaN."""
+    plain = value.item()
+    return None if math.isnan(plain) else plain
+
+
+def tenant_shares(
+    tenants: Iterable[str],
+    gpus: Floats,
+    capacities: Floats,
+    *,
+    accelerator_types: Sequence[str],
+    is_running: Mask,
+    can_run: Mask | None = None,
+    tree: TenantTree | None = None,
+    arrival_seconds: Floats | None = None,
+    prices_per_hour: Floats | None = None,
+    **columns: Floats,
+) -> tuple[TenantShare, ...]:
+    """Return what each tenant of N jobs is promised and gets; empty if no job names a tenant.
+
+    Args:
+        tenants: (N,) the tenant of each job, empty for none.
+        gpus: (N, K) GPUs of each job.
+        capacities: (K,) GPUs of the cluster.
+        accelerator_types: K names.
+        is_running: (N,) the jobs that count as running; the others wait.
+        can_run: (N,) the jobs for which a tenant is promised a share; by default all.
+        tree: The tenants with their weights; None for those of the jobs, with equal weights.
+        arrival_seconds: (N,) by which fifo tenants serve those below.
+        prices_per_hour: (K,) of one GPU of each type, NaN if unknown; by default all are.
+        **columns: (N,) further figures to sum, named as attributes of `TenantShare`, or "work"; NaN for unknown ones.
+
+    Raises:
+        InputError: The tenant of a job is not a leaf of the tree.
+    """
+    table = TenantTable(TenantTree() if tree is None else tree)
+    names = list(tenants)
+    if not any(names):
+        return ()
+    rows = np.array([table.row(name) for name in names], dtype=np.int64)
+    size = len(table)
+    served = slice(None) if can_run is None else can_run
+    since = np.full(size, np.inf)
+    np.minimum.at(since, rows[served], (np.zeros(len(rows)) if arrival_seconds is None else arrival_seconds)[served])
+    held = np.zeros((size, gpus.shape[1]))
+    np.add.at(held, rows, gpus)
+    counts = np.bincount(rows, minlength=size)
+    running = np.bincount(rows[is_running], minlength=size)
+    sums: dict[str, NDArray[Any]] = {"jobs": counts, "running": running, "waiting": counts - running}
+    if prices_per_hour is not None:
+        columns["cost_per_hour"] = hourly_costs(gpus, prices_per_hour)
+    sums |= {name: np.bincount(rows, values, minlength=size) for name, values in columns.items()}
+    return table.records(accelerator_types, capacities, table.shares(since < np.inf, since), held, sums)
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """When N jobs end, and what they cost, while an allocation stands.
+
+    The forecast knows of no new arrivals, and the allocation stays as it is, so the end of a job is an upper estimate where others
+    leave earlier and make room. `gavel rounds --until-done` solves again as jobs leave.
+
+    Attributes:
+        start_seconds: (N,) from now, 0 for jobs with GPU time, NaN for those that wait as long as the allocation stands.
+        end_seconds: (N,) remaining steps over throughput, from now; NaN if steps are unknown or the job waits.
+        cost_per_hour: (N,) of the GPUs of each job on average over time, in the unit of their prices; NaN if the price of one of
+            them is unknown.
+        cost_until_done: (N,) the same until the job ends; NaN if either is unknown.
+    """
+
+    start_seconds: Floats
+    end_seconds: Floats
+    cost_per_hour: Floats
+    cost_until_done: Floats
+
+    @classmethod
+    def of(cls, throughputs: Floats, steps_remaining: Floats, gpus: Floats, prices_per_hour: Floats) -> Forecast:
+        """Return the forecast of jobs at constant speeds.
+
+        Args:
+            throughputs: (N,) steps/s.
+            steps_remaining: (N,) NaN if unknown.
+            gpus: (N, K) GPUs of each job on average over time.
+            prices_per_hour: (K,) of one GPU of each type, NaN if unknown.
+        """
+        runs, is_done = throughputs > 0, steps_remaining == 0
+        end = np.divide(steps_remaining, throughputs, out=np.full(len(throughputs), np.nan), where=runs)
+        end[is_done] = 0.0
+        costs = hourly_costs(gpus, prices_per_hour)
+        start = np.where(runs | is_done, 0.0, np.nan)
+        return cls(start, end, costs, np.where(is_done & ~np.isnan(costs), 0.0, costs * end / 3600.0))
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether the cost of any job is known."""
+        return not bool(np.isnan(self.cost_per_hour).all())
+
+    @property
+    def total_cost_per_hour(self) -> float | None:
+        """The cost of all jobs together; None if that of one is unknown."""
+        return known_sum(self.cost_per_hour)
+
+    @property
+    def total_cost_until_done(self) -> float | None:
+        """The cost until all jobs have ended; None if that of one is unknown."""
+        return known_sum(self.cost_until_done)
+
+
+def hourly_costs(gpus: Floats, prices_per_hour: Floats) -> Floats:
+    """Return (N,) the cost per hour of (N, K) GPUs, NaN if the price of one of them, or of all types, is unknown."""
+    if np.isnan(prices_per_hour).all():
+        return np.full(len(gpus), np.nan)
+    costs: Floats = np.where(gpus > 0, gpus * prices_per_hour, 0.0).sum(axis=1)
+    return costs
+
+
+def known_sum(values: Floats) -> float | None:
+    """Return the sum, None if a value is NaN; there are no partial sums."""
+    total = float(values.sum())
+    return None if math.isnan(total) else total
