@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DOCS := .venv-docs
 
 CORES := $(shell $(PYTHON) -c "import os; print(len(getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count()))(0)))")
 # Many tests wait for processes that they have started, so there are more workers than cores.
@@ -10,7 +11,7 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 # Tests start hundreds of processes, which would otherwise compile all modules again where bytecode is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test quick deep lint types unit lock clean
+.PHONY: demo test quick deep lint types unit docs lock clean
 
 EXAMPLE := examples/jobs.csv --cluster examples/cluster.yaml
 
@@ -50,10 +51,25 @@ $(VENV)/ready: requirements/dev.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Renews requirements/dev.txt from pyproject.toml; needs pip-tools (pip install pip-tools).
+# The documentation site, in site/. The API reference is read from the source, so gavel-py itself need not be installed for it.
+docs: $(DOCS)/ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo 'The site is in site/; open site/index.html, or to search it: $(DOCS)/bin/mkdocs serve'
+
+$(DOCS)/ready: requirements/docs.txt
+	@echo 'Installing MkDocs and its plugins into $(DOCS) ...'
+	@$(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/docs.txt
+	@touch $@
+
+# Renews the fixed versions from pyproject.toml; needs pip-tools (pip install pip-tools). The site needs its extra only.
+COMPILE := pip-compile --generate-hashes --upgrade --strip-extras --allow-unsafe --no-header --no-emit-index-url \
+	--no-emit-find-links --no-emit-trusted-host
+DOCS_EXTRA := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
+
 lock:
-	pip-compile --generate-hashes --upgrade --extra dev --strip-extras --allow-unsafe --no-header --no-emit-index-url --no-emit-find-links \
-		--no-emit-trusted-host --output-file requirements/dev.txt pyproject.toml
+	$(COMPILE) --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(PYTHON) -c '$(DOCS_EXTRA)' | $(COMPILE) --output-file requirements/docs.txt -
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

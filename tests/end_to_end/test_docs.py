@@ -9,6 +9,7 @@ import doctest
 import io
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ import pytest
 from pydantic import BaseModel
 
 import gavel_py as gp
+from gavel_py import testing
 from gavel_py.cli import main
 from gavel_py.policies.constraints.compiling import KINDS
 from tests.support.commands import enter_folder
@@ -30,6 +32,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 NOT_RUN = {"eval", "git", "make", "pip", "python", "python3", "."}
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -208,8 +211,36 @@ def test_the_page_on_performance_has_figures() -> None:
 def test_the_index_of_pages_names_each_once() -> None:
     pages = ROOT / "docs"
     named = re.findall(r"^- \[[^]]+\]\(([\w/-]+\.md)\)", (pages / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    there = {path.name for path in pages.glob("*.md")} - {"README.md"} | {"policies/README.md"}
+    there = {path.name for path in pages.glob("*.md")} - {"README.md"} | {"policies/README.md", "reference/README.md"}
     assert sorted(named) == sorted(there)
+
+
+def test_the_site_has_every_page_once() -> None:
+    listed = re.findall(
+        r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2].partition("\ntheme:")[0]
+    )
+    assert sorted(listed) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md")]
+    named = re.findall(r"^::: gavel_py\.([\w.]+)$", "\n".join(pages), re.MULTILINE)
+    assert sorted(named) == sorted([*gp.__all__, *(f"testing.{name}" for name in testing.__all__)])
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_the_gallery_shows_what_each_script_prints(
+    script: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"examples/{script.name}"
+    text = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    (shown,) = [command for block in blocks(text) for command in commands(block) if command.words == ["python", name]]
+    assert f"[`{name}`](../{name})" in text
+    assert re.search(r"\d", shown.output)
+    assert "..." not in shown.output
+    monkeypatch.chdir(folder)
+    runpy.run_path(name, run_name="__main__")
+    assert matches(shown.output, capsys.readouterr().out)
 
 
 def test_the_index_of_policies_is_complete() -> None:
