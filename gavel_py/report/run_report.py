@@ -16,7 +16,8 @@ from gavel_py.io.writing import check_report, check_writable_folder, write_atomi
 from gavel_py.report.charts import DARK, LIGHT, Chart, Table, palette_of
 from gavel_py.report.measures import CONFIDENCE, UNKNOWN, clean, label_text, measure_of
 from gavel_py.report.runs import METRICS, Labels, Run
-from gavel_py.report.settings import Group, Setting, Summary, common_labels, settings_of, summary_of
+from gavel_py.report.settings import Group, Setting, common_labels, settings_of
+from gavel_py.report.verdict import Summary, summary_of
 
 Failure = tuple[Labels, str]
 
