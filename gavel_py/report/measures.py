@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from scipy.special import stdtrit
 
 from gavel_py.problem.arrays import Floats
 
+Value = TypeVar("Value")
+
 CONFIDENCE = 0.95
+
+MIN_SEEDS = 3
+"""Fewer seeds have no intervals, and nothing is tested: with one degree of freedom an interval is 13 standard errors wide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over `count` seeds with the confidence interval mean ± half_width; half_width is None for a single seed."""
+    """A mean over `count` seeds with the confidence interval mean ± half_width, which is None below `MIN_SEEDS` seeds."""
 
     mean: float
     half_width: float | None
@@ -51,8 +56,8 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
     numbers = np.array([value for value in values if value is not None and math.isfinite(value)], dtype=float)
     if not len(numbers):
         return None
-    if len(numbers) == 1:
-        return Estimate(float(numbers[0]), None, 1)
+    if len(numbers) < MIN_SEEDS:
+        return Estimate(float(numbers.mean()), None, len(numbers))
     quantile = float(stdtrit(len(numbers) - 1, (1 + CONFIDENCE) / 2))
     return Estimate(float(numbers.mean()), quantile * float(numbers.std(ddof=1)) / math.sqrt(len(numbers)), len(numbers))
 
@@ -111,21 +116,29 @@ class Unit:
         """Return a title with the unit appended."""
         return f"{title}, {self.name}" if self.name else title
 
+    def difference(self, amount: float) -> str:
+        """Return a difference in this unit, with its sign."""
+        return f"{'−' if amount < 0 else '+'}{short(abs(amount))}{f' {self.name}' if self.name else ''}"
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """How a metric is shown. better: which values are preferable, None if policies cannot be compared by it."""
+    """How a metric is shown.
+
+    better: which values are preferable, None if policies cannot be compared by it; unit_name: of a number.
+    """
 
     title: str
     quantity: Quantity = "number"
     better: Better | None = "less"
+    unit_name: str = ""
 
     def unit(self, values: Iterable[float | None]) -> Unit:
         """Return a unit in which the largest of the values is easy to read."""
         if self.quantity == "share":
             return Unit("%", 0.01)
         if self.quantity == "number":
-            return Unit("", 1.0)
+            return Unit(self.unit_name, 1.0)
         largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
         name, size, _ = next(unit for unit in TIMES if largest <= unit[2])
         return Unit(name, size)
@@ -140,7 +153,7 @@ MEASURES = {
     "finish_time_fairness": Measure("finish-time fairness ρ"),
     "utilization": Measure("used GPU time", "share", "more"),
     "undelivered_share": Measure("promised, not delivered", "share"),
-    "cost": Measure("cost"),
+    "cost": Measure("cost", unit_name="price units"),
     "finished": Measure("finished jobs", better="more"),
     "unfinished": Measure("measured jobs not finished"),
     "ended_after_arrivals": Measure("ended after the last arrival", better=None),
@@ -230,6 +243,53 @@ def at_load(load: float | None) -> str:
     (', load 4 jobs/h', '')
     """
     return "" if load is None else f", load {short(load)} jobs/h"
+
+
+def at_loads(loads: Sequence[float | None], all_loads: Sequence[float | None]) -> str:
+    """Return " at ..." for some of all loads, both ascending, with three and more neighbours as a range; "" if there is only one.
+
+    >>> at_loads([1.0, 2.0, 4.0, 16.0], [1.0, 2.0, 4.0, 8.0, 16.0]), at_loads([1.0, 2.0], [1.0, 2.0]), at_loads([1.0], [1.0])
+    (' at 1 to 4 and 16 jobs/h', ' at every load (1 and 2 jobs/h)', '')
+    """
+    if len(all_loads) < 2:
+        return ""
+    runs: list[list[float]] = []
+    numbers = [load for load in all_loads if load is not None]
+    for at, load in enumerate(numbers):
+        if load in loads and at and numbers[at - 1] in loads:
+            runs[-1].append(load)
+        elif load in loads:
+            runs.append([load])
+    texts = [text for run in runs for text in ([f"{short(run[0])} to {short(run[-1])}"] if len(run) > 2 else map(short, run))]
+    text = joined([*([f"{joined(texts)} jobs/h"] if texts else []), *(["an unknown load"] if None in loads else [])])
+    return f" at every load ({text})" if len(loads) == len(all_loads) else f" at {text}"
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Return texts as a list in a sentence.
+
+    >>> joined(["a"]), joined(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+def ends_of(values: Sequence[Value]) -> list[Value]:
+    """Return the first and the last of some values, or the only one."""
+    return [values[0], values[-1]] if len(values) > 1 else list(values)
+
+
+def relative_text(part: float) -> str:
+    """Return a difference relative to what it is from: in percent, or from ten times on as a multiple of it.
+
+    >>> relative_text(0.5), relative_text(-0.2), relative_text(11.0), relative_text(0.00001), relative_text(0.0)
+    ('+50 %', '−20 %', '12 ×', '+<0.01 %', '±0 %')
+    """
+    if part >= 9:
+        return f"{short(1 + part)} ×"
+    size = 100 * abs(part)
+    text = "<0.01" if 0 < size < 0.01 else f"{size:.0f}" if size >= 10 else f"{size:.2g}"
+    return f"{'+' if part > 0 else '−' if part < 0 else '±'}{text} %"
 
 
 def interval_text(value: Estimate, size: float = 1.0) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ from gavel_py.report.measures import (
 )
 from gavel_py.report.runs import OverTime, Run, Stay
 from gavel_py.report.timeline import StayLanes, colours_of, stay_grid, stay_lanes
+from gavel_py.report.verdict import paired
 
 MAX_POINTS = 150
 TABLE_QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
@@ -53,7 +55,7 @@ def _distribution_chart(
     samples: dict[str, Floats] = {}
     for group in palette.groups:
         pooled = np.concatenate([np.asarray(samples_of(run), dtype=float) for run in group.runs])
-        if np.isfinite(pooled).any():
+        if np.nan_to_num(pooled, posinf=0.0).any():
             samples[group.policy] = pooled[np.isfinite(pooled)]
     if not samples:
         return
@@ -94,40 +96,103 @@ def load_charts(palette: Palette) -> Iterator[Chart]:
 
 
 def _load_curves(palette: Palette, metric: str) -> Iterator[Chart]:
+    """Yield the curves of a metric, and where their bands overlap, the curves relative to the best policy."""
     found: dict[str, list[tuple[float, Estimate]]] = {}
     for group in palette.setting.groups:
         value = group.estimate(metric)
         if group.load is not None and value is not None and group.policy in palette.styles:
             found.setdefault(group.policy, []).append((group.load, value))
     values = [value for points in found.values() for _, value in points]
-    if not values:
+    if all(value.mean == 0 for value in values):
         return
     measure = measure_of(metric)
     unit = measure.unit(value.mean for value in values)
-    curves = []
-    for policy, points in found.items():
-        x, y, low, high = np.array([(load, value.mean, value.low, value.high) for load, value in points]).T
-        curves.append(Curve(policy, x, y / unit.size, palette.styles[policy], low / unit.size, high / unit.size))
+    scaled = {policy: [(load, value.over(unit.size)) for load, value in points] for policy, points in found.items()}
     limit = min(2 * max(value.mean for value in values), max(value.high for value in values))
     axis = Axis(unit.heading(measure.title), low=0.0, high=1.05 * limit / unit.size)
+    ratios = _ratios(palette, found, metric) if _bands_overlap(found) else {}
+    title = f"{measure.title.capitalize()} against load"
+    of_policies = f"One curve for each of {counted(len(found), 'policy', 'policies')}"
+    name = "completion-time-against-load"
+    has_bands = any(value.half_width is not None for value in values)
+    bands = ", the band around it is the 95 % interval over seeds" if has_bands and not ratios else ""
+    more = " The intervals overlap: the next chart compares the policies seed by seed." if ratios else CUT if bands else ""
+    yield _load_chart(palette, name, title, f"{of_policies}{bands}.{more}", scaled, axis, has_bands=not ratios)
+    if ratios:
+        baseline = next(iter(ratios))
+        text = (
+            f"{of_policies}: its mean over that of {baseline}, the baseline. The band is the 95 % interval of the paired "
+            "difference over common seeds. The verdict has what is left after correction for the number of comparisons."
+        )
+        relative = Axis("ratio to the baseline")
+        yield _load_chart(palette, f"{name}-relative", f"{title}, relative to {baseline}", text, ratios, relative, has_bands=True)
+
+
+def _load_chart(
+    palette: Palette,
+    name: str,
+    title: str,
+    description: str,
+    points_of: Mapping[str, Sequence[tuple[float, Estimate]]],
+    axis: Axis,
+    *,
+    has_bands: bool,
+) -> Chart:
+    curves = []
+    for policy, points in points_of.items():
+        x, y, low, high = np.array([(load, value.mean, value.low, value.high) for load, value in points]).T
+        drawn = has_bands and any(value.half_width is not None for _, value in points)
+        band = (low, high) if drawn else (None, None)
+        curves.append(Curve(policy, x, y, palette.styles[policy], *band))
     rows = [
-        [policy, short(load), short(value.mean / unit.size), interval_text(value, unit.size), str(value.count)]
-        for policy, points in found.items()
+        [policy, short(load), short(value.mean), interval_text(value), str(value.count)]
+        for policy, points in points_of.items()
         for load, value in points
     ]
-    of_policies = counted(len(curves), "policy", "policies")
-    yield Chart(
-        name="completion-time-against-load",
-        title=f"{measure.title.capitalize()} against load",
-        description=f"One curve for each of {of_policies}, the band around it is the interval over seeds.{CUT}",
-        draw=partial(lines_figure, [Panel(curves, axis)], Axis("load, jobs per hour"), dots=True),
-        table=Table(["policy", "load, jobs/h", axis.title, "95 % interval", "seeds"], rows),
-    )
+    draw = partial(lines_figure, [Panel(curves, axis)], Axis("load, jobs/h"), dots=True)
+    return Chart(name, title, description, draw, Table(["policy", "load, jobs/h", axis.title, "95 % interval", "seeds"], rows))
+
+
+def _bands_overlap(points_of: Mapping[str, Sequence[tuple[float, Estimate]]]) -> bool:
+    """Return whether intervals of different policies overlap at a load."""
+    by_load: dict[float, list[Estimate]] = {}
+    for load, value in (point for points in points_of.values() for point in points if point[1].half_width is not None):
+        by_load.setdefault(load, []).append(value)
+    ordered = [sorted(values, key=lambda value: value.low) for values in by_load.values()]
+    return any(next_.low < value.high for values in ordered for value, next_ in pairwise(values))
+
+
+def _ratios(
+    palette: Palette, points_of: Mapping[str, Sequence[tuple[float, Estimate]]], metric: str
+) -> dict[str, list[tuple[float, Estimate]]]:
+    """Return the means relative to the policy with the lowest mean of all loads, with intervals of the paired differences.
+
+    That policy is the first. {} if no policy has a mean above 0 at every load.
+    """
+    loads = {load for points in points_of.values() for load, _ in points}
+    means = {
+        policy: sum(value.mean for _, value in points)
+        for policy, points in points_of.items()
+        if len(points) == len(loads) and all(value.mean > 0 for _, value in points)
+    }
+    if not means:
+        return {}
+    baseline = min(means, key=means.__getitem__)
+    by_seed = {(group.policy, group.load): group.by_seed(metric) for group in palette.setting.groups}
+    ratios: dict[str, list[tuple[float, Estimate]]] = {}
+    for policy in (baseline, *(policy for policy in points_of if policy != baseline)):
+        pairs = [(load, paired(policy, by_seed[baseline, load], by_seed[policy, load])) for load, _ in points_of[policy]]
+        known = [(load, pair) for load, pair in pairs if pair.seeds]
+        if known:
+            ratios[policy] = [
+                (load, Estimate(pair.base + pair.difference, pair.half_width, pair.seeds).over(pair.base)) for load, pair in known
+            ]
+    return ratios
 
 
 def _bars(palette: Palette, metric: str) -> Iterator[Chart]:
     found = [(group.policy, value) for group in palette.groups if (value := group.estimate(metric)) is not None]
-    if not found:
+    if all(value.mean == 0 for _, value in found):
         return
     measure = measure_of(metric)
     unit = measure.unit(value.mean for _, value in found)
@@ -166,7 +231,7 @@ def _tradeoff_chart(palette: Palette, x_metric: str, y_metric: str) -> Iterator[
         for group in palette.groups
         if (x := group.estimate(x_metric)) is not None and (y := group.estimate(y_metric)) is not None
     ]
-    if len(found) < 2:
+    if len(found) < 2 or all(x.mean == 0 for _, x, _ in found) or all(y.mean == 0 for _, _, y in found):
         return
     best = not_beaten([(x.mean, y.mean) for _, x, y in found])
     x_measure, y_measure = measure_of(x_metric), measure_of(y_metric)
@@ -295,6 +360,9 @@ MAX_PANELS = 6
 MIN_PROMISED = 0.01
 """Share of all promised time before which the ratio of delivered to promised time is not drawn."""
 
+MIN_UNDELIVERED = 0.001
+"""Relative to what was promised; if all runs deliver it but for less, there is nothing to draw."""
+
 UTILIZATION = "The share of the GPUs of each type that jobs held."
 PRICES = "What one more GPU of each type would add to the policy's objective, as a part of it; a gap: not known."
 
@@ -355,7 +423,7 @@ def time_charts(palette: Palette) -> Iterator[Chart]:
             for panel in drawn
             if any(np.isfinite(curve.y).any() for curve in panel.curves)
         ]
-        if panels:
+        if any(np.nan_to_num(curve.y).any() for panel in panels for curve in panel.curves):
             more = f" {len(panels) - MAX_PANELS} more accelerator types are in the table." if len(panels) > MAX_PANELS else ""
             draw, table = partial(lines_figure, panels[:MAX_PANELS], x), _series_table(x.title, panels)
             yield Chart(name, title + at_load(palette.title_load), description + more + of_runs, draw, table)
@@ -387,6 +455,8 @@ def _delivery(histories: Sequence[_History]) -> tuple[str, list[Panel]]:
         ratio = np.divide(done.y, due.y, out=np.full(len(due.y), np.nan), where=due.y > MIN_PROMISED * due.y[-1])
         curves.append(replace(done, y=ratio))
     ratios = np.concatenate([curve.y for curve in curves])
+    if np.nanmax(np.abs(ratios - 1)) < MIN_UNDELIVERED:
+        return "", []
     axis = Axis("delivered / promised", low=min(0.9, np.nanmin(ratios)), high=max(1.02, np.nanmax(ratios)))
     text = "GPU time delivered up to each moment over GPU time promised; above 1, jobs that wait got GPUs that would idle."
     return text, [Panel(curves, axis)]

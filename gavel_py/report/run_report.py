@@ -14,10 +14,10 @@ from pathlib import Path
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.writing import check_report, check_writable_folder, write_atomic
 from gavel_py.report.charts import DARK, LIGHT, Chart, Table, palette_of
-from gavel_py.report.measures import CONFIDENCE, UNKNOWN, clean, label_text, measure_of
+from gavel_py.report.measures import CONFIDENCE, MIN_SEEDS, UNKNOWN, clean, counted, label_text, measure_of
 from gavel_py.report.runs import METRICS, Labels, Run
 from gavel_py.report.settings import Group, Setting, common_labels, settings_of
-from gavel_py.report.verdict import Summary, summary_of
+from gavel_py.report.verdict import Finding, Summary, summaries_of, verdict_of
 
 Failure = tuple[Labels, str]
 
@@ -25,21 +25,59 @@ MAX_CHARTED_SETTINGS = 4
 """Settings with charts; the others have a summary only."""
 
 
+UNTESTED = f"in these runs; fewer than {MIN_SEEDS} common seeds cannot show whether that is more than chance"
+
+MARKS = {
+    "best": "better than each other policy at this load",
+    "tied": "the best mean, and means without a difference from it that the seeds can show",
+    "lowest": UNTESTED,
+    "highest": UNTESTED,
+}
+"""Marks of the summaries, and what they mean."""
+
+
 @dataclass(frozen=True, eq=False)
 class Section:
-    """A section of the page. wide: charts over the full width; notes: caveats on the numbers."""
+    """A section of the page.
+
+    findings: the verdict; summaries: the table of the main metrics, then those of the others; wide: charts over the full width;
+    notes: caveats on the numbers.
+    """
 
     name: str
     title: str
-    summary: Summary
+    findings: Sequence[Finding]
+    summaries: Sequence[Summary]
     charts: Sequence[Chart]
     wide: Sequence[Chart]
     notes: Sequence[str]
 
     @property
+    def is_one_run(self) -> bool:
+        """Whether there is nothing to compare."""
+        return self.num_rows == 1
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of each summary."""
+        return sum(len(rows) for _, rows in self.summaries[0].blocks)
+
+    @property
+    def seeds(self) -> str:
+        """The number of seeds behind the means, "" if they differ."""
+        counts = {row.seeds for _, rows in self.summaries[0].blocks for row in rows}
+        return counted(counts.pop(), "seed") if len(counts) == 1 else ""
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """The marks in the summaries and what they mean."""
+        marks = {cell.mark for each in self.summaries for _, rows in each.blocks for row in rows for cell in row.cells}
+        return [(mark, meaning) for mark, meaning in MARKS.items() if mark in marks]
+
+    @property
     def has_intervals(self) -> bool:
         """Whether any mean has a confidence interval."""
-        return any(row.seeds > 1 for _, rows in self.summary.blocks for row in rows)
+        return any(row.seeds >= MIN_SEEDS for _, rows in self.summaries[0].blocks for row in rows)
 
 
 def section_of(number: int, setting: Setting, *, is_only: bool) -> Section:
@@ -67,7 +105,7 @@ def section_of(number: int, setting: Setting, *, is_only: bool) -> Section:
         notes.append(f"No charts: the first {MAX_CHARTED_SETTINGS} settings have them; {only}")
     prefix = "" if is_only else f"{name}-"
     charts, wide = ([replace(chart, name=f"{prefix}{chart.name}") for chart in group] for group in (charts, wide))
-    return Section(name, title, summary_of(setting), charts, wide, notes)
+    return Section(name, title, verdict_of(setting), summaries_of(setting), charts, wide, notes)
 
 
 def _notes(setting: Setting) -> Iterator[str]:
@@ -121,6 +159,9 @@ def embedded(svg: bytes, chart: Chart) -> str:
 
 JOINTS = re.compile(r"[_,=:/.]")
 
+BOUND = re.compile(r"(?<=\d) (?=%|×|s\b|min\b|h\b|days\b|jobs/h)| (?=[≤<] )|(?<=[≤<]) ")
+"""Spaces at which no line ends."""
+
 
 def page(
     title: str,
@@ -137,8 +178,8 @@ def page(
     environment = Environment(
         loader=PackageLoader("gavel_py.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    metrics = dict.fromkeys(column.metric for section in sections for column in section.summary.columns)
-    environment.filters["breakable"] = breakable
+    metrics = dict.fromkeys(column.metric for section in sections for each in section.summaries for column in each.columns)
+    environment.filters |= {"breakable": breakable, "prose": prose}
     return environment.get_template("report.html").render(
         title=clean(title),
         facts=facts,
@@ -148,6 +189,7 @@ def page(
         failures=failures,
         meanings=[(measure_of(name).title, METRICS[name].replace("`", "")) for name in metrics if name in METRICS],
         confidence=f"{CONFIDENCE:.0%}".replace("%", " %"),
+        min_seeds=MIN_SEEDS,
         light=LIGHT,
         dark=DARK,
     )
@@ -162,6 +204,17 @@ def breakable(text: str) -> str:
     from markupsafe import Markup, escape
 
     return Markup(JOINTS.sub(r"\g<0><wbr>", str(escape(text))))  # noqa: S704
+
+
+def prose(text: str) -> str:
+    """Return a sentence whose numbers stay with their units, and whose names may be wrapped.
+
+    >>> prose("a_b: +5 %, p ≤ 0.01")
+    Markup('a_<wbr>b: +5\xa0%, p\xa0≤\xa00.01')
+    """
+    from markupsafe import Markup, escape
+
+    return Markup(str(escape(BOUND.sub("\N{NO-BREAK SPACE}", text))).replace("_", "_<wbr>"))  # noqa: S704
 
 
 def failure_table(failures: Iterable[Failure]) -> Table | None:

@@ -29,14 +29,14 @@ class Group:
         ordered = sorted(self.runs, key=_seed_order)
         return [(seed, list(runs)) for seed, runs in groupby(ordered, key=lambda run: label_text(run.labels.get("seed")))]
 
-    def values(self, metric: str) -> list[float]:
-        """Return the metric of each seed; runs of the same seed are averaged first, since they are not independent."""
-        means = (estimate(run.metrics.get(metric) for run in runs) for _, runs in self.seeds)
-        return [mean.mean for mean in means if mean is not None]
+    def by_seed(self, metric: str) -> dict[str, float]:
+        """Return {seed: metric} of the seeds that have it; runs of the same seed are averaged, since they are not independent."""
+        means = {seed: estimate(run.metrics.get(metric) for run in runs) for seed, runs in self.seeds}
+        return {seed: mean.mean for seed, mean in means.items() if mean is not None}
 
     def estimate(self, metric: str) -> Estimate | None:
         """Return the mean of a metric over the seeds, or None if no run has it."""
-        return estimate(self.values(metric))
+        return estimate(self.by_seed(metric).values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +63,9 @@ class Setting:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """All metrics with a value in some run, known metrics first."""
+        """All metrics with a value in some run, known metrics first; a cost of 0 in all runs is none."""
         items = (item for group in self.groups for run in group.runs for item in run.metrics.items())
-        present = dict.fromkeys(name for name, value in items if value is not None)
+        present = dict.fromkeys(name for name, value in items if value is not None and (name != "cost" or value != 0))
         return [*(name for name in METRICS if name in present), *(name for name in present if name not in METRICS)]
 
     @cached_property

@@ -1,15 +1,288 @@
-"""The summary table of a setting: every policy at every load, with the best values marked."""
+"""What the runs of a setting show: which policy is best by each metric, in sentences and in tables, and how sure that is.
+
+At each load, the policy with the best mean is compared with each other one by a paired t-test over the seeds that both have run on:
+runs of one seed have the same trace, so what the trace does to both policies cancels. p-values are corrected by Holm's method over
+all pairs that the sentences about one metric compare, and tables mark what the sentences state. Below `MIN_SEEDS` common seeds
+nothing is tested, and the best mean is only the lowest or highest in these runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from gavel_py.report.measures import Unit, measure_of, short
-from gavel_py.report.settings import Group, Setting
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from gavel_py.report.measures import (
+    CONFIDENCE,
+    MIN_SEEDS,
+    UNKNOWN,
+    Estimate,
+    Unit,
+    at_loads,
+    counted,
+    ends_of,
+    joined,
+    measure_of,
+    relative_text,
+    short,
+)
+from gavel_py.report.settings import Setting
 
 ROUNDING = 1e-12
-"""Relative to the mean; smaller half widths are rounding errors."""
+"""Relative to the values compared; smaller differences are rounding errors."""
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The difference of two policies over the seeds that both have run on.
+
+    Attributes:
+        other: The policy that is compared with the best one.
+        seeds: Number of common seeds; 0 if there are none, and then the means are compared.
+        base: Mean of the best policy.
+        difference: Mean of other − best.
+        half_width: The 95 % interval of the difference is difference ± half_width; None below `MIN_SEEDS` seeds.
+        p_value: Of the hypothesis that the mean difference is 0; None below `MIN_SEEDS` seeds.
+    """
+
+    other: str
+    seeds: int
+    base: float
+    difference: float
+    half_width: float | None = None
+    p_value: float | None = None
+
+    @property
+    def is_separated(self) -> bool:
+        """Whether the seeds show a difference."""
+        return self.p_value is not None and self.p_value <= 1 - CONFIDENCE
+
+    @property
+    def relative(self) -> float:
+        """The difference relative to the best policy; infinite if that one has 0."""
+        return self.difference / abs(self.base) if self.base else math.copysign(math.inf, self.difference)
+
+
+def paired(other: str, best_values: Mapping[str, float], other_values: Mapping[str, float]) -> Paired:
+    """Compare the values {seed: value} of a policy with those of the best one by a two-sided paired t-test.
+
+    With the mean d and the sample standard deviation s of the n differences, t = d √n / s has n − 1 degrees of freedom. If all
+    differences are equal, there is nothing random about them: p is 0, or 1 for a difference of 0.
+
+    >>> made = paired("fifo", {"0": 1.0, "1": 2.0, "2": 3.0}, {"0": 2.0, "1": 4.0, "2": 4.0, "3": 9.0})
+    >>> made.seeds, round(made.difference, 3), round(made.p_value, 3)
+    (3, 1.333, 0.057)
+    """
+    common = sorted(best_values.keys() & other_values.keys())
+    if not common:
+        means = [float(np.mean(list(values.values()))) for values in (best_values, other_values)]
+        return Paired(other, 0, means[0], means[1] - means[0])
+    best, others = (np.array([values[seed] for seed in common]) for values in (best_values, other_values))
+    gaps = others - best
+    size = float(np.maximum(np.abs(best), np.abs(others)).max())
+    gaps[np.abs(gaps) <= ROUNDING * size] = 0.0
+    made = Paired(other, len(gaps), float(best.mean()), float(gaps.mean()))
+    if len(gaps) < MIN_SEEDS:
+        return made
+    error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
+    if error <= ROUNDING * size:
+        return replace(made, half_width=0.0, p_value=0.0 if made.difference else 1.0)
+    freedom = len(gaps) - 1
+    half_width = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    return replace(made, half_width=half_width, p_value=2 * float(stdtr(freedom, -abs(made.difference) / error)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's step-down method, in the same order.
+
+    The i-th smallest of m becomes max_{k ≤ i} (m − k + 1) p_(k), at most 1 (Holm 1979).
+
+    >>> holm([0.03, 0.01, 0.04])
+    [0.06, 0.03, 0.06]
+    """
+    values = np.array(p_values, dtype=float)
+    order = np.argsort(values, kind="stable")
+    corrected = np.empty(len(values))
+    corrected[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)))
+    return [float(value) for value in corrected]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The policies at one load by one metric. pairs: of the best mean with each other policy; less: whether less is better."""
+
+    load: float | None
+    best: str
+    pairs: Sequence[Paired]
+    less: bool
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether all policies have enough seeds in common with the best one."""
+        return all(pair.p_value is not None for pair in self.pairs)
+
+    def is_worse(self, pair: Paired) -> bool:
+        """Return whether a policy is worse than the best one; if nothing is tested, whether its value is."""
+        separated = pair.is_separated if self.is_tested else pair.difference != 0
+        return separated and (pair.difference > 0) == self.less
+
+    @property
+    def worse(self) -> list[Paired]:
+        """The policies that are worse than the best one, the nearest first."""
+        return sorted((pair for pair in self.pairs if self.is_worse(pair)), key=lambda pair: abs(pair.relative))
+
+    @property
+    def leaders(self) -> frozenset[str]:
+        """The policy with the best mean, and those that are not worse."""
+        return frozenset([self.best, *(pair.other for pair in self.pairs if not self.is_worse(pair))])
+
+    @property
+    def extreme(self) -> str:
+        """Whether the best mean is the "lowest" or the "highest"."""
+        return "lowest" if self.less else "highest"
+
+    @property
+    def mark(self) -> str:
+        """The mark of the leaders in tables, "" if all policies are equal."""
+        if not self.pairs or all(pair.difference == 0 for pair in self.pairs):
+            return ""
+        if not self.is_tested:
+            return self.extreme
+        return "best" if len(self.leaders) == 1 else "tied"
+
+
+def rankings_of(setting: Setting, metric: str) -> dict[float | None, Ranking]:
+    """Return {load: ranking} by a metric, with p-values corrected over the pairs of all loads; {} if it does not rank policies."""
+    better = measure_of(metric).better
+    if better is None:
+        return {}
+    made = []
+    for load in setting.loads:
+        values = {group.policy: found for group in setting.at(load) if (found := group.by_seed(metric))}
+        if values:
+            shared = set.intersection(*(set(found) for found in values.values()))
+            means = {name: np.mean([found[seed] for seed in shared or found]) for name, found in values.items()}
+            best = (min if better == "less" else max)(means, key=means.__getitem__)
+            pairs = [paired(name, values[best], found) for name, found in values.items() if name != best]
+            made.append(Ranking(load, best, pairs, better == "less"))
+    corrected = iter(holm([pair.p_value for each in made for pair in each.pairs if pair.p_value is not None]))
+    return {
+        each.load: replace(
+            each, pairs=[pair if pair.p_value is None else replace(pair, p_value=next(corrected)) for pair in each.pairs]
+        )
+        for each in made
+    }
+
+
+VERDICT_METRICS = (
+    *("mean_jct_seconds", "makespan_seconds", "finish_time_fairness", "cost"),
+    *("total_normalized_throughput", "least_normalized_throughput"),
+)
+"""Metrics that have sentences; the last two are those of static solves."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The sentences about one metric. title: what is compared."""
+
+    title: str
+    text: str
+
+
+def verdict_of(setting: Setting) -> list[Finding]:
+    """Return what the runs show, in sentences; [] for a single policy."""
+    findings = []
+    for metric in VERDICT_METRICS:
+        if metric not in setting.metrics:
+            continue
+        rankings = [ranking for ranking in rankings_of(setting, metric).values() if ranking.pairs]
+        # Loads with the same result share a sentence.
+        groups: dict[tuple[bool, str, frozenset[str]], list[Ranking]] = {}
+        for ranking in rankings:
+            groups.setdefault((ranking.is_tested, ranking.best, ranking.leaders), []).append(ranking)
+        writer = _Writer(setting, metric)
+        text = " ".join(sentence for group in groups.values() for sentence in writer.sentences(group))
+        findings += [Finding(measure_of(metric).title.capitalize(), text)] if text else []
+    return findings
+
+
+class _Writer:
+    """Writes the sentences about one metric."""
+
+    def __init__(self, setting: Setting, metric: str) -> None:
+        self._setting, self._title = setting, measure_of(metric).title
+        means = {(group.policy, group.load): group.estimate(metric) for group in setting.groups}
+        self._means = {place: value.mean for place, value in means.items() if value is not None}
+        self._unit = measure_of(metric).unit(self._means.values())
+
+    def sentences(self, rankings: Sequence[Ranking]) -> Iterator[str]:
+        """Yield the sentences about rankings with the same best mean and the same leaders."""
+        first, loads, values = rankings[0], self._at(rankings), self._values(rankings)
+        equals = [policy for policy in self._setting.policies if policy in first.leaders and policy != first.best]
+        if not any(pair.difference for each in rankings for pair in each.pairs):
+            yield f"All policies have the same {self._title}{loads}: {values}."
+            return
+        if not first.is_tested:
+            verb = "have" if equals else "has"
+            yield f"{joined([first.best, *equals])} {verb} the {first.extreme} {self._title} in these runs{loads}: {values}."
+        elif not equals:
+            yield f"{first.best} has the best {self._title}{loads}: {values}."
+        else:
+            others = joined(equals) if first.worse or len(equals) == 1 else "any other policy"
+            yield f"{first.best} has the {first.extreme} {self._title}{loads}: {values}."
+            yield f"There is no difference from {others} that these {_seeds(rankings)} can show."
+        yield from self._others(rankings)
+
+    def _at(self, rankings: Iterable[Ranking]) -> str:
+        return at_loads([each.load for each in rankings], self._setting.loads)
+
+    def _values(self, rankings: Sequence[Ranking]) -> str:
+        """Return the best mean, of several loads at the first and at the last."""
+        unit = f" {self._unit.name}" if self._unit.name else ""
+        amounts = ((short(self._means[each.best, each.load] / self._unit.size), each) for each in ends_of(rankings))
+        return ", ".join(f"{amount}{unit}{self._at([each]) if len(rankings) > 1 else ''}" for amount, each in amounts)
+
+    def _others(self, rankings: Sequence[Ranking]) -> Iterator[str]:
+        """Yield by how much the nearest of the worse policies differs, at the loads where that is least and most."""
+        behind = sorted((each for each in rankings if each.worse), key=lambda each: abs(each.worse[0].relative))
+        if not behind:
+            return
+        texts, name = "", ""
+        for each in sorted(ends_of(behind), key=rankings.index):
+            pair = each.worse[0]
+            texts += f" and {'' if pair.other == name else f'{pair.other} '}" if name else ""
+            texts += self._gap(pair) + (self._at([each]) if len(rankings) > 1 else "")
+            name = name or pair.other
+        count = len({pair.other for each in rankings for pair in each.worse})
+        if len(rankings[0].leaders) == 1 or not rankings[0].is_tested:
+            lead = f"The next is {name}:"
+        else:
+            lead = f"{name} is worse:" if count == 1 else f"The other {count} are worse, the nearest being {name}:"
+        yield f"{lead} {texts}{_sureness(behind)}."
+
+    def _gap(self, pair: Paired) -> str:
+        """Return a difference from the best mean with its interval, relative to that mean unless it is 0."""
+        size, text = (abs(pair.base), relative_text) if pair.base else (self._unit.size, self._unit.difference)
+        ends = [] if pair.half_width is None else [pair.difference - pair.half_width, pair.difference + pair.half_width]
+        interval = f" (95 % interval {' to '.join(text(end / size) for end in ends)})" if ends else ""
+        return f"{text(pair.difference / size)}{interval}"
+
+
+def _seeds(rankings: Iterable[Ranking]) -> str:
+    """Return the number of common seeds behind rankings."""
+    counts = {pair.seeds for each in rankings for pair in each.pairs}
+    return counted(max(counts), "seed") if len(counts) == 1 else f"{min(counts)} to {max(counts)} seeds"
+
+
+def _sureness(rankings: Sequence[Ranking]) -> str:
+    """Return the number of common seeds and a bound of the p-values of all worse policies, "" if nothing is tested."""
+    values = [pair.p_value for each in rankings for pair in each.worse if pair.p_value is not None]
+    if not values:
+        return ""
+    return f"; {_seeds(rankings)}, p {'< 0.001' if max(values) < 0.001 else f'≤ {max(values):.2g}'}"
 
 
 @dataclass(frozen=True)
@@ -22,12 +295,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """Texts of a value. interval: "± ..." or ""; difference: from the best in %, "" for the best and if there is no best."""
+    """Texts of a value. interval: "± ..." or ""; difference: from the best, "" for that one; mark: as for `Ranking`."""
 
-    value: str = "–"
+    value: str = UNKNOWN
     interval: str = ""
     difference: str = ""
-    best: bool = False
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,51 +314,55 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """The table of a setting. blocks: (heading, rows) of each load; the heading of an unknown load is ""."""
+    """A table of a setting. blocks: (heading, rows) of each load; the heading of an unknown load is ""."""
 
     columns: Sequence[Column]
     blocks: Sequence[tuple[str, Sequence[Row]]]
 
 
-def summary_of(setting: Setting) -> Summary:
-    """Return the summary of a setting; the best value of a metric is marked among the policies of each load."""
+MAIN_METRICS = (*VERDICT_METRICS[:4], "utilization", "objective", *VERDICT_METRICS[4:])
+"""Metrics of the first table, as far as runs have them."""
+
+MAX_COLUMNS = 5
+"""Metrics of a table, so that it fits a phone and a printed page."""
+
+
+def summaries_of(setting: Setting) -> list[Summary]:
+    """Return the tables of a setting: the first has the main metrics, the others the rest."""
+    main = [metric for metric in setting.metrics if metric in MAIN_METRICS]
+    rest = [metric for metric in setting.metrics if metric not in MAIN_METRICS]
+    groups = [*([main] if main else []), *(rest[at : at + MAX_COLUMNS] for at in range(0, len(rest), MAX_COLUMNS))]
+    return [_summary(setting, metrics) for metrics in groups] or [_summary(setting, [])]
+
+
+def _summary(setting: Setting, metrics: Sequence[str]) -> Summary:
     units = {}
-    for metric in setting.metrics:
+    for metric in metrics:
         estimates = [group.estimate(metric) for group in setting.groups]
         units[metric] = measure_of(metric).unit(value.mean for value in estimates if value is not None)
     columns = [Column(metric, unit.heading(measure_of(metric).title)) for metric, unit in units.items()]
+    rankings = {metric: rankings_of(setting, metric) for metric in metrics}
     blocks = []
     for load in setting.loads:
-        groups = setting.at(load)
-        by_metric = [list(_cells(groups, metric, unit)) for metric, unit in units.items()]
-        rows = [Row(group.policy, len(group.seeds), [cells[row] for cells in by_metric]) for row, group in enumerate(groups)]
+        rows = []
+        for group in setting.at(load):
+            cells = [
+                _cell(group.policy, group.estimate(metric), unit, rankings[metric].get(load)) for metric, unit in units.items()
+            ]
+            rows.append(Row(group.policy, len(group.seeds), cells))
         blocks.append(("" if load is None else f"load {short(load)} jobs/h", rows))
     return Summary(columns, blocks)
 
 
-def _cells(groups: Sequence[Group], metric: str, unit: Unit) -> Iterator[Cell]:
-    estimates = [group.estimate(metric) for group in groups]
-    means, better = [value.mean for value in estimates if value is not None], measure_of(metric).better
-    is_ranked = better is not None and len(set(means)) > 1
-    best = (min(means) if better == "less" else max(means)) if is_ranked else None
-    for value in estimates:
-        if value is None:
-            yield Cell()
-            continue
-        half_width = value.half_width or 0.0
-        half_width = half_width if half_width > ROUNDING * abs(value.mean) else 0.0
-        interval = "" if value.half_width is None else f"± {short(half_width / unit.size)}"
-        yield Cell(short(value.mean / unit.size), interval, _difference(value.mean, best), value.mean == best)
-
-
-def _difference(mean: float, best: float | None) -> str:
-    """Return the difference from the best mean in percent of it.
-
-    >>> _difference(1.5, 1.0), _difference(0.8, 1.0), _difference(1.0, 1.0), _difference(1.0, 0.0)
-    ('+50 %', '−20 %', '', '')
-    """
-    if not best or mean == best:
-        return ""
-    percent = 100 * (mean - best) / abs(best)
-    text = f"{abs(percent):,.0f}" if abs(percent) >= 10 else f"{abs(percent):.2g}"
-    return f"{'+' if percent > 0 else '−'}{text} %"
+def _cell(policy: str, value: Estimate | None, unit: Unit, ranking: Ranking | None) -> Cell:
+    if value is None:
+        return Cell()
+    half_width = value.half_width or 0.0
+    half_width = half_width if half_width > ROUNDING * abs(value.mean) else 0.0
+    interval = "" if value.half_width is None else f"± {short(half_width / unit.size)}"
+    cell = Cell(short(value.mean / unit.size), interval)
+    if ranking is None or not ranking.mark:
+        return cell
+    pair = next((pair for pair in ranking.pairs if pair.other == policy), None)
+    difference = relative_text(pair.relative) if pair and pair.difference and pair.base else ""
+    return replace(cell, difference=difference, mark=ranking.mark if policy in ranking.leaders else "")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -203,7 +203,7 @@ STYLE: dict[Any, Any] = {
 
 
 def plot_trace(trace: Trace, path: str | Path) -> None:
-    """Plot the GPUs in use if no job waits, the arrivals, and the durations by gang size.
+    """Plot the GPUs in use if no job waits, the arrivals, and the durations by gang size; without durations, the arrivals.
 
     Args:
         trace: The trace.
@@ -223,42 +223,51 @@ def _drawn(trace: Trace, form: str) -> bytes:
     from matplotlib.figure import Figure
 
     buffer = io.BytesIO()
+    summary = describe_trace(trace, PERIODS)
+    edges = [period.start_seconds / SECONDS_PER_DAY for period in summary.periods]
+    edges += [period.end_seconds / SECONDS_PER_DAY for period in summary.periods[-1:]]
+    series = list(_series(trace))
+    drawn: list[tuple[bool, Callable[[Any], None]]] = [
+        (summary.gpu_hours is not None, lambda axes: _draw_load(axes, summary, edges)),
+        (True, lambda axes: _draw_arrivals(axes, summary, edges)),
+        (bool(series), lambda axes: _draw_durations(axes, series)),
+    ]
+    panels = [draw for is_known, draw in drawn if is_known]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(9, 8), layout="constrained")
-        held, arriving, durations = figure.subplots(3, 1)
-        _draw_load(held, arriving, trace)
-        _draw_durations(durations, trace)
+        figure = Figure(figsize=(9, 0.5 + 2.5 * len(panels)), layout="constrained")
+        for axes, draw in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+            draw(axes)
+        unknown = " (durations are unknown)" if summary.gpu_hours is None else ""
+        figure.axes[0].set_title(f"{counted(len(trace))}: {figure.axes[0].get_title()}{unknown}")
         # Without a date, the same trace gives the same bytes.
         figure.savefig(buffer, format=form, dpi=150, metadata={"Date": None} if form == "svg" else None)
     return buffer.getvalue()
 
 
-def _draw_load(held: Any, arriving: Any, trace: Trace) -> None:
-    summary = describe_trace(trace, PERIODS)
-    edges = [period.start_seconds / SECONDS_PER_DAY for period in summary.periods]
-    edges += [period.end_seconds / SECONDS_PER_DAY for period in summary.periods[-1:]]
-    if summary.periods and summary.gpu_hours is not None:
-        held.stairs([p.most_gpus_held for p in summary.periods], edges, color=INK, linewidth=0.8, label="at most")
-        held.stairs([p.mean_gpus_held for p in summary.periods], edges, color=BLUE, fill=True, alpha=0.5, label="on average")
-        held.legend(frameon=False)
+def _draw_load(axes: Any, summary: TraceSummary, edges: Sequence[float]) -> None:
     if summary.periods:
-        arriving.stairs([p.num_jobs for p in summary.periods], edges, color=BLUE, fill=True)
-    unknown = " (unknown: no durations)" if summary.gpu_hours is None else ""
-    held.set(title=f"{counted(len(trace))}: GPUs held if no job had to wait{unknown}", ylabel="GPUs", xlabel="days")
-    arriving.set(title="Jobs that arrive", ylabel=f"jobs in 1/{PERIODS} of the time", xlabel="days")
+        axes.stairs([p.most_gpus_held for p in summary.periods], edges, color=INK, linewidth=0.8, label="at most")
+        axes.stairs([p.mean_gpus_held for p in summary.periods], edges, color=BLUE, fill=True, alpha=0.5, label="on average")
+        axes.legend(frameon=False)
+    axes.set(title="GPUs held if no job had to wait", ylabel="GPUs", xlabel="days")
 
 
-def _draw_durations(axes: Any, trace: Trace) -> None:
-    for (label, seconds), colour in zip(_series(trace), LINES, strict=False):
+def _draw_arrivals(axes: Any, summary: TraceSummary, edges: Sequence[float]) -> None:
+    if summary.periods:
+        axes.stairs([p.num_jobs for p in summary.periods], edges, color=BLUE, fill=True)
+    axes.set(title="Arrivals", ylabel=f"jobs in 1/{PERIODS} of the time", xlabel="days")
+
+
+def _draw_durations(axes: Any, series: Sequence[tuple[str, Floats]]) -> None:
+    for (label, seconds), colour in zip(series, LINES, strict=False):
         parts = np.arange(1, len(seconds) + 1) / len(seconds)
         axes.step(seconds / 3600, parts, where="post", label=label, color=colour, linewidth=1.2)
-    if axes.lines:
-        axes.set_xscale("log")
-        axes.legend(frameon=False, title="gang")
+    axes.set_xscale("log")
+    axes.legend(frameon=False, title="gang")
     axes.set(title="Durations", xlabel="hours", ylabel="part that runs no longer", ylim=(0, 1))
 
 
-def _series(trace: Trace) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.float64]]]]:
+def _series(trace: Trace) -> Iterator[tuple[str, Floats]]:
     """Yield (label, sorted durations above 0) of the most frequent gang sizes, and of the others together."""
     by_size: dict[float, list[float]] = {}
     for submission in trace:

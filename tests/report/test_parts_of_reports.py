@@ -26,7 +26,7 @@ from tests.report.test_rounds_plot import EYES
 NUMBERS = st.floats(-1e6, 1e6)
 
 
-@given(st.lists(NUMBERS, min_size=2, max_size=12))
+@given(st.lists(NUMBERS, min_size=3, max_size=12))
 def test_intervals_are_those_of_students_t(values: list[float]) -> None:
     made = estimate([*values, None, math.nan])
     assert made is not None
@@ -37,10 +37,11 @@ def test_intervals_are_those_of_students_t(values: list[float]) -> None:
     assert (made.low, made.high) == pytest.approx((low, high), rel=1e-9, abs=1e-6)
 
 
-def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
-    one = estimate([2.0, None])
-    assert one is not None
-    assert (one.mean, one.half_width, one.low, one.high) == (2.0, None, 2.0, 2.0)
+def test_fewer_than_three_seeds_have_no_interval_and_none_has_no_mean() -> None:
+    for values in ([2.0, None], [1.0, 3.0]):
+        few = estimate(values)
+        assert few is not None
+        assert (few.mean, few.half_width, few.low, few.high) == (2.0, None, 2.0, 2.0)
     assert estimate([None, math.nan]) is None
 
 

@@ -93,13 +93,37 @@ def plain(policy: str, seed: int = 0, load: float | None = None, **metrics: floa
 
 
 def test_the_summary_has_means_intervals_the_best_and_how_far_others_are(tmp_path: Path) -> None:
-    runs = [plain("fifo", seed, makespan_seconds=3600.0 * hours, utilization=0.5) for seed, hours in enumerate((100, 110, 120))]
+    runs = [plain("fifo", seed, makespan_seconds=3600.0 * hours, utilization=0.5) for seed, hours in enumerate((100, 104, 108))]
     runs += [plain("las", seed, makespan_seconds=3600.0 * 88, utilization=0.6) for seed in range(3)]
     page = report(tmp_path / "r.html", runs)
-    assert page.tables[0][0] == ["policy", "seeds", "makespan, days", "used GPU time, %"]
-    # t(0.975, 2) = 4.3027 times the standard error 10 h / √3 is 24.84 h = 1.035 days
-    assert row(page, "fifo") == ["fifo", "3", "4.58 ± 1.04 +25 %", "50 ± 0 −17 %"]
-    assert row(page, "las") == ["las", "3", "3.67 ± 0 best", "60 ± 0 best"]
+    assert page.tables[0][0] == ["policy", "makespan, days", "used GPU time, %"]
+    # t(0.975, 2) = 4.3027 times the standard error 4 h / √3 is 9.94 h = 0.414 days
+    assert row(page, "fifo") == ["fifo", "4.33 ± 0.414 +18 %", "50 ± 0 −17 %"]
+    assert row(page, "las") == ["las", "3.67 ± 0 best", "60 ± 0 best"]
+    (verdict,) = [text for text in page.words["li"] if "makespan" in text]
+    # The differences 12, 16 and 20 h have the mean 16 h, the interval 16 ± 9.94 h and t = 6.93, so p = 0.02.
+    assert verdict.replace("\xa0", " ") == (
+        "las has the best makespan: 3.67 days. The next is fifo: +18 % (95 % interval +6.9 % to +29 %); 3 seeds, p ≤ 0.02."
+    )
+
+
+def test_two_seeds_have_no_intervals_and_no_best_policy(tmp_path: Path) -> None:
+    runs = [
+        plain(policy, seed, cost=cost) for seed in range(2) for policy, cost in (("fifo", 2.0 + seed), ("las", 1.0), ("sjf", 1.0))
+    ]
+    page = report(tmp_path / "r.html", runs)
+    assert [cells[-1] for cells in page.tables[0][1:]] == ["2.5 +150 %", "1 lowest", "1 lowest"]
+    text = (tmp_path / "r.html").read_text().split("</style>")[1]
+    assert "las and sjf have the lowest cost in these runs: 1 price units." in text
+    assert "interval" not in text
+    assert "best" not in text.replace("the best mean of the load", "")
+
+
+def test_a_difference_that_the_seeds_do_not_show_is_a_tie(tmp_path: Path) -> None:
+    costs = {"fifo": (100.0, 120.0, 90.0), "las": (100.1, 119.9, 90.1), "sjf": (1500.0, 1700.0, 1400.0)}
+    page = report(tmp_path / "r.html", [plain(p, seed, cost=each) for p, of in costs.items() for seed, each in enumerate(of)])
+    marks = [cells[-1].split(" ", 3)[3:] for cells in page.tables[0][1:]]
+    assert marks == [["tied"], ["tied +0.032 %"], ["14.8 ×"]]
 
 
 def test_runs_are_compared_at_each_load_and_in_each_setting(tmp_path: Path) -> None:
@@ -108,15 +132,42 @@ def test_runs_are_compared_at_each_load_and_in_each_setting(tmp_path: Path) -> N
         tmp_path / "r.html", [replace(run, labels={**run.labels, "cluster": c}) for run in runs for c in ("big", "small")]
     )
     assert [cells[0] for cells in page.tables[0]] == ["policy", "load 2 jobs/h", "a", "b", "load 4 jobs/h", "a", "b"]
-    assert [cells[2] for cells in page.tables[0] if len(cells) > 1] == ["cost", "2 best", "4 +100 %", "4 best", "8 +100 %"]
+    costs = [cells[1] for cells in page.tables[0] if len(cells) > 1]
+    assert costs == ["cost, price units", "2 lowest", "4 +100 %", "4 lowest", "8 +100 %"]
     assert [text for text in page.words["h2"] if text.startswith("cluster")] == ["cluster big", "cluster small"]
+
+
+def test_prices_of_0_make_no_cost(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", [plain(policy, cost=0.0, makespan_seconds=s) for policy, s in (("a", 60.0), ("b", 0.0))])
+    assert page.tables[0][0] == ["policy", "makespan, s"]
+    assert "cost" not in " ".join([*page.words["h4"], *page.words["li"], *page.words["dt"]])
+
+
+def test_the_other_metrics_have_tables_of_their_own_none_too_wide(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", bare(some_runs(["fifo", "las"], [3.0], seeds=1, jobs=20)))
+    summaries = [table for table in page.tables if table[0][0] == "policy" and any("h" not in cell for cell in table[0])]
+    headings = [heading for table in summaries for heading in table[0][1:]]
+    assert max(len(table[0]) for table in summaries) <= 6
+    for heading in ("median completion time, h", "used GPU time, %", "preemptions", "time for allocations, s"):
+        assert headings.count(heading) == 1
+    assert page.tables[0][0][1:3] == ["mean completion time, h", "makespan, days"]
+
+
+def test_the_contents_lead_to_every_part(tmp_path: Path) -> None:
+    page = report(tmp_path / "r.html", some_runs(["fifo", "las"], [3.0], seeds=1, jobs=20), failures=[({"policy": "x"}, "lost")])
+    parts = ["Verdict", "Numbers", "Charts", "Other metrics", "Failed runs", "What the numbers mean"]
+    assert [word for word in page.words["a"] if word in parts] == parts
+    assert page.words["a"][0] == "Skip to the results"
+    assert {"main", "comparison-verdict", "comparison-charts", "failed", "method", "makespan"} <= page.references
 
 
 @pytest.mark.slow
 def test_a_whole_report_has_its_charts_each_with_title_description_and_table(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", some_runs())
-    assert [*filter(None, page.words["h3"])] == [
+    assert [*filter(None, page.words["h3"])] == ["Verdict", "Numbers", "Charts", "Other metrics"]
+    assert [*filter(None, page.words["h4"])] == [
         "Mean completion time against load",
+        "Mean completion time against load, relative to fifo",
         "Makespan, load 4 jobs/h",
         "Mean completion time and makespan, load 4 jobs/h",
         "Mean completion time and cost, load 4 jobs/h",
@@ -129,9 +180,10 @@ def test_a_whole_report_has_its_charts_each_with_title_description_and_table(tmp
         "Jobs in the system, load 4 jobs/h",
         *(f"Time by accelerator: {p}, load 4 jobs/h, seed 0" for p in ("fifo", "max_min_fairness", "min_makespan")),
     ]
-    assert page.tags["svg"] == page.tags["figure"] == page.tags["desc"] == page.tags["details"] == 14
-    assert len(page.tables) == 1 + 14
-    assert all(len(cells) == len(table[0]) for table in page.tables[1:] for cells in table)
+    assert page.tags["svg"] == page.tags["figure"] == page.tags["desc"] == page.tags["details"] - 1 == 15
+    of_charts = page.tables[1:16]
+    assert len(page.tables) == 1 + 15 + 2
+    assert all(len(cells) == len(table[0]) for table in of_charts for cells in table)
 
 
 @pytest.mark.slow
@@ -150,7 +202,7 @@ def test_numbers_in_tables_of_charts_are_those_of_the_runs(tmp_path: Path) -> No
 def test_a_report_of_one_run_shows_its_gangs_without_comparison(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", [replace(some_run("fifo", 4.0, 0), stays=some_stays())])
     assert page.tables[0][0] == ["metric", "value"]
-    assert "GPUs over time" in page.words["h3"]
+    assert "GPUs over time" in page.words["h4"]
     text = (tmp_path / "r.html").read_text()
     assert "best" not in text.split("</style>")[1]
     assert "confidence" not in text
@@ -239,7 +291,7 @@ def test_solves_and_simulations_have_separate_sections_and_omit_missing_metrics(
 
 def test_runs_of_one_seed_count_once(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", [plain("fifo", 7, cost=cost) for cost in (1.0, 2.0)] + [plain("las", 7, cost=3.0)])
-    assert row(page, "fifo") == ["fifo", "1", "1.5 best"]
+    assert row(page, "fifo") == ["fifo", "1.5 lowest"]
 
 
 def test_means_over_different_jobs_are_pointed_out(tmp_path: Path) -> None:

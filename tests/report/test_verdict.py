@@ -1,0 +1,189 @@
+"""Verdicts, checked against scipy's paired test, Holm's method by hand, and properties that any comparison has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+import gavel_py as gp
+from gavel_py.report.settings import Setting, settings_of
+from gavel_py.report.verdict import Ranking, holm, paired, rankings_of, summaries_of, verdict_of
+
+Table = Mapping[str, Sequence[float | None]]
+"""{policy: values of the seeds 0, 1, ...}; None if a seed is missing."""
+
+
+def setting(*tables: Table, metric: str = "makespan_seconds") -> Setting:
+    """Return the setting of these values, one table for each load 1, 2, ..."""
+    (made,) = settings_of(
+        gp.Run({"policy": policy, "load": float(load), "seed": seed}, {metric: value})
+        for load, table in enumerate(tables, 1)
+        for policy, values in table.items()
+        for seed, value in enumerate(values)
+        if value is not None
+    )
+    return made
+
+
+def ranking(table: Table, metric: str = "makespan_seconds") -> Ranking:
+    return rankings_of(setting(table, metric=metric), metric)[1.0]
+
+
+def sentences(*tables: Table, metric: str = "makespan_seconds") -> str:
+    return " ".join(finding.text for finding in verdict_of(setting(*tables, metric=metric)))
+
+
+VALUES = st.lists(st.floats(1.0, 1e6), min_size=3, max_size=8)
+
+
+@given(VALUES, st.data())
+def test_pairs_are_tested_as_by_scipy(best: list[float], data: st.DataObject) -> None:
+    other = data.draw(st.lists(st.floats(1.0, 1e6), min_size=len(best), max_size=len(best)))
+    assume(np.std(np.subtract(other, best)) > 1e-6 * max(*best, *other))
+    made = paired("other", dict(zip("abcdefgh", best, strict=False)), dict(zip("abcdefgh", other, strict=False)))
+    expected = stats.ttest_rel(other, best)
+    low, high = expected.confidence_interval(0.95)
+    assert made.p_value == pytest.approx(expected.pvalue, rel=1e-9)
+    assert made.half_width is not None
+    limits = made.difference - made.half_width, made.difference + made.half_width
+    assert limits == pytest.approx((low, high), rel=1e-9, abs=1e-9 * max(*best, *other))
+
+
+def test_only_common_seeds_are_compared() -> None:
+    made = paired("b", {"0": 1.0, "1": 2.0, "2": 4.0, "7": 100.0}, {"0": 2.0, "1": 4.0, "2": 9.0, "5": -50.0})
+    assert (made.seeds, made.base, made.difference) == (3, pytest.approx(7 / 3), pytest.approx(8 / 3))
+    assert made.p_value == pytest.approx(stats.ttest_rel([2, 4, 9], [1, 2, 4]).pvalue)
+    few = paired("b", {"0": 1.0, "1": 2.0}, {"0": 2.0, "1": 9.0, "2": 9.0})
+    assert (few.seeds, few.difference, few.p_value, few.half_width) == (2, 4.0, None, None)
+    none = paired("b", {"0": 1.0}, {"1": 3.0})
+    assert (none.seeds, none.difference, none.p_value) == (0, 2.0, None)
+
+
+@pytest.mark.parametrize(("shift", "p_value"), [(0.1, 0.0), (0.0, 1.0), (-1e-17, 1.0)])
+def test_equal_differences_are_exact(shift: float, p_value: float) -> None:
+    best = {"0": 0.1, "1": 0.2, "2": 0.3}
+    made = paired("b", best, {seed: value + shift for seed, value in best.items()})
+    assert (made.p_value, made.half_width) == (p_value, 0.0)
+    assert made.is_separated == (shift == 0.1)
+
+
+def test_holm_by_hand() -> None:
+    # 4 · 0.005 = 0.02; 3 · 0.01 = 0.03; 2 · 0.03 = 0.06; 1 · 0.04 = 0.04 is raised to 0.06 (Holm 1979)
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
+def test_holm_rejects_what_bonferroni_does_and_nothing_that_single_tests_do_not(p_values: list[float]) -> None:
+    corrected = holm(p_values)
+    for p_value, value in zip(p_values, corrected, strict=True):
+        assert p_value <= value <= min(1.0, len(p_values) * p_value) + 1e-15
+    assert [p for p, _ in sorted(zip(p_values, corrected, strict=True))] == sorted(p_values)
+    assert [c for _, c in sorted(zip(p_values, corrected, strict=True))] == sorted(corrected)
+
+
+TABLES = st.integers(1, 5).flatmap(
+    lambda seeds: st.dictionaries(
+        st.sampled_from("abcde"), st.lists(st.integers(1, 50).map(float), min_size=seeds, max_size=seeds), min_size=2
+    )
+)
+
+
+@given(TABLES, st.randoms(use_true_random=False), st.sampled_from([0.25, 8.0, 1024.0]))
+def test_neither_the_order_of_policies_nor_the_unit_changes_a_verdict(table: Table, random: object, factor: float) -> None:
+    first = ranking(table)
+    names = list(table)
+    random.shuffle(names)  # type: ignore[attr-defined]
+    again = ranking({name: [factor * (value or 0.0) for value in table[name]] for name in names})
+    assert again.mark == first.mark
+    means = {name: np.mean(values) for name, values in table.items()}
+    if list(means.values()).count(min(means.values())) == 1:  # otherwise the first of equal means is the one compared
+        assert again.leaders == first.leaders
+        assert {pair.other: pair.p_value for pair in again.pairs} == pytest.approx({p.other: p.p_value for p in first.pairs})
+
+
+@given(TABLES)
+def test_equal_runs_are_never_apart(table: Table) -> None:
+    twins = {name + suffix: values for name, values in table.items() for suffix in ("1", "2")}
+    leaders = ranking(twins).leaders
+    assert all((f"{name}1" in leaders) == (f"{name}2" in leaders) for name in table)
+    same = ranking(dict.fromkeys(table, next(iter(table.values()))))
+    assert (same.mark, same.leaders) == ("", frozenset(table))
+
+
+@given(TABLES)
+def test_less_is_better_for_times_and_more_for_throughput(table: Table) -> None:
+    assume(all(len(values) >= 3 for values in table.values()))
+    most = {name: [-(value or 0.0) for value in values] for name, values in table.items()}
+    assert ranking(most, "total_normalized_throughput").leaders == ranking(table).leaders
+
+
+def test_policies_that_do_not_differ_are_seldom_said_to() -> None:
+    rng = np.random.default_rng(1)
+    best = wrong = 0
+    repetitions = 1500
+    for _ in range(repetitions):
+        trace = rng.normal(100, 30, 5)  # what a seed does to all policies
+        made = ranking({name: (trace + rng.normal(0, 2, 5)).tolist() for name in "abcd"})
+        best += made.mark == "best"
+        wrong += len(made.leaders) < 4
+    assert best / repetitions <= 0.05
+    assert wrong / repetitions <= 0.1  # the best of four is compared, so somewhat more than for pairs chosen beforehand
+
+
+def test_a_difference_that_all_seeds_share_is_shown_though_intervals_overlap() -> None:
+    table = {"a": [100.0, 200.0, 300.0, 400.0], "b": [103.0, 204.0, 302.0, 403.0]}
+    assert (ranking(table).mark, ranking(table).leaders) == ("best", {"a"})
+
+
+def test_loads_with_the_same_result_share_a_sentence() -> None:
+    table = {"fifo": [7200.0, 7300.0, 7150.0], "las": [3600.0, 3650.0, 3620.0]}
+    text = sentences(table, table, table, {"fifo": table["las"], "las": table["fifo"]})
+    assert text.startswith(
+        "las has the best makespan at 1 to 3 jobs/h: 1.01 h at 1 jobs/h, 1.01 h at 3 jobs/h. The next is fifo: +99 %"
+    )
+    assert "fifo has the best makespan at 4 jobs/h: 1.01 h. The next is las: +99 %" in text
+    # Each of the four pairs has p = 0.00003 at two degrees of freedom.
+    p_value = 4 * stats.ttest_rel(table["fifo"], table["las"]).pvalue
+    assert p_value < 0.001
+    assert text.count("3 seeds, p < 0.001.") == 2
+
+
+def test_the_correction_covers_all_loads_of_a_metric() -> None:
+    table = {"fifo": [100.0, 104.0, 108.0], "las": [88.0, 88.0, 88.0]}
+    assert stats.ttest_rel(table["fifo"], table["las"]).pvalue == pytest.approx(0.0202, abs=1e-4)
+    assert ranking(table).mark == "best"
+    two, three = (rankings_of(setting(*[table] * loads), "makespan_seconds")[1.0] for loads in (2, 3))
+    assert [pair.p_value for pair in two.pairs] == pytest.approx([2 * 0.0202], abs=1e-4)
+    assert (two.mark, three.mark) == ("best", "tied")
+
+
+def test_sentences_about_ties_and_about_too_few_seeds() -> None:
+    tied = {"a": [60.0, 70.0, 65.0], "b": [61.0, 69.0, 66.0], "c": [90.0, 101.0, 95.0]}
+    assert sentences(tied).startswith(
+        "a has the lowest makespan: 65 s. There is no difference from b that these 3 seeds can show. c is worse: +47 %"
+    )
+    assert sentences({"a": [60.0], "b": [90.0]}) == "a has the lowest makespan in these runs: 60 s. The next is b: +50 %."
+    assert sentences({"a": [60.0], "b": [900.0]}).endswith("The next is b: 15 ×.")
+    assert sentences({"a": [6.0], "b": [6.0]}) == "All policies have the same makespan: 6 s."
+    assert sentences({"a": [6.0, 7.0]}) == ""
+    assert sentences({"a": [1.0], "b": [2.0]}, metric="preemptions") == ""
+    assert sentences({"a": [0.0], "b": [2.0]}, metric="cost").endswith("The next is b: +2 price units.")
+
+
+def test_marks_of_the_table_are_those_of_the_sentences() -> None:
+    tied = {"a": [60.0, 70.0, 65.0], "b": [61.0, 69.0, 66.0], "c": [90.0, 101.0, 95.0]}
+    (summary,) = summaries_of(setting(tied, {"a": [60.0], "b": [60.0, 61.0], "c": [59.0]}))
+    marks = [
+        [(row.policy, row.seeds, cell.mark, cell.difference) for row in rows for cell in row.cells] for _, rows in summary.blocks
+    ]
+    assert marks == [
+        [("a", 3, "tied", ""), ("b", 3, "tied", "+0.51 %"), ("c", 3, "", "+47 %")],
+        [("a", 1, "", "+1.7 %"), ("b", 2, "", "+1.7 %"), ("c", 1, "lowest", "")],
+    ]
