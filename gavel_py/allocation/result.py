@@ -10,14 +10,16 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.allocation.accounting import Forecast, TenantShare, tenant_shares
-from gavel_py.errors import InputError, ProofError
+from gavel_py.errors import Fault, InputError, ProofError, UnknownNameError, nearest
 from gavel_py.io.snapshots import decode, encode
+from gavel_py.io.tabular import Tabular, array_of
 from gavel_py.optimization.checking.certificates import Evidence, Proof, StageProof
 from gavel_py.optimization.checking.time_shares import Pairs, TimeShares
 from gavel_py.optimization.formulation.columns import Columns
@@ -110,7 +112,7 @@ class Route:
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Allocation:
+class Allocation(Tabular):
     """The time of N jobs on K accelerator types, in the order of the problem, with value, bound and dual prices.
 
     Attributes:
@@ -302,6 +304,42 @@ class Allocation:
         times = self._times(self.evidence)
         types = self.evidence.columns.accelerator_types
         return replace(self, accelerator_types=types, time_fractions=times.by_job(times.fractions))
+
+    def __getitem__(self, job_id: str) -> dict[str, Any]:
+        """Return the figures of one job: job_id, time_fractions by type, throughput, normalized_throughput, vs_fair_share.
+
+        Args:
+            job_id: The id of a job of the problem.
+
+        Raises:
+            UnknownNameError: There is no such job.
+        """
+        if job_id not in self._row_of:
+            text = f"is not a job of this allocation{nearest(str(job_id), self.job_ids)}"
+            raise UnknownNameError(Fault(f"job {job_id!r}", "", text))
+        return self._job(self._row_of[job_id])
+
+    @cached_property
+    def _row_of(self) -> dict[str, int]:
+        return {each: i for i, each in enumerate(self.job_ids)}
+
+    def to_columns(self) -> dict[str, NDArray[Any]]:
+        """Return a table with a row for each job, as {column: (N,) array}.
+
+        The columns are those of `gavel solve --csv`: job_id, the time fraction on each type by its name, throughput,
+        normalized_throughput, vs_fair_share, and excluded, the reason for which the job can run nowhere or "".
+        """
+        reasons = np.full(len(self.job_ids), "", dtype=object)
+        for job_id, reason in self.excluded.items():
+            reasons[self._row_of[job_id]] = reason
+        return {
+            "job_id": array_of(self.job_ids),
+            **dict(zip(self.accelerator_types, self.time_fractions.T, strict=True)),
+            "throughput": self.throughputs,
+            "normalized_throughput": self.normalized_throughputs,
+            "vs_fair_share": self.vs_fair_share,
+            "excluded": reasons,
+        }
 
     def __repr__(self) -> str:
         objective = "" if self.objective_value is None else f", objective {self.objective_value:.6g}"

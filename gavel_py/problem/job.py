@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, overload
 
 from pydantic import Field, field_validator, model_validator
 
@@ -23,8 +23,14 @@ from gavel_py.io.records import (
     Record,
     Text,
     check_records,
+    is_absent,
     repeated,
 )
+from gavel_py.io.tabular import Tabular, array_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
 
 Locality = Literal["any", "rack", "node"]
 
@@ -123,7 +129,7 @@ def check_unique(job_ids: Iterable[str]) -> None:
     InputError.raise_any([Fault(f"job {job_id!r}", "job_id", "stands twice; job ids must be unique") for job_id in twice])
 
 
-class JobSet(Sequence[Job]):
+class JobSet(Sequence[Job], Tabular):
     """An immutable sequence of jobs with unique ids.
 
     Args:
@@ -235,6 +241,47 @@ class JobSet(Sequence[Job]):
         return cls._from_rows(_gavel_rows(path))
 
     @classmethod
+    def from_columns(cls, columns: Mapping[str, Iterable[Any]]) -> JobSet:
+        """Build jobs from columns, such as those of `to_columns` or of a polars or pyarrow table.
+
+        >>> JobSet.from_columns({"job_id": ["a", "b"], "num_gpus": [1, 8], "total_steps": [1e5, None]})
+        JobSet(2 jobs)
+
+        Args:
+            columns: {name of a field of `Job`: values}, all of one length. A missing value (None, NaN) or an empty text means the
+                default.
+
+        Raises:
+            InputError: All faults, each with its row, counted from 0.
+        """
+        listed = {str(name): values.tolist() if hasattr(values, "tolist") else list(values) for name, values in columns.items()}
+        lengths = {name: len(values) for name, values in listed.items()}
+        if len(set(lengths.values())) > 1:
+            counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
+            raise InputError(Fault("jobs", "columns", f"must be of one length, found {counts}"))
+        rows = [dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True)]
+        return cls._from_rows((f"row {n}", {k: v for k, v in row.items() if not _is_empty(v)}) for n, row in enumerate(rows))
+
+    @classmethod
+    def from_pandas(cls, frame: pd.DataFrame) -> JobSet:
+        """Build jobs from a pandas DataFrame with a column for each field that is given; see `from_columns`.
+
+        Args:
+            frame: The data frame. Its index is not read, unless it is named job_id.
+
+        Raises:
+            InputError: All faults, each with its row, counted from 0.
+        """
+        named = frame.reset_index() if frame.index.name == "job_id" else frame
+        return cls.from_columns({str(name): named[name] for name in named.columns})
+
+    def to_columns(self) -> dict[str, NDArray[Any]]:
+        """Return the jobs as {field: (N,) array}, as `from_columns` takes them; allowed_accelerators are joined by "|"."""
+        found = {name: array_of(getattr(job, name) for job in self.jobs) for name in Job.model_fields}
+        allowed = (job.allowed_accelerators for job in self.jobs)
+        return found | {"allowed_accelerators": array_of(None if each is None else "|".join(each) for each in allowed)}
+
+    @classmethod
     def _from_rows(cls, rows: Iterable[tuple[str, Any]]) -> JobSet:
         placed = []
         for where, row in rows:
@@ -246,6 +293,10 @@ class JobSet(Sequence[Job]):
             attempt(lambda: InputError.raise_any(repeated("job", "job_id", ids)))
             jobs = attempt(lambda: check_records(Job, placed))
         return cls(jobs)
+
+
+def _is_empty(value: object) -> bool:
+    return value == "" if isinstance(value, str) else is_absent(value)
 
 
 FIELDS = frozenset(Job.model_fields)

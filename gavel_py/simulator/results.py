@@ -15,8 +15,10 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.io.tabular import Tabular, array_of
 from gavel_py.problem.arrays import plain_size
 from gavel_py.simulator.measurements import JobWindow, Measuring, Usage, job_window
 
@@ -299,7 +301,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class SimulationResult:
+class SimulationResult(Tabular):
     """Result of a simulation.
 
     Attributes:
@@ -328,6 +330,14 @@ class SimulationResult:
         if not both:
             raise InputError(Fault("finish-time fairness", "", "no job finished in both simulations; are they of the same trace?"))
         return {i: (self.jobs[i].jct_seconds or 0.0) / (isolated.jobs[i].jct_seconds or 1.0) for i in both}
+
+    def to_columns(self) -> dict[str, NDArray[Any]]:
+        """Return a table with a row for each job, as {attribute of `JobRecord`: (N,) array}, as in `gavel simulate --jobs-out`."""
+        columns = {name: array_of(getattr(record, name) for record in self.jobs.values()) for name in FIELDS}
+        return columns | {"outcome": array_of(record.outcome.value for record in self.jobs.values())}
+
+    def _title(self) -> str:
+        return f"{self.policy}: {len(self.jobs)} jobs"
 
     def to_dict(self) -> dict[str, Any]:
         """Return summary and jobs as plain data."""

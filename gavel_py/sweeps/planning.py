@@ -21,6 +21,7 @@ from typing import Any
 from gavel_py import __version__
 from gavel_py.errors import Fault, GavelWarning, InputError
 from gavel_py.io.names import same_name
+from gavel_py.io.tabular import Rows
 from gavel_py.io.writing import check_libraries, check_writable, write_atomic
 from gavel_py.report.runs import Labels
 from gavel_py.report.runs.files import CellStore, GridPlace
@@ -253,7 +254,7 @@ class SweepPlan:
         retry_failed: bool = False,
         on_progress: Callable[[Progress], None] = _ignore_progress,
         is_stopped: Callable[[], bool] = _never_stop,
-    ) -> list[dict[str, str | float | None]]:
+    ) -> Rows:
         """Run the cells that are not in the store, and return a row for each cell of the grid that has ended.
 
         Results are stored in any case. A `KeyboardInterrupt` stops the sweep at once; the same call then continues it.
@@ -280,7 +281,7 @@ class SweepPlan:
             else:
                 failed = sum(ended[cell.key] == "failed" for cell in self._cells)
                 on_progress(Progress(len(self), len(self) - failed, failed, len(self), 0.0))
-            return align_rows(store.rows())
+            return Rows(align_rows(store.rows()))
 
     def _store(self, *, make: bool = True) -> CellStore:
         """Return the store; without `make`, an empty one in memory if the file does not exist."""
@@ -334,7 +335,7 @@ def sweep(
     retry_failed: bool = False,
     on_progress: Callable[[Progress], None] = _ignore_progress,
     **changes: Any,
-) -> list[dict[str, str | float | None]]:
+) -> Rows:
     """Run a grid of simulations or static solves.
 
     If the spec names a file of `results`, cells are stored there as they end, and the same call continues a sweep that was stopped;
@@ -349,7 +350,7 @@ def sweep(
         **changes: as for `plan_sweep`.
 
     Returns:
-        A row for each cell that has ended: its labels, status, error and metrics.
+        A row for each cell that has ended: its labels, status, error and metrics. The list has `to_columns` and `to_pandas`.
 
     Raises:
         InputError: as `plan_sweep` and `SweepPlan.play`.

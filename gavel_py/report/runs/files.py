@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
 from gavel_py.io.writing import BUSY_SECONDS, file_errors_as_faults, write_atomic
-from gavel_py.report.runs.run import DAMAGED, Labels, Run, document_of, labels_from, run_from
+from gavel_py.report.runs.run import DAMAGED, Labels, Run, Runs, document_of, labels_from, run_from
 
 APPLICATION_ID = 0x6776_7377
 """Identifies the stores of sweeps among other SQLite databases."""
@@ -190,8 +190,8 @@ Item = TypeVar("Item")
 SQLITE = b"SQLite format 3\0"
 
 
-def read_runs(path: str | Path) -> list[Run]:
-    """Read the runs of a sweep store or of a file from `write_runs`.
+def read_runs(path: str | Path) -> Runs:
+    """Read the runs of a sweep store or of a file from `write_runs`, as a list with `to_columns` and `to_pandas`.
 
     Args:
         path: The file. Of a store, which may still be growing, the finished cells of the latest grid are read, in grid order.
@@ -200,7 +200,7 @@ def read_runs(path: str | Path) -> list[Run]:
         InputError: The file is damaged, or of another program or version.
     """
     if _is_store(path):
-        return _stored(path, RUNS, _run)
+        return Runs(_stored(path, RUNS, _run))
     document = reading.json_document(path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(Fault(str(path), "", "holds no runs: neither of gavel sweep nor of gavel simulate --run-out"))
@@ -208,7 +208,7 @@ def read_runs(path: str | Path) -> list[Run]:
         found = f"has version {document.get('version')!r}, and this gavel-py reads version {VERSION}"
         raise InputError(Fault(str(path), "", f"{found}; another one has written it"))
     try:
-        return [run_from(each) for each in document["runs"]]
+        return Runs(run_from(each) for each in document["runs"])
     except DAMAGED as error:
         raise InputError(Fault(str(path), "", f"is damaged or was changed by hand: {type(error).__name__} {error}")) from None
 

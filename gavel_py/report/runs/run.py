@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gavel_py.io.tabular import Tabular, columns_of
 from gavel_py.problem.arrays import Floats
 
 Labels = Mapping[str, str | float | None]
@@ -89,7 +91,7 @@ class Stay:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Run(Tabular):
     """The record of one simulation, static solve or real cluster, from which reports are made.
 
     Attributes:
@@ -110,6 +112,20 @@ class Run:
     over_time: OverTime | None = None
     stays: Sequence[Stay] = ()
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def to_columns(self) -> dict[str, NDArray[Any]]:
+        """Return a table of one row, labels and metrics; the list that `read_runs` returns has one of all runs."""
+        return Runs([self]).to_columns()
+
+
+class Runs(list[Run], Tabular):
+    """A list of runs with a table: a row for each run, its labels and its metrics."""
+
+    def to_columns(self) -> dict[str, NDArray[Any]]:
+        return columns_of([{**run.labels, **run.metrics} for run in self])
+
+    def _title(self) -> str:
+        return f"{len(self)} runs"
 
 
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError)

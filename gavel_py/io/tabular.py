@@ -1,0 +1,94 @@
+"""Results as tables: a dictionary of arrays, a pandas DataFrame, and a short table in notebooks."""
+
+from __future__ import annotations
+
+import html
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+SHOWN = 10
+"""Rows that a notebook shows of a longer table."""
+
+
+class Tabular:
+    """Something with a table. Subclasses define `to_columns`."""
+
+    @abstractmethod
+    def to_columns(self) -> dict[str, Array]:
+        """Return the table as {column: (rows,) array}, which polars, pyarrow and pandas take.
+
+        Missing numbers are NaN, missing texts None.
+        """
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the table of `to_columns` as a pandas DataFrame.
+
+        Raises:
+            InputError: pandas is not installed; `pip install 'gavel-py[pandas]'` installs it.
+        """
+        from gavel_py.io.writing import check_libraries
+
+        check_libraries("data frames", "pandas", "pandas")
+        import pandas as pd
+
+        return pd.DataFrame(self.to_columns())
+
+    def _repr_html_(self) -> str:
+        """Return the first rows as HTML, for notebooks."""
+        columns = self.to_columns()
+        count = len(next(iter(columns.values()), ()))
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+        rows = (zip(*(values[:SHOWN].tolist() for values in columns.values()), strict=True)) if columns else ()
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(_cell(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+        more = f"<p>{count - SHOWN} more rows: to_pandas()</p>" if count > SHOWN else ""
+        title = html.escape(self._title())
+        return f"<p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+    def _title(self) -> str:
+        return repr(self)
+
+
+class Rows(list[dict[str, Any]], Tabular):
+    """A list of rows, {column: value}, which is a table too."""
+
+    def to_columns(self) -> dict[str, Array]:
+        return columns_of(self)
+
+    def _title(self) -> str:
+        return f"{len(self)} rows"
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    """Return {column: (rows,) array} with the columns of all rows, in the order in which they first occur."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: array_of(row.get(name) for row in rows) for name in names}
+
+
+def array_of(values: Iterable[Any]) -> Array:
+    """Return values as an array of bools, whole numbers, floats (None becomes NaN), or objects if any of them is a text."""
+    import numpy as np  # not above: jobs and their files are read without it
+
+    items = list(values)
+    types = {type(item) for item in items}
+    if types and types <= {bool}:
+        return np.array(items, dtype=bool)
+    if types and types <= {int}:
+        return np.array(items, dtype=np.int64)
+    if types & {int, float} and types <= {int, float, type(None)}:
+        return np.array([np.nan if item is None else item for item in items], dtype=float)
+    found = np.empty(len(items), dtype=object)
+    found[:] = items
+    return found
+
+
+def _cell(value: object) -> str:
+    if value is None or value != value:  # NaN
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
