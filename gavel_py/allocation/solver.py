@@ -164,7 +164,7 @@ class Solver(Synchronized):
         if problem.pairs is None:
             columns = Columns.of_types(problem, rules)
         else:
-            _check_sharing(self.policy)
+            check_sharing(self.policy)
             columns = pair_columns(problem, rules, problem.pairs)
         try:
             answer, route = self._answer(columns)
@@ -330,7 +330,7 @@ def _log(allocation: Allocation) -> None:
         logger.debug(text, allocation.policy, route.reduction, route.classes, algorithm, route.programs, route.iterations)
 
 
-def _check_sharing(policy: Policy) -> None:
+def check_sharing(policy: Policy) -> None:
     """Raise `InputError` for a policy that cannot decide which jobs share GPUs."""
     if policy.empty_objective is None and not isinstance(policy, PackingPolicy):
         text = "solves no program, so it cannot decide who shares GPUs; take a policy with an objective, or leave sharing out"

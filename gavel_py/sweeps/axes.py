@@ -13,7 +13,7 @@ import json
 import pickle
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -57,11 +57,15 @@ class PackedValue:
 
 @dataclass(frozen=True)
 class AxisValue:
-    """A value on an axis of the grid, with its label and the content of its checksum."""
+    """A value on an axis of the grid, with its label and the content of its checksum.
+
+    sharing: whether jobs share GPUs under this policy; None: as the settings have it.
+    """
 
     label: str
     content: Any = field(compare=False)
     packed: PackedValue
+    sharing: bool | None = None
 
     @classmethod
     def of(cls, label: str, value: Any, content: Any) -> AxisValue:
@@ -150,7 +154,7 @@ def _cluster(checked: CheckedSpec, entry: Any) -> tuple[Cluster, str]:
 
 
 class PolicyEntry(Record):
-    """An entry of `policies` that is a mapping; policy: a name or an object."""
+    """An entry of `policies` that is a mapping; policy: a name or an object; sharing: instead of the setting."""
 
     label: ClassVar[str] = "policy"
     identifier: ClassVar[str] = "policy"
@@ -158,20 +162,19 @@ class PolicyEntry(Record):
     policy: Any
     options: dict[str, Any] = Field(default_factory=dict)
     constraints: list[Name] = Field(default_factory=list)
+    sharing: bool | None = None
     name: Name | None = None
 
 
 def policy_value(checked: CheckedSpec, entry: Any) -> AxisValue:
     """Return an entry of `policies` as a value; raises `InputError`, without the place of the entry."""
-    name = None
-    if isinstance(entry, Policy):
-        policy = entry
-    elif isinstance(entry, dict):
+    if isinstance(entry, dict):
         record = PolicyEntry(**{str(key): value for key, value in entry.items()})
-        policy, name = _policy_from_entry(checked, record), record.name
-    else:
-        policy = _policy_from_text(entry)
-    return AxisValue.of(name or policy.label, policy, policy_content(policy))
+        policy = _policy_from_entry(checked, record)
+        label = record.name or f"{policy.label}{', sharing' if record.sharing else ''}"
+        return replace(AxisValue.of(label, policy, policy_content(policy)), sharing=record.sharing)
+    policy = entry if isinstance(entry, Policy) else _policy_from_text(entry)
+    return AxisValue.of(policy.label, policy, policy_content(policy))
 
 
 def policy_content(policy: Policy) -> Any:

@@ -81,10 +81,19 @@ def scenario_of(source: ScenarioSource) -> Scenario:
 
 
 @lru_cache(maxsize=CACHED_SCENARIOS)
-def problem_of(source: ScenarioSource, whole_gangs: bool) -> AllocationProblem:
-    """Return the problem of all jobs of the trace at time 0, from a cache."""
-    scenario = scenario_of(source)
-    return AllocationProblem.from_jobs(scenario.trace.jobs, scenario.cluster, scenario.profile, whole_gangs=whole_gangs)
+def problem_of(
+    source: ScenarioSource, *, whole_gangs: bool = True, sharing: bool = False, min_gain: float = 1.0
+) -> AllocationProblem:
+    """Return the problem of all jobs of the trace at time 0, from a cache.
+
+    Raises `InputError` for sharing with a profile that has no throughputs of pairs.
+    """
+    trace, cluster, profile = scenario_of(source)
+    options: dict[str, Any] = {"whole_gangs": whole_gangs, "sharing": sharing, "min_gain": min_gain}
+    problem = AllocationProblem.from_jobs(trace.jobs, cluster, profile, **options)
+    if sharing and problem.pairs is None:
+        raise InputError(Fault("", "sharing", f"needs the speeds of pairs of jobs, and profile {profile.name!r} has none"))
+    return problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +144,7 @@ class Cell:
 
 def solve_cell(task: Task) -> Run:
     """Run a cell of mode "solve"; raises what `solve` raises."""
-    problem = problem_of(task.source, task.settings.value.get("whole_gangs", True))
+    problem = problem_of(task.source, **task.settings.value)
     allocation = solve(problem, task.policy.value)
     return Run(labels={}, metrics=_metrics(problem, allocation), shares=_shares(task, allocation))
 

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass
 
-from gavel_py.errors import GavelError
 from gavel_py.report.runs.files import CellStore, Status, StoredCell
 from gavel_py.sweeps.cell import Cell, CellResult, run_cell
-from gavel_py.sweeps.local import WorkerDiedError
+from gavel_py.sweeps.local import ExecutorError, WorkerDiedError
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +54,6 @@ PAUSE_SECONDS = 0.1
 """Results are collected for this long and stored together, so the store is never older than this."""
 
 MAX_ATTEMPTS = 2
-
-
-class ExecutorError(GavelError, RuntimeError):
-    """The executor broke; cells that have ended are stored."""
 
 
 class Dispatcher:

@@ -6,13 +6,14 @@ is run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
 
 from gavel_py import __version__
+from gavel_py.allocation.solver import check_sharing
 from gavel_py.errors import Fault, InputError, relocated_faults, together
 from gavel_py.policies import resolve_policy
 from gavel_py.report.runs import Labels
@@ -40,7 +41,7 @@ YARDSTICK = "isolated"
 
 
 def check_cells(cells: Sequence[Cell]) -> None:
-    """Check one cell for each scenario, and for each policy and length of rounds in it; raises `InputError` with all faults."""
+    """Check a cell for each scenario, and for each policy, its settings and length of rounds in it; raises `InputError`."""
     scenarios: set[object] = set()
     policies: set[object] = set()
     with together() as attempt:
@@ -49,7 +50,7 @@ def check_cells(cells: Sequence[Cell]) -> None:
             if scenario not in scenarios:
                 scenarios.add(scenario)
                 attempt(partial(_check_cell, cell, ("trace", "cluster"), _check_scenario))
-            policy = cell.task.policy, scenario, cell.task.round_seconds
+            policy = cell.task.policy, cell.task.settings, scenario, cell.task.round_seconds
             if policy not in policies:
                 policies.add(policy)
                 attempt(partial(_check_cell, cell, ("policy",), _check_policy))
@@ -81,8 +82,12 @@ def _check_policy(cell: Cell) -> None:
         scenario = scenario_of(task.source)
     except InputError:
         return  # reported by `_check_scenario`
+    sharing = {name: settings[name] for name in ("sharing", "min_gain") if name in settings}
+    if settings.get("sharing"):
+        check_sharing(task.policy.value)
+        problem_of(task.source, whole_gangs=False, **sharing)
     if task.mode == "solve":
-        task.policy.value.check(problem_of(task.source, whole_gangs=settings.get("whole_gangs", True)))
+        task.policy.value.check(problem_of(task.source, **settings))
         return
     for name in ("until_seconds", "measure_jobs"):  # neither a setting of `Simulation`, nor valid for an empty trace
         settings.pop(name, None)
@@ -106,19 +111,27 @@ def build_grid(checked: CheckedSpec) -> tuple[tuple[Cell, ...], tuple[Cell, ...]
         raise InputError(Fault(checked.where("loads"), "loads", text))
     if spec.measure_jobs is not None:
         settings["measure_jobs"] = spec.measure_jobs
-    packed_settings = PackedValue.of(settings, repr(sorted(settings.items())))
+    packed_settings = {sharing: _packed_settings(settings, sharing) for sharing in (None, True, False)}
     isolated = resolve_policy(YARDSTICK)
     yardstick = AxisValue.of(YARDSTICK, isolated, policy_content(isolated))
     cells: list[Cell] = []
     yardsticks: list[Cell] = []
     for point in _grid_points(checked, traces, clusters, profile):
         if spec.fairness:
-            yardsticks.append(_cell(point, yardstick, "isolated", packed_settings, None))
+            yardsticks.append(_cell(point, yardstick, "isolated", packed_settings[False], None))
         yardstick_key = yardsticks[-1].key if spec.fairness else None
-        cells += [_cell(point, policy, spec.mode, packed_settings, yardstick_key) for policy in policies]
+        cells += [_cell(point, policy, spec.mode, packed_settings[policy.sharing], yardstick_key) for policy in policies]
     by_key = {cell.key: cell for cell in (*yardsticks, *cells)}
     in_order = dict.fromkeys(key for cell in cells for key in (cell.yardstick_key, cell.key) if key is not None)
     return tuple(cells), tuple(by_key[key] for key in in_order)
+
+
+def _packed_settings(settings: Mapping[str, Any], sharing: bool | None) -> PackedValue:
+    """Return the settings of cells; sharing: of their policy, None for that of the settings."""
+    given = dict(settings) if sharing is None else {**settings, "sharing": sharing}
+    if not given.get("sharing"):
+        given = {name: value for name, value in given.items() if name not in ("sharing", "min_gain")}
+    return PackedValue.of(given, repr(sorted(given.items())))
 
 
 def _cell(point: _GridPoint, policy: AxisValue, mode: Any, settings: PackedValue, yardstick_key: str | None) -> Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -11,17 +12,21 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing import get_context, parent_process
 from queue import SimpleQueue
 from typing import Any
 
-from gavel_py.errors import Fault, GavelWarning, InputError
+from gavel_py.errors import Fault, GavelError, GavelWarning, InputError
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 _environment_lock = threading.Lock()
+
+
+class ExecutorError(GavelError, RuntimeError):
+    """The executor broke, or could not be started; cells that have ended are stored."""
 
 
 class WorkerDiedError(BrokenExecutor):
@@ -155,6 +160,7 @@ def dask_executor(address: str | None = None, workers: int | None = None) -> Ite
 
     Raises:
         InputError: if Dask is not installed, or the scheduler does not answer within 5 s.
+        GavelError: if the processes of this computer cannot be started.
     """
     try:
         import dask
@@ -166,36 +172,59 @@ def dask_executor(address: str | None = None, workers: int | None = None) -> Ite
         with _client(distributed, address) as client:
             yield client.get_executor(pure=False)
         return
-    with (
-        dask.config.set(DASK_SETTINGS),
-        distributed.LocalCluster(
-            n_workers=workers or usable_cores(),
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=None,
-            silence_logs=logging.CRITICAL,
-            preload="gavel_py.sweeps.local",
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(dask.config.set(DASK_SETTINGS))
+        try:
+            cluster = stack.enter_context(_local_cluster(distributed, workers or usable_cores()))
+            client = stack.enter_context(distributed.Client(cluster, set_as_default=False))
+        except Exception as error:  # noqa: BLE001  whatever ends them
+            reason = str(error).rstrip(".") or type(error).__name__
+            raise ExecutorError(f"the processes of Dask cannot be started ({reason}); try again, or with fewer workers") from None
         yield client.get_executor(pure=False)
 
 
+def _local_cluster(distributed: Any, workers: int) -> Any:
+    return distributed.LocalCluster(
+        n_workers=workers,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=None,
+        silence_logs=logging.CRITICAL,
+        preload="gavel_py.sweeps.local",
+    )
+
+
 def _client(distributed: Any, address: str) -> Any:
-    text = "is it an address such as tcp://10.0.0.1:8786?"
+    place, text = f"scheduler {address}", "is it an address such as tcp://10.0.0.1:8786?"
     try:
         distributed.comm.resolve_address(address)
         distributed.comm.get_address_host_port(address)
     except (OSError, ValueError) as error:
-        raise InputError(Fault(f"scheduler {address}", "", f"is no address of a Dask scheduler ({error}); {text}")) from None
+        raise InputError(Fault(place, "", f"is no address of a Dask scheduler ({error}); {text}")) from None
     try:
+        # A client waits without limit for the greeting of what accepts the connection, and fails on that of another service.
+        with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
+            thread.submit(asyncio.run, asyncio.wait_for(_greet(distributed, address), DASK_TIMEOUT_SECONDS)).result()
         client = distributed.Client(address, timeout=DASK_TIMEOUT_SECONDS, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        waited = f"no Dask scheduler answers there within {DASK_TIMEOUT_SECONDS:g} s ({error}); {text}"
-        raise InputError(Fault(f"scheduler {address}", "", waited)) from None
+    except Exception as error:  # noqa: BLE001  whatever answers there
+        is_silent = isinstance(error, OSError | TimeoutError | ValueError)
+        reason = str(error) or "it is silent" if is_silent else "another service answers"
+        waited = f"no Dask scheduler answers there within {DASK_TIMEOUT_SECONDS:g} s ({reason}); {text}"
+        raise InputError(Fault(place, "", waited)) from None
     if not client.nthreads():
         warnings.warn(f"the Dask scheduler {address} has no workers yet; cells wait for them", GavelWarning, stacklevel=4)
     return client
+
+
+async def _greet(distributed: Any, address: str) -> None:
+    """Connect to a scheduler and ask for its identity; raises an error of its communication."""
+    secrets = distributed.Security().get_connection_args("client")
+    connection = await distributed.core.connect(address, timeout=DASK_TIMEOUT_SECONDS, **secrets)
+    try:
+        await connection.write({"op": "identity", "reply": True})
+        await connection.read()
+    finally:
+        connection.abort()
 
 
 def dask_setup(worker: Any) -> None:  # noqa: ARG001  Dask passes it

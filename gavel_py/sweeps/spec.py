@@ -41,6 +41,9 @@ class Settings(Record):
     retry_seconds: NotNegative = 0.0
     starts_between_rounds: bool = False
     mechanism: Literal["deficit", "priority"] = "deficit"
+    sharing: bool = False
+    min_gain: Annotated[Finite, Field(ge=1)] = 1.0
+    interference: Annotated[Finite, Field(ge=0, lt=1)] = 0.0
     job_failures: Annotated[Finite, Field(ge=0, lt=1)] | Literal["recorded"] = 0.0
     checkpoint_seconds: Positive | None = None
     estimates: Literal["exact", "recorded"] = "exact"
@@ -182,8 +185,12 @@ def _check(checked: CheckedSpec) -> None:
         given = spec.model_fields_set & {"loads", "round_seconds", "fairness", "measure_jobs"}
         text = "is about time, of which a static solve knows nothing; leave it out, or set mode: simulate"
         faults += [Fault(checked.where(key), key, text) for key in sorted(given)]
-        of_time = sorted(checked.settings.model_fields_set - {"whole_gangs"})
+        of_time = sorted(checked.settings.model_fields_set - {"whole_gangs", "sharing", "min_gain"})
         faults += [Fault(checked.where("settings", key), f"settings.{key}", text) for key in of_time]
+    may_share = checked.settings.sharing or any(isinstance(each, Mapping) and each.get("sharing") for each in spec.policies)
+    if "min_gain" in checked.settings.model_fields_set and not may_share:
+        text = "says which pairs of jobs may share GPUs, and no policy shares them; set sharing: true with it"
+        faults.append(Fault(checked.where("settings", "min_gain"), "settings.min_gain", text))
     if spec.throughputs is not None and "profile" in spec.model_fields_set:
         text = "and profile both say how fast jobs run; give one of them"
         faults.append(Fault(checked.where("throughputs"), "throughputs", text))

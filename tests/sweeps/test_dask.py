@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -44,16 +49,60 @@ def test_an_existing_cluster_is_used() -> None:
         assert [row["status"] for row in gp.sweep(solves(seeds=1), executor=executor)] == ["done"] * 2
 
 
-@pytest.mark.parametrize(
-    ("address", "said"),
-    [
-        ("tcp://127.0.0.1:9", "no Dask scheduler answers there within 5 s"),
-        ("nonsense", "is no address of a Dask scheduler (missing port number"),
-    ],
-)
-def test_a_scheduler_that_does_not_answer_is_an_error(address: str, said: str) -> None:
+@contextmanager
+def service(answer: bytes | None, backlog: int = 8) -> Iterator[str]:
+    """Yield the address of a service that sends an answer to each connection, or None: that accepts none."""
+    with socket.create_server(("127.0.0.1", 0), backlog=backlog) as server, ExitStack() as connections:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    connections.enter_context(connection)
+                    connection.sendall(answer or b"")
+
+        if answer is not None:
+            threading.Thread(target=serve, daemon=True).start()
+        for _ in range(backlog + 1 if answer is None else 0):  # fill the queue: further packets are dropped
+            connections.enter_context(socket.create_connection(server.getsockname()))
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        server.close()
+
+
+def refused(address: str) -> str:
+    """Return the error for a scheduler that does not answer, which comes within 10 s."""
     started = time.monotonic()
     with pytest.raises(gp.InputError, match="scheduler ") as caught, gp.dask_executor(address):
         pytest.fail("nobody is there")
-    assert said in str(caught.value)
     assert time.monotonic() - started < 10
+    return str(caught.value)
+
+
+def test_a_scheduler_that_does_not_answer_is_an_error() -> None:
+    assert "no Dask scheduler answers there within 5 s" in refused("tcp://127.0.0.1:9")
+    assert "is no address of a Dask scheduler (missing port number" in refused("nonsense")
+
+
+@pytest.mark.parametrize(
+    ("answer", "backlog", "said"),
+    [
+        (None, 0, "no Dask scheduler answers there within 5 s"),
+        (b"", 8, "no Dask scheduler answers there within 5 s (it is silent)"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", 8, "no Dask scheduler answers there within 5 s (another service answers)"),
+    ],
+    ids=["packets are dropped", "silent", "another service"],
+)
+def test_what_swallows_packets_or_speaks_otherwise_is_an_error(answer: bytes | None, backlog: int, said: str) -> None:
+    with service(answer, backlog) as address:
+        assert said in refused(address)
+
+
+def test_workers_that_die_at_their_start_are_an_error_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed")
+    (tmp_path / "dying.py").write_text("import os\ndef dask_setup(worker):\n    os.kill(os.getpid(), 9)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    cluster = distributed.LocalCluster
+    monkeypatch.setattr(distributed, "LocalCluster", lambda **settings: cluster(**settings | {"preload": "dying"}))
+    with pytest.raises(gp.GavelError, match="the processes of Dask cannot be started"), gp.dask_executor(workers=1):
+        pytest.fail("no worker can start")

@@ -10,6 +10,10 @@ import pytest
 import gavel_py as gp
 from tests.sweeps.support import simulations, solves
 
+SINGLE = gp.ThroughputProfile(
+    "single", [gp.Measurement(job_type="A3C", accelerator=name, num_gpus=1, steps_per_second=1.0) for name in ("v100", "k80")]
+)
+
 WHOLE = """\
 mode: simulate
 policies: [fifo]
@@ -63,6 +67,27 @@ def told(tmp_path: Path, text: str) -> str:
             ('["v100:4"]', '["v100:4"]\nround_seconds: null\npolicies2: 1'),
             "field policies2: is not known; did you mean 'policies'?",
         ),
+        (
+            ('["v100:4"]', '["v100:4"]\nsettings: {min_gain: 1.2}'),
+            "line 6, field settings.min_gain: says which pairs of jobs may share GPUs, and no policy shares them",
+        ),
+        (
+            ('["v100:4"]', '["v100:4"]\nsettings: {sharing: true, min_gain: 0.9}'),
+            "line 6, field settings.min_gain: must be at least 1, found 0.9",
+        ),
+        (('["v100:4"]', '["v100:4"]\nsettings: {interference: 1}'), "field settings.interference: must be less than 1, found 1"),
+        (
+            ("mode: simulate", "mode: solve\nsettings: {interference: 0.1}"),
+            "line 2, field settings.interference: is about time",
+        ),
+        (
+            ('["v100:4"]', '["v100:4"]\nsettings: {sharing: true}'),
+            "policy 'fifo', policy fifo: solves no program, so it cannot decide",
+        ),
+        (
+            ("[fifo]", "[fifo, {policy: gandiva, sharing: 3}]"),
+            "line 2, policy 'gandiva', field sharing: must be true or false, found 3",
+        ),
         (("mode: simulate", "mode: solve\nloads: [1]"), "sweep.yaml, line 2, field loads: is about time, of which a static solve"),
         (("mode: simulate", "mode: solve\nsettings: {until_seconds: 1}"), "line 2, field settings.until_seconds: is about time"),
         (("mode: simulate", "mode: solve\nmeasure_jobs: [0, 2]"), "sweep.yaml, line 2, field measure_jobs: is about time"),
@@ -106,6 +131,12 @@ def test_all_faults_come_together(tmp_path: Path) -> None:
         (
             simulations(traces=[gp.Trace([gp.Submission(gp.Job("a", job_type="none", total_steps=1))])], loads=None),
             "'none'",
+        ),
+        (
+            simulations(
+                "max_min_fairness", profile=SINGLE, settings={"sharing": True}, traces=[{"generate": {"jobs": 3, "gangs": {1: 1}}}]
+            ),
+            "sharing: needs the speeds of pairs of jobs, and profile 'single' has none",
         ),
         (simulations(throughputs="x.csv", profile="gavel-osdi20"), "throughputs: and profile both say how fast jobs run"),
     ],

@@ -93,6 +93,46 @@ def test_a_static_cell_equals_solve(threads: ThreadPoolExecutor, tmp_path: Path)
         assert list(share.values()) == pytest.approx(allocation.time_fractions[of_type].mean(axis=0).tolist())
 
 
+def test_policies_with_and_without_sharing_run_side_by_side(threads: ThreadPoolExecutor) -> None:
+    shared = {"policy": "max_min_fairness", "sharing": True}
+    spec = simulations("fifo", "max_min_fairness", shared, seeds=1, fairness=True, settings={"min_gain": 1.1})
+    spec["clusters"] = [{"v100": 2}]
+    rows = {row["policy"]: row for row in gp.sweep(spec, executor=threads)}
+    assert list(rows) == ["fifo", "max_min_fairness", "max_min_fairness, sharing"]
+    trace = gp.generate_trace(
+        8, PROFILE, jobs_per_hour=4, gang_mix={1: 0.5, 2: 0.5}, durations=gp.LogUniform(((1, 600, 7200),)), seed=0
+    )
+    cluster = gp.Cluster.from_counts({"v100": 2})
+    for label, settings in {"max_min_fairness": {}, "max_min_fairness, sharing": {"sharing": True, "min_gain": 1.1}}.items():
+        alone = gp.simulate(trace, cluster, PROFILE, "max_min_fairness", **settings)
+        assert rows[label]["mean_jct_seconds"] == alone.summary.jct.mean
+    assert rows["max_min_fairness"]["mean_jct_seconds"] != rows["max_min_fairness, sharing"]["mean_jct_seconds"]
+    # Without sharing, min_gain has no effect and makes no other cells.
+    plain = (
+        gp.plan_sweep(simulations("fifo", seeds=1)),
+        gp.plan_sweep(simulations("fifo", shared, seeds=1, settings={"min_gain": 1.1})),
+    )
+    assert plain[0]._cells[0].key == plain[1]._cells[0].key
+
+
+def test_a_static_cell_with_sharing_equals_solve(threads: ThreadPoolExecutor) -> None:
+    spec = solves("max_min_fairness", {"policy": "max_min_fairness", "sharing": False, "name": "alone"}, seeds=1)
+    rows = gp.sweep(spec, executor=threads, settings={"sharing": True, "min_gain": 1.2})
+    trace = gp.generate_trace(5, PROFILE, jobs_per_hour=None, gang_mix={1: 0.5, 2: 0.5}, seed=0)
+    given = trace.jobs, gp.Cluster.from_counts({"v100": 4, "k80": 4}), PROFILE
+    problems = [gp.AllocationProblem.from_jobs(*given, sharing=sharing, min_gain=1.2) for sharing in (True, False)]
+    assert [row["objective"] for row in rows] == pytest.approx([gp.solve(each).objective_value for each in problems])
+
+
+def test_fractions_of_gpus_interfere_as_in_a_simulation(threads: ThreadPoolExecutor) -> None:
+    jobs = [gp.Job(f"j{n}", job_type="A3C", num_gpus=0.5, total_steps=1e5) for n in range(2)]
+    spec = {"policies": "fifo", "traces": [gp.Trace(map(gp.Submission, jobs))], "clusters": "v100:1"}
+    slow, fast = (gp.sweep(spec, executor=threads, settings=each)[0] for each in ({"interference": 0.5}, {}))
+    alone = gp.simulate(jobs, gp.Cluster.from_counts({"v100": 1}), PROFILE, "fifo", interference=0.5)
+    assert slow["mean_jct_seconds"] == alone.summary.jct.mean
+    assert slow["mean_jct_seconds"] == pytest.approx(2 * float(str(fast["mean_jct_seconds"])))
+
+
 def test_fairness_is_relative_to_isolated_which_runs_once(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     spec = simulations("fifo", "isolated", seeds=2, fairness=True, results=str(tmp_path / "s.sqlite"))
     plan = gp.plan_sweep(spec)
