@@ -3,7 +3,7 @@
 - A fenced block that names a file, as in ```csv jobs.csv, gets the name as its title.
 - Links to files beside docs/ lead to copies in the site.
 - In the gallery, the code of each example stands below the link to it.
-- Doctests in docstrings become code blocks.
+- Doctests in docstrings become code blocks, and names of pages become links.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 BESIDE = re.compile(r"\]\(((?:\.\./)+)(examples/[\w./-]+|NOTICE|LICENSE|CHANGELOG\.md)\)")
 DOCTEST = re.compile(r"^>>> .*?(?=\n[ \t]*\n|\Z)", re.MULTILINE | re.DOTALL)
+PAGE = re.compile(r"\bdocs/([\w/-]+)\.md")
 SOURCE = re.compile(r"^\[`(examples/\w+\.py)`\]\([^)]+\)$", re.MULTILINE)
 
 
@@ -43,10 +44,13 @@ def _with_code(link: re.Match[str]) -> str:
     return f'{link[0]}\n\n??? example "The script"\n\n' + "\n".join(f"    {line}".rstrip() for line in block.splitlines())
 
 
-class Doctests(Extension):
-    """Puts doctests between fences, so that they are not read as quotations."""
+class Docstrings(Extension):
+    """Puts doctests of docstrings between fences, so that they are not read as quotations, and makes links of names of pages."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         """Change the docstring of an object before its sections are parsed."""
         if obj.docstring is not None:
-            obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
+            text = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
+            obj.docstring.value = PAGE.sub(
+                r"[\g<0>](../\1.html)", text
+            )  # what MkDocs inserts into a page is not searched for links
