@@ -11,7 +11,7 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 # Tests start hundreds of processes, which would otherwise compile all modules again where bytecode is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test quick deep lint types unit docs lock clean
+.PHONY: demo test quick deep lint types unit docs package lock clean
 
 EXAMPLE := examples/jobs.csv --cluster examples/cluster.yaml
 
@@ -61,6 +61,10 @@ $(DOCS)/ready: requirements/docs.txt
 	@$(PYTHON) -m venv $(DOCS)
 	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/docs.txt
 	@touch $@
+
+# The wheel and the source distribution, in dist/, each tried in a clean environment.
+package: $(VENV)/ready
+	PYTHON=$(PYTHON) .ci/package
 
 # Renews the fixed versions from pyproject.toml; needs pip-tools (pip install pip-tools). The site needs its extra only.
 COMPILE := pip-compile --generate-hashes --upgrade --strip-extras --allow-unsafe --no-header --no-emit-index-url \

@@ -1,13 +1,16 @@
 # The public names of gavel_py: the module that defines each one, for type checkers and for `gavel_py/__init__.py`, which reads this
 # file and imports a name on first use. To publish a name, add its import here.
 
+from collections.abc import Callable
+from typing import Any
+
 from gavel_py.allocation.accounting import Forecast as Forecast
 from gavel_py.allocation.accounting import TenantShare as TenantShare
 from gavel_py.allocation.accounting import tenant_shares as tenant_shares
 from gavel_py.allocation.explain import Explanation as Explanation
 from gavel_py.allocation.explain import explain as explain
-from gavel_py.allocation.formulation import formulation as formulation
-from gavel_py.allocation.formulation import write_program as write_program
+from gavel_py.allocation.published_program import formulation as formulation
+from gavel_py.allocation.published_program import write_program as write_program
 from gavel_py.allocation.result import Allocation as Allocation
 from gavel_py.allocation.result import Route as Route
 from gavel_py.allocation.solver import Solver as Solver
@@ -92,6 +95,7 @@ from gavel_py.scheduling import DeliveryReport as DeliveryReport
 from gavel_py.scheduling import Lease as Lease
 from gavel_py.scheduling import NodeState as NodeState
 from gavel_py.scheduling import Round as Round
+from gavel_py.scheduling import RoundDemand as RoundDemand
 from gavel_py.scheduling import RoundScheduler as RoundScheduler
 from gavel_py.scheduling import Wait as Wait
 from gavel_py.simulator import Distribution as Distribution
@@ -133,3 +137,5 @@ from gavel_py.workloads.summary import plot_trace as plot_trace
 from gavel_py.workloads.trace import Trace as Trace
 
 __version__: str
+
+def names_in(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]: ...

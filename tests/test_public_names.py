@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 def exports() -> Iterator[tuple[str, str, str | None]]:
     """(module, name, alias) of each import of the stub."""
     for node in ast.parse(Path(gp.__file__).with_suffix(".pyi").read_text()).body:
-        if isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gavel_py"):
             for name in node.names:
                 yield str(node.module), name.name, name.asname
 
@@ -55,6 +55,31 @@ def test_a_misspelt_name_is_an_attribute_error_that_suggests_the_name() -> None:
     done = subprocess.run([sys.executable, "-c", "import gavel_py as gp; gp.slove"], capture_output=True, text=True, check=False)
     expected = "AttributeError: module 'gavel_py' has no attribute 'slove'. Did you mean: 'solve'?"
     assert done.stderr.splitlines()[-1] == expected
+
+
+PACKAGES = ("allocation", "policies", "problem", "report", "scheduling", "simulator", "sweeps", "throughput_profiles", "workloads")
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "errors", "integrations.slurm"])
+def test_public_names_are_grouped_by_package(package: str) -> None:
+    code = f"import gavel_py as gp; print(*dir(gp.{package}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = [name for module, name, _ in exports() if f"{module}.".startswith(f"gavel_py.{package}.")]
+    assert names
+    assert set(names) - {"explain"} <= set(done.stdout.split())
+    for name in names:
+        assert name == "explain" or getattr(importlib.import_module(f"gavel_py.{package}"), name) is getattr(gp, name)
+
+
+def test_the_first_screen_of_help_lists_the_packages() -> None:
+    assert gp.__doc__ is not None
+    assert len(gp.__doc__.splitlines()) <= 32
+    listed = [line.split()[0] for line in gp.__doc__.splitlines() if line.startswith("    ") and "  " in line.strip()]
+    assert set(listed) >= {*PACKAGES, "errors", "integrations.slurm", "testing"}
+
+
+def test_the_citation_has_the_version() -> None:
+    assert f"\nversion: {gp.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_public_classes_and_functions_can_be_pickled() -> None:

@@ -2,3 +2,7 @@
 
 Entry points: `solver.solve`, `solver.Solver`, `explain`. The package knows nothing of rounds.
 """
+
+from gavel_py import names_in
+
+__getattr__, __dir__, __all__ = names_in(__name__)

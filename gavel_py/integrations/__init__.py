@@ -3,3 +3,13 @@
 `slurm` manages a partition of a Slurm cluster. An integration does not depend on simulators, sweeps or traces; its log has what a
 `Run` needs.
 """
+
+from importlib import import_module
+
+from gavel_py import names_in
+
+_public, __dir__, __all__ = names_in(__name__)
+
+
+def __getattr__(name: str) -> object:
+    return import_module(f"{__name__}.slurm") if name == "slurm" else _public(name)

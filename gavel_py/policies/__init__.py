@@ -1,5 +1,6 @@
 """Scheduling policies: three families and formulas to compare with, one idea per file."""
 
+from gavel_py import names_in
 from gavel_py.policies.base import AllocationStatus, Decision, Policy, option
 from gavel_py.policies.composition import Then
 from gavel_py.policies.demand import DemandPolicy
@@ -26,3 +27,5 @@ __all__ = [
     "policy_source",
     "resolve_policy",
 ]
+
+__getattr__, __dir__, _ = names_in(__name__)

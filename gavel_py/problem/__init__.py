@@ -3,3 +3,7 @@
 Entry points: `problem.AllocationProblem`, `job.Job`, `cluster.Cluster`. Throughputs arrive as arrays or through the `Profile`
 protocol; the package does not know policies and programs.
 """
+
+from gavel_py import names_in
+
+__getattr__, __dir__, __all__ = names_in(__name__)

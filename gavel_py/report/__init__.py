@@ -4,8 +4,11 @@
 simulator and no cluster, only the record of a run that both produce (`runs`). matplotlib and jinja2 are imported when they draw.
 """
 
+from gavel_py import names_in
 from gavel_py.io.writing import check_plot, check_report
 from gavel_py.report.run_report import write_report
 from gavel_py.report.timeline import plot_rounds
 
 __all__ = ["check_plot", "check_report", "plot_rounds", "write_report"]
+
+__getattr__, __dir__, _ = names_in(__name__)
