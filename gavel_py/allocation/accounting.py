@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +85,15 @@ class TenantShare:
             raise InputError(f"this is not the share of a tenant as gavel writes it: {error}") from None
 
 
+class _Arrays(NamedTuple):
+    """The rows of a table of tenants as arrays. fifo: of the cluster, then of each row; levels: the rows of each depth."""
+
+    parents: NDArray[np.int64]
+    weights: Floats
+    fifo: Mask
+    levels: list[NDArray[np.int64]]
+
+
 class TenantTable:
     """Tenants as rows of a table, each below its parent; a row is added when its name is first seen.
 
@@ -100,7 +109,8 @@ class TenantTable:
         self._parents: list[int] = []
         self._weights: list[float] = []
         self._depths: list[int] = []
-        self._fifo: list[bool] = []
+        self._fifo: list[bool] = [tree.policy == "fifo"]  # of the cluster, then of each row
+        self._cached: _Arrays | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -125,14 +135,22 @@ class TenantTable:
         self._weights.append(1.0 if tenant is None else tenant.weight)
         self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
         self._fifo.append(tenant is not None and tenant.policy == "fifo")
+        self._cached = None
         return self._rows[name]
+
+    @property
+    def _arrays(self) -> _Arrays:
+        if self._cached is None:
+            depths = np.array(self._depths, dtype=np.int64)
+            levels = [np.flatnonzero(depths == depth) for depth in range(int(depths.max(initial=-1)) + 1)]
+            self._cached = _Arrays(np.array(self._parents, dtype=np.int64), np.array(self._weights), np.array(self._fifo), levels)
+        return self._cached
 
     def totals(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return (M, ...) sums over each tenant and all below it."""
-        sums, parents = values.copy(), np.array(self._parents, dtype=np.int64)
-        for rows in reversed(list(self._levels())):
-            below = rows[parents[rows] >= 0]
-            np.add.at(sums, parents[below], sums[below])
+        sums, arrays = values.copy(), self._arrays
+        for rows in reversed(arrays.levels[1:]):
+            np.add.at(sums, arrays.parents[rows], sums[rows])
         return sums
 
     def shares(self, has_jobs: Mask, since: Floats) -> Floats:
@@ -140,36 +158,28 @@ class TenantTable:
 
         has_jobs: (M,) the tenants of jobs; since: (M,) when each got the first of these, by which a fifo tenant serves those below.
         """
-        active = self.totals(has_jobs.astype(float)) > 0
-        first = np.where(has_jobs, since, np.inf)
-        parents, weights = np.array(self._parents, dtype=np.int64), np.array(self._weights)
-        for rows in reversed(list(self._levels())):
-            below = rows[parents[rows] >= 0]
-            np.minimum.at(first, parents[below], first[below])
-        shares = np.zeros(len(self))
-        for rows in self._levels():
-            rows = rows[active[rows]]
-            above = parents[rows] + 1  # 0 stands for the cluster
-            weight = self._served_weights(rows, weights[rows], above, first)
-            sums = np.bincount(above, weight, minlength=len(self) + 1)
-            shares[rows] = np.append(1.0, shares)[above] * weight / sums[above]
-        return shares
+        arrays = self._arrays
+        active, first = self.totals(has_jobs.astype(np.int64)) > 0, np.where(has_jobs, since, np.inf)
+        for rows in reversed(arrays.levels[1:]):
+            np.minimum.at(first, arrays.parents[rows], first[rows])
+        shares = np.zeros(len(self) + 1)
+        shares[0] = 1.0  # the cluster
+        for level in arrays.levels:
+            rows = level[active[level]]
+            above = arrays.parents[rows] + 1
+            weights = self._served_weights(rows, arrays.weights[rows], above, first)
+            shares[rows + 1] = shares[above] * weights / np.bincount(above, weights)[above]
+        return shares[1:]
 
     def _served_weights(self, rows: NDArray[np.int64], weights: Floats, above: NDArray[np.int64], first: Floats) -> Floats:
-        """Return the weights, 0 for all but the first tenant below each fifo tenant."""
-        fifo = np.array([self._tree.policy == "fifo", *self._fifo])
-        if not fifo[above].any():
+        """Return the weights, 0 for all but the first tenant below each fifo tenant; above: one more than the row of the parent."""
+        fifo = self._arrays.fifo[above]
+        if not fifo.any():
             return weights
         order = sorted(range(len(rows)), key=lambda k: (above[k], first[rows[k]], natural_key(self.names[rows[k]])))
         is_first = np.zeros(len(rows), dtype=bool)
         is_first[[k for at, k in enumerate(order) if at == 0 or above[order[at - 1]] != above[k]]] = True
-        return np.where(fifo[above] & ~is_first, 0.0, weights)
-
-    def _levels(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows of each depth, from the top."""
-        depths = np.array(self._depths, dtype=np.int64)
-        for depth in range(int(depths.max(initial=-1)) + 1):
-            yield np.flatnonzero(depths == depth)
+        return np.where(fifo & ~is_first, 0.0, weights)
 
     def records(
         self, types: Sequence[str], capacities: Floats, shares: Floats, gpus: Floats, columns: Mapping[str, NDArray[Any]]
@@ -183,7 +193,8 @@ class TenantTable:
         sums = {name: self.totals(values) for name, values in columns.items()}
         work = sums.pop("work", None)
         if work is not None:
-            sums["throughput_share"] = _ratio(work, np.full(len(self), columns["work"].sum()))
+            whole = np.full(len(self), columns["work"].sum())
+            sums["throughput_share"] = np.where(np.isnan(whole), np.nan, _ratio(work, whole))
         jct = sums.pop("jct_seconds", None)
         if jct is not None:
             sums["mean_jct_seconds"] = np.where(sums["finished"] > 0, _ratio(jct, sums["finished"]), np.nan)

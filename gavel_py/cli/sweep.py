@@ -6,6 +6,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import sys
@@ -23,6 +24,8 @@ import click
 import gavel_py as gp
 from gavel_py.cli.inputs import ALLOW_UNKNOWN, FILE, INPUT_OR_TEXT, PROFILE, argument, option, takes_options, warnings_shown
 from gavel_py.cli.output import counted, number, progress_bar, time_text, unit_of, unused_text
+from gavel_py.cli.simulate.files import Column as ColumnType
+from gavel_py.cli.simulate.files import write_tenants_file
 from gavel_py.cli.simulate.options import MEASURE_JOBS
 from gavel_py.cli.simulate.runner import INTERRUPTED, interruptible
 from gavel_py.cli.standard_input import InputFile
@@ -244,6 +247,9 @@ class Request:
     dry_run: bool = option(help="Show the grid and how long it will take, without running it.")
     retry_failed: bool = option(help="Run failed cells again.")
     export: tuple[Path, ...] = option(type=FILE, metavar="FILE", help="Write a line for each cell to this .csv or .parquet file.")
+    tenants_out: Path | None = option(
+        type=FILE, metavar="FILE", help="Write a line for each cell and tenant to this .csv or .parquet file; with --results."
+    )
     with_progress: bool = option("--progress/--no-progress", default=True, help="Show progress on standard error [yes].")
 
 
@@ -279,6 +285,8 @@ def command(context: click.Context, request: Request) -> None:
         sys.path.append(str(Path.cwd()))  # modules with policies of the user, which the processes import as well
     with warnings_shown():
         plan = gp.plan_sweep(request.spec or {}, **_changes(request))
+    if request.tenants_out is not None and plan.results is None:
+        raise click.UsageError("--tenants-out reads the stored cells; give --results FILE with it")
     if request.dry_run:
         click.echo(_grid_text(plan, request.workers, retry_failed=request.retry_failed), nl=False)
         return
@@ -310,8 +318,21 @@ def _check(request: Request) -> None:
         )
     if request.spec is None and not (request.policies and (request.traces or request.jobs) and request.clusters):
         raise click.UsageError("give a SPEC file, or at least --policy, --trace or --jobs, and --cluster")
-    for path in request.export:
+    for path in (*request.export, *([] if request.tenants_out is None else [request.tenants_out])):
         gp.check_table(path)
+
+
+def _write_tenants(path: Path, runs: Sequence[gp.Run]) -> None:
+    """Write the labels of each run with each of its tenants, which have 0 GPUs of types that their cluster lacks."""
+    types = list(dict.fromkeys(name for run in runs for each in run.tenants for name in each.gpus))
+    labels: dict[str, ColumnType] = {axis: "number" if axis in ("load", "seed", "round_seconds") else "text" for axis in AXES}
+    rows = [([run.labels.get(axis) for axis in AXES], [_with_types(each, types) for each in run.tenants]) for run in runs]
+    write_tenants_file(path, labels, types, rows)
+
+
+def _with_types(tenant: gp.TenantShare, types: Sequence[str]) -> gp.TenantShare:
+    gpus, shares = ({name: found.get(name, 0.0) for name in types} for found in (tenant.gpus, tenant.gpu_shares))
+    return dataclasses.replace(tenant, gpus=gpus, gpu_shares=shares)
 
 
 def _print(
@@ -327,6 +348,8 @@ def _print(
     if rows is not None:
         for path in request.export:
             gp.write_table(path, rows)
+        if request.tenants_out is not None and plan.results is not None:
+            _write_tenants(request.tenants_out, gp.read_runs(plan.results))
         click.echo(_ended_text(plan, rows), nl=False)
     if plan.results is not None:
         state = f"{kept['done']} done, {kept['failed']} failed, {left} left; results in {plan.results}"

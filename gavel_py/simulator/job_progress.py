@@ -57,6 +57,7 @@ class JobProgress:
         failing: the fractions of its work at which it will still fail, ascending.
         running_seconds, lost_seconds: time with GPUs, and the part of it spent on starts or on work that was lost.
         saved_gpu_seconds, saved_lost_gpu_seconds: GPU-seconds of these times that partners account for.
+        earlier_gpu_seconds: {column: GPU-seconds} of its runs before the current one.
 
     Of its current run, on the GPUs that it holds:
         type_index: the column of the accelerator type, -1 before the first run; price_per_hour: of one GPU.
@@ -93,6 +94,7 @@ class JobProgress:
         self.run_start_seconds = -math.inf
         self.saved_gpu_seconds = self.saved_lost_gpu_seconds = 0.0
         self.uncommitted_seconds = self.uncommitted_saved = 0.0
+        self.earlier_gpu_seconds: dict[int, float] = {}
         self.starts = self.preemptions = self.failures = 0
         self.failing = deque(sorted(failing_at))
         self._speeds: dict[tuple[str, bool], float] = {}
@@ -110,6 +112,19 @@ class JobProgress:
     def saved_gpus(self) -> float:
         """GPUs of the gang that partners account for."""
         return self.job.num_gpus - self.own_gpus
+
+    @property
+    def gpu_seconds(self) -> float:
+        """GPU-seconds so far, less those that partners account for."""
+        return self.running_seconds * self.job.num_gpus - self.saved_gpu_seconds
+
+    def gpu_seconds_by_type(self, num_types: int) -> list[float]:
+        """Return GPU-seconds so far by accelerator type."""
+        earlier = self.earlier_gpu_seconds
+        found = [earlier.get(column, 0.0) for column in range(num_types)]
+        if self.type_index >= 0:
+            found[self.type_index] += self.gpu_seconds - sum(earlier.values())
+        return found
 
     @property
     def stop_seconds(self) -> float:
@@ -133,6 +148,10 @@ class JobProgress:
     ) -> None:
         """Start a run on new GPUs; starting_seconds: how long the start takes. Steps done so far are checkpointed."""
         self.starts += 1
+        if self.type_index not in (-1, column):
+            earlier = self.earlier_gpu_seconds
+            current = self.gpu_seconds - sum(earlier.values())
+            earlier[self.type_index] = earlier.get(self.type_index, 0.0) + current
         self.starting_seconds, self.worked_seconds, self.steps_at_start = starting_seconds, 0.0, self.steps_done
         self.checkpoint_steps, self.since_seconds, self.run_start_seconds = self.steps_done, seconds, seconds
         self.uncommitted_seconds = self.uncommitted_saved = 0.0
@@ -210,6 +229,7 @@ class JobProgress:
     def to_dict(self) -> dict[str, Any]:
         """Return the progress as plain data, without the job, which is in the trace."""
         lists = {"failing": list(self.failing), "with_there": list(self.partners)}
+        lists |= {"earlier_gpu_seconds": list(map(list, self.earlier_gpu_seconds.items()))} if self.earlier_gpu_seconds else {}
         return {key: getattr(self, name) for name, key in KEYS.items()} | lists
 
     @classmethod
@@ -219,6 +239,7 @@ class JobProgress:
         for name, key in KEYS.items():
             setattr(made, name, document[key])
         made.partners = tuple(document["with_there"])
+        made.earlier_gpu_seconds = dict(document.get("earlier_gpu_seconds", ()))
         return made
 
     def _account(self, seconds: float, lost: float) -> None:
@@ -250,7 +271,7 @@ class JobProgress:
             jct_seconds=seconds - job.arrival_seconds if outcome is Outcome.FINISHED else None,
             queueing_seconds=max(0.0, seconds - job.arrival_seconds - self.running_seconds),
             running_seconds=self.running_seconds,
-            gpu_seconds=self.running_seconds * job.num_gpus - self.saved_gpu_seconds,
+            gpu_seconds=self.gpu_seconds,
             lost_gpu_seconds=self.lost_seconds * job.num_gpus - self.saved_lost_gpu_seconds,
             starts=self.starts,
             preemptions=self.preemptions,

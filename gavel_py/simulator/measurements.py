@@ -1,14 +1,22 @@
-"""Measurements of a simulation: `Usage` counts GPU-seconds, `Measuring` knows which jobs are measured and since when."""
+"""Measurements of a simulation: `Usage` counts GPU-seconds, `TenantUsage` sums up the jobs of each tenant, and `Measuring` knows
+which jobs are measured and since when.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
+from gavel_py.allocation.accounting import TenantShare, TenantTable
 from gavel_py.errors import Fault, InputError
+from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.tenants import TenantTree
 from gavel_py.simulator.node_events import NodeEvent
 
 JobWindow = tuple[int, int]
@@ -24,7 +32,7 @@ class Usage:
     def __init__(self, cluster: Cluster, start_seconds: float = 0.0) -> None:
         self._start_seconds = start_seconds
         self.total, self.used, self.down = (dict.fromkeys(cluster.accelerator_names, 0.0) for _ in range(3))
-        self._gpus = dict(zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True))
+        self.gpus = dict(zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True))
         self._nodes = {node.name: (node.accelerator, node.num_gpus) for node in cluster.nodes}
         self._down_since: dict[str, float] = {}
         self._at_round_start: dict[str, dict[str, float]] | None = None
@@ -50,7 +58,7 @@ class Usage:
     def advance(self, start: float, end: float) -> None:
         """Count the time from `start` to `end`."""
         self._at_round_start = None
-        for name, count in self._gpus.items():
+        for name, count in self.gpus.items():
             self.total[name] += count * (end - start)
         for node in self._down_since:
             self._count_down(node, end)
@@ -95,6 +103,113 @@ class Usage:
     def _count_down(self, node: str, until: float) -> None:
         accelerator, gpus = self._nodes[node]
         self.down[accelerator] += gpus * (until - self._down_since[node])
+
+
+SUMS = (
+    *("jobs", "running", "waiting", "finished", "jct_seconds", "work", "promised_gpu_seconds", "delivered_gpu_seconds", "cost"),
+    *("active", "since", "promised_seconds"),
+)
+"""Columns of `TenantUsage`, followed by the GPU-seconds of each type. active: jobs in the system, since when there are any;
+promised_seconds: the integral of the promised share over time."""
+
+COUNTS = ("jobs", "running", "waiting", "finished")
+
+
+class TenantUsage:
+    """What the jobs of each tenant were promised and got: sums over the measured jobs, and promised shares over time.
+
+    tree: tenants with weights, empty for equal ones; start_seconds: when the clock starts.
+    """
+
+    def __init__(self, tree: TenantTree, cluster: Cluster, start_seconds: float = 0.0) -> None:
+        self._table = TenantTable(tree, strict=False)
+        self._types, self._capacities, self._prices = cluster.accelerator_names, cluster.capacities, cluster.prices_per_hour
+        self._sums = np.zeros((0, len(SUMS) + len(self._types)))
+        self._now, self._seconds = start_seconds, 0.0
+        self._shares: Floats | None = None
+
+    def arrive(self, tenant: str, seconds: float) -> None:
+        """Count a job that enters the system."""
+        row = self._row(tenant)
+        if row[_AT["active"]] == 0:
+            self.advance(seconds)
+            row[_AT["since"]], self._shares = seconds, None
+        row[_AT["active"]] += 1
+
+    def leave(self, tenant: str, seconds: float) -> None:
+        """Count a job that leaves the system."""
+        row = self._row(tenant)
+        if row[_AT["active"]] == 1:
+            self.advance(seconds)
+            self._shares = None
+        row[_AT["active"]] -= 1
+
+    def advance(self, seconds: float) -> None:
+        """Count the shares that tenants with jobs are promised until this time."""
+        elapsed, self._now = seconds - self._now, max(self._now, seconds)
+        active = self._sums[:, _AT["active"]] > 0
+        if elapsed <= 0 or not active.any():
+            return
+        if self._shares is None:
+            self._shares = self._table.shares(active, self._sums[:, _AT["since"]])
+        self._sums[:, _AT["promised_seconds"]] += elapsed * self._shares
+        self._seconds += elapsed
+
+    def restart(self) -> None:
+        """Start counting promised shares anew, since measuring begins."""
+        self._sums[:, _AT["promised_seconds"]], self._seconds = 0.0, 0.0
+
+    def add(self, tenant: str, gpu_seconds: Sequence[float], **sums: float) -> None:
+        """Add a measured job; gpu_seconds: by type; sums: what it adds to columns, NaN if unknown."""
+        row = self._row(tenant)
+        row[_AT["jobs"]] += 1
+        for name, value in sums.items():
+            row[_AT[name]] += value
+        row[len(SUMS) :] += gpu_seconds
+
+    def tenants(self, seconds: float) -> tuple[TenantShare, ...]:
+        """Return what each tenant was promised and got in so many seconds; empty if no job names a tenant."""
+        if not any(self._table.names) or not seconds > 0:
+            return ()
+        gpus = self._sums[:, len(SUMS) :] / seconds
+        columns: dict[str, Any] = {name: self._sums[:, _AT[name]] for name in SUMS[: _AT["active"]]}
+        columns |= {name: columns[name].astype(np.int64) for name in COUNTS}
+        if np.isnan(self._prices).all():
+            columns["cost"] = np.full(len(gpus), np.nan)
+        columns["cost_per_hour"] = columns["cost"] / (seconds / 3600)
+        return self._table.records(
+            self._types, self._capacities, self._sums[:, _AT["promised_seconds"]] / (self._seconds or 1.0), gpus, columns
+        )
+
+    def copy(self) -> TenantUsage:
+        """Return an independent copy."""
+        return deepcopy(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sums as plain data, None for NaN."""
+        rows = [[None if np.isnan(value) else value for value in row] for row in self._sums.tolist()]
+        return {"names": list(self._table.names), "sums": rows, "now": self._now, "seconds": self._seconds}
+
+    @classmethod
+    def from_dict(cls, tree: TenantTree, cluster: Cluster, document: Mapping[str, Any]) -> TenantUsage:
+        """Restore from `to_dict`."""
+        made = cls(tree, cluster, document["now"])
+        for name, row in zip(document["names"], document["sums"], strict=True):
+            made._row(name)[:] = [np.nan if value is None else value for value in row]
+        made._seconds = document["seconds"]
+        return made
+
+    def _row(self, tenant: str) -> Floats:
+        """Return the row of a tenant, a view into the sums."""
+        at = self._table.row(tenant)
+        if at >= len(self._sums) or len(self._table) > len(self._sums):
+            new = np.zeros((len(self._table) - len(self._sums), self._sums.shape[1]))
+            self._sums, self._shares = np.concatenate([self._sums, new]), None
+        row: Floats = self._sums[at]
+        return row
+
+
+_AT = {name: column for column, name in enumerate(SUMS)}
 
 
 def job_window(value: object) -> JobWindow | None:
@@ -151,10 +266,12 @@ class Measuring:
         """Return True for a job that is measured; number: how many jobs arrived before it."""
         return self._first <= number < self._end
 
-    def note_submission(self, number: int, usage: Usage) -> None:
-        """Start measuring if this is the first job of the window."""
-        if self.window is not None and number == self._first:
+    def note_submission(self, number: int, usage: Usage) -> bool:
+        """Start measuring if this is the first job of the window, and return whether it is."""
+        is_first = self.window is not None and number == self._first
+        if is_first:
             self._usage_before = usage.at_round_start
+        return is_first
 
     def note_departure(self, *, arrivals_are_over: bool) -> None:
         """Count a measured job that has left; arrivals_are_over: whether all jobs of the trace have arrived."""

@@ -148,6 +148,7 @@ class RunRecorder:
             over_time=self._curves.over_time(),
             stays=tuple(self._held.stays()),
             shares=self._held.shares(),
+            tenants=summary.tenants,
         )
 
     def _promised_by(self, allocation: Allocation) -> float:

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.allocation.accounting import TenantShare
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.tabular import Tabular, array_of
 from gavel_py.problem.arrays import plain_size
-from gavel_py.simulator.measurements import JobWindow, Measuring, Usage, job_window
+from gavel_py.simulator.measurements import JobWindow, Measuring, TenantUsage, Usage, job_window
 
 
 class Outcome(StrEnum):
@@ -157,6 +158,7 @@ class Summary:
         solver_seconds, wall_seconds: computing time of allocations, and of the whole simulation.
         measure_jobs: the window, None for all jobs.
         ended_after_arrivals: jobs of the window that left after the last arrival of the trace.
+        tenants: what each tenant was promised and got, of the measured jobs; empty if no job names a tenant.
     """
 
     outcomes: dict[str, int]
@@ -180,6 +182,7 @@ class Summary:
     wall_seconds: float
     measure_jobs: JobWindow | None = None
     ended_after_arrivals: int = 0
+    tenants: tuple[TenantShare, ...] = ()
 
     @property
     def unfinished(self) -> int:
@@ -201,6 +204,7 @@ class Summary:
             "queueing_by_gpus": {str(size): each.to_dict() for size, each in self.queueing_by_gpus.items()},
             "undelivered_share": self.undelivered_share,
             "unfinished": self.unfinished,
+            "tenants": [each.to_dict() for each in self.tenants],
         }
 
     @classmethod
@@ -210,10 +214,13 @@ class Summary:
         Args:
             document: what `to_dict` returned.
         """
-        plain = {name: document[name] for name in cls.__dataclass_fields__}
+        plain = {name: document[name] for name in cls.__dataclass_fields__ if name != "tenants"}
+        tenants = tuple(map(TenantShare.from_dict, document.get("tenants", ())))
         by_gpus = {plain_size(float(size)): Distribution(**each) for size, each in document["queueing_by_gpus"].items()}
         parts = {name: Distribution(**document[name]) for name in ("jct", "queueing")}
-        return cls(**plain | parts | {"queueing_by_gpus": by_gpus, "measure_jobs": job_window(plain["measure_jobs"])})
+        return cls(
+            **plain | parts | {"queueing_by_gpus": by_gpus, "measure_jobs": job_window(plain["measure_jobs"]), "tenants": tenants}
+        )
 
 
 @dataclass
@@ -272,8 +279,10 @@ class Tally:
         self.promised += record.promised_seconds * record.num_gpus
         self.undelivered += record.undelivered_seconds * record.num_gpus
 
-    def summary(self, usage: Usage, measuring: Measuring, wall_seconds: float) -> Summary:
+    def summary(self, usage: Usage, measuring: Measuring, wall_seconds: float, tenants: TenantUsage | None) -> Summary:
         """Return the summary."""
+        measured = measuring.measured_usage(usage)
+        seconds = max((each["gpu_seconds"] / usage.gpus[name] for name, each in measured.items() if usage.gpus[name]), default=0.0)
         queueing = array("d", [each for numbers in self.queueing.values() for each in numbers])
         return Summary(
             outcomes={outcome.value: self.outcomes[outcome.value] for outcome in Outcome},
@@ -281,7 +290,7 @@ class Tally:
             makespan_seconds=max(0.0, self.last_end - (self.first_arrival or 0.0)),
             queueing=Distribution.of(queueing),
             queueing_by_gpus={size: Distribution.of(numbers) for size, numbers in sorted(self.queueing.items())},
-            usage=measuring.measured_usage(usage),
+            usage=measured,
             starts=self.counts["starts"],
             preemptions=self.counts["preemptions"],
             failures=self.counts["failures"],
@@ -297,6 +306,7 @@ class Tally:
             wall_seconds=wall_seconds,
             measure_jobs=measuring.window,
             ended_after_arrivals=measuring.ended_after_arrivals,
+            tenants=() if tenants is None else tenants.tenants(seconds),
         )
 
 

@@ -152,6 +152,8 @@ class RoundExecution:
     def advance_clock(self, until: float) -> None:
         """Advance the time to `until`."""
         self._state.usage.advance(self._state.now, until)
+        if self._state.tenants is not None:
+            self._state.tenants.advance(until)
         self._state.now = until
 
     def change_nodes(self, until: float, *, in_round: bool = False) -> None:

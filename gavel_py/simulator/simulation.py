@@ -11,18 +11,20 @@ from typing import Any, Self
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, MissingThroughputError
 from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
 from gavel_py.policies import Policy, resolve_policy
+from gavel_py.problem.arrays import check_number
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
+from gavel_py.problem.tenants import TenantTree
 from gavel_py.scheduling import Assignment, JobDelivery, Round, RoundScheduler
 from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.simulator.arrivals import Admission, Arrivals, Estimates, JobFailures, check_settings
 from gavel_py.simulator.job_progress import JobProgress, RunningGangs
-from gavel_py.simulator.measurements import JobWindow, Measuring, Usage, job_window
+from gavel_py.simulator.measurements import JobWindow, Measuring, TenantUsage, Usage, job_window
 from gavel_py.simulator.node_events import NodeEvents, NodeFailures, NodeWindow
 from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult
 from gavel_py.simulator.round_execution import Callbacks, ExecutionSettings, RoundExecution
@@ -64,6 +66,7 @@ class Simulation:
         estimates: "exact", or "recorded": policies see the steps that fit the estimated duration of the trace.
         measure_jobs: (first, end), the jobs of which the summary is, numbered by arrival from 0, without end. Other jobs run too
             until the last of these has left; the simulation ends with that round.
+        start_seconds: when the clock starts; jobs that arrived before wait then. None: with the first job.
         seed: of everything random.
         on_record: called with the record of each job that leaves; records are not kept then.
         on_round: called with each round.
@@ -98,6 +101,7 @@ class Simulation:
         starts_between_rounds: bool = False,
         estimates: Estimates = "exact",
         measure_jobs: JobWindow | None = None,
+        start_seconds: float | None = None,
         seed: int = 0,
         on_record: Callable[[JobRecord], None] | None = None,
         on_round: Callable[[Round], None] | None = None,
@@ -123,11 +127,15 @@ class Simulation:
         measuring = Measuring(job_window(measure_jobs))
         arrivals = Arrivals(trace, measuring.window)
         start = arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0  # the clock starts with the first job
+        if start_seconds is not None:
+            check_number("start_seconds", start_seconds)
+            start = float(start_seconds)
         drain_seconds = 0.0 if round_seconds is None else round_seconds
         names = [node.name for node in cluster.nodes]
         events = NodeEvents(names, node_failures, maintenance, drain_seconds, np.random.default_rng([seed, 1]), start)
         running = RunningGangs(len(cluster.accelerator_names))
-        state = SimulationState(start, arrivals, events, Usage(cluster, start), running, measuring)
+        tenants = TenantUsage(_tree_of(chosen), cluster, start)
+        state = SimulationState(start, arrivals, events, Usage(cluster, start), running, tenants, measuring)
         admission = Admission(cluster, profile, job_failures, estimates, np.random.default_rng([seed, 2]))
         settings = ExecutionSettings(round_seconds, checkpoint_seconds, float(interference), starts_between_rounds)
         self._assemble(scheduler, state, admission, settings, on_record, on_round, on_starts)
@@ -197,11 +205,14 @@ class Simulation:
         state = self._state
         state.running.write_back()
         tally, records = state.tally.copy(), dict(state.records)
+        tenants = None if state.tenants is None else state.tenants.copy()
         for job_id, progress in state.active.items():
             record = self._record_of(progress, Outcome.ACTIVE, state.now, self._delivery_of(job_id), state.reasons.get(job_id, ""))
             tally.add(record)
+            self._add_to(tenants, progress, record)
             records[job_id] = record
-        return SimulationResult(self.policy.label, tally.summary(state.usage, state.measuring, state.wall_seconds), records)
+        summary = tally.summary(state.usage, state.measuring, state.wall_seconds, tenants)
+        return SimulationResult(self.policy.label, summary, records)
 
     def step(self, until_seconds: float = math.inf) -> bool:
         """Simulate one round, or advance to the next arrival if no job is in the system.
@@ -273,7 +284,8 @@ class Simulation:
         document = SIMULATION.read(path)
         with damage_as_fault(path):
             scheduler = RoundScheduler.from_dict(document["scheduler"], profile, policy=policy, mechanism=mechanism, source=path)
-            state = SimulationState.from_dict(document["simulation"], path, trace, scheduler.cluster)
+            tree = _tree_of(scheduler.policy)
+            state = SimulationState.from_dict(document["simulation"], path, trace, scheduler.cluster, tree)
             admission = Admission.from_dict(document["admission"], scheduler.cluster, profile)
             made = cls.__new__(cls)
             settings = ExecutionSettings(**document["settings"])
@@ -313,10 +325,13 @@ class Simulation:
 
     def _admit(self, submission: Submission) -> None:
         job, progress = submission.job, self._admission.admit(submission, self._state.arrivals.taken - 1)
-        self._state.measuring.note_submission(progress.number, self._state.usage)
+        if self._state.measuring.note_submission(progress.number, self._state.usage) and self._state.tenants is not None:
+            self._state.tenants.restart()
         if progress.steps_done >= progress.total_steps:
-            self._record(self._record_of(progress, Outcome.FINISHED, job.arrival_seconds, None))
+            self._record(progress, self._record_of(progress, Outcome.FINISHED, job.arrival_seconds, None))
             return
+        if self._state.tenants is not None:
+            self._state.tenants.arrive(job.tenant, max(job.arrival_seconds, self._state.now))
         seen = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
         self.scheduler.submit(job if progress.expected_steps == progress.total_steps else job.model_copy(update=seen))
         self._state.active[job.job_id] = progress
@@ -341,7 +356,10 @@ class Simulation:
         return current
 
     def _leave(self, job_id: str, outcome: Outcome, seconds: float) -> None:
-        self._record(self._record_of(self._state.active.pop(job_id), outcome, seconds, self._delivery_of(job_id)))
+        progress = self._state.active.pop(job_id)
+        if self._state.tenants is not None:
+            self._state.tenants.leave(progress.job.tenant, seconds)
+        self._record(progress, self._record_of(progress, outcome, seconds, self._delivery_of(job_id)))
         self._state.departed.append(job_id)
 
     def _record_of(
@@ -354,15 +372,50 @@ class Simulation:
         """Return the time that a job was promised and received; None in event mode, where rounds have no length."""
         return None if self.round_seconds is None else self.scheduler.delivery_of(job_id)
 
-    def _record(self, record: JobRecord) -> None:
+    def _add_to(self, tenants: TenantUsage | None, progress: JobProgress, record: JobRecord) -> None:
+        """Add a job to the sums of its tenant, if it is measured."""
+        if tenants is None or not record.measured:
+            return
+        is_active, promised = record.outcome is Outcome.ACTIVE, record.promised_seconds * record.num_gpus
+        is_running = is_active and record.job_id in self._state.running
+        tenants.add(
+            record.tenant,
+            progress.gpu_seconds_by_type(len(self.cluster.accelerator_names)),
+            running=is_running,
+            waiting=is_active and not is_running,
+            finished=record.jct_seconds is not None,
+            jct_seconds=record.jct_seconds or 0.0,
+            work=self._work_of(progress),
+            promised_gpu_seconds=promised,
+            delivered_gpu_seconds=promised - record.undelivered_seconds * record.num_gpus,
+            cost=math.nan if record.cost is None else record.cost,
+        )
+
+    def _work_of(self, progress: JobProgress) -> float:
+        """Return the GPU-seconds that the work of a job takes on the cluster's mix of GPUs, NaN if a throughput is unknown."""
+        names, gpus = self.cluster.accelerator_names, self.cluster.capacities
+        try:
+            speeds = [progress.speed_on(self.profile, name, spread=False) for name in names]
+        except MissingThroughputError:
+            return math.nan
+        mean = float(np.array(speeds) @ gpus) / (float(gpus.sum()) or 1.0)
+        return (progress.steps_done - progress.job.steps_done) * progress.job.num_gpus / mean if mean else 0.0
+
+    def _record(self, progress: JobProgress, record: JobRecord) -> None:
         state = self._state
         state.tally.add(record)
+        self._add_to(state.tenants, progress, record)
         if record.measured:
             state.measuring.note_departure(arrivals_are_over=state.arrivals.next_seconds == math.inf)
         if self._on_record is None:
             state.records[record.job_id] = record
         else:
             self._on_record(record)
+
+
+def _tree_of(policy: Policy) -> TenantTree:
+    """Return the tenants of a policy with their weights, empty if it knows none."""
+    return TenantTree.of(policy.changed_options.get("tenants"))
 
 
 def simulate(

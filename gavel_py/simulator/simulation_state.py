@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.simulator.arrivals import Arrivals
 from gavel_py.simulator.job_progress import JobProgress, RunningGangs
-from gavel_py.simulator.measurements import Measuring, Usage
+from gavel_py.simulator.measurements import Measuring, TenantUsage, Usage
 from gavel_py.simulator.node_events import NodeEvents
 from gavel_py.simulator.results import JobRecord, Tally
 
 if TYPE_CHECKING:
     from gavel_py.problem.cluster import Cluster
     from gavel_py.problem.job import Job
+    from gavel_py.problem.tenants import TenantTree
     from gavel_py.workloads.submission import Submission
 
 
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 class SimulationState:
     """The state that a simulation keeps between rounds.
 
-    now: the time; arrivals, events: submissions and node events to come; usage, measuring, tally: what is measured; active: the
-    jobs in the system, running: those with GPUs; cancellations: heap of (seconds, job_id), also of jobs that have left; departed:
-    jobs that have left since the last decision; reasons: why that decision excluded jobs; records: of jobs that have left, unless
-    the caller takes them; wall_seconds: time on the clock of this computer.
+    now: the time; arrivals, events: submissions and node events to come; usage, tenants, measuring, tally: what is measured,
+    tenants None if an earlier version saved the state; active: the jobs in the system, running: those with GPUs; cancellations:
+    heap of (seconds, job_id), also of jobs that have left; departed: jobs that have left since the last decision; reasons: why that
+    decision excluded jobs; records: of jobs that have left, unless the caller takes them; wall_seconds: time on the clock of this
+    computer.
     """
 
     now: float
@@ -37,6 +39,7 @@ class SimulationState:
     events: NodeEvents
     usage: Usage
     running: RunningGangs
+    tenants: TenantUsage | None
     measuring: Measuring = field(default_factory=Measuring)
     tally: Tally = field(default_factory=Tally)
     active: dict[str, JobProgress] = field(default_factory=dict)
@@ -67,6 +70,7 @@ class SimulationState:
             "digest": self.arrivals.digest,
             "events": self.events.to_dict(),
             "usage": self.usage.to_dict(),
+            "tenants": None if self.tenants is None else self.tenants.to_dict(),
             "measuring": self.measuring.to_dict(),
             "tally": self.tally.to_dict(),
             "active": [progress.to_dict() for progress in self.active.values()],
@@ -80,9 +84,17 @@ class SimulationState:
 
     @classmethod
     def from_dict(
-        cls, document: Mapping[str, Any], path: str | Path, trace: Iterable[Submission | Job], cluster: Cluster
+        cls,
+        document: Mapping[str, Any],
+        path: str | Path,
+        trace: Iterable[Submission | Job],
+        cluster: Cluster,
+        tree: TenantTree,
     ) -> SimulationState:
-        """Restore a state from `to_dict`. Raises `InputError`, which names `path`, if the trace is another one."""
+        """Restore a state from `to_dict`; tree: tenants of the policy.
+
+        Raises `InputError`, which names `path`, if the trace is another one.
+        """
         measuring = Measuring.from_dict(document["measuring"])
         arrivals = Arrivals(trace, measuring.window)
         active = _active_from(document, path, arrivals)
@@ -96,6 +108,7 @@ class SimulationState:
             NodeEvents.from_dict(document["events"]),
             Usage.from_dict(cluster, document["usage"]),
             running,
+            None if document.get("tenants") is None else TenantUsage.from_dict(tree, cluster, document["tenants"]),
             measuring,
             Tally.from_dict(document["tally"]),
             active,

@@ -146,7 +146,7 @@ def solve_cell(task: Task) -> Run:
     """Run a cell of mode "solve"; raises what `solve` raises."""
     problem = problem_of(task.source, **task.settings.value)
     allocation = solve(problem, task.policy.value)
-    return Run(labels={}, metrics=_metrics(problem, allocation), shares=_shares(task, allocation))
+    return Run(labels={}, metrics=_metrics(problem, allocation), shares=_shares(task, allocation), tenants=allocation.tenants())
 
 
 def _metrics(problem: AllocationProblem, allocation: Allocation) -> dict[str, float | None]:
@@ -160,6 +160,7 @@ def _metrics(problem: AllocationProblem, allocation: Allocation) -> dict[str, fl
         "total_normalized_throughput": float(v.sum()),
         "least_normalized_throughput": float(v.min()) if served else None,
         "excluded": len(allocation.excluded),
+        **({} if np.isnan(problem.prices_per_hour).all() else {"cost_per_hour": allocation.forecast().total_cost_per_hour}),
         "solver_seconds": allocation.seconds["solve"],
     }
 

@@ -233,6 +233,8 @@ def test_every_part_that_is_missing_is_refused(path: Path) -> None:
         *((("simulation", n), e) for n, e in inner.items()),
     ]:
         for name in part:
+            if name == "tenants":
+                continue  # files of earlier versions lack it
             changed = json.loads(json.dumps(state))
             place = changed
             for step in way if way != ("",) else ():

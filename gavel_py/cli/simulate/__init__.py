@@ -13,7 +13,7 @@ import gavel_py as gp
 from gavel_py.cli.inputs import import_solver, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import emit
 from gavel_py.cli.simulate import runner
-from gavel_py.cli.simulate.files import Outputs, check_files, write_run_file
+from gavel_py.cli.simulate.files import Outputs, check_files, write_run_file, write_tenants_file
 from gavel_py.cli.simulate.options import Request, Scenario, load
 from gavel_py.cli.simulate.results import PolicyResult, compared, csv_of, json_of, needs_jobs, text_of
 from gavel_py.cli.trace.files import report_text
@@ -59,8 +59,7 @@ def command(context: click.Context, request: Request) -> None:
                 pass  # a second Ctrl-C: the complete results are printed
             except GavelError as error:
                 failure = error
-    if request.run_out is not None:
-        write_run_file(request.run_out, request, results)
+    _write(request, scenario, results)
     if results or failure is None:
         _print(request, scenario, compared(results), policies[len(results) :])
     if failure is not None:
@@ -78,7 +77,7 @@ def _check(context: click.Context, request: Request) -> None:
         raise click.UsageError("--events decides on each event, so leave out --solve-seconds")
     if request.events and request.starts_between_rounds:
         raise click.UsageError("--events starts jobs at any time, so leave out --starts-between-rounds")
-    check_files(request.out, request.jobs_out, request.timeline_out, request.run_out, request.save_state)
+    check_files(request.out, request.jobs_out, request.timeline_out, request.tenants_out, request.run_out, request.save_state)
     runner.check_state_options(request)
 
 
@@ -104,6 +103,15 @@ def _simulate(
                 result = run.play(show, interrupt, state_file, keep=keep)
             now, in_rounds = run.simulation.now, not request.events
             results.append(PolicyResult(run.policy, result, now, in_rounds=in_rounds, complete=run.complete, recorder=run.recorder))
+
+
+def _write(request: Request, scenario: Scenario, results: Sequence[PolicyResult]) -> None:
+    """Write the files that hold results of whole simulations."""
+    if request.run_out is not None:
+        write_run_file(request.run_out, request, results)
+    if request.tenants_out is not None:
+        tenants = [([each.label], each.result.summary.tenants) for each in results]
+        write_tenants_file(request.tenants_out, {"policy": "text"}, scenario.cluster.accelerator_names, tenants)
 
 
 def _print(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> None:

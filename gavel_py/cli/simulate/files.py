@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 import click
 
 import gavel_py as gp
+from gavel_py.cli.accounting import tenants_header, tenants_rows
 from gavel_py.cli.simulate.options import Request
 from gavel_py.cli.simulate.results import YARDSTICK, PolicyResult
 from gavel_py.errors import Fault, InputError
@@ -142,6 +143,9 @@ def _writing(path: Path) -> Iterator[None]:
         raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}")) from None
 
 
+COUNTS = ("jobs", "running", "waiting", "finished")
+"""Columns of tenants that are whole numbers."""
+
 PER_ROUND: dict[str, Column] = {
     "policy": "text",
     "round": "whole",
@@ -161,6 +165,23 @@ def check_files(*paths: Path | None) -> None:
     for index, path in enumerate(real):
         if path in real[:index]:
             raise click.UsageError(f"{given[index]} is named for two outputs; they would overwrite each other")
+
+
+def write_tenants_file(
+    path: Path,
+    labels: Mapping[str, Column],
+    accelerators: Sequence[str],
+    tenants: Iterable[tuple[Sequence[object], Sequence[gp.TenantShare]]],
+) -> None:
+    """Write a table of tenants; labels: its first columns; tenants: (values of these columns, tenants)."""
+    columns = dict(labels)
+    for name in tenants_header(accelerators):
+        columns[name] = "text" if name in ("tenant", "parent") else "whole" if name in COUNTS else "number"
+    file = ParquetFile(path, columns) if is_parquet(path) else CsvFile(path, list(columns))
+    with closing(file):
+        for first, found in tenants:
+            for row in tenants_rows(found):
+                file.write([*first, *(None if cell == "" and isinstance(file, ParquetFile) else cell for cell in row)])
 
 
 class Outputs:

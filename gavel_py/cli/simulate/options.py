@@ -193,6 +193,7 @@ class Request(Output, ScenarioOptions):
         type=FILE, metavar="FILE", help="Write a line for each job that leaves to this .csv or .parquet file."
     )
     timeline_out: Path | None = option(type=FILE, metavar="FILE", help="Write a line for each round to this .csv or .parquet file.")
+    tenants_out: Path | None = option(type=FILE, metavar="FILE", help="Write a line for each tenant to this .csv or .parquet file.")
     run_out: Path | None = option(type=FILE, metavar="FILE", help="Write the run to this .json file, for gavel report.")
     save_state: Path | None = option(type=FILE, metavar="FILE", help="Save the state to this file at intervals, and on Ctrl-C.")
     state_every: str | None = option(metavar="TIME|Nrounds", help="Interval of --save-state: 90s, 10min, 500rounds [10min].")

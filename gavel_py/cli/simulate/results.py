@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import gavel_py as gp
 from gavel_py.cli import tables
+from gavel_py.cli.accounting import MAX_TENANTS, tenants_table
 from gavel_py.cli.output import csv_text, gang_text, json_text, number, time_text, unit_of, unused_text
 from gavel_py.cli.simulate.options import PLAYED, Request, Scenario
 from gavel_py.cli.tables import table_text, wrapped
@@ -229,7 +230,7 @@ def text_of(scenario: Scenario, results: Sequence[PolicyResult], not_played: Seq
     if results:
         rows = _rows(results, _with_deadline(scenario.trace, results))
         table = tables.comparison_text("Simulation", [each.label for each in results], rows)
-        parts += [table + unused_text(scenario.cluster.left_out), *_gangs(results)]
+        parts += [table + unused_text(scenario.cluster.left_out), *_gangs(results), *_tenants(scenario, results)]
     notes = [note for each in results for note in _notes(each)]
     if not_played:
         notes.append(f"Not simulated: {', '.join(policy.label for policy in not_played)}.")
@@ -275,6 +276,31 @@ def _gangs(results: Sequence[PolicyResult]) -> Iterator[str]:
     unit, length = unit_of(value for row in values for value in row)
     rows = [[*start, *(number(_per(value, length)) for value in row)] for start, row in zip(first, values, strict=True)]
     yield table_text(f"{title} ({unit})", columns, rows, text_columns=0)
+
+
+def _tenants(scenario: Scenario, results: Sequence[PolicyResult]) -> Iterator[str]:
+    """Yield a table of tenants: all about those of one policy, or completion times and GPUs under several."""
+    first = results[0].result.summary.tenants
+    if len(results) == 1:
+        has_prices = any(price == price for price in scenario.cluster.prices_per_hour.tolist())
+        if first:
+            yield tenants_table("Tenants (means over the time simulated)", first, has_prices=has_prices, most=MAX_TENANTS)
+        return
+    found = [{each.tenant: each for each in result.result.summary.tenants} for result in results]
+    shown = [each.tenant for each in first if all(each.tenant in tenants for tenants in found)][:MAX_TENANTS]
+    if not shown:
+        return
+    unit, length = unit_of(tenants[name].mean_jct_seconds for tenants in found for name in shown)
+    rows = [
+        [name or "(none)", f"{found[0][name].share:.1%}", *(_time_and_gpus(tenants[name], length) for tenants in found)]
+        for name in shown
+    ]
+    columns = [tables.Column("tenant", "name"), tables.Column("share"), *(tables.Column(each.label) for each in results)]
+    yield table_text(f"Mean completion time of tenants ({unit}), and their part of the GPUs", columns, rows)
+
+
+def _time_and_gpus(tenant: gp.TenantShare, length: float) -> str:
+    return f"{number(_per(tenant.mean_jct_seconds, length))}, {tenant.gpu_share:.1%}"
 
 
 def _per(value: float | None, length: float) -> float | None:

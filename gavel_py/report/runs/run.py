@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.allocation.accounting import TenantShare
 from gavel_py.io.tabular import Tabular, columns_of
 from gavel_py.problem.arrays import Floats
 
@@ -51,6 +52,7 @@ METRICS = {
     "wall_seconds": "time that the run took",
     "cpu_seconds": "processor time that its process took meanwhile",
     "objective": "of a static solve: the value of the policy's objective, as proven",
+    "cost_per_hour": "of a static solve: of the GPUs in use, in the unit of their prices; none if a price is unknown",
     "gap": "of a static solve: bound less value, relative",
 }
 """Descriptions of the known metrics of a run, by name. A run may lack some of them and may have others."""
@@ -103,6 +105,7 @@ class Run(Tabular):
         over_time: Time series; None for a static solve.
         stays: The GPUs held by each gang; empty if they were not recorded.
         shares: {job type: {accelerator type: mean share of the time of its jobs}}.
+        tenants: What each tenant was promised and got, parents first; empty if no job names a tenant.
     """
 
     labels: Labels
@@ -112,6 +115,7 @@ class Run(Tabular):
     over_time: OverTime | None = None
     stays: Sequence[Stay] = ()
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    tenants: Sequence[TenantShare] = ()
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """Return a table of one row, labels and metrics; the list that `read_runs` returns has one of all runs."""
@@ -146,6 +150,7 @@ def document_of(run: Run) -> dict[str, Any]:
         "over_time": None if run.over_time is None else _over_time_document(run.over_time),
         "stays": [[getattr(stay, name) for name in STAY_TYPES] for stay in run.stays],
         "shares": {job_type: dict(shares) for job_type, shares in run.shares.items()},
+        **({"tenants": [each.to_dict() for each in run.tenants]} if run.tenants else {}),
     }
 
 
@@ -160,6 +165,7 @@ def run_from(document: Mapping[str, Any]) -> Run:
         over_time=None if over_time is None else _over_time(over_time),
         stays=tuple(map(_stay, document["stays"])),
         shares={job_type: {name: float(part) for name, part in each.items()} for job_type, each in document["shares"].items()},
+        tenants=tuple(map(_tenant, document.get("tenants", ()))),
     )
 
 
@@ -173,6 +179,15 @@ def _checked(item: tuple[object, Any], types: tuple[type, ...]) -> tuple[str, An
     if not isinstance(name, str) or not (value is None or type(value) in types):
         raise TypeError(f"{name!r} is {value!r}")
     return name, value
+
+
+def _tenant(document: Mapping[str, Any]) -> TenantShare:
+    found = TenantShare(**document)
+    numbers = [value for name, value in document.items() if name not in ("tenant", "parent", "gpus", "gpu_shares")]
+    numbers += [*found.gpus.values(), *found.gpu_shares.values()]
+    if not isinstance(found.tenant, str) or any(value is not None and type(value) not in (int, float) for value in numbers):
+        raise TypeError(f"the share of tenant {found.tenant!r} holds something else than numbers")
+    return found
 
 
 def _list(values: Floats) -> list[float | None]:
