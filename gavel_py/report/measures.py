@@ -168,7 +168,7 @@ MEASURES = {
     "wall_seconds": Measure("time of the run", "time"),
     "cpu_seconds": Measure("processor time", "time"),
     "objective": Measure("objective", better=None),
-    "gap": Measure("gap"),
+    "gap": Measure("gap", better=None),
     "total_normalized_throughput": Measure("total speed", better="more"),
     "least_normalized_throughput": Measure("least speed", better="more"),
     "excluded": Measure("jobs left out"),

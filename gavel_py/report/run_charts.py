@@ -415,7 +415,7 @@ def time_charts(palette: Palette) -> Iterator[Chart]:
     for name, title, description, drawn in (
         ("utilization-over-time", "GPUs in use", UTILIZATION, used),
         ("promised-and-delivered", "Promised and delivered", *_delivery(histories)),
-        ("prices-over-time", "Price of one more GPU", PRICES, by_type("prices", Axis("price", low=0.0))),
+        ("prices-over-time", "Price of one more GPU", PRICES, by_type("prices", Axis("relative gain", low=0.0))),
         ("jobs-over-time", "Jobs in the system", "Jobs that have arrived and not ended.", [jobs]),
     ):
         panels = [

@@ -17,7 +17,7 @@ from gavel_py.report.charts import DARK, LIGHT, Chart, Table, palette_of
 from gavel_py.report.measures import CONFIDENCE, MIN_SEEDS, UNKNOWN, clean, counted, label_text, measure_of
 from gavel_py.report.runs import METRICS, Labels, Run
 from gavel_py.report.settings import Group, Setting, common_labels, settings_of
-from gavel_py.report.verdict import Finding, Summary, summaries_of, verdict_of
+from gavel_py.report.verdict import NAME_BEGIN, NAME_END, Finding, Summary, summaries_of, verdict_of
 
 Failure = tuple[Labels, str]
 
@@ -159,7 +159,7 @@ def embedded(svg: bytes, chart: Chart) -> str:
 
 JOINTS = re.compile(r"[_,=:/.]")
 
-BOUND = re.compile(r"(?<=\d) (?=%|×|s\b|min\b|h\b|days\b|jobs/h)| (?=[≤<] )|(?<=[≤<]) ")
+BOUND = re.compile(r"(?<=\d) (?=%|×|price units|s\b|min\b|h\b|days\b|jobs/h)| (?=[≤<] )|(?<=[≤<]) ")
 """Spaces at which no line ends."""
 
 
@@ -207,14 +207,15 @@ def breakable(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Return a sentence whose numbers stay with their units, and whose names may be wrapped.
+    """Return a sentence whose numbers stay with their units, and whose names are bold and may be wrapped.
 
     >>> prose("a_b: +5 %, p ≤ 0.01")
     Markup('a_<wbr>b: +5\xa0%, p\xa0≤\xa00.01')
     """
     from markupsafe import Markup, escape
 
-    return Markup(str(escape(BOUND.sub("\N{NO-BREAK SPACE}", text))).replace("_", "_<wbr>"))  # noqa: S704
+    wrapped = str(escape(BOUND.sub("\N{NO-BREAK SPACE}", text))).replace("_", "_<wbr>")
+    return Markup(wrapped.replace(NAME_BEGIN, "<b>").replace(NAME_END, "</b>"))  # noqa: S704
 
 
 def failure_table(failures: Iterable[Failure]) -> Table | None:

@@ -2,8 +2,9 @@
 
 At each load, the policy with the best mean is compared with each other one by a paired t-test over the seeds that both have run on:
 runs of one seed have the same trace, so what the trace does to both policies cancels. p-values are corrected by Holm's method over
-all pairs that the sentences about one metric compare, and tables mark what the sentences state. Below `MIN_SEEDS` common seeds
-nothing is tested, and the best mean is only the lowest or highest in these runs.
+the pairs that are compared at one load; loads are separate questions, and those with the same answer share a sentence. Tables mark
+what the sentences state. Below `MIN_SEEDS` common seeds nothing is tested, and the best mean is only the lowest or highest in these
+runs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from gavel_py.report.measures import (
     measure_of,
     relative_text,
     short,
+    shortened,
 )
 from gavel_py.report.settings import Setting
 
@@ -155,26 +157,20 @@ class Ranking:
 
 
 def rankings_of(setting: Setting, metric: str) -> dict[float | None, Ranking]:
-    """Return {load: ranking} by a metric, with p-values corrected over the pairs of all loads; {} if it does not rank policies."""
+    """Return {load: ranking} by a metric, with p-values corrected over the pairs of each load; {} if it does not rank policies."""
     better = measure_of(metric).better
-    if better is None:
-        return {}
-    made = []
-    for load in setting.loads:
+    made = {}
+    for load in setting.loads if better is not None else ():
         values = {group.policy: found for group in setting.at(load) if (found := group.by_seed(metric))}
         if values:
             shared = set.intersection(*(set(found) for found in values.values()))
             means = {name: np.mean([found[seed] for seed in shared or found]) for name, found in values.items()}
             best = (min if better == "less" else max)(means, key=means.__getitem__)
             pairs = [paired(name, values[best], found) for name, found in values.items() if name != best]
-            made.append(Ranking(load, best, pairs, better == "less"))
-    corrected = iter(holm([pair.p_value for each in made for pair in each.pairs if pair.p_value is not None]))
-    return {
-        each.load: replace(
-            each, pairs=[pair if pair.p_value is None else replace(pair, p_value=next(corrected)) for pair in each.pairs]
-        )
-        for each in made
-    }
+            corrected = iter(holm([pair.p_value for pair in pairs if pair.p_value is not None]))
+            pairs = [replace(pair, p_value=None if pair.p_value is None else next(corrected)) for pair in pairs]
+            made[load] = Ranking(load, best, pairs, better == "less")
+    return made
 
 
 VERDICT_METRICS = (
@@ -184,9 +180,15 @@ VERDICT_METRICS = (
 """Metrics that have sentences; the last two are those of static solves."""
 
 
+MAX_NAME = 48
+
+NAME_BEGIN, NAME_END = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
+"""Invisible characters around names of policies in sentences, which `clean` removes from the names."""
+
+
 @dataclass(frozen=True)
 class Finding:
-    """The sentences about one metric. title: what is compared."""
+    """The sentences about one metric. title: what is compared; text: with names between `NAME_BEGIN` and `NAME_END`."""
 
     title: str
     text: str
@@ -199,10 +201,10 @@ def verdict_of(setting: Setting) -> list[Finding]:
         if metric not in setting.metrics:
             continue
         rankings = [ranking for ranking in rankings_of(setting, metric).values() if ranking.pairs]
-        # Loads with the same result share a sentence.
-        groups: dict[tuple[bool, str, frozenset[str]], list[Ranking]] = {}
+        # Loads with the same best mean share sentences.
+        groups: dict[tuple[bool, str], list[Ranking]] = {}
         for ranking in rankings:
-            groups.setdefault((ranking.is_tested, ranking.best, ranking.leaders), []).append(ranking)
+            groups.setdefault((ranking.is_tested, ranking.best), []).append(ranking)
         writer = _Writer(setting, metric)
         text = " ".join(sentence for group in groups.values() for sentence in writer.sentences(group))
         findings += [Finding(measure_of(metric).title.capitalize(), text)] if text else []
@@ -219,22 +221,37 @@ class _Writer:
         self._unit = measure_of(metric).unit(self._means.values())
 
     def sentences(self, rankings: Sequence[Ranking]) -> Iterator[str]:
-        """Yield the sentences about rankings with the same best mean and the same leaders."""
+        """Yield the sentences about rankings with the same best mean."""
         first, loads, values = rankings[0], self._at(rankings), self._values(rankings)
-        equals = [policy for policy in self._setting.policies if policy in first.leaders and policy != first.best]
+        best = _name(first.best)
+        shown = [each for each in rankings if each.mark == "best"]
+        open_ = [each for each in rankings if each.mark != "best"]
         if not any(pair.difference for each in rankings for pair in each.pairs):
             yield f"All policies have the same {self._title}{loads}: {values}."
-            return
-        if not first.is_tested:
-            verb = "have" if equals else "has"
-            yield f"{joined([first.best, *equals])} {verb} the {first.extreme} {self._title} in these runs{loads}: {values}."
-        elif not equals:
-            yield f"{first.best} has the best {self._title}{loads}: {values}."
+        elif not first.is_tested:
+            yield f"{best} has the {first.extreme} {self._title} in these runs{loads}: {values}."
+            yield from self._equals(rankings, "In these runs it equals")
+            yield from self._others(rankings, "The next is")
         else:
-            others = joined(equals) if first.worse or len(equals) == 1 else "any other policy"
-            yield f"{first.best} has the {first.extreme} {self._title}{loads}: {values}."
-            yield f"There is no difference from {others} that these {_seeds(rankings)} can show."
-        yield from self._others(rankings)
+            yield f"{best} has the {first.extreme if open_ else 'best'} {self._title}{loads}: {values}."
+            yield from self._others(shown, f"It is best{self._at(shown)}; the next is" if open_ else "The next is")
+            yield from self._equals(rankings, f"These {_seeds(rankings)} can show no difference from")
+            yield from self._others(open_, "The nearest of the others is")
+
+    def _equals(self, rankings: Sequence[Ranking], lead: str) -> Iterator[str]:
+        """Yield the policies that are not worse than the best one, with the loads where that is so."""
+        by_loads: dict[tuple[float | None, ...], list[str]] = {}
+        for policy in self._setting.policies:
+            loads = tuple(each.load for each in rankings if policy in each.leaders and policy != each.best)
+            if loads:
+                by_loads.setdefault(loads, []).append(policy)
+        everywhere = len(by_loads) == 1 and len(next(iter(by_loads))) == len(rankings)
+        parts = []
+        for loads, names in sorted(by_loads.items(), key=lambda item: -len(item[0])):
+            others = "any other policy" if len(names) > 2 and len(names) == len(rankings[0].pairs) else joined([*map(_name, names)])
+            parts.append(f"{others}{'' if everywhere else at_loads(loads, self._setting.loads)}")
+        if parts:
+            yield f"{lead} {'; '.join(parts)}."
 
     def _at(self, rankings: Iterable[Ranking]) -> str:
         return at_loads([each.load for each in rankings], self._setting.loads)
@@ -245,30 +262,29 @@ class _Writer:
         amounts = ((short(self._means[each.best, each.load] / self._unit.size), each) for each in ends_of(rankings))
         return ", ".join(f"{amount}{unit}{self._at([each]) if len(rankings) > 1 else ''}" for amount, each in amounts)
 
-    def _others(self, rankings: Sequence[Ranking]) -> Iterator[str]:
+    def _others(self, rankings: Sequence[Ranking], lead: str) -> Iterator[str]:
         """Yield by how much the nearest of the worse policies differs, at the loads where that is least and most."""
         behind = sorted((each for each in rankings if each.worse), key=lambda each: abs(each.worse[0].relative))
         if not behind:
             return
-        texts, name = "", ""
+        text = last = ""
         for each in sorted(ends_of(behind), key=rankings.index):
             pair = each.worse[0]
-            texts += f" and {'' if pair.other == name else f'{pair.other} '}" if name else ""
-            texts += self._gap(pair) + (self._at([each]) if len(rankings) > 1 else "")
-            name = name or pair.other
-        count = len({pair.other for each in rankings for pair in each.worse})
-        if len(rankings[0].leaders) == 1 or not rankings[0].is_tested:
-            lead = f"The next is {name}:"
-        else:
-            lead = f"{name} is worse:" if count == 1 else f"The other {count} are worse, the nearest being {name}:"
-        yield f"{lead} {texts}{_sureness(behind)}."
+            text += " and " if pair.other == last else f"{', and ' if last else ''}{_name(pair.other)} with "
+            text += self._gap(pair) + (self._at([each]) if len(rankings) > 1 else "")
+            last = pair.other
+        yield f"{lead} {text}{_sureness(behind)}."
 
     def _gap(self, pair: Paired) -> str:
         """Return a difference from the best mean with its interval, relative to that mean unless it is 0."""
         size, text = (abs(pair.base), relative_text) if pair.base else (self._unit.size, self._unit.difference)
-        ends = [] if pair.half_width is None else [pair.difference - pair.half_width, pair.difference + pair.half_width]
-        interval = f" (95 % interval {' to '.join(text(end / size) for end in ends)})" if ends else ""
-        return f"{text(pair.difference / size)}{interval}"
+        ends = [pair.difference - (pair.half_width or 0.0), pair.difference + (pair.half_width or 0.0)]
+        interval = f" (95 % interval {' to '.join(text(end / size) for end in ends)})" if pair.half_width else ""
+        return f"{text(pair.difference / size)}{' (the same with each seed)' if pair.half_width == 0 else interval}"
+
+
+def _name(policy: str) -> str:
+    return f"{NAME_BEGIN}{shortened(policy, MAX_NAME)}{NAME_END}"
 
 
 def _seeds(rankings: Iterable[Ranking]) -> str:
