@@ -41,16 +41,16 @@ class JobClasses:
 
     Attributes:
         problem: The problem.
-        reader, reads: The name of the policy and the attributes that it declares.
+        reader: The name of the policy.
+        reads: The attributes that the policy declares.
         jobs: (N,) rows of the jobs that can run, in the problem.
         rows: (G,) one job of each class, in the problem.
         index: (N,) the class of each job.
         counts: (G,) n_g, the number of jobs of each class; num_jobs: Σ n_g.
         keys: (G,) hashes of the content of each class.
-        kinds, kind_keys: (G,) groups of classes with equal throughputs, gang, types and row coefficients, and their hashes.
-        throughputs, runnable: (G, K).
-        num_gpus, equal_share, fastest: (G,).
-        capacities, prices_per_hour: (K,).
+        kinds: (G,) groups of classes with equal throughputs, gang, types and row coefficients.
+        kind_keys: (G,) hashes of these groups.
+        throughputs: (G, K) T_ij, steps/s, of a job of each class.
         rules: Side constraints.
         columns: The columns of the program, if there may be more than types; K is their number then.
         wide: One job of each class with all columns, None if the problem has all columns.

@@ -42,7 +42,11 @@ class JobRecord:
     """Record of one job. Times are seconds on the clock of the trace, None for events that have not happened.
 
     Attributes:
-        job_id, job_type, num_gpus, tenant, arrival_seconds: of the job.
+        job_id: its name.
+        job_type: row of the throughput profile.
+        num_gpus: GPUs of its gang.
+        tenant: its tenant.
+        arrival_seconds: when it was submitted.
         outcome: its state at the end.
         first_start_seconds: when it first held GPUs.
         end_seconds: when it left.
@@ -54,10 +58,12 @@ class JobRecord:
         starts: how often it received GPUs that it did not have.
         preemptions: how often it lost GPUs before it was done.
         failures: how often it failed.
-        steps_done, total_steps: its progress.
+        steps_done: its progress.
+        total_steps: steps with which it is done.
         late_seconds: time by which it missed its deadline, 0 if it met it, None without a deadline.
         cost: of the GPUs it held, in the unit of their prices per hour; None if a price is unknown.
-        promised_seconds, undelivered_seconds: promise and shortfall of its gang, as in `JobDelivery`.
+        promised_seconds: what allocations promised its gang, as in `JobDelivery`.
+        undelivered_seconds: the part of it that rounds did not deliver.
         reason: why it had no GPUs at the end, if it was excluded.
         measured: whether it counts in the summary (`measure_jobs` of `Simulation`).
     """
@@ -148,14 +154,19 @@ class Summary:
         queueing: time in the system without GPUs, of finished jobs.
         queueing_by_gpus: the same by gang size.
         usage: {accelerator type: {"gpu_seconds", "used", "idle", "down", "utilization"}}.
-        starts, preemptions, failures: sums over the measured jobs.
-        with_deadline, late: jobs with a deadline, and those of them that missed it.
+        starts: sum over the measured jobs.
+        preemptions: the same.
+        failures: the same.
+        with_deadline: jobs with a deadline.
+        late: those of them that missed it.
         cost: of the GPUs that jobs held; None if a price is unknown.
-        promised_gpu_seconds, undelivered_gpu_seconds: what allocations promised, and the part that rounds did not deliver.
+        promised_gpu_seconds: what allocations promised.
+        undelivered_gpu_seconds: the part of it that rounds did not deliver.
         rounds: number of rounds of the whole simulation.
         job_rounds: running jobs, summed over rounds.
         spread_job_rounds: those of them on more nodes than necessary.
-        solver_seconds, wall_seconds: computing time of allocations, and of the whole simulation.
+        solver_seconds: computing time of allocations.
+        wall_seconds: time that the whole simulation took.
         measure_jobs: the window, None for all jobs.
         ended_after_arrivals: jobs of the window that left after the last arrival of the trace.
         tenants: what each tenant was promised and got, of the measured jobs; empty if no job names a tenant.

@@ -77,8 +77,7 @@ class Simulation:
 
     Attributes:
         scheduler: the `RoundScheduler`.
-        profile, cluster, round_seconds, checkpoint_seconds, interference, starts_between_rounds: as given; `cluster` without types
-            unknown to the profile.
+        cluster: as given, without types unknown to the profile. Other arguments that are attributes are as given.
 
     Raises:
         InputError: for an invalid argument; for a job without an end (`total_steps`), when it arrives; for a trace with fewer jobs

@@ -22,7 +22,8 @@ class Progress:
 
     Attributes:
         total: number of cells.
-        done, failed: cells that have ended.
+        done: cells that have ended without an error.
+        failed: cells that have ended with one.
         kept: those of them that ended in an earlier call.
         seconds: time since this call began.
     """

@@ -38,7 +38,8 @@ class Applied:
     """The outcome of a round.
 
     Attributes:
-        kept, stopped: Jobs that kept running, and jobs that were to stop.
+        kept: Jobs that kept running.
+        stopped: Jobs that were to stop.
         started: Jobs that run as planned.
         elsewhere: {job: {node: GPUs}} of jobs that run on other GPUs than planned.
         waiting: {job: why} of jobs that did not start and are on hold again.
@@ -48,7 +49,8 @@ class Applied:
         sent: Jobs that were released to start.
         errors: Error messages of Slurm.
         jobs: The last reading.
-        stop_seconds, start_seconds: Duration of both phases.
+        stop_seconds: Duration of stopping.
+        start_seconds: Duration of starting.
     """
 
     kept: tuple[str, ...] = ()

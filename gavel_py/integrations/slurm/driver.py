@@ -66,7 +66,8 @@ class SlurmDriver:
         progress: A directory in which jobs write their steps to files.
         store: Where to add measured throughputs, if anywhere.
         measured: Name of the profile for them in the store.
-        commands, clock: Replacements of Slurm's commands and of the system clock, for tests.
+        commands: Replacement of Slurm's commands, for tests.
+        clock: Replacement of the system clock, for tests.
         **options: `round_seconds`, `restart_seconds`, `min_run_seconds` and `solve_seconds` of `RoundScheduler`.
 
     Raises:

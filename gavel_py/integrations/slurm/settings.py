@@ -70,7 +70,8 @@ class SlurmSettings:
         default_type: Job type of jobs whose type is unknown; None for the type with measurements of the most gang sizes.
         default_steps: Steps of jobs that give none; None for what the time limit allows on the slowest type.
         poll_seconds: Interval between readings of the queue within a round.
-        stop_seconds, start_seconds: Time limits for jobs to stop and to start.
+        stop_seconds: Time limit for jobs to stop.
+        start_seconds: Time limit for jobs to start.
         retry_seconds: First delay before a controller that does not answer is tried again.
         on_exit: Whether held jobs stay on hold ("leave") or are released to Slurm ("release") when the driver ends.
 

@@ -155,7 +155,8 @@ class Pairs:
     """P pairs of jobs that share GPUs.
 
     Attributes:
-        first, second: (P,) rows of the jobs.
+        first: (P,) rows of one job of each pair.
+        second: (P,) rows of the other.
         types: (P,) columns of the accelerator types.
         times: (P,) part of wall-clock time.
         gains: (P,) throughput of both relative to that of one job alone, T_ab/T_a + T_ba/T_b.

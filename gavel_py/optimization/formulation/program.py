@@ -44,9 +44,11 @@ class Program(AllocationLP):
         time: (G,) Σ_j x_gj.
         gpus: (K,) Σ_g n_g s_g x_gj.
         jobs: The classes with their attributes.
-        rows, columns: (P,) the class and the type of each pair where jobs can run, class by class.
+        rows: (P,) the class of each pair where jobs can run, class by class.
+        columns: (P,) the type of each of these pairs.
         most: (P,) the largest possible x of each pair, min(1, c_j / (n_g s_g)).
-        weights, steps_remaining: (G,) attributes of the jobs, if the policy declares that it reads them.
+        weights: (G,) weights of the jobs, if the policy declares that it reads them.
+        steps_remaining: (G,) steps remaining, if the policy declares that it reads them.
         num_gpus: (G,) GPUs of each gang.
         num_jobs: N, the number of jobs.
     """
