@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import gavel_py as gp
-from gavel_py.cli.output import number, time_text
+from gavel_py.cli.output import counted, csv_text, gang_text, number, time_text
 from gavel_py.cli.tables import Column, line_width, listed, shortened, table_text
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_TENANTS = 10
 """Limit of the tenants listed where a screen is not about tenants; --all, JSON and CSV have all of them."""
@@ -26,6 +31,11 @@ FIGURES = (
 def money(value: float | None) -> str:
     """Return an amount as text, "unknown" for None."""
     return "unknown" if value is None else f"{value:,.2f}"
+
+
+def hourly(value: float | None) -> str:
+    """Return a cost per hour as text, "unknown" for None."""
+    return "unknown" if value is None else f"{money(value)} an hour"
 
 
 def leaves_of(tenants: Sequence[gp.TenantShare]) -> list[gp.TenantShare]:
@@ -166,34 +176,219 @@ def with_accounts(document: dict[str, Any], allocation: gp.Allocation) -> dict[s
     return document | {"jobs": jobs, "tenants": tenants, "cost": cost if found.has_prices else None}
 
 
-def tenants_of_rounds(
-    jobs: Iterable[gp.Job], cluster: gp.Cluster, rounds: Sequence[gp.Round], delivery: gp.DeliveryReport, policy: gp.Policy
-) -> tuple[gp.TenantShare, ...]:
-    """Return what the tenants of these jobs were promised and got in rounds of a job set that stays as it is."""
+def gpus_of_rounds(jobs: Sequence[gp.Job], cluster: gp.Cluster, rounds: Sequence[gp.Round]) -> NDArray[np.float64]:
+    """Return (N, K) the GPUs of each job on average over rounds; of shared GPUs, each job accounts for an equal part."""
     import numpy as np
 
-    listed_jobs, types = list(jobs), cluster.accelerator_names
-    row_of, column_of = {job.job_id: i for i, job in enumerate(listed_jobs)}, {name: j for j, name in enumerate(types)}
-    seconds = np.zeros((len(listed_jobs), len(types)))
+    types = {name: j for j, name in enumerate(cluster.accelerator_names)}
+    row_of, seconds = {job.job_id: i for i, job in enumerate(jobs)}, np.zeros((len(jobs), len(types)))
     for round_ in rounds:
         for job_id, held in round_.assignments.items():
-            seconds[row_of[job_id], column_of[held.accelerator]] += held.gpu_share * (round_.end_seconds - round_.start_seconds)
-    gpus = seconds / (sum(each.end_seconds - each.start_seconds for each in rounds) or 1.0)
-    accounts = [delivery.jobs.get(job.job_id) for job in listed_jobs]
+            seconds[row_of[job_id], types[held.accelerator]] += held.gpu_share * (round_.end_seconds - round_.start_seconds)
+    return seconds / (sum(each.end_seconds - each.start_seconds for each in rounds) or 1.0)
+
+
+def tenants_of_rounds(
+    jobs: Sequence[gp.Job],
+    cluster: gp.Cluster,
+    rounds: Sequence[gp.Round],
+    gpus: NDArray[np.float64],
+    delivery: gp.DeliveryReport,
+    policy: gp.Policy,
+) -> tuple[gp.TenantShare, ...]:
+    """Return what the tenants of these jobs were promised and got in rounds of a job set that stays as it is.
+
+    gpus: as `gpus_of_rounds`.
+    """
+    import numpy as np
+
+    accounts = [delivery.jobs.get(job.job_id) for job in jobs]
     promised = np.array([0.0 if each is None else each.promised_seconds * each.num_gpus for each in accounts])
     short = np.array([0.0 if each is None else each.shortfall_seconds * each.num_gpus for each in accounts])
-    last: Mapping[str, Any] = rounds[-1].assignments if rounds else {}
-    excluded = rounds[-1].excluded if rounds else {}
+    last = rounds[-1]
     return gp.tenant_shares(
-        [job.tenant for job in listed_jobs],
+        [job.tenant for job in jobs],
         gpus,
         cluster.capacities,
-        accelerator_types=types,
-        is_running=np.array([job.job_id in last for job in listed_jobs], dtype=bool),
-        can_run=np.array([job.job_id not in excluded for job in listed_jobs], dtype=bool),
+        accelerator_types=cluster.accelerator_names,
+        is_running=np.array([job.job_id in last.assignments for job in jobs], dtype=bool),
+        can_run=np.array([job.job_id not in last.excluded for job in jobs], dtype=bool),
         tree=gp.TenantTree.of(policy.changed_options.get("tenants")),
-        arrival_seconds=np.array([job.arrival_seconds for job in listed_jobs]),
+        arrival_seconds=np.array([job.arrival_seconds for job in jobs]),
         prices_per_hour=cluster.prices_per_hour,
         promised_gpu_seconds=promised,
         delivered_gpu_seconds=promised - short,
     )
+
+
+def cost_of_gpus(cluster: gp.Cluster, gpus: NDArray[np.float64]) -> float | None:
+    """Return the cost per hour of (N, K) GPUs; None if the price of one of them is unknown."""
+    used = zip(gpus.sum(axis=0).tolist(), cluster.prices_per_hour.tolist(), strict=True)
+    cost = sum(count * price for count, price in used if count > 0)
+    return None if math.isnan(cost) else cost
+
+
+def has_prices(cluster: gp.Cluster) -> bool:
+    """Return whether the price of some accelerator type is known."""
+    return any(each.price_per_hour is not None for each in cluster.accelerator_types)
+
+
+ENDLESS = 1e18
+"""Steps that stand for those of a job without known steps, which holds its GPUs to the end of a forecast."""
+
+STARVED_ROUNDS = 1000
+"""Rounds without GPUs for any unfinished job of known steps after which a forecast ends: the policy serves others forever."""
+
+MAX_FORECAST_ROUNDS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """When jobs start and end, and what they cost, if no others arrive and the policy decides anew as jobs leave.
+
+    jobs: of the file; records: theirs, from a simulation in which all are in the system at time 0; rounds: the number of rounds.
+    """
+
+    jobs: Sequence[gp.Job]
+    cluster: gp.Cluster
+    records: Mapping[str, gp.JobRecord]
+    tenants: tuple[gp.TenantShare, ...]
+    rounds: int
+
+    @classmethod
+    def simulated(
+        cls,
+        jobs: Sequence[gp.Job],
+        cluster: gp.Cluster,
+        profile: gp.Profile,
+        policy: gp.Policy,
+        down: Iterable[str],
+        **options: Any,
+    ) -> Outlook:
+        """Simulate the jobs until those with known steps are done, or get no GPUs any more.
+
+        down: nodes that are down; options: of `gp.Simulation`.
+        """
+        endless = {job.job_id for job in jobs if _is_endless(job)}
+        if endless:
+            gp.solve(gp.AllocationProblem.from_jobs(jobs, cluster, profile), policy)  # raises if the policy needs their steps
+        here = [
+            job.model_copy(update={"arrival_seconds": seconds, **({"total_steps": ENDLESS} if job.job_id in endless else {})})
+            for seconds, job in _arrived(jobs)
+        ]
+        latest = 0
+
+        def note(round_: gp.Round) -> None:
+            nonlocal latest
+            if not endless.issuperset(round_.assignments):
+                latest = round_.index
+
+        simulation = gp.Simulation(here, cluster, profile, policy, start_seconds=0.0, on_round=note, **options)
+        for name in down:
+            simulation.scheduler.node_down(name)
+        rounds = 0
+        while rounds < MAX_FORECAST_ROUNDS and rounds - latest <= STARVED_ROUNDS and simulation.step():
+            rounds += 1
+            if len(simulation.records) == len(jobs) - len(endless):
+                break
+        result = simulation.result()
+        return cls(jobs, cluster, result.jobs, result.summary.tenants, rounds)
+
+    def _end(self, job: gp.Job) -> float | None:
+        return self.records[job.job_id].end_seconds
+
+    def _cost(self, job: gp.Job) -> float | None:
+        return self.records[job.job_id].cost if has_prices(self.cluster) else None
+
+    @property
+    def cost(self) -> float | None:
+        """The cost of all jobs until the last one with known steps is done; None if a price, or when that is, is unknown."""
+        costs = [self._cost(job) for job in self.jobs]
+        unknown = any(self._end(job) is None and not _is_endless(job) for job in self.jobs)
+        return None if unknown or None in costs else sum(cost for cost in costs if cost is not None)
+
+    def lines(self, label: str) -> list[str]:
+        """Return the forecast in sentences; label: the policy."""
+        known = [job for job in self.jobs if not _is_endless(job)]
+        ends = [end for job in known if (end := self._end(job)) is not None]
+        count = f"{len(ends):,} of {len(known):,} jobs" if len(ends) < len(known) else f"all {len(ends):,} jobs"
+        times = "" if not ends else f" {time_text(min(ends))} to {time_text(max(ends))} from now"
+        lines = [f"Forecast without new arrivals, with {label} solved again as jobs leave: {count} end{times}."]
+        if not known:
+            lines = ["No job has known steps (total_steps or duration_seconds), so none can be forecast to end."]
+        if len(known) < len(self.jobs):
+            unknown = counted(len(self.jobs) - len(known), "job")
+            lines.append(f"In the system to the end, with a part of the GPUs: {unknown} without known steps.")
+        if has_prices(self.cluster):
+            lines.append(f"The GPU time until then costs {money(self.cost)}.")
+        return lines
+
+    def jobs_text(self, most: int | None) -> str:
+        """Return a table of the jobs, the first to end first; most: limit of the rows."""
+        ordered = sorted(self.jobs, key=lambda job: (math.inf if (end := self._end(job)) is None else end, _is_endless(job)))
+        shown, more = ordered[:most], len(ordered) - len(ordered[:most])
+        if not shown:
+            return ""
+        titles = [Column("job", "name"), Column("tenant", "name", 3), Column("GPUs"), Column("starts in"), Column("ends in")]
+        titles += [Column("cost", optional=1), Column("because", "prose", 2)]
+        rows = []
+        for job in shown:
+            record, end = self.records[job.job_id], self._end(job)
+            start = record.first_start_seconds
+            times = ["-" if start is None else time_text(start), "-" if end is None else time_text(end)]
+            cost = money(self._cost(job)) if has_prices(self.cluster) else ""
+            rows.append([job.job_id, job.tenant, gang_text(job.num_gpus), *times, cost, self._reason(job)])
+        kept = [i for i in range(len(titles)) if any(row[i] for row in rows)]
+        title = f"Jobs by their end{f', the first {len(shown)}; {more:,} more: --all' if more else ''}"
+        return table_text(title, [titles[i] for i in kept], [[row[i] for i in kept] for row in rows])
+
+    def _reason(self, job: gp.Job) -> str:
+        """Return why a job has no end."""
+        if self._end(job) is not None:
+            return ""
+        return "its steps are unknown" if _is_endless(job) else self.records[job.job_id].reason or "others are served first"
+
+    def tenants_text(self, most: int | None) -> str:
+        """Return a table of the tenants; most: limit of the rows."""
+        return tenants_table("Tenants until then", self.tenants, has_prices=has_prices(self.cluster), most=most)
+
+    def _rows(self) -> list[list[object]]:
+        starts = (self.records[job.job_id].first_start_seconds for job in self.jobs)
+        return [
+            [job.job_id, job.tenant, job.num_gpus, start, self._end(job), self._cost(job), self._reason(job)]
+            for job, start in zip(self.jobs, starts, strict=True)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the forecast as plain data."""
+        ends = [end for job in self.jobs if (end := self._end(job)) is not None]
+        return {
+            "num_rounds": self.rounds,
+            "end_seconds": max(ends, default=None),
+            "cost": self.cost,
+            "jobs": [dict(zip(OUTLOOK, row, strict=True)) for row in self._rows()],
+            "tenants": [each.to_dict() for each in self.tenants],
+        }
+
+    def csv(self) -> str:
+        """Return a CSV table with a row for each job."""
+        return csv_text(OUTLOOK, [["" if cell is None else cell for cell in row] for row in self._rows()])
+
+    def tenants_csv(self) -> str:
+        """Return a CSV table with a row for each tenant."""
+        return csv_text(tenants_header(self.cluster.accelerator_names), tenants_rows(self.tenants))
+
+
+OUTLOOK = ("job_id", "tenant", "num_gpus", "start_seconds", "end_seconds", "cost", "reason")
+"""Columns of `Outlook` in CSV files, and keys in JSON."""
+
+
+def _arrived(jobs: Iterable[gp.Job]) -> list[tuple[float, gp.Job]]:
+    """Return (time of arrival, job) in order of arrival, where those that arrive after time 0 have arrived just before it."""
+    ordered = sorted(jobs, key=lambda job: job.arrival_seconds)
+    last = max((job.arrival_seconds for job in ordered), default=0.0)
+    return [(seconds if (seconds := job.arrival_seconds) < 0 else (seconds - last) * 1e-9, job) for job in ordered]
+
+
+def _is_endless(job: gp.Job) -> bool:
+    return job.total_steps is None and job.duration_seconds is None

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 import gavel_py as gp
 from gavel_py.cli import allocation_text, inputs
+from gavel_py.cli.accounting import (
+    MAX_TENANTS,
+    Outlook,
+    cost_of_gpus,
+    gpus_of_rounds,
+    has_prices,
+    hourly,
+    tenants_header,
+    tenants_of_rounds,
+    tenants_rows,
+    tenants_table,
+)
 from gavel_py.cli.output import counted, csv_text, emit, gang_text, json_text, time_text, unused_text
 from gavel_py.cli.tables import (
     Column,
@@ -34,6 +46,9 @@ SAME = "= stays where it was"
 MAX_JOBS = 5
 """Limit of the jobs listed with a deficit; the JSON output has all of them."""
 
+ROUNDS = 10
+"""Number of rounds by default."""
+
 FEW_JOBS = 10
 """Number of jobs up to which `gavel rounds` shows the GPUs of each job in each round without --all."""
 
@@ -45,76 +60,170 @@ TOLERANCE = 1e-3
 """Rounding error of times in GPU-seconds and of deficits in rounds."""
 
 
+@dataclass(frozen=True)
+class Request(inputs.Request):
+    """The options, as typed."""
+
+    num_rounds: int | None = inputs.option(
+        "--rounds", "-n", type=click.IntRange(1, inputs.MAX_ROUNDS), metavar="N", help=f"Number of rounds [{ROUNDS}]."
+    )
+    until_done: bool = inputs.option(help="Instead, forecast when each job with known steps starts and ends.")
+    down: tuple[str, ...] = inputs.option(metavar="NODE[,NODE...]", help="Nodes that are down; may be given several times.")
+    plot: Path | None = inputs.option(type=inputs.PATH, metavar="FILE", help="Also draw the rounds, as .svg or .png.")
+    sharing: bool = inputs.option(**inputs.SHARING)
+    min_gain: float | None = inputs.option(**inputs.MIN_GAIN)
+    by: Literal["tenant"] | None = inputs.option(help="Show only the tenants, as a table or with --csv.")
+    all_jobs: bool = inputs.option(
+        "--all", help=f"Show the GPUs of each job in each round, also of more than {FEW_JOBS} jobs, and all tenants."
+    )
+
+    @property
+    def down_nodes(self) -> list[str]:
+        """The names of --down, each once."""
+        return list(dict.fromkeys(name.strip() for text in self.down for name in text.split(",") if name.strip()))
+
+
 @click.command("rounds")
-@inputs.takes_options(inputs.Request)
-@click.option(
-    "--rounds",
-    "-n",
-    "num_rounds",
-    type=click.IntRange(1, inputs.MAX_ROUNDS),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Number of rounds.",
-)
-@click.option("--plot", type=inputs.PATH, metavar="FILE", help="Also draw the rounds, as .svg or .png.")
-@click.option("--sharing", **inputs.SHARING)
-@click.option("--min-gain", **inputs.MIN_GAIN)
-@click.option(
-    "--all", "all_jobs", is_flag=True, help=f"Show the GPUs of each job in each round, also of more than {FEW_JOBS} jobs."
-)
-def command(
-    request: inputs.Request, num_rounds: int, plot: Path | None, sharing: bool, min_gain: float | None, all_jobs: bool
-) -> None:
+@inputs.takes_options(Request)
+def command(request: Request) -> None:
     """Place jobs on GPUs for a number of rounds.
 
     Shows the placements, and how much of the promised time they deliver. The job set stays as it is: no job makes progress, arrives
-    or leaves. JOBS may be "-", standard input.
+    or leaves. With --until-done, jobs make progress and leave, the policy decides anew each time, and no others arrive. JOBS may be
+    "-", standard input.
+
+    \b
+    gavel rounds jobs.csv -c cluster.yaml -n 3
+    gavel rounds jobs.csv -c cluster.yaml --down v100-a-0,k80-b-1
+    gavel rounds jobs.csv -c cluster.yaml --until-done
     """
-    gain = inputs.min_gain_of(sharing, min_gain)
-    if plot is not None:
-        gp.check_plot(plot)
+    gain = inputs.min_gain_of(request.sharing, request.min_gain)
+    _check(request)
+    if request.plot is not None:
+        gp.check_plot(request.plot)
     with inputs.warnings_shown():
         policy, *others = inputs.policies_of(request.policy_specs, request.settings, request.constraint_files)
         if others:
             raise click.UsageError("rounds are shown for one --policy at a time")
         loaded = inputs.load(request)
-        if sharing:
+        if request.sharing:
             loaded.problem(sharing=True)  # raises now if the profile knows no pairs
-        options = {"round_seconds": request.round_seconds, "sharing": sharing, "min_gain": gain}
-        scheduler, rounds = play(loaded, policy, num_rounds, **options)
-    delivery, allocation = scheduler.delivery(), scheduler.allocation
-    assert allocation is not None  # noqa: S101
-    if plot is not None:
-        seconds, label = request.round_seconds, policy.label
-        gp.plot_rounds(rounds, scheduler.cluster, plot, round_seconds=seconds, delivery=delivery, policy=label)
-        click.echo(f"The picture of the rounds is in {plot}", err=True)
+        options = {"round_seconds": request.round_seconds, "sharing": request.sharing, "min_gain": gain}
+        if request.until_done:
+            text = _until_done(request, loaded, policy, options)
+        else:
+            scheduler, rounds = play(loaded, policy, request.num_rounds or ROUNDS, request.down_nodes, **options)
+            text = Played(request, loaded, policy, scheduler, rounds).shown()
+    emit(text, request.out)
+
+
+def _check(request: Request) -> None:
+    """Raise `UsageError` for options that contradict each other."""
+    if request.until_done and request.num_rounds is not None:
+        raise click.UsageError("--until-done goes on until all jobs with known steps are done; leave out --rounds")
+    if request.until_done and request.plot is not None:
+        raise click.UsageError("--plot draws a number of rounds; leave out --until-done")
+    if request.by and request.form == "json":
+        raise click.UsageError("--by is for tables and --csv, and --json has everything; leave it out")
+
+
+def _until_done(request: Request, loaded: inputs.Inputs, policy: gp.Policy, options: Mapping[str, Any]) -> str:
+    """Return the forecast of --until-done as text, JSON or CSV."""
+    loaded.problem(sharing=request.sharing)  # raises before the simulation what is wrong with the jobs
+    found = Outlook.simulated(
+        loaded.jobs, loaded.cluster, loaded.profile, policy, request.down_nodes, whole_gangs=loaded.whole_gangs, **options
+    )
     if request.form == "json":
-        document = {
-            "policy": policy.name,
-            "options": policy.changed_options,
-            "round_seconds": request.round_seconds,
-            "constraints": [outcome.to_dict() for outcome in allocation.constraints],
-            "rounds": [round_.to_dict() for round_ in rounds],
+        head = {"policy": policy.name, "options": policy.changed_options, "round_seconds": request.round_seconds}
+        return json_text({**head, "down": request.down_nodes, **found.to_dict(), **loaded.unused})
+    if request.form == "csv":
+        return found.tenants_csv() if request.by else found.csv()
+    every = bool(request.all_jobs or request.by)
+    tenants = found.tenants_text(None if every else MAX_TENANTS)
+    if request.by:
+        return tenants or "No job names a tenant.\n"
+    head_text = wrapped([line for line in (*found.lines(policy.label), down_text(loaded.cluster, request.down_nodes)) if line])
+    table = found.jobs_text(None if request.all_jobs else FEW_JOBS)
+    return parts_text((head_text, table, tenants, unused_text(loaded.cluster.left_out)))
+
+
+@dataclass(frozen=True)
+class Played:
+    """Rounds of a job set that stays as it is, and what they deliver."""
+
+    request: Request
+    loaded: inputs.Inputs
+    policy: gp.Policy
+    scheduler: gp.RoundScheduler
+    rounds: list[gp.Round]
+
+    def shown(self) -> str:
+        """Return the rounds as text, JSON or CSV, and draw them."""
+        request, delivery = self.request, self.scheduler.delivery()
+        if request.plot is not None:
+            seconds, label = request.round_seconds, self.policy.label
+            gp.plot_rounds(
+                self.rounds, self.scheduler.cluster, request.plot, round_seconds=seconds, delivery=delivery, policy=label
+            )
+            click.echo(f"The picture of the rounds is in {request.plot}", err=True)
+        if request.form == "csv" and not request.by:
+            return csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(self.rounds))
+        cluster, gpus = self.scheduler.cluster, gpus_of_rounds(self.loaded.jobs, self.scheduler.cluster, self.rounds)
+        tenants = tenants_of_rounds(self.loaded.jobs, cluster, self.rounds, gpus, delivery, self.policy)
+        cost = cost_of_gpus(cluster, gpus) if has_prices(cluster) else None
+        if request.form == "json":
+            return json_text(self._document(delivery) | {"tenants": [each.to_dict() for each in tenants], "cost_per_hour": cost})
+        if request.form == "csv":
+            return csv_text(tenants_header(cluster.accelerator_names), tenants_rows(tenants))
+        return self._text(delivery, tenants, cost)
+
+    def _document(self, delivery: gp.DeliveryReport) -> dict[str, Any]:
+        allocation = self.scheduler.allocation
+        return {
+            "policy": self.policy.name,
+            "options": self.policy.changed_options,
+            "round_seconds": self.request.round_seconds,
+            "down": self.request.down_nodes,
+            "constraints": [] if allocation is None else [outcome.to_dict() for outcome in allocation.constraints],
+            "rounds": [round_.to_dict() for round_ in self.rounds],
             "delivery": delivery.to_dict(),
-            **loaded.unused,
+            **self.loaded.unused,
         }
-        emit(json_text(document), request.out)
-    elif request.form == "csv":
-        emit(csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(rounds)), request.out)
-    else:
-        constraints = allocation_text.constraints_text([(policy.label, allocation)])
-        if all_jobs or len(loaded.jobs) <= FEW_JOBS:
+
+    def _text(self, delivery: gp.DeliveryReport, tenants: Sequence[gp.TenantShare], cost: float | None) -> str:
+        request, loaded, rounds, allocation = self.request, self.loaded, self.rounds, self.scheduler.allocation
+        title, priced = f"Tenants over {counted(len(rounds), 'round')}", has_prices(self.scheduler.cluster)
+        every = bool(request.all_jobs or request.by)
+        table = tenants_table(title, tenants, has_prices=priced, most=None if every else MAX_TENANTS)
+        if request.by:
+            return table or "No job names a tenant.\n"
+        if request.all_jobs or len(loaded.jobs) <= FEW_JOBS:
             shown = table_of_rounds(loaded.jobs, rounds)
         else:
-            shown = rounds_text(loaded.cluster, rounds, "each job: --all")
+            shown = rounds_text(loaded.cluster, rounds, "each job: --all", down=request.down_nodes)
+        money_text = f"Cost of the GPUs in use, on average over these rounds: {hourly(cost)}." if priced else ""
         delivered = delivery_text(delivery, rounds) + late_jobs_text(delivery)
-        emit(parts_text((shown, delivered, constraints, unused_text(loaded.cluster.left_out))), request.out)
+        constraints = "" if allocation is None else allocation_text.constraints_text([(self.policy.label, allocation)])
+        down, cost_text = (wrapped([line]) if line else "" for line in (down_text(loaded.cluster, request.down_nodes), money_text))
+        return parts_text((down + shown, cost_text + delivered, table, constraints, unused_text(loaded.cluster.left_out)))
 
 
-def play(loaded: inputs.Inputs, policy: gp.Policy, num_rounds: int, **options: Any) -> tuple[gp.RoundScheduler, list[gp.Round]]:
-    """Return a scheduler to which all jobs were submitted, and its first rounds; options: of the `RoundScheduler`."""
+def down_text(cluster: gp.Cluster, down: Sequence[str]) -> str:
+    """Return which nodes are down, and with how many GPUs."""
+    gpus = sum(node.num_gpus for node in cluster.nodes if node.name in down)
+    return f"Down: {', '.join(folded_names(down))}, with {counted(gpus, 'GPU')}." if down else ""
+
+
+def play(
+    loaded: inputs.Inputs, policy: gp.Policy, num_rounds: int, down: Sequence[str] = (), **options: Any
+) -> tuple[gp.RoundScheduler, list[gp.Round]]:
+    """Return a scheduler to which all jobs were submitted, and its first rounds.
+
+    down: nodes that are down, `UnknownNameError` if there is no such node; options: of the `RoundScheduler`.
+    """
     scheduler = gp.RoundScheduler(loaded.cluster, loaded.profile, policy=policy, whole_gangs=loaded.whole_gangs, **options)
+    for name in down:
+        scheduler.node_down(name)
     for job in loaded.jobs:
         scheduler.submit(job)
     return scheduler, [scheduler.next_round() for _ in range(num_rounds)]
@@ -151,14 +260,17 @@ def table_of_rounds(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
     return "\n".join(tables)
 
 
-def rounds_text(cluster: gp.Cluster, rounds: Sequence[gp.Round], all_nodes: str, *, details: bool = False) -> str:
+def rounds_text(
+    cluster: gp.Cluster, rounds: Sequence[gp.Round], all_nodes: str, *, details: bool = False, down: Sequence[str] = ()
+) -> str:
     """Return a line for each node of the first round, and a line for each further round; details: all of them, else some.
 
-    all_nodes: how to see all nodes.
+    all_nodes: how to see all nodes; down: nodes that are down, which have no line.
     """
     if not rounds:
         return ""
     first, *later = rounds
+    cluster = gp.Cluster(node for node in cluster.nodes if node.name not in down) if down else cluster
     nodes = _nodes(cluster, first)
     shown = nodes if details or len(nodes) <= MAX_NODES else _examples(nodes)
     some = "" if len(shown) == len(nodes) else f"; {all_nodes}"

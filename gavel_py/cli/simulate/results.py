@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import gavel_py as gp
 from gavel_py.cli import tables
-from gavel_py.cli.accounting import MAX_TENANTS, tenants_table
+from gavel_py.cli.accounting import MAX_TENANTS, has_prices, tenants_table
 from gavel_py.cli.output import csv_text, gang_text, json_text, number, time_text, unit_of, unused_text
 from gavel_py.cli.simulate.options import PLAYED, Request, Scenario
 from gavel_py.cli.tables import table_text, wrapped
@@ -282,9 +282,9 @@ def _tenants(scenario: Scenario, results: Sequence[PolicyResult]) -> Iterator[st
     """Yield a table of tenants: all about those of one policy, or completion times and GPUs under several."""
     first = results[0].result.summary.tenants
     if len(results) == 1:
-        has_prices = any(price == price for price in scenario.cluster.prices_per_hour.tolist())
         if first:
-            yield tenants_table("Tenants (means over the time simulated)", first, has_prices=has_prices, most=MAX_TENANTS)
+            title, priced = "Tenants (means over the time simulated)", has_prices(scenario.cluster)
+            yield tenants_table(title, first, has_prices=priced, most=MAX_TENANTS)
         return
     found = [{each.tenant: each for each in result.result.summary.tenants} for result in results]
     shown = [each.tenant for each in first if all(each.tenant in tenants for tenants in found)][:MAX_TENANTS]
