@@ -1,7 +1,7 @@
 """The registry of policies: classes by name, their options, and policy objects from a name and options.
 
-Policies are built in, come from installed packages as entry points of the group `gavel_py.policies` (`offers`), or are classes of
-the user, named package.module:Class (`imported_policy`).
+Policies are built in, come from installed packages as entry points of the group `gavel_py.policies`, or are classes of the user,
+named package.module:Class (`io.plugins`).
 """
 
 from __future__ import annotations
@@ -9,152 +9,17 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import re
-import traceback
 import types
 import typing
-import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from gavel_py.errors import Fault, GavelError, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest
+from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, decimal_hint, nearest
+from gavel_py.io.plugins import Plugins, one_line
 from gavel_py.policies.base import Policy
 from gavel_py.policies.constraints.compiling import given_constraints
-
-if TYPE_CHECKING:
-    from importlib.metadata import Distribution
-
-
-def imported_policy(target: str, where: str) -> type[Policy]:
-    """Import the class that `target`, package.module:Class, names; `where` is the source of the name in messages.
-
-    Raises `UnknownNameError` if the module or class does not exist, and `InputError` if the import fails or the class is not a
-    concrete policy.
-    """
-    module_name, _, path = target.partition(":")
-    if not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
-        raise InputError(Fault(where, "", f"must be of the form package.module:Class, found {target!r}"))
-    thing = _attribute(_module(module_name, where), path, where)
-    if not (inspect.isclass(thing) and issubclass(thing, Policy)):
-        bases = "a policy is a subclass of gavel_py.SumPolicy, DemandPolicy, OrderedPolicy or Policy"
-        text = f"is a class, but no policy; {bases}" if inspect.isclass(thing) else f"is no class (it is {thing!r}); {bases}"
-        if isinstance(thing, Policy):
-            text = f"is a policy object; name its class, as in {module_name}:{type(thing).__name__}"
-        raise InputError(Fault(where, "", text))
-    if inspect.isabstract(thing):
-        methods = ", ".join(f"`{name}`" for name in sorted(thing.__abstractmethods__))
-        raise InputError(Fault(where, "", f"is abstract: it does not say what {methods} is"))
-    return thing
-
-
-def _module(name: str, where: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if not (error.name and f"{name}.".startswith(f"{error.name}.")):  # the named module exists, but one of its imports does not
-            raise InputError(Fault(where, "", f"importing {name} failed with {_one_line(error)}")) from error
-        hint = ", which is named without its ending .py" if name.endswith(".py") else ""
-        raise UnknownNameError(Fault(where, "", f"Python finds no module {error.name!r}{hint}")) from None
-    except (Exception, SystemExit) as error:  # importing runs code of the user, which may raise anything
-        raise InputError(Fault(where, "", f"importing {name} failed with {_one_line(error)}")) from error
-
-
-def _one_line(error: BaseException) -> str:
-    """Return the type and message of an error in a user's module, with file and line, in one line."""
-    message, file, line = str(error), "", None
-    if isinstance(error, SyntaxError):
-        message, file, line = error.msg, error.filename or "", error.lineno
-    elif frames := traceback.extract_tb(error.__traceback__):
-        # The line at module level is more helpful than the libraries called from there.
-        last = [frame for frame in frames if frame.name == "<module>"] or frames
-        file, line = last[-1].filename, last[-1].lineno
-    text = f"{type(error).__name__}: {' '.join(message.split())}".removesuffix(": ")
-    return f"{text} ({file}, line {line})" if file else text
-
-
-def _attribute(module: ModuleType, path: str, where: str) -> object:
-    thing: object = module
-    for part in path.split("."):
-        thing = getattr(thing, part, None)
-        if thing is None:
-            classes = {name: value for name, value in vars(module).items() if inspect.isclass(value) and issubclass(value, Policy)}
-            known = [name for name, value in classes.items() if not inspect.isabstract(value)]
-            place = getattr(module, "__file__", None)
-            text = f"module {module.__name__}{f' ({place})' if place else ''} has no class {path!r}"
-            raise UnknownNameError(Fault(where, "", text + (nearest(path, known) if known else ", and no other policy either")))
-    return thing
-
-
-GROUP = "gavel_py.policies"
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A policy that an installed package offers. target: package.module:Class; package: name and version of the package."""
-
-    name: str
-    target: str
-    package: str
-
-
-def offers(built_in: Collection[str]) -> dict[str, list[Offer]]:
-    """Return the policies that installed packages offer, {name: offers}, in alphabetical order. Nothing is imported.
-
-    Offers of built-in names, and of names that a command line cannot take, are left out with a `GavelWarning`.
-    """
-    found: dict[str, list[Offer]] = {}
-    for offer in _declared():
-        claim = f"package {offer.package} offers a policy {offer.name!r}"
-        if offer.name in built_in:
-            _warn(f"{claim}, which is the name of a built-in one; its own is known as {offer.target} only")
-        elif not re.fullmatch(r"[\w-]+", offer.name):
-            _warn(f"{claim}, a name with other signs than letters, digits, _ and -; it is known as {offer.target} only")
-        else:
-            found.setdefault(offer.name, []).append(offer)
-    return dict(sorted(found.items()))
-
-
-def _declared() -> Iterator[Offer]:
-    """Yield the declared policies by package; a package with unreadable entry points gets a warning and is skipped."""
-    from importlib import metadata  # takes 20 ms
-
-    packages: dict[str, Distribution] = {}
-    for package in metadata.distributions():
-        if GROUP in _entry_points(package):
-            name = _metadata(package, "Name") or "without a name"
-            packages.setdefault(name, package)  # imports use the first one on the path
-    for name, package in sorted(packages.items()):
-        try:
-            points = package.entry_points.select(group=GROUP)
-        except (TypeError, ValueError) as error:
-            _warn(f"the entry points of package {name} cannot be read, so its policies are not known: {error}")
-            continue
-        for point in points:
-            yield Offer(point.name, re.sub(r"\s|\[.*", "", point.value), f"{name} {_metadata(package, 'Version')}".strip())
-
-
-def _entry_points(package: Distribution) -> str:
-    with suppress(OSError, UnicodeError):
-        return package.read_text("entry_points.txt") or ""
-    return ""
-
-
-def _metadata(package: Distribution, key: str) -> str:
-    """Return the name or version of a package, empty if its metadata are damaged, as after an aborted installation."""
-    with suppress(OSError, UnicodeError, TypeError, KeyError, AttributeError):
-        if key in (known := package.metadata):
-            return known[key]
-    return ""
-
-
-def _warn(text: str) -> None:
-    warnings.warn(GavelWarning(text), stacklevel=2)
-
 
 # One module per policy, of the policy's name; the class has the same name in CamelCase.
 NAMES = (
@@ -164,6 +29,28 @@ NAMES = (
     *("shortest_job_first", "least_attained_service", "priority", "fifo"),
     *("isolated", "proportional", "allox", "gandiva"),
 )
+
+
+def _is_policy(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, Policy) and not inspect.isabstract(value)
+
+
+PLUGINS = Plugins("gavel_py.policies", "policy", "policies", "class", NAMES, _is_policy)
+
+
+def _checked_class(thing: object, where: str) -> type[Policy]:
+    """Return a class that a user has named; raises `InputError` unless it is a concrete policy."""
+    if not (inspect.isclass(thing) and issubclass(thing, Policy)):
+        bases = "a policy is a subclass of gavel_py.SumPolicy, DemandPolicy, OrderedPolicy or Policy"
+        text = f"is a class, but no policy; {bases}" if inspect.isclass(thing) else f"is no class (it is {thing!r}); {bases}"
+        if isinstance(thing, Policy):
+            text = f"is a policy object; name its class, as in {type(thing).__module__}:{type(thing).__name__}"
+        raise InputError(Fault(where, "", text))
+    if inspect.isabstract(thing):
+        methods = ", ".join(f"`{name}`" for name in sorted(thing.__abstractmethods__))
+        raise InputError(Fault(where, "", f"is abstract: it does not say what {methods} is"))
+    return thing
+
 
 CONSTRAINTS = "constraints"
 """A field of every policy that is not an option: it has no text form, and lists of options leave it out."""
@@ -196,7 +83,7 @@ def policy_names() -> tuple[str, ...]:
 
     The latter are in alphabetical order; nothing is imported. A package that offers a built-in name causes a `GavelWarning`.
     """
-    return (*NAMES, *offers(NAMES))
+    return (*NAMES, *PLUGINS.offers())
 
 
 def policy_class(name: str) -> type[Policy]:
@@ -213,10 +100,7 @@ def policy_class(name: str) -> type[Policy]:
         module = importlib.import_module(f"gavel_py.policies.{name}")
         found: type[Policy] = getattr(module, "".join(part.capitalize() for part in name.split("_")))
         return found
-    if ":" in name:
-        return imported_policy(name, f"policy {name}")
-    offer = _offered(name)
-    return imported_policy(offer.target, f"policy {name} of package {offer.package}")
+    return _checked_class(*PLUGINS.loaded(name))
 
 
 def policy_source(name: str) -> str:
@@ -232,20 +116,7 @@ def policy_source(name: str) -> str:
     """
     if name in NAMES:
         return "gavel_py"
-    return name.partition(":")[0] if ":" in name else _offered(name).package
-
-
-def _offered(name: str) -> Offer:
-    """Return the only offer of a name by installed packages."""
-    known = offers(NAMES)
-    if name not in known:
-        hint = "; a class of your own is named package.module:Class" if "." in name else nearest(name, (*NAMES, *known))
-        raise UnknownNameError(f"there is no policy {name!r}{hint}")
-    first, *others = known[name]
-    if others:
-        ways = " or ".join(f"{offer.target} (of {offer.package})" for offer in known[name])
-        raise InputError(Fault(f"policy {name}", "", f"is offered by several packages; name one by its class: {ways}"))
-    return first
+    return name.partition(":")[0] if ":" in name else PLUGINS.offered(name).package
 
 
 def policy_options(cls: type[Policy]) -> dict[str, PolicyOption]:
@@ -308,7 +179,7 @@ def _build(cls: type[Policy], name: str, options: dict[str, Any]) -> Policy:
     except GavelError:
         raise
     except Exception as error:  # the constructor may be the user's, and may raise anything
-        raise InputError(Fault(f"policy {name}", "", f"making it failed with {_one_line(error)}")) from error
+        raise InputError(Fault(f"policy {name}", "", f"making it failed with {one_line(error)}")) from error
 
 
 def _checked(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,171 @@
+"""Things of users and of installed packages: imported from package.module:name, and offered as entry points of a group."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import traceback
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Something that an installed package offers. target: package.module:name; package: name and version of the package."""
+
+    name: str
+    target: str
+    package: str
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """A kind of plug-ins.
+
+    group: of their entry points; word, plural: for one and several of them in messages; noun: what a target names, "class" or
+    "object"; built_in: names that packages cannot take; is_one: whether an attribute of a module is one that could be named.
+    """
+
+    group: str
+    word: str
+    plural: str
+    noun: str
+    built_in: Collection[str]
+    is_one: Callable[[object], bool]
+
+    @property
+    def form(self) -> str:
+        """The form of a target."""
+        return f"package.module:{'Class' if self.noun == 'class' else 'name'}"
+
+    def imported(self, target: str, where: str) -> object:
+        """Import what `target`, package.module:name, names; `where` is the source of the name in messages.
+
+        Raises `UnknownNameError` if there is no such module or attribute, and `InputError` if the import fails.
+        """
+        module_name, _, path = target.partition(":")
+        if not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
+            raise InputError(Fault(where, "", f"must be of the form {self.form}, found {target!r}"))
+        module = _module(module_name, where)
+        thing: object = module
+        for part in path.split("."):
+            thing = getattr(thing, part, None)
+            if thing is None:
+                known = [name for name, value in vars(module).items() if self.is_one(value)]
+                place = getattr(module, "__file__", None)
+                text = f"module {module.__name__}{f' ({place})' if place else ''} has no {self.noun} {path!r}"
+                others = nearest(path, known) if known else f", and no other {self.word} either"
+                raise UnknownNameError(Fault(where, "", text + others))
+        return thing
+
+    def offers(self) -> dict[str, list[Offer]]:
+        """Return what installed packages offer, {name: offers}, in alphabetical order. Nothing is imported.
+
+        Offers of built-in names, and of names that a command line cannot take, are left out with a `GavelWarning`.
+        """
+        found: dict[str, list[Offer]] = {}
+        for offer in self._declared():
+            claim = f"package {offer.package} offers a {self.word} {offer.name!r}"
+            if offer.name in self.built_in:
+                _warn(f"{claim}, which is the name of a built-in one; its own is known as {offer.target} only")
+            elif not re.fullmatch(r"[\w-]+", offer.name):
+                _warn(f"{claim}, a name with other signs than letters, digits, _ and -; it is known as {offer.target} only")
+            else:
+                found.setdefault(offer.name, []).append(offer)
+        return dict(sorted(found.items()))
+
+    def offered(self, name: str) -> Offer:
+        """Return the only offer of a name by installed packages.
+
+        Raises `UnknownNameError` if there is none, `InputError` if there are several.
+        """
+        known = self.offers()
+        if name not in known:
+            hint = f"; a {self.noun} of your own is named {self.form}" if "." in name else nearest(name, (*self.built_in, *known))
+            raise UnknownNameError(f"there is no {self.word} {name!r}{hint}")
+        first, *others = known[name]
+        if others:
+            ways = " or ".join(f"{offer.target} (of {offer.package})" for offer in known[name])
+            raise InputError(
+                Fault(f"{self.word} {name}", "", f"is offered by several packages; name one by its {self.noun}: {ways}")
+            )
+        return first
+
+    def loaded(self, name: str) -> tuple[object, str]:
+        """Import what a name means, package.module:name or the name of an offer; return it, and what it is for messages."""
+        if ":" in name:
+            where = f"{self.word} {name}"
+            return self.imported(name, where), where
+        offer = self.offered(name)
+        where = f"{self.word} {name} of package {offer.package}"
+        return self.imported(offer.target, where), where
+
+    def _declared(self) -> Iterator[Offer]:
+        """Yield what packages declare, by package; a package with unreadable entry points gets a warning and is skipped."""
+        from importlib import metadata  # takes 20 ms
+
+        packages: dict[str, Distribution] = {}
+        for package in metadata.distributions():
+            if self.group in _entry_points(package):
+                name = _metadata(package, "Name") or "without a name"
+                packages.setdefault(name, package)  # imports use the first one on the path
+        for name, package in sorted(packages.items()):
+            try:
+                points = package.entry_points.select(group=self.group)
+            except (TypeError, ValueError) as error:
+                _warn(f"the entry points of package {name} cannot be read, so its {self.plural} are not known: {error}")
+                continue
+            for point in points:
+                yield Offer(point.name, re.sub(r"\s|\[.*", "", point.value), f"{name} {_metadata(package, 'Version')}".strip())
+
+
+def _module(name: str, where: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not (error.name and f"{name}.".startswith(f"{error.name}.")):  # the named module exists, but one of its imports does not
+            raise InputError(Fault(where, "", f"importing {name} failed with {one_line(error)}")) from error
+        hint = ", which is named without its ending .py" if name.endswith(".py") else ""
+        raise UnknownNameError(Fault(where, "", f"Python finds no module {error.name!r}{hint}")) from None
+    except (Exception, SystemExit) as error:  # importing runs code of the user, which may raise anything
+        raise InputError(Fault(where, "", f"importing {name} failed with {one_line(error)}")) from error
+
+
+def one_line(error: BaseException) -> str:
+    """Return the type and message of an error in a user's module, with file and line, in one line."""
+    message, file, line = str(error), "", None
+    if isinstance(error, SyntaxError):
+        message, file, line = error.msg, error.filename or "", error.lineno
+    elif frames := traceback.extract_tb(error.__traceback__):
+        # The line at module level is more helpful than the libraries called from there.
+        last = [frame for frame in frames if frame.name == "<module>"] or frames
+        file, line = last[-1].filename, last[-1].lineno
+    text = f"{type(error).__name__}: {' '.join(message.split())}".removesuffix(": ")
+    return f"{text} ({file}, line {line})" if file else text
+
+
+def _entry_points(package: Distribution) -> str:
+    with suppress(OSError, UnicodeError):
+        return package.read_text("entry_points.txt") or ""
+    return ""
+
+
+def _metadata(package: Distribution, key: str) -> str:
+    """Return the name or version of a package, empty if its metadata are damaged, as after an aborted installation."""
+    with suppress(OSError, UnicodeError, TypeError, KeyError, AttributeError):
+        if key in (known := package.metadata):
+            return known[key]
+    return ""
+
+
+def _warn(text: str) -> None:
+    warnings.warn(GavelWarning(text), stacklevel=2)
