@@ -14,7 +14,6 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 import gavel_py as gp
-from gavel_py.scheduling.mechanism import MechanismName
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -61,7 +60,7 @@ def of_demo(_: int) -> Scene:
     return scene_of(jobs, gp.Cluster.from_file(EXAMPLES / "cluster.yaml"), 200)
 
 
-def course_of(scene: Scene, mechanism: MechanismName, at: tuple[int, ...]) -> Course:
+def course_of(scene: Scene, mechanism: str, at: tuple[int, ...]) -> Course:
     """Run all phases of a scene under `max_min_fairness`; at: the numbers of rounds after which shares are recorded."""
     scheduler = gp.RoundScheduler(scene.cluster, scene.profile, mechanism=mechanism, round_seconds=1.0)
     course, came, ran, there = Course(), dict[str, int](), set[str](), set[str]()

@@ -10,7 +10,6 @@ import numpy as np
 from round_scenes import cluster_of, jobs_for, profile
 
 import gavel_py as gp
-from gavel_py.scheduling.mechanism import MechanismName
 
 # The first rounds start all gangs, so they are not typical.
 WARM_UP = 3
@@ -29,7 +28,7 @@ class Times:
     solving: list[float] = field(default_factory=list)
 
 
-def round_seconds(per_type: int, mechanism: MechanismName, rounds: int) -> dict[str, Times]:
+def round_seconds(per_type: int, mechanism: str, rounds: int) -> dict[str, Times]:
     """Return the times of this number of rounds after each kind of change.
 
     Jobs request twice the GPUs of the cluster, under `max_min_fairness`, with throughputs for consolidated and spread gangs.

@@ -25,7 +25,6 @@ from round_scenes import OPENB, SIZES, Scene, coming_and_going, few_large, fixed
 from round_speed import round_seconds
 
 from gavel_py.scheduling import choose_by_priority, choose_jobs
-from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
 
 DEFICIT, PUBLISHED, UNFORGETTING = "deficit", "published rule", "published rule, never reset"
@@ -39,7 +38,7 @@ RULES: dict[str, Mechanism] = {
 }
 CURVE = {h: f"deficit, h = {h:g}" for h in (0.5, 1.0, 1.5, 2.0, 2.6, 3.5, 5.0, 8.0)}
 RULES |= {name: partial(choose_jobs, hysteresis_rounds=h) for h, name in CURVE.items()}
-MECHANISMS: dict[str, MechanismName] = {DEFICIT: "deficit", PUBLISHED: "priority"}
+MECHANISMS: dict[str, str] = {DEFICIT: "deficit", PUBLISHED: "priority"}
 FIRST = (1, 3, 10, 50, 200)
 Build = Callable[[int], Scene]
 HEADER = ["instance", "rule", "undelivered, %", *(f"of gangs of {size}" for size in SIZES), "worst deficit, rounds"]
@@ -194,7 +193,7 @@ def courses(build: Build, seeds: int, rule: str, at: tuple[int, ...]) -> list[Co
         return pool.map(played_by_users, [(build, seed, MECHANISMS[rule], at) for seed in range(seeds)], chunksize=1)
 
 
-def played_by_users(task: tuple[Build, int, MechanismName, tuple[int, ...]]) -> Course:
+def played_by_users(task: tuple[Build, int, str, tuple[int, ...]]) -> Course:
     build, seed, mechanism, at = task
     return course_of(build(seed), mechanism, at)
 

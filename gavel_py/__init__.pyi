@@ -125,6 +125,8 @@ from gavel_py.workloads.formats import trace_formats as trace_formats
 from gavel_py.workloads.generator import Empirical as Empirical
 from gavel_py.workloads.generator import LogUniform as LogUniform
 from gavel_py.workloads.generator import generate_trace as generate_trace
+from gavel_py.workloads.intake import Intake as Intake
+from gavel_py.workloads.intake import TraceFormat as TraceFormat
 from gavel_py.workloads.job_types import assign_job_types as assign_job_types
 from gavel_py.workloads.job_types import assume_durations as assume_durations
 from gavel_py.workloads.reading import read_trace as read_trace

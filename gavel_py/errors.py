@@ -162,10 +162,10 @@ class SlurmError(GavelError, RuntimeError):
 
 
 class PolicyContractError(GavelError, AssertionError):
-    """A policy violates the contract of policies.
+    """A policy, mechanism or trace format violates the contract of its kind.
 
     Args:
-        report: The `ContractReport` of `gavel_py.testing.check_policy`; its text is the message.
+        report: The `ContractReport` of a check in `gavel_py.testing`; its text is the message.
     """
 
     def __init__(self, report: Any) -> None:

@@ -123,8 +123,13 @@ def find_policy(name: str) -> type[gp.Policy]:
         return find(name)
     finally:
         sys.path.remove(HERE)
-        if HERE not in sys.path:
-            sys.path.append(HERE)  # for imports inside the methods of the policy; last, so that it shadows nothing
+        allow_imports_from_here(name)  # for imports inside the methods of the policy
+
+
+def allow_imports_from_here(name: str | None) -> None:
+    """Let package.module:name be found in the current directory, after all other places, so that it shadows nothing."""
+    if name is not None and ":" in name and HERE not in sys.path:
+        sys.path.append(HERE)
 
 
 DEFAULT_PROFILE = "gavel-osdi20"

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.solving.highs import checked_limit
 from gavel_py.policies import Policy
-from gavel_py.scheduling.mechanism import MechanismName
+from gavel_py.scheduling.mechanism import NAMES
 from gavel_py.scheduling.mechanism.demand import Mechanism
 
 COUNTED_IN_ROUNDS = frozenset({"attained_gpu_seconds", "waiting_seconds", "isolated_seconds"})
@@ -24,7 +24,7 @@ class SchedulerOptions:
     `restart_seconds` becomes hysteresis in `mechanism/demand.py`; the simulator charges it in `simulator/job_progress.py`.
     """
 
-    mechanism: MechanismName | Mechanism = "deficit"
+    mechanism: str | Mechanism = "deficit"
     round_seconds: float = 360.0
     restart_seconds: float = 0.0
     min_run_seconds: float = 0.0
@@ -49,6 +49,11 @@ class SchedulerOptions:
         checked |= {name: bool(getattr(self, name)) for name in ("whole_gangs", "sharing", "by_events")}
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def has_built_in_mechanism(self) -> bool:
+        """Whether the mechanism is one whose choice is known where there is nothing to choose."""
+        return isinstance(self.mechanism, str) and self.mechanism in NAMES
 
     @property
     def numbers(self) -> dict[str, Any]:

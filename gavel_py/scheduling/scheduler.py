@@ -28,7 +28,7 @@ from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_r
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
 from gavel_py.scheduling.jobs import Departure, changed_job
-from gavel_py.scheduling.mechanism import MechanismName, resolve_mechanism
+from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeState, NodeStates
 from gavel_py.scheduling.options import SchedulerOptions, fault, is_finite
@@ -72,7 +72,8 @@ class RoundScheduler(Synchronized):
         profile: Throughputs of jobs by accelerator type.
         policy: A name or a `Policy`, which decides on the allocation.
         round_seconds: Length of a round.
-        mechanism: Rule that selects the jobs of a round: a name (`resolve_mechanism`) or a function of a `RoundDemand`.
+        mechanism: Rule that selects the jobs of a round: deficit, priority, the name of one that an installed package offers,
+            package.module:name of a function, or a function of a `RoundDemand`.
         restart_seconds: Cost of a restart, for jobs without `Job.restart_seconds`.
         min_run_seconds: For this long after its start a gang is not preempted, unless it loses its GPUs or may no longer run there.
         whole_gangs: As for `AllocationProblem.from_jobs`.
@@ -100,7 +101,7 @@ class RoundScheduler(Synchronized):
     {'a': Assignment(accelerator='v100', gpus=[('v100-0', 0)])}
     """
 
-    mechanism: MechanismName | Mechanism = _option("mechanism", "Rule that selects the jobs of a round: its name, or a function.")
+    mechanism: str | Mechanism = _option("mechanism", "Rule that selects the jobs of a round: its name, or a function.")
     round_seconds: float = _option("round_seconds", "Length of a round.")
     restart_seconds: float = _option("restart_seconds", "Cost of a restart, for jobs without `Job.restart_seconds`.")
     min_run_seconds: float = _option("min_run_seconds", "Time for which a started gang is not preempted.")
@@ -119,7 +120,7 @@ class RoundScheduler(Synchronized):
         policy: str | Policy = "max_min_fairness",
         round_seconds: float = 360.0,
         *,
-        mechanism: MechanismName | Mechanism = "deficit",
+        mechanism: str | Mechanism = "deficit",
         restart_seconds: float = 0.0,
         min_run_seconds: float = 0.0,
         whole_gangs: bool = True,
@@ -702,7 +703,7 @@ class RoundScheduler(Synchronized):
         profile: Profile,
         *,
         policy: str | Policy | None = None,
-        mechanism: MechanismName | Mechanism | None = None,
+        mechanism: str | Mechanism | None = None,
     ) -> Self:
         """Return the scheduler that `save` wrote.
 
@@ -729,7 +730,7 @@ class RoundScheduler(Synchronized):
         profile: Profile,
         *,
         policy: str | Policy | None = None,
-        mechanism: MechanismName | Mechanism | None = None,
+        mechanism: str | Mechanism | None = None,
         source: str | Path = "round scheduler",
     ) -> Self:
         """Return the scheduler that `to_dict` described; arguments and errors as for `load`.

@@ -23,7 +23,6 @@ from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.scheduling.delivery import WAITS, Wait
 from gavel_py.scheduling.jobs import DEPARTURES, HISTORY_COLUMNS
-from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import cluster_from_dict
 from gavel_py.scheduling.options import SchedulerOptions
@@ -58,7 +57,7 @@ def from_document(
     source: str | Path,
     profile: Profile,
     policy: str | Policy | None,
-    mechanism: MechanismName | Mechanism | None,
+    mechanism: str | Mechanism | None,
 ) -> tuple[RoundPlanner, SchedulerState]:
     """Return the planner and the state that `to_document` described. Raises `InputError`.
 
@@ -99,9 +98,7 @@ def _policy(source: str | Path, document: Mapping[str, Any], given: str | Policy
     return policy
 
 
-def _mechanism(
-    source: str | Path, name: MechanismName | None, given: MechanismName | Mechanism | None
-) -> MechanismName | Mechanism:
+def _mechanism(source: str | Path, name: str | None, given: str | Mechanism | None) -> str | Mechanism:
     if given is not None:
         return given
     if name is None:

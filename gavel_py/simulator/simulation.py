@@ -20,7 +20,6 @@ from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.problem.tenants import TenantTree
 from gavel_py.scheduling import Assignment, JobDelivery, Round, RoundScheduler
-from gavel_py.scheduling.mechanism import MechanismName
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.simulator.arrivals import Admission, Arrivals, Estimates, JobFailures, check_settings
 from gavel_py.simulator.job_progress import JobProgress, RunningGangs
@@ -260,7 +259,7 @@ class Simulation:
         profile: Profile,
         *,
         policy: str | Policy | None = None,
-        mechanism: MechanismName | Mechanism | None = None,
+        mechanism: str | Mechanism | None = None,
         on_record: Callable[[JobRecord], None] | None = None,
         on_round: Callable[[Round], None] | None = None,
         on_starts: Starts | None = None,

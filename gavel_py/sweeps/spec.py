@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
 from gavel_py.errors import Fault, InputError, relocated_faults
 from gavel_py.io import reading
 from gavel_py.io.records import Finite, Integer, Name, NotNegative, Positive, Record
+from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.simulator import NodeFailures, NodeWindow, read_maintenance
 from gavel_py.simulator.measurements import JobWindow, job_window
 
@@ -29,6 +30,15 @@ def _listed(value: object) -> object:
     return list(value) if isinstance(value, list | tuple | range) else [value]
 
 
+def _mechanism(value: object) -> object:
+    """Return the name of a mechanism that exists."""
+    try:
+        resolve_mechanism(str(value), ())
+    except InputError as error:
+        raise ValueError(error.faults[0].problem) from None
+    return value
+
+
 class Settings(Record):
     """The settings of all simulations, as of `gp.Simulation` and `gavel simulate`, with the same defaults."""
 
@@ -40,7 +50,7 @@ class Settings(Record):
     solve_seconds: NotNegative = 0.0
     retry_seconds: NotNegative = 0.0
     starts_between_rounds: bool = False
-    mechanism: Literal["deficit", "priority"] = "deficit"
+    mechanism: Annotated[Name, AfterValidator(_mechanism)] = "deficit"
     sharing: bool = False
     min_gain: Annotated[Finite, Field(ge=1)] = 1.0
     interference: Annotated[Finite, Field(ge=0, lt=1)] = 0.0

@@ -1,4 +1,4 @@
-"""Contract checks of policies on many problems, for the test suites of users."""
+"""Contract checks of policies, mechanisms and trace formats, for the test suites of users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from threading import Thread
 import gavel_py as gp
 from gavel_py.errors import Fault, nearest
 from gavel_py.testing.checks import CHECKS, Check, solved
+from gavel_py.testing.mechanisms import check_mechanism
 from gavel_py.testing.problems import EMPTY_CASES, Case, cases
+from gavel_py.testing.trace_formats import check_trace_format
 from gavel_py.testing.trial import (
     SOLVED,
     BrokenError,
@@ -25,7 +27,7 @@ from gavel_py.testing.trial import (
     state_of,
 )
 
-__all__ = ["CheckResult", "ContractReport", "check_policy"]
+__all__ = ["CheckResult", "ContractReport", "check_mechanism", "check_policy", "check_trace_format"]
 
 
 def check_policy(

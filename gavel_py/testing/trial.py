@@ -49,17 +49,19 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class ContractReport:
-    """The result of `check_policy`.
+    """The result of `check_policy`, or of another contract check.
 
     Attributes:
-        policy: Label of the policy.
+        policy: Label of the policy, or name of the mechanism or trace format.
         checks: The result of each check.
         refusals: The message for each problem that the policy refused.
+        what: What was checked: "policy", "mechanism" or "trace format".
     """
 
     policy: str
     checks: tuple[CheckResult, ...]
     refusals: tuple[str, ...] = ()
+    what: str = "policy"
 
     @property
     def failures(self) -> tuple[CheckResult, ...]:
@@ -70,9 +72,9 @@ class ContractReport:
         """Return one line per check, or the failures in full."""
         failures = self.failures
         if failures:
-            heading = f"policy {self.policy} breaks {len(failures)} of {len(self.checks)} rules of the contract"
+            heading = f"{self.what} {self.policy} breaks {len(failures)} of {len(self.checks)} rules of the contract"
             return "\n\n".join([heading, *map(str, failures)])
-        lines = [f"policy {self.policy} keeps the contract", *(f"  {check}" for check in self.checks)]
+        lines = [f"{self.what} {self.policy} keeps the contract", *(f"  {check}" for check in self.checks)]
         if self.refusals:
             lines.append(f"  refused {len(self.refusals)} problems, the first of them: {self.refusals[0]}")
         return "\n".join(lines)

@@ -1,6 +1,6 @@
-"""The interface of trace importers, and the functions they share to recognise files and to read tables and cells.
+"""The interface of trace formats, and the functions they share to recognise files and to read tables and cells.
 
-An `Importer` recognises a file by its beginning (`Head`) and adds its entries to an `Intake`, which collects jobs, skipped and
+An `TraceFormat` recognises a file by its beginning (`Head`) and adds its entries to an `Intake`, which collects jobs, skipped and
 broken entries, and assumptions. `table_rows` reads text tables; a broken line is reported and skipped instead of ending the import,
 since the trace is not the user's to correct. `amount`, `count` and `moment` convert cells.
 """
@@ -159,7 +159,14 @@ class SkipError(Exception):
 
 
 class Intake:
-    """Collects the entries of one trace. Importers read each entry inside `entry(where)`, so that an error skips only that one."""
+    """Collects the entries of one trace.
+
+    Formats read each entry inside `with intake.entry(where):`, so that an error skips only that one, and add its job with `job`.
+
+    Args:
+        source: The file, for messages.
+        format_name: The name of the format.
+    """
 
     def __init__(self, source: str, format_name: str) -> None:
         self.source, self.format_name = source, format_name
@@ -172,7 +179,11 @@ class Intake:
         self._where = ""  # of the entry that is being read
 
     def entry(self, where: str) -> Self:
-        """Return a context that counts the entry as broken on an `InputError`, and as skipped on a `SkipError`."""
+        """Return a context in which an `InputError` counts the entry as broken.
+
+        Args:
+            where: The place of the entry, such as "trace.csv, line 3".
+        """
         self._where = where
         return self
 
@@ -187,9 +198,14 @@ class Intake:
         return isinstance(error, SkipError | InputError)
 
     def job(self, fields: Mapping[str, Any], **recorded: Any) -> None:
-        """Add the job of the current entry, with these fields of `Job` and recorded fields of `Submission`.
+        """Add the job of the current entry. An entry whose job id is a duplicate counts as broken.
 
-        An entry whose job id is a duplicate counts as broken.
+        Args:
+            fields: Fields of `Job`.
+            recorded: Recorded fields of `Submission`, such as run_seconds.
+
+        Raises:
+            InputError: A field is wrong.
         """
         submission = Submission(Job(**fields).placed(self._where), **recorded)
         job_id = submission.job.job_id
@@ -201,17 +217,32 @@ class Intake:
         self.submissions.append(submission)
 
     def assume(self, sentence: str, count: int = 1) -> None:
-        """Record an assumption about `count` entries; `{n}` in the sentence becomes their total number."""
+        """Record an assumption about entries.
+
+        Args:
+            sentence: For the report; `{n}` in it becomes the number of entries.
+            count: Of the entries to which it applies now.
+        """
         self._assumptions[sentence] = self._assumptions.get(sentence, 0) + count
 
     def wait_between(self, submitted: float, started: float) -> float:
-        """Return the seconds from submission to start, or 0 and record an assumption if the start is earlier."""
+        """Return the seconds from submission to start, or 0 and record an assumption if the start is earlier.
+
+        Args:
+            submitted: Time of submission, seconds.
+            started: Time of the start, seconds.
+        """
         if started < submitted:
             self.assume(EARLY_START)
         return max(0.0, started - submitted)
 
     def broken(self, where: str, *faults: Fault) -> None:
-        """Count the entry as broken and add its faults, placed at `where`."""
+        """Count an entry as broken, and add its faults.
+
+        Args:
+            where: The place of the entry.
+            faults: Its faults.
+        """
         self._num_records += 1
         self._num_broken += 1
         for fault in faults:
@@ -219,7 +250,12 @@ class Intake:
             self.faults.append(Fault(place, fault.field, fault.problem))
 
     def skip(self, where: str, reason: str) -> None:
-        """Count the entry as skipped."""
+        """Count an entry as valid, but not a job to schedule.
+
+        Args:
+            where: The place of the entry.
+            reason: Why, the same for all entries of a kind.
+        """
         self._num_records += 1
         count, first = self._skipped.get(reason, (0, where))
         self._skipped[reason] = (count + 1, first)
@@ -239,12 +275,18 @@ class Intake:
 
 
 @dataclass(frozen=True)
-class Importer:
-    """A trace format.
+class TraceFormat:
+    """A trace format, which reads the traces of another system.
 
-    name: value of `--format`; about: short description; recognises: returns whether a head is of this format; read: adds all
-    entries to an intake, and raises `InputError` only if nothing can be read; has_dates: times are dates, and the clock is to start
-    at the first arrival.
+    `docs/workloads.md` shows one; `gavel_py.testing.check_trace_format` checks it.
+
+    Attributes:
+        name: Name of the format (`format` of `read_trace`, `--format`).
+        about: A short description.
+        recognises: Returns whether a file or folder is of this format. Its argument has `path`; of a file, the first 65,536
+            characters `text`, with `first_line`, `columns(separator)` and `is_json`; of a folder, the names of its files `inside`.
+        read: Adds all entries of a file to an `Intake`; raises `InputError` only if nothing can be read.
+        has_dates: Whether times are seconds of a calendar; the clock then starts at the first arrival.
     """
 
     name: str
@@ -252,6 +294,17 @@ class Importer:
     recognises: Callable[[Head], bool]
     read: Callable[[Path, Intake], None]
     has_dates: bool = False
+
+    def recognises_file(self, path: str | Path) -> bool:
+        """Return whether a file or folder is of this format.
+
+        Args:
+            path: The file or folder.
+
+        Raises:
+            InputError: It cannot be read.
+        """
+        return self.recognises(head_of(path))
 
 
 def table_rows(

@@ -14,33 +14,34 @@ from typing import Any
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.problem.job import RECORDED, Job
-from gavel_py.workloads.formats import importer_of
-from gavel_py.workloads.intake import Intake, without_collection
+from gavel_py.workloads.formats import format_of
+from gavel_py.workloads.intake import Intake, TraceFormat, without_collection
 from gavel_py.workloads.submission import RECORDED_FIELDS, Submission
 from gavel_py.workloads.trace import Trace
 
 
-def read_trace(path: str | Path, format: str | None = None, *, strict: bool = False) -> Trace:  # noqa: A002
+def read_trace(path: str | Path, format: str | TraceFormat | None = None, *, strict: bool = False) -> Trace:  # noqa: A002
     """Read a trace. Dates become seconds since the first arrival.
 
     Args:
         path: A file, or a folder for formats of several files.
-        format: Name of the format (`trace_formats`); by default it is recognised by the content.
+        format: Name of the format (`trace_formats`), a `TraceFormat`, or package.module:name of one; by default it is recognised by
+            the content.
         strict: Whether broken entries are an error. By default they are skipped, and `report` has file, line and field of each.
 
     Raises:
         UnknownNameError: There is no such format.
         InputError: The file cannot be read or recognised, has no valid job, or has broken entries and `strict` is true.
     """
-    importer = importer_of(path, format)
-    intake = Intake(str(path), importer.name)
+    trace_format = format_of(path, format)
+    intake = Intake(str(path), trace_format.name)
     with without_collection():
-        importer.read(Path(path), intake)
+        trace_format.read(Path(path), intake)
         if strict:
             InputError.raise_any(intake.faults)
         if not intake.submissions and intake.faults:
-            raise InputError(Fault(str(path), "", f"holds no job that can be read as {importer.name!r}"), *intake.faults)
-        if importer.has_dates and intake.submissions:
+            raise InputError(Fault(str(path), "", f"holds no job that can be read as {trace_format.name!r}"), *intake.faults)
+        if trace_format.has_dates and intake.submissions:
             zero = min(submission.job.arrival_seconds for submission in intake.submissions)
             for index, each in enumerate(intake.submissions):  # in place, so that the memory of the old ones is used again
                 intake.submissions[index] = each.moved(each.job.arrival_seconds - zero)

@@ -176,6 +176,7 @@ def test_console_examples_show_what_happens(page: Path, folder: Path, monkeypatc
 @every_page
 def test_python_examples_show_what_happens(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))  # as Python does where a user tries this
     write_files(list(blocks(page.read_text(encoding="utf-8"))), folder)
     assert doctest.testfile(str(page), module_relative=False, encoding="utf-8").failed == 0
 

@@ -26,6 +26,7 @@ from gavel_py.cli.inputs import (
     TRACE,
     Common,
     Output,
+    allow_imports_from_here,
     argument,
     cluster_of,
     min_gain_of,
@@ -139,8 +140,11 @@ class ScenarioOptions(Common):
     solve_seconds: float = option(**PERIOD, help="Least time between two allocations while only jobs change.")
     retry_seconds: float = option(**PERIOD, help="Time before a job that failed is tried again, doubled each time.")
     starts_between_rounds: bool = option(help="Start waiting jobs on idle GPUs at once, not only as rounds begin.")
-    mechanism: Literal["deficit", "priority"] = option(
-        default="deficit", show_default=True, help="How jobs are chosen for a round; priority: as published."
+    mechanism: str = option(
+        default="deficit",
+        show_default=True,
+        metavar="NAME",
+        help="How jobs are chosen for a round: deficit, priority (as published), or package.module:name.",
     )
     sharing: bool = option(**SHARING)
     min_gain: float | None = option(**MIN_GAIN)
@@ -219,6 +223,7 @@ def load(request: Request) -> Scenario:
     failures = failures_of(request.node_mtbf, request.node_repair)
     min_gain_of(request.sharing, request.min_gain)
     with together() as attempt:
+        allow_imports_from_here(request.mechanism)
         trace = attempt(lambda: read(request.trace_file, request.format_name, request.strict))
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))

@@ -9,14 +9,17 @@ from typing import Any
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import FILE
+from gavel_py.cli.inputs import FILE, allow_imports_from_here
 from gavel_py.cli.output import emit, json_text
 from gavel_py.cli.standard_input import with_names
 from gavel_py.cli.tables import wrapped
 from gavel_py.errors import Fault
 
 SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-FORMAT: Mapping[str, Any] = {"metavar": "NAME", "help": "Format of the file [recognised]; see gavel trace formats."}
+FORMAT: Mapping[str, Any] = {
+    "metavar": "NAME",
+    "help": "Format of the file [recognised]: see gavel trace formats, or package.module:name.",
+}
 STRICT: Mapping[str, Any] = {"is_flag": True, "help": "Treat broken lines as errors instead of skipping them."}
 OUT: Mapping[str, Any] = {
     "type": FILE,
@@ -27,6 +30,7 @@ OUT: Mapping[str, Any] = {
 
 def read(file: Path, format_name: str | None = None, strict: bool = False) -> gp.Trace:
     """Read a trace from a file."""
+    allow_imports_from_here(format_name)
     return gp.read_trace(file, format_name, strict=strict)
 
 

@@ -1,29 +1,36 @@
 """Mechanisms: rules that select the jobs of a round and their accelerator types, as pure functions of a `RoundDemand`.
 
 `demand` defines the demand, scores and selections; `rules` has the default rule, improved by `local_search`, and Gavel's published
-one.
+one. Installed packages offer mechanisms as entry points of the group `gavel_py.mechanisms`, and a user's own is named
+package.module:name.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from functools import partial
-from typing import Literal, get_args
+from functools import cache, partial
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.io.plugins import Plugins
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs, published_order
 
-__all__ = ["MechanismName", "resolve_mechanism"]
+__all__ = ["NAMES", "resolve_mechanism"]
 
-MechanismName = Literal["deficit", "priority"]
+NAMES = ("deficit", "priority")
+
+PLUGINS = Plugins("gavel_py.mechanisms", "mechanism", "mechanisms", "function", NAMES, inspect.isfunction)
 
 
 def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[str]) -> Mechanism:
-    """Return the mechanism of a name, `choose_jobs` for `deficit` and `choose_by_priority` for `priority`, or a function unchanged.
+    """Return the mechanism of a name, or a function unchanged.
+
+    `choose_jobs` is called `deficit`, and `choose_by_priority` `priority`.
 
     Args:
-        mechanism: A name or a function of a `RoundDemand`.
+        mechanism: A name, of a built-in mechanism, of one that an installed package offers, or package.module:name of a function;
+            or a function of a `RoundDemand`.
         accelerator_types: Columns of the demands.
 
     Raises:
@@ -35,9 +42,21 @@ def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[st
     if mechanism == "priority":
         return partial(choose_by_priority, type_order=published_order(accelerator_types))
     if isinstance(mechanism, str):
-        hint = nearest(mechanism, get_args(MechanismName))
-        raise UnknownNameError(Fault("round scheduler", "mechanism", f"there is no mechanism {mechanism!r}{hint}"))
+        return _named(mechanism)
     if not callable(mechanism):
         problem = f"must be a name or a function of a RoundDemand, found {mechanism!r}"
         raise InputError(Fault("round scheduler", "mechanism", problem))
+    return mechanism
+
+
+@cache
+def _named(name: str) -> Mechanism:
+    """Return a mechanism of a user or of a package; cached, since each round asks for it."""
+    if ":" not in name and name not in (known := [*NAMES, *PLUGINS.offers()]):
+        hint = f"; one of your own is named {PLUGINS.form}" if "." in name else nearest(name, known)
+        raise UnknownNameError(Fault("round scheduler", "mechanism", f"there is no mechanism {name!r}{hint}"))
+    found, where = PLUGINS.loaded(name)
+    if not callable(found) or inspect.isclass(found):
+        raise InputError(Fault(where, "", f"must be a function of a RoundDemand, found {found!r}"))
+    mechanism: Mechanism = found
     return mechanism

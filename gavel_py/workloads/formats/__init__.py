@@ -1,47 +1,104 @@
-"""Importers of trace formats, one module for each source. A new source needs a module here and an entry in `IMPORTERS`."""
+"""Trace formats, one module for each source. A new source needs a module here and an entry in `FORMATS`.
+
+Installed packages offer formats as entry points of the group `gavel_py.trace_formats`; a user's own is named package.module:name.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.io.plugins import Plugins, one_line
 from gavel_py.workloads.formats import gavel, helios, native, openb, pai, philly, slurm_accounting
-from gavel_py.workloads.intake import Importer, head_of
+from gavel_py.workloads.intake import Head, Intake, TraceFormat, head_of
 
-__all__ = ["importer_of", "trace_formats"]
+__all__ = ["format_of", "trace_formats"]
 
-IMPORTERS: tuple[Importer, ...] = (
+FORMATS: tuple[TraceFormat, ...] = (
     native.CSV,
     native.JSON,
     native.JSON_LINES,
     native.PARQUET,
-    gavel.IMPORTER,
-    philly.LOG_IMPORTER,
-    philly.TABLE_IMPORTER,
-    pai.IMPORTER,
-    pai.SIMULATOR_IMPORTER,
-    openb.IMPORTER,
-    helios.IMPORTER,
-    slurm_accounting.IMPORTER,
+    gavel.FORMAT,
+    philly.LOG_FORMAT,
+    philly.TABLE_FORMAT,
+    pai.FORMAT,
+    pai.SIMULATOR_FORMAT,
+    openb.FORMAT,
+    helios.FORMAT,
+    slurm_accounting.FORMAT,
 )
-"""The order in which the importers try to recognise a file."""
+"""The order in which formats are tried on a file."""
+
+BY_NAME = {each.name: each for each in FORMATS}
+
+
+def _is_format(value: object) -> bool:
+    return isinstance(value, TraceFormat)
+
+
+PLUGINS = Plugins("gavel_py.trace_formats", "trace format", "trace formats", "object", BY_NAME, _is_format)
 
 
 def trace_formats() -> dict[str, str]:
-    """Return {name: description} of the formats that `read_trace` knows."""
-    return {importer.name: importer.about for importer in IMPORTERS}
+    """Return {name: description} of the formats that `read_trace` knows: built in, then offered by installed packages."""
+    offered = {name: f"of package {offers[0].package}" for name, offers in PLUGINS.offers().items()}
+    return {each.name: each.about for each in FORMATS} | offered
 
 
-def importer_of(path: str | Path, name: str | None = None) -> Importer:
-    """Return the importer with the given name, or by default the first one that recognises the file.
+def format_of(path: str | Path, name: str | TraceFormat | None = None) -> TraceFormat:
+    """Return the format with the given name, the given one, or by default the first one that recognises the file.
 
-    Raises `UnknownNameError` for an unknown name, and `InputError` if the file cannot be read or no importer recognises it.
+    Raises `UnknownNameError` for an unknown name, and `InputError` if the file cannot be read or no format recognises it.
     """
-    head, known = head_of(path), trace_formats()
-    if name is not None and name not in known:
-        raise UnknownNameError(Fault("trace formats", "format", f"{name!r} is not one{nearest(name, known)}"))
-    for importer in IMPORTERS:
-        if importer.recognises(head) if name is None else importer.name == name:
-            return importer
-    problem = f"is of no format that is known; say which with --format (format=...) if it is one: {', '.join(known)}"
-    raise InputError(Fault(str(path), "", problem))
+    head = head_of(path)
+    if isinstance(name, TraceFormat):
+        return _guarded(name, f"trace format {name.name}")
+    if name is not None:
+        return _named(name)
+    offered = (_offered(each) for each in PLUGINS.offers())  # imported only if no built-in format recognises the file
+    found = next((each for formats in (FORMATS, offered) for each in formats if each.recognises(head)), None)
+    if found is None:
+        known = ", ".join(trace_formats())
+        raise InputError(
+            Fault(str(path), "", f"is of no format that is known; say which with --format (format=...) if it is one: {known}")
+        )
+    return found
+
+
+def _named(name: str) -> TraceFormat:
+    if name in BY_NAME:
+        return BY_NAME[name]
+    if ":" in name or name in (known := trace_formats()):
+        return _offered(name)
+    hint = f"; one of your own is named {PLUGINS.form}" if "." in name else nearest(name, known)
+    raise UnknownNameError(Fault("trace formats", "format", f"{name!r} is not one{hint}"))
+
+
+def _offered(name: str) -> TraceFormat:
+    """Return a format of a user or of a package."""
+    found, where = PLUGINS.loaded(name)
+    if not isinstance(found, TraceFormat):
+        raise InputError(Fault(where, "", f"must be a gavel_py.TraceFormat, found {found!r}"))
+    return _guarded(found, where)
+
+
+def _guarded(found: TraceFormat, where: str) -> TraceFormat:
+    """Return a format of a user with any error of its functions raised as `InputError`."""
+
+    def recognises(head: Head) -> bool:
+        try:
+            return bool(found.recognises(head))
+        except Exception as error:  # it may raise anything
+            raise InputError(Fault(where, "", f"failed to say whether {head.path} is of it, with {one_line(error)}")) from error
+
+    def read(path: Path, intake: Intake) -> None:
+        try:
+            found.read(path, intake)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(Fault(where, "", f"failed to read {path}, with {one_line(error)}")) from error
+
+    return replace(found, recognises=recognises, read=read)

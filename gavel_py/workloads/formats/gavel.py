@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
-from gavel_py.workloads.intake import Head, Importer, Intake, amount
+from gavel_py.workloads.intake import Head, Intake, TraceFormat, amount
 
 VERSIONS = {
     7: ("job_type", "", "", "", "total_steps", "arrival_seconds", "num_gpus"),
@@ -41,4 +41,4 @@ def _read(path: Path, intake: Intake) -> None:
                 intake.assume(KEPT)
 
 
-IMPORTER = Importer("gavel", "the published Gavel (7 or 10 fields) and Shockwave (12)", _recognises, _read)
+FORMAT = TraceFormat("gavel", "the published Gavel (7 or 10 fields) and Shockwave (12)", _recognises, _read)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.workloads.intake import (
-    Importer,
     Intake,
     SkipError,
+    TraceFormat,
     amount,
     contradicts,
     count,
@@ -63,4 +63,4 @@ def _status(state: str) -> str:
     return STATUS[state]
 
 
-IMPORTER = Importer("helios", "SenseTime's Helios, cluster_log.csv", with_columns(*COLUMNS), _read, has_dates=True)
+FORMAT = TraceFormat("helios", "SenseTime's Helios, cluster_log.csv", with_columns(*COLUMNS), _read, has_dates=True)

@@ -16,7 +16,7 @@ from gavel_py.io import reading
 from gavel_py.io.records import is_absent, number_of
 from gavel_py.io.writing import check_libraries
 from gavel_py.problem.job import RECORDED, Job, json_rows
-from gavel_py.workloads.intake import Head, Importer, Intake, amount, count, table_rows
+from gavel_py.workloads.intake import Head, Intake, TraceFormat, amount, count, table_rows
 from gavel_py.workloads.submission import RECORDED_FIELDS
 
 KNOWN: tuple[str, ...] = (*Job.model_fields, *(RECORDED + name for name in RECORDED_FIELDS))
@@ -98,25 +98,25 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
         raise InputError(Fault(str(path), "", f"cannot be read as Parquet: {error}")) from None
 
 
-CSV = Importer(
+CSV = TraceFormat(
     "csv",
     "our own jobs, CSV",
     lambda head: {"job_id"} <= set(head.columns()) <= set(KNOWN),
     _read_csv,
 )
-JSON = Importer(
+JSON = TraceFormat(
     "json",
     "our own jobs, JSON",
     lambda head: head.is_json and '"job_id"' in head.text and not _is_json_lines(head),
     lambda path, intake: take_rows(json_rows(path), intake),
 )
-JSON_LINES = Importer(
+JSON_LINES = TraceFormat(
     "jsonl",
     "our own jobs, JSON Lines",
     _is_json_lines,
     lambda path, intake: take_rows(_json_lines(path, intake), intake),
 )
-PARQUET = Importer(
+PARQUET = TraceFormat(
     "parquet",
     "our own jobs, Parquet (needs pyarrow)",
     lambda head: head.text.startswith("PAR1"),

@@ -6,7 +6,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gavel_py.workloads.intake import Importer, Intake, SkipError, amount, count, is_missing, run_between, table_rows, with_columns
+from gavel_py.workloads.intake import (
+    Intake,
+    SkipError,
+    TraceFormat,
+    amount,
+    count,
+    is_missing,
+    run_between,
+    table_rows,
+    with_columns,
+)
 
 COLUMNS = ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
 STATUS = {"Succeeded": "passed", "Failed": "failed"}
@@ -58,4 +68,4 @@ def _requests(row: dict[str, str], num_gpus: float) -> dict[str, Any]:
     return requests | ({"allowed_accelerators": tuple(models)} if models else {})
 
 
-IMPORTER = Importer("openb", "Alibaba's openb pods (gpu-v2023)", with_columns(*COLUMNS), _read)
+FORMAT = TraceFormat("openb", "Alibaba's openb pods (gpu-v2023)", with_columns(*COLUMNS), _read)

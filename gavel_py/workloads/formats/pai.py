@@ -1,7 +1,7 @@
 """Alibaba's PAI trace (gpu-v2020), as published and in the form that its simulator reads.
 
-`IMPORTER` reads a folder of CSV files without header lines: the tables of jobs and tasks are required; those of instances,
-machines, group tags and sensors are optional. `SIMULATOR_IMPORTER` reads a table with one line per job, GPUs per instance.
+`FORMAT` reads a folder of CSV files without header lines: the tables of jobs and tasks are required; those of instances,
+machines, group tags and sensors are optional. `SIMULATOR_FORMAT` reads a table with one line per job, GPUs per instance.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.workloads.intake import Head, Importer, Intake, SkipError, amount, count, is_missing, table_rows, with_columns
+from gavel_py.workloads.intake import Head, Intake, SkipError, TraceFormat, amount, count, is_missing, table_rows, with_columns
 
 TABLES = {
     "pai_job_table.csv": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
@@ -239,7 +239,7 @@ def _add(job: Tasks, row: dict[str, str]) -> None:
         job.types[row["gpu_type"]] += instances * gpus
 
 
-IMPORTER = Importer("pai", "Alibaba's PAI tables (gpu-v2020), a folder", _recognises, _read)
+FORMAT = TraceFormat("pai", "Alibaba's PAI tables (gpu-v2020), a folder", _recognises, _read)
 
 
 COLUMNS = ("job_id", "num_gpu", "num_inst", "submit_time", "duration")
@@ -272,4 +272,4 @@ def _read_simulator(path: Path, intake: Intake) -> None:
             _assume_gang(intake, requested, instances, "num_inst x num_gpu")
 
 
-SIMULATOR_IMPORTER = Importer("pai-csv", "the simulator of Alibaba's PAI (gpu-v2020)", with_columns(*COLUMNS), _read_simulator)
+SIMULATOR_FORMAT = TraceFormat("pai-csv", "the simulator of Alibaba's PAI (gpu-v2020)", with_columns(*COLUMNS), _read_simulator)

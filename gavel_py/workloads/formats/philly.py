@@ -1,6 +1,6 @@
 """Microsoft's Philly trace, as published and in the form of a table.
 
-`LOG_IMPORTER` reads cluster_job_log, a JSON list of jobs with their attempts; `TABLE_IMPORTER` timestamp, duration, num_gpus,
+`LOG_FORMAT` reads cluster_job_log, a JSON list of jobs with their attempts; `TABLE_FORMAT` timestamp, duration, num_gpus,
 gpu_time, cluster.
 """
 
@@ -15,9 +15,9 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
 from gavel_py.workloads.intake import (
     Head,
-    Importer,
     Intake,
     SkipError,
+    TraceFormat,
     amount,
     count,
     is_missing,
@@ -109,7 +109,7 @@ def _memory_of_machines(path: Path, intake: Intake) -> dict[str, str]:
     return {row["machine"]: row["memory"] for _, row in rows if re.fullmatch(r"\d+ *GB", row["memory"])}
 
 
-LOG_IMPORTER = Importer("philly", "Microsoft's Philly, the JSON cluster_job_log", _recognises, _read, has_dates=True)
+LOG_FORMAT = TraceFormat("philly", "Microsoft's Philly, the JSON cluster_job_log", _recognises, _read, has_dates=True)
 
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
@@ -131,6 +131,6 @@ def _read_table(path: Path, intake: Intake) -> None:
             seen.add(key)
 
 
-TABLE_IMPORTER = Importer(
+TABLE_FORMAT = TraceFormat(
     "philly-csv", "Microsoft's Philly, re-cut to a table", with_columns(*COLUMNS), _read_table, has_dates=True
 )

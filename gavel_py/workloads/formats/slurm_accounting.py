@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.workloads.intake import (
-    Importer,
     Intake,
     SkipError,
+    TraceFormat,
     contradicts,
     is_missing,
     moment,
@@ -177,4 +177,6 @@ def _status(state: str) -> str:
     return STATUS.get(word, "")
 
 
-IMPORTER = Importer("sacct", "Slurm, the output of sacct --parsable2", with_columns(*COLUMNS, separator="|"), _read, has_dates=True)
+FORMAT = TraceFormat(
+    "sacct", "Slurm, the output of sacct --parsable2", with_columns(*COLUMNS, separator="|"), _read, has_dates=True
+)
