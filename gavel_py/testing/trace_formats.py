@@ -68,8 +68,8 @@ def _faults(trace_format: gp.TraceFormat, path: Path, seed: int, copies: int) ->
         empty.touch()
         for file, is_one in ((path, True), (empty, False)):
             found = trace_format.recognises_file(file)
-            told = f"trace_format.recognises_file({str(file)!r})"
-            yield "recognised", None if found == is_one else (str(is_one), str(found), told)
+            shown = f"trace_format.recognises_file({str(file)!r})"
+            yield "recognised", None if found == is_one else (str(is_one), str(found), shown)
         written.write_text(gp.trace_text(trace, "json"), encoding="utf-8")
         same = [each.job for each in gp.read_trace(written, "json")] == [each.job for each in trace]
         yield "written", None if same else ("the same jobs", "others", f'{code}\nprint(gp.trace_text(trace, "json"))')
