@@ -14,10 +14,10 @@ from pathlib import Path
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.writing import check_report, check_writable_folder, write_atomic
 from gavel_py.report.charts import DARK, LIGHT, Chart, Table, palette_of
-from gavel_py.report.measures import CONFIDENCE, MIN_SEEDS, UNKNOWN, clean, counted, label_text, measure_of
+from gavel_py.report.measures import CONFIDENCE, MIN_SEEDS, UNKNOWN, at_load, clean, counted, label_text, measure_of
 from gavel_py.report.runs import METRICS, Labels, Run
 from gavel_py.report.settings import Group, Setting, common_labels, settings_of
-from gavel_py.report.verdict import NAME_BEGIN, NAME_END, Finding, Summary, summaries_of, verdict_of
+from gavel_py.report.verdict import MAX_TENANTS, NAME_BEGIN, NAME_END, Finding, Summary, summaries_of, tenants_of, verdict_of
 
 Failure = tuple[Labels, str]
 
@@ -40,14 +40,16 @@ MARKS = {
 class Section:
     """A section of the page.
 
-    findings: the verdict; summaries: the table of the main metrics, then those of the others; wide: charts over the full width;
-    notes: caveats on the numbers.
+    findings: the verdict; summaries: the table of the main metrics, then those of the others; tenants: their table, if runs have
+    any; tenants_title: its caption; wide: charts over the full width; notes: caveats on the numbers.
     """
 
     name: str
     title: str
     findings: Sequence[Finding]
     summaries: Sequence[Summary]
+    tenants: Summary | None
+    tenants_title: str
     charts: Sequence[Chart]
     wide: Sequence[Chart]
     notes: Sequence[str]
@@ -69,10 +71,11 @@ class Section:
         return counted(counts.pop(), "seed") if len(counts) == 1 else ""
 
     @property
-    def legend(self) -> list[tuple[str, str]]:
-        """The marks in the summaries and what they mean."""
+    def legend(self) -> list[tuple[list[str], str]]:
+        """(marks, meaning) of the marks in the summaries."""
         marks = {cell.mark for each in self.summaries for _, rows in each.blocks for row in rows for cell in row.cells}
-        return [(mark, meaning) for mark, meaning in MARKS.items() if mark in marks]
+        meanings = {meaning: [mark for mark in MARKS if mark in marks and MARKS[mark] == meaning] for meaning in MARKS.values()}
+        return [(shown, meaning) for meaning, shown in meanings.items() if shown]
 
     @property
     def has_intervals(self) -> bool:
@@ -105,13 +108,18 @@ def section_of(number: int, setting: Setting, *, is_only: bool) -> Section:
         notes.append(f"No charts: the first {MAX_CHARTED_SETTINGS} settings have them; {only}")
     prefix = "" if is_only else f"{name}-"
     charts, wide = ([replace(chart, name=f"{prefix}{chart.name}") for chart in group] for group in (charts, wide))
-    return Section(name, title, verdict_of(setting), summaries_of(setting), charts, wide, notes)
+    tenants_title = f"What tenants were promised and got{at_load(setting.middle_load) if len(setting.loads) > 1 else ''}"
+    tables = summaries_of(setting), tenants_of(setting), tenants_title
+    return Section(name, title, verdict_of(setting), *tables, charts, wide, notes)
 
 
 def _notes(setting: Setting) -> Iterator[str]:
     """Yield what limits the comparison of means."""
     if any(len({tuple(seed for seed, _ in group.seeds) for group in setting.at(load)}) > 1 for load in setting.loads):
         yield "Not all policies have run on the same seeds: their means are of different traces."
+    tenants = {each.tenant for group in setting.groups for run in group.runs for each in run.tenants}
+    if len(tenants) > MAX_TENANTS:
+        yield f"The table of tenants has the {MAX_TENANTS} of {len(tenants):,} tenants with the largest shares."
     uneven = [group for load in setting.loads for group in _unfinished(setting.at(load))]
     if uneven:
         names = ", ".join(dict.fromkeys(group.policy for group in uneven))

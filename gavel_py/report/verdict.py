@@ -21,8 +21,10 @@ from gavel_py.report.measures import (
     MIN_SEEDS,
     UNKNOWN,
     Estimate,
+    Measure,
     Unit,
     at_loads,
+    clean,
     counted,
     ends_of,
     joined,
@@ -31,7 +33,8 @@ from gavel_py.report.measures import (
     short,
     shortened,
 )
-from gavel_py.report.settings import Setting
+from gavel_py.report.runs import Run
+from gavel_py.report.settings import Group, Setting
 
 ROUNDING = 1e-12
 """Relative to the values compared; smaller differences are rounding errors."""
@@ -321,19 +324,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A policy at one load. seeds: number of seeds behind the means."""
+    """A policy at one load, or a tenant. seeds: number of seeds behind the means."""
 
-    policy: str
+    name: str
     seeds: int
     cells: Sequence[Cell]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A table of a setting. blocks: (heading, rows) of each load; the heading of an unknown load is ""."""
+    """A table of a setting. blocks: (heading, rows) of each load, "" for an unknown one; names: what the rows are."""
 
     columns: Sequence[Column]
     blocks: Sequence[tuple[str, Sequence[Row]]]
+    names: str = "policy"
 
 
 MAIN_METRICS = (*VERDICT_METRICS[:4], "utilization", "objective", *VERDICT_METRICS[4:])
@@ -382,3 +386,57 @@ def _cell(policy: str, value: Estimate | None, unit: Unit, ranking: Ranking | No
     pair = next((pair for pair in ranking.pairs if pair.other == policy), None)
     difference = relative_text(pair.relative) if pair and pair.difference and pair.base else ""
     return replace(cell, difference=difference, mark=ranking.mark if policy in ranking.leaders else "")
+
+
+TENANT_MEASURES = {
+    "share": Measure("promised share", "share"),
+    "gpu_share": Measure("share of GPUs", "share"),
+    "throughput_share": Measure("share of throughput", "share"),
+    "mean_jct_seconds": measure_of("mean_jct_seconds"),
+    "cost": measure_of("cost"),
+}
+"""Numbers of a tenant, by attribute of `TenantShare`."""
+
+MAX_TENANTS = 20
+
+
+def tenants_of(setting: Setting) -> Summary | None:
+    """Return what each tenant was promised and got under each policy at the middle load, None if runs have no tenants.
+
+    Of more than `MAX_TENANTS` tenants, those with the largest shares.
+    """
+    groups = _groups_by_tenant(setting)
+    units = {}
+    for metric, measure in TENANT_MEASURES.items():
+        estimates = [group.estimate(metric) for found in groups.values() for group in found]
+        values = [value.mean for value in estimates if value is not None]
+        if any(values):
+            units[metric] = measure.unit(values)
+    if "mean_jct_seconds" in units:  # of jobs that run to their end, the throughput is the work that they brought
+        units.pop("throughput_share", None)
+    if not units:
+        return None
+
+    def row_of(name: str, group: Group) -> Row:
+        return Row(name, len(group.seeds), [_cell(name, group.estimate(metric), unit, None) for metric, unit in units.items()])
+
+    columns = [Column(metric, unit.heading(TENANT_MEASURES[metric].title)) for metric, unit in units.items()]
+    if len(setting.groups) == 1:
+        return Summary(columns, [("", [row_of(tenant, group) for tenant, found in groups.items() for group in found])], "tenant")
+    blocks = [(tenant, [row_of(group.policy, group) for group in found]) for tenant, found in groups.items()]
+    return Summary(columns, blocks)
+
+
+def _groups_by_tenant(setting: Setting) -> dict[str, list[Group]]:
+    """Return {tenant: groups of the middle load}, whose runs have the tenant's numbers as metrics."""
+    by_tenant: dict[str, list[Group]] = {}
+    shares: dict[str, float] = {}
+    for group in setting.at(setting.middle_load):
+        runs: dict[str, list[Run]] = {}
+        for run, each in ((run, each) for run in group.runs for each in run.tenants):
+            runs.setdefault(each.tenant, []).append(Run(run.labels, {name: getattr(each, name) for name in TENANT_MEASURES}))
+            shares[each.tenant] = max(each.share, shares.get(each.tenant, 0.0))
+        for tenant, found in runs.items():
+            by_tenant.setdefault(tenant, []).append(Group(group.policy, group.load, found))
+    largest = set(sorted(shares, key=lambda tenant: -shares[tenant])[:MAX_TENANTS])
+    return {clean(tenant) or "no tenant": found for tenant, found in by_tenant.items() if tenant in largest}

@@ -153,6 +153,48 @@ def test_the_other_metrics_have_tables_of_their_own_none_too_wide(tmp_path: Path
     assert page.tables[0][0][1:3] == ["mean completion time, h", "makespan, days"]
 
 
+def share(tenant: str, promised: float, got: float, **more: float) -> gp.TenantShare:
+    return gp.TenantShare(
+        tenant=tenant, share=promised, gpu_share=got, gpu_shares={}, gpus={}, jobs=3, running=0, waiting=0, **more
+    )
+
+
+def test_tenants_have_what_they_were_promised_and_got_under_each_policy(tmp_path: Path) -> None:
+    runs = [
+        replace(
+            plain(policy, seed, cost=1.0),
+            tenants=[
+                share("vision", 0.4, got + seed / 100, mean_jct_seconds=3600.0 * (seed + 1), throughput_share=0.5),
+                share("", 0.6, 0.5, mean_jct_seconds=7200.0, throughput_share=0.5),
+            ],
+        )
+        for policy, got in (("fifo", 0.2), ("las", 0.41))
+        for seed in range(3)
+    ]
+    page = report(tmp_path / "r.html", runs)
+    # The standard error of 1, 2, 3 is 1 / √3, and t(0.975, 2) is 4.3027.
+    assert page.tables[1] == [
+        ["policy", "promised share, %", "share of GPUs, %", "mean completion time, min"],
+        ["vision"],
+        ["fifo", "40 ± 0", "21 ± 2.48", "120 ± 149"],
+        ["las", "40 ± 0", "42 ± 2.48", "120 ± 149"],
+        ["no tenant"],
+        ["fifo", "60 ± 0", "50 ± 0", "120 ± 0"],
+        ["las", "60 ± 0", "50 ± 0", "120 ± 0"],
+    ]
+    assert "comparison-tenants" in page.references
+    one = report(tmp_path / "o.html", [replace(runs[0], tenants=[share("vision", 0.4, 0.1, throughput_share=0.5)])])
+    heading = ["tenant", "promised share, %", "share of GPUs, %", "share of throughput, %"]
+    assert one.tables[1] == [heading, ["vision", "40", "10", "50"]]
+
+
+def test_of_many_tenants_those_with_the_largest_shares_are_listed(tmp_path: Path) -> None:
+    tenants = [share(f"team-{number}", number / 1000, 0.01) for number in range(30)]
+    page = report(tmp_path / "r.html", [replace(plain("fifo", cost=1.0), tenants=tenants)])
+    assert [cells[0].replace("- ", "-") for cells in page.tables[1][1:]] == [f"team-{number}" for number in range(10, 30)]
+    assert any("20 of 30 tenants" in text for text in page.words["p"])
+
+
 def test_the_contents_lead_to_every_part(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", some_runs(["fifo", "las"], [3.0], seeds=1, jobs=20), failures=[({"policy": "x"}, "lost")])
     parts = ["Verdict", "Numbers", "Charts", "Other metrics", "Failed runs", "What the numbers mean"]
