@@ -24,13 +24,13 @@ from gavel_py.report.measures import (
     interval_text,
     label_text,
     measure_of,
+    paired,
     quantiles,
     sampled_rows,
     short,
 )
 from gavel_py.report.runs import OverTime, Run, Stay
 from gavel_py.report.timeline import StayLanes, colours_of, stay_grid, stay_lanes
-from gavel_py.report.verdict import paired
 
 MAX_POINTS = 150
 TABLE_QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)

@@ -9,110 +9,32 @@ runs.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
 from gavel_py.report.measures import (
-    CONFIDENCE,
-    MIN_SEEDS,
+    ROUNDING,
     UNKNOWN,
     Estimate,
     Measure,
+    Paired,
     Unit,
     at_loads,
     clean,
     counted,
     ends_of,
+    holm,
     joined,
     measure_of,
+    paired,
     relative_text,
     short,
     shortened,
 )
 from gavel_py.report.runs import Run
 from gavel_py.report.settings import Group, Setting
-
-ROUNDING = 1e-12
-"""Relative to the values compared; smaller differences are rounding errors."""
-
-
-@dataclass(frozen=True)
-class Paired:
-    """The difference of two policies over the seeds that both have run on.
-
-    Attributes:
-        other: The policy that is compared with the best one.
-        seeds: Number of common seeds; 0 if there are none, and then the means are compared.
-        base: Mean of the best policy.
-        difference: Mean of other − best.
-        half_width: The 95 % interval of the difference is difference ± half_width; None below `MIN_SEEDS` seeds.
-        p_value: Of the hypothesis that the mean difference is 0; None below `MIN_SEEDS` seeds.
-    """
-
-    other: str
-    seeds: int
-    base: float
-    difference: float
-    half_width: float | None = None
-    p_value: float | None = None
-
-    @property
-    def is_separated(self) -> bool:
-        """Whether the seeds show a difference."""
-        return self.p_value is not None and self.p_value <= 1 - CONFIDENCE
-
-    @property
-    def relative(self) -> float:
-        """The difference relative to the best policy; infinite if that one has 0."""
-        return self.difference / abs(self.base) if self.base else math.copysign(math.inf, self.difference)
-
-
-def paired(other: str, best_values: Mapping[str, float], other_values: Mapping[str, float]) -> Paired:
-    """Compare the values {seed: value} of a policy with those of the best one by a two-sided paired t-test.
-
-    With the mean d and the sample standard deviation s of the n differences, t = d √n / s has n − 1 degrees of freedom. If all
-    differences are equal, there is nothing random about them: p is 0, or 1 for a difference of 0.
-
-    >>> made = paired("fifo", {"0": 1.0, "1": 2.0, "2": 3.0}, {"0": 2.0, "1": 4.0, "2": 4.0, "3": 9.0})
-    >>> made.seeds, round(made.difference, 3), round(made.p_value, 3)
-    (3, 1.333, 0.057)
-    """
-    common = sorted(best_values.keys() & other_values.keys())
-    if not common:
-        means = [float(np.mean(list(values.values()))) for values in (best_values, other_values)]
-        return Paired(other, 0, means[0], means[1] - means[0])
-    best, others = (np.array([values[seed] for seed in common]) for values in (best_values, other_values))
-    gaps = others - best
-    size = float(np.maximum(np.abs(best), np.abs(others)).max())
-    gaps[np.abs(gaps) <= ROUNDING * size] = 0.0
-    made = Paired(other, len(gaps), float(best.mean()), float(gaps.mean()))
-    if len(gaps) < MIN_SEEDS:
-        return made
-    error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
-    if error <= ROUNDING * size:
-        return replace(made, half_width=0.0, p_value=0.0 if made.difference else 1.0)
-    freedom = len(gaps) - 1
-    half_width = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
-    return replace(made, half_width=half_width, p_value=2 * float(stdtr(freedom, -abs(made.difference) / error)))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number by Holm's step-down method, in the same order.
-
-    The i-th smallest of m becomes max_{k ≤ i} (m − k + 1) p_(k), at most 1 (Holm 1979).
-
-    >>> holm([0.03, 0.01, 0.04])
-    [0.06, 0.03, 0.06]
-    """
-    values = np.array(p_values, dtype=float)
-    order = np.argsort(values, kind="stable")
-    corrected = np.empty(len(values))
-    corrected[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)))
-    return [float(value) for value in corrected]
 
 
 @dataclass(frozen=True)
@@ -433,9 +355,11 @@ def _groups_by_tenant(setting: Setting) -> dict[str, list[Group]]:
     shares: dict[str, float] = {}
     for group in setting.at(setting.middle_load):
         runs: dict[str, list[Run]] = {}
-        for run, each in ((run, each) for run in group.runs for each in run.tenants):
-            runs.setdefault(each.tenant, []).append(Run(run.labels, {name: getattr(each, name) for name in TENANT_MEASURES}))
-            shares[each.tenant] = max(each.share, shares.get(each.tenant, 0.0))
+        for run in group.runs:
+            for each in run.tenants:
+                numbers = {name: getattr(each, name) for name in TENANT_MEASURES}
+                runs.setdefault(each.tenant, []).append(Run(run.labels, numbers))
+                shares[each.tenant] = max(each.share, shares.get(each.tenant, 0.0))
         for tenant, found in runs.items():
             by_tenant.setdefault(tenant, []).append(Group(group.policy, group.load, found))
     largest = set(sorted(shares, key=lambda tenant: -shares[tenant])[:MAX_TENANTS])

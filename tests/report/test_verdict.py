@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import gavel_py as gp
+from gavel_py.report.measures import holm, paired
 from gavel_py.report.settings import Setting, settings_of
-from gavel_py.report.verdict import NAME_BEGIN, NAME_END, Ranking, holm, paired, rankings_of, summaries_of, verdict_of
+from gavel_py.report.verdict import NAME_BEGIN, NAME_END, Ranking, rankings_of, summaries_of, verdict_of
 
 Table = Mapping[str, Sequence[float | None]]
 """{policy: values of the seeds 0, 1, ...}; None if a seed is missing."""
@@ -199,7 +200,7 @@ def test_marks_of_the_table_are_those_of_the_sentences() -> None:
     tied = {"a": [60.0, 70.0, 65.0], "b": [61.0, 69.0, 66.0], "c": [90.0, 101.0, 95.0]}
     (summary,) = summaries_of(setting(tied, {"a": [60.0], "b": [60.0, 61.0], "c": [59.0]}))
     marks = [
-        [(row.policy, row.seeds, cell.mark, cell.difference) for row in rows for cell in row.cells] for _, rows in summary.blocks
+        [(row.name, row.seeds, cell.mark, cell.difference) for row in rows for cell in row.cells] for _, rows in summary.blocks
     ]
     assert marks == [
         [("a", 3, "tied", ""), ("b", 3, "tied", "+0.51 %"), ("c", 3, "", "+47 %")],
