@@ -51,7 +51,17 @@ MIN_GAIN: Mapping[str, Any] = {
     "help": "With --sharing: only pairs that do more than G times the work of one of them alone [1].",
 }
 
+IGNORE: Mapping[str, Any] = {
+    "metavar": "NAME,...",
+    "help": "Columns of the file to ignore, which would be unknown otherwise; may be given several times.",
+}
+
 ALLOW_UNKNOWN: Mapping[str, Any] = {"is_flag": True, "help": "Leave GPUs of types without speeds unused, instead of an error."}
+
+
+def ignored(texts: Iterable[str]) -> list[str]:
+    """Return the names of --ignore-columns."""
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 
 
 def argument(metavar: str, **settings: Any) -> Any:
@@ -210,19 +220,12 @@ class Problem(Common):
     """Options that describe a problem of jobs on a cluster."""
 
     jobs_file: Path = argument("JOBS", type=INPUT)
-    ignore_columns: tuple[str, ...] = option(
-        metavar="NAME,...", help="Columns of JOBS to ignore, which would be unknown otherwise; may be given several times."
-    )
+    ignore_columns: tuple[str, ...] = option(**IGNORE)
     whole_gangs: bool = option(
         "--whole-gangs/--no-whole-gangs",
         default=True,
         help="Promise only what whole gangs on the nodes can use [yes]; no: as published.",
     )
-
-    @property
-    def ignored(self) -> list[str]:
-        """The names of --ignore-columns."""
-        return [name.strip() for text in self.ignore_columns for name in text.split(",") if name.strip()]
 
 
 @dataclass(frozen=True)
@@ -257,7 +260,7 @@ class Inputs:
 def load(request: Request) -> Inputs:
     """Read jobs, cluster and profile. Raises one `InputError` with the faults of all three."""
     with together() as attempt:
-        jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file, ignore=request.ignored))
+        jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file, ignore=ignored(request.ignore_columns)))
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
     known = cluster.known_to(profile, allow_unknown_types=request.allow_unknown_types)

@@ -178,10 +178,7 @@ class JobSet(Sequence[Job], Tabular):
         Raises:
             InputError: All faults of the file, each with its place; or a name in `ignore` is a field of a job.
         """
-        known = [
-            Fault("jobs", "ignore", f"{name!r} is a field of a job, not an unknown column") for name in ignore if name in FIELDS
-        ]
-        InputError.raise_any(known)
+        check_ignored("jobs", ignore)
         readers: dict[str, Callable[[str | Path], Iterable[tuple[str, Any]]]] = {
             ".csv": partial(reading.csv_rows, required=("job_id",)),
             ".json": json_rows,
@@ -300,6 +297,12 @@ def _is_empty(value: object) -> bool:
 
 
 FIELDS = frozenset(Job.model_fields)
+
+
+def check_ignored(where: str, names: Collection[str]) -> None:
+    """Raise `InputError` for names of columns to ignore that are fields of a job."""
+    text = "is a field of a job, not an unknown column"
+    InputError.raise_any([Fault(where, "ignore", f"{name!r} {text}") for name in names if name in FIELDS])
 
 
 def _without(row: Any, names: Collection[str]) -> Any:

@@ -113,11 +113,15 @@ LENGTH = 1 << 16
 
 @dataclass(frozen=True)
 class Head:
-    """The path of a file or folder, with the file names in a folder (`inside`) or the beginning of a file (`text`)."""
+    """The path of a file or folder, with the file names in a folder (`inside`) or the beginning of a file (`text`).
+
+    ignored: columns that the reader of the file wants to leave out.
+    """
 
     path: Path
     inside: frozenset[str]
     text: str
+    ignored: frozenset[str] = frozenset()
 
     @property
     def first_line(self) -> str:
@@ -139,14 +143,14 @@ def with_columns(*names: str, separator: str = ",") -> Callable[[Head], bool]:
     return lambda head: set(names) <= set(head.columns(separator))
 
 
-def head_of(path: str | Path) -> Head:
+def head_of(path: str | Path, ignored: Collection[str] = ()) -> Head:
     """Return the head of a file or folder. Raises `InputError` if it cannot be read."""
     there = Path(path)
     try:
         if there.is_dir():
-            return Head(there, frozenset(file.name for file in there.iterdir()), "")
+            return Head(there, frozenset(file.name for file in there.iterdir()), "", frozenset(ignored))
         with open(there, encoding="utf-8-sig", errors="replace") as file:
-            return Head(there, frozenset(), file.read(LENGTH))
+            return Head(there, frozenset(), file.read(LENGTH), frozenset(ignored))
     except OSError as error:
         raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
 
@@ -166,10 +170,11 @@ class Intake:
     Args:
         source: The file, for messages.
         format_name: The name of the format.
+        ignored: Columns to leave out, which a format of jobs would not know.
     """
 
-    def __init__(self, source: str, format_name: str) -> None:
-        self.source, self.format_name = source, format_name
+    def __init__(self, source: str, format_name: str, ignored: Collection[str] = ()) -> None:
+        self.source, self.format_name, self.ignored = source, format_name, frozenset(ignored)
         self.submissions: list[Submission] = []
         self.faults: list[Fault] = []
         self._places: dict[str, str] = {}

@@ -8,19 +8,26 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.problem.job import RECORDED, Job
+from gavel_py.problem.job import RECORDED, Job, check_ignored
 from gavel_py.workloads.formats import format_of
 from gavel_py.workloads.intake import Intake, TraceFormat, without_collection
 from gavel_py.workloads.submission import RECORDED_FIELDS, Submission
 from gavel_py.workloads.trace import Trace
 
 
-def read_trace(path: str | Path, format: str | TraceFormat | None = None, *, strict: bool = False) -> Trace:  # noqa: A002
+def read_trace(
+    path: str | Path,
+    format: str | TraceFormat | None = None,  # noqa: A002
+    *,
+    strict: bool = False,
+    ignore: Collection[str] = (),
+) -> Trace:
     """Read a trace. Dates become seconds since the first arrival.
 
     Args:
@@ -28,13 +35,17 @@ def read_trace(path: str | Path, format: str | TraceFormat | None = None, *, str
         format: Name of the format (`trace_formats`), a `TraceFormat`, or package.module:name of one; by default it is recognised by
             the content.
         strict: Whether broken entries are an error. By default they are skipped, and `report` has file, line and field of each.
+        ignore: Columns or keys of a file of jobs (csv, json, jsonl, parquet) to leave out, which would be unknown otherwise. Other
+            formats leave out what they do not know.
 
     Raises:
         UnknownNameError: There is no such format.
-        InputError: The file cannot be read or recognised, has no valid job, or has broken entries and `strict` is true.
+        InputError: A name in `ignore` is a field of a job; or the file cannot be read or recognised, has no valid job, or has
+            broken entries and `strict` is true.
     """
-    trace_format = format_of(path, format)
-    intake = Intake(str(path), trace_format.name)
+    check_ignored("trace", ignore)
+    trace_format = format_of(path, format, ignore)
+    intake = Intake(str(path), trace_format.name, ignore)
     with without_collection():
         trace_format.read(Path(path), intake)
         if strict:

@@ -165,6 +165,11 @@ def test_unknown_columns_are_ignored_by_name(gavel: Gavel, tmp_path: Path) -> No
     assert "'weight' is a field of a job, not an unknown column" in known.err
     (tmp_path / "jobs.json").write_text('[{"job_id": "a", "job_type": "A3C", "owner": 1}]')
     assert len(gp.JobSet.from_file("jobs.json", ignore=["owner"])) == 1
+    trace = ["jobs.csv", "--ignore-columns", "owner,note"]
+    assert "a,A3C,1,0" in gavel("trace", "import", *trace).out
+    assert "1 job" in gavel("trace", "describe", *trace).out
+    (tmp_path / "trace.csv").write_text("job_id,job_type,total_steps,owner\na,A3C,1e4,me\n")
+    assert gavel("simulate", "trace.csv", "-c", "v100:1", "--ignore-columns", "owner").code == 0
 
 
 def test_all_documents_have_the_version_of_their_schema(gavel: Gavel) -> None:

@@ -125,3 +125,18 @@ def test_json_must_hold_a_list(content: str) -> None:
 
 def test_an_object_may_hold_the_list() -> None:
     assert len(read("jobs.json", json.dumps({"jobs": [{"job_id": "a"}, {"job_id": "b"}]}))) == 2
+
+
+def test_columns_that_are_to_be_ignored() -> None:
+    text = "job_id,num_gpus,owner,queue\na,1,anna,fast\n"
+    with pytest.raises(InputError, match="is of no format that is known"):
+        read("jobs.csv", text)
+    assert [each.job for each in read_trace("jobs.csv", ignore=["owner", "queue"])] == [Job("a")]
+    with pytest.raises(InputError, match="column 'queue' is not known"):
+        read_trace("jobs.csv", "csv", ignore=["owner"])
+    with pytest.raises(InputError, match="'num_gpus' is a field of a job, not an unknown column"):
+        read_trace("jobs.csv", ignore=["num_gpus"])
+    lines = file("jobs.jsonl", '{"job_id": "a", "owner": "anna"}\n{"job_id": "b", "queue": 1}\n')
+    trace = read_trace(lines, ignore=["owner"])
+    assert [each.job.job_id for each in trace] == ["a"]
+    assert trace.report.num_broken == 1

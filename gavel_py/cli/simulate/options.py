@@ -19,6 +19,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli.inputs import (
     FILE,
+    IGNORE,
     INPUT_OR_TEXT,
     MIN_GAIN,
     SEED,
@@ -179,6 +180,7 @@ class ScenarioOptions(Common):
     extrapolate: bool = option(help="Estimate the throughputs of gangs that the profile lacks.")
     format_name: str | None = option("--format", **FORMAT)
     strict: bool = option(**STRICT)
+    ignore_columns: tuple[str, ...] = option(**IGNORE)
 
 
 PLAYED = (
@@ -224,7 +226,7 @@ def load(request: Request) -> Scenario:
     min_gain_of(request.sharing, request.min_gain)
     with together() as attempt:
         allow_imports_from_here(request.mechanism)
-        trace = attempt(lambda: read(request.trace_file, request.format_name, request.strict))
+        trace = attempt(lambda: read(request.trace_file, request.format_name, request.strict, request.ignore_columns))
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
         windows = attempt(lambda: maintenance_of(request.maintenance))

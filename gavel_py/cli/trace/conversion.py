@@ -11,6 +11,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli.inputs import (
     FILE,
+    IGNORE,
     JSON,
     PROFILE,
     SEED,
@@ -35,6 +36,7 @@ class Import:
     out: Path | None = option(**OUT)
     format_name: str | None = option("--format", **FORMAT)
     strict: bool = option(**STRICT)
+    ignore_columns: tuple[str, ...] = option(**IGNORE)
     profile: str | None = option(**PROFILE, help="Profile from which jobs without a type get one, and steps.")
     seed: int = option(**SEED, help="Seed for drawing job types.")
     reference: str | None = option(metavar="TYPE", help="Accelerator of the durations, unless the trace says where jobs ran.")
@@ -63,7 +65,7 @@ def import_trace(request: Import) -> None:
     if request.extrapolate and request.profile_out is None:
         raise click.UsageError("--extrapolate needs --profile-out FILE, a profile with the estimates, for those who use the jobs")
     renames = assignments(request.renames, "--map-accelerator", "OLD=NEW")
-    trace = read(request.file, request.format_name, request.strict).map_accelerators(renames)
+    trace = read(request.file, request.format_name, request.strict, request.ignore_columns).map_accelerators(renames)
     if request.any_accelerator:
         trace = trace.on_any_accelerator()
     if request.whole_gpus:

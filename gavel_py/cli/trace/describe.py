@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import JSON, PATH, PROFILE, STORE, TRACE, argument, find_profile, option, takes_options
+from gavel_py.cli.inputs import IGNORE, JSON, PATH, PROFILE, STORE, TRACE, argument, find_profile, option, takes_options
 from gavel_py.cli.output import emit, gang_text, json_text, number
 from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, read, report_text
@@ -25,6 +25,7 @@ class Request:
     file: Path = argument("FILE", type=TRACE)
     format_name: str | None = option("--format", **FORMAT)
     strict: bool = option(**STRICT)
+    ignore_columns: tuple[str, ...] = option(**IGNORE)
     periods: int = option(
         type=click.IntRange(min=1), default=12, show_default=True, metavar="N", help="Rows of the load over time."
     )
@@ -47,7 +48,7 @@ def command(request: Request) -> None:
         raise click.UsageError("--reference needs --profile")
     if request.plot is not None:
         gp.check_plot(request.plot)
-    trace = read(request.file, request.format_name, request.strict)
+    trace = read(request.file, request.format_name, request.strict, request.ignore_columns)
     if request.profile is not None:
         trace = gp.assume_durations(trace, find_profile(request.profile, request.store), request.reference)
     summary = gp.describe_trace(trace, request.periods)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import FILE, allow_imports_from_here
+from gavel_py.cli.inputs import FILE, allow_imports_from_here, ignored
 from gavel_py.cli.output import emit, json_text
 from gavel_py.cli.standard_input import with_names
 from gavel_py.cli.tables import wrapped
@@ -28,10 +28,10 @@ OUT: Mapping[str, Any] = {
 }
 
 
-def read(file: Path, format_name: str | None = None, strict: bool = False) -> gp.Trace:
+def read(file: Path, format_name: str | None = None, strict: bool = False, ignore_columns: Iterable[str] = ()) -> gp.Trace:
     """Read a trace from a file."""
     allow_imports_from_here(format_name)
-    return gp.read_trace(file, format_name, strict=strict)
+    return gp.read_trace(file, format_name, strict=strict, ignore=ignored(ignore_columns))
 
 
 def write(trace: gp.Trace, out: Path | None, *, json_report: bool = False) -> None:

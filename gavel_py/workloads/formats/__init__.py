@@ -5,6 +5,7 @@ Installed packages offer formats as entry points of the group `gavel_py.trace_fo
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,12 +48,14 @@ def trace_formats() -> dict[str, str]:
     return {each.name: each.about for each in FORMATS} | offered
 
 
-def format_of(path: str | Path, name: str | TraceFormat | None = None) -> TraceFormat:
+def format_of(path: str | Path, name: str | TraceFormat | None = None, ignored: Collection[str] = ()) -> TraceFormat:
     """Return the format with the given name, the given one, or by default the first one that recognises the file.
+
+    ignored: columns to leave out.
 
     Raises `UnknownNameError` for an unknown name, and `InputError` if the file cannot be read or no format recognises it.
     """
-    head = head_of(path)
+    head = head_of(path, ignored)
     if isinstance(name, TraceFormat):
         return _guarded(name, f"trace format {name.name}")
     if name is not None:

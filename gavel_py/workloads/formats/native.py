@@ -25,9 +25,15 @@ TEXTS = {"status", "accelerator"}
 
 def _read_csv(path: Path, intake: Intake) -> None:
     where, header = reading.csv_header(path)
-    InputError.raise_any([Fault(where, "", f"column {n!r} is not known{nearest(n, KNOWN)}") for n in header if n not in KNOWN])
+    InputError.raise_any(_unknown(where, header, intake))
     rows = table_rows(path, intake, required=("job_id",))
     take_rows(((where, {name: cell for name, cell in row.items() if cell}) for where, row in rows), intake)
+
+
+def _unknown(where: str, names: Iterable[str], intake: Intake) -> list[Fault]:
+    """Return a fault for each column that is neither known nor to be ignored."""
+    unknown = (name for name in names if name not in KNOWN and name not in intake.ignored)
+    return [Fault(where, "", f"column {name!r} is not known{nearest(name, KNOWN)}") for name in unknown]
 
 
 def _json_lines(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
@@ -51,7 +57,7 @@ def take_rows(rows: Iterable[tuple[str, Any]], intake: Intake) -> None:
         with intake.entry(where):
             if not isinstance(row, Mapping):
                 raise InputError(Fault("", "", f"must be an object of field to value, found {type(row).__name__}"))
-            fields = {str(name): value for name, value in row.items() if value is not None}
+            fields = {str(name): value for name, value in row.items() if value is not None and name not in intake.ignored}
             recorded = {name: _recorded(name, fields.pop(RECORDED + name)) for name in RECORDED_FIELDS if RECORDED + name in fields}
             intake.job(fields, **recorded)
 
@@ -76,7 +82,7 @@ def _is_json_lines(head: Head) -> bool:
     return line.startswith("{") and line.endswith("}") and '"job_id"' in line and '"jobs"' not in line
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
+def _parquet_rows(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
     """Yield the rows batch by batch, which keeps the whole table out of memory."""
     check_libraries("Parquet files", "parquet", "pyarrow.parquet")
     from pyarrow import ArrowException
@@ -86,8 +92,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         with ParquetFile(path) as file:
             names = file.schema_arrow.names
-            unknown = [name for name in names if name not in KNOWN]
-            faults = [Fault(str(path), "", f"column {name!r} is not known{nearest(name, KNOWN)}") for name in unknown]
+            faults = _unknown(str(path), names, intake)
             faults += [] if "job_id" in names else [Fault(str(path), "", "column 'job_id' is missing")]
             InputError.raise_any(faults)
             for batch in file.iter_batches():
@@ -101,7 +106,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
 CSV = TraceFormat(
     "csv",
     "our own jobs, CSV",
-    lambda head: {"job_id"} <= set(head.columns()) <= set(KNOWN),
+    lambda head: {"job_id"} <= set(head.columns()) <= {*KNOWN, *head.ignored},
     _read_csv,
 )
 JSON = TraceFormat(
@@ -120,5 +125,5 @@ PARQUET = TraceFormat(
     "parquet",
     "our own jobs, Parquet (needs pyarrow)",
     lambda head: head.text.startswith("PAR1"),
-    lambda path, intake: take_rows(_parquet_rows(path), intake),
+    lambda path, intake: take_rows(_parquet_rows(path, intake), intake),
 )
