@@ -97,12 +97,11 @@ class _Arrays(NamedTuple):
 class TenantTable:
     """Tenants as rows of a table, each below its parent; a row is added when its name is first seen.
 
-    A tree without tenants stands for one row for each name that jobs have, with weight 1. strict: whether the tenant of a job must
-    be in the tree, without tenants below it.
+    A tree without tenants stands for one row for each name that jobs have, with weight 1.
     """
 
-    def __init__(self, tree: TenantTree, *, strict: bool = True) -> None:
-        self._tree, self._strict = tree, strict and bool(tree.tenants)
+    def __init__(self, tree: TenantTree) -> None:
+        self._tree = tree
         self._known = {tenant.name: tenant for tenant in tree.tenants}
         self.names: list[str] = []
         self._rows: dict[str, int] = {}
@@ -116,14 +115,16 @@ class TenantTable:
         return len(self.names)
 
     def row(self, name: str) -> int:
-        """Return the row of the tenant of a job. Raises `InputError` if it is not a leaf of the tree."""
-        if name not in self._rows:
-            if self._strict and (name not in self._known or name in self._tree.parents):
+        """Return the row of the tenant of a job; one that is not in the tree stands at the top, with weight 1."""
+        return self._rows[name] if name in self._rows else self._add(name)
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise `InputError` if one of these tenants of jobs is not a leaf of the tree."""
+        for name in dict.fromkeys(names) if self._known else ():
+            if name not in self._known or name in self._tree.parents:
                 leaves = [known for known in self._known if known not in self._tree.parents]
                 text = "has tenants below it, and only those can have jobs" if name in self._known else "is not in the tenant tree"
                 raise InputError(Fault("jobs", "tenant", f"{name!r} {text}{nearest(name, leaves)}"))
-            self._add(name)
-        return self._rows[name]
 
     def _add(self, name: str) -> int:
         tenant = self._known.get(name)
@@ -263,15 +264,16 @@ def tenant_shares(
         **columns: (N,) further figures to sum, named as attributes of `TenantShare`, or "work"; NaN for unknown ones.
 
     Raises:
-        InputError: The tenant of a job is not a leaf of the tree.
+        InputError: The tenant of a job that can run is not a leaf of the tree.
     """
     table = TenantTable(TenantTree() if tree is None else tree)
     names = list(tenants)
     if not any(names):
         return ()
+    served = np.ones(len(names), dtype=bool) if can_run is None else can_run
+    table.check(name for name, counts in zip(names, served.tolist(), strict=True) if counts)
     rows = np.array([table.row(name) for name in names], dtype=np.int64)
     size = len(table)
-    served = slice(None) if can_run is None else can_run
     since = np.full(size, np.inf)
     np.minimum.at(since, rows[served], (np.zeros(len(rows)) if arrival_seconds is None else arrival_seconds)[served])
     held = np.zeros((size, gpus.shape[1]))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import click
 
 import gavel_py as gp
+from gavel_py.cli.accounting import hourly, money, tenant_text
+from gavel_py.cli.allocation_text import percent
 from gavel_py.cli.inputs import GAIN_NOTE, SHARING, Request, load, policies_of, takes_options, warnings_shown
-from gavel_py.cli.output import counted, emit, gang_text, json_text, number, unused_text
+from gavel_py.cli.output import counted, emit, gang_text, json_text, number, time_text, unused_text
 from gavel_py.cli.tables import table_text, wrapped
 
 TOLERANCE = 1e-6
 """Relative change below which a value counts as unchanged."""
+
+FULL = 1e-6
+"""Part of the GPUs of a type that may be free although all of them count as in use."""
 
 MIN_TIME = 5e-4
 """Time fraction that is printed as more than 0.0%."""
@@ -59,6 +64,7 @@ def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: 
     if explanation.excluded is not None:
         yield _wrapped(f"{explanation.job_id} gets no time under {label}: {explanation.excluded}", "")
         return
+    yield _plain(explanation)
     yield _share(explanation, label)
     if sharing:
         yield _partners(explanation)
@@ -70,6 +76,74 @@ def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: 
     yield _more_gpus(explanation)
     if explanation.holders:
         yield _holders(explanation)
+
+
+def _plain(explanation: gp.Explanation) -> str:
+    """Return in sentences what the job gets, what would give it more, what its tenant has, and when it ends at what cost."""
+    runs = sum(explanation.time_fractions.values())
+    if runs < MIN_TIME:
+        lines = [f"{explanation.job_id} waits for GPU time."]
+    else:
+        share = "" if explanation.vs_fair_share is None else percent(explanation.vs_fair_share)
+        fair = share and f", and gets {share}{'' if share.endswith('times') else ' of'} its fair share"
+        lines = [f"{explanation.job_id} runs {'all' if runs >= 1 - MIN_TIME else f'{runs:.1%}'} of the time{fair}."]
+    lines += [*_scarce(explanation), *_later(explanation)]
+    if explanation.tenant is not None:
+        lines.append(f"{tenant_text(explanation.tenant)}.")
+    return "".join(_wrapped(line, "") for line in lines)
+
+
+GAINS = {
+    **dict.fromkeys(("max_min_fairness", "water_filling"), "raise what the worst-off jobs get"),
+    "hierarchical": "raise what the worst-off tenant gets",
+    "min_makespan": "bring the end of the last job forward",
+    "finish_time_fairness": "lower the largest finish-time ratio",
+    "max_total_throughput": "raise the total throughput",
+}
+"""What a better objective means, of policies for which a part of the objective means something."""
+
+
+def _scarce(explanation: gp.Explanation) -> Iterator[str]:
+    """Yield a sentence on the types that are all in use and would make the job faster, and what one more GPU of each is worth."""
+    taken = [each for each in explanation.bindings if each.kind == "gpus" and explanation.utilization.get(each.name, 0) > 1 - FULL]
+    if not taken:
+        return
+    counts = {each.name: explanation.capacities[each.name] for each in taken}
+    every = "All " if 1 not in counts.values() else ""
+    names = _joined(f"{'' if every or count == 1 else 'all '}{_gpus_of(name, count)}" for name, count in counts.items())
+    text = every + names + (" is in use" if list(counts.values()) == [1] else " are in use")
+    text = text[0].upper() + text[1:]
+    what, objective = GAINS.get(explanation.policy), explanation.objective
+    gains = [(each.name, each.price / abs(objective)) for each in taken if objective and each.price is not None]
+    if what is None or not gains:
+        yield f"{text}."
+    elif not any(gain > TOLERANCE for _, gain in gains):
+        yield f"{text}; one more alone would change nothing."
+    else:
+        first, *others = (f"{f' {name}' if len(taken) > 1 else ''}{{}} by at most {percent(gain)}" for name, gain in gains)
+        parts = [f"one more{first.format(f' would {what}')}", *(f"one more{each.format('')}" for each in others)]
+        yield f"{text}; {_joined(parts)}."
+
+
+def _joined(texts: Iterable[str]) -> str:
+    *first, last = texts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _gpus_of(name: str, count: float) -> str:
+    """Return "32 v100s", "the only v100"."""
+    if count == 1:
+        return f"the only {name}"
+    return f"{count:g} {name}s" if name[-1].isdigit() else f"{count:g} GPUs of type {name}"
+
+
+def _later(explanation: gp.Explanation) -> Iterator[str]:
+    """Yield a sentence on the end of the job, and one on its cost."""
+    end, cost, until = explanation.end_seconds, explanation.cost_per_hour, explanation.cost_until_done
+    if end is not None:
+        yield f"At this speed it ends in {time_text(end)}: a forecast without new arrivals; sooner if others leave."
+    if cost:
+        yield f"Its GPUs cost {hourly(cost)}{'' if until is None else f', {money(until)} until it is done'}."
 
 
 def _share(explanation: gp.Explanation, label: str) -> str:

@@ -16,7 +16,7 @@ from gavel_py.cli.accounting import tenants_header, tenants_rows, with_accounts
 from gavel_py.cli.output import csv_text, emit, json_text, unused_text
 from gavel_py.cli.rounds import delivery_text, play, rounds_text
 from gavel_py.cli.tables import parts_text
-from gavel_py.cli.what_if import WhatIf, changed, parts_of, what_if_text
+from gavel_py.cli.what_if import WhatIf, changed, changes_of, what_if_text
 
 if TYPE_CHECKING:
     pass
@@ -45,7 +45,7 @@ class Request(inputs.Request):
     )
     what_if: tuple[str, ...] = inputs.option(
         metavar="CHANGE",
-        help="Also solve with other numbers of GPUs, v100+8, k80-4 or v100=40,k80=0, and compare; may be given several times.",
+        help="Also solve with other GPUs (v100+8, k80-4, v100=40,k80=0) or nodes (v100+2nodes), and compare; may be repeated.",
     )
     write_program: str | None = inputs.option(
         metavar="FILE", help="Also write the program, one row per job, as .mps or .lp for other solvers."
@@ -75,9 +75,11 @@ def command(request: Request) -> None:
     gavel solve jobs.csv -c cluster.yaml -p min_makespan --rounds 3 --json
     gavel solve jobs.csv -c cluster.yaml --what-if v100+8 --what-if v100=0,k80+16
     """
-    changes = {text: tuple(parts_of(text)) for text in request.what_if}
+    changes = {text: changes_of(text) for text in request.what_if}
     if changes and request.num_rounds:
-        raise click.UsageError("--rounds places jobs on nodes, and --what-if knows numbers of GPUs only; leave out one of them")
+        raise click.UsageError(
+            "--rounds places jobs on the nodes of the cluster, and --what-if is about others; leave out one of them"
+        )
     _check_shown(request)
     gain, limit = inputs.min_gain_of(request.sharing, request.min_gain), request.time_limit_seconds
     with inputs.warnings_shown():
@@ -91,7 +93,8 @@ def command(request: Request) -> None:
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
         if request.write_program is not None:
             gp.write_program(problem, request.write_program, policies[0])
-        others = {text: changed(problem, text, parts) for text, parts in changes.items()}
+        options = {"sharing": request.sharing, "min_gain": gain}
+        others = {text: changed(problem, loaded, text, parts, **options) for text, parts in changes.items()}
         solvers = [gp.Solver(each, merge_tolerance=request.merge_tolerance, time_limit_seconds=limit) for each in policies]
         results = [_result(request, loaded, problem, solver, seconds, others) for solver in solvers]
     if request.form == "json":

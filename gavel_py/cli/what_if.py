@@ -1,4 +1,4 @@
-"""gavel solve --what-if: the problem with other numbers of GPUs, its allocation, and how it compares.
+"""gavel solve --what-if: the problem with other numbers of GPUs or nodes, its allocation, and how it compares.
 
 The normalisers are those of the unchanged cluster in all allocations.
 """
@@ -6,15 +6,17 @@ The normalisers are those of the unchanged cluster in all allocations.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 import gavel_py as gp
-from gavel_py.cli.accounting import with_accounts
+from gavel_py.cli.accounting import money, with_accounts
 from gavel_py.cli.allocation_text import left_out_text
+from gavel_py.cli.inputs import Inputs
 from gavel_py.cli.output import number
 from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.errors import decimal_hint, nearest
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FORM = "TYPE+N, TYPE-N or TYPE=N, several with ',' between them"
+FORM = "TYPE+N, TYPE-N or TYPE=N for GPUs, TYPE+Nnodes or TYPE+Nnodes/GPUS for nodes, several with ',' between them"
+
+MAX_GPUS, MAX_NODES, MAX_NODE_GPUS = 999_999_999, 100_000, 4096
+"""Limits of the numbers in a --what-if."""
 
 MAX_JOBS = 3
 """Limit of the jobs listed that gain, and of those that lose; the JSON output has all of them."""
@@ -33,40 +38,110 @@ NOTE = "speed 1: always on the mix of GPUs of the cluster as it is, in all rows"
 TOLERANCE = 1e-6
 """Change of speed below which it counts as unchanged."""
 
-Parts = tuple[tuple[str, str, int], ...]
-"""(accelerator type, "+", "-" or "=", GPUs) of a --what-if."""
+
+class Change(NamedTuple):
+    """A part of a --what-if: sign "+", "-" or "=", and a number of GPUs or nodes of a type.
+
+    node_gpus: GPUs of each node, None if not given; unit: "GPUs" or "nodes".
+    """
+
+    accelerator: str
+    sign: str
+    number: int
+    unit: str
+    node_gpus: int | None
+
+    def applied(self, before: float) -> float:
+        """Return the number after the change."""
+        return {"+": before + self.number, "-": before - self.number, "=": float(self.number)}[self.sign]
 
 
-def parts_of(text: str) -> Iterator[tuple[str, str, int]]:
+def changes_of(text: str) -> tuple[Change, ...]:
+    """Return the parts of a --what-if."""
+    return tuple(_changes(text))
+
+
+def _changes(text: str) -> Iterator[Change]:
     seen: set[str] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\S.*?)\s*([+=-])\s*([+-]?[^+=-]*?)\s*", part)
+        match = re.fullmatch(r"\s*(\S.*?)\s*([+=-])\s*([+-]?[^+=-]*?)\s*(nodes?(?:\s*/\s*([^+=/-]*?))?)?\s*", part)
         if match is None:
             raise click.UsageError(f"--what-if {text!r} is not of the form {FORM}")
-        name, sign, count = match[1], match[2], match[3]
-        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", count):
-            problem = f"must be a whole number of at least 0, found {count!r}{decimal_hint(count)}"
-            raise click.UsageError(f"--what-if {text!r}: the GPUs of {name} {problem}")
+        name, sign, found, nodes, size = match.groups()
+        unit = "nodes" if nodes else "GPUs"
+        _check_number(text, f"the {unit} of {name}", found, 0, MAX_NODES if nodes else MAX_GPUS)
+        if size is not None:
+            _check_number(text, "the GPUs of a node", size, 1, MAX_NODE_GPUS)
         if name in seen:
             raise click.UsageError(f"--what-if {text!r} names {name!r} twice")
         seen.add(name)
-        yield name, sign, int(count)
+        yield Change(name, sign, int(found), unit, None if size is None else int(size))
 
 
-def changed(problem: gp.AllocationProblem, text: str, parts: Parts) -> gp.AllocationProblem:
-    """Return the problem with other numbers of GPUs, with the same normalisers and eligibility of jobs; text: the --what-if."""
+def _check_number(text: str, what: str, typed: str, least: int, most: int) -> None:
+    if not re.fullmatch(r"0|[1-9][0-9]{0,8}", typed) or not least <= int(typed) <= most:
+        bound = f" and at most {most:,}" if most < MAX_GPUS else ""
+        problem = f"must be a whole number of at least {least}{bound}, found {typed!r}{decimal_hint(typed)}"
+        raise click.UsageError(f"--what-if {text!r}: {what} {problem}")
+
+
+def changed(
+    problem: gp.AllocationProblem, loaded: Inputs, text: str, changes: Sequence[Change], **options: Any
+) -> gp.AllocationProblem:
+    """Return the problem of another cluster, with the same normalisers.
+
+    Nodes that are added can hold gangs, as those of the cluster do. GPUs that are added are on no node, so that jobs can run where
+    they could run before. text: the --what-if; options: of `Inputs.problem`.
+    """
+    named = [each._replace(accelerator=_type_of(each.accelerator, problem.accelerator_types, text)) for each in changes]
+    if any(each.unit == "nodes" for each in named):
+        nodes = list(loaded.cluster.nodes)
+        for each in named:
+            nodes = _with_nodes(nodes, each, text) if each.unit == "nodes" else nodes
+        other = gp.Cluster(nodes, loaded.cluster.accelerator_types)
+        there = replace(loaded, cluster=other).problem(**options)
+        problem = replace(there, share_capacities=problem.share_capacities)
     gpus = dict(zip(problem.accelerator_types, problem.capacities.tolist(), strict=True))
-    spelled = {name.casefold(): name for name in gpus}
-    for typed, sign, count in parts:
-        name = typed if typed in gpus else spelled.get(typed.casefold(), typed)
-        if name not in gpus:
-            problem_text = f"{name!r} is not an accelerator type of this cluster{nearest(name, gpus)}"
-            raise click.UsageError(f"--what-if {text!r}: {problem_text}")
-        before = gpus[name]
-        gpus[name] = {"+": before + count, "-": before - count, "=": float(count)}[sign]
-        if gpus[name] < 0:
-            raise click.UsageError(f"--what-if {text!r}: takes {count} GPUs of {name} away, and there are {before:g}")
-    return problem.with_capacities(list(gpus.values()))
+    for each in named:
+        if each.unit == "GPUs":
+            before = gpus[each.accelerator]
+            gpus[each.accelerator] = each.applied(before)
+            _check_enough(each, before, text)
+    return problem.with_capacities(list(gpus.values())) if any(each.unit == "GPUs" for each in named) else problem
+
+
+def _type_of(typed: str, types: Sequence[str], text: str) -> str:
+    spelled = {name.casefold(): name for name in types}
+    name = typed if typed in types else spelled.get(typed.casefold(), typed)
+    if name not in types:
+        raise click.UsageError(f"--what-if {text!r}: {name!r} is not an accelerator type of this cluster{nearest(name, types)}")
+    return name
+
+
+def _check_enough(change: Change, before: float, text: str) -> None:
+    if change.applied(before) < 0:
+        taken = f"takes {change.number} {change.unit} of {change.accelerator} away, and there are {before:g}"
+        raise click.UsageError(f"--what-if {text!r}: {taken}")
+
+
+def _with_nodes(nodes: Sequence[gp.Node], change: Change, text: str) -> list[gp.Node]:
+    """Return the nodes after a change; new ones are like the first of the type with as many GPUs, the last ones are taken away."""
+    name = change.accelerator
+    sizes = sorted({node.num_gpus for node in nodes if node.accelerator == name})
+    if change.node_gpus is None and len(sizes) != 1:
+        found = f"nodes of {name} have {' or '.join(map(str, sizes))} GPUs" if sizes else f"there are no nodes of {name}"
+        example = f"{name}{change.sign}{change.number}nodes/{sizes[-1] if sizes else 8}"
+        raise click.UsageError(f"--what-if {text!r}: {found}; say how many GPUs each has, as in {example}")
+    size = sizes[0] if change.node_gpus is None else change.node_gpus
+    own = [node for node in nodes if (node.accelerator, node.num_gpus) == (name, size)]
+    _check_enough(change, len(own), text)
+    wanted = int(change.applied(len(own)))
+    gone = {node.name for node in own[wanted:]}
+    taken = {node.name for node in nodes}
+    names = (new for i in count() if (new := f"{name}-new-{i}") not in taken)
+    model = own[0] if own else gp.Node(name=name, accelerator=name, num_gpus=size)
+    added = [model.model_copy(update={"name": next(names)}) for _ in range(wanted - len(own))]
+    return [*(node for node in nodes if node.name not in gone), *added]
 
 
 @dataclass(frozen=True)
@@ -104,6 +179,9 @@ def what_if_text(label: str, now: gp.Allocation, what_ifs: Iterable[WhatIf]) -> 
     clusters = {"as it is": now} | then
     columns, by_type = ["cluster", "objective", "total speed", "least speed"], ["cluster", *now.accelerator_types]
     rows = [[name, *_outcome(allocation)] for name, allocation in clusters.items()]
+    if any(allocation.forecast().has_prices for allocation in clusters.values()):
+        columns.append("cost per hour")
+        rows = [[*row, money(each.forecast().total_cost_per_hour)] for row, each in zip(rows, clusters.values(), strict=True)]
     used = [[name, *(f"{part:.1%}" for part in allocation.utilization)] for name, allocation in clusters.items()]
     prices = [[name, *map(number, each.shadow_prices)] for name, each in clusters.items() if each.shadow_prices is not None]
     parts = [

@@ -122,7 +122,7 @@ class TenantUsage:
     """
 
     def __init__(self, tree: TenantTree, cluster: Cluster, start_seconds: float = 0.0) -> None:
-        self._table = TenantTable(tree, strict=False)
+        self._table = TenantTable(tree)
         self._types, self._capacities, self._prices = cluster.accelerator_names, cluster.capacities, cluster.prices_per_hour
         self._sums = np.zeros((0, len(SUMS) + len(self._types)))
         self._now, self._seconds = start_seconds, 0.0

@@ -124,10 +124,7 @@ class Simulation:
         scheduler = RoundScheduler(cluster, profile, chosen, length, by_events=by_events, **scheduling)
         measuring = Measuring(job_window(measure_jobs))
         arrivals = Arrivals(trace, measuring.window)
-        start = arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0  # the clock starts with the first job
-        if start_seconds is not None:
-            check_number("start_seconds", start_seconds)
-            start = float(start_seconds)
+        start = _start_of(arrivals, start_seconds)
         drain_seconds = 0.0 if round_seconds is None else round_seconds
         names = [node.name for node in cluster.nodes]
         events = NodeEvents(names, node_failures, maintenance, drain_seconds, np.random.default_rng([seed, 1]), start)
@@ -409,6 +406,14 @@ class Simulation:
             state.records[record.job_id] = record
         else:
             self._on_record(record)
+
+
+def _start_of(arrivals: Arrivals, start_seconds: float | None) -> float:
+    """Return when the clock starts: at the given time, or with the first job."""
+    if start_seconds is None:
+        return arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0
+    check_number("start_seconds", start_seconds)
+    return float(start_seconds)
 
 
 def _tree_of(policy: Policy) -> TenantTree:

@@ -155,6 +155,12 @@ def test_a_tenant_outside_the_tree_and_an_allocation_from_a_file_are_errors() ->
         gp.TenantShare.from_dict({"tenant": "a", "colour": "red"})
 
 
+def test_an_excluded_job_may_have_any_tenant() -> None:
+    problem = gp.AllocationProblem.from_arrays([[1.0], [0.0]], [1], tenants=["vision", "nobody"])
+    found = gp.solve(problem, "hierarchical", tenants={"vision": {}}).tenants()
+    assert [(each.tenant, each.share, each.waiting) for each in found] == [("nobody", 0.0, 1), ("vision", 1.0, 0)]
+
+
 def test_partners_account_for_half_of_shared_gpus() -> None:
     problem = gp.AllocationProblem.from_arrays(
         [[1.0], [1.0]], [1], tenants=["a", "b"], pair_kinds=[0, 0], pair_throughputs=[[[0.9]]], prices_per_hour=[4]

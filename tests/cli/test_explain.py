@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from collections.abc import Callable
@@ -43,7 +44,12 @@ def test_the_text_has_allocation_bindings_one_more_gpu_and_holders(gavel: Gavel)
     assert (code, err) == (0, "")
     headings = ["What limits it", "What one more GPU would change", "Jobs that hold GPUs that it could use"]
     assert [heading for heading in headings if heading in out] == headings
-    assert out.startswith("resnet (1 GPU) under max_min_fairness: 1.2 steps/s, speed 0.8, 1.2 times its fair share\n")
+    first, second, third, *_ = out.splitlines()
+    assert first == "resnet runs 70.0% of the time, and gets 120 % of its fair share."
+    gains = "one more v100 would raise what the worst-off jobs get by at most 66.7 % and one more k80 by at most 33.3 %"
+    assert second == f"The only v100 and the only k80 are in use; {gains}."  # the prices are 8/15 and 4/15, the level is 0.8
+    assert third == "At this speed it ends in 50 s: a forecast without new arrivals; sooner if others leave."
+    assert "\n\nresnet (1 GPU) under max_min_fairness: 1.2 steps/s, speed 0.8, 1.2 times its fair share\n" in out
     assert ["bert", "0.5", "."] in [line.split() for line in out.splitlines()]
 
 
@@ -145,6 +151,51 @@ def test_types_with_signs_and_digits_in_their_names(gavel: Gavel, tmp_path: Path
     assert document["what_if"][0]["gpus"] == {"a100-40gb": 1, "v100-16": 4}
 
 
+def test_the_first_lines_name_tenant_and_cost(gavel: Gavel) -> None:
+    out = " ".join(gavel("explain", "language-019", *EXAMPLE)[1].split())
+    assert "All 32 v100s, 40 p100s and 40 k80s are in use; one more v100 would raise what the worst-off jobs get by at most" in out
+    assert "Tenant language has 34.7 % of the cluster's GPUs and 29 % of the throughput; its share is 25 %" in out
+    document = json.loads(gavel("explain", "language-019", *EXAMPLE, "--json")[1])
+    solved = json.loads(gavel("solve", *EXAMPLE, "--json")[1])
+    assert document["tenant"] == next(each for each in solved["tenants"] if each["tenant"] == "language")
+    job = next(each for each in solved["jobs"] if each["job_id"] == "language-019")
+    for name in ("start_seconds", "end_seconds", "cost_per_hour", "cost_until_done"):
+        assert document[name] == job[name]
+    again = gp.Explanation.from_dict(document)
+    assert again.to_dict() | {"schema_version": 1} == document
+    older = {name: value for name, value in document.items() if name not in ("tenant", "capacities", "utilization", "end_seconds")}
+    assert gp.Explanation.from_dict(older).tenant is None
+    waits = gavel("explain", "vision-100", *EXAMPLE, "-p", "fifo")[1]
+    assert waits.startswith("vision-100 waits for GPU time.\n")
+    assert "Its GPUs cost" not in waits
+
+
+def test_nodes_that_are_added_hold_gangs_and_gpus_do_not(gavel: Gavel, tmp_path: Path) -> None:
+    (tmp_path / "gangs.csv").write_text("job_id,num_gpus,locality\na,4,node\nb,1,any\nc,1,any\n")
+    (tmp_path / "fast.csv").write_text("job_id,v100,k80\na,8,0\nb,2,1\nc,1,1\n")
+    base = ["solve", "gangs.csv", "-c", "v100:4/2,k80:2/2", "--throughputs", "fast.csv", "--json"]
+    changes = ["v100+4", "v100+2nodes/4", "v100=1nodes/4,k80=0nodes", "v100 + 1 node", "V100-1nodes,k80+2"]
+    _, out, err = gavel(*base, *(word for each in changes for word in ("--what-if", each)))
+    assert out, err
+    found = {each["change"]: each for each in json.loads(out)["what_if"]}
+    assert [list(each["gpus"].values()) for each in found.values()] == [[8, 2], [12, 2], [8, 0], [6, 2], [2, 4]]
+    assert "a" in found["v100+4"]["allocation"]["excluded"]
+    assert found["v100+2nodes/4"]["allocation"]["excluded"] == {}
+    # The same as another cluster, with the normalisers of this one.
+    jobs, speeds = gp.JobSet.from_file(tmp_path / "gangs.csv"), gp.ThroughputProfile.from_matrix(tmp_path / "fast.csv")
+    here = gp.AllocationProblem.from_jobs(jobs, gp.Cluster.from_inline("v100:4/2,k80:2/2"), speeds)
+    nodes = [*gp.Cluster.from_inline("v100:4/2,k80:2/2").nodes, *(gp.Node(name=n, accelerator="v100", num_gpus=4) for n in "xy")]
+    there = dataclasses.replace(
+        gp.AllocationProblem.from_jobs(jobs, gp.Cluster(nodes), speeds), share_capacities=here.share_capacities
+    )
+    wanted = gp.solve(there, "max_min_fairness")
+    assert found["v100+2nodes/4"]["allocation"]["objective"]["value"] == pytest.approx(wanted.objective_value)
+    speeds_then = [job["normalized_throughput"] for job in found["v100+2nodes/4"]["allocation"]["jobs"]]
+    assert speeds_then == pytest.approx(wanted.normalized_throughputs.tolist())
+    mixed = gavel("solve", "gangs.csv", "-c", "v100:3/2,k80:2/2", "--throughputs", "fast.csv", "--what-if", "v100+1nodes")
+    assert "nodes of v100 have 1 or 2 GPUs; say how many GPUs each has, as in v100+1nodes/2" in " ".join(mixed[2].split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -160,6 +211,13 @@ def test_types_with_signs_and_digits_in_their_names(gavel: Gavel, tmp_path: Path
         (["solve", *SMALL, "--what-if", "v100+"], "must be a whole number of at least 0, found ''"),
         (["solve", *SMALL, "--what-if", "k80+1e3"], "must be a whole number of at least 0, found '1e3'"),
         (["solve", *SMALL, "--what-if", "k80+9999999999"], "must be a whole number of at least 0, found '9999999999'"),
+        (
+            ["solve", *SMALL, "--what-if", "k80+1.5nodes"],
+            "the nodes of k80 must be a whole number of at least 0 and at most 100,000",
+        ),
+        (["solve", *SMALL, "--what-if", "k80+1nodes/0"], "the GPUs of a node must be a whole number of at least 1"),
+        (["solve", *SMALL, "--what-if", "k80-3nodes/1"], "takes 3 nodes of k80 away, and there are 1"),
+        (["solve", *SMALL, "--what-if", "k80-1nodes/4"], "takes 1 nodes of k80 away, and there are 0"),
         (["solve", *SMALL, "--what-if", "v100"], "--what-if 'v100' is not of the form TYPE+N, TYPE-N or TYPE=N"),
         (["solve", *SMALL, "--what-if", ""], "--what-if '' is not of the form TYPE+N, TYPE-N or TYPE=N"),
         (["solve", *SMALL, "--what-if", "v100+1,"], "--what-if 'v100+1,' is not of the form"),

@@ -67,6 +67,7 @@ def explain(
     assert evidence is not None  # noqa: S101
     reasons, held = reasons_of(solver.policy, allocation, evidence, i), held_gpus(allocation)
     holders, others = holders_of(evidence.base, held, i, reasons.contested)
+    forecast = vars(allocation.forecast())
     return Explanation(
         job_id=job_id,
         policy=allocation.policy,
@@ -89,6 +90,10 @@ def explain(
         others=others,
         partners=partners_of(allocation, i),
         together=() if other is None else tuple(together(problem, allocation, i, other)),
+        capacities=_by_type(allocation, problem.capacities),
+        utilization=_by_type(allocation, allocation.utilization),
+        **{name: None if np.isnan(values[i]) else float(values[i]) for name, values in forecast.items()},
+        tenant=next((each for each in allocation.tenants() if each.tenant == problem.tenants[i] != ""), None),
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gavel_py.allocation.accounting import TenantShare
 from gavel_py.errors import InputError
 
 
@@ -115,6 +116,13 @@ class Explanation:
         others: All further holders.
         partners: Jobs that share GPUs with the job, in descending order of shared time.
         together: Whether the job shares GPUs with the given partner, by type.
+        capacities: {type: GPUs of the cluster}.
+        utilization: {type: part of them in use}.
+        start_seconds: When it starts, from now; None for a job that waits. This and the next three are described at `Forecast`.
+        end_seconds: When it ends while the allocation stands, without new arrivals; None if unknown.
+        cost_per_hour: Of its GPUs on average over time; None if unknown.
+        cost_until_done: The same until it ends; None if unknown.
+        tenant: What its tenant is promised and gets, None without one.
     """
 
     job_id: str
@@ -138,6 +146,13 @@ class Explanation:
     partners: tuple[Partner, ...] = ()
     together: tuple[Together, ...] = ()
     vs_fair_share: float | None = None
+    capacities: dict[str, float] = field(default_factory=dict)
+    utilization: dict[str, float] = field(default_factory=dict)
+    start_seconds: float | None = None
+    end_seconds: float | None = None
+    cost_per_hour: float | None = None
+    cost_until_done: float | None = None
+    tenant: TenantShare | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as plain data, as `gavel explain --json` prints it (docs/file-formats.md)."""
@@ -155,7 +170,8 @@ class Explanation:
             lists = {name: tuple(record(**part) for part in document[name]) for name, record in _LISTS.items()}
             rest = {"notes": tuple(document["notes"]), "others": Others(**document["others"])}
             own = {name: value for name, value in document.items() if name != "schema_version"}
-            return cls(**own | lists | rest)
+            tenant = document.get("tenant")
+            return cls(**own | lists | rest | {"tenant": None if tenant is None else TenantShare.from_dict(tenant)})
         except (KeyError, TypeError) as error:
             raise InputError(f"this is not an explanation as gavel writes it: {type(error).__name__} {error}") from None
 
