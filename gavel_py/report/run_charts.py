@@ -182,7 +182,7 @@ def _ratios(
     ratios: dict[str, list[tuple[float, Estimate]]] = {}
     for policy in (baseline, *(policy for policy in points_of if policy != baseline)):
         pairs = [(load, paired(policy, by_seed[baseline, load], by_seed[policy, load])) for load, _ in points_of[policy]]
-        known = [(load, pair) for load, pair in pairs if pair.seeds]
+        known = [(load, pair) for load, pair in pairs if pair.seeds and pair.base > 0]
         if known:
             ratios[policy] = [
                 (load, Estimate(pair.base + pair.difference, pair.half_width, pair.seeds).over(pair.base)) for load, pair in known

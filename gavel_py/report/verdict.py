@@ -9,6 +9,7 @@ runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -273,8 +274,9 @@ def summaries_of(setting: Setting) -> list[Summary]:
     """Return the tables of a setting: the first has the main metrics, the others the rest."""
     main = [metric for metric in setting.metrics if metric in MAIN_METRICS]
     rest = [metric for metric in setting.metrics if metric not in MAIN_METRICS]
-    groups = [*([main] if main else []), *(rest[at : at + MAX_COLUMNS] for at in range(0, len(rest), MAX_COLUMNS))]
-    return [_summary(setting, metrics) for metrics in groups] or [_summary(setting, [])]
+    width = math.ceil(len(rest) / math.ceil(len(rest) / MAX_COLUMNS)) if rest else 1
+    groups = [*([main] if main else []), *(rest[at : at + width] for at in range(0, len(rest), width))]
+    return [_summary(setting, metrics) for metrics in groups or [[]]]
 
 
 def _summary(setting: Setting, metrics: Sequence[str]) -> Summary:

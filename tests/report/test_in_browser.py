@@ -17,7 +17,7 @@ from tests.report.some_runs import some_run, some_runs, some_stays
 pytestmark = pytest.mark.slow
 
 BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
-WIDTHS = (320, 360, 768, 1400)
+WIDTHS = (320, 390, 700, 768, 1400)
 
 # A window has a least width; frames in it do not. Frames are read from here, which needs the same origin.
 MEASURING = """<!doctype html><title>measured</title>{frames}<p id="found"></p><script>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import gavel_py as gp
+from gavel_py.report.charts import palette_of
 from gavel_py.report.measures import holm, paired
+from gavel_py.report.run_charts import load_charts
 from gavel_py.report.settings import Setting, settings_of
 from gavel_py.report.verdict import NAME_BEGIN, NAME_END, Ranking, rankings_of, summaries_of, verdict_of
 
@@ -125,6 +128,23 @@ def test_less_is_better_for_times_and_more_for_throughput(table: Table) -> None:
     assume(all(len(values) >= 3 for values in table.values()))
     most = {name: [-(value or 0.0) for value in values] for name, values in table.items()}
     assert ranking(most, "total_normalized_throughput").leaders == ranking(table).leaders
+
+
+ODD = st.sampled_from([None, math.nan, math.inf, 0.0, -0.0, 1e-100, 1e100, -5.0, 1.0, 2.0])
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.lists(ODD, max_size=4)), max_size=3))
+def test_odd_numbers_make_no_odd_sentences(tables: list[Table]) -> None:
+    runs = [
+        gp.Run({"policy": policy, "load": load, "seed": seed}, {"makespan_seconds": value, "cost": value})
+        for load, table in zip((None, 1.0, 2.0), tables, strict=False)
+        for policy, values in table.items()
+        for seed, value in enumerate(values)
+    ]
+    for each in settings_of(runs):
+        assert not [finding for finding in verdict_of(each) if re.search("nan|inf", finding.text)]
+        list(load_charts(palette_of(each)))
+        assert summaries_of(each)
 
 
 def test_policies_that_do_not_differ_are_seldom_said_to() -> None:
