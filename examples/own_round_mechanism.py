@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import gavel_py as gp
 
 
-def greedy(demand: Any) -> Any:
+def greedy(demand: gp.RoundDemand) -> NDArray[np.int64]:
     """Start the job with the largest claim first, whatever a restart costs."""
     free = demand.capacities.copy()
-    selected = np.full(len(demand.num_gpus), -1)
+    selected = np.full(len(demand.num_gpus), -1, dtype=np.int64)
     claims = np.where(demand.possible, demand.claims, 0.0)  # rounds by which each job is behind, the next one included
     for pair in np.argsort(-claims, axis=None, kind="stable"):
         job, column = np.unravel_index(pair, claims.shape)
