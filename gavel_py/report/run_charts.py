@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from gavel_py.report.measures import (
 )
 from gavel_py.report.runs import OverTime, Run, Stay
 from gavel_py.report.timeline import StayLanes, colours_of, stay_grid, stay_lanes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MAX_POINTS = 150
 TABLE_QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
@@ -117,40 +120,34 @@ def _load_curves(palette: Palette, metric: str) -> Iterator[Chart]:
     has_bands = any(value.half_width is not None for value in values)
     bands = ", the band around it is the 95 % interval over seeds" if has_bands and not ratios else ""
     more = " The intervals overlap: the next chart compares the policies seed by seed." if ratios else CUT if bands else ""
-    yield _load_chart(palette, name, title, f"{of_policies}{bands}.{more}", scaled, axis, has_bands=not ratios)
+    drawn = _drawn_curves(palette, scaled, axis, has_bands=not ratios)
+    yield Chart(name, title, f"{of_policies}{bands}.{more}", *drawn)
     if ratios:
         baseline = next(iter(ratios))
         text = (
             f"{of_policies}: its mean over that of {baseline}, the baseline. The band is the 95 % interval of the paired "
             "difference over common seeds. The verdict has what is left after correction for the number of comparisons."
         )
-        relative = Axis("ratio to the baseline")
-        yield _load_chart(palette, f"{name}-relative", f"{title}, relative to {baseline}", text, ratios, relative, has_bands=True)
+        drawn = _drawn_curves(palette, ratios, Axis("ratio to the baseline"), has_bands=True)
+        yield Chart(f"{name}-relative", f"{title}, relative to {baseline}", text, *drawn)
 
 
-def _load_chart(
-    palette: Palette,
-    name: str,
-    title: str,
-    description: str,
-    points_of: Mapping[str, Sequence[tuple[float, Estimate]]],
-    axis: Axis,
-    *,
-    has_bands: bool,
-) -> Chart:
+def _drawn_curves(
+    palette: Palette, points_of: Mapping[str, Sequence[tuple[float, Estimate]]], axis: Axis, *, has_bands: bool
+) -> tuple[Callable[[], Figure], Table]:
+    """Return what draws a chart of {policy: (load, value)}, and its table."""
     curves = []
     for policy, points in points_of.items():
         x, y, low, high = np.array([(load, value.mean, value.low, value.high) for load, value in points]).T
         drawn = has_bands and any(value.half_width is not None for _, value in points)
-        band = (low, high) if drawn else (None, None)
-        curves.append(Curve(policy, x, y, palette.styles[policy], *band))
+        curves.append(Curve(policy, x, y, palette.styles[policy], *((low, high) if drawn else ())))
     rows = [
         [policy, short(load), short(value.mean), interval_text(value), str(value.count)]
         for policy, points in points_of.items()
         for load, value in points
     ]
     draw = partial(lines_figure, [Panel(curves, axis)], Axis("load, jobs/h"), dots=True)
-    return Chart(name, title, description, draw, Table(["policy", "load, jobs/h", axis.title, "95 % interval", "seeds"], rows))
+    return draw, Table(["policy", "load, jobs/h", axis.title, "95 % interval", "seeds"], rows)
 
 
 def _bands_overlap(points_of: Mapping[str, Sequence[tuple[float, Estimate]]]) -> bool:

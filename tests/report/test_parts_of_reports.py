@@ -17,7 +17,7 @@ import gavel_py as gp
 from gavel_py.report.charts import DARK, DASHES, LIGHT, MARKERS, NUM_STYLES, palette_of
 from gavel_py.report.figures import limits_of
 from gavel_py.report.measures import Estimate, estimate, interval_limits, interval_means, quantiles, short
-from gavel_py.report.run_charts import heat_chart, not_beaten, time_charts
+from gavel_py.report.run_charts import distribution_charts, heat_chart, load_charts, not_beaten, time_charts, tradeoff_charts
 from gavel_py.report.settings import settings_of
 from gavel_py.report.timeline import stay_grid, stay_lanes
 from tests.report.some_runs import some_run
@@ -198,6 +198,59 @@ def test_a_heat_map_has_the_job_types_with_the_most_time_and_its_table_all() -> 
     assert drawn == [f"type-{n}" for n in range(70, 100)]
     assert len(chart.table.rows) == 100
     assert "Drawn are the 30 of 100 job types with the most time" in chart.description
+
+
+def load_runs(values: dict[str, list[float]]) -> list[gp.Run]:
+    """Return runs of each policy at loads 1 and 2, with these mean completion times by seed."""
+    return [
+        gp.Run({"policy": policy, "load": load, "seed": seed}, {"mean_jct_seconds": load * value})
+        for load in (1.0, 2.0)
+        for policy, of_policy in values.items()
+        for seed, value in enumerate(of_policy)
+    ]
+
+
+def test_where_bands_overlap_policies_are_compared_seed_by_seed() -> None:
+    values = {"a": [110.0, 230.0, 312.0, 405.0], "b": [100.0, 210.0, 290.0, 390.0]}
+    absolute, relative = load_charts(palette_of(settings_of(load_runs(values))[0]))
+    assert absolute.name + "-relative" == relative.name
+    ((panel,), _) = absolute.draw.args  # type: ignore[attr-defined]
+    assert all(curve.low is None for curve in panel.curves)
+    interval = stats.ttest_rel(values["a"], values["b"]).confidence_interval(0.95)
+    low, high = (1 + limit / np.mean(values["b"]) for limit in interval)
+    ratio = sum(values["a"]) / sum(values["b"])
+    assert [row for row in relative.table.rows if row[0] == "a"] == [
+        ["a", load, short(ratio), f"{short(low)} to {short(high)}", "4"] for load in ("1", "2")
+    ]
+    assert [row[2:4] for row in relative.table.rows if row[0] == "b"] == [["1", "1 to 1"]] * 2
+    ((panel,), _) = relative.draw.args  # type: ignore[attr-defined]
+    assert all(curve.low is not None for curve in panel.curves)
+
+
+@pytest.mark.parametrize("seeds", [2, 4])
+def test_bands_that_are_apart_are_drawn_from_three_seeds_on(seeds: int) -> None:
+    values = {"a": [100.0, 101.0, 102.0, 103.0][:seeds], "b": [200.0, 201.0, 202.0, 203.0][:seeds]}
+    (chart,) = load_charts(palette_of(settings_of(load_runs(values))[0]))
+    ((panel,), _) = chart.draw.args  # type: ignore[attr-defined]
+    assert [curve.low is not None for curve in panel.curves] == [seeds > 2] * 2
+
+
+def test_nothing_is_drawn_of_zeros() -> None:
+    runs = [some_run(policy, 2.0, seed, jobs=10) for policy in ("fifo", "las") for seed in range(2)]
+    nothing = [
+        replace(
+            run,
+            metrics={"mean_jct_seconds": 0.0, "makespan_seconds": 0.0, "cost": 0.0},
+            jct_seconds=np.zeros(3),
+            over_time=replace(run.over_time, prices={name: 0.0 * prices for name, prices in run.over_time.prices.items()}),
+        )
+        for run in runs
+        if run.over_time is not None
+    ]
+    palette = palette_of(settings_of(nothing)[0])
+    assert not [*load_charts(palette), *tradeoff_charts(palette)]
+    assert [chart.name for chart in distribution_charts(palette)] == ["finish-time-fairness"]
+    assert "prices-over-time" not in [chart.name for chart in time_charts(palette)]
 
 
 @pytest.mark.parametrize(("seed", "message"), [(7, "One run of each policy (seed 7)."), (None, "One run of each policy.")])
