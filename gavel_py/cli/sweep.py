@@ -172,7 +172,8 @@ def _means(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
             for name in shown
         ]
         counts = Metric("cells", [len(group) for group in groups.values()], "{:.0f}".format)
-        return comparison_text("Means over the cells", [_text(key[0]) for key in means], [*metrics, counts])
+        policies = [_text(key[0]) for key in means]
+        return comparison_text("Means over the cells", policies, [*metrics, counts], marked="best mean")
     columns = [Column(AXES[axis] if axis == "load" else axis, "name", is_key=True) for axis in axes]
     columns += [Column("cells"), *map(Column, labels.values())]
     lines = [

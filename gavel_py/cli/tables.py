@@ -274,13 +274,18 @@ class Metric:
         return [styled(text + BEST, "good") if text == wanted else text for text in texts]
 
 
-def comparison_text(title: str, labels: Sequence[str], metrics: Iterable[Metric], *, wide: bool = False) -> str:
-    """Return a table with a row for each metric and a column for each policy; wide: as for `table_text`."""
+def comparison_text(
+    title: str, labels: Sequence[str], metrics: Iterable[Metric], *, marked: str = "best", wide: bool = False
+) -> str:
+    """Return a table with a row for each metric and a column for each policy.
+
+    marked: meaning of the mark; wide: as for `table_text`.
+    """
     rows = [[metric.label, *metric.cells()] for metric in metrics]
     if not any(BEST in cell for row in rows for cell in row[1:]):
         return table_text("", [Column(title, "prose"), *map(Column, labels)], rows, wide=wide)
     rows = [[label, *(cell if BEST in cell else f"{cell} " for cell in cells)] for label, *cells in rows]
-    return table_text("", [Column(f"{title} ({BEST} best)", "prose"), *map(Column, labels)], rows, wide=wide)
+    return table_text("", [Column(f"{title} ({BEST} {marked})", "prose"), *map(Column, labels)], rows, wide=wide)
 
 
 def bar(part: float) -> str:

@@ -1,6 +1,7 @@
 """The report of runs: one self-contained HTML page, and its charts as files.
 
-A page has a section for each setting, with a summary and charts as inline SVG. jinja2 and matplotlib come with `gavel-py[plot]`.
+A page has a section for each setting, with a verdict, tables, and charts as inline SVG. jinja2 and matplotlib come with
+`gavel-py[plot]`.
 """
 
 from __future__ import annotations
@@ -246,11 +247,12 @@ def write_report(
 ) -> list[Path]:
     """Write a report of runs to a self-contained HTML file.
 
-    Runs that differ in policy, load and seed only are compared in one section: means over seeds with 95 % confidence intervals
-    (Student's t) and the best marked; distributions of completion times and finish-time fairness; used, promised and delivered time
-    and prices over time; trade-offs between metrics. Any other label that differs begins another section. For single runs, a
-    Gantt chart shows the GPUs of each gang if they were recorded. The same input gives the same bytes with the same versions of
-    matplotlib and jinja2. Files are written atomically.
+    Runs that differ in policy, load and seed only are compared in one section, and any other label that differs begins
+    another. A section begins with a verdict: which policy is best by each metric and at which loads, by paired t-tests over
+    common seeds, corrected by Holm's method at each load; fewer than 3 common seeds are not tested. Then it has means over
+    seeds with 95 % confidence intervals (Student's t), what tenants were promised and got, and charts: distributions, time
+    series, trade-offs between metrics, and for runs that recorded them a Gantt chart of the GPUs of each gang. The same input
+    gives the same bytes with the same versions of matplotlib and jinja2. Files are written atomically.
 
     Args:
         runs: The runs to compare.
