@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 import gavel_py as gp
-from gavel_py.cli.accounting import hourly, money, tenant_text
+from gavel_py.cli.accounting import has_prices, hourly, money, tenant_text
 from gavel_py.cli.allocation_text import percent
 from gavel_py.cli.inputs import GAIN_NOTE, SHARING, Request, load, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import counted, emit, gang_text, json_text, number, time_text, unused_text
@@ -55,7 +55,9 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
     if request.form == "json":
         emit(json_text(explanation.to_dict()), request.out)
     else:
-        parts = [*_report(explanation, policy.label, sharing=sharing, partner=partner), unused_text(inputs.cluster.left_out)]
+        plain = _plain(explanation, priced=has_prices(inputs.cluster)) if explanation.excluded is None else ""
+        details = _report(explanation, policy.label, sharing=sharing, partner=partner)
+        parts = [plain, *details, unused_text(inputs.cluster.left_out)]
         emit("\n".join(part for part in parts if part), request.out)
 
 
@@ -64,7 +66,6 @@ def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: 
     if explanation.excluded is not None:
         yield _wrapped(f"{explanation.job_id} gets no time under {label}: {explanation.excluded}", "")
         return
-    yield _plain(explanation)
     yield _share(explanation, label)
     if sharing:
         yield _partners(explanation)
@@ -78,8 +79,11 @@ def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: 
         yield _holders(explanation)
 
 
-def _plain(explanation: gp.Explanation) -> str:
-    """Return in sentences what the job gets, what would give it more, what its tenant has, and when it ends at what cost."""
+def _plain(explanation: gp.Explanation, *, priced: bool) -> str:
+    """Return in sentences what the job gets, what would give it more, when it ends, what it costs, and what its tenant has.
+
+    priced: whether any price is known.
+    """
     runs = sum(explanation.time_fractions.values())
     if runs < MIN_TIME:
         lines = [f"{explanation.job_id} waits for GPU time."]
@@ -87,7 +91,7 @@ def _plain(explanation: gp.Explanation) -> str:
         share = "" if explanation.vs_fair_share is None else percent(explanation.vs_fair_share)
         fair = share and f", and gets {share}{'' if share.endswith('times') else ' of'} its fair share"
         lines = [f"{explanation.job_id} runs {'all' if runs >= 1 - MIN_TIME else f'{runs:.1%}'} of the time{fair}."]
-    lines += [*_scarce(explanation), *_later(explanation)]
+    lines += [*_scarce(explanation), *_later(explanation, priced=priced)]
     if explanation.tenant is not None:
         lines.append(f"{tenant_text(explanation.tenant)}.")
     return "".join(_wrapped(line, "") for line in lines)
@@ -137,12 +141,14 @@ def _gpus_of(name: str, count: float) -> str:
     return f"{count:g} {name}s" if name[-1].isdigit() else f"{count:g} GPUs of type {name}"
 
 
-def _later(explanation: gp.Explanation) -> Iterator[str]:
-    """Yield a sentence on the end of the job, and one on its cost."""
+def _later(explanation: gp.Explanation, *, priced: bool) -> Iterator[str]:
+    """Yield a sentence on the end of the job, and one on its cost if any price is known."""
     end, cost, until = explanation.end_seconds, explanation.cost_per_hour, explanation.cost_until_done
     if end is not None:
         yield f"At this speed it ends in {time_text(end)}: a forecast without new arrivals; sooner if others leave."
-    if cost:
+    if priced and cost is None:
+        yield "What its GPUs cost is unknown, since a price is."
+    elif cost:
         yield f"Its GPUs cost {hourly(cost)}{'' if until is None else f', {money(until)} until it is done'}."
 
 

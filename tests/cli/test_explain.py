@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.cli import main
+from gavel_py.cli import main, tables
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 EXAMPLE = [str(EXAMPLES / "jobs.csv"), "--cluster", str(EXAMPLES / "cluster.yaml")]
@@ -168,6 +168,32 @@ def test_the_first_lines_name_tenant_and_cost(gavel: Gavel) -> None:
     waits = gavel("explain", "vision-100", *EXAMPLE, "-p", "fifo")[1]
     assert waits.startswith("vision-100 waits for GPU time.\n")
     assert "Its GPUs cost" not in waits
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_names_of_any_form_and_partly_unknown_prices(
+    gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    types = "accelerator_types:\n  v100: {price_per_hour: 2}\n"
+    nodes = "nodes:\n - {name: a, accelerator: v100, num_gpus: 2}\n - {name: b, accelerator: k80, num_gpus: 2}\n"
+    (tmp_path / "part.yaml").write_text(types + nodes)
+    names = ["n" * 120, "訓練" * 40, "e\u0301" * 30, "job with spaces", "-", "\U0001f680" * 20]
+    lines = "".join(f"{name},A3C,{name},{9000 * (i + 1)}\n" for i, name in enumerate(names))
+    (tmp_path / "names.csv").write_text("job_id,job_type,tenant,total_steps\n" + lines)
+    given = ["names.csv", "-c", "part.yaml"]
+    commands = [["explain", *given[1:], "--", name, "names.csv"] for name in names]
+    commands += [
+        ["simulate", *given],
+        ["simulate", *given, "-p", "fifo", "-p", "isolated"],
+        ["solve", *given, "--what-if", "k80+1nodes"],
+    ]
+    for command in commands:
+        code, out, err = gavel(*command)
+        assert code == 0, err
+        assert max(map(tables.cell_width, out.splitlines())) <= int(columns)
+        if command[0] == "explain":
+            assert "What its GPUs cost is unknown, since a price is." in " ".join(out.split())
 
 
 def test_nodes_that_are_added_hold_gangs_and_gpus_do_not(gavel: Gavel, tmp_path: Path) -> None:
