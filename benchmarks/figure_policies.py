@@ -28,8 +28,8 @@ def _drawn(job_id: str, types: int) -> NDArray[np.float64]:
 class RandomTypeFifo(gp.OrderedPolicy):
     """First in, first out, each job on a random type with free GPUs, where it stays: the intention of the published FIFO."""
 
-    preemptive: bool = gp.option(False, "jobs that run keep their accelerator type")
-    backfill: bool = gp.option(False, "let later jobs pass one that does not fit")
+    preemptive: bool = gp.option(False, "running jobs keep their accelerator type")
+    backfill: bool = gp.option(False, "allow later jobs to overtake one that does not fit")
 
     reads = ("arrival_seconds",)
 

@@ -394,7 +394,7 @@ def _columns(
         return [part(np.array([number[text] for text in values], dtype=np.int64))]
     if name in MUST_BE_KNOWN:
         unknown = part(np.arange(problem.num_jobs))[np.isnan(part(values))].tolist()
-        text = f"is unknown, and {reader} needs it"
+        text = f"is unknown, but {reader} needs it"
         InputError.raise_any([Fault(f"job {problem.job_ids[i]!r}", name, text) for i in unknown])
     return [part(values)]
 

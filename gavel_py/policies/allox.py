@@ -33,9 +33,9 @@ class Allox(FormulaPolicy):
 
     def view(self, jobs: JobClasses) -> JobClasses:
         others = np.flatnonzero(jobs.num_gpus != 1).tolist()
-        text = "serves jobs of one whole GPU only"
+        text = "serves only jobs of one whole GPU"
         InputError.raise_any(
-            [Fault(f"job {jobs.example(i)!r}", "num_gpus", f"is {jobs.num_gpus[i]:g}, and {self.name} {text}") for i in others]
+            [Fault(f"job {jobs.example(i)!r}", "num_gpus", f"is {jobs.num_gpus[i]:g}, but {self.name} {text}") for i in others]
         )
         return super().view(jobs)
 
@@ -67,7 +67,7 @@ def best_types(seconds: Floats, gpus: Indices) -> Indices:
 
     places = np.isfinite(seconds).sum(axis=0)
     if len(seconds) * places.sum() > MAX_COSTS:
-        text = f"{len(seconds)} jobs and {places.sum()} places in the queues make a matrix of more than {MAX_COSTS:,} numbers"
+        text = f"{len(seconds)} jobs and {places.sum()} queue positions need a cost matrix of more than {MAX_COSTS:,} numbers"
         raise InputError(Fault("policy allox", "", f"{text}; solve fewer jobs at a time, or order them by shortest_job_first"))
     types = np.repeat(np.arange(len(gpus)), places)
     positions = np.concatenate([np.arange(count) // max(1, own) + 1 for count, own in zip(places, gpus, strict=True)])

@@ -87,8 +87,8 @@ class Policy(ABC):
         reduces: Whether equal jobs are aggregated to classes; False gives each job a row of its own.
     """
 
-    agnostic: bool = option(False, "treat all accelerator types as equally fast (the comparison of the Gavel paper)")
-    reference: str | None = option(None, "with agnostic: the accelerator type whose speed counts for all types")
+    agnostic: bool = option(False, "treat all accelerator types as equally fast (the baseline of the Gavel paper)")
+    reference: str | None = option(None, "with agnostic: the accelerator type whose speeds are used for all types")
 
     constraints: tuple[Constraint, ...] = ()
 
@@ -191,11 +191,11 @@ class Policy(ABC):
             InputError: The constraints conflict, or this policy does not support them.
         """
         if self.agnostic and jobs.rules.floors:
-            text = "sees no throughputs with agnostic, so it can promise none: leave out constraints on throughputs and deadlines"
+            text = "ignores throughputs with agnostic, so it cannot guarantee any: remove constraints on throughputs and deadlines"
             raise InputError(Fault(f"policy {self.name}", "constraints", text))
         if self.empty_objective is None:
             if jobs.rules.has_penalties:
-                text = "has no objective to weigh soft constraints and the cost of change against; make them hard or leave them out"
+                text = "has no objective to weigh against soft constraints and the cost of change; make them hard or remove them"
                 raise InputError(Fault(f"policy {self.name}", "constraints", text))
         elif jobs.rules.can_conflict:
             from gavel_py.optimization.checking.infeasibility import check_rules
@@ -205,7 +205,7 @@ class Policy(ABC):
 
     def check_kept(self, broken: Sequence[Broken]) -> None:
         """Raise `InputError` for each rule that the answer of a policy without a program breaks."""
-        text = f"is not kept by {self.name}, which does not look for another allocation; a policy with an objective does"
+        text = f"is violated by {self.name}, which does not search for another allocation; a policy with an objective does"
         InputError.raise_any([Fault(f"constraint {each.name}", "", text) for each in broken])
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:  # noqa: ARG002
@@ -219,7 +219,7 @@ class Policy(ABC):
         Raises:
             InputError: The policy has no objective, or none that linear rules can preserve.
         """
-        raise InputError(Fault(f"policy {self.name}", "", "has no objective that a second policy could keep"))
+        raise InputError(Fault(f"policy {self.name}", "", "has no objective that a second policy could preserve"))
 
     def final_stage(self, jobs: JobClasses, solver: LinearSolver) -> tuple[Policy, JobClasses]:  # noqa: ARG002
         """Return the policy that optimises last, and the jobs as it sees them, with rules that keep the objectives before it.
@@ -261,12 +261,12 @@ class Policy(ABC):
     def _reference_speed(self, jobs: JobClasses) -> Floats:
         types = jobs.accelerator_types
         if self.reference is None:
-            raise InputError(Fault(f"policy {self.name}", "reference", f"is needed with agnostic; one of {', '.join(types)}"))
+            raise InputError(Fault(f"policy {self.name}", "reference", f"is required with agnostic; one of {', '.join(types)}"))
         if self.reference not in types:
             text = f"{self.reference!r} is not an accelerator type of this problem{nearest(self.reference, types)}"
             raise UnknownNameError(Fault(f"policy {self.name}", "reference", text))
         speed: Floats = jobs.throughputs[:, types.index(self.reference)]
-        text = f"cannot run on the reference accelerator {self.reference!r}, so its speed there cannot stand for the others"
+        text = f"cannot run on the reference accelerator {self.reference!r}, so its speed there cannot be used for the other types"
         InputError.raise_any([Fault(f"job {job!r}", "", text) for job in jobs.names(speed <= 0)])
         return speed
 

@@ -44,7 +44,7 @@ class Then(Policy):
 
     first: Policy
     second: Policy
-    tolerance: float = option(TOLERANCE, "the part of its value by which the first objective may be missed for the second")
+    tolerance: float = option(TOLERANCE, "relative loss of the first objective that is allowed in favour of the second")
 
     def __init__(self, first: Policy, second: Policy, *, tolerance: float = TOLERANCE, **options: Any) -> None:
         own = {"first": first, "second": second, "tolerance": tolerance, "agnostic": False, "reference": None, "constraints": ()}
@@ -54,13 +54,13 @@ class Then(Policy):
 
     def __post_init__(self) -> None:
         parts = (self.first, self.second)
-        InputError.raise_any([_fault(f"takes two policies, found {part!r}") for part in parts if not isinstance(part, Policy)])
+        InputError.raise_any([_fault(f"needs two policies, found {part!r}") for part in parts if not isinstance(part, Policy)])
         without = [part.name for part in parts if part.empty_objective is None]
-        InputError.raise_any([_fault(f"takes policies with an objective, and {name} has none") for name in without])
+        InputError.raise_any([_fault(f"needs policies with an objective, but {name} has none") for name in without])
         if not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
-            raise InputError(_fault(f"takes a tolerance greater than 0 and below 1, found {self.tolerance!r}"))
+            raise InputError(_fault(f"needs a tolerance greater than 0 and below 1, found {self.tolerance!r}"))
         if any(each.penalty is not None or isinstance(each, SwitchCost) for each in self.first.constraints):
-            text = "weighs soft constraints and the cost of change in its last objective: give them to the second policy"
+            text = "weighs soft constraints and the cost of change in its last objective: pass them to the second policy"
             raise InputError(_fault(f"{text}, not to {self.first.name}"))
         super().__post_init__()
         constraints = (*self.constraints, *self.first.constraints, *self.second.constraints)
@@ -117,15 +117,15 @@ class Then(Policy):
 
     def _decide_first(self, jobs: JobClasses, solver: LinearSolver) -> tuple[Decision, Rules]:
         """Return the decision of the first policy, and the rules that preserve its objective, in the view of the second."""
-        _check_kinks("what comes before", self.first, jobs.rules)
+        _check_kinks("the objective before it", self.first, jobs.rules)
         some = without_penalties(jobs)
         first = self.first.decide(self.first.view(some), solver)
         kept = self.first.keep(self.first.view(some), first, self.tolerance)
         _check_kinks(f"the objective of {self.first.name}", self.second, jobs.rules.also(kept))
         if kept.floors and len(_views(self.first) | _views(self.second)) > 1:
-            text = "takes two policies that are both agnostic, or none that is"
+            text = "needs policies that are either both agnostic or both not"
             if self.is_agnostic:
-                text = f"cannot keep what {self.first.name} gives in a weighted sum of agnostic policies; write it as one policy"
+                text = f"cannot preserve the result of {self.first.name} in a sum of agnostic policies; write it as one policy"
             raise InputError(_fault(text))
         return first, _translated(kept, jobs, _speeds(self.first, jobs, last=True), _speeds(self.second, jobs))
 
@@ -187,7 +187,7 @@ def without_penalties(jobs: JobClasses) -> JobClasses:
 def _check_kinks(before: str, policy: Policy, rules: Rules) -> None:
     """Raise `InputError` if a policy other than a sum follows a piecewise linear objective, which is not a single row."""
     if rules.kept and not isinstance(policy, SumPolicy | Then):
-        raise InputError(_fault(f"{before} has kinks, after which only a sum can come, not {policy.name}"))
+        raise InputError(_fault(f"{before} is piecewise linear, so only a sum policy can follow it, not {policy.name}"))
 
 
 def _views(policy: Policy) -> set[bool]:

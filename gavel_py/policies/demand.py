@@ -48,7 +48,7 @@ class DemandPolicy(Policy):
         efficiency: Whether to maximise Σ s_i·v_i among all answers with the best level.
     """
 
-    efficiency: bool = option(True, "among all answers of the best level, take the one with the most Σ s_i·v_i")
+    efficiency: bool = option(True, "among all allocations of the best level, choose the one with the largest Σ s_i·v_i")
 
     family: ClassVar[str] = "demand"
     direction: ClassVar[Literal["max", "min"]] = "max"
@@ -93,7 +93,7 @@ class DemandPolicy(Policy):
         import cvxpy as cp
 
         if not self.is_proportional:
-            text = "is not defined: a policy with its own level has a formulation only if it defines this expression too"
+            text = "is not defined: a policy with its own level needs this expression as well to have a formulation"
             raise InputError(Fault(f"policy {self.name}", "objective", text))
         once = self.need(program.jobs, 1.0)
         if self.direction == "max":
@@ -130,8 +130,8 @@ class DemandPolicy(Policy):
         from gavel_py.optimization.solving.soft_levels import find_charged_level
 
         if not self.needs_are_convex:
-            text = "must be convex in the level for soft constraints and the cost of change"
-            raise InputError(Fault(f"policy {self.name}", "need", f"{text}; if they are, set needs_are_convex = True"))
+            text = "must be convex in the level if there are soft constraints or a cost of change"
+            raise InputError(Fault(f"policy {self.name}", "need", f"{text}; if it is, set needs_are_convex = True"))
         fractions, certificate = find_charged_level(Levels(self, jobs), solver)
         self._check_served(jobs, fractions)
         return Decision(fractions, certificate, certificate.program.shadow_prices(solver))
@@ -146,7 +146,7 @@ class DemandPolicy(Policy):
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         certificate = decision.certificate
         if not isinstance(certificate, LevelCertificate):
-            text = "weighs soft constraints, and what it reaches with them cannot be kept for a second policy"
+            text = "weighs soft constraints, so a second policy cannot preserve the level that it reaches"
             raise InputError(Fault(f"policy {self.name}", "constraints", text))
         return kept_levels(self.name, jobs, certificate, decision.time_fractions, tolerance)
 
@@ -254,7 +254,7 @@ class FillingPolicy(Policy):
         from gavel_py.optimization.solving.progressive_filling import fill
 
         if jobs.rules.has_penalties:
-            text = "takes one level after the other, and cannot weigh them against soft constraints and the cost of change"
+            text = "optimises its levels one after another, so it cannot weigh them against soft constraints and the cost of change"
             raise InputError(Fault(f"policy {self.name}", "constraints", text))
         filled = fill(jobs, self.shares(jobs), solver, self.name)
         levels, first = zip(filled.levels, filled.found, strict=True), filled.found[0]

@@ -370,7 +370,7 @@ def _faults(tree: TenantTree, tenants: Sequence[str], job_ids: Sequence[str], co
             wrong.setdefault(name, []).append(row)
     if len(wrong) > 1 and not known.intersection(tenants) and not tree.parents.intersection(tenants):
         theirs = ", ".join(map(repr, _first(wrong))) + (", ..." if len(wrong) > MAX_SHOWN else "")
-        return [Fault("jobs", "tenant", f"no job is of a tenant in the tree: theirs are {theirs}{nearest('', names)}")]
+        return [Fault("jobs", "tenant", f"no job names a tenant in the tree; they name {theirs}{nearest('', names)}")]
     # Rows are in the arbitrary order of classes, so faults are sorted by job id.
     first = {name: _first(job_ids[row] for row in rows) for name, rows in wrong.items()}
     faults = []
@@ -380,7 +380,7 @@ def _faults(tree: TenantTree, tenants: Sequence[str], job_ids: Sequence[str], co
         problem = f"{name!r} is not in the tenant tree{nearest(name, names)}" if name else f"is empty{nearest('', names)}"
         if name in tree.parents:
             below = ", ".join(repr(tenant.name) for tenant in tree.tenants if tenant.parent == name)
-            problem = f"{name!r} has tenants below it, and only those can have jobs: {below}, or another one for these jobs"
+            problem = f"{name!r} has tenants below it, so it cannot have jobs; use {below}, or add a tenant for these jobs"
         faults.append(Fault(f"job{'s' * (len(first[name]) > 1)} {jobs}", "tenant", problem))
     return faults
 

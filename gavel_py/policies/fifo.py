@@ -20,7 +20,7 @@ class Fifo(OrderedPolicy):
     Source: Gavel (OSDI 2020), section 4.2.
     """
 
-    backfill: bool = option(False, "let later jobs pass one that does not fit; without it GPUs may stay idle")
+    backfill: bool = option(False, "allow later jobs to overtake one that does not fit; otherwise GPUs may stay idle")
 
     reads = ("arrival_seconds",)
 

@@ -51,7 +51,7 @@ class FormulaPolicy(Policy):
         fractions = np.asarray(self.fractions(jobs), dtype=float)
         shape = jobs.throughputs.shape
         if fractions.shape != shape:
-            text = f"must return a table of the shape {shape}, one row for each row of jobs, found {fractions.shape}"
+            text = f"must return a table of the shape {shape}, with one row for each row of jobs, found {fractions.shape}"
             raise InputError(Fault(f"policy {self.name}", "fractions", text))
         times = np.where(jobs.runnable, fractions, 0.0)
         for row in node_rows(jobs.problem):

@@ -29,7 +29,7 @@ class Gandiva(PackingPolicy):
 
     reads = ("job_ids",)
 
-    seed: int = option(0, "which pairs are tried: another number, others")
+    seed: int = option(0, "seed of the random choice of the pairs to try")
 
     def fractions(self, jobs: JobClasses) -> Floats:
         return isolated_shares(jobs.num_gpus, jobs.capacities, len(jobs))

@@ -32,7 +32,7 @@ class Hierarchical(FillingPolicy):
     """
 
     tenants: TenantTree | Mapping[Any, Any] | Sequence[Tenant] | str | None = option(
-        None, "who shares with whom, a file; none: all that jobs name, side by side"
+        None, "file of the tenant tree; none: all tenants that jobs name, side by side"
     )
 
     def __post_init__(self) -> None:

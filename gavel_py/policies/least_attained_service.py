@@ -26,7 +26,7 @@ class LeastAttainedService(OrderedPolicy):
     Source: discretised two-dimensional LAS, Tiresias (NSDI 2019), section 3.2.
     """
 
-    thresholds: tuple[float, ...] = option((3600.0,), "GPU-seconds at which jobs go to the next queue; none: order by GPU-seconds")
+    thresholds: tuple[float, ...] = option((3600.0,), "GPU-seconds at which jobs change queues; none: order by GPU-seconds")
 
     reads = ("attained_gpu_seconds",)
 

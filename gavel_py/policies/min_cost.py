@@ -79,9 +79,7 @@ class MinCost(LinearSumPolicy):
     Source: Gavel (OSDI 2020), section 4.2, which drops all deadlines where they cannot all hold.
     """
 
-    min_share: float | None = option(
-        None, "what a job without a deadline is to have, in equal shares; none: an N-th of the cluster"
-    )
+    min_share: float | None = option(None, "target of a job without a deadline, in equal shares; none: 1/N of the cluster")
 
     direction = "min"
     agnostic_view = "reference"
@@ -103,7 +101,7 @@ class MinCost(LinearSumPolicy):
     def gains(self, jobs: JobClasses) -> Floats:
         unpriced = np.isnan(jobs.prices_per_hour) & jobs.runnable.any(axis=0)
         names = [jobs.accelerator_types[j] for j in np.flatnonzero(unpriced).tolist()]
-        text = f"is unknown, and {self.name} needs it"
+        text = f"is unknown, but {self.name} needs it"
         InputError.raise_any([Fault(f"accelerator type {name!r}", "price_per_hour", text) for name in names])
         prices = np.nan_to_num(jobs.prices_per_hour) * jobs.gpu_parts
         costs: Floats = jobs.num_gpus[:, None] * prices
@@ -157,7 +155,7 @@ class MinCost(LinearSumPolicy):
         upper = np.where(linear, np.maximum(times, needs / jobs.fastest), times)
         gains = np.divide(jobs.weights * jobs.fastest, needs, out=np.zeros(len(jobs)), where=linear & (needs > 0))
         table = np.where(jobs.runnable, gains[:, None], 0.0)
-        met = jobs.gains("what jobs have of their needs", table, float((jobs.counts * gains) @ times))
+        met = jobs.gains("how much of their needs jobs get", table, float((jobs.counts * gains) @ times))
         return FreeTimes(np.where(linear, free.least, times), upper, (*free.rows, met))
 
     def _keep_shortfall(self, jobs: JobClasses, found: Decision) -> Rules:
@@ -177,7 +175,7 @@ class MinCost(LinearSumPolicy):
         for g in np.flatnonzero(late).tolist():
             texts[g] = "gets no time, so it will miss its deadline"
             if np.isnan(seconds[g]):
-                texts[g] = f"gets {throughputs[g] / needs[g]:.1%} of what it is to have"
+                texts[g] = f"gets {throughputs[g] / needs[g]:.1%} of its target"
             elif throughputs[g] > 0:
                 ends = jobs.steps_remaining[g] / throughputs[g]
                 texts[g] = f"is late: it ends {ends - seconds[g]:.6g} s after its deadline"

@@ -57,6 +57,6 @@ class MinLateness(DemandPolicy):
         deadlines: Floats = jobs.deadlines_seconds
         if not np.isnan(deadlines).all():
             return deadlines
-        text = f"no job has a deadline, so {self.name} takes all for due now, and the last one's end counts, as in min_makespan"
+        text = f"no job has a deadline, so {self.name} treats all as due now and minimises the last end, as min_makespan does"
         warnings.warn(text, GavelWarning, stacklevel=2)
         return np.zeros(len(jobs))

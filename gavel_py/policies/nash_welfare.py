@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ACCURACY, WORST = 1e-5, 1e-3
 """Error of the part that a job keeps: the target, and the largest that is accepted."""
 
-NO_DISCOUNT = "the discount of strategy_proof is not part of this allocation, so jobs may gain by stating wrong throughputs"
+NO_DISCOUNT = "the discount of strategy_proof is not part of this allocation, so jobs may gain by misreporting throughputs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class NashWelfare(SumPolicy):
     Raises `InputError` for strategy_proof with constraints or in a composition.
     """
 
-    strategy_proof: bool = option(False, "take time from jobs so that none gains by stating wrong throughputs")
+    strategy_proof: bool = option(False, "withhold time from jobs so that none gains by misreporting throughputs")
 
     reads = ("weights",)
 
@@ -59,11 +59,11 @@ class NashWelfare(SumPolicy):
         return not self.strategy_proof
 
     def check_rules(self, jobs: JobClasses, solver: LinearSolver) -> Floats | None:
-        self._check_plain(not jobs.rules, "with constraints, since it takes time from every job")
+        self._check_plain(not jobs.rules, "with constraints, since it withholds time from every job")
         return super().check_rules(jobs, solver)
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        self._check_plain(not jobs.rules, "after another policy, since it takes time from every job")
+        self._check_plain(not jobs.rules, "after another policy, since it withholds time from every job")
         decision = super().decide(jobs, solver)
         if not self.strategy_proof or decision.certificate is None:
             return decision

@@ -33,9 +33,9 @@ class OrderedPolicy(Policy):
         backfill: Whether later jobs may pass one that does not fit.
     """
 
-    fractional: bool = option(False, "let a job take parts of its time on several types, x_ij <= GPUs left / s_i")
-    preemptive: bool = option(True, "false: jobs that run keep their accelerator type and come first")
-    backfill: bool = option(True, "let later jobs pass one that does not fit; without it GPUs may stay idle")
+    fractional: bool = option(False, "allow a job to split its time over several types, x_ij <= GPUs left / s_i")
+    preemptive: bool = option(True, "false: running jobs keep their accelerator type and come first")
+    backfill: bool = option(True, "allow later jobs to overtake one that does not fit; otherwise GPUs may stay idle")
 
     family = "ordered"
     empty_objective = None

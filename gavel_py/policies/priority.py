@@ -21,7 +21,7 @@ class Priority(OrderedPolicy):
     Source: the strict priorities of production schedulers; the guard against starvation is aging in one step.
     """
 
-    max_wait_seconds: float | None = option(None, "jobs that wait longer than this go first; none: they may starve")
+    max_wait_seconds: float | None = option(None, "jobs that wait longer than this come first; none: jobs may starve")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -42,13 +42,13 @@ def _checked_class(thing: object, where: str) -> type[Policy]:
     """Return a class that a user has named; raises `InputError` unless it is a concrete policy."""
     if not (inspect.isclass(thing) and issubclass(thing, Policy)):
         bases = "a policy is a subclass of gavel_py.SumPolicy, DemandPolicy, OrderedPolicy or Policy"
-        text = f"is a class, but no policy; {bases}" if inspect.isclass(thing) else f"is no class (it is {thing!r}); {bases}"
+        text = f"is a class, but not a policy; {bases}" if inspect.isclass(thing) else f"is not a class (it is {thing!r}); {bases}"
         if isinstance(thing, Policy):
-            text = f"is a policy object; name its class, as in {type(thing).__module__}:{type(thing).__name__}"
+            text = f"is a policy object; give its class, as in {type(thing).__module__}:{type(thing).__name__}"
         raise InputError(Fault(where, "", text))
     if inspect.isabstract(thing):
         methods = ", ".join(f"`{name}`" for name in sorted(thing.__abstractmethods__))
-        raise InputError(Fault(where, "", f"is abstract: it does not say what {methods} is"))
+        raise InputError(Fault(where, "", f"is abstract: it does not define {methods}"))
     return thing
 
 
@@ -159,7 +159,7 @@ def resolve_policy(policy: str | Policy, **options: Any) -> Policy:
     if isinstance(policy, str):
         return _build(policy_class(policy), policy, options)
     if not isinstance(policy, Policy):
-        hint = " (this is a class; call it to make one)" if inspect.isclass(policy) else ""
+        hint = " (this is a class; call it to create one)" if inspect.isclass(policy) else ""
         raise InputError(f"a policy must be a name or a Policy object, found {policy!r}{hint}")
     return dataclasses.replace(policy, **_checked(type(policy), policy.name, options)) if options else policy
 
@@ -169,17 +169,17 @@ def _build(cls: type[Policy], name: str, options: dict[str, Any]) -> Policy:
     for argument in inspect.signature(cls).parameters.values():
         if argument.default is argument.empty and argument.kind not in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
             if argument.name not in policy_options(cls):
-                text = f"`{argument.name}` is an argument of its class, but no option; options are fields of a dataclass"
+                text = f"`{argument.name}` is an argument of its class, but not an option; options are fields of a dataclass"
                 faults.append(Fault(f"policy {name}", "", text))
             elif argument.name not in values:
-                faults.append(Fault(f"policy {name}", f"option {argument.name}", "has no default, so it must be given"))
+                faults.append(Fault(f"policy {name}", f"option {argument.name}", "is required, since it has no default"))
     InputError.raise_any(faults)
     try:
         return cls(**values)
     except GavelError:
         raise
     except Exception as error:  # the constructor may be the user's, and may raise anything
-        raise InputError(Fault(f"policy {name}", "", f"making it failed with {one_line(error)}")) from error
+        raise InputError(Fault(f"policy {name}", "", f"creating it failed with {one_line(error)}")) from error
 
 
 def _checked(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class ShortestJobFirst(OrderedPolicy):
     Source: Gavel (OSDI 2020), section 4.2, in its lexicographic form: it goes on to serve the others.
     """
 
-    by: Literal["remaining", "total"] = option("remaining", "which steps count: those remaining, or the job's total")
+    by: Literal["remaining", "total"] = option("remaining", "order jobs by their remaining steps or by their total steps")
 
     agnostic_view = "reference"
 

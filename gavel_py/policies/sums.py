@@ -154,8 +154,8 @@ class SumPolicy(Policy):
         """Return the error for an unbounded objective. Time fractions are bounded, so the objective's own variables are not."""
         better = "large" if self.direction == "max" else "small"
         text = (
-            f"is unbounded: with its own cvxpy variables it can be made as {better} as one likes, whatever the allocation; "
-            "bound these variables, or make none and write the objective on the program's expressions"
+            f"is unbounded: its own cvxpy variables can make it arbitrarily {better}, whatever the allocation; "
+            "bound these variables, or write the objective with the program's expressions only"
         )
         return PolicyError(Fault(f"policy {self.name}", "objective", text))
 
@@ -166,7 +166,7 @@ class SumPolicy(Policy):
         value = program.value(objective, fractions)
         least = value - tolerance * max(abs(value), certificate.scale(fractions))
         if not objective.is_pwl():
-            text = "has a curved objective, which no linear program can keep, so it cannot come before another policy"
+            text = "has a nonlinear objective, which a linear program cannot preserve, so no other policy can follow it"
             raise InputError(Fault(f"policy {self.name}", "", text))
         if not objective.is_affine():
             # The other policy may see other throughputs, but this objective stays that of the throughputs seen here.
@@ -217,15 +217,15 @@ class SumPolicy(Policy):
             return
         if self._is_same(program, objective, points, moved=0):
             text = (
-                "depends on the order of the rows, which means nothing: take what differs between jobs from the program's "
-                "attributes (declared in reads), never from the position"
+                "depends on the order of the rows, which is arbitrary: take differences between jobs from the program's "
+                "attributes (declared in reads), never from row positions"
             )
         else:
             text = (
                 "depends on how equal jobs are counted (its value changes when classes are split): "
-                "reduce over jobs with program.total and program.minimum, never with cp.sum, cp.min and the like, and divide by "
+                "reduce over jobs with program.total and program.minimum, never with cp.sum, cp.min or similar, and divide by "
                 "program.num_jobs, never by the number of rows; "
-                'or make every job a class of its own with reads = ("job_ids",)'
+                'or put every job into a class of its own with reads = ("job_ids",)'
             )
         raise PolicyError(Fault(f"policy {self.name}", "objective", text), check="order")
 
@@ -237,7 +237,7 @@ class SumPolicy(Policy):
         if any(variable.size != 1 for variable in theirs):
             if len(jobs) == len(program.jobs):
                 return True  # rows are single jobs, so that a variable may have an entry per row
-            text = "has variables of its own with more than one entry, which cannot stand for classes of jobs"
+            text = "has own cvxpy variables with more than one entry, which have no meaning for job classes"
             raise PolicyError(Fault(f"policy {self.name}", "objective", text), check="order")
         for variable, known in zip(theirs, ours, strict=True):
             variable.value = known.value
@@ -335,9 +335,9 @@ def _wrong(term: tuple[float, SumPolicy]) -> str | None:
     """Return what is wrong with a term, None if it is valid."""
     weight, policy = term
     if not isinstance(policy, SumPolicy):
-        return f"only sum policies can be added, found {policy!r}; to reach one objective after the other, use Then"
+        return f"only sum policies can be added, found {policy!r}; to optimise one objective after another, use Then"
     if not policy.is_plain:
-        return f"{policy.label} is more than its objective, and a sum would keep nothing else of it; Then keeps all of it"
+        return f"{policy.label} is not defined by its objective alone, and a sum would drop the rest; use Then, which keeps it"
     if not (isinstance(weight, Real) and math.isfinite(weight) and weight > 0):
         return f"the weight of {policy.name} must be a number greater than 0, found {weight!r}"
     return None

@@ -28,7 +28,7 @@ class ThroughputPerDollar(LinearSumPolicy):
         prices = jobs.prices_per_hour
         unusable = np.flatnonzero(jobs.runnable.any(axis=0) & ~(prices > 0))
         found = ["unknown" if np.isnan(prices[j]) else "0" for j in unusable]
-        text = f"and {self.name} divides by it; a price above 0 is needed for every type on which a job can run"
+        text = f"but {self.name} divides by it; every type on which a job can run needs a price above 0"
         InputError.raise_any(
             [
                 Fault(f"accelerator type {jobs.accelerator_types[j]!r}", "prices_per_hour", f"is {what}, {text}")

@@ -171,7 +171,7 @@ def total_steps_of(job: Job, profile: Profile) -> float:
     if job.total_steps is not None:
         return job.total_steps
     if job.duration_seconds is None or job.duration_accelerator is None:
-        text = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
+        text = "is unknown, so it is not known when the job ends; give total_steps, or duration_seconds with duration_accelerator"
         raise InputError(Fault(f"job {job.job_id!r}", "total_steps", text))
     accelerator = same_name(job.duration_accelerator, profile.accelerators) or job.duration_accelerator
     steps = job.duration_seconds * profile.job_throughput(job, accelerator)

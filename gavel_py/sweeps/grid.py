@@ -67,7 +67,7 @@ def _check_scenario(cell: Cell) -> None:
     problem_of(cell.task.source, whole_gangs=False)
     if cell.task.mode == "solve":
         return
-    text = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
+    text = "is unknown, so it is not known when the job ends; give total_steps, or duration_seconds with duration_accelerator"
     jobs = [submission.job for submission in scenario_of(cell.task.source).trace]
     check_enough(len(jobs), cell.task.settings.value.get("measure_jobs"))
     lacking = [job for job in jobs if job.total_steps is None and job.duration_seconds is None]

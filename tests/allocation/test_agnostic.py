@@ -564,7 +564,7 @@ class TestOwnAndComposedPolicies:
 
     def test_what_cannot_be_kept_is_refused(self) -> None:
         both = MaxTotalThroughput(agnostic=True) + MaxProgressRate(agnostic=True, reference="type-0")
-        with pytest.raises(gp.InputError, match="cannot keep what max_min_fairness gives in a weighted sum of agnostic policies"):
+        with pytest.raises(gp.InputError, match="cannot preserve the result of max_min_fairness in a sum of agnostic policies"):
             gp.solve(drawn(0), gp.Then(MaxMinFairness(agnostic=True), both))
 
     @pytest.mark.slow

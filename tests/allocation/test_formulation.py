@@ -136,7 +136,7 @@ def test_a_policy_of_your_own() -> None:
             return cp.sqrt(cp.min(program.throughput))
 
     problem = gp.AllocationProblem.from_arrays([[4.0, 1.0], [2.0, 1.0]], [1, 1])
-    assert "a policy with its own level has a formulation only if it defines" in refusal(gp.formulation, problem, Squares())
+    assert "a policy with its own level needs this expression as well" in refusal(gp.formulation, problem, Squares())
     assert is_same(by_clarabel(gp.formulation(problem, Written())), gp.solve(problem, Written()).objective_value)
 
 

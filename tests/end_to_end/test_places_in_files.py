@@ -92,7 +92,7 @@ class TestConstraints:
 
     def test_a_budget_without_prices(self) -> None:
         text = "constraints:\n  - {kind: keep_running}\n  - {kind: cost_budget, per_hour: 3}\n"
-        needs = "is unknown, and limits.yaml, line 3 (the budget of 3 per hour) needs it"
+        needs = "is unknown, but limits.yaml, line 3 (the budget of 3 per hour) needs it"
         assert refusal(self.solve, "limits.yaml", text).splitlines() == [
             f"accelerator type 'v100', field price_per_hour: {needs}",
             f"accelerator type 'k80', field price_per_hour: {needs}",
@@ -102,7 +102,7 @@ class TestConstraints:
         text = '{"constraints": [\n{"kind": "reserve", "accelerator": "v10",\n"gpus": 1, "min_gang": 2}]}'
         told = refusal(self.solve, "limits.json", text)
         assert told.startswith(
-            "limits.json, line 2, constraints[0] (the reserve of 1 v10 GPUs for gangs of 2 GPUs and more), field "
+            "limits.json, line 2, constraints[0] (the reserve of 1 v10 GPUs for gangs of 2 or more GPUs), field "
         )
 
     def test_a_job_that_there_is_not_is_warned_of(self) -> None:

@@ -84,7 +84,7 @@ def test_needs_that_are_not_said_to_be_convex_are_refused() -> None:
             return (throughputs / jobs.fastest) ** 2
 
     assert gp.solve(two_jobs(), Root()).objective_value == pytest.approx(1 / 4)
-    with pytest.raises(gp.InputError, match=r"policy root, field need: must be convex in the level for soft constraints"):
+    with pytest.raises(gp.InputError, match=r"policy root, field need: must be convex in the level if there are soft constraints"):
         gp.solve(two_jobs(), Root(constraints=[gp.SwitchCost(1)]))
 
 

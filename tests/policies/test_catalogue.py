@@ -186,7 +186,7 @@ def test_every_type_without_a_price_is_named_and_others_are_not() -> None:
     with pytest.raises(gp.InputError) as caught:
         gp.solve(problem, "throughput_per_dollar")
     assert [(fault.where, fault.field, fault.problem[:10]) for fault in caught.value.faults] == [
-        ("accelerator type 'a'", "prices_per_hour", "is 0, and "),
+        ("accelerator type 'a'", "prices_per_hour", "is 0, but "),
         ("accelerator type 'b'", "prices_per_hour", "is unknown"),
     ]
     priced = gp.AllocationProblem.from_arrays([[1, 1, 0, 1]], [1, 1, 1, 0], prices_per_hour=[2, 1, NONE, 0])
@@ -272,7 +272,7 @@ def with_deadlines(problem: gp.AllocationProblem, deadlines: Floats) -> gp.Alloc
 
 
 def test_lateness_without_any_deadline_is_the_makespan_with_a_warning() -> None:
-    with pytest.warns(gp.GavelWarning, match="no job has a deadline, so min_lateness takes all for due now"):
+    with pytest.warns(gp.GavelWarning, match="no job has a deadline, so min_lateness treats all as due now"):
         allocation = gp.solve(three_jobs(), "min_lateness")
     assert allocation.objective_value == pytest.approx(80)
 
@@ -371,15 +371,15 @@ def test_allox_names_the_gangs_that_it_does_not_serve() -> None:
     with pytest.raises(gp.InputError) as caught:
         gp.solve(problem, "allox")
     assert str(caught.value).splitlines() == [
-        "job 'a', field num_gpus: is 2, and allox serves jobs of one whole GPU only",
-        "job 'c', field num_gpus: is 4, and allox serves jobs of one whole GPU only",
+        "job 'a', field num_gpus: is 2, but allox serves only jobs of one whole GPU",
+        "job 'c', field num_gpus: is 4, but allox serves only jobs of one whole GPU",
     ]
 
 
 def test_allox_refuses_what_it_could_not_hold() -> None:
     problem = gp.AllocationProblem.from_arrays(np.ones((10_000, 1)), [8], steps_remaining=np.ones(10_000))
     with pytest.raises(
-        gp.InputError, match="10000 jobs and 10000 places in the queues make a matrix of more than 50,000,000 numbers"
+        gp.InputError, match="10000 jobs and 10000 queue positions need a cost matrix of more than 50,000,000 numbers"
     ):
         gp.solve(problem, "allox")
 

@@ -202,13 +202,13 @@ def test_constraints_of_the_parts_hold_for_the_whole() -> None:
     [
         (lambda: MaxTotalThroughput() * 0, "the weight of max_total_throughput must be a number greater than 0, found 0"),
         (lambda: MaxTotalThroughput() * np.inf, "greater than 0, found inf"),
-        (lambda: gp.Then(MaxMinFairness(), gp.resolve_policy("fifo")), "takes policies with an objective, and fifo has none"),
-        (lambda: gp.Then(MaxMinFairness(), "fifo"), "takes two policies, found 'fifo'"),
-        (lambda: gp.Then(MaxMinFairness(), MinCost(), tolerance=0), "takes a tolerance greater than 0 and below 1, found 0"),
-        (lambda: gp.solve(three_jobs(), gp.Then(MaxMinFairness(agnostic=True), MinMakespan())), "both agnostic, or none"),
+        (lambda: gp.Then(MaxMinFairness(), gp.resolve_policy("fifo")), "needs policies with an objective, but fifo has none"),
+        (lambda: gp.Then(MaxMinFairness(), "fifo"), "needs two policies, found 'fifo'"),
+        (lambda: gp.Then(MaxMinFairness(), MinCost(), tolerance=0), "needs a tolerance greater than 0 and below 1, found 0"),
+        (lambda: gp.solve(three_jobs(), gp.Then(MaxMinFairness(agnostic=True), MinMakespan())), "either both agnostic or both not"),
         (
             lambda: gp.solve(three_jobs(deadlines_seconds=[60, 30, np.nan]), gp.Then(MinCost(), MaxMinFairness())),
-            "the objective of min_cost has kinks, after which only a sum can come, not max_min_fairness",
+            "the objective of min_cost is piecewise linear, so only a sum policy can follow it, not max_min_fairness",
         ),
     ],
 )
@@ -223,7 +223,7 @@ def test_only_sums_can_be_added() -> None:
 
 
 def test_a_policy_of_stages_is_no_term() -> None:
-    with pytest.raises(gp.InputError, match="min_cost is more than its objective, and a sum would keep nothing else of it"):
+    with pytest.raises(gp.InputError, match="min_cost is not defined by its objective alone, and a sum would drop the rest"):
         MaxTotalThroughput() + MinCost()
 
 
@@ -265,7 +265,7 @@ def test_soft_constraints_and_changes_count_in_the_last_objective() -> None:
 
 @pytest.mark.parametrize("constraint", [gp.SwitchCost(1), gp.CostBudget(2).soft(1)])
 def test_they_are_not_given_to_the_first(constraint: gp.Constraint) -> None:
-    message = "in its last objective: give them to the second policy, not to max_min_fairness"
+    message = "in its last objective: pass them to the second policy, not to max_min_fairness"
     with pytest.raises(gp.InputError, match=message):
         gp.Then(MaxMinFairness(constraints=[constraint]), MaxTotalThroughput())
 
@@ -289,19 +289,19 @@ def test_nothing_is_asked_for_and_nothing_is_kept() -> None:
 
 def test_kinks_are_not_lost_on_the_way_through_a_composition() -> None:
     late = three_jobs(deadlines_seconds=[60, 30, np.nan])
-    with pytest.raises(gp.InputError, match="after which only a sum can come, not max_min_fairness"):
+    with pytest.raises(gp.InputError, match="so only a sum policy can follow it, not max_min_fairness"):
         gp.solve(late, gp.Then(MinCost(), gp.Then(MaxTotalThroughput(), MaxMinFairness())))
-    with pytest.raises(gp.InputError, match="after which only a sum can come, not max_min_fairness"):
+    with pytest.raises(gp.InputError, match="so only a sum policy can follow it, not max_min_fairness"):
         gp.solve(late, gp.Then(gp.Then(MinCost(), MaxTotalThroughput()), MaxMinFairness()))
     assert len(gp.solve(late, gp.Then(MinCost(), gp.Then(MaxTotalThroughput(), MaxProgressRate()))).stages) == 4
 
 
 def test_agnostic_parts_promise_no_throughputs() -> None:
     parts = (MaxMinFairness(agnostic=True), MaxTotalThroughput(agnostic=True))
-    with pytest.raises(gp.InputError, match="sees no throughputs with agnostic, so it can promise none"):
+    with pytest.raises(gp.InputError, match="ignores throughputs with agnostic, so it cannot guarantee any"):
         gp.solve(three_jobs(), gp.Then(*parts, constraints=[gp.MinThroughput("bert", 1)]))
     mixed = gp.Then(gp.Then(*parts), MaxTotalThroughput())
-    with pytest.raises(gp.InputError, match="both agnostic, or none"):
+    with pytest.raises(gp.InputError, match="either both agnostic or both not"):
         gp.solve(three_jobs(), mixed)
 
 

@@ -92,23 +92,23 @@ def test_another_structure_is_refused(text: str) -> None:
         ("{job: bert}", "line 2, field kind: is required; one of min_throughput, deadline, cost_budget, max_gpus, quota, reserve, "
          "pin, forbid, keep_running, switch_cost"),
         ("{kind: min_throughputs}",
-         "line 2, field kind: 'min_throughputs' is no kind of constraint; did you mean 'min_throughput'?"),
-        ("{kind: [quota]}", "line 2, field kind: ['quota'] is no kind of constraint; did you mean 'quota'?"),
+         "line 2, field kind: 'min_throughputs' is not a kind of constraint; did you mean 'min_throughput'?"),
+        ("{kind: [quota]}", "line 2, field kind: ['quota'] is not a kind of constraint; did you mean 'quota'?"),
         ("quota", "line 2: must be a mapping of field to value, found 'quota'"),
         ("null", "line 2: must be a mapping of field to value, found None"),
         ("{kind: quota, tenant: a, share: 1.5}", "line 2 (constraint quota), field share: must be at most 1, found 1.5"),
         ("{kind: quota, tenant: a, share: half}", "line 2 (constraint quota), field share: must be a number, found 'half'"),
         ("{kind: quota, tenant: a, share: yes}", "line 2 (constraint quota), field share: must be a number, found 'yes'"),
         ("{kind: quota, tenant: a, gpu: 1}", "line 2 (constraint quota), field gpu: is not known; did you mean 'gpus'?"),
-        ("{kind: quota, tenant: a}", "line 2 (constraint quota): one of share (0.5 for half of all GPUs) and gpus must be given"),
+        ("{kind: quota, tenant: a}", "line 2 (constraint quota): either share (0.5 for half of all GPUs) or gpus must be given"),
         ("{kind: min_throughput, job: null, rate: 1}", "line 2 (constraint min_throughput), field job: is required"),
         ("{kind: cost_budget, per_hour: -3}", "line 2 (constraint cost_budget), field per_hour: must be at least 0, found -3"),
         ("{kind: cost_budget, per_hour: .inf}",
          "line 2 (constraint cost_budget), field per_hour: must be a finite number, found inf"),
         ("{kind: deadline, soft: -1}", "line 2 (constraint deadline), field soft: must be greater than 0, found -1"),
-        ("{kind: deadline, penalty: 1}", "line 2 (constraint deadline), field penalty: is not known; write soft"),
+        ("{kind: deadline, penalty: 1}", "line 2 (constraint deadline), field penalty: is not known; use soft instead"),
         ("{kind: pin, job: a, accelerators: k80, soft: 1}",
-         "line 2 (constraint pin), field soft: is not for the pin of job 'a' to k80, which can only hold or not"),
+         "line 2 (constraint pin), field soft: cannot be used with the pin of job 'a' to k80, which either holds or does not"),
         ("{kind: reserve, accelerator: v100, gpus: 1, min_gang: 2.5}",
          "line 2 (constraint reserve), field min_gang: must be a whole number, found 2.5"),
         ("{kind: deadline, job: a, job: b}", "line 2: key 'job' stands twice in one mapping"),
@@ -130,10 +130,10 @@ constraints:
   - {kind: deadline, seconds: soon}
 """
     assert refusal(gp.read_constraints, file("c.yaml", text)).splitlines() == [
-        "c.yaml, line 1: key 'version' is not known; the only one is constraints",
+        "c.yaml, line 1: key 'version' is not known; the only key is constraints",
         "c.yaml, line 5 (constraint quota), field share: must be greater than 0, found 0",
         "c.yaml, line 6 (constraint quota), field borowable: is not known; did you mean 'borrowable'?",
-        "c.yaml, line 7, field kind: 'pim' is no kind of constraint; did you mean 'pin'?",
+        "c.yaml, line 7, field kind: 'pim' is not a kind of constraint; did you mean 'pin'?",
         "c.yaml, line 8 (constraint deadline), field seconds: must be a number, found 'soon'",
     ]
 
@@ -226,7 +226,7 @@ class TestCommand:
         code, out, err = gavel("solve", "--constraints", one, "--constraints", other)
         assert (code, out) == (2, "")
         assert err.splitlines() == [
-            "Error: one.yaml, line 1, field kind: 'deadlin' is no kind of constraint; did you mean 'deadline'?",
+            "Error: one.yaml, line 1, field kind: 'deadlin' is not a kind of constraint; did you mean 'deadline'?",
             "other.json, line 1: must be a mapping with the key constraints, which holds a list of constraints",
         ]
 

@@ -358,9 +358,9 @@ class TestConflicts:
         with pytest.raises(gp.ConflictError) as raised:
             solved("fifo", gp.Deadline(), deadlines_seconds=[59, -30, 0])
         assert raised.value.constraints == (
-            "the deadline of job 'bert' in 59 s: it asks for 4.0678 steps/s, and all of the time on its fastest type gives 4",
-            "the deadline of job 'resnet' which passed 30 s ago: the job is late by that much already",
-            "the deadline of job 'lstm' which passed 0 s ago: the job is late by that much already",
+            "the deadline of job 'bert' in 59 s: it requires 4.0678 steps/s, but all of the time on the fastest type gives only 4",
+            "the deadline of job 'resnet' which passed 30 s ago: the job is already late by that much",
+            "the deadline of job 'lstm' which passed 0 s ago: the job is already late by that much",
         )
 
     def test_a_ban_that_leaves_a_job_too_slow_is_named_with_it(self) -> None:
@@ -404,7 +404,7 @@ class TestConflicts:
 
     def test_a_pin_to_where_the_job_cannot_run(self) -> None:
         problem = gp.AllocationProblem.from_arrays([[1.0, 0.0]], [1, 1], accelerator_types=["v100", "k80"])
-        with pytest.raises(gp.ConflictError, match=r"the pin of job '0' to k80: the job can run on v100 only"):
+        with pytest.raises(gp.ConflictError, match=r"the pin of job '0' to k80: the job can run only on v100"):
             gp.solve(problem, policy("fifo", gp.Pin("0", "k80")))
 
     @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ class TestConflicts:
         ],
     )
     def test_more_than_all_gpus_are_guaranteed(self, wanted: list[gp.Constraint]) -> None:
-        with pytest.raises(gp.InputError, match=r"^quotas: guarantee 2\.2 GPUs in all \(a: 1\.2, b: 1\), and there are 2$"):
+        with pytest.raises(gp.InputError, match=r"^quotas: guarantee 2\.2 GPUs in total \(a: 1\.2, b: 1\), but the cluster has 2$"):
             solved("fifo", *wanted)
 
 
@@ -454,26 +454,26 @@ class TestConflicts:
         (lambda: gp.CostBudget(True), "constraint cost_budget, field per_hour: must be a number, found True"),
         (lambda: gp.Quota("a", 1.2), "constraint quota, field share: must be at most 1, found 1.2"),
         (lambda: gp.Quota("a", 0), "constraint quota, field share: must be greater than 0, found 0"),
-        (lambda: gp.Quota("a"), "constraint quota: one of share (0.5 for half of all GPUs) and gpus must be given"),
-        (lambda: gp.Quota("a", 0.5, 3), "constraint quota: one of share (0.5 for half of all GPUs) and gpus must be given"),
+        (lambda: gp.Quota("a"), "constraint quota: either share (0.5 for half of all GPUs) or gpus must be given"),
+        (lambda: gp.Quota("a", 0.5, 3), "constraint quota: either share (0.5 for half of all GPUs) or gpus must be given"),
         (lambda: gp.Quota("a", 0.5, guaranteed=False),
-         "constraint quota: a quota that is neither guaranteed nor a limit says nothing; set guaranteed, or borrowable: false"),
+         "constraint quota: a quota that is neither guaranteed nor a limit has no effect; set guaranteed, or borrowable: false"),
         (lambda: gp.Quota("a", 0.5, borrowable="perhaps"),
          "constraint quota, field borrowable: must be true or false, found 'perhaps'"),
         (lambda: gp.Reserve("v100", 2),
-         "constraint reserve: reserved_for (tenants or jobs) or min_gang must say for whom the GPUs are kept"),
-        (lambda: gp.MaxGpus(1, tenant="a", job="bert"), "constraint max_gpus: tenant and job are both given; give one"),
+         "constraint reserve: reserved_for (tenants or jobs) or min_gang must be given, to define which jobs may use the GPUs"),
+        (lambda: gp.MaxGpus(1, tenant="a", job="bert"), "constraint max_gpus: tenant and job are both given; give only one"),
         (lambda: gp.Pin("bert", []), "constraint pin, field accelerators: must name at least one"),
         (lambda: gp.KeepRunning([]), "constraint keep_running, field jobs: must name at least one"),
         (lambda: gp.SwitchCost(0), "constraint switch_cost, field cost: must be greater than 0, found 0"),
         (lambda: gp.MaxGpus(1).soft(0), "constraint max_gpus, field penalty: must be greater than 0, found 0"),
         (lambda: gp.Pin("bert", "k80").soft(1),
-         "constraint pin, field penalty: is not for the pin of job 'bert' to k80, which can only hold or not"),
+         "constraint pin, field penalty: cannot be used with the pin of job 'bert' to k80, which either holds or does not"),
         (lambda: gp.SwitchCost(1).soft(1),
-         "constraint switch_cost, field penalty: is not for the cost of change, 1 per GPU, which is a price itself"),
+         "constraint switch_cost, field penalty: cannot be used with the cost of change, 1 per GPU, which is itself a price"),
         (lambda: policy("fifo", 7, gp.CostBudget), "policy fifo, field constraints: must be constraints, found 7\n"
          "policy fifo, field constraints: must be constraints, found <class 'gavel_py.policies.constraints.shares.CostBudget'> "
-         "(this is a class; call it to make one)"),
+         "(this is a class; call it to create one)"),
     ],
 )  # fmt: skip
 def test_wrong_constraints_are_refused(make: Any, message: str) -> None:
@@ -482,13 +482,13 @@ def test_wrong_constraints_are_refused(make: Any, message: str) -> None:
     assert str(raised.value) == message
 
 
-FILES = "a file of them is read by gp.read_constraints, or named with --constraints on the command line"
+FILES = "read a file of constraints with gp.read_constraints, or pass it with --constraints on the command line"
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (gp.Quota("a", 0.5), "must be a list, found one constraint alone; write [Quota(tenant='a', share=0.5)]"),
+        (gp.Quota("a", 0.5), "must be a list, found a single constraint; write [Quota(tenant='a', share=0.5)]"),
         (5, "must be a list of constraints, found 5"),
         (None, "must be a list of constraints, found None"),
         ({"kind": "cost_budget"}, "must be a list of constraints, found {'kind': 'cost_budget'}"),
@@ -546,12 +546,12 @@ def test_constraints_take_the_place_of_those_that_a_policy_has() -> None:
         (gp.MaxGpus(1, accelerator="h100"), {},
          "the limit of 1 GPUs on h100, field accelerator: 'h100' is not an accelerator type of this problem; did you mean 'v100'?"),
         (gp.Reserve("v100", 2, reserved_for="a"), {},
-         "the reserve of 2 v100 GPUs for a, field gpus: there are only 1"),
+         "the reserve of 2 v100 GPUs for a, field gpus: must be at most 1, found 2"),
         (gp.CostBudget(3), {"prices_per_hour": [3, np.nan]},
-         "accelerator type 'k80', field price_per_hour: is unknown, and the budget of 3 per hour needs it"),
+         "accelerator type 'k80', field price_per_hour: is unknown, but the budget of 3 per hour needs it"),
         (gp.Deadline(), {"steps_remaining": None},
-         "job 'bert', field steps_remaining: is unknown, and a deadline needs it\n"
-         "job 'resnet', field steps_remaining: is unknown, and a deadline needs it"),
+         "job 'bert', field steps_remaining: is unknown, but a deadline needs it\n"
+         "job 'resnet', field steps_remaining: is unknown, but a deadline needs it"),
         (gp.Deadline("lstm"), {},
          "the deadline of job 'lstm', field seconds: must be given: the job has no deadline of its own"),
     ],
@@ -580,10 +580,10 @@ def test_faults_of_all_constraints_come_together() -> None:
         (gp.KeepRunning("berd"), "no preemption of running jobs 'berd': there is no job 'berd'; "
          "did you mean 'bert'?"),
         (gp.Pin("done", "v100"), "the pin of job 'done' to v100: job 'done' has finished"),
-        (gp.MinThroughput("huge", 1).soft(2), "the throughput of 1 steps/s for job 'huge': job 'huge' is left out: "
+        (gp.MinThroughput("huge", 1).soft(2), "the throughput of 1 steps/s for job 'huge': job 'huge' is excluded: "
          "its gang of 9 GPUs fits nowhere (GPUs that one gang can get together: v100: 1, k80: 1)"),
         (gp.Reserve("v100", 1, reserved_for=["b", "x"]), "the reserve of 1 v100 GPUs for b, x: "
-         "there is neither a tenant nor a job 'x'; known: a, b"),
+         "no tenant or job is named 'x'; known: a, b"),
     ],
 )  # fmt: skip
 def test_a_constraint_on_what_is_not_there_warns_once(constraint: gp.Constraint, message: str) -> None:
@@ -609,14 +609,14 @@ def test_without_deadlines_there_is_nothing_to_meet() -> None:
 
 class TestPoliciesThatCannot:
     def test_agnostic_ones_promise_no_throughputs(self) -> None:
-        with pytest.raises(gp.InputError, match="sees no throughputs with agnostic, so it can promise none"):
+        with pytest.raises(gp.InputError, match="ignores throughputs with agnostic, so it cannot guarantee any"):
             gp.solve(three(), policy("max_min_fairness", gp.MinThroughput("bert", 1), agnostic=True))
         allocation = gp.solve(three(), policy("max_min_fairness", gp.MaxGpus(0.5), agnostic=True))
         assert allocation.time_fractions.sum() == pytest.approx(0.5)
 
     @pytest.mark.parametrize("constraint", [gp.MaxGpus(1).soft(1), gp.SwitchCost(1), gp.Deadline().soft(1)])
     def test_ordered_ones_have_nothing_to_weigh(self, constraint: gp.Constraint) -> None:
-        with pytest.raises(gp.InputError, match="has no objective to weigh soft constraints and the cost of change against"):
+        with pytest.raises(gp.InputError, match="has no objective to weigh against soft constraints and the cost of change"):
             solved("fifo", constraint)
 
 

@@ -361,8 +361,11 @@ def test_without_a_job_that_can_run_the_answer_is_empty() -> None:
     [
         (["vision", "visoin"], "job '1', field tenant: 'visoin' is not in the tenant tree; did you mean 'vision'?"),
         (["vision", ""], "job '1', field tenant: is empty; known: product, vision"),
-        (["vision", "research"], "job '1', field tenant: 'research' has tenants below it, and only those can have jobs: 'vision'"),
-        (["x", "y"], "jobs, field tenant: no job is of a tenant in the tree: theirs are '"),
+        (
+            ["vision", "research"],
+            "job '1', field tenant: 'research' has tenants below it, so it cannot have jobs; use 'vision', or",
+        ),
+        (["x", "y"], "jobs, field tenant: no job names a tenant in the tree; they name '"),
     ],
 )
 def test_jobs_of_tenants_that_there_are_not_are_named(tenants: list[str], problem: str) -> None:
@@ -374,7 +377,9 @@ def test_jobs_of_tenants_that_there_are_not_are_named(tenants: list[str], proble
 
 def test_penalties_cannot_be_weighed_level_by_level() -> None:
     policy = Hierarchical(constraints=(gp.Quota("red", 0.5).soft(2),))
-    with pytest.raises(gp.InputError, match="takes one level after the other, and cannot weigh them against soft constraints"):
+    with pytest.raises(
+        gp.InputError, match="optimises its levels one after another, so it cannot weigh them against soft constraints"
+    ):
         gp.solve(one_type(["red", "blue"], 1), policy)
 
 

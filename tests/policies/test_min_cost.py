@@ -120,7 +120,7 @@ def test_soft_constraints_and_changes_count_in_the_cost() -> None:
 
 
 def test_a_type_without_a_price_and_a_wrong_share_are_named() -> None:
-    with pytest.raises(gp.InputError, match=r"accelerator type 'k80', field price_per_hour: is unknown, and min_cost needs it"):
+    with pytest.raises(gp.InputError, match=r"accelerator type 'k80', field price_per_hour: is unknown, but min_cost needs it"):
         gp.solve(three_jobs([NONE] * 3, prices_per_hour=[3, NONE]), "min_cost")
     with pytest.raises(gp.InputError, match=r"option min_share: must be a number of at least 0, found -1"):
         gp.solve(three_jobs([NONE] * 3), "min_cost", min_share=-1.0)

@@ -119,7 +119,7 @@ class TestConstraints:
         # Both are promised something: a goes first and takes the fast type, where b would have to be.
         promises = [gp.MinThroughput("a", 1.0), gp.MinThroughput("b", 2.0)]
         expected = (
-            "constraint the throughput of 2 steps/s for job 'b': is not kept by fifo, which does not look for another allocation"
+            "constraint the throughput of 2 steps/s for job 'b': is violated by fifo, which does not search for another allocation"
         )
         with pytest.raises(gp.InputError, match=expected):
             fractions("fifo", [[2.0, 1.0]] * 2, [1, 1], job_ids=["a", "b"], constraints=promises)

@@ -136,7 +136,7 @@ class TestNamedClasses:
         policy = gp.resolve_policy("gangs:Budgeted", budget="2.5")
         assert policy.label == "budgeted,budget=2.5"
         assert refusal(gp.resolve_policy, "gangs:Budgeted") == (
-            "policy gangs:Budgeted, field option budget: has no default, so it must be given"
+            "policy gangs:Budgeted, field option budget: is required, since it has no default"
         )
         options = gp.policy_options(gp.policy_class("gangs:Budgeted"))
         assert [name for name, option in options.items() if option.required] == ["budget"]
@@ -170,12 +170,12 @@ class TestNamedClasses:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("gangs:Unfinished", "policy gangs:Unfinished: is abstract: it does not say what `need` is"),
-            ("gangs:Nothing", "policy gangs:Nothing: is a class, but no policy; a policy is a subclass of gavel_py.SumPolicy"),
-            ("gangs:LIMIT", "policy gangs:LIMIT: is no class (it is 3); a policy is a subclass of"),
-            ("gangs:largest", "policy gangs:largest: is a policy object; name its class, as in gangs:LargestGangFirst"),
-            ("gangs:ByHand", "`budget` is an argument of its class, but no option; options are fields of a dataclass"),
-            ("gangs:Picky", "policy gangs:Picky: making it failed with KeyError: 'key' ({folder}/gangs.py, line 27)"),
+            ("gangs:Unfinished", "policy gangs:Unfinished: is abstract: it does not define `need`"),
+            ("gangs:Nothing", "policy gangs:Nothing: is a class, but not a policy; a policy is a subclass of gavel_py.SumPolicy"),
+            ("gangs:LIMIT", "policy gangs:LIMIT: is not a class (it is 3); a policy is a subclass of"),
+            ("gangs:largest", "policy gangs:largest: is a policy object; give its class, as in gangs:LargestGangFirst"),
+            ("gangs:ByHand", "`budget` is an argument of its class, but not an option; options are fields of a dataclass"),
+            ("gangs:Picky", "policy gangs:Picky: creating it failed with KeyError: 'key' ({folder}/gangs.py, line 27)"),
             ("gangs:", "policy gangs:: must be of the form package.module:Class, found 'gangs:'"),
             ("./gangs.py:Fair", "must be of the form package.module:Class, found './gangs.py:Fair'"),
         ],
@@ -347,7 +347,7 @@ class TestInstalledPackages:
             ("zeta_nowhere:Gangs", "Python finds no module 'zeta_nowhere'"),
             ("zeta_broken:Gangs", "importing zeta_broken failed with ZeroDivisionError: division by zero"),
             ("acme_gangs:Gangs", "has no class 'Gangs'"),
-            ("acme_gangs:Unfinished", "is abstract: it does not say what `need` is"),
+            ("acme_gangs:Unfinished", "is abstract: it does not define `need`"),
             ("acme_gangs", "must be of the form package.module:Class, found 'acme_gangs'"),
             ("?!", "must be of the form package.module:Class, found '?!'"),
         ],

@@ -259,7 +259,7 @@ def test_agnostic_makespan_needs_a_reference_that_every_job_runs_on() -> None:
     problem = gp.AllocationProblem.from_arrays(
         [[4.0, 0.0], [1.0, 1.0]], [1, 1], accelerator_types=["v100", "k80"], total_steps=[1, 1]
     )
-    with pytest.raises(gp.InputError, match=r"field reference: is needed with agnostic; one of v100, k80"):
+    with pytest.raises(gp.InputError, match=r"field reference: is required with agnostic; one of v100, k80"):
         gp.solve(problem, "min_makespan", agnostic=True)
     with pytest.raises(gp.UnknownNameError, match=r"'v10' is not an accelerator type of this problem; did you mean 'v100'"):
         gp.solve(problem, "min_makespan", agnostic=True, reference="v10")
@@ -270,7 +270,7 @@ def test_agnostic_makespan_needs_a_reference_that_every_job_runs_on() -> None:
 @pytest.mark.parametrize("name", ["min_makespan", "shortest_job_first"])
 def test_a_policy_that_needs_steps_names_the_jobs_without(name: str) -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0]], [1], job_ids=["bert"])
-    with pytest.raises(gp.InputError, match=rf"job 'bert', field steps_remaining: is unknown, and {name} needs it"):
+    with pytest.raises(gp.InputError, match=rf"job 'bert', field steps_remaining: is unknown, but {name} needs it"):
         gp.solve(problem, name)
 
 
@@ -290,5 +290,5 @@ def test_unknown_policies_and_options_are_named(policy: str, options: dict[str, 
 
 
 def test_a_policy_class_instead_of_an_object_is_named() -> None:
-    with pytest.raises(gp.InputError, match="call it to make one"):
+    with pytest.raises(gp.InputError, match="call it to create one"):
         gp.solve(gp.AllocationProblem.from_arrays([[1.0]], [1]), gp.SumPolicy)  # type: ignore[arg-type]

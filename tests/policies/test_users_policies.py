@@ -433,7 +433,7 @@ def test_an_unbounded_objective_is_reported(name: str, direction: str) -> None:
     sign = 1 if direction == "max" else -1
     problem = gp.AllocationProblem.from_arrays([[4.0], [4.0], [3.0]], [1])
     better = "large" if direction == "max" else "small"
-    text = f"policy own, field objective: is unbounded: with its own cvxpy variables it can be made as {better} as one likes"
+    text = f"policy own, field objective: is unbounded: its own cvxpy variables can make it arbitrarily {better}"
     with pytest.raises(gp.PolicyError, match=text) as error:
         gp.solve(problem, policy_of(lambda p: sign * UNBOUNDED[name](p), direction=direction))
     assert error.value.check == "solved"
@@ -492,7 +492,7 @@ def test_variables_that_stand_for_classes_are_refused() -> None:
             return program.total(cp.minimum(program.normalized_throughput, slack))
 
     problem = gp.AllocationProblem.from_arrays([[4.0, 1.0], [4.0, 1.0]], [1, 1])
-    with pytest.raises(gp.InputError, match=r"policy slack, field objective: has variables of its own with more than one entry"):
+    with pytest.raises(gp.InputError, match=r"policy slack, field objective: has own cvxpy variables with more than one entry"):
         gp.solve(problem, Slack())
 
 

@@ -203,6 +203,6 @@ def test_many_jobs_take_hardly_more_levels_than_there_are_types() -> None:
 
 @pytest.mark.parametrize("constraint", [gp.CostBudget(2).soft(1), gp.MinThroughput("bert", 1).soft(1), gp.SwitchCost(1)])
 def test_what_would_have_to_be_weighed_is_refused(constraint: gp.Constraint) -> None:
-    message = "takes one level after the other, and cannot weigh them against soft constraints and the cost of change"
+    message = "optimises its levels one after another, so it cannot weigh them against soft constraints and the cost of change"
     with pytest.raises(gp.InputError, match=f"policy water_filling, field constraints: {message}"):
         gp.solve(three_jobs(prices_per_hour=[3, 1]), water_filling(constraint))

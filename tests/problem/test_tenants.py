@@ -344,8 +344,8 @@ class TestJobs:
     def test_all_that_have_no_place_are_named(self) -> None:
         rows = jobs(("vision", 0), ("visoin", 0), ("research", 0), ("", 0), ("", 0), ("research", 0), counts=[1, 7, 1, 1, 1, 1])
         assert refusal(service_tree, TenantTree.from_dict(TREE), **rows).splitlines() == [
-            "jobs 'job-4', 'job-7', field tenant: 'research' has tenants below it, and only those can have jobs: 'language', "
-            "'vision', or another one for these jobs",
+            "jobs 'job-4', 'job-7', field tenant: 'research' has tenants below it, so it cannot have jobs; "
+            "use 'language', 'vision', or add a tenant for these jobs",
             "jobs 'job-5', 'job-6', field tenant: is empty; known: language, product, vision",
             "job 'job-8' and 6 more, field tenant: 'visoin' is not in the tenant tree; did you mean 'vision'?",
         ]
@@ -357,5 +357,5 @@ class TestJobs:
     def test_a_tree_for_none_of_the_jobs(self) -> None:
         rows = jobs(*((name, 0) for name in "cbda"))
         assert refusal(service_tree, TenantTree.from_dict(TREE), **rows) == (
-            "jobs, field tenant: no job is of a tenant in the tree: theirs are 'a', 'b', 'c', ...; known: language, product, vision"
+            "jobs, field tenant: no job names a tenant in the tree; they name 'a', 'b', 'c', ...; known: language, product, vision"
         )

@@ -103,7 +103,7 @@ def test_a_gang_that_may_no_longer_run_where_it_does_leaves() -> None:
         ({"wait": 1}, "field wait: is not known; did you mean 'weight'?"),
         ({"weight": 0}, "field weight: must be greater than 0, found 0"),
         ({"allowed_accelerators": ("v10",)}, "accelerator 'v10' is in neither the cluster nor the profile"),
-        ({"total_steps": None}, "field steps_remaining: is unknown, and min_makespan needs it"),
+        ({"total_steps": None}, "field steps_remaining: is unknown, but min_makespan needs it"),
     ],
 )
 def test_what_cannot_change_is_refused_with_the_reason_and_nothing_changes(fields: dict[str, Any], problem: str) -> None:

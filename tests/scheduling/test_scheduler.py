@@ -194,7 +194,7 @@ def test_wrong_round_lengths_are_refused(seconds: Any) -> None:
 
 def test_a_job_without_what_the_policy_needs_is_refused_before_it_stops_every_round() -> None:
     made = scheduler(policy="min_makespan")
-    assert "job 'a', field steps_remaining: is unknown, and min_makespan needs it" in refused(lambda: made.submit(job("a")))
+    assert "job 'a', field steps_remaining: is unknown, but min_makespan needs it" in refused(lambda: made.submit(job("a")))
     made.submit(job("b", total_steps=10))
     assert set(made.next_round().assignments) == {"b"}
 

@@ -264,7 +264,7 @@ def test_a_trace_without_required_fields_is_refused_at_once(gavel: Gavel, tmp_pa
     (tmp_path / "jobs.csv").write_text("job_id,job_type,num_gpus,total_steps\na,LM (batch size 10),1,\nb,LM (batch size 10),3,9\n")
     outcome = gavel("jobs.csv", "-c", "v100:4")
     assert outcome.code == 2
-    assert "Error: jobs.csv, line 2 (job 'a'), field total_steps: is unknown, and so is when the job ends" in outcome.err
+    assert "Error: jobs.csv, line 2 (job 'a'), field total_steps: is unknown, so it is not known when the job ends" in outcome.err
     assert "has no throughput of 'LM (batch size 10)' on 3 x v100" in outcome.err
 
 

@@ -205,7 +205,7 @@ class TestWrongInput:
         assert "reads what is counted in rounds" in refusal(play, [self.JOB], policy="least_attained_service", round_seconds=None)
 
     def test_jobs_must_have_an_end(self) -> None:
-        assert "is unknown, and so is when the job ends" in refusal(play, [gp.Job("a")])
+        assert "is unknown, so it is not known when the job ends" in refusal(play, [gp.Job("a")])
 
     def test_jobs_must_come_in_order(self) -> None:
         jobs = [gp.Job("a", total_steps=1, arrival_seconds=5), gp.Job("b", total_steps=1, arrival_seconds=2)]

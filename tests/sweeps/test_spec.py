@@ -126,7 +126,7 @@ def test_all_faults_come_together(tmp_path: Path) -> None:
         (simulations(traces=[gp.Trace([])]), "loads: are jobs per hour of generated traces, and all traces are files"),
         (
             simulations(traces=[gp.Trace([gp.Submission(gp.Job("a", job_type="A3C"))])], loads=None),
-            "total_steps: is unknown, and so is when the job ends",
+            "total_steps: is unknown, so it is not known when the job ends",
         ),
         (
             simulations(traces=[gp.Trace([gp.Submission(gp.Job("a", job_type="none", total_steps=1))])], loads=None),

@@ -236,7 +236,9 @@ def load(request: Request) -> Scenario:
     trace, profile = _typed(trace, cluster, profile, request)
     with together() as attempt:
         # A simulation would fail half-way on a job without steps and duration.
-        unknown = "is unknown, and so is when the job ends: give total_steps, or duration_seconds with duration_accelerator"
+        unknown = (
+            "is unknown, so it is not known when the job ends; give total_steps, or duration_seconds with duration_accelerator"
+        )
         endless = [Fault(each.job.where, "total_steps", unknown) for each in trace if _lacks_end(each.job)]
         attempt(lambda: InputError.raise_any(endless))
         attempt(lambda: problem_of(trace.jobs, cluster, profile, whole_gangs=False, sharing=request.sharing))

@@ -119,7 +119,7 @@ class Constraint(Record):
             raise TypeError(f"{type(self).__name__} takes at most {len(names)} values: {', '.join(names)}")
         super().__init__(**dict(zip(names, values, strict=False)), **fields)
         if self.penalty is not None and self.never_soft:
-            raise InputError(Fault(self.label, "penalty", f"is not for {self.text}, which {self.never_soft}"))
+            raise InputError(Fault(self.label, "penalty", f"cannot be used with {self.text}, which {self.never_soft}"))
 
     @classmethod
     def __pydantic_init_subclass__(cls, **rest: Any) -> None:

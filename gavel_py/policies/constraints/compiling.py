@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gavel_py.problem.arrays import Floats, Mask
     from gavel_py.problem.problem import AllocationProblem
 
-FILES = "a file of them is read by gp.read_constraints, or named with --constraints on the command line"
+FILES = "read a file of constraints with gp.read_constraints, or pass it with --constraints on the command line"
 Where = Callable[..., str]
 
 ROUNDING = 1e-9
@@ -88,11 +88,11 @@ def _too_slow(problem: AllocationProblem, rules: Rules, i: int, bans: list[_Ban]
     if not conflicts([]):
         return [*(ban.name for ban in _fewest([ban for ban in bans if ban.name != name], conflicts)), name]
     if np.isinf(least):
-        return [f"{name}: the job is late by that much already"]
+        return [f"{name}: the job is already late by that much"]
     fastest = _fastest(problem, i, own)
     if not fastest:
         return [f"{name}: the job gets no time, {problem.excluded[problem.job_ids[i]]}"]
-    return [f"{name}: it asks for {least:.6g} steps/s, and all of the time on its fastest type gives {fastest:.6g}"]
+    return [f"{name}: it requires {least:.6g} steps/s, but all of the time on the fastest type gives only {fastest:.6g}"]
 
 
 def _nowhere(problem: AllocationProblem, i: int, bans: list[_Ban], insists: _Ban) -> list[str]:
@@ -103,7 +103,7 @@ def _nowhere(problem: AllocationProblem, i: int, bans: list[_Ban], insists: _Ban
 
     if conflicts([]):
         where = ", ".join(np.array(problem.accelerator_types)[problem.runnable[i]])
-        return [f"{insists.name}: the job can run on {where} only"]
+        return [f"{insists.name}: the job can run only on {where}"]
     return [*(ban.name for ban in _fewest([ban for ban in bans if ban is not insists], conflicts)), insists.name]
 
 
@@ -173,7 +173,7 @@ def _guaranteed(scope: Scope, constraints: Sequence[Constraint]) -> list[Fault]:
     if total <= available * (1 + ROUNDING):
         return []
     named = ", ".join(f"{tenant}: {gpus:g}" for tenant, gpus in quotas.items())
-    return [Fault("quotas", "", f"guarantee {total:g} GPUs in all ({named}), and there are {available:g}")]
+    return [Fault("quotas", "", f"guarantee {total:g} GPUs in total ({named}), but the cluster has {available:g}")]
 
 
 def _placed(problem: AllocationProblem, compiled: Sequence[CompiledConstraint]) -> AllocationProblem:
@@ -288,7 +288,7 @@ def read_constraints(path: str | Path) -> tuple[Constraint, ...]:
     document = read.value
     if not isinstance(document, dict) or not isinstance(document.get(KEY), list):
         raise InputError(Fault(read.line(KEY), "", f"must be a mapping with the key {KEY}, which holds a list of constraints"))
-    faults = [Fault(read.where(key), "", f"key {key!r} is not known; the only one is {KEY}") for key in document if key != KEY]
+    faults = [Fault(read.where(key), "", f"key {key!r} is not known; the only key is {KEY}") for key in document if key != KEY]
     found: list[Constraint] = []
     for i, entry in enumerate(document[KEY]):
         try:
@@ -309,9 +309,9 @@ def _constraint(entry: Any, where: Where) -> Constraint:
         raise InputError(Fault(where(), "kind", f"is required; one of {', '.join(KINDS)}"))
     cls = KINDS.get(kind) if isinstance(kind, str) else None
     if cls is None:
-        raise InputError(Fault(where("kind"), "kind", f"{kind!r} is no kind of constraint{nearest(str(kind), KINDS)}"))
+        raise InputError(Fault(where("kind"), "kind", f"{kind!r} is not a kind of constraint{nearest(str(kind), KINDS)}"))
     if "penalty" in fields:
-        raise InputError(Fault(f"{where('penalty')} ({cls.label})", "penalty", "is not known; write soft"))
+        raise InputError(Fault(f"{where('penalty')} ({cls.label})", "penalty", "is not known; use soft instead"))
     if "soft" in fields:
         fields["penalty"] = fields.pop("soft")
 
@@ -328,7 +328,7 @@ def _constraint(entry: Any, where: Where) -> Constraint:
 def given_constraints(given: object, where: str) -> tuple[Constraint, ...]:
     """Return the constraints of any iterable; raises `InputError`, which names `where`, for anything else."""
     if isinstance(given, Constraint):
-        raise InputError(Fault(where, "constraints", f"must be a list, found one constraint alone; write [{given!r}]"))
+        raise InputError(Fault(where, "constraints", f"must be a list, found a single constraint; write [{given!r}]"))
     # Text and mappings are iterable too, but their items are not what the caller meant.
     if isinstance(given, str | bytes | Path | Mapping) or not isinstance(given, Iterable):
         hint = f"; {FILES}" if isinstance(given, str | Path) else ""
@@ -337,7 +337,7 @@ def given_constraints(given: object, where: str) -> tuple[Constraint, ...]:
     for each in (each for each in found if not isinstance(each, Constraint)):
         hint = f"; {FILES}" if isinstance(each, str | Path) else ""
         if inspect.isclass(each) and issubclass(each, Constraint):
-            hint = " (this is a class; call it to make one)"
+            hint = " (this is a class; call it to create one)"
         faults.append(Fault(where, "constraints", f"must be constraints, found {each!r:.60}{hint}"))
     InputError.raise_any(faults)
     return found

@@ -52,7 +52,7 @@ class CostBudget(_Shared):
         problem = scope.problem
         unpriced = np.isnan(problem.prices_per_hour) & (problem.capacities > 0)
         names = [problem.accelerator_types[j] for j in np.flatnonzero(unpriced).tolist()]
-        return [Fault(f"accelerator type {name!r}", "price_per_hour", f"is unknown, and {self.where} needs it") for name in names]
+        return [Fault(f"accelerator type {name!r}", "price_per_hour", f"is unknown, but {self.where} needs it") for name in names]
 
     def _limits(self, scope: Scope) -> list[Limit]:
         prices = np.nan_to_num(scope.problem.prices_per_hour)
@@ -77,7 +77,7 @@ class MaxGpus(_Shared):
     @model_validator(mode="after")
     def _check_together(self) -> MaxGpus:
         if self.tenant is not None and self.job is not None:
-            raise ValueError("tenant and job are both given; give one")
+            raise ValueError("tenant and job are both given; give only one")
         return self
 
     @property
@@ -121,9 +121,9 @@ class Quota(_Shared):
     @model_validator(mode="after")
     def _check_together(self) -> Quota:
         if (self.share is None) == (self.gpus is None):
-            raise ValueError("one of share (0.5 for half of all GPUs) and gpus must be given")
+            raise ValueError("either share (0.5 for half of all GPUs) or gpus must be given")
         if self.borrowable and not self.guaranteed:
-            raise ValueError("a quota that is neither guaranteed nor a limit says nothing; set guaranteed, or borrowable: false")
+            raise ValueError("a quota that is neither guaranteed nor a limit has no effect; set guaranteed, or borrowable: false")
         return self
 
     @property
@@ -168,13 +168,13 @@ class Reserve(_Shared):
     @model_validator(mode="after")
     def _check_together(self) -> Reserve:
         if not self.reserved_for and self.min_gang is None:
-            raise ValueError("reserved_for (tenants or jobs) or min_gang must say for whom the GPUs are kept")
+            raise ValueError("reserved_for (tenants or jobs) or min_gang must be given, to define which jobs may use the GPUs")
         return self
 
     @property
     def text(self) -> str:
         owners = [", ".join(self.reserved_for)] if self.reserved_for else []
-        owners += [] if self.min_gang is None else [f"gangs of {self.min_gang} GPUs and more"]
+        owners += [] if self.min_gang is None else [f"gangs of {self.min_gang} or more GPUs"]
         return f"the reserve of {self.gpus:g} {self.accelerator} GPUs for {' and '.join(owners)}"
 
     def faults(self, scope: Scope) -> list[Fault]:
@@ -182,7 +182,7 @@ class Reserve(_Shared):
         if column is None:
             return self._unknown_types(scope, "accelerator", (self.accelerator,))
         available = scope.problem.capacities[column]
-        return [self._fault("gpus", f"there are only {available:g}")] if self.gpus > available else []
+        return [self._fault("gpus", f"must be at most {available:g}, found {self.gpus:g}")] if self.gpus > available else []
 
     def _limits(self, scope: Scope) -> list[Limit]:
         problem, column = scope.problem, scope.column(self.accelerator)
@@ -197,7 +197,7 @@ class Reserve(_Shared):
         owners = zip(problem.tenants, problem.job_ids, strict=True)
         entitled = np.array([tenant in names or job in names for tenant, job in owners], bool)
         for name in sorted(names - set(problem.tenants) - set(problem.job_ids)):
-            scope.warn(self, f"there is neither a tenant nor a job {name!r}{nearest(name, sorted(set(problem.tenants)))}")
+            scope.warn(self, f"no tenant or job is named {name!r}{nearest(name, sorted(set(problem.tenants)))}")
         return entitled if self.min_gang is None else entitled | (problem.num_gpus >= self.min_gang)
 
 

@@ -33,7 +33,7 @@ class Pin(Constraint):
         accelerators: One or more types.
     """
 
-    never_soft = "can only hold or not"
+    never_soft = "either holds or does not"
 
     job: Name
     accelerators: OneOrMore
@@ -57,7 +57,7 @@ class Forbid(Constraint):
         accelerators: Types; if empty, the job gets no time at all.
     """
 
-    never_soft = "can only hold or not"
+    never_soft = "either holds or does not"
 
     job: Name
     accelerators: Names = ()
@@ -83,7 +83,7 @@ class KeepRunning(Constraint):
         jobs: Ids of jobs; None for all.
     """
 
-    never_soft = "can only hold or not"
+    never_soft = "either holds or does not"
 
     jobs: OneOrMore | None = None
 
@@ -122,7 +122,7 @@ class SwitchCost(Constraint):
         cost: Loss of the objective per GPU that changes.
     """
 
-    never_soft = "is a price itself"
+    never_soft = "is itself a price"
 
     cost: Positive
 
@@ -174,7 +174,7 @@ class Deadline(Constraint):
 
     def faults(self, scope: Scope) -> list[Fault]:
         problem, rows = scope.problem, self._concerned(scope)
-        text = "is unknown, and a deadline needs it"
+        text = "is unknown, but a deadline needs it"
         unknown = rows[np.isnan(problem.steps_remaining[rows])].tolist()
         faults = [Fault(f"job {problem.job_ids[i]!r}", "steps_remaining", text) for i in unknown]
         if self.job is not None and not len(rows) and len(scope.jobs(self.job, self)):
@@ -208,7 +208,7 @@ def _able(constraint: Constraint, scope: Scope, rows: Indices) -> Indices:
         return rows
     idle = rows[~scope.problem.runnable[rows].any(axis=1)]
     for job_id in (scope.problem.job_ids[i] for i in idle.tolist()):
-        scope.warn(constraint, f"job {job_id!r} is left out: {scope.problem.excluded[job_id]}")
+        scope.warn(constraint, f"job {job_id!r} is excluded: {scope.problem.excluded[job_id]}")
     return np.setdiff1d(rows, idle)
 
 
