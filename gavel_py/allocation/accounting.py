@@ -34,12 +34,14 @@ class TenantShare:
         weight: Relative share among the tenants with the same parent; 1 without a tree of tenants.
         share: The promised part of the cluster: weight over the sum of weights of the tenants with the same parent that have jobs,
             times the share of the parent. Below a tenant with policy fifo the first has all. Of simulations, the mean over time.
+        least_vs_fair_share: The least `vs_fair_share` of its jobs that can run; None without one, and except of allocations.
         throughput_share: The part of the throughput that it gets: Σ s_i v_i of its jobs over that of all jobs, with gang size s_i
             and normalised throughput v_i. None if unknown.
         gpu_share: The part of all GPUs of the cluster that it gets.
         gpu_shares: {accelerator type: part of its GPUs}.
         gpus: {accelerator type: GPUs}.
         jobs: Its number of jobs.
+        gpus_wanted: GPUs of all their gangs; None of simulations, where they are not there all the time.
         running: Those with GPU time; of rounds and simulations, those that hold GPUs at the end.
         waiting: Those that wait for GPU time.
         cost_per_hour: Of its GPUs, in the unit of their prices; None if the price of one of them is unknown.
@@ -67,6 +69,8 @@ class TenantShare:
     finished: int | None = None
     mean_jct_seconds: float | None = None
     cost: float | None = None
+    gpus_wanted: float | None = None
+    least_vs_fair_share: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the share as plain data (docs/file-formats.md)."""
@@ -154,15 +158,20 @@ class TenantTable:
             np.add.at(sums, arrays.parents[rows], sums[rows])
         return sums
 
+    def least(self, values: Floats) -> Floats:
+        """Return (M,) the least value of each tenant and all below it."""
+        found, arrays = values.copy(), self._arrays
+        for rows in reversed(arrays.levels[1:]):
+            np.minimum.at(found, arrays.parents[rows], found[rows])
+        return found
+
     def shares(self, has_jobs: Mask, since: Floats) -> Floats:
         """Return (M,) the promised shares.
 
         has_jobs: (M,) the tenants of jobs; since: (M,) when each got the first of these, by which a fifo tenant serves those below.
         """
         arrays = self._arrays
-        active, first = self.totals(has_jobs.astype(np.int64)) > 0, np.where(has_jobs, since, np.inf)
-        for rows in reversed(arrays.levels[1:]):
-            np.minimum.at(first, arrays.parents[rows], first[rows])
+        active, first = self.totals(has_jobs.astype(np.int64)) > 0, self.least(np.where(has_jobs, since, np.inf))
         shares = np.zeros(len(self) + 1)
         shares[0] = 1.0  # the cluster
         for level in arrays.levels:
@@ -187,11 +196,12 @@ class TenantTable:
     ) -> tuple[TenantShare, ...]:
         """Return a record for each tenant, parents before the tenants below them, siblings by name.
 
-        shares: (M,); gpus: (M, K) of the jobs of each tenant; columns: {attribute: (M,) sums over the jobs of each tenant}, NaN for
-        unknown ones. "work" is Σ s_i v_i, and "jct_seconds" the sum of the completion times of the finished jobs.
+        shares: (M,); gpus: (M, K) of the jobs of each tenant; columns: {attribute: (M,) sums over the jobs of each tenant, or least
+        values if its name begins with "least_"}, NaN for unknown ones. "work" is Σ s_i v_i, and "jct_seconds" the sum of the
+        completion times of the finished jobs.
         """
         held, total = self.totals(gpus), float(capacities.sum())
-        sums = {name: self.totals(values) for name, values in columns.items()}
+        sums = {name: self.least(each) if name.startswith("least_") else self.totals(each) for name, each in columns.items()}
         work = sums.pop("work", None)
         if work is not None:
             whole = np.full(len(self), columns["work"].sum())
@@ -231,9 +241,9 @@ def _ratio(values: NDArray[Any], whole: NDArray[Any]) -> Floats:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of an array as a plain one, None for NaN."""
+    """Return a number of an array as a plain one, None for one that is not finite."""
     plain = value.item()
-    return None if math.isnan(plain) else plain
+    return plain if math.isfinite(plain) else None
 
 
 def tenant_shares(
@@ -247,6 +257,7 @@ def tenant_shares(
     tree: TenantTree | None = None,
     arrival_seconds: Floats | None = None,
     prices_per_hour: Floats | None = None,
+    vs_fair_share: Floats | None = None,
     **columns: Floats,
 ) -> tuple[TenantShare, ...]:
     """Return what each tenant of N jobs is promised and gets; empty if no job names a tenant.
@@ -261,6 +272,7 @@ def tenant_shares(
         tree: The tenants with their weights; None for those of the jobs, with equal weights.
         arrival_seconds: (N,) by which fifo tenants serve those below.
         prices_per_hour: (K,) of one GPU of each type, NaN if unknown; by default all are.
+        vs_fair_share: (N,) of which each tenant has the least.
         **columns: (N,) further figures to sum, named as attributes of `TenantShare`, or "work"; NaN for unknown ones.
 
     Raises:
@@ -284,6 +296,9 @@ def tenant_shares(
     if prices_per_hour is not None:
         columns["cost_per_hour"] = hourly_costs(gpus, prices_per_hour)
     sums |= {name: np.bincount(rows, values, minlength=size) for name, values in columns.items()}
+    if vs_fair_share is not None:
+        sums["least_vs_fair_share"] = np.full(size, np.inf)
+        np.minimum.at(sums["least_vs_fair_share"], rows[served], vs_fair_share[served])
     return table.records(accelerator_types, capacities, table.shares(since < np.inf, since), held, sums)
 
 

@@ -226,7 +226,9 @@ class Allocation(Tabular):
             can_run=np.array([job_id not in self.excluded for job_id in self.job_ids], dtype=bool),
             tree=TenantTree.of(self.options.get("tenants") if tree is None else tree),
             arrival_seconds=problem.arrival_seconds,
+            vs_fair_share=self.vs_fair_share,
             work=problem.num_gpus * self.normalized_throughputs,
+            gpus_wanted=problem.num_gpus,
             prices_per_hour=problem.prices_per_hour,
         )
 

@@ -24,6 +24,7 @@ MAX_NAME = 24
 FIGURES = (
     *("weight", "share", "throughput_share", "gpu_share", "jobs", "running", "waiting", "cost_per_hour"),
     *("promised_gpu_seconds", "delivered_gpu_seconds", "finished", "mean_jct_seconds", "cost"),
+    *("gpus_wanted", "least_vs_fair_share"),
 )
 """Attributes of `gp.TenantShare` with a single number, in the order of columns."""
 
@@ -77,8 +78,17 @@ def tenants_table(
     shown = tenants[:most]
     if not shown:
         return ""
-    titles = ["tenant", "weight", "share", "GPUs got", "throughput got", "jobs", "running", "waiting", "finished", "mean time"]
-    titles += ["GPU-h due", "GPU-h got", "cost", "cost per hour", *(f"{name} GPUs" for name in shown[0].gpus)]
+    titles = ["tenant", "weight", "share", "GPUs got", "throughput got", "least vs. fair share", "jobs", "running", "waiting"]
+    titles += [
+        "finished",
+        "mean time",
+        "GPUs wanted",
+        "GPU-h due",
+        "GPU-h got",
+        "cost",
+        "cost per hour",
+        *(f"{name} GPUs" for name in shown[0].gpus),
+    ]
     columns = [Column(title, "name" if title == "tenant" else "number") for title in titles]
     has_weights = any(each.weight != 1 for each in tenants)
     rows = [_row(each, _depth(each, tenants), has_prices=has_prices, has_weights=has_weights) for each in shown]
@@ -98,9 +108,11 @@ def _row(each: gp.TenantShare, depth: int, *, has_prices: bool, has_weights: boo
         f"{each.share:.1%}",
         f"{each.gpu_share:.1%}",
         "" if each.throughput_share is None else f"{each.throughput_share:.1%}",
+        "" if each.least_vs_fair_share is None else f"{each.least_vs_fair_share:.2f}",
         *(f"{count:,}" for count in (each.jobs, each.running, each.waiting)),
         f"{each.finished:,}" if is_simulated else "",
         "" if not is_simulated else "-" if each.mean_jct_seconds is None else time_text(each.mean_jct_seconds),
+        "" if each.gpus_wanted is None else number(each.gpus_wanted),
         *hours,
         money(each.cost) if has_prices and is_simulated else "",
         money(each.cost_per_hour) if has_prices else "",
@@ -195,10 +207,11 @@ def tenants_of_rounds(
     gpus: NDArray[np.float64],
     delivery: gp.DeliveryReport,
     policy: gp.Policy,
+    problem: gp.AllocationProblem | None,
 ) -> tuple[gp.TenantShare, ...]:
     """Return what the tenants of these jobs were promised and got in rounds of a job set that stays as it is.
 
-    gpus: as `gpus_of_rounds`.
+    gpus: as `gpus_of_rounds`; problem: of the jobs, None if jobs share GPUs, so that their throughputs are others.
     """
     import numpy as np
 
@@ -218,7 +231,18 @@ def tenants_of_rounds(
         prices_per_hour=cluster.prices_per_hour,
         promised_gpu_seconds=promised,
         delivered_gpu_seconds=promised - short,
+        gpus_wanted=np.array([job.num_gpus for job in jobs], dtype=float),
+        **({} if problem is None else {"work": _work(gpus, problem)}),
     )
+
+
+def _work(gpus: NDArray[np.float64], problem: gp.AllocationProblem) -> NDArray[np.float64]:
+    """Return (N,) the GPUs of the cluster's mix that would do the work of these GPUs, at the better of both placements."""
+    import numpy as np
+
+    share, work = problem.equal_share, np.zeros(problem.num_jobs)
+    np.divide((gpus * problem.throughputs).sum(axis=1), share, out=work, where=share > 0)
+    return work
 
 
 def cost_of_gpus(cluster: gp.Cluster, gpus: NDArray[np.float64]) -> float | None:

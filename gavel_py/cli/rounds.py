@@ -169,7 +169,8 @@ class Played:
         if request.form == "csv" and not request.by:
             return csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(self.rounds))
         cluster, gpus = self.scheduler.cluster, gpus_of_rounds(self.loaded.jobs, self.scheduler.cluster, self.rounds)
-        tenants = tenants_of_rounds(self.loaded.jobs, cluster, self.rounds, gpus, delivery, self.policy)
+        problem = None if request.sharing or not any(job.tenant for job in self.loaded.jobs) else self.loaded.problem()
+        tenants = tenants_of_rounds(self.loaded.jobs, cluster, self.rounds, gpus, delivery, self.policy, problem)
         cost = cost_of_gpus(cluster, gpus) if has_prices(cluster) else None
         if request.form == "json":
             return json_text(self._document(delivery) | {"tenants": [each.to_dict() for each in tenants], "cost_per_hour": cost})

@@ -55,8 +55,12 @@ def test_tenants_add_up_to_the_cluster(problem: gp.AllocationProblem, policy: st
     work = problem.num_gpus @ allocation.normalized_throughputs
     assert sum(each.throughput_share or 0.0 for each in ends) == pytest.approx(1.0 if work > 0 else 0.0)
     assert sum(each.jobs for each in ends) == problem.num_jobs
+    assert sum(each.gpus_wanted or 0.0 for each in ends) == problem.num_gpus.sum()
     for each in tenants:
         assert each.jobs == each.running + each.waiting
+        names = {each.tenant} | {other.tenant for other in tenants if other.parent == each.tenant}
+        own = [i for i in range(problem.num_jobs) if problem.tenants[i] in names and problem.job_ids[i] not in allocation.excluded]
+        assert each.least_vs_fair_share == min(allocation.vs_fair_share[own].tolist(), default=None)
         below = [other for other in tenants if other.parent == each.tenant]
         if below:
             assert sum(other.share for other in below) == pytest.approx(each.share)

@@ -54,6 +54,8 @@ def test_tenants_of_rounds_add_up_to_the_gpus_and_to_the_delivery(gavel: Gavel, 
     undelivered = sum(each["promised_gpu_seconds"] - each["delivered_gpu_seconds"] for each in tenants)
     assert undelivered == pytest.approx(delivery["shortfall_gpu_seconds"])
     assert sum(each["share"] for each in tenants) == pytest.approx(1)
+    got = [each["throughput_share"] for each in tenants]
+    assert got == [None] * len(got) if "--sharing" in more else sum(got) == pytest.approx(1)
 
 
 def test_no_gang_runs_on_a_node_that_is_down(gavel: Gavel) -> None:
