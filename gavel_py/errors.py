@@ -126,7 +126,7 @@ class ConflictError(InputError):
 
     def __init__(self, constraints: Sequence[str], *, alone: bool) -> None:
         self.constraints: tuple[str, ...] = tuple(constraints)
-        many = "these constraints cannot all hold, and would if any one of them were left out or made soft:"
+        many = "these constraints cannot all hold, but would if any one of them were removed or made soft:"
         single = "no allocation can keep this, whatever the other jobs get:" if len(constraints) == 1 else ""
         head = single or ("no allocation can keep any of these, whatever the other jobs get:" if alone else many)
         super().__init__(head, *(f"  {name}" for name in constraints))

@@ -63,7 +63,7 @@ class Plugins:
                 known = [name for name, value in vars(module).items() if self.is_one(value)]
                 place = getattr(module, "__file__", None)
                 text = f"module {module.__name__}{f' ({place})' if place else ''} has no {self.noun} {path!r}"
-                others = nearest(path, known) if known else f", and no other {self.word} either"
+                others = nearest(path, known) if known else f", nor any other {self.word}"
                 raise UnknownNameError(Fault(where, "", text + others))
         return thing
 
@@ -76,9 +76,9 @@ class Plugins:
         for offer in self._declared():
             claim = f"package {offer.package} offers a {self.word} {offer.name!r}"
             if offer.name in self.built_in:
-                _warn(f"{claim}, which is the name of a built-in one; its own is known as {offer.target} only")
+                _warn(f"{claim}, but a built-in one has this name; use {offer.target} for the one of the package")
             elif not re.fullmatch(r"[\w-]+", offer.name):
-                _warn(f"{claim}, a name with other signs than letters, digits, _ and -; it is known as {offer.target} only")
+                _warn(f"{claim}, but names may contain only letters, digits, _ and -; use {offer.target} for it")
             else:
                 found.setdefault(offer.name, []).append(offer)
         return dict(sorted(found.items()))
@@ -90,13 +90,13 @@ class Plugins:
         """
         known = self.offers()
         if name not in known:
-            hint = f"; a {self.noun} of your own is named {self.form}" if "." in name else nearest(name, (*self.built_in, *known))
+            hint = f"; to use your own {self.noun}, write {self.form}" if "." in name else nearest(name, (*self.built_in, *known))
             raise UnknownNameError(f"there is no {self.word} {name!r}{hint}")
         first, *others = known[name]
         if others:
             ways = " or ".join(f"{offer.target} (of {offer.package})" for offer in known[name])
             raise InputError(
-                Fault(f"{self.word} {name}", "", f"is offered by several packages; name one by its {self.noun}: {ways}")
+                Fault(f"{self.word} {name}", "", f"is offered by several packages; select one by its {self.noun}: {ways}")
             )
         return first
 
@@ -134,7 +134,7 @@ def _module(name: str, where: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if not (error.name and f"{name}.".startswith(f"{error.name}.")):  # the named module exists, but one of its imports does not
             raise InputError(Fault(where, "", f"importing {name} failed with {one_line(error)}")) from error
-        hint = ", which is named without its ending .py" if name.endswith(".py") else ""
+        hint = "; give the module without the ending .py" if name.endswith(".py") else ""
         raise UnknownNameError(Fault(where, "", f"Python finds no module {error.name!r}{hint}")) from None
     except (Exception, SystemExit) as error:  # importing runs code of the user, which may raise anything
         raise InputError(Fault(where, "", f"importing {name} failed with {one_line(error)}")) from error

@@ -27,5 +27,5 @@ def generator_from(state: Mapping[str, Any]) -> np.random.Generator:
 def seed_sequence(seed: int) -> SeedSequence:
     """Return the seed sequence of a seed; raises `InputError` unless the seed is a whole number of at least 0."""
     if isinstance(seed, bool) or not isinstance(seed, Integral) or int(seed) < 0:
-        raise InputError(Fault("random numbers", "seed", f"must be a whole number, at least 0, found {seed!r}"))
+        raise InputError(Fault("random numbers", "seed", f"must be a whole number of at least 0, found {seed!r}"))
     return SeedSequence(int(seed))

@@ -23,7 +23,7 @@ MAX_YAML_NODES = 2_000_000
 """Entries of a YAML document; a few lines of nested aliases can expand to billions."""
 
 MAX_DEPTH = 100
-TOO_DEEP = "is nested too deeply to be a job set, cluster or profile"
+TOO_DEEP = "is nested too deeply for a job set, cluster or profile"
 
 
 def suffix_of(path: str | Path, known: Mapping[str, object]) -> str:
@@ -78,11 +78,11 @@ def csv_rows(path: str | Path, required: tuple[str, ...] = ()) -> Iterator[tuple
             if header is None:
                 header = checked_header(f"{path}, line {number}", row, required)
             elif len(row) != len(header):
-                _fail(path, number, f"has {len(row)} fields, the header names {len(header)}")
+                _fail(path, number, f"has {len(row)} fields, but the header has {len(header)}")
             else:
                 yield f"{path}, line {number}", {k: c for k, c in zip(header, row, strict=True) if c}
     if header is None:
-        raise InputError(Fault(str(path), "", "is empty; a header line with column names is needed"))
+        raise InputError(Fault(str(path), "", "is empty; a header line with column names is required"))
 
 
 def csv_header(path: str | Path) -> tuple[str, list[str]]:
@@ -112,7 +112,7 @@ def checked_header(where: str, row: list[str], required: Collection[str], *, nam
     """Return the names of the columns of a table; raises `InputError`. nameless: whether columns may have an empty name."""
     faults = [Fault(where, "", f"column {i} has no name") for i, name in enumerate(row, 1) if not name and not nameless]
     twice = sorted(name for name in repeated(row) if name or nameless)
-    faults += [Fault(where, "", f"column {name!r} is named twice") for name in twice]
+    faults += [Fault(where, "", f"column {name!r} appears twice") for name in twice]
     faults += [Fault(where, "", f"column {c!r} is missing{nearest(c, row)}") for c in required if c not in row]
     InputError.raise_any(faults)
     return row
@@ -194,7 +194,7 @@ def parse_json(path: str | Path, text: str, first_line: int) -> Any:
         _json_places(path, text, MAX_DEPTH, first_line)  # raises the fault with the line of the key
         _fail(path, first_line, str(error))
     except ValueError:
-        _fail(path, first_line, "has a number of too many digits")
+        _fail(path, first_line, "has a number with too many digits")
 
 
 class _RepeatedKeyError(Exception):
@@ -210,7 +210,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _repeated_key(name: str) -> str:
-    return f"key {name!r} stands twice in one object"
+    return f"key {name!r} appears twice in one object"
 
 
 _BLANK = re.compile(r"[ \t\n\r,:]*")
@@ -339,7 +339,7 @@ def _walk_yaml(path: str | Path, node: Any, place: tuple[str, ...], line: int, p
         return
     # An alias may refer to an entry that contains it, which nests without end.
     if len(places) == MAX_YAML_NODES or len(place) > MAX_DEPTH:
-        _fail(path, line, f"has more than {MAX_YAML_NODES:,} entries or {MAX_DEPTH} levels, counting what aliases repeat")
+        _fail(path, line, f"has more than {MAX_YAML_NODES:,} entries or {MAX_DEPTH} levels, including those that aliases repeat")
     places[place] = line
     if node.id == "sequence":
         for index, child in enumerate(node.value):
@@ -350,7 +350,7 @@ def _walk_yaml(path: str | Path, node: Any, place: tuple[str, ...], line: int, p
                 key.tag = _TAG + "str"  # keys are names, even if they look like numbers
             inner, at = (*place, str(key.value)), key.start_mark.line + 1
             if inner in places:
-                _fail(path, at, f"key {key.value!r} stands twice in one mapping")
+                _fail(path, at, f"key {key.value!r} appears twice in one mapping")
             _walk_yaml(path, child, inner, at, places)
 
 

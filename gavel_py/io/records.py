@@ -113,10 +113,10 @@ WORDING = {
     "bool_parsing": "must be true or false",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
-    "int_parsing_size": "must be a whole number of reasonable size",
+    "int_parsing_size": "must be a whole number in a reasonable range",
     "int_from_float": "must be a whole number",
     "string_type": "must be text",
-    "string_unicode": "must be text of valid characters",
+    "string_unicode": "must be text with valid characters",
     "string_too_long": "must have at most {max_length} characters",
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": "must not contain line breaks or control characters",
@@ -221,7 +221,7 @@ def repeated(label: str, field: str, names: Iterable[tuple[str, str]]) -> list[F
     """Return a fault for each (where, name) row with a name of an earlier row."""
     first: dict[str, str] = {}
     return [
-        Fault(f"{where} ({label} {_shown(name)})", field, f"stands twice, first at {first[name]}")
+        Fault(f"{where} ({label} {_shown(name)})", field, f"appears twice, first at {first[name]}")
         for where, name in names
         if first.setdefault(name, where) != where
     ]

@@ -92,10 +92,10 @@ class SnapshotFormat:
             raise _refused(path, f"is not {self.description}")
         version = document.get("version")
         if not isinstance(version, int) or version < 1:
-            raise _refused(path, f"is damaged: there is no version {version!r}")
+            raise _refused(path, f"is damaged: it has the invalid version {version!r}")
         if version > self.version:
             newest = f"reads up to version {self.version}"
-            raise _refused(path, f"has version {version}, and this gavel-py {newest}: a newer one has written it")
+            raise _refused(path, f"has version {version}, but this gavel-py {newest}; it was written by a newer one")
         state = document.get("state")
         # The state is the rest of the text. A file in another form is written again: json writes each number so that this gives the
         # same text.
@@ -103,7 +103,7 @@ class SnapshotFormat:
             document.get("sha256") != _checksum(text.partition(STATE)[2][:-1])
             and document.get("sha256") != _checksum(json.dumps(state, separators=(",", ":")))
         ):
-            raise _refused(path, "is damaged or was changed by hand: its content does not fit its checksum")
+            raise _refused(path, "is damaged or was changed by hand: its content does not match its checksum")
         return state
 
 

@@ -30,7 +30,7 @@ def check_plot(path: str | Path) -> None:
             installed.
     """
     if Path(path).suffix.lower() not in FORMATS:
-        raise InputError(Fault(str(path), "", "a picture is drawn as .svg or .png; give the file one of these endings"))
+        raise InputError(Fault(str(path), "", "must end in .svg or .png, the formats of pictures"))
     check_writable(Path(path))
     check_libraries("pictures", "plot", "matplotlib")
 
@@ -46,7 +46,7 @@ def check_report(path: str | Path) -> None:
             jinja2 is not installed.
     """
     if Path(path).suffix.lower() not in PAGES and not _is_stream(Path(path)):
-        raise InputError(Fault(str(path), "", "a report is written as .html; give the file this ending"))
+        raise InputError(Fault(str(path), "", "must end in .html, the format of reports"))
     check_writable(Path(path))
     check_libraries("reports", "plot", "matplotlib", "jinja2")
 
@@ -55,7 +55,7 @@ def check_writable_folder(path: str | Path) -> None:
     """Raise `InputError` unless files can be written into this folder, which may be new if its parent exists."""
     place = Path(path)
     if place.exists() and not place.is_dir():
-        raise InputError(Fault(str(path), "", "is a file, where a folder is to be"))
+        raise InputError(Fault(str(path), "", "is a file, but must be a folder"))
     check_writable(place / "file" if place.is_dir() else place)
 
 
@@ -66,7 +66,7 @@ def check_writable(place: Path) -> None:
     if place.is_dir():
         raise InputError(Fault(str(place), "", "cannot be written: it is a folder"))
     if not _is_stream(place) and not os.access(place.parent, os.W_OK):
-        raise InputError(Fault(str(place), "", f"cannot be written: nothing may be put into the folder {str(place.parent)!r}"))
+        raise InputError(Fault(str(place), "", f"cannot be written: no permission to write to the folder {str(place.parent)!r}"))
 
 
 def _is_stream(place: Path) -> bool:
@@ -134,7 +134,7 @@ BUSY_SECONDS = 30.0
 """How long to wait for another process that holds the lock of a database."""
 
 WORDING = {
-    sqlite3.SQLITE_BUSY: "another process has kept it locked for more than {seconds:g} s",
+    sqlite3.SQLITE_BUSY: "has been locked by another process for more than {seconds:g} s",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that it is a file in a directory that you may write to",
     sqlite3.SQLITE_CORRUPT: "is damaged: {error}",
     sqlite3.SQLITE_FULL: "the disk is full",

@@ -95,13 +95,13 @@ def table_shape(field: str, rows: str, table: ArrayLike, capacities: ArrayLike) 
     try:
         shape, columns = np.shape(table), np.shape(capacities)
     except ValueError:
-        raise InputError(Fault("", field, "must be a table: as many numbers in each row as there are capacities")) from None
+        raise InputError(Fault("", field, "must be a table with one number per capacity in each row")) from None
     if len(columns) != 1:
         raise InputError(Fault("", "capacities", f"must be a list with one number per accelerator type, found shape {columns}"))
     if 0 in shape:
         return shape[0], columns[0]
     if len(shape) != 2 or shape[1] != columns[0]:
-        raise InputError(Fault("", field, f"must have the shape ({rows}, {columns[0]}) to fit the capacities, found {shape}"))
+        raise InputError(Fault("", field, f"must have the shape ({rows}, {columns[0]}) to match the capacities, found {shape}"))
     return shape[0], shape[1]
 
 
@@ -133,7 +133,7 @@ MAX_LABELS = 5
 """Number of labels that a message lists."""
 
 RULES: dict[str, tuple[str, Test]] = {
-    "at least 0 or infinite": ("must be a number of at least 0, or infinite where no throughput is enough", lambda a: a >= 0),
+    "at least 0 or infinite": ("must be a number of at least 0, or infinite if no throughput suffices", lambda a: a >= 0),
     "a number": ("must not be NaN", lambda a: ~np.isnan(a)),
     "finite": ("must be a finite number", np.isfinite),
     "at least 0": ("must be a finite number of at least 0", lambda a: np.isfinite(a) & (a >= 0)),
@@ -249,8 +249,8 @@ class ArrayChecker:
             if len(wanted) == len(labels) and place.keys() == set(wanted):
                 return [place[name] for name in wanted]
         found, known = (", ".join(map(repr, each[:MAX_LABELS])) + ", ..." * (len(each) > MAX_LABELS) for each in (labels, names))
-        remedy = f"name them with {self._unnamed[word]}, or give" if word in self._unnamed else "give"
-        text = f"is labelled {found}, and the {word}s are {known}; {remedy} plain values in their order (.to_numpy())"
+        remedy = f"name them with {self._unnamed[word]}, or pass" if word in self._unnamed else "pass"
+        text = f"is labelled {found}, but the {word}s are {known}; {remedy} plain values in this order (.to_numpy())"
         self.add("", field, text)
         return None
 
@@ -316,7 +316,7 @@ class ArrayChecker:
                 result[i] = numbers[value]
             else:
                 known = ", ".join(types)
-                self.add(f"job {jobs[i]!r}", field, f"must be one of {known}, its column, or -1 for none, found {value!r}")
+                self.add(f"job {jobs[i]!r}", field, f"must be one of {known}, a column number, or -1 for none, found {value!r}")
         return result
 
     def indices(self, field: str, values: ArrayLike, count: int) -> Indices:
@@ -348,7 +348,7 @@ class ArrayChecker:
         names = tuple(str(value) for value in entries)
         self._rows[word] = [str(label) for label in labels_of(values) or ()]
         for name in repeated(names):
-            self.add(repr(name), field, "stands twice; names must be unique")
+            self.add(repr(name), field, "appears twice; names must be unique")
         if any(not name or has_control(name) for name in names):
             self.add("", field, "must not contain an empty name or control characters")
         return names

@@ -30,8 +30,8 @@ MAX_SHOWN = 12
 """Number of types of a profile that a message lists."""
 
 TO_USE_THEM = (
-    "to use these GPUs, give the profile their throughputs (a CSV of job_type, num_gpus, accelerator, steps_per_second, or a "
-    "column of --throughputs; see docs/throughput-profiles.md), or call the type what the profile calls it "
+    "to use these GPUs, add their throughputs to the profile (a CSV of job_type, num_gpus, accelerator, steps_per_second, or a "
+    "column of --throughputs; see docs/throughput-profiles.md), or give the type the name it has in the profile "
     "(--map-accelerator OLD=NEW, Cluster.renamed)"
 )
 TO_LEAVE_THEM = "; to leave them unused, use --allow-unknown-types (allow_unknown_types=True)"
@@ -258,7 +258,7 @@ class Cluster:
             faults = [Fault("cluster", f"accelerator {n!r}", f"{lacks}; its {c} GPUs cannot be used") for n, c in listed.items()]
             raise UnknownNameError(*faults, TO_USE_THEM if none_known else TO_USE_THEM + TO_LEAVE_THEM)
         for name, count in unknown.items():
-            warnings.warn(f"{count} GPUs are left out: accelerator {name!r} {lacks}", GavelWarning, stacklevel=3)
+            warnings.warn(f"{count} GPUs are ignored: accelerator {name!r} {lacks}", GavelWarning, stacklevel=3)
         return cluster.restricted_to(known)
 
     def _renamed_for(self, profile: Profile) -> Cluster:
@@ -268,10 +268,10 @@ class Cluster:
         for name, other in renamed.items():
             prices = {each.price_per_hour for each in self.accelerator_types if found[each.name] == other}
             if len(prices - {None}) > 1:
-                problem = f"differs from {other!r} in case only, and has another price; rename one of them"
+                problem = f"differs from {other!r} only in case, but has another price; rename one of them"
                 raise InputError(Fault("cluster", f"accelerator {name!r}", problem))
-            text = f"accelerator {name!r} of the cluster is taken for {other!r} of profile {profile.name!r}"
-            warnings.warn(f"{text}: they differ in case only", GavelWarning, stacklevel=4)
+            text = f"accelerator {name!r} of the cluster is treated as {other!r} of profile {profile.name!r}"
+            warnings.warn(f"{text}: they differ only in case", GavelWarning, stacklevel=4)
         return self.renamed(renamed) if renamed else self
 
     @classmethod
@@ -313,11 +313,11 @@ class Cluster:
             numbers = (number.strip() for number in part.rpartition(":")[2].split("/"))
             other = [f"{number!r}{hint}" for number in numbers if (hint := decimal_hint(number))]
             if other:
-                faults.append(Fault("cluster", "", f"{part.strip()!r} must have decimal numbers, found {', '.join(other)}"))
+                faults.append(Fault("cluster", "", f"{part.strip()!r} must contain decimal numbers, found {', '.join(other)}"))
             elif match is None:
                 faults.append(Fault("cluster", "", f"{part.strip()!r} is not of the form TYPE:GPUS or TYPE:GPUS/GPUS_PER_NODE"))
             elif match[1].strip() in counts:
-                faults.append(Fault("cluster", "", f"accelerator type {match[1].strip()!r} is named twice"))
+                faults.append(Fault("cluster", "", f"accelerator type {match[1].strip()!r} appears twice"))
             else:
                 counts[match[1].strip()] = (int(match[2]), int(match[3] or DEFAULT_GPUS_PER_NODE))
         InputError.raise_any(faults)
@@ -362,7 +362,7 @@ def _known(value: float | None) -> float:
 
 
 def _check_unique(what: str, names: Iterable[str]) -> None:
-    InputError.raise_any([Fault("cluster", "", f"{what} {name!r} stands twice; names must be unique") for name in repeated(names)])
+    InputError.raise_any([Fault("cluster", "", f"{what} {name!r} appears twice; names must be unique") for name in repeated(names)])
 
 
 def _count_faults(name: str, gpus: Any, per_node: Any) -> list[Fault]:
@@ -376,5 +376,5 @@ def _count_faults(name: str, gpus: Any, per_node: Any) -> list[Fault]:
             Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}{decimal_hint(per_node)}")
         )
     if not faults and gpus / per_node > MAX_COUNT:
-        faults.append(Fault(where, "GPUs", f"must make at most {MAX_COUNT:,} nodes, found {gpus:,} GPUs in nodes of {per_node:,}"))
+        faults.append(Fault(where, "GPUs", f"must give at most {MAX_COUNT:,} nodes, found {gpus:,} GPUs in nodes of {per_node:,}"))
     return faults

@@ -158,20 +158,20 @@ def _too_large(needed: Floats, types: Sequence[str], capacity: Floats, among: Ma
     columns = np.flatnonzero(among).tolist()
     if len(set(needed[columns].tolist())) == 1:
         sizes = ", ".join(f"{types[j]}: {capacity[j]:g} GB" for j in columns)
-        return f"its {needed[columns[0]]:g} GB per GPU exceed the memory of every type it could run on ({sizes})"
+        return f"its {needed[columns[0]]:g} GB per GPU exceed the memory of every type on which it could run ({sizes})"
     sizes = ", ".join(f"{types[j]}: {needed[j]:g} of {capacity[j]:g} GB" for j in columns)
-    return f"what it takes of each GPU exceeds the memory of every type it could run on ({sizes})"
+    return f"its memory per GPU exceeds that of every type on which it could run ({sizes})"
 
 
 def _cannot_run(measured: Mask, allowed: Mask, fits: Mask, num_gpus: float, types: Sequence[str], largest_gangs: Floats) -> str:
     among = measured & allowed
     if not allowed.any() or (allowed & (num_gpus <= largest_gangs)).any():
         if not measured.any():
-            return "its throughput is 0 on every accelerator type" + ("" if fits.all() else " with the memory that it takes")
+            return "its throughput is 0 on every accelerator type" + ("" if fits.all() else " with enough memory for it")
         if not among.any():
             names = ", ".join(np.array(types)[measured])
             return f"it allows none of the accelerator types on which it could run ({names})"
     spans = np.floor(largest_gangs) if num_gpus >= 1 else largest_gangs
     largest = ", ".join(f"{types[j]}: {spans[j]:g}" for j in np.flatnonzero(among if among.any() else allowed).tolist())
     gang = f"gang of {num_gpus:.0f} GPUs" if num_gpus >= 1 else f"{num_gpus:g} of a GPU"
-    return f"its {gang} fits nowhere (GPUs that one gang can get together: {largest})"
+    return f"its {gang} fits nowhere (largest gang that fits: {largest})"

@@ -252,7 +252,7 @@ def _total_steps(jobs: Sequence[Job], profile: Profile, usable: Mask) -> Floats:
         elif job.duration_seconds is not None and job.duration_accelerator is not None and usable[i].any():
             total[i] = job.duration_seconds * profile.job_throughput(job, job.duration_accelerator)
             if not total[i] > 0:
-                problem = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no number of steps"
+                problem = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no steps"
                 faults.append(Fault(job.where, "duration_accelerator", problem))
     InputError.raise_any(faults)
     return total

@@ -115,18 +115,18 @@ class Job(Record):
         if (self.duration_seconds is None) != (self.duration_accelerator is None):
             raise ValueError("duration_seconds and duration_accelerator must be given together")
         if self.duration_seconds is not None and self.total_steps is not None:
-            raise ValueError("total_steps and duration_seconds are both given; the one follows from the other, so give one")
+            raise ValueError("total_steps and duration_seconds are both given; give only one, since each follows from the other")
         if self.deadline_seconds is not None and self.deadline_factor is not None:
-            raise ValueError("deadline_seconds and deadline_factor are both given; give one")
+            raise ValueError("deadline_seconds and deadline_factor are both given; give only one")
         if self.allowed_accelerators is not None and not self.allowed_accelerators:
-            raise ValueError("allowed_accelerators must name at least one accelerator, or be left out to allow all")
+            raise ValueError("allowed_accelerators must name at least one accelerator, or be omitted to allow all")
         return self
 
 
 def check_unique(job_ids: Iterable[str]) -> None:
     """Raise `InputError` for ids that occur more than once."""
     twice = names.repeated(job_ids)
-    InputError.raise_any([Fault(f"job {job_id!r}", "job_id", "stands twice; job ids must be unique") for job_id in twice])
+    InputError.raise_any([Fault(f"job {job_id!r}", "job_id", "appears twice; job ids must be unique") for job_id in twice])
 
 
 class JobSet(Sequence[Job], Tabular):
@@ -255,7 +255,7 @@ class JobSet(Sequence[Job], Tabular):
         lengths = {name: len(values) for name, values in listed.items()}
         if len(set(lengths.values())) > 1:
             counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
-            raise InputError(Fault("jobs", "columns", f"must be of one length, found {counts}"))
+            raise InputError(Fault("jobs", "columns", f"must have the same length, found {counts}"))
         rows = [dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True)]
         return cls._from_rows((f"row {n}", {k: v for k, v in row.items() if not _is_empty(v)}) for n, row in enumerate(rows))
 
@@ -318,7 +318,7 @@ def json_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
         raise InputError(Fault(read.line("jobs"), "", 'must be a list of jobs, or an object with the list under "jobs"'))
     above = ("jobs",) if isinstance(document, dict) else ()
     others = [name for name in document if name != "jobs"] if above else []
-    InputError.raise_any([Fault(read.line(name), "", f'key {name!r} is not known beside "jobs"') for name in others])
+    InputError.raise_any([Fault(read.line(name), "", f'key {name!r} is not known; the only key is "jobs"') for name in others])
     for index, row in enumerate(rows):
         yield f"{read.line(*above, index)}, entry {index + 1}", row
 
@@ -332,7 +332,7 @@ def _gavel_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
         cells = line.split("\t")
         where = f"{path}, line {number}"
         if len(cells) != len(GAVEL_FIELDS):
-            problem = f"has {len(cells)} tab-separated fields, Gavel's trace has {len(GAVEL_FIELDS)}"
+            problem = f"has {len(cells)} tab-separated fields, but Gavel's traces have {len(GAVEL_FIELDS)}"
             raise InputError(Fault(where, "", problem))
         row = {name: cell for name, cell in zip(GAVEL_FIELDS, cells, strict=True) if name}
         # A negative SLO means none; other values are factors, which Job validates.

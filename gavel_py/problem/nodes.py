@@ -86,7 +86,7 @@ def _read_document(path: str | Path) -> Parts:
     read = reading.document(path)
     document, where = read.value, read.where
     if not isinstance(document, dict):
-        raise InputError(Fault(where(), "", "must be a mapping with the keys nodes and, if wished, accelerator_types"))
+        raise InputError(Fault(where(), "", "must be a mapping with the key nodes and optionally accelerator_types"))
     unknown = [Fault(where(key), "", f"key {key!r} is not known{nearest(str(key), KEYS)}") for key in document if key not in KEYS]
     with together() as attempt:
         attempt(lambda: InputError.raise_any(unknown))
@@ -112,7 +112,7 @@ def _accelerator_types(entries: Any, where: Callable[..., str]) -> list[Accelera
     for name, details in (entries or {}).items():
         place = where("accelerator_types", name)
         if isinstance(details, dict) and "name" in details:
-            faults.append(Fault(f"{place} (accelerator type {name!r})", "name", "is the key; leave it out"))
+            faults.append(Fault(f"{place} (accelerator type {name!r})", "name", "is already given by the key; remove it"))
         rows.append((place, (details or {}) | {"name": name} if isinstance(details, dict | None) else details))
     with together() as attempt:
         attempt(lambda: InputError.raise_any(faults))

@@ -102,18 +102,18 @@ def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Flo
     """Return the throughputs of pairs from arrays (`AllocationProblem.from_arrays`); raises `InputError` for invalid arrays."""
     for name, given, other in (("pair_kinds", kinds, "pair_throughputs"), ("pair_throughputs", speeds, "pair_kinds")):
         if given is None:
-            raise InputError(Fault("", name, f"is needed with {other}"))
+            raise InputError(Fault("", name, f"is required with {other}"))
     table, numbers = _array("pair_throughputs", speeds).astype(float), _array("pair_kinds", kinds)
     jobs, types = throughputs.shape
     if table.ndim != 3 or table.shape[0] != table.shape[1] or table.shape[2] != types:
         text = f"must have the shape (kinds, kinds, {types}), found {table.shape}"
         raise InputError(Fault("", "pair_throughputs", text))
     if not (np.isfinite(table) & (table >= 0)).all():
-        text = "must be finite numbers of at least 0, in steps/s; 0 where two cannot share"
+        text = "must be finite numbers of at least 0, in steps/s; 0 where two jobs cannot share"
         raise InputError(Fault("", "pair_throughputs", text))
     last = len(table) - 1
     if numbers.shape != (jobs,) or numbers.dtype.kind not in "iu" or not ((numbers >= -1) & (numbers <= last)).all():
-        text = f"must be {jobs} whole numbers from 0 to {last}, or -1 for a job that shares with nobody"
+        text = f"must be {jobs} whole numbers from 0 to {last}, or -1 for a job that cannot share"
         raise InputError(Fault("", "pair_kinds", text))
     sizes, shares = np.ones(len(table), dtype=np.int64), numbers >= 0
     sizes[numbers[shares]] = num_gpus[shares]
@@ -121,7 +121,7 @@ def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Flo
     if other.any():
         kind = numbers[other].min()
         found = " and ".join(f"{size:g}" for size in np.unique(num_gpus[numbers == kind]).tolist())
-        text = f"kind {kind} has gangs of {found} GPUs, and only equal whole gangs share two by two"
+        text = f"kind {kind} has gangs of {found} GPUs, but only equal gangs of whole GPUs can share in pairs"
         raise InputError(Fault("", "pair_kinds", text))
     return _limited(numbers.astype(np.int64), table, sizes, throughputs)
 
@@ -132,7 +132,7 @@ def _array(field: str, values: ArrayLike | None) -> NDArray[Any]:
     except ValueError:  # rows of different lengths
         array = np.asarray(None)
     if array.dtype.kind not in "iuf":
-        raise InputError(Fault("", field, "must be an array of numbers, none of them masked"))
+        raise InputError(Fault("", field, "must be an array of numbers without masked entries"))
     return array
 
 

@@ -28,7 +28,7 @@ TenantPolicy = Literal["fairness", "fifo"]
 def _above_zero(weight: float) -> float:
     if weight == 0:
         raise ValueError(
-            "must be greater than 0, found 0; to give a tenant nothing, leave each of its jobs out with a Forbid constraint"
+            "must be greater than 0, found 0; to give a tenant nothing, exclude each of its jobs with a Forbid constraint"
         )
     if weight < 0:
         raise ValueError(f"must be greater than 0, found {weight:g}")
@@ -70,7 +70,7 @@ def tree_faults(tenants: Sequence[tuple[str, str, str | None]]) -> list[Fault]:
         if parent is not None and parent not in parents
     ]
     cycles = [
-        Fault(f"{first[name][0]} (tenant {name!r})", "parent", f"goes round in a circle: {' -> '.join([name, *others, name])}")
+        Fault(f"{first[name][0]} (tenant {name!r})", "parent", f"forms a cycle: {' -> '.join([name, *others, name])}")
         for name, *others in _cycles(parents)
     ]
     return [*repeated("tenant", "name", ((where, name) for where, name, _ in tenants)), *unknown, *cycles]
@@ -118,7 +118,7 @@ def tenants_of(entries: Mapping[Any, Any], where: Where = ".".join) -> list[Tena
     """
     found = [(where(keys), implied, details) for keys, implied, details in _entries(entries, {}, ("tenants",))]
     rows = [(place, details | implied if isinstance(details, dict) else details) for place, implied, details in found]
-    text = "is told by where it stands; leave it out"
+    text = "follows from its position in the tree; remove it"
     redundant = [
         Fault(f"{place} (tenant {implied['name']!r})", field, text)
         for place, implied, details in found
@@ -143,7 +143,7 @@ def _entries(
         below = details.get("tenants") if isinstance(details, dict) else None
         if isinstance(below, Mapping):
             if len(keys) > 2 * MAX_LEVELS:
-                raise InputError(Fault(f"tenant {key!r}", "tenants", f"stands more than {MAX_LEVELS} levels below the top"))
+                raise InputError(Fault(f"tenant {key!r}", "tenants", f"is more than {MAX_LEVELS} levels below the top"))
             yield from _entries(below, {"parent": str(key).strip()}, (*keys, str(key), "tenants"))
 
 

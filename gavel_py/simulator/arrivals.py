@@ -176,7 +176,7 @@ def total_steps_of(job: Job, profile: Profile) -> float:
     accelerator = same_name(job.duration_accelerator, profile.accelerators) or job.duration_accelerator
     steps = job.duration_seconds * profile.job_throughput(job, accelerator)
     if not steps > 0:
-        text = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no number of steps"
+        text = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no steps"
         raise InputError(Fault(f"job {job.job_id!r}", "duration_accelerator", text))
     return steps
 

@@ -140,7 +140,7 @@ def collect(placed: Iterable[tuple[str, Measurement]]) -> tuple[tuple[Measuremen
         entry, canonical = measurement.entry, measurement.canonical()
         known = kept.setdefault(canonical.entry, canonical)
         if entry in found:
-            faults.append(Fault(where, "", f"{entry} stands twice, first at {found[entry]}"))
+            faults.append(Fault(where, "", f"{entry} appears twice, first at {found[entry]}"))
         elif known is not canonical and _speeds(known) != _speeds(canonical):
             other = found[entry._replace(job_type=str(entry.partner), partner=entry.job_type)]
             faults.append(Fault(where, "", f"{entry} contradicts the same pair given the other way round at {other}"))

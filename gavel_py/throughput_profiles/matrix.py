@@ -170,7 +170,7 @@ def _name_faults(field: str, placed: Iterable[tuple[str, str]]) -> list[Fault]:
         if not name:
             faults.append(Fault(where, field, "is required"))
         elif name in first:
-            faults.append(Fault(where, field, f"{name!r} stands twice, first at {first[name]}"))
+            faults.append(Fault(where, field, f"{name!r} appears twice, first at {first[name]}"))
         first.setdefault(name, where)
     return faults
 

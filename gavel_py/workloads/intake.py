@@ -216,7 +216,7 @@ class Intake:
         job_id = submission.job.job_id
         earlier = self._places.setdefault(job_id, self._where)
         if earlier is not self._where:
-            self.broken(self._where, Fault(f"job {job_id!r}", "job_id", f"stands twice, first at {earlier}"))
+            self.broken(self._where, Fault(f"job {job_id!r}", "job_id", f"appears twice, first at {earlier}"))
             return
         self._num_records += 1
         self.submissions.append(submission)
@@ -333,8 +333,8 @@ def table_rows(
                 names = reading.checked_header(where, cells, required, nameless=True)
                 continue
             if len(cells) != len(names):
-                by = "the header names" if columns is None else "the table has"
-                raise InputError(Fault("", "", f"has {len(cells)} fields, {by} {len(names)}"))
+                by = "the header has" if columns is None else "the table has"
+                raise InputError(Fault("", "", f"has {len(cells)} fields, but {by} {len(names)}"))
         except InputError as error:
             if names is None:
                 raise
@@ -342,7 +342,7 @@ def table_rows(
         else:
             yield where, dict(zip(names, cells, strict=True))
     if names is None:
-        raise InputError(Fault(str(path), "", "is empty; a header line with column names is needed"))
+        raise InputError(Fault(str(path), "", "is empty; a header line with column names is required"))
 
 
 def split(line: str, separator: str) -> list[str]:

@@ -309,7 +309,7 @@ def test_a_formula_weighs_nothing() -> None:
 def test_an_excluded_job_has_its_reason_and_nothing_else() -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0], [1.0]], [2], num_gpus=[4, 1])
     explanation = gp.explain(problem, "0")
-    assert explanation.excluded == "its gang of 4 GPUs fits nowhere (GPUs that one gang can get together: type-0: 2)"
+    assert explanation.excluded == "its gang of 4 GPUs fits nowhere (largest gang that fits: type-0: 2)"
     assert (explanation.bindings, explanation.holders, explanation.one_more_gpu) == ((), (), ())
 
 

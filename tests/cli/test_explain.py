@@ -67,8 +67,7 @@ def test_an_excluded_job_is_explained_by_the_reason(gavel: Gavel) -> None:
     code, out, _ = gavel("explain", "wide", *SMALL)
     assert code == 0
     assert out == (
-        "wide gets no time under max_min_fairness: its gang of 2 GPUs fits nowhere "
-        "(GPUs that one gang can get together: v100: 1, k80: 1)\n"
+        "wide gets no time under max_min_fairness: its gang of 2 GPUs fits nowhere (largest gang that fits: v100: 1, k80: 1)\n"
     )
 
 

@@ -150,7 +150,9 @@ def test_standard_input_is_read_once_and_named_in_messages(gavel: Gavel, typed: 
     typed(PROFILE)
     assert "give --name NAME with it" in gavel("profiles", "import", "-").err
     typed("")
-    assert gavel("solve", "-", "-c", "v100:1").err == "Error: standard input: is empty; a header line with column names is needed\n"
+    assert (
+        gavel("solve", "-", "-c", "v100:1").err == "Error: standard input: is empty; a header line with column names is required\n"
+    )
 
 
 def test_unknown_columns_are_ignored_by_name(gavel: Gavel, tmp_path: Path) -> None:

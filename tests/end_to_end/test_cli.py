@@ -142,7 +142,7 @@ def test_a_gang_too_large_for_the_cluster_needs_no_measurement(gavel: Gavel, tmp
     header = "job_id,job_type,num_gpus,duration_seconds,duration_accelerator,deadline_factor\n"
     (tmp_path / "jobs.csv").write_text(header + "a,A3C,16,3600,v100,2\nb,A3C,1,,,\n")
     document = json.loads(gavel("solve", "jobs.csv", "-c", "v100:4", "--json").out)
-    assert document["excluded"] == {"a": "its gang of 16 GPUs fits nowhere (GPUs that one gang can get together: v100: 4)"}
+    assert document["excluded"] == {"a": "its gang of 16 GPUs fits nowhere (largest gang that fits: v100: 4)"}
     assert document["jobs"][1]["time_fractions"] == {"v100": 1.0}
 
 
@@ -329,7 +329,7 @@ def test_a_missing_throughput_is_no_zero(gavel: Gavel, tmp_path: Path) -> None:
 def test_a_job_that_fits_nowhere_is_left_out_and_the_others_solved(gavel: Gavel, small: list[str]) -> None:
     small[small.index("v100:2,k80:1")] = "v100:1,k80:1"
     document = json.loads(gavel("solve", *small, "--json").out)
-    assert document["excluded"] == {"c": "its gang of 2 GPUs fits nowhere (GPUs that one gang can get together: v100: 1)"}
+    assert document["excluded"] == {"c": "its gang of 2 GPUs fits nowhere (largest gang that fits: v100: 1)"}
     assert "Left out:\n  c: its gang of 2 GPUs fits nowhere" in gavel("solve", *small).out
 
 
@@ -346,7 +346,7 @@ def test_unmapped_accelerators_are_left_out_with_a_warning(gavel: Gavel, small: 
     small[small.index("v100:2,k80:1")] = "V100M16:2,k80:1,t4:3"
     outcome = gavel("solve", *small, "--map-accelerator", "V100M16=v100", "--allow-unknown-types", "--json")
     assert outcome.code == 0
-    assert outcome.err == "warning: 3 GPUs are left out: accelerator 't4' is not in profile 'speeds', which has v100, k80\n"
+    assert outcome.err == "warning: 3 GPUs are ignored: accelerator 't4' is not in profile 'speeds', which has v100, k80\n"
     assert json.loads(outcome.out)["accelerator_types"] == ["v100", "k80"]
 
 

@@ -72,13 +72,13 @@ def test_deep_yaml_nesting_is_a_fault_and_no_crash() -> None:
     )
     file("t.yaml", "[" * 50_000 + "]" * 50_000)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT})
-    assert (done.returncode, done.stdout) == (0, "t.yaml, line 1: is nested too deeply to be a job set, cluster or profile\n")
+    assert (done.returncode, done.stdout) == (0, "t.yaml, line 1: is nested too deeply for a job set, cluster or profile\n")
 
 
 def test_yaml_repeated_key_place_stands_once() -> None:
     assert (
         refusal(reading.yaml_document, file("t.yaml", "a: 1\nb: 2\na: 3\n"))
-        == "t.yaml, line 3: key 'a' stands twice in one mapping"
+        == "t.yaml, line 3: key 'a' appears twice in one mapping"
     )
 
 

@@ -147,24 +147,24 @@ class TestCsv:
     @pytest.mark.parametrize(
         ("content", "problem"),
         [
-            pytest.param("", "t.csv: is empty; a header line with column names is needed", id="empty"),
-            pytest.param("\n \n,,\n", "t.csv: is empty; a header line with column names is needed", id="blank"),
+            pytest.param("", "t.csv: is empty; a header line with column names is required", id="empty"),
+            pytest.param("\n \n,,\n", "t.csv: is empty; a header line with column names is required", id="blank"),
             pytest.param("job,b\n1,2\n", "t.csv, line 1: column 'job_id' is missing; did you mean 'job'?", id="missing column"),
             pytest.param("\nx,b\n1,2\n", "t.csv, line 2: column 'job_id' is missing; known: x, b", id="missing below a blank line"),
             pytest.param(
                 "job_id,b,b,job_id\n",
-                "t.csv, line 1: column 'b' is named twice\nt.csv, line 1: column 'job_id' is named twice",
+                "t.csv, line 1: column 'b' appears twice\nt.csv, line 1: column 'job_id' appears twice",
                 id="repeated columns",
             ),
             pytest.param(
                 "b,b\n",
-                "t.csv, line 1: column 'b' is named twice\nt.csv, line 1: column 'job_id' is missing; known: b",
+                "t.csv, line 1: column 'b' appears twice\nt.csv, line 1: column 'job_id' is missing; known: b",
                 id="repeated and missing columns",
             ),
-            pytest.param("job_id,b\n1,2,3\n", "t.csv, line 2: has 3 fields, the header names 2", id="too many fields"),
-            pytest.param("job_id,b,c\n1,2\n", "t.csv, line 2: has 2 fields, the header names 3", id="too few fields"),
+            pytest.param("job_id,b\n1,2,3\n", "t.csv, line 2: has 3 fields, but the header has 2", id="too many fields"),
+            pytest.param("job_id,b,c\n1,2\n", "t.csv, line 2: has 2 fields, but the header has 3", id="too few fields"),
             pytest.param(
-                'job_id,b\n"x\ny",2\n\n5,6,7\n', "t.csv, line 5: has 3 fields, the header names 2", id="after a break in a cell"
+                'job_id,b\n"x\ny",2\n\n5,6,7\n', "t.csv, line 5: has 3 fields, but the header has 2", id="after a break in a cell"
             ),
             pytest.param('job_id,b\n1,"2\n', "t.csv, line 2: is not valid CSV: unexpected end of data", id="unterminated quote"),
             pytest.param('job_id,b\n1,"2"x\n', "t.csv, line 2: is not valid CSV: ',' expected after '\"'", id="text after a quote"),
@@ -188,7 +188,7 @@ class TestCsv:
     def test_rows_come_one_by_one(self) -> None:
         rows: Iterator[tuple[str, dict[str, str]]] = reading.csv_rows(file("t.csv", "a\n1\n2,3\n"))
         assert next(rows) == ("t.csv, line 2", {"a": "1"})
-        assert refusal(next, rows) == "t.csv, line 3: has 2 fields, the header names 1"
+        assert refusal(next, rows) == "t.csv, line 3: has 2 fields, but the header has 1"
 
 
 class TestJson:
@@ -215,14 +215,14 @@ class TestJson:
             pytest.param('{"a": 1\n"b": 2}', "t.json, line 2: is not valid JSON: Expecting ',' delimiter (column 1)", id="comma"),
             pytest.param("[1]\n[2]", "t.json, line 2: is not valid JSON: Extra data (column 1)", id="two documents"),
             pytest.param('["a\0b"]', "t.json, line 1: is not valid JSON: Invalid control character at (column 4)", id="NUL"),
-            pytest.param('{"b": 1, "a": 1, "a": 2}', "t.json, line 1: key 'a' stands twice in one object", id="repeated key"),
-            pytest.param('[{"b": {"c": 1, "c": 1}}]', "t.json, line 1: key 'c' stands twice in one object", id="repeated deeper"),
+            pytest.param('{"b": 1, "a": 1, "a": 2}', "t.json, line 1: key 'a' appears twice in one object", id="repeated key"),
+            pytest.param('[{"b": {"c": 1, "c": 1}}]', "t.json, line 1: key 'c' appears twice in one object", id="repeated deeper"),
             pytest.param(
-                "[" * 200_000, "t.json, line 1: is nested too deeply to be a job set, cluster or profile", id="deep nesting, open"
+                "[" * 200_000, "t.json, line 1: is nested too deeply for a job set, cluster or profile", id="deep nesting, open"
             ),
             pytest.param(
                 '{"a":' * 200_000 + "1" + "}" * 200_000,
-                "t.json, line 1: is nested too deeply to be a job set, cluster or profile",
+                "t.json, line 1: is nested too deeply for a job set, cluster or profile",
                 id="deep nesting, closed",
             ),
         ],
@@ -240,7 +240,7 @@ class TestJson:
         ],
     )
     def test_a_repeated_key_is_refused_with_its_line(self, content: str, line: int) -> None:
-        assert refusal(json, content) == f"t.json, line {line}: key 'a' stands twice in one object"
+        assert refusal(json, content) == f"t.json, line {line}: key 'a' appears twice in one object"
 
 
 @pytest.mark.parametrize("suffix", ["json", "yaml"])
@@ -282,10 +282,10 @@ class TestJsonLines:
                 '{"a": 1}\n\n{"a": ]}\n', "t.jsonl, line 3: is not valid JSON: Expecting value (column 7)", id="syntax error"
             ),
             pytest.param("1\n2 3\n", "t.jsonl, line 2: is not valid JSON: Extra data (column 3)", id="two documents in a line"),
-            pytest.param('1\n{"a": 1, "a": 2}\n', "t.jsonl, line 2: key 'a' stands twice in one object", id="repeated key"),
+            pytest.param('1\n{"a": 1, "a": 2}\n', "t.jsonl, line 2: key 'a' appears twice in one object", id="repeated key"),
             pytest.param(
                 "1\n" + "[" * 200_000 + "\n",
-                "t.jsonl, line 2: is nested too deeply to be a job set, cluster or profile",
+                "t.jsonl, line 2: is nested too deeply for a job set, cluster or profile",
                 id="deep nesting",
             ),
             pytest.param(
@@ -360,12 +360,14 @@ class TestYaml:
         ],
     )
     def test_a_repeated_key_is_refused(self, content: str, line: int) -> None:
-        assert refusal(yaml, content).endswith(f"t.yaml, line {line}: key 'a' stands twice in one mapping")
+        assert refusal(yaml, content).endswith(f"t.yaml, line {line}: key 'a' appears twice in one mapping")
 
     @pytest.mark.slow
     def test_an_alias_bomb_is_refused_before_it_is_built(self) -> None:
         layers = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
         layers += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 20)]
         start = time.monotonic()
-        assert "has more than 2,000,000 entries or 100 levels, counting what aliases repeat" in refusal(yaml, "\n".join(layers))
+        assert "has more than 2,000,000 entries or 100 levels, including those that aliases repeat" in refusal(
+            yaml, "\n".join(layers)
+        )
         assert time.monotonic() - start < 20

@@ -91,7 +91,7 @@ def test_faults_of_a_data_frame_name_the_row() -> None:
     text = refusal(gp.JobSet.from_pandas, frame)
     assert "row 1 (job 'b'), field num_gpus: must be at least" in text
     assert "row 0 (job 'a'), field gpus: is not known" in text
-    assert "must be of one length, found job_id 2, weight 1" in refusal(
+    assert "must have the same length, found job_id 2, weight 1" in refusal(
         gp.JobSet.from_columns, {"job_id": ["a", "b"], "weight": [1]}
     )
 

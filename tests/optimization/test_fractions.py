@@ -99,7 +99,7 @@ class TestThroughputs:
         assert gp.solve(problem, "max_total_throughput").verify().gap is not None
         alone = gp.AllocationProblem.from_jobs(jobs[:1], gp.Cluster.from_counts({"v100": 1}), profile, sharing=True)
         assert alone.pairs is None
-        with pytest.raises(gp.InputError, match=r"kind 0 has gangs of 0.5 GPUs, and only equal whole gangs share"):
+        with pytest.raises(gp.InputError, match=r"kind 0 has gangs of 0.5 GPUs, but only equal gangs of whole GPUs can share"):
             gp.AllocationProblem.from_arrays([[1.0]], [1], num_gpus=[0.5], pair_kinds=[0], pair_throughputs=[[[1.0]]])
 
 

@@ -42,7 +42,7 @@ class TestPromises:
 
     def test_a_job_for_which_no_node_has_enough_is_left_out(self) -> None:
         excluded = problem([gp.Job("a", cpus_per_gpu=20), gp.Job("c")], node("n", 2, cpus=16)).excluded
-        assert excluded == {"a": "its gang of 1 GPUs fits nowhere (GPUs that one gang can get together: v100: 0)"}
+        assert excluded == {"a": "its gang of 1 GPUs fits nowhere (largest gang that fits: v100: 0)"}
 
     def test_ordered_policies_keep_to_them(self) -> None:
         allocation = gp.solve(problem(list(self.JOBS), node("n", 3, cpus=16)), "fifo", backfill=True)

@@ -346,12 +346,15 @@ def test_a_hundred_thousand_jobs_are_dealt_out_to_the_last_digit() -> None:
         ({"pair_throughputs": [[[1.0]]]}, "pair_kinds: must be 2 whole numbers from 0 to 0"),
         ({"pair_throughputs": [[1.0]]}, r"pair_throughputs: must have the shape \(kinds, kinds, 1\), found \(1, 1\)"),
         ({"pair_throughputs": np.full((2, 2, 1), -1.0)}, "pair_throughputs: must be finite numbers of at least 0"),
-        ({"pair_kinds": None}, "pair_kinds: is needed with pair_throughputs"),
-        ({"pair_throughputs": None}, "pair_throughputs: is needed with pair_kinds"),
+        ({"pair_kinds": None}, "pair_kinds: is required with pair_throughputs"),
+        ({"pair_throughputs": None}, "pair_throughputs: is required with pair_kinds"),
         ({"pair_throughputs": "fast"}, "pair_throughputs: must be an array of numbers"),
         ({"pair_throughputs": [[[1.0], [1.0, 2.0]], [[1.0], [1.0]]]}, "pair_throughputs: must be an array of numbers"),
         ({"pair_kinds": ["a", "b"]}, "pair_kinds: must be an array of numbers"),
-        ({"pair_kinds": [0, 0], "num_gpus": [1, 2]}, "kind 0 has gangs of 1 and 2 GPUs, and only equal whole gangs share"),
+        (
+            {"pair_kinds": [0, 0], "num_gpus": [1, 2]},
+            "kind 0 has gangs of 1 and 2 GPUs, but only equal gangs of whole GPUs can share",
+        ),
     ],
 )
 def test_wrong_pairs_are_refused(arrays: dict[str, Any], message: str) -> None:

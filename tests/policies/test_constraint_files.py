@@ -111,7 +111,7 @@ def test_another_structure_is_refused(text: str) -> None:
          "line 2 (constraint pin), field soft: cannot be used with the pin of job 'a' to k80, which either holds or does not"),
         ("{kind: reserve, accelerator: v100, gpus: 1, min_gang: 2.5}",
          "line 2 (constraint reserve), field min_gang: must be a whole number, found 2.5"),
-        ("{kind: deadline, job: a, job: b}", "line 2: key 'job' stands twice in one mapping"),
+        ("{kind: deadline, job: a, job: b}", "line 2: key 'job' appears twice in one mapping"),
     ],
 )  # fmt: skip
 def test_wrong_entries_are_refused_with_their_line(entry: str, message: str) -> None:
@@ -143,7 +143,7 @@ def test_json_faults_name_the_entry() -> None:
     message = "c.json, line 1, constraints[1] (constraint quota), field share: must be at most 1, found 2"
     assert refusal(gp.read_constraints, file("c.json", text)) == message
     twice = '{"constraints": [], "constraints": []}'
-    assert refusal(gp.read_constraints, file("c.json", twice)) == "c.json, line 1: key 'constraints' stands twice in one object"
+    assert refusal(gp.read_constraints, file("c.json", twice)) == "c.json, line 1: key 'constraints' appears twice in one object"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ class TestCommand:
         code, out, err = gavel("solve", "--constraints", file("both.yaml", both))
         assert (code, out) == (2, "")
         assert err == (
-            "Error: these constraints cannot all hold, and would if any one of them were left out or made soft:\n"
+            "Error: these constraints cannot all hold, but would if any one of them were removed or made soft:\n"
             "  the throughput of 4 steps/s for job 'bert'\n"
             "  the throughput of 2 steps/s for job 'resnet'\n"
         )

@@ -343,7 +343,7 @@ class TestConflicts:
         with pytest.raises(gp.ConflictError) as raised:
             solved("max_min_fairness", gp.MinThroughput("lstm", 1), gp.MinThroughput("bert", 4), gp.MaxGpus(1.5), gp.CostBudget(99))
         assert str(raised.value) == (
-            "these constraints cannot all hold, and would if any one of them were left out or made soft:\n"
+            "these constraints cannot all hold, but would if any one of them were removed or made soft:\n"
             "  the limit of 1.5 GPUs\n"
             "  the throughput of 4 steps/s for job 'bert'\n"
             "  the throughput of 1 steps/s for job 'lstm'"
@@ -581,7 +581,7 @@ def test_faults_of_all_constraints_come_together() -> None:
          "did you mean 'bert'?"),
         (gp.Pin("done", "v100"), "the pin of job 'done' to v100: job 'done' has finished"),
         (gp.MinThroughput("huge", 1).soft(2), "the throughput of 1 steps/s for job 'huge': job 'huge' is excluded: "
-         "its gang of 9 GPUs fits nowhere (GPUs that one gang can get together: v100: 1, k80: 1)"),
+         "its gang of 9 GPUs fits nowhere (largest gang that fits: v100: 1, k80: 1)"),
         (gp.Reserve("v100", 1, reserved_for=["b", "x"]), "the reserve of 1 v100 GPUs for b, x: "
          "no tenant or job is named 'x'; known: a, b"),
     ],

@@ -555,7 +555,7 @@ class TestCommand:
             ("tenants:\n  red:\n", "job 'b' and 1 more, field tenant: 'blue' is not in the tenant tree; known: red"),
             (
                 "tenants:\n  red: {parent: blue}\n  blue: {parent: red}\n",
-                "tenants.yaml, line 2 (tenant 'red'), field parent: goes round in a circle: red -> blue -> red",
+                "tenants.yaml, line 2 (tenant 'red'), field parent: forms a cycle: red -> blue -> red",
             ),
         ],
     )

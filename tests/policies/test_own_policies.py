@@ -153,10 +153,10 @@ class TestNamedClasses:
         [
             ("nowhere:Fair", "Python finds no module 'nowhere'"),
             ("gangs.fair:Fair", "Python finds no module 'gangs.fair'"),
-            ("gangs.py:Fair", "Python finds no module 'gangs.py', which is named without its ending .py"),
+            ("gangs.py:Fair", "Python finds no module 'gangs.py'; give the module without the ending .py"),
             ("gangs:LargestGang", "module gangs ({folder}/gangs.py) has no class 'LargestGang'; did you mean 'LargestGangFirst'?"),
             ("gangs:Fair", "no class 'Fair'; known: LargestGangFirst, Budgeted, Picky, ByHand"),
-            ("empty:Fair", "module empty ({folder}/empty.py) has no class 'Fair', and no other policy either"),
+            ("empty:Fair", "module empty ({folder}/empty.py) has no class 'Fair', nor any other policy"),
         ],
     )
     def test_an_unknown_name_is_reported(self, write: Write, tmp_path: Path, name: str, message: str) -> None:
@@ -205,7 +205,7 @@ class TestNamedClasses:
 
     def test_a_class_without_its_module_gets_a_hint(self) -> None:
         assert refusal(gp.policy_class, "gangs.LargestGangFirst") == (
-            "there is no policy 'gangs.LargestGangFirst'; a class of your own is named package.module:Class"
+            "there is no policy 'gangs.LargestGangFirst'; to use your own class, write package.module:Class"
         )
 
     def test_the_library_does_not_look_in_the_current_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,21 +314,21 @@ class TestInstalledPackages:
 
     def test_a_package_cannot_replace_a_built_in_name(self, install: Callable[..., None]) -> None:
         install("zeta", "fifo = acme_gangs:LargestGangFirst\n")
-        with pytest.warns(gp.GavelWarning, match=r"package zeta 1\.2 offers a policy 'fifo', which is the name of a built-in one"):
+        with pytest.warns(gp.GavelWarning, match=r"package zeta 1\.2 offers a policy 'fifo', but a built-in one has this name"):
             names = gp.policy_names()
         assert names.count("fifo") == 1
         assert gp.policy_class("fifo").__module__ == "gavel_py.policies.fifo"
 
     def test_a_name_that_cannot_be_typed_causes_a_warning(self, install: Callable[..., None]) -> None:
         install("zeta", "most,fair = acme_gangs:LargestGangFirst\n")
-        with pytest.warns(gp.GavelWarning, match=r"'most,fair', a name with other signs .*; it is known as acme_gangs:Largest"):
+        with pytest.warns(gp.GavelWarning, match=r"'most,fair', but names may contain only letters.*; use acme_gangs:Largest"):
             assert "most,fair" not in gp.policy_names()
 
     def test_a_name_of_two_packages_is_ambiguous(self, install: Callable[..., None]) -> None:
         install("zeta", "largest_gang = zeta.fair:Gangs\n", version="0.3")
         assert gp.policy_names().count("largest_gang") == 1
         assert refusal(gp.resolve_policy, "largest_gang") == (
-            "policy largest_gang: is offered by several packages; name one by its class: "
+            "policy largest_gang: is offered by several packages; select one by its class: "
             "acme_gangs:LargestGangFirst (of acme-policies 1.2) or zeta.fair:Gangs (of zeta 0.3)"
         )
 

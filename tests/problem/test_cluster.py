@@ -145,12 +145,12 @@ class TestCluster:
 
     def test_node_names_are_unique(self) -> None:
         assert refusal(Cluster, [node(name, "v100", 8) for name in "abacb"]) == (
-            "cluster: node 'a' stands twice; names must be unique\ncluster: node 'b' stands twice; names must be unique"
+            "cluster: node 'a' appears twice; names must be unique\ncluster: node 'b' appears twice; names must be unique"
         )
 
     def test_type_names_are_unique(self) -> None:
         kinds = [AcceleratorType(name=name) for name in ("v100", "k80", "v100")]
-        assert refusal(Cluster, [], kinds) == "cluster: accelerator type 'v100' stands twice; names must be unique"
+        assert refusal(Cluster, [], kinds) == "cluster: accelerator type 'v100' appears twice; names must be unique"
 
 
 class TestLargestGang:
@@ -306,7 +306,7 @@ class TestFromInline:
     @pytest.mark.parametrize(
         ("text", "problem"),
         [
-            ("v100:8,k80:4,v100:8", "cluster: accelerator type 'v100' is named twice"),
+            ("v100:8,k80:4,v100:8", "cluster: accelerator type 'v100' appears twice"),
             (
                 "v100:8/0",
                 "cluster, accelerator type 'v100', field GPUs per node: must be a whole number of at least 1, found 0",
@@ -314,7 +314,7 @@ class TestFromInline:
             (
                 "v100,k80:4,k80:4",
                 "cluster: 'v100' is not of the form TYPE:GPUS or TYPE:GPUS/GPUS_PER_NODE\n"
-                "cluster: accelerator type 'k80' is named twice",
+                "cluster: accelerator type 'k80' appears twice",
             ),
         ],
     )
@@ -418,9 +418,9 @@ class TestFromFile:
     @pytest.mark.parametrize(
         ("content", "problem"),
         [
-            pytest.param("", "c.yaml, line 1: must be a mapping with the keys nodes and, if wished, accelerator_types", id="empty"),
+            pytest.param("", "c.yaml, line 1: must be a mapping with the key nodes and optionally accelerator_types", id="empty"),
             pytest.param(
-                "- a\n", "c.yaml, line 1: must be a mapping with the keys nodes and, if wished, accelerator_types", id="list"
+                "- a\n", "c.yaml, line 1: must be a mapping with the key nodes and optionally accelerator_types", id="list"
             ),
             pytest.param(
                 "nodes: []\nnode: 3\ncolour: red\n",
@@ -474,9 +474,7 @@ class TestFromFile:
     @pytest.mark.parametrize(
         ("content", "problem"),
         [
-            pytest.param(
-                "[]", "c.json, line 1: must be a mapping with the keys nodes and, if wished, accelerator_types", id="list"
-            ),
+            pytest.param("[]", "c.json, line 1: must be a mapping with the key nodes and optionally accelerator_types", id="list"),
             pytest.param('{"node": []}', "c.json, line 1, node: key 'node' is not known; did you mean 'nodes'?", id="unknown key"),
             pytest.param('{"nodes": 3}', "c.json, line 1, nodes, field nodes: must be a list of nodes", id="nodes is a number"),
             pytest.param(
@@ -554,7 +552,7 @@ class TestFromFile:
         message = refusal(Cluster.from_file, file(name, content))
         assert message.startswith(name)
         assert "(node 'a-1'), field " in message
-        assert "stands twice, first at " in message
+        assert "appears twice, first at " in message
 
 
 type_names = (

@@ -82,24 +82,24 @@ class TestAlone:
         [
             (
                 {"job_type": "any", "gpu_memory_gb": 80},
-                "its 80 GB per GPU exceed the memory of every type it could run on (v100: 16 GB, a100: 40 GB)",
+                "its 80 GB per GPU exceed the memory of every type on which it could run (v100: 16 GB, a100: 40 GB)",
             ),
             (
                 {"job_type": "large", "gpu_memory_gb": 80},  # was not measured on v100
-                "its 80 GB per GPU exceed the memory of every type it could run on (a100: 40 GB)",
+                "its 80 GB per GPU exceed the memory of every type on which it could run (a100: 40 GB)",
             ),
             (
                 {"job_type": "any", "gpu_memory_gb": 20, "allowed_accelerators": ("v100",)},
-                "its 20 GB per GPU exceed the memory of every type it could run on (v100: 16 GB)",
+                "its 20 GB per GPU exceed the memory of every type on which it could run (v100: 16 GB)",
             ),
             (
                 {"job_type": "apart"},
-                "what it takes of each GPU exceeds the memory of every type it could run on (v100: 17 of 16 GB, a100: 41 of 40 GB)",
+                "its memory per GPU exceeds that of every type on which it could run (v100: 17 of 16 GB, a100: 41 of 40 GB)",
             ),
-            ({"job_type": "zero"}, "its throughput is 0 on every accelerator type with the memory that it takes"),
+            ({"job_type": "zero"}, "its throughput is 0 on every accelerator type with enough memory for it"),
             (
                 {"job_type": "any", "num_gpus": 4, "gpu_memory_gb": 80},
-                "its gang of 4 GPUs fits nowhere (GPUs that one gang can get together: v100: 2, a100: 2)",
+                "its gang of 4 GPUs fits nowhere (largest gang that fits: v100: 2, a100: 2)",
             ),
         ],
     )

@@ -180,7 +180,7 @@ class TestJobFaults:
             ),
             pytest.param(
                 {"job_id": "a", "allowed_accelerators": []},
-                "job 'a': allowed_accelerators must name at least one accelerator, or be left out to allow all",
+                "job 'a': allowed_accelerators must name at least one accelerator, or be omitted to allow all",
                 id="no accelerator is allowed",
             ),
             pytest.param(
@@ -195,12 +195,12 @@ class TestJobFaults:
             ),
             pytest.param(
                 {"job_id": "a", "duration_seconds": 60, "duration_accelerator": "v100", "total_steps": 100},
-                "job 'a': total_steps and duration_seconds are both given; the one follows from the other, so give one",
+                "job 'a': total_steps and duration_seconds are both given; give only one, since each follows from the other",
                 id="duration and steps",
             ),
             pytest.param(
                 {"job_id": "a", "deadline_seconds": 60, "deadline_factor": 2},
-                "job 'a': deadline_seconds and deadline_factor are both given; give one",
+                "job 'a': deadline_seconds and deadline_factor are both given; give only one",
                 id="two deadlines",
             ),
             pytest.param(
@@ -249,8 +249,8 @@ class TestJobSet:
 
     def test_ids_are_unique(self) -> None:
         assert refusal(JobSet, [Job(job_id) for job_id in "abcabb"]) == (
-            "job 'a', field job_id: stands twice; job ids must be unique\n"
-            "job 'b', field job_id: stands twice; job ids must be unique"
+            "job 'a', field job_id: appears twice; job ids must be unique\n"
+            "job 'b', field job_id: appears twice; job ids must be unique"
         )
 
 
@@ -295,12 +295,12 @@ class TestCsv:
     @pytest.mark.parametrize(
         ("content", "problem"),
         [
-            pytest.param("", "jobs.csv: is empty; a header line with column names is needed", id="empty file"),
+            pytest.param("", "jobs.csv: is empty; a header line with column names is required", id="empty file"),
             pytest.param(
                 "id,num_gpus\na,2\n", "jobs.csv, line 1: column 'job_id' is missing; known: id, num_gpus", id="no id column"
             ),
             pytest.param("job_id,num_gpus\n,2\n", "jobs.csv, line 2 (job), field job_id: is required", id="no id"),
-            pytest.param("job_id,num_gpus\na\n", "jobs.csv, line 2: has 1 fields, the header names 2", id="too few fields"),
+            pytest.param("job_id,num_gpus\na\n", "jobs.csv, line 2: has 1 fields, but the header has 2", id="too few fields"),
             pytest.param(
                 "job_id,num_gpu\na,2\n",
                 "jobs.csv, line 2 (job 'a'), field num_gpu: is not known; did you mean 'num_gpus'?",
@@ -313,14 +313,14 @@ class TestCsv:
             ),
             pytest.param(
                 "job_id,num_gpus\na,1\nb,1\n\na,1\nb,1\na,1\n",
-                "jobs.csv, line 5 (job 'a'), field job_id: stands twice, first at jobs.csv, line 2\n"
-                "jobs.csv, line 6 (job 'b'), field job_id: stands twice, first at jobs.csv, line 3\n"
-                "jobs.csv, line 7 (job 'a'), field job_id: stands twice, first at jobs.csv, line 2",
+                "jobs.csv, line 5 (job 'a'), field job_id: appears twice, first at jobs.csv, line 2\n"
+                "jobs.csv, line 6 (job 'b'), field job_id: appears twice, first at jobs.csv, line 3\n"
+                "jobs.csv, line 7 (job 'a'), field job_id: appears twice, first at jobs.csv, line 2",
                 id="duplicates name both lines",
             ),
             pytest.param(
                 'job_id,num_gpus,weight,tenant\na,0,-1,x\nb,1,1,"two\nlines"\nc,x,nan,x\nc,inf,1e999,x\n',
-                "jobs.csv, line 6 (job 'c'), field job_id: stands twice, first at jobs.csv, line 5\n"
+                "jobs.csv, line 6 (job 'c'), field job_id: appears twice, first at jobs.csv, line 5\n"
                 "jobs.csv, line 2 (job 'a'), field num_gpus: must be at least 0.001 of a GPU, found '0'\n"
                 "jobs.csv, line 2 (job 'a'), field weight: must be greater than 0, found '-1'\n"
                 "jobs.csv, line 3 (job 'b'), field tenant: must not contain line breaks or control characters, "
@@ -366,7 +366,10 @@ class TestJson:
 
     def test_another_key_beside_jobs_is_refused(self) -> None:
         content = '{"jobs": [], "jbos": [{"job_id": "a"}]}'
-        assert refusal(JobSet.from_file, file("jobs.json", content)) == "jobs.json, line 1: key 'jbos' is not known beside \"jobs\""
+        assert (
+            refusal(JobSet.from_file, file("jobs.json", content))
+            == "jobs.json, line 1: key 'jbos' is not known; the only key is \"jobs\""
+        )
 
     @pytest.mark.parametrize(
         ("content", "problem"),
@@ -381,7 +384,7 @@ class TestJson:
             pytest.param('[{"job_id": null}]', "jobs.json, line 1, entry 1 (job), field job_id: is required", id="null as id"),
             pytest.param(
                 '[{"job_id": 1}, {"job_id": "1"}]',
-                "jobs.json, line 1, entry 2 (job '1'), field job_id: stands twice, first at jobs.json, line 1, entry 1",
+                "jobs.json, line 1, entry 2 (job '1'), field job_id: appears twice, first at jobs.json, line 1, entry 1",
                 id="a number and its text are one id",
             ),
             pytest.param(
@@ -413,7 +416,7 @@ class TestJsonLines:
     def test_faults_of_all_lines_at_once(self) -> None:
         content = '{"job_id": "a", "num_gpus": -2}\n[]\n\n{"job_id": "a", "size": 1}\n'
         assert refusal(JobSet.from_file, file("jobs.jsonl", content)).splitlines() == [
-            "jobs.jsonl, line 4 (job 'a'), field job_id: stands twice, first at jobs.jsonl, line 1",
+            "jobs.jsonl, line 4 (job 'a'), field job_id: appears twice, first at jobs.jsonl, line 1",
             "jobs.jsonl, line 1 (job 'a'), field num_gpus: must be at least 0.001 of a GPU, found -2",
             "jobs.jsonl, line 2: must be a mapping of field to value, found []",
             f"jobs.jsonl, line 4 (job 'a'), field size: is not known; {FIELD_LIST}",
@@ -455,9 +458,9 @@ class TestGavelTrace:
     @pytest.mark.parametrize(
         ("line", "problem"),
         [
-            ("a\tb", "line 3: has 2 tab-separated fields, Gavel's trace has 10"),
-            (trace_line() + "\t", "line 3: has 11 tab-separated fields, Gavel's trace has 10"),
-            (trace_line().replace("\t", ","), "line 3: has 1 tab-separated fields, Gavel's trace has 10"),
+            ("a\tb", "line 3: has 2 tab-separated fields, but Gavel's traces have 10"),
+            (trace_line() + "\t", "line 3: has 11 tab-separated fields, but Gavel's traces have 10"),
+            (trace_line().replace("\t", ","), "line 3: has 1 tab-separated fields, but Gavel's traces have 10"),
             (trace_line(steps=0), "line 3 (job '1'), field total_steps: must be greater than 0, found '0'"),
             (trace_line(steps=""), "line 3 (job '1'), field total_steps: must be a number, found ''"),
             (trace_line(gang=0), "line 3 (job '1'), field num_gpus: must be at least 0.001 of a GPU, found '0'"),

@@ -181,26 +181,26 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("labels", "told"),
         [
-            (["k80", "p100"], "is labelled 'k80', 'p100', and the accelerator types are 'v100', 'k80'"),
-            (["k80", "k80"], "is labelled 'k80', 'k80', and the accelerator types are 'v100', 'k80'"),
-            ([1, 0], "is labelled 1, 0, and the accelerator types are 'v100', 'k80'"),
-            ([np.nan, "k80"], "is labelled nan, 'k80', and the accelerator types are 'v100', 'k80'"),
+            (["k80", "p100"], "is labelled 'k80', 'p100', but the accelerator types are 'v100', 'k80'"),
+            (["k80", "k80"], "is labelled 'k80', 'k80', but the accelerator types are 'v100', 'k80'"),
+            ([1, 0], "is labelled 1, 0, but the accelerator types are 'v100', 'k80'"),
+            ([np.nan, "k80"], "is labelled nan, 'k80', but the accelerator types are 'v100', 'k80'"),
         ],
     )
     def test_other_labels(self, labels: list[Any], told: str) -> None:
         problem = refusal(from_arrays, SPEEDS, pd.Series([5, 1], index=labels), **NAMED)
-        assert problem == f"field capacities: {told}; give plain values in their order (.to_numpy())"
+        assert problem == f"field capacities: {told}; pass plain values in this order (.to_numpy())"
 
     def test_labels_where_nothing_has_names(self) -> None:
         assert refusal(from_arrays, SPEEDS, pd.Series({"k80": 5, "v100": 1})) == (
-            "field capacities: is labelled 'k80', 'v100', and the accelerator types are 'type-0', 'type-1'; "
-            "name them with accelerator_types, or give plain values in their order (.to_numpy())"
+            "field capacities: is labelled 'k80', 'v100', but the accelerator types are 'type-0', 'type-1'; "
+            "name them with accelerator_types, or pass plain values in this order (.to_numpy())"
         )
 
     @pytest.mark.parametrize("name", BY_JOB)
     def test_arrays_by_job(self, name: str) -> None:
         told = refusal(given_with, name, frame(BY_JOB[name], ["a", "b", "d"], TYPES))
-        assert told.startswith(f"field {name}: is labelled 'a', 'b', 'd', and the jobs are 'a', 'b', 'c'")
+        assert told.startswith(f"field {name}: is labelled 'a', 'b', 'd', but the jobs are 'a', 'b', 'c'")
 
     def test_all_faults_come_together(self) -> None:
         wrong = pd.Series([1, 2, 4], index=["x", "y", "z"])
@@ -303,7 +303,7 @@ class TestMasked:
     def test_whole_numbers_and_names(self) -> None:
         hidden = np.ma.array([0, 1, 1], mask=[0, 1, 0])
         assert "entry 1, field type_index: must be a whole number" in refusal(from_types, SPEEDS[:2], hidden, GPUS)
-        assert "field pair_kinds: must be an array of numbers, none of them masked" in refusal(given_with, "pair_kinds", hidden)
+        assert "field pair_kinds: must be an array of numbers without masked entries" in refusal(given_with, "pair_kinds", hidden)
         names = np.ma.array(JOBS, mask=[0, 1, 0])
         assert "entry 1, field job_ids: must be a name" in refusal(from_arrays, SPEEDS, GPUS, job_ids=names)
         assert list(from_arrays(SPEEDS, GPUS, tenants=names).tenants) == ["a", "", "c"]

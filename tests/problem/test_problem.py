@@ -132,12 +132,12 @@ class TestFaultsInArrays:
     @pytest.mark.parametrize(
         ("throughputs", "capacities", "problem"),
         [
-            ([1.0, 2.0], [1, 1], "throughputs: must have the shape (jobs, 2) to fit the capacities, found (2,)"),
-            ([[1.0, 2.0]], [1], "throughputs: must have the shape (jobs, 1) to fit the capacities, found (1, 2)"),
-            ([[1.0]], [], "throughputs: must have the shape (jobs, 0) to fit the capacities, found (1, 1)"),
-            (np.ones((1, 1, 1)), [1], "throughputs: must have the shape (jobs, 1) to fit the capacities, found (1, 1, 1)"),
-            (1.0, [1], "throughputs: must have the shape (jobs, 1) to fit the capacities, found ()"),
-            ([[1, 2], [1]], [1, 1], "throughputs: must be a table: as many numbers in each row as there are capacities"),
+            ([1.0, 2.0], [1, 1], "throughputs: must have the shape (jobs, 2) to match the capacities, found (2,)"),
+            ([[1.0, 2.0]], [1], "throughputs: must have the shape (jobs, 1) to match the capacities, found (1, 2)"),
+            ([[1.0]], [], "throughputs: must have the shape (jobs, 0) to match the capacities, found (1, 1)"),
+            (np.ones((1, 1, 1)), [1], "throughputs: must have the shape (jobs, 1) to match the capacities, found (1, 1, 1)"),
+            (1.0, [1], "throughputs: must have the shape (jobs, 1) to match the capacities, found ()"),
+            ([[1, 2], [1]], [1, 1], "throughputs: must be a table with one number per capacity in each row"),
             ([["fast"]], [1], "throughputs: must be an array of numbers of shape (1, 1)"),
             ([[1j]], [1], "throughputs: must be an array of numbers of shape (1, 1)"),
             ([[1.0]], 1, "capacities: must be a list with one number per accelerator type, found shape ()"),
@@ -198,7 +198,7 @@ class TestFaultsInArrays:
 
     @pytest.mark.parametrize("value", ["h100", "0", 2, -2, 0.5])
     def test_running_on_what_is_not_there(self, value: Any) -> None:
-        problem = f"job 'b', field running_on: must be one of v100, k80, its column, or -1 for none, found {value!r}"
+        problem = f"job 'b', field running_on: must be one of v100, k80, a column number, or -1 for none, found {value!r}"
         assert refusal(from_arrays, SPEEDS, COUNTS, **NAMES, running_on=["k80", value, None]) == problem
 
     @pytest.mark.parametrize("field", BY_JOB)
@@ -220,11 +220,11 @@ class TestFaultsInArrays:
         ("values", "problem"),
         [
             ({"job_ids": ["a", "b"]}, "field job_ids: must have 3 entries, found 2"),
-            ({"job_ids": ["a", "b", "a"]}, "'a', field job_ids: stands twice; names must be unique"),
-            ({"job_ids": [1, "1", 2]}, "'1', field job_ids: stands twice; names must be unique"),
+            ({"job_ids": ["a", "b", "a"]}, "'a', field job_ids: appears twice; names must be unique"),
+            ({"job_ids": [1, "1", 2]}, "'1', field job_ids: appears twice; names must be unique"),
             ({"job_ids": ["a", "", "b"]}, "field job_ids: must not contain an empty name or control characters"),
             ({"accelerator_types": ["v100"]}, "field accelerator_types: must have 2 entries, found 1"),
-            ({"accelerator_types": ["k80", "k80"]}, "'k80', field accelerator_types: stands twice; names must be unique"),
+            ({"accelerator_types": ["k80", "k80"]}, "'k80', field accelerator_types: appears twice; names must be unique"),
             ({"tenants": ["x"]}, "field tenants: must have 3 entries, found 1"),
             ({"running_on": [0]}, "field running_on: must have 3 entries, found 1"),
             ({"previous_fractions": [1, 0, 0]}, "field previous_fractions: must have the shape (3, 2), found (3,)"),
@@ -325,21 +325,21 @@ class TestExclusion:
                 [2, 1],
                 [4, 4],
                 {"num_gpus": 8},
-                "its gang of 8 GPUs fits nowhere (GPUs that one gang can get together: v100: 4, k80: 4)",
+                "its gang of 8 GPUs fits nowhere (largest gang that fits: v100: 4, k80: 4)",
                 id="8 GPUs on 4 + 4",
             ),
             pytest.param(
                 [2, 0],
                 [4, 8],
                 {"num_gpus": 8},
-                "its gang of 8 GPUs fits nowhere (GPUs that one gang can get together: v100: 4)",
+                "its gang of 8 GPUs fits nowhere (largest gang that fits: v100: 4)",
                 id="gang too large where it runs",
             ),
             pytest.param(
                 [2, 0],
                 [0, 8],
                 {},
-                "its gang of 1 GPUs fits nowhere (GPUs that one gang can get together: v100: 0)",
+                "its gang of 1 GPUs fits nowhere (largest gang that fits: v100: 0)",
                 id="no GPUs where it runs",
             ),
             pytest.param([2, 1], [4, 4], {"steps_remaining": 0}, "it has finished: no steps remain", id="finished"),
@@ -495,7 +495,7 @@ class TestFromJobs:
         assert from_jobs(jobs, CLUSTER, PROFILE).job_ids == ("a", "b")
 
     def test_ids_are_unique(self) -> None:
-        problem = "job 'a', field job_id: stands twice; job ids must be unique"
+        problem = "job 'a', field job_id: appears twice; job ids must be unique"
         assert refusal(from_jobs, [job("a"), job("a")], CLUSTER, PROFILE) == problem
 
     def test_wrong_lengths_name_the_field(self) -> None:
@@ -568,8 +568,8 @@ class TestLocality:
     def test_a_gang_that_fits_nowhere_sees_the_largest_spans(self) -> None:
         jobs = [job("node", locality="node", num_gpus=16), job("any", num_gpus=16, allowed_accelerators="p100")]
         assert from_jobs(jobs, CLUSTER, PROFILE).excluded == {
-            "node": "its gang of 16 GPUs fits nowhere (GPUs that one gang can get together: v100: 8, p100: 4)",
-            "any": "its gang of 16 GPUs fits nowhere (GPUs that one gang can get together: p100: 12)",
+            "node": "its gang of 16 GPUs fits nowhere (largest gang that fits: v100: 8, p100: 4)",
+            "any": "its gang of 16 GPUs fits nowhere (largest gang that fits: p100: 12)",
         }
 
     def test_each_job_has_its_own(self) -> None:
@@ -598,8 +598,8 @@ class TestSteps:
     def test_a_duration_on_a_type_without_throughput_is_refused(self) -> None:
         jobs = [job(name, job_type="no-v100", duration_seconds=10, duration_accelerator="v100") for name in "ab"]
         assert refusal(from_jobs, jobs, CLUSTER, PROFILE) == (
-            "job 'a', field duration_accelerator: its throughput on 'v100' is 0, so the duration gives no number of steps\n"
-            "job 'b', field duration_accelerator: its throughput on 'v100' is 0, so the duration gives no number of steps"
+            "job 'a', field duration_accelerator: its throughput on 'v100' is 0, so the duration gives no steps\n"
+            "job 'b', field duration_accelerator: its throughput on 'v100' is 0, so the duration gives no steps"
         )
 
     @pytest.mark.parametrize("done", [5, 9])
@@ -660,8 +660,8 @@ class TestUnknownAcceleratorTypes:
         with pytest.warns(GavelWarning) as caught:
             problem = from_jobs([job()], self.MIXED, PROFILE, allow_unknown_types=True)
         assert [str(warning.message) for warning in caught] == [
-            "12 GPUs are left out: accelerator 'mi300' is not in profile 'fake', which has v100, p100, k80",
-            "0 GPUs are left out: accelerator 'gaudi' is not in profile 'fake', which has v100, p100, k80",
+            "12 GPUs are ignored: accelerator 'mi300' is not in profile 'fake', which has v100, p100, k80",
+            "0 GPUs are ignored: accelerator 'gaudi' is not in profile 'fake', which has v100, p100, k80",
         ]
         assert problem.accelerator_types == ("v100",)
         assert problem.capacities.tolist() == [8]

@@ -65,7 +65,7 @@ class TestTenant:
         [
             (
                 {"weight": 0},
-                "field weight: must be greater than 0, found 0; to give a tenant nothing, leave each of its jobs out with a Forbid "
+                "field weight: must be greater than 0, found 0; to give a tenant nothing, exclude each of its jobs with a Forbid "
                 "constraint",
             ),
             ({"weight": -1}, "field weight: must be greater than 0, found -1"),
@@ -166,7 +166,7 @@ class TestTree:
 class TestWhatIsNoTree:
     def test_names_that_stand_twice(self) -> None:
         assert refusal(TenantTree, [Tenant("a"), Tenant("b"), Tenant("a", parent="b")]) == (
-            "entry 3 (tenant 'a'), field name: stands twice, first at entry 1"
+            "entry 3 (tenant 'a'), field name: appears twice, first at entry 1"
         )
 
     def test_unknown_parents(self) -> None:
@@ -185,7 +185,7 @@ class TestWhatIsNoTree:
     )
     def test_circles(self, parents: dict[str, str | None], circles: list[str]) -> None:
         found = refusal(TenantTree, [Tenant(name, parent=parent) for name, parent in parents.items()]).splitlines()
-        assert [line.partition("goes round in a circle: ")[2] for line in found] == circles
+        assert [line.partition("forms a cycle: ")[2] for line in found] == circles
 
     def test_other_things(self) -> None:
         assert refusal(TenantTree, ["a", "b"]) == "tenant tree: must hold Tenant objects, found 'a'"
@@ -194,7 +194,7 @@ class TestWhatIsNoTree:
     def test_a_dictionary_that_holds_itself(self) -> None:
         knot: dict[str, Any] = {}
         knot["a"] = {"tenants": knot}
-        assert refusal(TenantTree.from_dict, knot) == "tenant 'a', field tenants: stands more than 100 levels below the top"
+        assert refusal(TenantTree.from_dict, knot) == "tenant 'a', field tenants: is more than 100 levels below the top"
 
 
 class TestFiles:
@@ -218,16 +218,16 @@ class TestFiles:
         assert refusal(TenantTree.from_file, path).splitlines() == [
             "tenants.yaml, line 1 (tenant tree), field policy: must be one of 'fairness' or 'fifo', found 'fare'",
             "tenants.yaml, line 2 (tenant tree), field tenant: is not known; did you mean 'tenants'?",
-            "tenants.yaml, line 7 (tenant 'c'), field parent: is told by where it stands; leave it out",
-            "tenants.yaml, line 8 (tenant 'a'), field name: is told by where it stands; leave it out",
-            "tenants.yaml, line 4 (tenant 'a'), field weight: must be greater than 0, found 0; to give a tenant nothing, leave "
-            "each of its jobs out with a Forbid constraint",
+            "tenants.yaml, line 7 (tenant 'c'), field parent: follows from its position in the tree; remove it",
+            "tenants.yaml, line 8 (tenant 'a'), field name: follows from its position in the tree; remove it",
+            "tenants.yaml, line 4 (tenant 'a'), field weight: must be greater than 0, found 0; to give a tenant nothing, exclude "
+            "each of its jobs with a Forbid constraint",
             "tenants.yaml, line 7 (tenant 'c'), field policy: must be one of 'fairness' or 'fifo', found 'lifo'",
             "tenants.yaml, line 11: must be a mapping of field to value, found 3",
             "tenants.yaml, line 12 (tenant 'g'), field tenants: must be a mapping from name to details, found ['x']",
-            "tenants.yaml, line 8 (tenant 'a'), field name: stands twice, first at tenants.yaml, line 4",
+            "tenants.yaml, line 8 (tenant 'a'), field name: appears twice, first at tenants.yaml, line 4",
             "tenants.yaml, line 13 (tenant 'h'), field parent: there is no tenant 'bb'; did you mean 'b'?",
-            "tenants.yaml, line 9 (tenant 'd'), field parent: goes round in a circle: d -> e -> d",
+            "tenants.yaml, line 9 (tenant 'd'), field parent: forms a cycle: d -> e -> d",
         ]
 
     def test_faults_in_json_and_in_dictionaries_tell_the_way(self) -> None:
@@ -250,7 +250,7 @@ class TestFiles:
                 "tenants: [{name: a}]\n",
                 "tenants.yaml, line 1 (tenant tree), field tenants: must be a mapping from name to details, found [{'name': 'a'}]",
             ),
-            ("tenants:\n  a:\n  a:\n", "tenants.yaml, line 3: key 'a' stands twice in one mapping"),
+            ("tenants:\n  a:\n  a:\n", "tenants.yaml, line 3: key 'a' appears twice in one mapping"),
         ],
     )
     def test_what_is_no_file_of_tenants(self, content: str, problem: str) -> None:

@@ -57,7 +57,7 @@ class TestAnError:
 
     @make
     def test_not_for_a_type_without_gpus(self, make: Callable[..., Any]) -> None:
-        with pytest.warns(gp.GavelWarning, match="0 GPUs are left out: accelerator 't4'"):
+        with pytest.warns(gp.GavelWarning, match="0 GPUs are ignored: accelerator 't4'"):
             make(Cluster.from_counts({"v100": 8, "t4": 0}))
 
 
@@ -67,8 +67,8 @@ class TestAllowed:
         with pytest.warns(gp.GavelWarning) as caught:
             make(MIXED, allow_unknown_types=True)
         assert [str(each.message) for each in caught] == [
-            "32 GPUs are left out: accelerator 't4' is not in profile 'lab', which has h100, v100",
-            "4 GPUs are left out: accelerator 'p4' is not in profile 'lab', which has h100, v100",
+            "32 GPUs are ignored: accelerator 't4' is not in profile 'lab', which has h100, v100",
+            "4 GPUs are ignored: accelerator 'p4' is not in profile 'lab', which has h100, v100",
         ]
 
     @pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")
@@ -85,8 +85,8 @@ class TestOtherCase:
         [gp.AcceleratorType(name="H100", price_per_hour=3.0, memory_gb=80)],
     )
     NOTES = (
-        "accelerator 'H100' of the cluster is taken for 'h100' of profile 'lab': they differ in case only",
-        "accelerator 'V100' of the cluster is taken for 'v100' of profile 'lab': they differ in case only",
+        "accelerator 'H100' of the cluster is treated as 'h100' of profile 'lab': they differ only in case",
+        "accelerator 'V100' of the cluster is treated as 'v100' of profile 'lab': they differ only in case",
     )
 
     @make
@@ -152,7 +152,7 @@ class TestOtherCase:
         priced = [gp.AcceleratorType(name="V100", price_per_hour=3), gp.AcceleratorType(name="v100", price_per_hour=1)]
         told = refusal(Cluster(nodes, priced).known_to, PROFILE)
         assert (
-            told == "cluster, field accelerator 'V100': differs from 'v100' in case only, and has another price; rename one of them"
+            told == "cluster, field accelerator 'V100': differs from 'v100' only in case, but has another price; rename one of them"
         )
 
 
@@ -227,7 +227,7 @@ class TestCommands:
         assert "accelerator 't4': is not in profile 'lab', which has h100, v100; its 32 GPUs cannot be used" in outcome.err
         assert "did you mean" not in outcome.err
         assert "--allow-unknown-types" in outcome.err
-        assert "'H100' of the cluster is taken for 'h100' of profile 'lab'" in outcome.err
+        assert "'H100' of the cluster is treated as 'h100' of profile 'lab'" in outcome.err
         assert "'H100': is not" not in outcome.err
 
     @pytest.mark.slow
@@ -235,7 +235,7 @@ class TestCommands:
     def test_or_show_the_gpus_as_not_used(self, gavel: Gavel, command: tuple[str, ...]) -> None:
         outcome = gavel(*command, *self.ON, "--allow-unknown-types")
         assert outcome.code == 0
-        assert outcome.err.count("32 GPUs are left out: accelerator 't4' is not in profile 'lab'") == 1
+        assert outcome.err.count("32 GPUs are ignored: accelerator 't4' is not in profile 'lab'") == 1
         assert "GPUs not used, since the profile lacks their type: 32 of t4\n" in outcome.out
 
     @pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[1], COMMANDS[3]], ids=lambda command: command[0])
@@ -265,7 +265,7 @@ class TestCommands:
         begun = gavel(*options, "--allow-unknown-types", "--save-state", "state", "--state-every", "1rounds", "--json")
         gone_on = gavel(*options, "--continue", "state", "--json")
         assert gone_on.code == 0
-        assert "32 GPUs are left out" in gone_on.err
+        assert "32 GPUs are ignored" in gone_on.err
         ended = [json.loads(each.out)["policies"][0] for each in (begun, gone_on)]
         assert ended[0]["ended_seconds"] == ended[1]["ended_seconds"]
 
@@ -291,7 +291,7 @@ class TestSweeps:
     @pytest.mark.parametrize(("gpus", "mode"), [(4, "simulate"), (5, "solve")])
     def test_allow(self, gpus: int, mode: str) -> None:
         spec = self.spec(gpus, mode=mode, allow_unknown_types=True)
-        with pytest.warns(gp.GavelWarning, match=f"{gpus} GPUs are left out: accelerator 't4' is not in profile 'gavel-osdi20'"):
+        with pytest.warns(gp.GavelWarning, match=f"{gpus} GPUs are ignored: accelerator 't4' is not in profile 'gavel-osdi20'"):
             plan = gp.plan_sweep(spec if mode == "solve" else spec | {"settings": {"until_seconds": 600}})
         assert plan.unused_gpus == {f"v100:1,t4:{gpus}": {"t4": gpus}}
         assert [row["status"] for row in plan.play(workers=1)] == ["done", "done"]
@@ -300,5 +300,5 @@ class TestSweeps:
         path = tmp_path / "sweep.yaml"
         lines = ("policies: [fifo]", "traces: [{generate: {jobs: 2}}]", "clusters: ['v100:1,t4:6']", "allow_unknown_types: yes")
         path.write_text("\n".join(lines))
-        with pytest.warns(gp.GavelWarning, match="6 GPUs are left out"):
+        with pytest.warns(gp.GavelWarning, match="6 GPUs are ignored"):
             assert len(gp.plan_sweep(path)) == 1

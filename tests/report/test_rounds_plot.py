@@ -242,8 +242,8 @@ def test_the_title_tells_policy_and_delivery(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"path": "rounds.pdf"}, "rounds.pdf: a picture is drawn as .svg or .png"),
-        ({"path": "rounds"}, "a picture is drawn as .svg or .png"),
+        ({"path": "rounds.pdf"}, "rounds.pdf: must end in .svg or .png"),
+        ({"path": "rounds"}, "must end in .svg or .png"),
         ({"path": "nowhere/rounds.svg"}, "there is no folder 'nowhere'"),
         ({"path": "folder.svg"}, "it is a folder"),
         ({"rounds": []}, "there is nothing to draw: no rounds"),

@@ -390,7 +390,7 @@ def test_invalid_runs_and_chart_folders_are_errors(tmp_path: Path) -> None:
     with pytest.raises(gp.InputError, match="nothing to report"):
         gp.write_report([], tmp_path / "r.html")
     (tmp_path / "file").write_text("")
-    with pytest.raises(gp.InputError, match="is a file, where a folder is to be"):
+    with pytest.raises(gp.InputError, match="is a file, but must be a folder"):
         gp.write_report([plain("fifo")], tmp_path / "r.html", charts=tmp_path / "file")
 
 

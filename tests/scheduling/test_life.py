@@ -246,7 +246,7 @@ def test_gangs_found_running_go_on_and_nothing_is_counted() -> None:
         made.found_running("a", {"v100-0": 1})
     with pytest.raises(gp.InputError, match="there is no such node"):
         made.found_running("a", {"v100-9": 2})
-    with pytest.raises(gp.InputError, match="stands twice"):
+    with pytest.raises(gp.InputError, match="appears twice"):
         made.submit_all([gp.Job("c"), gp.Job("c")])
     assert {job.job_id for job in made.jobs} == {"a", "b"}
 

@@ -136,7 +136,7 @@ def test_a_job_that_fits_only_where_a_node_is_down_waits_with_the_reason_and_com
     made.node_down("big")
     round_ = made.next_round()
     assert list(round_.assignments) == ["any"]
-    reason = "node big is down: its gang of 4 GPUs fits nowhere (GPUs that one gang can get together: v100: 2)"
+    reason = "node big is down: its gang of 4 GPUs fits nowhere (largest gang that fits: v100: 2)"
     assert round_.excluded == {"wide": reason}
     made.node_up("big")
     assert made.next_round().excluded == {}

@@ -156,7 +156,7 @@ def test_all_that_it_was_made_with_is_kept(path: Path) -> None:
 
 
 def test_types_that_the_profile_did_not_know_stay_left_out(path: Path) -> None:
-    with pytest.warns(gp.GavelWarning, match="4 GPUs are left out"):
+    with pytest.warns(gp.GavelWarning, match="4 GPUs are ignored"):
         made = scheduler("t4:4,v100:1", [job("a", allowed_accelerators=("v100",))], allow_unknown_types=True)
     made.save(path)
     again = gp.RoundScheduler.load(path, PROFILE)
@@ -213,9 +213,9 @@ def truncated(text: str) -> str:
         (lambda text: text.replace('"fast","slow"', '"slow","slow"', 1), "is damaged or was changed by hand"),
         (
             lambda text: text.replace('"version":3', '"version":4', 1),
-            "has version 4, and this gavel-py reads up to version 3",
+            "has version 4, but this gavel-py reads up to version 3",
         ),
-        (lambda text: text.replace('"version":3', '"version":"x"', 1), "is damaged: there is no version 'x'"),
+        (lambda text: text.replace('"version":3', '"version":"x"', 1), "is damaged: it has the invalid version 'x'"),
         (lambda text: re.sub(r'"state":.*', '"state":null}', text), "is damaged or was changed by hand"),
     ],
 )

@@ -222,7 +222,7 @@ def test_what_the_caller_does_with_a_round_changes_nothing() -> None:
 
 
 def test_types_that_the_profile_does_not_know_are_left_out_where_that_is_allowed() -> None:
-    with pytest.warns(gp.GavelWarning, match="4 GPUs are left out"):
+    with pytest.warns(gp.GavelWarning, match="4 GPUs are ignored"):
         made = scheduler("t4:4,v100:1", allow_unknown_types=True)
     made.submit(job("a"))
     made.submit(job("b"))

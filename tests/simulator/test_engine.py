@@ -154,7 +154,7 @@ class TestNodes:
     def test_a_job_that_can_run_nowhere_has_a_reason(self) -> None:
         result = play([gp.Job("a", total_steps=10), gp.Job("wide", num_gpus=4, total_steps=10)], "v100:2")
         assert result.jobs["wide"].outcome is Outcome.ACTIVE
-        assert result.jobs["wide"].reason == "its gang of 4 GPUs fits nowhere (GPUs that one gang can get together: v100: 2)"
+        assert result.jobs["wide"].reason == "its gang of 4 GPUs fits nowhere (largest gang that fits: v100: 2)"
         assert result.summary.outcomes == {"finished": 1, "failed": 0, "cancelled": 0, "active": 1}
 
 

@@ -388,7 +388,7 @@ class TestTypesThatTheProfileLacks:
             decided, applied = driven.round()
         assert applied.started == ["1"]
         assert decided.picture.state.scheduler.cluster.accelerator_names == ("k80", "v100")
-        assert decided.picture.notes == ("GPU type 'V100' is taken for 'v100' of the profile: they differ in case only",)
+        assert decided.picture.notes == ("GPU type 'V100' is taken for 'v100' of the profile: they differ only in case",)
 
     def test_no_known_type_is_an_error_before_the_first_round_only(self, tmp_path: Path) -> None:
         strange = FakeSlurm(FakeClock(), {"a": ("v10", 4)})

@@ -93,7 +93,7 @@ def test_a_saved_scheduler_knows_the_name_of_its_mechanism(tmp_path: Path) -> No
         ("our_plugins:largest", "has no function 'largest'; did you mean 'largest_first'"),
         ("our_plugins:A_NUMBER", "must be a function of a RoundDemand, found 3"),
         ("no_such:thing", "Python finds no module 'no_such'"),
-        ("our_plugins.largest_first", "one of your own is named package.module:name"),
+        ("our_plugins.largest_first", "to use your own, write package.module:name"),
     ],
 )
 def test_wrong_names_of_mechanisms(name: str, text: str, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_trace_format_is_given_named_or_offered_by_a_package(tmp_path: Path) -
     [
         ("our_plugins:A_NUMBER", "must be a gavel_py.TraceFormat, found 3"),
         ("our_plugins:SIDE", "has no object 'SIDE'; did you mean 'SITE'"),
-        ("our_plugins.SITE", "'our_plugins.SITE' is not one; one of your own is named package.module:name"),
+        ("our_plugins.SITE", "'our_plugins.SITE' is not one; to use your own, write package.module:name"),
         ("philli", "'philli' is not one; did you mean 'philly'"),
     ],
 )

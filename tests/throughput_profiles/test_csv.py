@@ -61,7 +61,7 @@ def test_gpu_memory_must_be_positive_and_not_of_a_pair(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "an entry twice": ("a,1,v100,,1,,,\na,1,v100,consolidated,1,,,\n", 3, "'a' on 1 x v100 (consolidated) stands twice, first at"),
+    "an entry twice": ("a,1,v100,,1,,,\na,1,v100,consolidated,1,,,\n", 3, "'a' on 1 x v100 (consolidated) appears twice, first at"),
     "a contradicting pair": ("a,1,v100,,1,b,2,\nb,1,v100,,3,a,1,\n", 3, "contradicts the same pair given the other way round at"),
     "no job type": (",1,v100,,1,,,\n", 2, "field job_type: is required"),
     "no speed": ("a,1,v100,,,,,\n", 2, "field steps_per_second: is required"),
@@ -80,7 +80,7 @@ FAULTS = {
     "a partner without speed": ("a,1,v100,,1,b,,\n", 2, "must be given together"),
     "a speed without partner": ("a,1,v100,,1,,1,\n", 2, "must be given together"),
     "two speeds with itself": ("a,1,v100,,1,a,2,\n", 2, "must have the same steps_per_second on both sides"),
-    "too few cells": ("a,1,v100\n", 2, "has 3 fields, the header names 8"),
+    "too few cells": ("a,1,v100\n", 2, "has 3 fields, but the header has 8"),
 }
 
 

@@ -80,7 +80,7 @@ FAULTS: dict[str, tuple[object, str, str]] = {
     "an entry twice": (
         {"v100": {B: {"null": 1}, "('b',1)": {"null": 1}}},
         ", type 'v100', key \"('b',1)\"",
-        "stands twice, first at",
+        "appears twice, first at",
     ),
     "two sides that differ": (
         {"v100": {A: {B: [1, 2]}, B: {A: [2, 1.5]}}},
@@ -110,7 +110,7 @@ def test_all_faults_are_reported_together(tmp_path: Path) -> None:
 def test_duplicate_keys_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "throughputs.json"
     path.write_text('{"v100": {}, "v100": {}}')
-    with pytest.raises(InputError, match="key 'v100' stands twice in one object"):
+    with pytest.raises(InputError, match="key 'v100' appears twice in one object"):
         ThroughputProfile.from_gavel_json(path)
 
 

@@ -97,9 +97,9 @@ class TestFaultsOfArrays:
         with pytest.raises(InputError) as caught:
             ThroughputMatrix("m", ["a", "a", ""], ["v100", "v100"], np.ones((3, 2)))
         assert [str(fault) for fault in caught.value.faults] == [
-            "throughput matrix 'm', row 2, field job_id: 'a' stands twice, first at throughput matrix 'm', row 1",
+            "throughput matrix 'm', row 2, field job_id: 'a' appears twice, first at throughput matrix 'm', row 1",
             "throughput matrix 'm', row 3, field job_id: is required",
-            "throughput matrix 'm', column 2, field accelerator: 'v100' stands twice, first at throughput matrix 'm', column 1",
+            "throughput matrix 'm', column 2, field accelerator: 'v100' appears twice, first at throughput matrix 'm', column 1",
         ]
 
     def test_an_array_needs_names(self) -> None:

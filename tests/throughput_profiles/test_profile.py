@@ -194,11 +194,11 @@ class TestContradictions:
         with pytest.raises(InputError) as caught:
             ThroughputProfile("p", [alone("a", 1, "v100", 1.0), alone("b", 1, "v100", 1.0), alone("a", 1, "v100", 1.0)])
         assert str(caught.value) == (
-            "throughput profile 'p', measurement 3: 'a' on 1 x v100 (consolidated) stands twice, first at measurement 1"
+            "throughput profile 'p', measurement 3: 'a' on 1 x v100 (consolidated) appears twice, first at measurement 1"
         )
 
     def test_duplicate_pairs_are_refused(self) -> None:
-        with pytest.raises(InputError, match=r"measurement 2: 'b' on 1 x v100 .* stands twice, first at measurement 1"):
+        with pytest.raises(InputError, match=r"measurement 2: 'b' on 1 x v100 .* appears twice, first at measurement 1"):
             ThroughputProfile("p", [pair("b", 1.0, "a", 2.0), pair("b", 1.0, "a", 2.0)])
 
     def test_a_pair_whose_two_sides_agree(self) -> None:

@@ -108,7 +108,7 @@ class TestAdding:
 
     def test_contradictions_leave_the_store_unchanged(self, store: ThroughputStore) -> None:
         store.add("mine", [measurement("a", 1.0)])
-        with pytest.raises(InputError, match="stands twice"):
+        with pytest.raises(InputError, match="appears twice"):
             store.add("mine", [measurement("a", 2.0), measurement("a", 3.0)])
         assert store.load("mine").throughput("a", 1, "v100") == 1.0
 
@@ -360,7 +360,7 @@ class TestBrokenFiles:
         with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             assert store.load("mine") == profile("mine")
-            with pytest.raises(InputError, match=r"another process has kept it locked for more than 0\.01 s"):
+            with pytest.raises(InputError, match=r"has been locked by another process for more than 0\.01 s"):
                 store.save(profile("new"))
 
 
@@ -400,7 +400,7 @@ def test_all_reads_of_a_transaction_see_the_same_state(store: ThroughputStore, m
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
     with database.reading(store.path):
         # The writer has to wait until the reader is done.
-        with pytest.raises(InputError, match="another process has kept it locked"):
+        with pytest.raises(InputError, match="has been locked by another process"):
             store.delete("mine")
         assert store.load("mine") == profile("mine")
     store.delete("mine")

@@ -123,7 +123,7 @@ def test_means_of_durations() -> None:
         ({"num_jobs": 0}, "generate, field num_jobs: must be at least 1, found 0"),
         ({"jobs_per_hour": 0.0}, "arrivals, field jobs_per_hour: must be a finite number above 0, found 0.0"),
         ({"burstiness": 0.5}, "arrivals, field burstiness: must be at least 1 (1 = Poisson, more = burstier), found 0.5"),
-        ({"seed": -1}, "random numbers, field seed: must be a whole number, at least 0, found -1"),
+        ({"seed": -1}, "random numbers, field seed: must be a whole number of at least 0, found -1"),
         ({"heavy_share": 2}, "generate, field heavy_share: must be between 0 and 1, found 2"),
         ({"gang_mix": {}}, "generate, field gang_mix: must name at least one gang size"),
         ({"gang_mix": {1: 0.0}}, "generate, field gang_mix: the weight of gangs of 1 must be above 0, found 0.0"),

@@ -59,7 +59,7 @@ def test_a_trace_holds_submissions() -> None:
 
 def test_duplicate_job_ids_are_refused() -> None:
     said = refusal(Trace, [Submission(Job("a")), Submission(Job("a", num_gpus=2))])
-    assert said == "job 'a', field job_id: stands twice; job ids must be unique"
+    assert said == "job 'a', field job_id: appears twice; job ids must be unique"
 
 
 @pytest.mark.parametrize(

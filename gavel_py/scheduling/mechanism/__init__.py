@@ -53,7 +53,7 @@ def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[st
 def _named(name: str) -> Mechanism:
     """Return a mechanism of a user or of a package; cached, since each round asks for it."""
     if ":" not in name and name not in (known := [*NAMES, *PLUGINS.offers()]):
-        hint = f"; one of your own is named {PLUGINS.form}" if "." in name else nearest(name, known)
+        hint = f"; to use your own, write {PLUGINS.form}" if "." in name else nearest(name, known)
         raise UnknownNameError(Fault("round scheduler", "mechanism", f"there is no mechanism {name!r}{hint}"))
     found, where = PLUGINS.loaded(name)
     if not callable(found) or inspect.isclass(found):

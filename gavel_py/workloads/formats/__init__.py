@@ -75,7 +75,7 @@ def _named(name: str) -> TraceFormat:
         return BY_NAME[name]
     if ":" in name or name in (known := trace_formats()):
         return _offered(name)
-    hint = f"; one of your own is named {PLUGINS.form}" if "." in name else nearest(name, known)
+    hint = f"; to use your own, write {PLUGINS.form}" if "." in name else nearest(name, known)
     raise UnknownNameError(Fault("trace formats", "format", f"{name!r} is not one{hint}"))
 
 

@@ -47,7 +47,7 @@ def _json_lines(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("a key appears twice in one object")
     return dict(pairs)
 
 
