@@ -90,8 +90,8 @@ def tenants_table(
         *(f"{name} GPUs" for name in shown[0].gpus),
     ]
     columns = [Column(title, "name" if title == "tenant" else "number") for title in titles]
-    has_weights = any(each.weight != 1 for each in tenants)
-    rows = [_row(each, _depth(each, tenants), has_prices=has_prices, has_weights=has_weights) for each in shown]
+    has_weights, depths = any(each.weight != 1 for each in tenants), _depths(tenants)
+    rows = [_row(each, depths[each.tenant], has_prices=has_prices, has_weights=has_weights) for each in shown]
     kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     more = f", the first {len(shown)} of {len(tenants)}" if len(shown) < len(tenants) else ""
     return table_text(title + more, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], wide=wide)
@@ -120,11 +120,12 @@ def _row(each: gp.TenantShare, depth: int, *, has_prices: bool, has_weights: boo
     ]
 
 
-def _depth(tenant: gp.TenantShare, tenants: Iterable[gp.TenantShare]) -> int:
-    parents, depth, name = {each.tenant: each.parent for each in tenants}, 0, tenant.parent
-    while name is not None:
-        depth, name = depth + 1, parents[name]
-    return depth
+def _depths(tenants: Iterable[gp.TenantShare]) -> dict[str, int]:
+    """Return how many tenants are above each, from tenants with parents first."""
+    depths: dict[str, int] = {}
+    for each in tenants:
+        depths[each.tenant] = 0 if each.parent is None else depths[each.parent] + 1
+    return depths
 
 
 def tenants_header(types: Sequence[str]) -> list[str]:

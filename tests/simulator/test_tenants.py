@@ -171,3 +171,13 @@ def test_runs_files_and_sweeps_record_tenants(gavel: Gavel, tmp_path: Path) -> N
     (tmp_path / "damaged.json").write_text(damaged)
     with pytest.raises(gp.InputError, match="damaged"):
         gp.read_runs("damaged.json")
+
+
+@pytest.mark.slow
+def test_static_solves_of_sweeps_record_the_tenants_of_the_allocation(gavel: Gavel, tmp_path: Path) -> None:
+    lines = [f"j{i},A3C,2000000,{'ab'[i % 2]}" for i in range(5)]
+    (tmp_path / "jobs.csv").write_text("job_id,job_type,total_steps,tenant\n" + "\n".join(lines) + "\n")
+    sweep = ["sweep", "--mode", "solve", "-p", "fifo", "--trace", "jobs.csv", "-c", "v100:2", "--workers", "1"]
+    assert gavel(*sweep, "--results", "cells.sqlite").code == 0
+    problem = gp.AllocationProblem.from_jobs(gp.JobSet.from_file("jobs.csv"), gp.Cluster.from_inline("v100:2"), PROFILE)
+    assert tuple(gp.read_runs("cells.sqlite")[0].tenants) == gp.solve(problem, "fifo").tenants()
