@@ -1,8 +1,8 @@
 """Mechanisms: rules that select the jobs of a round and their accelerator types, as pure functions of a `RoundDemand`.
 
-`demand` defines the demand, scores and selections; `rules` has the default rule, improved by `local_search`, and Gavel's published
-one. Installed packages offer mechanisms as entry points of the group `gavel_py.mechanisms`, and a user's own is named
-package.module:name.
+`demand` defines the demand, selections, and the scores, in which a restart has its price (`hysteresis_of`). `rules` has the default
+rule, improved by `local_search`, and Gavel's published one. Installed packages offer mechanisms as entry points of the group
+`gavel_py.mechanisms`, and a user's own is named package.module:name.
 """
 
 from __future__ import annotations

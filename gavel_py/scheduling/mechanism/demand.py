@@ -27,7 +27,7 @@ class RoundDemand:
         running_on: (N,) column of the type in the previous round, -1 for none.
         backfill: Whether GPUs left over may go to jobs without a claim.
         received: (N, K) rounds received under the current allocation; 0 by default.
-        restart_rounds: (N,) cost of a restart in rounds; 0 by default.
+        restart_rounds: (N,) cost of a restart in rounds (`RoundPlanner.demand`); 0 by default.
         locked: (N,) running jobs that must stay on their type; none by default.
         new: (N,) jobs that have never run; none by default.
         promised: (N,) rounds promised so far on all types; infinite by default.
