@@ -78,6 +78,11 @@ class RunningGangs:
             return []
         return self._new[row] if row in self._new else self._held.list_of(self._places.item(row))
 
+    def partners_of(self, row: int) -> tuple[str, ...]:
+        """Return the ids of the jobs that share the GPUs of one row."""
+        partners = self._held.partners
+        return partners.get(self._places.item(row), ()) if partners and self.types[row] >= 0 and row not in self._new else ()
+
     def of(self, rows: Indices) -> HeldGpus:
         """Return the GPUs of these rows."""
         if self._new:
@@ -553,7 +558,7 @@ class SchedulerState:
     def stop(self, row: int) -> None:
         """Take the GPUs away from a gang."""
         self.table.columns["running_since_seconds"][row] = np.nan
-        partners = self.gangs.of(np.array([row])).partners.get(0, ())
+        partners = self.gangs.partners_of(row)
         self.gangs.stop(row)
         for other in partners:
             partner = self.table.by_id.get(other, -1)
