@@ -86,7 +86,7 @@ class TenantShare:
         try:
             return cls(**document)
         except TypeError as error:
-            raise InputError(f"this is not the share of a tenant as gavel writes it: {error}") from None
+            raise InputError(f"this is not a tenant share written by gavel: {error}") from None
 
 
 class _Arrays(NamedTuple):
@@ -127,7 +127,7 @@ class TenantTable:
         for name in dict.fromkeys(names) if self._known else ():
             if name not in self._known or name in self._tree.parents:
                 leaves = [known for known in self._known if known not in self._tree.parents]
-                text = "has tenants below it, and only those can have jobs" if name in self._known else "is not in the tenant tree"
+                text = "has tenants below it, so it cannot have jobs" if name in self._known else "is not in the tenant tree"
                 raise InputError(Fault("jobs", "tenant", f"{name!r} {text}{nearest(name, leaves)}"))
 
     def _add(self, name: str) -> int:

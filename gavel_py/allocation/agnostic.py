@@ -128,7 +128,7 @@ class _Dual:
             prices, value, shares = self._step(prices, value, shares, room)
         if least <= ENOUGH:
             return best
-        raise SolverError("there is no room for the times that are to be split over accelerator types")
+        raise SolverError("the times to be split over accelerator types do not fit")
 
     def _at(self, prices: Floats) -> tuple[float, Floats]:
         """Return F and the shares at these prices."""
@@ -184,7 +184,7 @@ ROUNDING = 1e-12
 SAME = 1e-10
 """The relative change of an objective that counts as rounding."""
 
-NOTE = "time is split over accelerator types as the solver found it: no even split keeps the objective and the rules"
+NOTE = "time is split over accelerator types as the solver returned it: no even split preserves the objective and all rules"
 
 
 def even_decision(

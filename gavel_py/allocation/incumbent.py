@@ -45,8 +45,8 @@ def incumbent(columns: Columns, policy: Policy, jobs: JobClasses, found: Sequenc
     evidence = Evidence(columns, None, ANY_GAP)
     kept = [each for each in candidates if _keeps_rules(evidence, jobs, each)]
     if not kept:
-        text = "the time limit was reached before an allocation that keeps all constraints was found"
-        raise SolverError(f"{text}; give it more time, or make constraints soft")
+        text = "the time limit was reached before an allocation that satisfies all constraints was found"
+        raise SolverError(f"{text}; allow more time, or make constraints soft")
     decision = policy.best_of(jobs, kept, prices)
     even = even_decision(policy, jobs, decision, limit=None)
     fractions = columns.repaired(jobs, even.time_fractions)

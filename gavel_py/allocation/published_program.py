@@ -107,14 +107,14 @@ def write_program(
     """
     place = Path(path)
     if place.suffix.lower() not in FORMATS:
-        raise InputError(Fault(str(path), "", "a program is written as .mps or .lp; give the file one of these endings"))
+        raise InputError(Fault(str(path), "", "must end in .mps or .lp, the formats of programs"))
     check_writable(place)
     solver = Solver(policy, sharing=sharing, **options)
     stated, rows_of = _stated(problem, solver, as_linear=True)
     try:
         program = compiled(stated)
     except InputError:
-        text = "has a program that is not linear, which .mps and .lp files cannot hold; gavel_py.formulation returns it for cvxpy"
+        text = "has a nonlinear program, which .mps and .lp files cannot represent; gavel_py.formulation returns it for cvxpy"
         raise InputError(Fault(f"policy {solver.policy.label}", "", text)) from None
     columns = {program.columns[rows_of.fractions.id].start + n: name for n, name in enumerate(rows_of.names())}
     rows = {
@@ -135,10 +135,10 @@ def _stated(problem: AllocationProblem, solver: Solver, *, as_linear: bool = Fal
     """
     policy = solver.policy
     if policy.empty_objective is None:
-        raise InputError(Fault(f"policy {policy.name}", "", "has no objective, and so no program"))
+        raise InputError(Fault(f"policy {policy.name}", "", "has no objective, and therefore no program"))
     columns = _columns(problem, solver)
     if not columns.problem.runnable.any():
-        raise InputError(Fault("formulation", "problem", "has no job that can run, and so no program"))
+        raise InputError(Fault("formulation", "problem", "has no job that can run, and therefore no program"))
     jobs = separate_jobs(columns.problem, policy.name, policy.reads, columns.rules, columns)
     last, seen = policy.final_stage(policy.view(jobs), LinearSolver())
     program = _RowPerJob(seen, as_bounds=as_linear)

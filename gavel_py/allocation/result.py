@@ -74,16 +74,16 @@ def check_same(name: str, stated: ArrayLike | None, found: ArrayLike | None, sca
     """Raise `ProofError` unless the stated figure equals the one found, to 1e-9 of its size and 1e-12 of its scale."""
     if stated is None or found is None:
         if stated is not found:
-            raise ProofError(f"{name}: there is {'none' if found is None else 'one'}, and {stated!r} is stated")
+            raise ProofError(f"{name}: there is {'none' if found is None else 'one'}, but {stated!r} is stated")
         return
     one, other = np.asarray(stated, dtype=float), np.asarray(found, dtype=float)
     if one.shape != other.shape:
-        raise ProofError(f"{name}: has the shape {other.shape}, and one of the shape {one.shape} is stated")
+        raise ProofError(f"{name}: has the shape {other.shape}, but the stated one has the shape {one.shape}")
     allowed = SAME * np.maximum(np.abs(one), np.abs(other)) + ROUNDING * np.asarray(scale)
     wrong = np.argwhere(~((np.abs(one - other) <= allowed) | (one == other)))
     if len(wrong):
         at = tuple(wrong[0].tolist())
-        raise ProofError(f"{name}{list(at) if at else ''}: is {other[at]:.12g}, and {one[at]:.12g} is stated")
+        raise ProofError(f"{name}{list(at) if at else ''}: is {other[at]:.12g}, but {one[at]:.12g} is stated")
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Allocation(Tabular):
         """
         evidence = self.evidence
         if evidence is None:
-            raise InputError("an allocation that was read from a file has no problem to be verified with; solve it anew")
+            raise InputError("an allocation read from a file has no problem to verify it against; solve the problem again")
         if self.time_fractions.shape != evidence.base.throughputs.shape:
             raise ProofError(f"the time fractions have the shape {self.time_fractions.shape}, which is not that of the problem")
         times = self._times(evidence)
@@ -244,7 +244,7 @@ class Allocation(Tabular):
     @property
     def _problem(self) -> AllocationProblem:
         if self.evidence is None:
-            raise InputError("an allocation that was read from a file does not know its jobs; solve it anew")
+            raise InputError("an allocation read from a file does not include its jobs; solve the problem again")
         return self.evidence.base
 
     def _times(self, evidence: Evidence) -> TimeShares:
@@ -263,7 +263,7 @@ class Allocation(Tabular):
         check_same("the gap", self.gap, proof.gap, 1.0)
         check_same("shadow prices", self.shadow_prices, evidence.shadow_prices)
         if self.excluded != evidence.base.excluded:
-            raise ProofError("the excluded jobs stated are not those of the problem")
+            raise ProofError("the stated excluded jobs are not those of the problem")
         self._check_pairs(evidence)
         self._check_stages(proof)
         self._check_constraints(evidence, times)
@@ -278,11 +278,11 @@ class Allocation(Tabular):
         if gains is not None:
             check_same("the gains of pairs", self.pairs.gains, gains)
         elif len(self.pairs):
-            raise ProofError("pairs: no two jobs gain by sharing, and some are stated")
+            raise ProofError("pairs: no two jobs gain by sharing, but pairs are stated")
 
     def _check_stages(self, proof: Proof) -> None:
         if [stage.name for stage in self.stages] != [stage.name for stage in proof.stages]:
-            raise ProofError("the stages stated are not those of the policy")
+            raise ProofError("the stated stages are not those of the policy")
         for stated, found in zip(self.stages, proof.stages, strict=True):
             for name, scale in (("value", found.scale), ("bound", found.scale), ("gap", 1.0), ("accepted_gap", 0.0)):
                 check_same(f"stage {found.name}, {name}", getattr(stated, name), getattr(found, name), scale)
@@ -291,7 +291,7 @@ class Allocation(Tabular):
         outcomes = outcomes_of(self.job_ids, evidence.rules, times, evidence.limit_prices)
         known = [(each.constraint, each.jobs.keys()) for each in outcomes]
         if [(each.constraint, each.jobs.keys()) for each in self.constraints] != known:
-            raise ProofError("the constraints stated, or the jobs that miss them, are not those of the policy")
+            raise ProofError("the stated constraints, or the jobs that miss them, are not those of the policy")
         for stated, found in zip(self.constraints, outcomes, strict=True):
             for name, scale in (("penalty", 0.0), ("missed_by", 1.0), ("price", 0.0)):
                 check_same(f"{found.constraint}, {name}", getattr(stated, name), getattr(found, name), scale)
@@ -404,7 +404,7 @@ class Allocation(Tabular):
                 route=None if route is None else Route(**route | {"failed": tuple(route["failed"])}),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"this is not an allocation as gavel writes it: {type(error).__name__} {error}") from None
+            raise InputError(f"this is not an allocation written by gavel: {type(error).__name__} {error}") from None
 
     @classmethod
     def from_json(cls, text: str) -> Allocation:

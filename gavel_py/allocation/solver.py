@@ -153,7 +153,7 @@ class Solver(Synchronized):
     def _solve(self, problem: AllocationProblem, limit: TimeLimit) -> Allocation:
         started = time.perf_counter()
         if self.sharing and problem.pairs is None:
-            raise InputError(Fault("solve", "sharing", "the problem knows no pairs of jobs that could share GPUs"))
+            raise InputError(Fault("solve", "sharing", "the problem has no pairs of jobs that could share GPUs"))
         if self.sharing is False:
             problem = replace(problem, pairs=None)
         problem, rules = constrained(problem, self.policy.constraints)
@@ -175,7 +175,7 @@ class Solver(Synchronized):
             rows, wider = columns.separate(answer.times)
             if not rows:
                 break
-            logger.debug("%s: the answer breaks %d rows, which are added", self.policy.label, len(rows))
+            logger.debug("%s: the answer violates %d rows, which are added", self.policy.label, len(rows))
             try:
                 answer, again = self._answer(wider.with_rows(rows))
             except _Stopped as stopped:
@@ -206,7 +206,7 @@ class Solver(Synchronized):
                 answer = self._proven(self.policy.view(jobs), attempt, columns)
             except SolverError as error:
                 failed.append(f"{attempt.reduction}, {attempt.solver.algorithm}: {error}")
-                logger.debug("%s: no proven answer, the next route is tried: %s", self.policy.label, failed[-1])
+                logger.debug("%s: no proven answer, trying the next route: %s", self.policy.label, failed[-1])
                 last = error
                 continue
             except TimeLimitReached as reached:
@@ -218,7 +218,7 @@ class Solver(Synchronized):
                 raise _Stopped(self.policy.view(jobs), found, reached.prices, route) from None
             if answer is not None:
                 return answer, _route(answer.classes, answer.decision.algorithm, attempt, before, failed)
-        raise type(last)("no way of solving led to a proven answer\n  " + "\n  ".join(failed))
+        raise type(last)("no solution route led to a proven answer\n  " + "\n  ".join(failed))
 
     def _attempts(self, columns: Columns) -> list[Attempt]:
         """Return the ways to an answer, the quickest first, each safer than the one before."""
@@ -266,11 +266,11 @@ class Solver(Synchronized):
         """Return the answer with a note that the time limit has ended the solve."""
         gap = answer.proof.gap
         if gap is None:
-            text = "how far this allocation is from optimal is not known"
+            text = "the distance of this allocation from the optimum is unknown"
         elif gap <= GAP_TOLERANCE:
-            text = "the objective is optimal, but not what comes after it, such as the most throughput with the same objective"
+            text = "the objective is optimal, but secondary objectives, such as the largest throughput, may not be"
         else:
-            text = f"value and proven bound differ by {gap:.2%} of the larger of them"
+            text = f"value and proven bound differ by {gap:.2%} of the larger one"
         note = f"the time limit of {self.time_limit_seconds:g} s was reached; {text}"
         return replace(answer, decision=replace(answer.decision, notes=(note, *answer.decision.notes)))
 
@@ -333,12 +333,12 @@ def _log(allocation: Allocation) -> None:
 def check_sharing(policy: Policy) -> None:
     """Raise `InputError` for a policy that cannot decide which jobs share GPUs."""
     if policy.empty_objective is None and not isinstance(policy, PackingPolicy):
-        text = "solves no program, so it cannot decide who shares GPUs; take a policy with an objective, or leave sharing out"
+        text = "solves no program, so it cannot decide which jobs share GPUs; use a policy with an objective, or disable sharing"
         raise InputError(Fault(f"policy {policy.name}", "", text))
     if getattr(policy, "strategy_proof", False):
-        text = "takes time from every job, and so from its partners, who would have to agree; leave out sharing"
+        text = "withholds time from every job, which its partners would lose as well; disable sharing"
         raise InputError(Fault(f"policy {policy.name}", "option strategy_proof", text))
     if policy.agnostic:
         raise InputError(
-            Fault(f"policy {policy.name}", "option agnostic", "sees no throughputs, so it cannot tell what sharing costs")
+            Fault(f"policy {policy.name}", "option agnostic", "ignores throughputs, so it cannot weigh the cost of sharing")
         )

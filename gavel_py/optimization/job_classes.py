@@ -85,7 +85,7 @@ class JobClasses:
         if name not in JOB_ATTRIBUTES:
             raise AttributeError(f"'JobClasses' has no attribute {name!r}")
         if name not in self.reads:
-            text = f"reads {name!r}, and must declare it, since jobs that differ in it are not equal: reads = ({name!r}, ...)"
+            text = f"reads {name!r} and must declare it, since jobs that differ in it are not equal: reads = ({name!r}, ...)"
             raise InputError(Fault(f"policy {self.reader}", "reads", text))
         picked = self._of_each(name)
         self.__dict__[name] = picked
@@ -382,7 +382,7 @@ def _columns(
 ) -> list[NDArray[Any]]:
     """Return an attribute of the jobs that can run as columns of numbers."""
     if name not in JOB_ATTRIBUTES:
-        text = f"names {name!r}, which is no attribute of a job{nearest(name, JOB_ATTRIBUTES)}"
+        text = f"names {name!r}, which is not an attribute of a job{nearest(name, JOB_ATTRIBUTES)}"
         raise UnknownNameError(Fault(f"policy {reader}", "reads", text))
     values = getattr(problem, name)
     if name == "previous_fractions":

@@ -188,7 +188,7 @@ class ReusedAllocation:
         """Restore from `to_dict`; raises `ValueError` for rows that the allocation does not have."""
         rows = np.asarray(decode(document["rows"]))
         if not np.isin(rows, np.arange(-1, len(allocation.job_ids))).all():
-            raise ValueError("the allocation in force has no such rows")
+            raise ValueError("the current allocation has no such rows")
         return cls(rows, float(document["solved_seconds"]))
 
     @cached_property
@@ -253,7 +253,7 @@ class CurrentAllocation:
             reused = ReusedAllocation.from_dict(document["reused"], allocation)
         found = cls(policy_input, nodes.to_dict(), problem, allocation, runnable, reused, document.get("note", ""))
         if not problem.throughputs.shape == problem.runnable.shape == runnable.shape == found.fractions.shape:
-            raise ValueError("the arrays of the allocation in force do not fit each other")
+            raise ValueError("the arrays of the current allocation do not match")
         return found
 
     @property
@@ -456,5 +456,5 @@ class LazyAllocation:
         expected = np.zeros_like(fractions)
         expected[[place[job_id] for job_id in self.assignments.ids], self.assignments.held.types] = 1.0
         if not np.array_equal(fractions, expected):
-            raise ProofError("the jobs in turn were given other time than the policy gives them when it is asked about all of them")
+            raise ProofError("the jobs served one by one have other times than the policy gives them when it solves for all jobs")
         return found

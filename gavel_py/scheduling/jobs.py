@@ -83,9 +83,9 @@ NEW_HISTORY = np.array(list(HISTORY_COLUMNS.values()), dtype=float)
 
 # Fields that `update` refuses to change, and why.
 FIXED = {
-    "job_id": "names the job; submit another job instead",
+    "job_id": "identifies the job; submit another job instead",
     "arrival_seconds": "has happened",
-    "steps_done": "is what `report` tells",
+    "steps_done": "is set by `report`",
 }
 
 
@@ -260,7 +260,7 @@ class JobTable:
         if not isinstance(job, Job):
             raise InputError(Fault("round scheduler", "", f"submit needs a Job, found {job!r}"))
         if job.job_id in self._present or job.job_id in self._departed:
-            raise InputError(Fault(f"job {job.job_id!r}", "job_id", "was submitted before; job ids are used once"))
+            raise InputError(Fault(f"job {job.job_id!r}", "job_id", "was submitted before; a job id can be used only once"))
 
     def gangs_of(self, jobs: Iterable[Job]) -> Indices:
         """Return (N,) the numbers of the gangs of these jobs; new gangs get a number."""
@@ -397,7 +397,7 @@ class JobTable:
                 text = f"there was no such job{nearest(str(job_id), sorted([*self._present, *self._departed]))}"
                 raise UnknownNameError(Fault(f"job {job_id!r}", "job_id", text))
             if is_in_decision[self._departed[job_id]]:
-                text = "has left since the last round was decided; it can be forgotten when the next one is"
+                text = "has left since the last round was decided; it can be forgotten after the next one"
                 raise InputError(Fault(f"job {job_id!r}", "job_id", text))
 
     def forget(self, job_ids: Collection[str]) -> Indices:
@@ -438,7 +438,7 @@ class JobTable:
             if left >= 0:
                 table.remove(job.job_id, DEPARTURES[int(left)])
         if len(table) != document["present"]:
-            raise ValueError("jobs and histories do not fit each other")
+            raise ValueError("jobs and histories do not match")
         return table
 
     def requests_of(self, jobs: Sequence[Job]) -> dict[str, NDArray[Any]]:

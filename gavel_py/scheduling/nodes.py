@@ -128,7 +128,7 @@ class NodeStates:
         for name, count in sorted(gpus.items()):
             free = [gpu for gpu in ((name, index) for index in range(self._nodes[name].num_gpus)) if gpu not in taken | self._lost]
             if len(free) < count:
-                text = f"{count} GPUs of node {name!r} are told, and {len(free)} are free there"
+                text = f"{count} GPUs of node {name!r} are given, but {len(free)} are free there"
                 raise InputError(Fault(f"job {job_id!r}", "gpus", text))
             found += free[:count]
         if len(types) != 1:

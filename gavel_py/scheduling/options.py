@@ -63,19 +63,19 @@ class SchedulerOptions:
     def check_policy(self, policy: Policy) -> None:
         """Raise `InputError` for a policy or a time between solves that the event-driven mode cannot serve."""
         if self.by_events and self.solve_seconds:
-            text = f"must be 0 where there are no rounds and each event is decided on, found {self.solve_seconds:g}"
+            text = f"must be 0 in event-driven mode, where every event leads to a decision, found {self.solve_seconds:g}"
             raise InputError(fault("solve_seconds", text))
         why = why_rounds(policy) if self.by_events else ""
         if why:
-            raise InputError(fault("by_events", f"does not go with {policy.name}, {why}"))
+            raise InputError(fault("by_events", f"cannot be used with {policy.name}, {why}"))
 
 
 def why_rounds(policy: Policy) -> str:
     """Return why a policy needs rounds, as a clause that follows its name; empty if it does not need them."""
     if policy.family != "ordered" or getattr(policy, "fractional", False):
-        return "which gives jobs parts of their time; without rounds, these cannot be served"
+        return "which gives jobs fractions of their time; these need rounds"
     counted = sorted(COUNTED_IN_ROUNDS.intersection(policy.reads))
-    return f"which reads what is counted in rounds ({', '.join(counted)})" if counted else ""
+    return f"which reads values that are counted in rounds ({', '.join(counted)})" if counted else ""
 
 
 def is_finite(value: object) -> TypeGuard[float]:

@@ -93,14 +93,14 @@ class RoundPlanner:
         """Return the current allocation, the same for the jobs that are in the system now, or a new one."""
         before = None if state.inputs_changed else state.current_allocation
         if before is not None and (before.is_up_to_date or self._is_too_early(before, start)):
-            logger.debug("the allocation in force is kept: nothing has changed since")
+            logger.debug("the current allocation is kept: nothing has changed since")
             return before
         policy_input = self.policy_input(state, start)
         before = state.current_allocation if self.options.solve_seconds and not state.must_solve else None
         if before is not None and self._is_too_early(before, start):
             found = self._reuse(before, policy_input, state)
             if found is not None:
-                logger.debug("the allocation of %g s is carried over to the %d jobs of now", found.solved_seconds, len(found.jobs))
+                logger.debug("the allocation of %g s is carried over to the %d current jobs", found.solved_seconds, len(found.jobs))
                 return found
         return self._solve_in_time(policy_input, state)
 
@@ -153,7 +153,7 @@ class RoundPlanner:
             else:
                 kept = self._reuse(before, policy_input, state)
             if kept is not None:
-                what = f"the allocation that was solved at {kept.solved_seconds:g} s stays in force"
+                what = f"the allocation solved at {kept.solved_seconds:g} s remains in use"
                 return replace(kept, note=f"the time limit of {self.options.time_limit_seconds:g} s was reached: {what}")
         return replace(found, note=found.allocation.notes[0])
 

@@ -105,12 +105,12 @@ class RoundScheduler(Synchronized):
     round_seconds: float = _option("round_seconds", "Length of a round.")
     restart_seconds: float = _option("restart_seconds", "Cost of a restart, for jobs without `Job.restart_seconds`.")
     min_run_seconds: float = _option("min_run_seconds", "Time for which a started gang is not preempted.")
-    whole_gangs: bool = _option("whole_gangs", "Whether allocations count what whole gangs can use of each type.")
+    whole_gangs: bool = _option("whole_gangs", "Whether allocations count only GPUs that whole gangs can use.")
     sharing: bool = _option("sharing", "Whether jobs may share GPUs.")
-    min_gain: float = _option("min_gain", "Combined throughput from which on jobs may share GPUs.")
+    min_gain: float = _option("min_gain", "Combined throughput above which jobs may share GPUs.")
     by_events: bool = _option("by_events", "Whether rounds begin at events instead of at fixed times.")
     solve_seconds: float = _option("solve_seconds", "Shortest time between two solves while only jobs change.")
-    time_limit_seconds: float | None = _option("time_limit_seconds", "Time after which a solve is ended, None for no limit.")
+    time_limit_seconds: float | None = _option("time_limit_seconds", "Time limit of a solve, None for no limit.")
     retry_seconds: float = _option("retry_seconds", "Back-off of a job after its first failure, 0 for none.")
 
     def __init__(
@@ -230,7 +230,7 @@ class RoundScheduler(Synchronized):
         state = self._state
         state.check_idle()
         if self.by_events:
-            text = "has no rounds in progress within which jobs could start; next_round decides at any time"
+            text = "has no rounds within which jobs could start; call next_round, which decides at any time"
             raise InputError(fault("by_events", text))
         now, last = self._start(now_seconds), state.last
         if last is None or now >= last.end_seconds:
@@ -434,7 +434,7 @@ class RoundScheduler(Synchronized):
         if requests["gangs"].item(0) != gang:
             state.stop(row)
         state.note_change()
-        logger.debug("job %s has other %s", job_id, ", ".join(fields))
+        logger.debug("job %s has changed: %s", job_id, ", ".join(fields))
 
     @synchronized
     def report(self, job_id: str, *, steps_done: float) -> None:
@@ -548,7 +548,7 @@ class RoundScheduler(Synchronized):
         accelerator, found = state.nodes.free_place(job_id, gpus, taken)
         requested = state.table.jobs[row].num_gpus
         if len(found) != requested:
-            raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be {requested} in all, found {len(found)}"))
+            raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be {requested} in total, found {len(found)}"))
         column, numbers = state.layout.type_number[accelerator], state.layout.numbers(found).tolist()
         state.gangs.put(row, column, numbers, is_spread=state.spans.is_spread(accelerator, [name for name, _ in found]))
         columns = state.table.columns
@@ -646,7 +646,7 @@ class RoundScheduler(Synchronized):
         """
         self._state.require_solve(changed=self._state.nodes.lose(node, index))
         stopped = self._state.stop_lost()
-        logger.info("GPU %d of node %s is lost, and stops %d gangs", index, node, len(stopped))
+        logger.info("GPU %d of node %s is lost; %d gangs stop", index, node, len(stopped))
         return stopped
 
     @synchronized
@@ -673,13 +673,13 @@ class RoundScheduler(Synchronized):
             InputError: An amount is negative or not finite.
         """
         self._state.nodes.reserve(node, cpus, memory_gb)
-        logger.debug("%g CPUs and %g GB of node %s are left to other work", cpus, memory_gb, node)
+        logger.debug("%g CPUs and %g GB of node %s are reserved for other work", cpus, memory_gb, node)
 
     def _set_node_state(self, name: str, to: NodeState) -> tuple[str, ...]:
         """Set the state of a node; return the jobs that this stops."""
         self._state.require_solve(changed=self._state.nodes.put(name, to))
         stopped = self._state.stop_lost()
-        logger.info("node %s is %s, which stops %d gangs", name, to, len(stopped))
+        logger.info("node %s is %s; %d gangs stop", name, to, len(stopped))
         return stopped
 
     # Saving and copying
@@ -759,7 +759,7 @@ class RoundScheduler(Synchronized):
 
     def _recover(self) -> None:
         if not self._state.is_calling_out:
-            text = "another thread was changing it when this process was forked; use one that was saved, or made in this process"
+            text = "another thread was changing it when this process was forked; use one that was loaded or created in this process"
             raise GavelError(f"round scheduler: {text}")
         self._state.drop_caches()
 

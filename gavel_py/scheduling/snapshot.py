@@ -36,7 +36,7 @@ SCHEDULER = SnapshotFormat("gavel-py scheduler", 3, "the state of a scheduler, a
 DEFAULTS = {"solve_seconds": 0.0, "time_limit_seconds": None, "retry_seconds": 0.0}
 """Options that earlier versions did not have; a file contains them only if they differ from these values."""
 
-HAD = "that the scheduler had"
+HAD = "that the scheduler used"
 
 
 def to_document(planner: RoundPlanner, state: SchedulerState) -> dict[str, Any]:
@@ -88,12 +88,12 @@ def _policy(source: str | Path, document: Mapping[str, Any], given: str | Policy
     label = document["label"]
     if given is None:
         if document["document"] is None:
-            text = f"holds no more of the policy than its name, {label}; hand it in, as in RoundScheduler.load(..., policy=...)"
+            text = f"contains only the name of the policy, {label}; pass the policy, as in RoundScheduler.load(..., policy=...)"
             raise InputError(Fault(str(source), "", text))
         return policy_from(document["document"])
     policy = resolve_policy(given)
     if policy.label != label:
-        text = f"was written under the policy {label}, and {policy.label} was handed in; set another one when it is loaded"
+        text = f"was written under the policy {label}, but {policy.label} was passed; change the policy after loading"
         raise InputError(Fault(str(source), "", text))
     return policy
 
@@ -102,7 +102,7 @@ def _mechanism(source: str | Path, name: str | None, given: str | Mechanism | No
     if given is not None:
         return given
     if name is None:
-        text = "was written by a scheduler with a mechanism of its own; hand it in, as in RoundScheduler.load(..., mechanism=...)"
+        text = "was written by a scheduler with a custom mechanism; pass it, as in RoundScheduler.load(..., mechanism=...)"
         raise InputError(Fault(str(source), "", text))
     return name
 
@@ -118,7 +118,7 @@ def _throughputs(state: SchedulerState, planner: RoundPlanner) -> dict[str, Floa
 def _check_accelerators(source: str | Path, document: Mapping[str, Any], profile: Profile) -> None:
     types = [kind["name"] for kind in document["cluster"]["accelerator_types"]]
     unknown = [name for name in types if name not in profile.accelerators]
-    text = f"which profile {profile.name!r} does not know; hand in the profile {HAD}"
+    text = f"which profile {profile.name!r} does not have; pass the profile {HAD}"
     InputError.raise_any([Fault(str(source), "", f"is about accelerator {name!r}, {text}") for name in unknown])
 
 
@@ -131,8 +131,8 @@ def _check_throughputs(source: str | Path, document: Mapping[str, Any], state: S
         for row, column in np.argwhere(then != table)[:1].tolist():
             text = (
                 f"was written when job {ids[name][row]!r} did {then[row, column]:g} steps/s on "
-                f"{state.nodes.cluster.accelerator_names[column]!r}, and profile {profile.name!r} says {table[row, column]:g}; "
-                f"hand in the profile {HAD}"
+                f"{state.nodes.cluster.accelerator_names[column]!r}, but profile {profile.name!r} has {table[row, column]:g}; "
+                f"pass the profile {HAD}"
             )
             raise InputError(Fault(str(source), "", text))
 
@@ -146,7 +146,7 @@ def _check_eligibility(source: str | Path, state: SchedulerState, planner: Round
     for row, column in np.argwhere(current.runnable_if_up & ~can_run)[:1].tolist():
         text = (
             f"was written when job {current.problem.job_ids[row]!r} could run on {current.problem.accelerator_types[column]!r}, "
-            f"where it does not fit by profile {planner.profile.name!r}; hand in the profile {HAD}"
+            f"where it does not fit according to profile {planner.profile.name!r}; pass the profile {HAD}"
         )
         raise InputError(Fault(str(source), "", text))
 
@@ -179,7 +179,7 @@ def _upgraded(document: Mapping[str, Any]) -> dict[str, Any]:
     layout, current = Layout(cluster.nodes, cluster.accelerator_names), old["in_force"]
     jobs = {job["job_id"]: job for job in old["jobs"]}
     if not jobs.keys() <= old["standings"].keys():
-        raise ValueError("a job has no standing")
+        raise ValueError("a job has no history")
     past = {job["job_id"]: job for job in ([] if current is None else current["jobs"])}
     ids = [*jobs, *(job_id for job_id in old["standings"] if job_id not in jobs)]
     places = {job_id: place for place, job_id in enumerate(ids)}

@@ -278,7 +278,7 @@ class SchedulerState:
         cache = state.problem_cache(profile, whole_gangs=whole_gangs)
         state.ledger = DeliveryLedger.from_dict(document["ledger"])
         if state.ledger.accelerator_types != cluster.accelerator_names:
-            raise ValueError("the accounts are of other accelerator types than the cluster has")
+            raise ValueError("the accelerator types of the accounts are not those of the cluster")
         state.fit()
         if document["allocation"] is not None:
             state.allocation = CurrentAllocation.from_dict(document["allocation"], cluster, state.table, cache)
@@ -523,9 +523,7 @@ class SchedulerState:
     def check_idle(self) -> None:
         """Raise `InputError` if a policy or mechanism that decides calls back for the decision itself."""
         if self.is_calling_out:
-            text = (
-                "a policy or mechanism that is deciding can neither begin nor plan a round, nor read the allocation in the making"
-            )
+            text = "a policy or mechanism that is deciding cannot begin or plan a round, or read the unfinished allocation"
             raise InputError(Fault("round scheduler", "", text))
 
     @contextmanager
@@ -625,7 +623,7 @@ def _assignments_to_dict(last: Round) -> dict[str, Any]:
 def _assignments_from_dict(document: Mapping[str, Any], layout: Layout) -> Assignments:
     held = HeldGpus.from_dict(document["gpus"], layout)
     if len(held) != len(document["jobs"]):
-        raise ValueError("the last round has other jobs than gangs")
+        raise ValueError("the jobs and gangs of the last round do not match")
     return Assignments(tuple(document["jobs"]), held, layout)
 
 

@@ -74,8 +74,8 @@ class Arrivals:
         fields = (job.job_id, job.job_type, job.num_gpus, job.arrival_seconds, job.total_steps, job.duration_seconds)
         self._digest.update(repr((*fields, arrived.run_seconds, arrived.cancelled_seconds)).encode())
         if self._next is not None and self._next.job.arrival_seconds < job.arrival_seconds:
-            text = f"must not be before that of {job.job_id!r} ({job.arrival_seconds:g}), which stands before it"
-            fault = Fault(f"job {self._next.job.job_id!r}", "arrival_seconds", f"{text}: sort the trace by it")
+            text = f"must not be before that of the previous job {job.job_id!r} ({job.arrival_seconds:g})"
+            fault = Fault(f"job {self._next.job.job_id!r}", "arrival_seconds", f"{text}; sort the trace by arrival_seconds")
             raise InputError(fault)
         return arrived
 
@@ -119,7 +119,7 @@ def check_settings(policy: Policy, round_seconds: float | None, measure_jobs: ob
         faults.append(Fault("simulation", "round_seconds", f"must be given for {policy.name}, {why}"))
     between = settings["starts_between_rounds"]
     if not isinstance(between, bool) or (between and round_seconds is None):
-        problem = f"must be True or False, and not True in event mode, where jobs start at any time, found {between!r}"
+        problem = f"must be True or False, and False in event-driven mode, where jobs start at any time, found {between!r}"
         faults.append(Fault("simulation", "starts_between_rounds", problem))
     InputError.raise_any(faults)
 

@@ -383,4 +383,4 @@ class SimulationResult(Tabular):
             jobs = {record.job_id: record for record in records}
             return cls(document["policy"], Summary.from_dict(document["summary"]), jobs)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"this is not what came of a simulation: {type(error).__name__} {error}") from None
+            raise InputError(f"this is not a simulation result: {type(error).__name__} {error}") from None

@@ -237,7 +237,7 @@ class Simulation:
             InputError: if the file cannot be written, and within `on_round` and `on_record`, in the middle of a round.
         """
         if not self._is_between_steps:
-            text = "cannot be saved in the midst of a round, as within on_round or on_record, or after an error there"
+            text = "cannot be saved during a round, such as within on_round or on_record, or after an error there"
             raise InputError(Fault("simulation", "", f"{text}; save it between steps"))
         document = {
             "settings": self._settings.to_dict(),

@@ -125,9 +125,9 @@ def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arriva
     saved = {each["number"]: each for each in document["active"]}
     submissions = {number: each for number, each in enumerate(arrivals.skip(document["taken"])) if number in saved}
     if arrivals.taken < document["taken"]:
-        text = f"was written when {document['taken']} jobs had arrived, and this trace has only {arrivals.taken}"
-        raise InputError(Fault(str(path), "", f"{text}; hand in the trace that the simulation had"))
+        text = f"was written when {document['taken']} jobs had arrived, but this trace has only {arrivals.taken}"
+        raise InputError(Fault(str(path), "", f"{text}; pass the trace that the simulation used"))
     if arrivals.digest != document["digest"]:
-        text = f"was written with another trace: the first {document['taken']} jobs of this one are not those that had arrived"
-        raise InputError(Fault(str(path), "", f"{text}; hand in the trace that the simulation had"))
+        text = f"was written with another trace: the first {document['taken']} jobs of this one differ from those that had arrived"
+        raise InputError(Fault(str(path), "", f"{text}; pass the trace that the simulation used"))
     return {submissions[n].job.job_id: JobProgress.from_dict(each, submissions[n]) for n, each in saved.items()}

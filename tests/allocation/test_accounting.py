@@ -155,7 +155,7 @@ def test_a_tenant_outside_the_tree_and_an_allocation_from_a_file_are_errors() ->
     for call in (again.tenants, again.forecast):
         with pytest.raises(gp.InputError, match="read from a file"):
             call()
-    with pytest.raises(gp.InputError, match="not the share of a tenant"):
+    with pytest.raises(gp.InputError, match="not a tenant share written by gavel"):
         gp.TenantShare.from_dict({"tenant": "a", "colour": "red"})
 
 

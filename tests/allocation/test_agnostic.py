@@ -39,7 +39,7 @@ PROGRAMS = (*DEMANDS, "min_lateness", "water_filling", "hierarchical", *SUMS, *P
 pytestmark = pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning", "ignore:Solution may be inaccurate")
 """Constraints on tenants without jobs, and the accuracy that is asked of Clarabel."""
 
-NOTE = "time is split over accelerator types as the solver found it"
+NOTE = "time is split over accelerator types as the solver returned it"
 
 
 def twin(problem: gp.AllocationProblem, name: str, **options: Any) -> gp.Allocation:

@@ -175,7 +175,7 @@ def test_no_partners_without_pairs(gavel: Gavel, jobs: list[str]) -> None:
         (["--with", "b"], "--with asks why two jobs share GPUs or do not; give --sharing with it"),
         (["--sharing", "--with", "z"], "there is no job 'z'"),
         (["--sharing", "--profile", "nvidia-2023"], "profile 'nvidia-2023'"),
-        (["--sharing", "-p", "fifo"], "policy fifo: solves no program, so it cannot decide who shares GPUs"),
+        (["--sharing", "-p", "fifo"], "policy fifo: solves no program, so it cannot decide which jobs share GPUs"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(gavel: Gavel, jobs: list[str], arguments: list[str], message: str) -> None:

@@ -65,7 +65,7 @@ def test_every_policy_has_a_formulation_or_no_objective(problem_of_three: gp.All
         if policy in WITH_OBJECTIVE:
             continue
         text = refusal(gp.formulation, problem_of_three, policy)
-        assert text == f"policy {policy}: has no objective, and so no program"
+        assert text == f"policy {policy}: has no objective, and therefore no program"
 
 
 @pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")  # of constraints without any job
@@ -157,11 +157,11 @@ def test_files_hold_the_same_program(problem_of_three: gp.AllocationProblem, tmp
 
 
 def test_a_file_that_cannot_be(problem_of_three: gp.AllocationProblem, tmp_path: Path) -> None:
-    assert "a program is written as .mps or .lp" in refusal(gp.write_program, problem_of_three, tmp_path / "a.txt")
+    assert "must end in .mps or .lp" in refusal(gp.write_program, problem_of_three, tmp_path / "a.txt")
     assert "there is no folder" in refusal(gp.write_program, problem_of_three, tmp_path / "none" / "a.lp")
     for policy in ("nash_welfare", "finish_time_fairness"):
         text = refusal(gp.write_program, problem_of_three, tmp_path / "a.lp", policy)
-        assert text == f"policy {policy}: has a program that is not linear, which .mps and .lp files cannot hold; " + (
+        assert text == f"policy {policy}: has a nonlinear program, which .mps and .lp files cannot represent; " + (
             "gavel_py.formulation returns it for cvxpy"
         )
     assert not list(tmp_path.iterdir())
@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be(problem_of_three: gp.AllocationProblem, tmp_path:
 
 def test_no_job_that_can_run() -> None:
     problem = gp.AllocationProblem.from_arrays([[0.0], [0.0]], [1])
-    assert refusal(gp.formulation, problem) == "formulation, field problem: has no job that can run, and so no program"
+    assert refusal(gp.formulation, problem) == "formulation, field problem: has no job that can run, and therefore no program"
 
 
 @pytest.fixture

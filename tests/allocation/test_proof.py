@@ -74,7 +74,7 @@ def test_an_allocation_from_a_file_cannot_be_verified() -> None:
     allocation = gp.Allocation.from_json(gp.solve(three_jobs()).to_json())
     assert allocation.gap is not None
     assert allocation.route is not None
-    with pytest.raises(gp.InputError, match="read from a file has no problem to be verified with"):
+    with pytest.raises(gp.InputError, match="read from a file has no problem to verify it against"):
         allocation.verify()
 
 
@@ -103,7 +103,7 @@ def test_when_no_route_closes_the_error_tells_of_each(monkeypatch: pytest.Monkey
     with pytest.raises(gp.ProofError) as caught:
         gp.solve(three_jobs(), "max_min_fairness")
     message = str(caught.value)
-    assert message.startswith("no way of solving led to a proven answer")
+    assert message.startswith("no solution route led to a proven answer")
     assert all(route in message for route in ("classes, simplex:", "classes, interior point:", "none, simplex:"))
 
 
@@ -276,14 +276,14 @@ def test_figures_that_are_made_up_are_refused(changes: dict[str, Any]) -> None:
 
 def test_the_error_says_which_figure_is_wrong() -> None:
     allocation = gp.solve(three_jobs(), "max_min_fairness")
-    with pytest.raises(gp.ProofError, match=r"^the objective: is 0\.8, and 5 is stated$"):
+    with pytest.raises(gp.ProofError, match=r"^the objective: is 0\.8, but 5 is stated$"):
         replace(allocation, objective_value=5.0, objective_bound=5.0).verify()
-    with pytest.raises(gp.ProofError, match=r"^the bound: is 0\.8, and 0\.7 is stated$"):
+    with pytest.raises(gp.ProofError, match=r"^the bound: is 0\.8, but 0\.7 is stated$"):
         replace(allocation, objective_bound=0.7).verify()
-    with pytest.raises(gp.ProofError, match=r"^throughputs\[1\]: is 1\.2, and 3 is stated$"):
+    with pytest.raises(gp.ProofError, match=r"^throughputs\[1\]: is 1\.2, but 3 is stated$"):
         replace(allocation, throughputs=np.array([2.0, 3.0, 0.8])).verify()
     ordered = gp.solve(three_jobs(), "fifo")
-    with pytest.raises(gp.ProofError, match=r"^the objective: there is none, and 1\.0 is stated$"):
+    with pytest.raises(gp.ProofError, match=r"^the objective: there is none, but 1\.0 is stated$"):
         replace(ordered, objective_value=1.0).verify()
 
 

@@ -107,7 +107,7 @@ def test_constraints_hold_also_in_a_stopped_solve(
     else:
         message = ""
     if message:
-        assert "before an allocation that keeps all constraints was found" in message
+        assert "before an allocation that satisfies all constraints was found" in message
         return
     check(found, best)
     hard = [outcome for outcome in found.constraints if outcome.penalty is None]
@@ -222,7 +222,7 @@ def test_a_better_level_does_not_hide_that_the_rest_is_unfinished() -> None:
     found = [stopped_after(looks, problem, "max_min_fairness") for looks in range(30)]
     half = [each for each in found if each.status is STOPPED and each.gap is not None and each.gap <= 1e-6]
     assert half
-    assert "the objective is optimal, but not what comes after it" in half[0].notes[0]
+    assert "the objective is optimal, but secondary objectives" in half[0].notes[0]
     assert found[-1].status is gp.AllocationStatus.OPTIMAL
 
 
@@ -242,7 +242,7 @@ def test_a_scheduler_keeps_the_allocation_in_force_and_says_so(tmp_path: Path) -
     scheduler.submit(gp.Job("c"))
     with ending_after(0):
         second = scheduler.next_round()
-    assert second.notes == ("the time limit of 60 s was reached: the allocation that was solved at 0 s stays in force",)
+    assert second.notes == ("the time limit of 60 s was reached: the allocation solved at 0 s remains in use",)
     assert scheduler.allocation is kept
     scheduler.save(tmp_path / "state")
     loaded = gp.RoundScheduler.load(tmp_path / "state", profile)
@@ -268,7 +268,7 @@ def test_the_first_round_has_an_allocation_whatever_the_time(tmp_path: Path) -> 
     scheduler.save(tmp_path / "state")
     loaded = gp.RoundScheduler.load(tmp_path / "state", profile)
     with ending_after(0):  # it is no better, so that none moves for it
-        assert "the allocation that was solved at 0 s stays in force" in loaded.next_round().notes[0]
+        assert "the allocation solved at 0 s remains in use" in loaded.next_round().notes[0]
     assert loaded.next_round().notes == ()  # asked again although nothing has changed
     assert loaded.allocation is not None
     assert loaded.allocation.status is gp.AllocationStatus.OPTIMAL

@@ -61,8 +61,8 @@ def test_pairs_below_the_minimum_gain_are_excluded(gavel: Gavel, jobs: list[str]
     ("arguments", "message"),
     [
         (["--min-gain", "1.2"], "--min-gain says which pairs of jobs may share GPUs; give --sharing with it"),
-        (["--sharing", "-p", "fifo"], "policy fifo: solves no program, so it cannot decide who shares GPUs"),
-        (["--sharing", "-p", "max_min_fairness,agnostic=true"], "sees no throughputs, so it cannot tell what sharing costs"),
+        (["--sharing", "-p", "fifo"], "policy fifo: solves no program, so it cannot decide which jobs share GPUs"),
+        (["--sharing", "-p", "max_min_fairness,agnostic=true"], "ignores throughputs, so it cannot weigh the cost of sharing"),
         (["--sharing", "--profile", "nvidia-2023"], "profile 'nvidia-2023'"),
     ],
 )

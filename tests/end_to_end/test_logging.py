@@ -83,8 +83,8 @@ def test_fallbacks(caplog: pytest.LogCaptureFixture) -> None:
 
     with caplog.at_level(logging.DEBUG, "gavel_py"):
         gp.solve(problem(), Difficult())
-    (fallback,) = [each for each in told(caplog, "allocation.solver") if "the next route is tried" in each]
-    assert fallback.endswith("no proven answer, the next route is tried: classes, simplex: there is no answer this way")
+    (fallback,) = [each for each in told(caplog, "allocation.solver") if "trying the next route" in each]
+    assert fallback.endswith("no proven answer, trying the next route: classes, simplex: there is no answer this way")
     assert all("interior point" in each for each in told(caplog, "optimization.solving.highs"))
 
 
@@ -101,11 +101,11 @@ def test_a_line_for_each_round_and_for_what_fails(caplog: pytest.LogCaptureFixtu
     first, *events, last = told(caplog, "scheduling.scheduler")
     assert re.fullmatch(r"INFO round 0 at 0 s: 3 jobs, 2 running, 2 started, 0 preempted, 1 excluded, [\d.]+ s", first)
     assert events == [
-        "INFO node v100-0 is down, which stops 1 gangs",
+        "INFO node v100-0 is down; 1 gangs stop",
         "INFO job b has failed: it left after 1 failure, and may not be tried again",
-        "INFO GPU 0 of node v100-0 is lost, and stops 0 gangs",
+        "INFO GPU 0 of node v100-0 is lost; 0 gangs stop",
         "INFO GPU 0 of node v100-0 is back",
-        "INFO node v100-0 is up, which stops 0 gangs",
+        "INFO node v100-0 is up; 0 gangs stop",
     ]
     assert last.startswith("INFO round 1 at 400 s: 2 jobs, ")
 

@@ -306,7 +306,7 @@ class TestScheduler:
         made = scheduler("v100:1", [job("a")], **called_back(by, lambda: messages.append(refused(getattr(made, how)))))
         assert made.next_round().index == 0
         assert made.next_round().index == 1
-        assert messages[0].startswith("round scheduler: a policy or mechanism that is deciding can neither begin nor plan a round")
+        assert messages[0].startswith("round scheduler: a policy or mechanism that is deciding cannot begin or plan a round")
 
     def test_job_ids_of_those_that_leave_meanwhile_are_not_forgotten_at_once(self) -> None:
         messages: list[str] = []
@@ -318,7 +318,7 @@ class TestScheduler:
 
         made = scheduler("v100:2", [job("a"), job("b")], policy=asking(leave))
         assert set(made.next_round().assignments) == {"b"}
-        assert "it can be forgotten when the next one is" in messages[0]
+        assert "it can be forgotten after the next one" in messages[0]
         made.next_round()
         made.forget("a")
         assert set(made.delivery().jobs) == {"b"}

@@ -300,7 +300,7 @@ class TestByHand:
         alone = gp.solve(problem, sharing=False)
         assert alone.throughputs.tolist() == pytest.approx([1.0, 2.0])
         assert alone.pairs is None
-        with pytest.raises(gp.InputError, match="knows no pairs of jobs that could share GPUs"):
+        with pytest.raises(gp.InputError, match="has no pairs of jobs that could share GPUs"):
             gp.solve(gp.AllocationProblem.from_arrays(**arrays), sharing=True)
 
     def test_an_allocation_with_pairs_is_read_as_it_was_written(self) -> None:
@@ -394,5 +394,5 @@ def test_a_wrong_gain_is_refused(least: Any) -> None:
 
 def test_a_policy_that_takes_time_from_single_jobs_does_not_share() -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0]] * 2, [1], pair_kinds=[0, 0], pair_throughputs=[[[0.75]]])
-    with pytest.raises(gp.InputError, match="takes time from every job, and so from its partners"):
+    with pytest.raises(gp.InputError, match="withholds time from every job, which its partners would lose"):
         gp.solve(problem, "nash_welfare", strategy_proof=True)

@@ -421,7 +421,7 @@ def test_a_user_defined_formula_must_be_valid() -> None:
     class Row(Stated):
         table = np.full((1, 2), 0.5)
 
-    with pytest.raises(gp.ProofError, match=r"not a valid allocation: the worst rule is broken by 0\.5"):
+    with pytest.raises(gp.ProofError, match=r"not a valid allocation: a rule is violated by up to 0\.5"):
         gp.solve(three_jobs(), Half())
     with pytest.raises(gp.InputError, match=r"policy row, field fractions: must return a table of the shape \(3, 2\)"):
         gp.solve(three_jobs(), Row())

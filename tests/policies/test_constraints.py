@@ -734,7 +734,7 @@ class TestJobsLeftWithNothing:
     def test_they_are_named_with_what_leaves_them_nothing(self, policy: str) -> None:
         with pytest.raises(gp.InputError) as caught:
             gp.solve(self.PROBLEM, self.constrained(policy, 1.0))
-        assert str(caught.value).startswith("job '1': is left no time beside the quota of 1 of all GPUs for 'red'")
+        assert str(caught.value).startswith("job '1': can get no time beside the quota of 1 of all GPUs for 'red'")
 
     def test_a_millionth_is_something(self, policy: str) -> None:
         allocation = gp.solve(self.PROBLEM, self.constrained(policy, 1 - 1e-6))

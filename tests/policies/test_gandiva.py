@@ -134,7 +134,7 @@ def test_most_pairs_stay_when_a_job_leaves() -> None:
 
 
 def test_the_agnostic_variant_cannot_find_gains() -> None:
-    with pytest.raises(gp.InputError, match="sees no throughputs, so it cannot tell what sharing costs"):
+    with pytest.raises(gp.InputError, match="ignores throughputs, so it cannot weigh the cost of sharing"):
         gp.solve(equal_jobs(4, 1), "gandiva", agnostic=True)
 
 

@@ -141,7 +141,7 @@ class Listed(gp.DemandPolicy):
 def test_a_demand_may_be_a_list_but_not_nothing() -> None:
     problem = gp.AllocationProblem.from_arrays([[2.0], [2.0]], [1], priorities=[0, 1])
     assert gp.solve(problem, Listed()).objective_value == pytest.approx(2.0)
-    with pytest.raises(gp.InputError, match="not only 0"):
+    with pytest.raises(gp.InputError, match="not all of them 0"):
         gp.solve(problem.select(np.array([0])), Listed())
 
 
@@ -167,7 +167,7 @@ def test_reading_what_is_not_declared_is_named() -> None:
             return jobs.elapsed_seconds  # type: ignore[no-any-return]
 
     problem = gp.AllocationProblem.from_arrays([[2.0], [2.0]], [1])
-    with pytest.raises(gp.InputError, match=r"policy forgetful, field reads: reads 'weights', and must declare it"):
+    with pytest.raises(gp.InputError, match=r"policy forgetful, field reads: reads 'weights' and must declare it"):
         gp.solve(problem, Forgetful())
     with pytest.raises(gp.UnknownNameError, match=r"policy misspelt, field reads: names 'weight', .*; did you mean 'weights'"):
         gp.solve(problem, Misspelt())
@@ -189,7 +189,7 @@ def test_needs_that_are_not_in_proportion_to_the_level_call_for_its_inverse() ->
             return np.sqrt(throughputs / jobs.equal_share)
 
     problem = gp.AllocationProblem.from_arrays([[4.0, 1.0], [2.0, 1.0], [1.0, 1.0]], [1, 1])
-    with pytest.raises(gp.InputError, match=r"policy squared, field level: does not fit `need`"):
+    with pytest.raises(gp.InputError, match=r"policy squared, field level: does not match `need`"):
         gp.solve(problem, Squared())
     assert gp.solve(problem, Whole()).objective_value == pytest.approx(np.sqrt(0.8), rel=1e-9)
 
@@ -215,7 +215,11 @@ def test_an_objective_that_cannot_be_maximised_is_refused() -> None:
             return program.throughput
 
     problem = gp.AllocationProblem.from_arrays([[2.0], [1.0]], [1])
-    for policy, message in ((Whole(), "whole-number variables"), (Bent(), "must be concave"), (Many(), "must be one cvxpy number")):
+    for policy, message in (
+        (Whole(), "whole-number variables"),
+        (Bent(), "must be concave"),
+        (Many(), "must be a scalar cvxpy expression"),
+    ):
         with pytest.raises(gp.InputError, match=message):
             gp.solve(problem, policy)
 

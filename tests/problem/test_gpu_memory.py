@@ -298,6 +298,6 @@ def test_a_scheduler_is_not_loaded_with_a_profile_by_which_its_jobs_do_not_fit(t
     )
     assert gp.RoundScheduler.load(path, fits).next_round().assignments["1"].accelerator == "v100"
     assert refusal(gp.RoundScheduler.load, path, exceeds) == (
-        f"{path}: was written when job '1' could run on 'v100', where it does not fit by profile 'lab'; "
-        "hand in the profile that the scheduler had"
+        f"{path}: was written when job '1' could run on 'v100', where it does not fit according to profile 'lab'; "
+        "pass the profile that the scheduler used"
     )

@@ -95,7 +95,7 @@ def test_a_time_before_the_round_and_event_mode_are_refused() -> None:
     assert "not before the previous round, which started at 10" in refused(made.start_waiting, 9.0)
     assert "must be a finite number" in refused(made.start_waiting, float("nan"))
     events = scheduler("v100:2", [job("a")], policy="fifo", by_events=True)
-    assert "has no rounds in progress within which jobs could start" in refused(events.start_waiting, 1.0)
+    assert "has no rounds within which jobs could start" in refused(events.start_waiting, 1.0)
 
 
 @pytest.mark.parametrize("constraints", [(), (gp.MaxGpus(3),)])

@@ -192,7 +192,7 @@ def test_a_decision_that_differs_from_the_policy_raises(monkeypatch: pytest.Monk
     scheduler.submit(gp.Job("c", job_type=TYPES[0], total_steps=100))
     scheduler.next_round()
     monkeypatch.undo()
-    with pytest.raises(gp.ProofError, match="in turn"):
+    with pytest.raises(gp.ProofError, match="jobs served one by one have other times"):
         _ = scheduler.allocation
 
 
@@ -202,7 +202,7 @@ def test_policies_that_need_rounds_are_refused() -> None:
         lambda: gp.RoundScheduler(cluster, PROFILE, "least_attained_service", by_events=True)
     )
     scheduler = gp.RoundScheduler(cluster, PROFILE, "fifo", by_events=True)
-    with pytest.raises(gp.InputError, match="parts of their time"):
+    with pytest.raises(gp.InputError, match="fractions of their time"):
         scheduler.policy = "max_min_fairness"  # type: ignore[assignment]
     assert scheduler.policy.name == "fifo"
 

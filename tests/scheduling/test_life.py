@@ -97,9 +97,9 @@ def test_a_gang_that_may_no_longer_run_where_it_does_leaves() -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"job_id": "b"}, "field job_id: cannot be changed: it names the job; submit another job instead"),
+        ({"job_id": "b"}, "field job_id: cannot be changed: it identifies the job; submit another job instead"),
         ({"arrival_seconds": 9}, "field arrival_seconds: cannot be changed: it has happened"),
-        ({"steps_done": 9}, "field steps_done: cannot be changed: it is what `report` tells"),
+        ({"steps_done": 9}, "field steps_done: cannot be changed: it is set by `report`"),
         ({"wait": 1}, "field wait: is not known; did you mean 'weight'?"),
         ({"weight": 0}, "field weight: must be greater than 0, found 0"),
         ({"allowed_accelerators": ("v10",)}, "accelerator 'v10' is in neither the cluster nor the profile"),
@@ -240,9 +240,9 @@ def test_gangs_found_running_go_on_and_nothing_is_counted() -> None:
     made.interrupted("b")
     assert made.delivery().jobs["b"].delivered_seconds == 0
     made.found_running("b", {"v100-1": 2})
-    with pytest.raises(gp.InputError, match="2 GPUs of node 'v100-1' are told, and 0 are free there"):
+    with pytest.raises(gp.InputError, match="2 GPUs of node 'v100-1' are given, but 0 are free there"):
         made.found_running("a", {"v100-1": 2})
-    with pytest.raises(gp.InputError, match="must be 2 in all, found 1"):
+    with pytest.raises(gp.InputError, match="must be 2 in total, found 1"):
         made.found_running("a", {"v100-0": 1})
     with pytest.raises(gp.InputError, match="there is no such node"):
         made.found_running("a", {"v100-9": 2})

@@ -170,8 +170,8 @@ def test_a_policy_of_ones_own_is_handed_in_again(path: Path) -> None:
     made.next_round()
     made.save(path)
     message = refused(gp.RoundScheduler.load, path, PROFILE)
-    assert "state.json: holds no more of the policy than its name, fixed,shares=" in message
-    assert "hand it in, as in RoundScheduler.load(..., policy=...)" in message
+    assert "state.json: contains only the name of the policy, fixed,shares=" in message
+    assert "pass the policy, as in RoundScheduler.load(..., policy=...)" in message
     assert "was written under the policy fixed" in refused(gp.RoundScheduler.load, path, PROFILE, policy="fifo")
     again = gp.RoundScheduler.load(path, PROFILE, policy=Fixed(shares=policy.shares))
     assert again.next_round() == made.next_round()
@@ -183,7 +183,7 @@ def test_a_mechanism_of_ones_own_is_handed_in_again(path: Path) -> None:
 
     made = scheduler(jobs=[job("a")], mechanism=nobody)
     made.save(path)
-    assert "with a mechanism of its own; hand it in" in refused(gp.RoundScheduler.load, path, PROFILE)
+    assert "with a custom mechanism; pass it" in refused(gp.RoundScheduler.load, path, PROFILE)
     assert gp.RoundScheduler.load(path, PROFILE, mechanism=nobody).next_round().assignments == {}
 
 
@@ -193,9 +193,9 @@ def test_another_profile_is_refused(path: Path) -> None:
         made.save(path)
         other = FakeProfile({"fast": {"v100": 4.0, "k80": 1.25}}, "later")
         message = refused(gp.RoundScheduler.load, path, other)
-        assert "was written when job 'a' did 1 steps/s on 'k80', and profile 'later' says 1.25" in message
+        assert "was written when job 'a' did 1 steps/s on 'k80', but profile 'later' has 1.25" in message
         small = FakeProfile({"fast": {"v100": 4.0}}, "{small}")
-        assert "about accelerator 'k80', which profile '{small}' does not know" in refused(gp.RoundScheduler.load, path, small)
+        assert "about accelerator 'k80', which profile '{small}' does not have" in refused(gp.RoundScheduler.load, path, small)
         made.next_round()
 
 

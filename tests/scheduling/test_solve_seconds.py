@@ -435,7 +435,7 @@ def test_without_rounds_there_is_no_time_to_wait_for() -> None:
     cluster = gp.Cluster.from_inline("v100:1")
     message = refused(gp.RoundScheduler, cluster, PROFILE, "fifo", by_events=True, solve_seconds=60)
     assert message == (
-        "round scheduler, field solve_seconds: must be 0 where there are no rounds and each event is decided on, found 60"
+        "round scheduler, field solve_seconds: must be 0 in event-driven mode, where every event leads to a decision, found 60"
     )
     assert "field solve_seconds" in refused(gp.Simulation, [], cluster, PROFILE, "fifo", round_seconds=None, solve_seconds=60)
 

@@ -199,10 +199,12 @@ class TestWrongInput:
 
     def test_event_mode_needs_whole_time_fractions(self) -> None:
         assert refusal(play, [self.JOB], policy="max_min_fairness", round_seconds=None) == (
-            "simulation, field round_seconds: must be given for max_min_fairness, which gives jobs parts of their time; without "
-            "rounds, these cannot be served"
+            "simulation, field round_seconds: must be given for max_min_fairness, which gives jobs fractions of their time; these "
+            "need rounds"
         )
-        assert "reads what is counted in rounds" in refusal(play, [self.JOB], policy="least_attained_service", round_seconds=None)
+        assert "reads values that are counted in rounds" in refusal(
+            play, [self.JOB], policy="least_attained_service", round_seconds=None
+        )
 
     def test_jobs_must_have_an_end(self) -> None:
         assert "is unknown, so it is not known when the job ends" in refusal(play, [gp.Job("a")])
@@ -210,7 +212,7 @@ class TestWrongInput:
     def test_jobs_must_come_in_order(self) -> None:
         jobs = [gp.Job("a", total_steps=1, arrival_seconds=5), gp.Job("b", total_steps=1, arrival_seconds=2)]
         assert refusal(play, jobs) == (
-            "job 'b', field arrival_seconds: must not be before that of 'a' (5), which stands before it: sort the trace by it"
+            "job 'b', field arrival_seconds: must not be before that of the previous job 'a' (5); sort the trace by arrival_seconds"
         )
 
     @pytest.mark.parametrize(

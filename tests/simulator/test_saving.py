@@ -164,15 +164,15 @@ def test_another_trace_is_refused(path: Path) -> None:
     simulation.save(path)
     other = [replace(each, job=each.job.model_copy(update={"num_gpus": 1})) for each in few()]
     said = refusal(gp.Simulation.load, path, other, speeds())
-    assert said == f"{path}: was written with another trace: the first 6 jobs of this one are not those that had arrived; " + (
-        "hand in the trace that the simulation had"
+    assert said == f"{path}: was written with another trace: the first 6 jobs of this one differ from those that had arrived; " + (
+        "pass the trace that the simulation used"
     )
     said = refusal(gp.Simulation.load, path, few(3), speeds())
-    assert "was written when 6 jobs had arrived, and this trace has only 3" in said
+    assert "was written when 6 jobs had arrived, but this trace has only 3" in said
     other_speeds = gp.ThroughputProfile.from_matrix(
         [[9.0, 9.0]] * 40, job_ids=[f"j{i}" for i in range(40)], accelerators=list(KINDS)
     )
-    assert "hand in the profile that the scheduler had" in refusal(gp.Simulation.load, path, few(), other_speeds)
+    assert "pass the profile that the scheduler used" in refusal(gp.Simulation.load, path, few(), other_speeds)
 
 
 def test_a_policy_class_of_the_user_is_passed_again(path: Path) -> None:
@@ -182,14 +182,14 @@ def test_a_policy_class_of_the_user_is_passed_again(path: Path) -> None:
         name = "mine"
 
     begin(few(), policy=Mine()).save(path)
-    assert "hand it in, as in RoundScheduler.load(..., policy=...)" in refusal(gp.Simulation.load, path, few(), speeds())
+    assert "pass the policy, as in RoundScheduler.load(..., policy=...)" in refusal(gp.Simulation.load, path, few(), speeds())
     again = gp.Simulation.load(path, few(), speeds(), policy=Mine())
     assert again.run().summary.outcomes["finished"] == 12
 
 
 def test_saving_within_a_round_is_refused(path: Path) -> None:
     simulation = begin(few(), policy="fifo", on_round=lambda _: simulation.save(path))
-    assert "cannot be saved in the midst of a round" in refusal(simulation.step)
+    assert "cannot be saved during a round" in refusal(simulation.step)
     assert not path.exists()
 
 
@@ -205,7 +205,7 @@ def test_no_note(path: Path) -> None:
         (lambda _: '{"jobs": []}', "is not the state of a simulation, as Simulation.save writes it"),
         (lambda text: text.replace("gavel-py simulation", "gavel-py scheduler", 1), "is not the state of a simulation"),
         (lambda text: text.replace('"now":', '"now":1', 1), "is damaged or was changed by hand"),
-        (lambda text: text.replace('"version":2', '"version":3', 1), "has version 3, and this gavel-py reads up to version 2"),
+        (lambda text: text.replace('"version":2', '"version":3', 1), "has version 3, but this gavel-py reads up to version 2"),
         (lambda text: re.sub(r'"state":.*', '"state":null}', text), "is damaged or was changed by hand"),
     ],
 )

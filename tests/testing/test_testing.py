@@ -180,7 +180,7 @@ class ByRow(gp.DemandPolicy):
 
 BROKEN: list[tuple[str, gp.Policy, str, str]] = [
     ("solved", Divides(), "a proven allocation, or an InputError that names what is wrong", "ZeroDivisionError: 1 jobs"),
-    ("solved", GivesTooMuch(), "a proven allocation", "ProofError: no way of solving led to a proven answer"),
+    ("solved", GivesTooMuch(), "a proven allocation", "ProofError: no solution route led to a proven answer"),
     ("solved", RefusesAll(), "an answer to one of the problems at least", "1 is not a good number of jobs"),
     ("proven", ShadowWithoutSun(), "value, bound and shadow prices, or none of them", "value None, bound None, shadow prices [1.]"),
     ("repeatable", TakesTurns(), "the same time_fractions every time, also with other problems in between", " and then "),

@@ -164,7 +164,7 @@ class Proof:
                     f"their size (at most {stage.accepted_gap:.2g} is accepted), so it is not proven"
                 )
         if not self.violation <= VIOLATION_TOLERANCE:
-            raise ProofError(f"the answer is not a valid allocation: the worst rule is broken by {self.violation:.3g}")
+            raise ProofError(f"the answer is not a valid allocation: a rule is violated by up to {self.violation:.3g}")
         if self.gap is not None and not self.gap <= self.accepted_gap:
             raise ProofError(
                 f"the answer's value {self.value:.9g} and the proven bound {self.bound:.9g} differ by {self.gap:.2g} of their "
@@ -207,7 +207,7 @@ class Evidence:
     def violation(self, times: TimeShares) -> float:
         """Return the largest violation of valid allocations and of hard rules by these times."""
         if not times.stand_for_all(self.rules):
-            raise ProofError("jobs that stand for one another in the proof are not equal")
+            raise ProofError("jobs that are interchangeable in the proof are not equal")
         return max(times.violation(), *(each.part for each in times.broken(self.rules)), 0.0)
 
     def proof(self, times: TimeShares) -> Proof:

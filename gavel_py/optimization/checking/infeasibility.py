@@ -188,7 +188,7 @@ def check_all_served(jobs: JobClasses, fractions: Floats, policy: str) -> None:
         if gpus[g] * time <= NOTHING:
             because = f" beside {' and '.join(rules)}" if rules else ""
             text = (
-                f"is left no time{because}, and {policy} needs some for every job: ask for less, make it soft, or leave the job out"
+                f"can get no time{because}, but {policy} needs some for every job: require less, make it soft, or exclude the job"
             )
             faults.append(Fault(f"job {jobs.example(g)!r}", "", text))
         if len(faults) == MOST_NAMED:

@@ -223,7 +223,7 @@ class PairColumns(Columns):
             g = int(spent.argmax())
             if 2 * spent[g] > jobs.counts @ spent + LEAST_EXCESS:
                 job = int(jobs.rows[g])
-                name = f"partners of the kind of job {self.base.job_ids[job]!r} on {self.base.accelerator_types[j]}"
+                name = f"partners of jobs like {self.base.job_ids[job]!r} on {self.base.accelerator_types[j]}"
                 signs = -(self.pairs.kinds == group).astype(float)
                 signs[job] = 1.0
                 rows.append(SelfPairingCut(name, signs, column, len(self.source)))

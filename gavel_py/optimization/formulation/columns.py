@@ -200,7 +200,7 @@ def _wider(row: Row, source: Indices, parts: Floats) -> Row:
     if isinstance(row, Load):
         loads = {column: row.loads[j] for column, j in enumerate(source.tolist()) if j in row.loads}
         return replace(row, loads=loads, num_types=len(source))
-    raise TypeError(f"no form over several columns is known of {row!r}")
+    raise TypeError(f"no form over several columns is known for {row!r}")
 
 
 @dataclass(frozen=True, eq=False)

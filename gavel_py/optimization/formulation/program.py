@@ -219,7 +219,7 @@ class Program(AllocationLP):
             columns={},
         )
         if solved_once(direction).value < -ROUNDING * np.abs(program.costs).max(initial=0.0):
-            raise UnboundedError("the objective improves without end; there is no allocation")
+            raise UnboundedError("the objective is unbounded; there is no optimal allocation")
 
     def keeps_growing(self, objective: cp.Expression) -> bool:
         """Return whether the objective keeps growing as its own variables are scaled up from their current values.
@@ -273,7 +273,7 @@ class Program(AllocationLP):
             self._parts.value = np.zeros(len(self.rows)) if parts is None else parts
             slope = objective.grad.get(self._parts, np.zeros(len(self.rows)))
             if slope is None:
-                raise SolverError("the objective has no slope at these time fractions")
+                raise SolverError("the objective has no gradient at these time fractions")
             slopes = np.ravel(slope.toarray() if sp.issparse(slope) else slope)  # a scalar if there is only one variable
             return float(objective.value) - float(slopes @ self._parts.value), slopes
 
@@ -313,10 +313,10 @@ class ExpressionCertificate(SumCertificate):
 def check_objective(objective: object, direction: str = "max") -> cp.Expression:
     """Return the expression to maximise for an objective; raises `InputError` unless it is a scalar of the right curvature."""
     if not isinstance(objective, cp.Expression) or objective.size != 1:
-        raise InputError(f"a policy's objective must be one cvxpy number, found {objective!r}")
+        raise InputError(f"a policy's objective must be a scalar cvxpy expression, found {objective!r}")
     if direction == "min":
         if not objective.is_convex():
-            raise InputError("this policy's objective is minimised and must be convex; it is not")
+            raise InputError("this policy's objective is minimised and must be convex; this one is not")
         return -objective
     if not objective.is_concave():
         raise InputError("a policy's objective is maximised and must be concave; this one is not")

@@ -38,7 +38,7 @@ def compiled(problem: cp.Problem) -> LinearProgram:
     if data["bool_vars_idx"] or data["int_vars_idx"]:
         raise InputError("this policy has whole-number variables; only linear and concave programs are solved")
     if data.get("P") is not None:
-        raise InputError("this policy is not a linear program, which is what HiGHS solves: cvxpy takes it for a quadratic one")
+        raise InputError("this policy is not a linear program, which is what HiGHS solves: cvxpy treats it as quadratic")
     form = data["param_prob"]
     size, matrix = len(data["c"]), sp.csc_array(data["A"]).tocoo()
     starts = np.cumsum([0, *(constraint.size for constraint in form.constraints)]).tolist()
@@ -114,7 +114,7 @@ class ConicProgram:
         except BaseException as error:  # a panic in Clarabel is not an Exception
             if type(error).__name__ != "PanicException":
                 raise
-            raise SolverError(f"Clarabel gave up: {error}") from None
+            raise SolverError(f"Clarabel failed: {error}") from None
 
     def _solver(self, step: float) -> Any:
         import clarabel

@@ -185,7 +185,7 @@ def _plane(atom: cp.Expression, points: list[cp.Expression], parts: list[cp.Expr
         if not part.is_constant():
             slope = _matrix(slopes[point])
             if not np.isfinite(slope.data).all():
-                raise SolverError(f"{type(atom).__name__} has no slope at the answer, which therefore cannot be proven")
+                raise SolverError(f"{type(atom).__name__} has no gradient at the answer, so the answer cannot be proven")
             rise = slope.T @ cp.vec(part - point.value, order="F")
             plane = plane + cp.reshape(rise, atom.shape, order="F")
     return plane
@@ -277,7 +277,7 @@ class _Search:
         self._own = program.own_variables(objective)
         self._best: _Answer | None = None
         self._proven: tuple[_Answer, ConcaveCertificate] | None = None
-        self._failure = SolverError("there is no answer")
+        self._failure = SolverError("no answer was found")
 
     @property
     def gap(self) -> float:

@@ -230,7 +230,7 @@ class _Filling:
             if level == before:  # the excess is rounding
                 self._hold(stopped, level)
                 return
-        raise SolverError(f"there are still too few GPUs after {MOST_CUTS} levels of the times that are left open")
+        raise SolverError(f"too few GPUs remain for the times that are still open after {MOST_CUTS} levels")
 
     def _hold(self, groups: Mask, level: float) -> None:
         """Hold the jobs of these groups at this level; the others keep at least their time there."""
@@ -262,7 +262,7 @@ class _Filling:
         from gavel_py.optimization.formulation.matrices import AllocationLP
 
         if self._solver is None:
-            raise SolverError("there is no time for the program of the times that are left open")
+            raise SolverError("no time is left to solve for the times that are still open")
         jobs, most = self._groups.jobs, self._groups.sums(self._counts * self._most)
         program = AllocationLP(jobs)
         times, largest = program.normalized_rows(np.ones(len(program.rows)))

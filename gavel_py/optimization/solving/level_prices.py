@@ -190,7 +190,7 @@ def _narrowed(priced: PricedLevels, point: Point, step: int, solver: LinearSolve
             return market, Point(level, replace(box, prices=found.prices), reach)
         box = replace(box, prices=found.prices) if step > 1 else box.shrunk(found.prices)
         reach = reach if step > 1 else max(reach / 8, WIDER * off, EXACT)
-    raise SolverError("the prices of the best level are not found")
+    raise SolverError("the prices of the best level were not found")
 
 
 def _growth(market: Market, prices: Floats) -> float:

@@ -228,7 +228,7 @@ class Levels:
         self.worse = -1.0 if demand.direction == "max" else 1.0
         self.alone = self.reached(jobs.fastest)
         if not np.isfinite(self.alone):
-            text = "must return numbers of at least 0 and not only 0, which grow as the level gets better"
+            text = "must return numbers of at least 0, not all of them 0, that grow as the level improves"
             raise InputError(Fault(f"policy {demand.name}", "need", text))
         halved = self.reached(jobs.fastest / 2) if given is None else self.alone
         self.spread = max(abs(halved - self.alone), digit(self.alone if given is None else 0.0))
@@ -303,7 +303,7 @@ class Levels:
             # A change of a few digits may not change the cost.
             still += price >= before and self.given is None
             if still > MOST_STILL:
-                text = f"must return less at level {cheap:.6g} than at level {dear:.6g}, which is better"
+                text = f"must return less at level {cheap:.6g} than at the better level {dear:.6g}"
                 raise InputError(Fault(f"policy {self.demand.name}", "need", text))
         if cheap == start:
             return cheap
@@ -343,9 +343,9 @@ class Levels:
         least, part, most = (float((self._need(level + way * digits) / throughputs).max()) for way in (1, 0, -1))
         if not (least <= 1.01 and most >= 0.99):
             text = (
-                f"does not fit `need`: at level {level:.6g}, which is said to be that of the job that is worst off, it needs "
-                f"{part:.4g} times what it has; unless needs are in proportion to the level, or for direction 'min' to its "
-                "inverse, write `level` as well"
+                f"does not match `need`: at level {level:.6g}, that of the worst-off job, this job needs "
+                f"{part:.4g} times what it has; unless needs are proportional to the level, or for direction 'min' to its "
+                "inverse, define `level` as well"
             )
             raise InputError(Fault(f"policy {self.demand.name}", "level", text))
 

@@ -256,7 +256,7 @@ def _narrowed(market: Market, box: Box, *, is_last: bool, solver: LinearSolver) 
         if not found.is_inside:
             moves += 1
             if moves > MOST_MOVES:
-                raise SolverError("prices grow without end")
+                raise SolverError("prices grow without bound")
             market.restart()
             box = box.moved(found.prices, 2.0**moves)
         elif not is_last or undecided <= UNDECIDED or undecided == before:  # if as many as before, they are all indifferent
@@ -380,6 +380,6 @@ class CuttingPlanes:
         self._highs.run()
         answer = self._highs.getSolution()
         if not answer.value_valid:
-            raise SolverError("HiGHS found no lowest point of the planes")
+            raise SolverError("HiGHS found no minimum of the cutting planes")
         values, duals = np.array(answer.col_value), np.array(answer.col_dual)
         return self._middle + values[:-1] * self._half, float(values[-1]) * self._size, duals[:-1] * self._size

@@ -80,7 +80,7 @@ def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str) -> F
         reached, base, before = np.minimum(step.demand.need(jobs, best.level), tops), best.level, tops
         tops = np.minimum(tops, np.maximum(reached, step.free_until(best.level, best.prices)))
         if best.level < step.alone and np.array_equal(tops, before) and (reached < tops * (1 - STOPPED)).any():
-            raise SolverError(f"at level {best.level:.9g} nobody can rise, and prices do not tell who is to stay there")
+            raise SolverError(f"no job can rise above level {best.level:.9g}, and the prices do not show which jobs stay there")
 
 
 def first_stop_of(jobs: JobClasses, shares: Shares, name: str) -> Levels:

@@ -122,7 +122,7 @@ def find_charged_level(levels: Levels, solver: LinearSolver) -> tuple[Floats, Ch
         if np.isfinite(least) and _has_converged(certificate, best, gain, promised == level):
             return best, certificate
         level = promised
-    raise SolverError(f"the level and the cost of broken rules have not settled after {MOST_CUTS} programs")
+    raise SolverError(f"the level and the cost of violated rules have not converged after {MOST_CUTS} programs")
 
 
 def _has_converged(certificate: ChargedCertificate, fractions: Floats, gain: float, stays: bool) -> bool:
