@@ -200,7 +200,7 @@ class Cluster:
         """
         unknown = [name for name in names if name not in self.accelerator_names]
         InputError.raise_any(
-            [Fault("cluster", "accelerator", f"{n!r} is not in it{nearest(n, self.accelerator_names)}") for n in unknown]
+            [Fault("cluster", "accelerator", f"{n!r} is not in the cluster{nearest(n, self.accelerator_names)}") for n in unknown]
         )
         types: dict[str, AcceleratorType] = {}
         for old in self.accelerator_types:

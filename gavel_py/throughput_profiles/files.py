@@ -96,11 +96,11 @@ class Measurement(Record):
         if (self.partner_job_type is None) != (self.partner_steps_per_second is None):
             raise ValueError("partner_job_type and partner_steps_per_second must be given together")
         if self.partner_job_type is not None and self.num_gpus < 1:
-            raise ValueError("a pair shares whole GPUs; give the speed of a job with a fraction of a GPU without partner")
+            raise ValueError("a pair shares whole GPUs; give the speed of a job with a fraction of a GPU without a partner")
         if self.partner_job_type == self.job_type and self.partner_steps_per_second != self.steps_per_second:
             raise ValueError("a pair of one job type with itself must have the same steps_per_second on both sides")
         if self.partner_job_type is not None and self.gpu_memory_gb is not None:
-            raise ValueError("gpu_memory_gb is what one gang takes; give it where it runs alone, not for a pair")
+            raise ValueError("gpu_memory_gb is the memory of one gang; give it where the gang runs alone, not for a pair")
         return self
 
     @property
@@ -143,7 +143,7 @@ def collect(placed: Iterable[tuple[str, Measurement]]) -> tuple[tuple[Measuremen
             faults.append(Fault(where, "", f"{entry} appears twice, first at {found[entry]}"))
         elif known is not canonical and _speeds(known) != _speeds(canonical):
             other = found[entry._replace(job_type=str(entry.partner), partner=entry.job_type)]
-            faults.append(Fault(where, "", f"{entry} contradicts the same pair given the other way round at {other}"))
+            faults.append(Fault(where, "", f"{entry} contradicts the same pair given in the other order at {other}"))
         found.setdefault(entry, where)
     return tuple(kept.values()), faults
 
@@ -278,7 +278,7 @@ def read_builtin(name: str) -> tuple[tuple[Row, ...], About]:
     """
     catalogue = _catalogue()
     if name not in catalogue:
-        raise UnknownNameError(Fault("built-in throughput profiles", "name", f"{name!r} is not one{nearest(name, catalogue)}"))
+        raise UnknownNameError(Fault("built-in throughput profiles", "name", f"{name!r} is not built in{nearest(name, catalogue)}"))
     with (DATA / f"{name}.csv").open(encoding="utf-8") as file:
         _header, *lines = csv.reader(file)
     rows = (

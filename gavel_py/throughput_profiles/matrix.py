@@ -102,7 +102,7 @@ class ThroughputMatrix:
             MissingThroughputError: The job has no row, the cell is empty, or the placement is not "consolidated".
         """
         if placement != "consolidated":
-            problem = f"knows consolidated throughputs only; {placement!r} was asked for job {job.job_id!r}"
+            problem = f"has only consolidated throughputs; {placement!r} was requested for job {job.job_id!r}"
             raise MissingThroughputError(Fault(self._where, "", problem))
         speed = self._speeds([job], [accelerator])[0, 0]
         if math.isnan(speed):
@@ -150,11 +150,11 @@ class ThroughputMatrix:
             first = next(iter(job_ids))
             concerned = counted(first, len(job_ids))
             if field == "accelerator":
-                problem = f"{accelerator!r} is not in it, needed by {concerned}{nearest(accelerator, self.accelerators)}"
+                problem = f"{accelerator!r} is missing, needed by {concerned}{nearest(accelerator, self.accelerators)}"
             elif field == "job_id":
                 problem = f"has no row for {concerned}{nearest(first, self.job_ids)}"
             else:
-                problem = f"has no throughput on {accelerator!r} for {concerned}; write 0 if it cannot run there"
+                problem = f"has no throughput on {accelerator!r} for {concerned}; use 0 if it cannot run there"
             faults.append(Fault(self._where, field, problem))
         return faults
 
@@ -187,7 +187,7 @@ def _checked(
         for k, cell in enumerate(row):
             value = _number(cell)
             if value is None:
-                problem = f"must be a finite number of steps/s, at least 0, or empty (None) if missing; found {cell!r}"
+                problem = f"must be a finite number of steps/s of at least 0, or empty (None) if missing, found {cell!r}"
                 faults.append(Fault(places[n], accelerators[k], problem + decimal_hint(cell)))
             else:
                 values[n, k] = value

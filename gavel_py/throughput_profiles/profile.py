@@ -201,9 +201,9 @@ class ThroughputProfile:
             known = ", ".join(near.setting for near in self.nearest_entries(value)) if hint else ""
             return Fault(where, "", f"has no throughput of {value}{concerning}" + f"; nearest known: {known or 'none'}" * hint)
         if not value:
-            return Fault(where, field, f"is empty{concerning}; it says which throughputs are meant")
+            return Fault(where, field, f"is empty{concerning}, but is required to look up throughputs")
         close = nearest(value, self._known(field)) if hint else ""
-        return Fault(where, field, f"{value!r} is not in it{concerning}{close}")
+        return Fault(where, field, f"{value!r} is missing{concerning}{close}")
 
     def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
         """Return (N, K) steps/s of N jobs on K accelerators, alone and consolidated; 0 where a job cannot or may not run.

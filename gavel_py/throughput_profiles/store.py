@@ -102,9 +102,9 @@ def _check_schema(path: Path, connection: sqlite3.Connection, from_1: Iterable[s
         for statement in SCHEMA:
             connection.execute(statement)
     elif application != APPLICATION_ID:
-        raise InputError(Fault(f"profile store {path}", "", "is an SQLite database, but no store of throughput profiles"))
+        raise InputError(Fault(f"profile store {path}", "", "is an SQLite database, but not a store of throughput profiles"))
     elif version > SCHEMA_VERSION:
-        problem = f"was written by a newer gavel-py (schema {version}, this one knows up to {SCHEMA_VERSION}); upgrade gavel-py"
+        problem = f"was written by a newer gavel-py (schema {version}, this one reads up to {SCHEMA_VERSION}); upgrade gavel-py"
         raise InputError(Fault(f"profile store {path}", "", problem))
     elif version < SCHEMA_VERSION:
         for statement in from_1:
@@ -190,7 +190,7 @@ class ThroughputStore:
         with writing(self.path) as connection:
             if profile.name in _stored_names(connection):
                 if not replace:
-                    problem = f"{profile.name!r} is taken; replace it (--replace, replace=True) or give the profile another name"
+                    problem = f"{profile.name!r} exists; replace it (--replace, replace=True) or give the profile another name"
                     raise InputError(Fault(self._where, "name", problem))
                 _delete(connection, profile.name)
             _insert(connection, profile, INSERT_ROW)

@@ -69,7 +69,7 @@ class LogUniform:
             raise InputError(Fault("durations", "pieces", "must name at least one piece, (weight, shortest, longest)"))
         for weight, shortest, longest in self.pieces:
             if not (0 < weight < math.inf and 0 < shortest <= longest < math.inf):
-                problem = f"must have a weight above 0 and 0 < shortest <= longest, seconds, found {(weight, shortest, longest)!r}"
+                problem = f"must have a weight above 0 and 0 < shortest <= longest seconds, found {(weight, shortest, longest)!r}"
                 raise InputError(Fault("durations", "pieces", problem))
 
     @property
@@ -108,7 +108,7 @@ class Empirical:
     def __init__(self, seconds: Iterable[float]) -> None:
         object.__setattr__(self, "seconds", tuple(float(value) for value in seconds))
         if not self.seconds or not all(0 < value < math.inf for value in self.seconds):
-            raise InputError(Fault("durations", "seconds", "must be finite numbers above 0, and at least one of them"))
+            raise InputError(Fault("durations", "seconds", "must be at least one number, all finite and above 0"))
 
     @property
     def mean_seconds(self) -> float:
@@ -158,7 +158,7 @@ def known_accelerators(profile: ThroughputProfile, accelerators: Sequence[str] |
     chosen = profile.accelerators if accelerators is None else tuple(accelerators)
     where, known = f"throughput profile {profile.name!r}", ", ".join(profile.accelerators)
     unknown = [name for name in chosen if name not in profile.accelerators]
-    InputError.raise_any([Fault(where, "accelerator", f"{name!r} is not in it; known: {known}") for name in unknown])
+    InputError.raise_any([Fault(where, "accelerator", f"{name!r} is not in this profile; known: {known}") for name in unknown])
     return chosen
 
 
@@ -224,7 +224,7 @@ def generate_trace(
     columns = zip(times.round(3).tolist(), seconds.tolist(), gangs, draws["type"].tolist(), weights.tolist(), strict=True)
     submissions = [_submission(number, types, *values) for number, values in enumerate(columns)]
     arriving = "all at time 0" if jobs_per_hour is None else f"{jobs_per_hour:g} jobs per hour, burstiness {burstiness:g}"
-    assumption = f"Generated with seed {seed}, profile {profile.name!r}: {arriving}; durations hold on {reference}."
+    assumption = f"Generated with seed {seed}, profile {profile.name!r}: {arriving}; durations are those on {reference}."
     return Trace(submissions, TraceReport("generated", "generated", num_jobs, num_jobs, assumptions=(assumption,)))
 
 

@@ -46,10 +46,10 @@ def amount(row: Mapping[str, object], field: str, default: float | None = None) 
     if is_missing(value):
         if default is not None:
             return default
-        raise InputError(Fault("", field, "is missing; a number is needed"))
+        raise InputError(Fault("", field, "is missing; must be a number"))
     number = number_of(value)
     if not 0 <= number < math.inf:
-        raise InputError(Fault("", field, f"must be a finite number, at least 0, found {value!r}{decimal_hint(str(value))}"))
+        raise InputError(Fault("", field, f"must be a finite number of at least 0, found {value!r}{decimal_hint(str(value))}"))
     return number
 
 
@@ -69,7 +69,7 @@ def moment(row: Mapping[str, object], field: str) -> float | None:
     try:
         time = datetime.fromisoformat(str(value).strip())
     except ValueError:
-        raise InputError(Fault("", field, f"must be a time as in 2017-10-09 07:01:55, found {value!r}")) from None
+        raise InputError(Fault("", field, f"must be a time such as 2017-10-09 07:01:55, found {value!r}")) from None
     if time.tzinfo is not None:
         time = time.astimezone(UTC).replace(tzinfo=None)
     return (time - EPOCH).total_seconds()
@@ -79,14 +79,14 @@ def required_moment(row: Mapping[str, object], field: str) -> float:
     """Return the time in a cell as `moment`. Raises `InputError` if it is missing."""
     time = moment(row, field)
     if time is None:
-        raise InputError(Fault("", field, "is missing; a time as in 2017-10-09 07:01:55 is needed"))
+        raise InputError(Fault("", field, "is missing; must be a time such as 2017-10-09 07:01:55"))
     return time
 
 
 def run_between(start: float, end: float, field: str) -> float:
     """Return end - start in seconds. Raises `InputError` for `field` if the end is before the start."""
     if end < start:
-        raise InputError(Fault("", field, f"must not be before the start; it is {start - end:,.0f} s before"))
+        raise InputError(Fault("", field, f"must not be before the start; it is {start - end:,.0f} s earlier"))
     return end - start
 
 

@@ -98,7 +98,7 @@ def _lacking(trace: Trace, types: JobTypes) -> list[Fault]:
         where,
         "num_gpus",
         f"has no job type for the gangs of {sum(lacking.values()):,} of {len(trace):,} jobs on all of "
-        f"{', '.join(types.accelerators)}; estimate them (--extrapolate), or name the accelerators that count (--accelerators)",
+        f"{', '.join(types.accelerators)}; estimate them (--extrapolate), or restrict the accelerators (--accelerators)",
     )
     return [head, *(Fault(where, "", f"gangs of {size} GPUs on {on}: {counted(number)}") for (size, on), number in lacking.items())]
 
@@ -106,9 +106,9 @@ def _lacking(trace: Trace, types: JobTypes) -> list[Fault]:
 def _extrapolated(sizes: Sequence[float]) -> str:
     listed = ", ".join(map(str, sizes))
     return (
-        f"Throughputs of gangs of {listed} GPUs are estimated from those measured: T(s) = T(L) (s/L)^e beyond the largest "
+        f"Throughputs of gangs of {listed} GPUs are estimated from measured ones: T(s) = T(L) (s/L)^e beyond the largest "
         "measured gang L, e = log(T(L)/T(S)) / log(L/S) with the smallest one S, but at least 0 and at most 1; "
-        "between two measured gangs by the power of s that goes through both; 0 where one of them is 0."
+        "between two measured gangs the power of s through both; 0 where one of them is 0."
     )
 
 
@@ -123,21 +123,21 @@ def _assumptions(trace: Trace, typed: Sequence[Submission], types: JobTypes, see
     )
     listed = ", ".join(f"{name} ({counted(count)})" for name, count in sorted(unknown.items()))
     without = sum(new.job.total_steps is None and new.job.duration_seconds is None for new in typed)
-    there = f", of these {elsewhere:,} by the accelerator that they ran on" if elsewhere else ""
+    there = f"; for {elsewhere:,} of them, on the accelerator where they ran" if elsewhere else ""
     facts = (
         (
             drawn,
-            f"Job types are drawn, all alike likely among those that profile {types.profile.name!r} knows for the gang size on "
+            f"Job types are drawn with equal probability from those of profile {types.profile.name!r} for the gang size on "
             f"{', '.join(types.accelerators)} (seed {seed}): {counted(drawn)}.",
         ),
         (worked, f"Total steps are duration x throughput on {types.reference}: {counted(worked)}{there}."),
-        (short, f"Jobs that ran for less than a second have the work of one second: {counted(short)}."),
+        (short, f"Jobs that ran for less than a second get the work of one second: {counted(short)}."),
         (
             unknown.total(),
-            f"Jobs name accelerators that the profile does not know: {listed}. Unless the cluster has them, rename them "
-            "(--map-accelerator), or let jobs run on all (--any-accelerator).",
+            f"Jobs name accelerators that the profile does not have: {listed}. Unless the cluster has them, rename them "
+            "(--map-accelerator), or allow jobs to run on all (--any-accelerator).",
         ),
-        (without, f"Total steps stay unknown where the duration is: {counted(without)}."),
+        (without, f"Total steps stay unknown for jobs of unknown duration: {counted(without)}."),
     )
     return [sentence for count, sentence in facts if count]
 

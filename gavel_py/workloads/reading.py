@@ -51,13 +51,13 @@ def read_trace(
         if strict:
             InputError.raise_any(intake.faults)
         if not intake.submissions and intake.faults:
-            raise InputError(Fault(str(path), "", f"holds no job that can be read as {trace_format.name!r}"), *intake.faults)
+            raise InputError(Fault(str(path), "", f"contains no job that can be read as {trace_format.name!r}"), *intake.faults)
         if trace_format.has_dates and intake.submissions:
             zero = min(submission.job.arrival_seconds for submission in intake.submissions)
             for index, each in enumerate(intake.submissions):  # in place, so that the memory of the old ones is used again
                 intake.submissions[index] = each.moved(each.job.arrival_seconds - zero)
             date = datetime.fromtimestamp(zero, UTC).strftime("%Y-%m-%d %H:%M:%S")
-            intake.assume(f"The clock starts with the first arrival, {date}; time zones are not taken into account.")
+            intake.assume(f"The clock starts with the first arrival, {date}; time zones are ignored.")
         return Trace(intake.submissions, intake.report())
 
 

@@ -75,7 +75,7 @@ class TraceReport:
         for skipped in self.skipped:
             yield f"Skipped {skipped.count:,}: {skipped.reason} (first: {skipped.first})."
         if self.num_broken:
-            yield f"Left out {self.num_broken:,} broken:"
+            yield f"Ignored {self.num_broken:,} with errors:"
         yield from (f"  {fault}" for fault in self.faults[:SHOWN_FAULTS])
         if len(self.faults) > SHOWN_FAULTS:
             yield f"  ... and {len(self.faults) - SHOWN_FAULTS:,} more faults"
@@ -122,7 +122,7 @@ class Submission:
         for name in ("run_seconds", "wait_seconds", "estimate_seconds"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
-                yield self._fault(name, f"must be a finite number of seconds, at least 0, found {value!r}")
+                yield self._fault(name, f"must be a finite number of seconds of at least 0, found {value!r}")
         if self.cancelled_seconds is not None and not math.isfinite(self.cancelled_seconds):
             yield self._fault("cancelled_seconds", f"must be a finite number, found {self.cancelled_seconds!r}")
         if self.status not in STATUSES:

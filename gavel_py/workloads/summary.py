@@ -214,7 +214,7 @@ def plot_trace(trace: Trace, path: str | Path) -> None:
     """
     check_plot(path)
     if not trace:
-        raise InputError("a trace without jobs has no picture")
+        raise InputError("a trace without jobs cannot be drawn")
     write_atomic(path, _drawn(trace, FORMATS[Path(path).suffix.lower()]))
 
 
@@ -264,7 +264,7 @@ def _draw_durations(axes: Any, series: Sequence[tuple[str, Floats]]) -> None:
         axes.step(seconds / 3600, parts, where="post", label=label, color=colour, linewidth=1.2)
     axes.set_xscale("log")
     axes.legend(frameon=False, title="gang")
-    axes.set(title="Durations", xlabel="hours", ylabel="part that runs no longer", ylim=(0, 1))
+    axes.set(title="Durations", xlabel="hours", ylabel="fraction of jobs that run no longer", ylim=(0, 1))
 
 
 def _series(trace: Trace) -> Iterator[tuple[str, Floats]]:

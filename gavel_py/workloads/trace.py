@@ -80,12 +80,12 @@ class Trace(Sequence[Submission]):
         """
         number = round(jobs * len(self)) if 0 < jobs < 1 else jobs
         if not (0 < number <= len(self) and number == int(number)):
-            problem = f"must be a part below 1 or a whole number up to the {len(self):,} jobs of the trace, found {jobs!r}"
+            problem = f"must be a fraction below 1 or a whole number up to {len(self):,}, the jobs of the trace, found {jobs!r}"
             raise InputError(Fault("sample", "jobs", problem))
         drawn = np.random.default_rng(seed_sequence(seed)).random(len(self))
         # The jobs with the smallest numbers, so that samples of one seed are nested.
         kept = [self.submissions[index] for index in sorted(np.argsort(drawn, kind="stable")[: int(number)].tolist())]
-        return self.changed(kept, f"Jobs drawn, all alike likely (seed {seed}): {len(kept):,} of {len(self):,}.")
+        return self.changed(kept, f"Jobs drawn with equal probability (seed {seed}): {len(kept):,} of {len(self):,}.")
 
     def scale(self, load: float) -> Trace:
         """Return the trace with the times since the first arrival divided by `load`.
@@ -134,7 +134,7 @@ class Trace(Sequence[Submission]):
             return self.changed(kept, assumption)
         zero = kept[0].job.arrival_seconds if start is None else start
         moved = [submission.moved(submission.job.arrival_seconds - zero) for submission in kept]
-        return self.changed(moved, assumption, f"The clock starts at what was {zero:,.12g} s.")
+        return self.changed(moved, assumption, f"The clock starts at the former time {zero:,.12g} s.")
 
     def map_accelerators(self, names: Mapping[str, str]) -> Trace:
         """Return the trace with accelerators renamed, both those allowed and those recorded.
@@ -159,7 +159,7 @@ class Trace(Sequence[Submission]):
         if not limited:
             return self
         free = (replace(s, job=s.job.model_copy(update={"allowed_accelerators": None})) for s in self.submissions)
-        return self.changed(free, f"Jobs that asked for certain types of GPU may run on all of them: {limited:,}.")
+        return self.changed(free, f"Jobs that requested certain GPU types may run on all types: {limited:,}.")
 
     def on_whole_gpus(self) -> Trace:
         """Return the trace with a whole GPU for each job that requested a fraction; its CPUs and memory stay the same."""
@@ -173,4 +173,4 @@ class Trace(Sequence[Submission]):
                 requests = {name: getattr(job, name) * job.num_gpus for name in ("cpus_per_gpu", "memory_gb_per_gpu")}
                 submission = replace(submission, job=job.model_copy(update={"num_gpus": 1, **requests}))
             changed.append(submission)
-        return self.changed(changed, f"Jobs that asked for a part of a GPU have a whole one: {parts:,}.")
+        return self.changed(changed, f"Jobs that requested a fraction of a GPU get a whole one: {parts:,}.")

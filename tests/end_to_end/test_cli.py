@@ -270,7 +270,7 @@ def test_completion_knows_policies() -> None:
         (["solve", "jobs.csv", "-c", "v100:2,k80:1", "--set", "efficiency"], "--set 'efficiency' is not of the form OPTION=VALUE"),
         (["solve", "jobs.csv", "-c", "v100:2,k80:1", "--profile", "gavel"], "has no profile 'gavel'"),
         (["solve", "jobs.csv", "-c", "v100:2", "--profile", "a", "--throughputs", "b"], "give one of them"),
-        (["solve", "jobs.csv", "-c", "v100:2", "--map-accelerator", "p100=v100"], "'p100' is not in it"),
+        (["solve", "jobs.csv", "-c", "v100:2", "--map-accelerator", "p100=v100"], "'p100' is not in the cluster"),
         (["solve", "jobs.csv", "-c", "tpu:2", "--throughputs", "speeds.csv"], "accelerator 'tpu': is not in profile"),
         (["solve", "jobs.csv"], "Missing option '--cluster'"),
         (["solve", "jobs.csv", "-c", "v100"], "'v100' is not of the form TYPE:GPUS or TYPE:GPUS/GPUS_PER_NODE"),
@@ -316,7 +316,7 @@ def test_an_unknown_job_type_is_named_with_the_nearest(gavel: Gavel, tmp_path: P
     (tmp_path / "jobs.csv").write_text("job_id,job_type\na,ResNet-51 (batch size 64)\n")
     outcome = gavel("solve", "jobs.csv", "-c", "v100:1")
     assert outcome.code == 2
-    assert "'ResNet-51 (batch size 64)' is not in it, needed by job 'a'; did you mean 'ResNet-50 (batch size 64)'" in outcome.err
+    assert "'ResNet-51 (batch size 64)' is missing, needed by job 'a'; did you mean 'ResNet-50 (batch size 64)'" in outcome.err
 
 
 def test_a_missing_throughput_is_no_zero(gavel: Gavel, tmp_path: Path) -> None:

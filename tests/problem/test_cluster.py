@@ -222,8 +222,8 @@ class TestRenamed:
 
     def test_unknown_names_are_refused_all_together(self) -> None:
         assert refusal(self.CLUSTER.renamed, {"k8": "K80", "h100": "H100", "k80": "K80"}) == (
-            "cluster, field accelerator: 'k8' is not in it; did you mean 'k80'?\n"
-            "cluster, field accelerator: 'h100' is not in it; known: V100-SXM2, Tesla-V100, k80"
+            "cluster, field accelerator: 'k8' is not in the cluster; did you mean 'k80'?\n"
+            "cluster, field accelerator: 'h100' is not in the cluster; known: V100-SXM2, Tesla-V100, k80"
         )
 
 

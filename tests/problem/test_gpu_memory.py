@@ -129,7 +129,7 @@ class TestAlone:
 
     def test_a_pair_takes_what_its_jobs_take(self) -> None:
         fields = {"partner_job_type": "b", "partner_steps_per_second": 1.0, "gpu_memory_gb": 3}
-        assert "give it where it runs alone, not for a pair" in refusal(measured, "a", **fields)
+        assert "give it where the gang runs alone, not for a pair" in refusal(measured, "a", **fields)
 
 
 def pair(one: str, other: str, accelerator: str = "v100") -> gp.Measurement:

@@ -74,7 +74,7 @@ def test_changes_by_users_between_decision_and_start_are_kept(tmp_path: Path, no
         slurm.fails = change
         _, applied = driven.round()
         slurm.fails, slurm.stuck = None, set()
-        assert applied.waiting == {"1": "its user has changed it meanwhile", "3": applied.waiting["3"]}
+        assert applied.waiting == {"1": "its user has changed it in the meantime", "3": applied.waiting["3"]}
         assert (slurm.jobs[1].state, slurm.jobs[1].priority, slurm.jobs[2].state) == ("PENDING", 0, "RUNNING")
         assert {name: getattr(slurm.jobs[1], name) for name in now} == now
         for _ in range(3):

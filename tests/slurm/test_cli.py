@@ -46,10 +46,10 @@ def test_plan_changes_nothing(gavel: Gavel, tmp_path: Path) -> None:
     ("words", "text"),
     [
         (("--partition", "op"), "there is no partition 'op'; did you mean 'opt'?"),
-        (("--partition", "o p"), "'o p' cannot be the name of a partition"),
+        (("--partition", "o p"), "'o p' is not a valid partition name"),
         (("--partition", "opt", "--default-type", "bert"), "'bert' is not in profile 'gavel-osdi20'"),
         (("--partition", "opt", "-p", "fif"), "'fif'"),
-        (("--partition", "opt", "--progress", "/nowhere"), "is no directory with files of progress"),
+        (("--partition", "opt", "--progress", "/nowhere"), "is not a directory of progress files"),
         (("--partition", "opt", "--price", "v100=cheap"), "--price v100='cheap' is not a number"),
         (("--partition", "opt", "--map-accelerator", "v100"), "is not of the form OLD=NEW"),
     ],
@@ -74,7 +74,7 @@ def test_slurm_is_missing_or_does_not_answer(gavel: Gavel, monkeypatch: pytest.M
     program.write_text("#!/bin/sh\necho hello\n")
     assert "printed no JSON: hello" in gavel("plan", "--partition", "opt").err
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "sinfo is not there: Slurm's commands must be installed" in gavel("plan", "--partition", "opt").err
+    assert "sinfo was not found: Slurm's commands must be installed" in gavel("plan", "--partition", "opt").err
 
 
 def test_install(gavel: Gavel, tmp_path: Path) -> None:
@@ -119,4 +119,4 @@ def test_report(gavel: Gavel, tmp_path: Path) -> None:
         log.write('{"event":"sto')  # the incomplete line of a killed driver
     assert gp.slurm_run(tmp_path / "log.jsonl").metrics == run.metrics
     (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
-    assert "is not of the log of a driver" in gavel("report", str(tmp_path / "other.jsonl")).err
+    assert "is not from the log of a driver" in gavel("report", str(tmp_path / "other.jsonl")).err

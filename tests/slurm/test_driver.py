@@ -89,13 +89,13 @@ def test_jobs_of_others_are_left_alone_and_their_gpus_are_not_planned(tmp_path: 
         ({"more": {"dependency": "afterok:1(unfulfilled)"}}, "it waits for another job"),
         ({"comment": BERT + " gavel-hold"}, "its user holds it"),
         ({"admin_comment": ""}, "its user or an administrator holds it"),
-        ({"eligible": 1_800_000_000.0}, "it is to begin later"),
+        ({"eligible": 1_800_000_000.0}, "it begins later"),
         ({"more": {"requeue": False}}, "it may not be requeued (--no-requeue)"),
         ({"more": {"het_job_id": 7}}, "it is part of a heterogeneous job"),
         ({"more": {"excluded_nodes": "k80-0"}}, "it excludes nodes (--exclude)"),
         ({"wanted": ["k80-0"]}, "it asks for certain nodes (--nodelist)"),
         ({"per_job": "", "per_node": "gpu:v100:1,gpu:k80:1"}, "it asks for GPUs of several types (k80, v100)"),
-        ({"more": {"features": "[v100*2&k80]"}}, "it has a --constraint that is more than names joined by & or |"),
+        ({"more": {"features": "[v100*2&k80]"}}, "it has a --constraint other than names joined by & or |"),
     ],
 )
 def test_unplanned_jobs_have_a_reason(fields: dict[str, object], why: str) -> None:
@@ -247,7 +247,7 @@ def test_unknown_types_get_the_default_with_a_note(tmp_path: Path) -> None:
         types = {job.job_id: (job.job_type, job.total_steps) for job in driven.state.scheduler.jobs}
     assert types == {"1": ("lstm", None), "2": ("bert", 500.0), "3": ("lstm", None)}
     notes = {event["job"]: event["notes"] for event in events(tmp_path, "arrived")}
-    assert notes["1"] == ["steps=-3 is not a number greater than 0", "type gpt9 is not in profile small; taken for lstm"]
+    assert notes["1"] == ["steps=-3 is not a number greater than 0", "type gpt9 is not in profile small; treated as lstm"]
     assert notes["2"] == notes["3"] == []
 
 
@@ -256,7 +256,7 @@ def test_gangs_unknown_to_the_profile_are_refused_with_a_reason(tmp_path: Path) 
     slurm.submit(1, per_job="gpu:h100:1", comment=BERT)
     with driver(slurm, tmp_path) as driven:
         decided, _ = driven.round()
-    assert decided.picture.refused == {"1": "job 1: asks for GPUs of type h100, which no nodes of partition gpu have"}
+    assert decided.picture.refused == {"1": "job 1: asks for GPUs of type h100, which no node of partition gpu has"}
 
 
 @pytest.mark.slow
@@ -306,7 +306,7 @@ def test_a_second_driver_is_refused(tmp_path: Path) -> None:
     slurm = cluster()
     with (
         driver(slurm, tmp_path),
-        pytest.raises(gp.InputError, match=f"another driver is at work.*process {os.getpid()}"),
+        pytest.raises(gp.InputError, match=f"another driver is running.*process {os.getpid()}"),
         driver(slurm, tmp_path),
     ):
         pass
@@ -376,7 +376,7 @@ def test_the_state_of_another_partition_is_refused(tmp_path: Path) -> None:
     other = gp.SlurmDriver(
         gp.SlurmSettings("free"), gp.ThroughputProfile.builtin("gavel-osdi20"), directory=tmp_path, commands=slurm
     )
-    with pytest.raises(gp.InputError, match="is of partition 'gpu', not 'free'"):
+    with pytest.raises(gp.InputError, match="is for partition 'gpu', not 'free'"):
         other.plan()
 
 
@@ -388,14 +388,14 @@ class TestTypesThatTheProfileLacks:
             decided, applied = driven.round()
         assert applied.started == ["1"]
         assert decided.picture.state.scheduler.cluster.accelerator_names == ("k80", "v100")
-        assert decided.picture.notes == ("GPU type 'V100' is taken for 'v100' of the profile: they differ only in case",)
+        assert decided.picture.notes == ("GPU type 'V100' is treated as 'v100' of the profile: they differ only in case",)
 
     def test_no_known_type_is_an_error_before_the_first_round_only(self, tmp_path: Path) -> None:
         strange = FakeSlurm(FakeClock(), {"a": ("v10", 4)})
         with driver(strange, tmp_path / "a") as driven, pytest.raises(gp.UnknownNameError) as error:
             driven.round()
-        message = "profile small: does not know GPU type 'v10'; it has v100, k80; "
-        assert str(error.value) == message + "name it as in the profile with --map-accelerator OLD=NEW"
+        message = "profile small: does not have GPU type 'v10'; it has v100, k80; "
+        assert str(error.value) == message + "map it to a name of the profile with --map-accelerator OLD=NEW"
         slurm = cluster_with(1, 4)
         with driver(slurm, tmp_path / "b") as driven:
             driven.round()
@@ -403,7 +403,7 @@ class TestTypesThatTheProfileLacks:
             slurm.clock.seconds += 100
             decided, _ = driven.round()
         assert len(decided.picture.notes) == 1
-        assert "does not know GPU type 'h100'; it has v100, k80; its nodes are left out" in decided.picture.notes[0]
+        assert "does not have GPU type 'h100'; it has v100, k80; its nodes are ignored" in decided.picture.notes[0]
 
     def test_a_state_with_types_missing_in_the_profile_begins_anew(self, tmp_path: Path) -> None:
         slurm = cluster_with(2, 4)

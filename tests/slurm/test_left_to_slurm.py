@@ -15,7 +15,7 @@ from tests.slurm.support import BERT, KilledError, cluster, driver, dying_at, ev
 
 both_shapes = pytest.mark.parametrize("new", [False, True], ids=["22.05", "24.05"])
 
-NO_ROOM = "its 2 GPUs need 32 CPUs each, and no k80 or v100 nodes of partition gpu have that on nodes with the same number on each"
+NO_ROOM = "its 2 GPUs need 32 CPUs each, but no k80 or v100 nodes of partition gpu have that on nodes with the same number on each"
 
 
 def wide(slurm: FakeSlurm, number: int, **fields: Any) -> None:
@@ -225,7 +225,7 @@ def test_a_released_job_started_by_slurm_is_not_stopped(tmp_path: Path) -> None:
     assert held
     assert slurm.jobs[1].restarts == 0
     (job,) = [job for job in status_document(driver(slurm, tmp_path).look())["jobs"] if job["job"] == "1"]
-    assert job["role"] == "left to Slurm: it did not start 3 times where it was decided, and Slurm has started it"
+    assert job["role"] == "left to Slurm: it did not start on the selected nodes 3 times, and Slurm has started it"
 
 
 @pytest.mark.slow
@@ -268,7 +268,7 @@ def test_gangs_run_on_the_required_number_of_nodes_only(tmp_path: Path) -> None:
         decided, applied = driven.round()
         assert "1" not in decided.moves.start
         why = {**applied.waiting, **decided.waiting}["1"]
-        assert why == "it must be on 2 nodes (--ntasks-per-node), and there is room for it only on 4"
+        assert why == "it must be on 2 nodes (--ntasks-per-node), but fits only on 4"
         assert applied.given_back == ["2"], "its 2 GPUs would be on one node"
         slurm.end(10)
         slurm.end(11)
@@ -308,7 +308,7 @@ def test_jobs_with_restricted_node_sharing_are_not_planned() -> None:
         slurm = cluster(new=new)
         slurm.submit(1, per_job="gpu:2", comment=BERT, more={"shared": shared})
         plan = driver(slurm, None).plan()
-        assert plan.picture.left_alone == {"1": "it shares its nodes with certain jobs only (--exclusive=user, mcs or topo)"}
+        assert plan.picture.left_alone == {"1": "it shares its nodes only with certain jobs (--exclusive=user, mcs or topo)"}
         assert dict(plan.moves.give_back) == plan.picture.left_alone
 
 
@@ -339,5 +339,5 @@ def test_an_array_beyond_the_limit_is_released(tmp_path: Path) -> None:
         driven.round()
     assert slurm.jobs[1].priority > 0
     (line,) = events(tmp_path, "let_go")
-    assert line["jobs"] == {"1": "it cannot be read: its array has more than 10,000 tasks that wait"}
+    assert line["jobs"] == {"1": "it cannot be read: its array has more than 10,000 waiting tasks"}
     assert json.dumps(line)

@@ -83,10 +83,10 @@ def test_an_unreadable_job_is_reported_and_the_others_are_read() -> None:
     assert unreadable == (
         "job 101: is not a list of nodes: 'a[1-'",
         "job nonsense: has no number",
-        "job 106: its array has more than 10,000 tasks that wait",
+        "job 106: its array has more than 10,000 waiting tasks",
     )
     assert jobs["101"].obstacles == ("it cannot be read: is not a list of nodes: 'a[1-'",)
-    assert jobs["106"].obstacles == ("it cannot be read: its array has more than 10,000 tasks that wait",)
+    assert jobs["106"].obstacles == ("it cannot be read: its array has more than 10,000 waiting tasks",)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_rules_from_a_file(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"partition": "a b"}, "'a b' cannot be the name of a partition"),
+        ({"partition": "a b"}, "'a b' is not a valid partition name"),
         ({"partition": "gpu", "poll_seconds": 0}, "field poll_seconds: must be a finite number greater than 0, found 0"),
         ({"partition": "gpu", "on_exit": "leav"}, "'leav' is not known; did you mean 'leave'"),
     ],

@@ -124,7 +124,7 @@ def test_denied_starts_of_all_jobs_are_an_error(tmp_path: Path, message: str) ->
     slurm.refuses = refuse
     with driver(slurm, tmp_path, start_seconds=5.0) as driven, pytest.raises(gp.SlurmError) as found:
         driven.run()
-    assert f"Slurm lets {name} start no job ({message.format(1)})" in str(found.value)
+    assert f"Slurm does not allow {name} to start jobs ({message.format(1)})" in str(found.value)
     assert f"gavel slurm install --partition gpu --user {name}" in str(found.value)
     assert all(job.priority == 0 for job in slurm.jobs.values()), "they stay as they were"
 

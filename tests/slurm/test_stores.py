@@ -32,7 +32,7 @@ def test_a_failing_store_is_reported_and_filled_later(tmp_path: Path) -> None:
         driven.round()
         slurm.clock.seconds += 200
         slurm.end(1)
-        with pytest.warns(gp.GavelWarning, match="measured speeds are in no store: cannot be opened"):
+        with pytest.warns(gp.GavelWarning, match="measured speeds were not stored: cannot be opened"):
             driven.round()
         assert driven.state is not None
         assert driven.state.speeds.measured.keys() == {("bert", 2, "v100")}, "it is used all the same"
@@ -47,7 +47,7 @@ def test_a_failing_store_is_reported_and_filled_later(tmp_path: Path) -> None:
 def test_an_unwritable_log_does_not_stop_the_driver(tmp_path: Path) -> None:
     slurm = cluster_with(3, 4)
     (tmp_path / "log.jsonl").mkdir()
-    message = "log.jsonl cannot be written, and the driver goes on without it"
+    message = "log.jsonl cannot be written; the driver continues without it"
     with pytest.warns(gp.GavelWarning, match=message), driver(slurm, tmp_path) as driven:
         driven.run(rounds=3)
     assert sum(job.state == "RUNNING" for job in slurm.jobs.values()) == 2
@@ -130,4 +130,4 @@ def test_no_home_directory_is_needed(gavel: Gavel, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = gavel("run", "--partition", "opt", "--once", "--state", str(tmp_path / "file" / "state"))
     assert done.code == 2
-    assert "the state needs a directory that this account may write to (--state)" in done.err
+    assert "the state needs a directory that this account can write to (--state)" in done.err

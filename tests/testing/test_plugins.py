@@ -174,7 +174,7 @@ def test_a_mechanism_that_breaks_a_rule(mechanism: object, check: str) -> None:
 def test_a_trace_format_is_given_named_or_offered_by_a_package(tmp_path: Path) -> None:
     import our_plugins
 
-    assert "is of no format that is known" in refusal(gp.read_trace, "trace.txt")
+    assert "has no known format" in refusal(gp.read_trace, "trace.txt")
     expected = gp.read_trace("trace.txt", our_plugins.SITE)
     assert [each.job.num_gpus for each in expected] == [1, 2, 1, 8]
     assert list(gp.read_trace("trace.txt", "our_plugins:SITE")) == list(expected)
@@ -188,8 +188,8 @@ def test_a_trace_format_is_given_named_or_offered_by_a_package(tmp_path: Path) -
     [
         ("our_plugins:A_NUMBER", "must be a gavel_py.TraceFormat, found 3"),
         ("our_plugins:SIDE", "has no object 'SIDE'; did you mean 'SITE'"),
-        ("our_plugins.SITE", "'our_plugins.SITE' is not one; to use your own, write package.module:name"),
-        ("philli", "'philli' is not one; did you mean 'philly'"),
+        ("our_plugins.SITE", "'our_plugins.SITE' is not a trace format; to use your own, write package.module:name"),
+        ("philli", "'philli' is not a trace format; did you mean 'philly'"),
     ],
 )
 def test_wrong_names_of_trace_formats(name: str, text: str) -> None:
@@ -202,7 +202,7 @@ def test_an_error_of_a_trace_format_is_an_error_of_the_format() -> None:
 
     broken = gp.TraceFormat("broken", "fails", lambda head: 1 // 0 > 0, read)  # noqa: ARG005
     text = refusal(gp.read_trace, "trace.txt", broken)
-    assert "trace format broken: failed to read trace.txt, with KeyError: 'gpus'" in text
+    assert "trace format broken: failed to read trace.txt with KeyError: 'gpus'" in text
 
 
 def test_our_trace_format_keeps_the_contract() -> None:

@@ -37,7 +37,7 @@ class TestEveryBuiltin:
 
 def test_names() -> None:
     assert ThroughputProfile.builtin_names() == ("gavel-osdi20", "nvidia-2023")
-    with pytest.raises(UnknownNameError, match="'gavel-osdi2' is not one; did you mean 'gavel-osdi20'"):
+    with pytest.raises(UnknownNameError, match="'gavel-osdi2' is not built in; did you mean 'gavel-osdi20'"):
         ThroughputProfile.builtin("gavel-osdi2")
 
 

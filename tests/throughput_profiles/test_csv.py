@@ -57,12 +57,12 @@ def test_gpu_memory_must_be_positive_and_not_of_a_pair(tmp_path: Path) -> None:
     assert first.startswith(f"{path}, line 2")
     assert first.endswith("field gpu_memory_gb: must be greater than 0, found '0'")
     assert second.startswith(f"{path}, line 3")
-    assert "give it where it runs alone, not for a pair" in second
+    assert "give it where the gang runs alone, not for a pair" in second
 
 
 FAULTS = {
     "an entry twice": ("a,1,v100,,1,,,\na,1,v100,consolidated,1,,,\n", 3, "'a' on 1 x v100 (consolidated) appears twice, first at"),
-    "a contradicting pair": ("a,1,v100,,1,b,2,\nb,1,v100,,3,a,1,\n", 3, "contradicts the same pair given the other way round at"),
+    "a contradicting pair": ("a,1,v100,,1,b,2,\nb,1,v100,,3,a,1,\n", 3, "contradicts the same pair given in the other order at"),
     "no job type": (",1,v100,,1,,,\n", 2, "field job_type: is required"),
     "no speed": ("a,1,v100,,,,,\n", 2, "field steps_per_second: is required"),
     "no GPUs": ("a,0,v100,,1,,,\n", 2, "field num_gpus: must be at least 0.001 of a GPU, found '0'"),

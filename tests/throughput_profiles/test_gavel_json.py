@@ -85,7 +85,7 @@ FAULTS: dict[str, tuple[object, str, str]] = {
     "two sides that differ": (
         {"v100": {A: {B: [1, 2]}, B: {A: [2, 1.5]}}},
         f", type 'v100', key {B!r}",
-        "contradicts the same pair given the other way round",
+        "contradicts the same pair given in the other order",
     ),
 }
 

@@ -51,7 +51,7 @@ class TestLookup:
         assert matrix.matrix(jobs, ["v100", "k80"]).tolist() == [[3.0, 0.0], [0.0, 0.0]]
 
     def test_a_missing_throughput_of_one_job_is_an_error(self, matrix: ThroughputMatrix) -> None:
-        with pytest.raises(MissingThroughputError, match="has no throughput on 'k80' for job 'b'; write 0 if it cannot run"):
+        with pytest.raises(MissingThroughputError, match="has no throughput on 'k80' for job 'b'; use 0 if it cannot run"):
             matrix.job_throughput(Job("b", allowed_accelerators=("v100",)), "k80")
 
 
@@ -61,8 +61,8 @@ class TestMissing:
         with pytest.raises(MissingThroughputError) as caught:
             matrix.matrix(jobs, ["k80", "v10"])
         assert [str(fault) for fault in caught.value.faults] == [
-            "throughput matrix 'mine': has no throughput on 'k80' for job 'b'; write 0 if it cannot run there",
-            "throughput matrix 'mine', field accelerator: 'v10' is not in it, needed by job 'b' and 3 more; did you mean 'v100'?",
+            "throughput matrix 'mine': has no throughput on 'k80' for job 'b'; use 0 if it cannot run there",
+            "throughput matrix 'mine', field accelerator: 'v10' is missing, needed by job 'b' and 3 more; did you mean 'v100'?",
             "throughput matrix 'mine', field job_id: has no row for job 'aa' and 1 more; did you mean 'a'?",
         ]
 
@@ -71,11 +71,11 @@ class TestMissing:
             matrix.job_throughput(Job("aa"), "v100")
 
     def test_an_unknown_accelerator(self, matrix: ThroughputMatrix) -> None:
-        with pytest.raises(UnknownNameError, match="'v10' is not in it"):
+        with pytest.raises(UnknownNameError, match="'v10' is missing"):
             matrix.job_throughput(Job("a"), "v10")
 
     def test_spread_throughputs_are_missing(self, matrix: ThroughputMatrix) -> None:
-        with pytest.raises(MissingThroughputError, match="knows consolidated throughputs only; 'spread' was asked for job 'a'"):
+        with pytest.raises(MissingThroughputError, match="has only consolidated throughputs; 'spread' was requested for job 'a'"):
             matrix.job_throughput(Job("a"), "v100", "spread")
 
 

@@ -117,10 +117,10 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("arguments", "field", "suggestion"),
         [
-            (("resnt", 1, "v100"), "job_type", "'resnt' is not in it; did you mean 'resnet'?"),
-            (("resnet", 1, "v10"), "accelerator", "'v10' is not in it; did you mean 'v100'?"),
-            (("resnet", 1, "v100", "spred"), "placement", "'spred' is not in it; did you mean 'spread'?"),
-            (("resnet", 1, "v100", "consolidated", "brt"), "partner", "'brt' is not in it; did you mean 'bert'?"),
+            (("resnt", 1, "v100"), "job_type", "'resnt' is missing; did you mean 'resnet'?"),
+            (("resnet", 1, "v10"), "accelerator", "'v10' is missing; did you mean 'v100'?"),
+            (("resnet", 1, "v100", "spred"), "placement", "'spred' is missing; did you mean 'spread'?"),
+            (("resnet", 1, "v100", "consolidated", "brt"), "partner", "'brt' is missing; did you mean 'bert'?"),
         ],
     )
     def test_an_unknown_name_suggests_the_nearest(
@@ -164,7 +164,7 @@ class TestMatrix:
         assert [fault.problem for fault in caught.value.faults] == [
             "has no throughput of 'bert' on 1 x k80 (consolidated), needed by job 'j1' and 2 more; "
             "nearest known: 1 x v100 (consolidated)",
-            "'gpt' is not in it, needed by job 'j5' and 1 more; known: resnet, bert",
+            "'gpt' is missing, needed by job 'j5' and 1 more; known: resnet, bert",
         ]
 
     def test_an_unknown_accelerator_is_one_fault(self, profile: ThroughputProfile) -> None:
@@ -172,7 +172,7 @@ class TestMatrix:
         with pytest.raises(MissingThroughputError) as caught:
             profile.matrix(jobs, ["v100", "h100"])
         assert [str(fault) for fault in caught.value.faults] == [
-            "throughput profile 'mine', field accelerator: 'h100' is not in it, needed by job 'a' and 1 more; did you mean 'v100'?"
+            "throughput profile 'mine', field accelerator: 'h100' is missing, needed by job 'a' and 1 more; did you mean 'v100'?"
         ]
 
     @pytest.mark.slow

@@ -175,7 +175,7 @@ class TestFirstSchema:
 
     def test_is_unchanged_if_writing_fails(self, old: ThroughputStore) -> None:
         before = old.path.read_bytes()
-        with pytest.raises(InputError, match="'old' is taken"):
+        with pytest.raises(InputError, match="'old' exists"):
             old.save(ThroughputProfile("old", []))
         assert old.path.read_bytes() == before
         assert old.load("old") == self.THEN
@@ -188,7 +188,7 @@ class TestFirstSchema:
 class TestRefusals:
     def test_a_name_that_is_taken(self, store: ThroughputStore) -> None:
         store.save(profile("mine"))
-        with pytest.raises(InputError, match="'mine' is taken; replace it"):
+        with pytest.raises(InputError, match="'mine' exists; replace it"):
             store.save(profile("mine", 1))
         assert store.load("mine") == profile("mine")
 
@@ -287,14 +287,14 @@ class TestBrokenFiles:
     def test_a_newer_schema(self, store: ThroughputStore) -> None:
         store.save(profile("mine"))
         change(store.path, "PRAGMA user_version = 3")
-        self.refuses(store, "was written by a newer gavel-py (schema 3, this one knows up to 2); upgrade gavel-py")
+        self.refuses(store, "was written by a newer gavel-py (schema 3, this one reads up to 2); upgrade gavel-py")
 
     @pytest.mark.parametrize("version", [0, 1])
     def test_a_database_of_another_application(self, tmp_path: Path, version: int) -> None:
         path = tmp_path / "other.sqlite"
         change(path, "CREATE TABLE profiles (name)")
         change(path, f"PRAGMA user_version = {version}")
-        self.refuses(ThroughputStore(path), "is an SQLite database, but no store of throughput profiles")
+        self.refuses(ThroughputStore(path), "is an SQLite database, but not a store of throughput profiles")
 
     def test_a_directory(self, tmp_path: Path) -> None:
         self.refuses(ThroughputStore(tmp_path), "cannot be opened")

@@ -51,7 +51,7 @@ def test_broken_lines_are_skipped_and_reported() -> None:
         ("a.trace, line 3 (job '2')", "arrival_seconds"),
     ]
     assert (trace.report.num_records, trace.report.num_jobs, trace.report.num_broken) == (4, 2, 2)
-    assert "Left out 2 broken:" in str(trace.report)
+    assert "Ignored 2 with errors:" in str(trace.report)
 
 
 def test_strict_turns_broken_lines_into_errors() -> None:

@@ -141,4 +141,4 @@ def test_invalid_arguments_are_refused(options: dict[str, object], said: str) ->
 def test_invalid_distributions_of_durations_are_refused() -> None:
     assert "must name at least one piece" in refusal(LogUniform, ())
     assert "0 < shortest <= longest" in refusal(LogUniform, ((1, 5, 4),))
-    assert "must be finite numbers above 0" in refusal(Empirical, [0.0])
+    assert "must be at least one number, all finite and above 0" in refusal(Empirical, [0.0])

@@ -73,7 +73,7 @@ def test_steps_are_the_duration_times_the_throughput_on_the_recorded_accelerator
     assert trace[0].job.total_steps == 30
     trace, _ = assign_job_types(trace_of(2, accelerator="k80"), PROFILE)
     assert trace[0].job.total_steps == 30
-    assert "duration x throughput on v100: 1 job, of these 1 by the accelerator that they ran on." in str(trace.report)
+    assert "duration x throughput on v100: 1 job; for 1 of them, on the accelerator where they ran." in str(trace.report)
     trace, _ = assign_job_types(trace_of(2, accelerator="h100"), PROFILE)
     assert trace[0].job.total_steps == 120
 
@@ -107,7 +107,7 @@ def test_missing_gang_sizes_are_refused_with_their_number_of_jobs() -> None:
     said = refusal(assign_job_types, trace_of(1, 3, 8, 8), PROFILE)
     assert said.splitlines() == [
         "throughput profile 'small', field num_gpus: has no job type for the gangs of 3 of 4 jobs on all of v100, k80; "
-        "estimate them (--extrapolate), or name the accelerators that count (--accelerators)",
+        "estimate them (--extrapolate), or restrict the accelerators (--accelerators)",
         "throughput profile 'small': gangs of 3 GPUs on v100: 1 job",
         "throughput profile 'small': gangs of 8 GPUs on v100: 2 jobs",
     ]
@@ -116,7 +116,7 @@ def test_missing_gang_sizes_are_refused_with_their_number_of_jobs() -> None:
 @pytest.mark.parametrize("options", [{"reference": "h100"}, {"accelerators": ["v100", "h100"]}])
 def test_accelerators_must_be_in_the_profile(options: dict[str, object]) -> None:
     said = refusal(assign_job_types, trace_of(1), PROFILE, **options)
-    assert said == "throughput profile 'small', field accelerator: 'h100' is not in it; known: v100, k80"
+    assert said == "throughput profile 'small', field accelerator: 'h100' is not in this profile; known: v100, k80"
 
 
 def test_durations_and_steps_are_converted_back_and_forth() -> None:
@@ -191,7 +191,7 @@ class TestEstimates:
         assert set(types_of(trace)) <= {"a", "b"}
         for submission in trace:
             assert submission.job.total_steps == pytest.approx(10 * profile.job_throughput(submission.job, "v100"))
-        assert trace.report.assumptions[0].startswith("Throughputs of gangs of 3, 8 GPUs are estimated from those measured")
+        assert trace.report.assumptions[0].startswith("Throughputs of gangs of 3, 8 GPUs are estimated from measured ones")
 
     def test_gangs_that_cannot_be_estimated_are_refused(self) -> None:
         single = ThroughputProfile("single", [Measurement(job_type="a", num_gpus=1, accelerator="v100", steps_per_second=1.0)])

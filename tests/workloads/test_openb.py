@@ -33,9 +33,9 @@ def test_pods_become_jobs() -> None:
     assert (second.job.num_gpus, second.status, second.failed_attempts) == (0.46, "failed", 1)
     assert second.job.cpus_per_gpu * 0.46 == pytest.approx(6)
     assert third.job.num_gpus == 2
-    assert skipped(trace) == {"asks for no GPU": 1, "was never scheduled, so its duration is not known": 1}
+    assert skipped(trace) == {"asks for no GPU": 1, "was never scheduled, so its duration is unknown": 1}
     assert places(trace) == [("pods.csv, line 6", "deletion_time")]
-    assert "Pods that asked for parts of several GPUs (gpu_milli below 1000) get whole ones: 1." in trace.report.assumptions
+    assert "Pods that requested fractions of several GPUs (gpu_milli below 1000) get whole GPUs: 1." in trace.report.assumptions
 
 
 def test_running_pods_are_reported() -> None:
@@ -51,8 +51,8 @@ def test_running_pods_are_reported() -> None:
     assert [submission.run_seconds for submission in trace] == [250, 780, 780]
     assert skipped(trace) == {"asks for no GPU": 1, "had not ended (no deletion_time)": 1}
     assert trace.report.assumptions == (
-        "Pods still in the phase Running are read as ended at their deletion_time: 2.",
-        "Pods still Running at the last deletion_time of the trace may have run longer than the trace tells: 1.",
+        "Pods still in phase Running are treated as ended at their deletion_time: 2.",
+        "Pods still Running at the last deletion_time of the trace may have run longer than recorded in the trace: 1.",
     )
     ended = read("ended.csv", HEADER + "p0,0,0,1,1000,,LS,Succeeded,100,400,150\n")
     assert ended.report.assumptions == ()
@@ -70,10 +70,10 @@ def test_accelerators_unknown_to_the_profile_are_reported() -> None:
     profile = ThroughputProfile.builtin("gavel-osdi20")
     trace = read("pods.csv", HEADER + "p0,0,0,1,1000,T4|P100,LS,Succeeded,100,400,150\np1,0,0,1,1000,,LS,Succeeded,100,400,150\n")
     typed, _ = assign_job_types(trace, profile)
-    assert "Jobs name accelerators that the profile does not know: P100 (1 job), T4 (1 job)." in str(typed.report)
+    assert "Jobs name accelerators that the profile does not have: P100 (1 job), T4 (1 job)." in str(typed.report)
     free, _ = assign_job_types(trace.on_any_accelerator(), profile)
     assert [submission.job.allowed_accelerators for submission in free] == [None, None]
-    assert "Jobs that asked for certain types of GPU may run on all of them: 1." in free.report.assumptions
+    assert "Jobs that requested certain GPU types may run on all types: 1." in free.report.assumptions
 
 
 def test_fractions_of_gpus_can_be_rounded_up() -> None:
@@ -82,7 +82,7 @@ def test_fractions_of_gpus_can_be_rounded_up() -> None:
     whole = trace.on_whole_gpus()
     assert [(s.job.num_gpus, s.job.cpus_per_gpu) for s in whole] == [(1, 6), (2, 4)]
     assert whole[0].job.memory_gb_per_gpu == pytest.approx(1000 * 2**20 / 1e9)
-    assert whole.report.assumptions[-1] == "Jobs that asked for a part of a GPU have a whole one: 1."
+    assert whole.report.assumptions[-1] == "Jobs that requested a fraction of a GPU get a whole one: 1."
     assert whole.on_whole_gpus() is whole
 
 
@@ -90,13 +90,13 @@ def test_fractions_of_gpus_can_be_rounded_up() -> None:
 def test_the_real_pods() -> None:
     trace = read_trace(SHARED / "openb" / "openb_pod_list_gpuspec33.csv", strict=True)
     assert trace.report.num_records == 8152
-    assert skipped(trace) == {"asks for no GPU": 1088, "was never scheduled, so its duration is not known": 861}
+    assert skipped(trace) == {"asks for no GPU": 1088, "was never scheduled, so its duration is unknown": 861}
     assert len(trace) == 6203
     assert Counter(s.status for s in trace)["passed"] == 185
     gangs = {gang.num_gpus: gang.num_jobs for gang in describe_trace(trace).gangs}
     assert sum(gangs.values()) == 6203
     assert sum(number for gpus, number in gangs.items() if gpus < 1) == 2573
     assert trace.report.assumptions == (
-        "Pods still in the phase Running are read as ended at their deletion_time: 4,149.",
-        "Pods still Running at the last deletion_time of the trace may have run longer than the trace tells: 32.",
+        "Pods still in phase Running are treated as ended at their deletion_time: 4,149.",
+        "Pods still Running at the last deletion_time of the trace may have run longer than recorded in the trace: 32.",
     )

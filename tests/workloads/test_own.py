@@ -129,7 +129,7 @@ def test_an_object_may_hold_the_list() -> None:
 
 def test_columns_that_are_to_be_ignored() -> None:
     text = "job_id,num_gpus,owner,queue\na,1,anna,fast\n"
-    with pytest.raises(InputError, match="is of no format that is known"):
+    with pytest.raises(InputError, match="has no known format"):
         read("jobs.csv", text)
     assert [each.job for each in read_trace("jobs.csv", ignore=["owner", "queue"])] == [Job("a")]
     with pytest.raises(InputError, match="column 'queue' is not known"):

@@ -51,13 +51,13 @@ def test_jobs_and_tasks_suffice() -> None:
     assert (second.job.num_gpus, second.status, second.failed_attempts, second.run_seconds) == (0.75, "failed", 1, 190)
     assert second.job.cpus_per_gpu * 0.75 == pytest.approx(3)
     assert skipped(trace) == {
-        "has no start_time, so its submission is not known": 1,
+        "has no start_time, so its submission time is unknown": 1,
         "had not ended (status Running)": 1,
         "asks for no GPU": 1,
-        "has no task with a start and an end, so its duration is not known": 1,
+        "has no task with a start and an end, so its duration is unknown": 1,
     }
     assert places(trace) == [("pai/pai_task_table.csv, line 8", "inst_num")]
-    said = "Jobs of several instances that ask for less than one GPU together get that part of a single GPU: 1."
+    said = "Jobs of several instances that request less than one GPU together get that fraction of a single GPU: 1."
     assert said in trace.report.assumptions
 
 
@@ -74,7 +74,7 @@ def test_more_than_one_gpu_is_rounded_up() -> None:
     file("pai/pai_task_table.csv", TASKS.replace("j2,worker,3,", "j2,worker,5,").replace("100.0,8.0,25.0", "100.0,10.0,30.0"))
     trace = read_trace("pai")
     assert (trace[1].job.num_gpus, trace[1].job.cpus_per_gpu) == (2, 2.5)  # 5 x 30 %
-    assert any(said.startswith("Jobs of more than one GPU that is no whole number") for said in trace.report.assumptions)
+    assert any(said.startswith("Jobs with more than one GPU but not a whole number") for said in trace.report.assumptions)
 
 
 def test_instances_determine_run_time_and_restarts() -> None:
@@ -123,7 +123,7 @@ def test_a_header_line_is_skipped() -> None:
 
 def test_the_table_of_tasks_is_required() -> None:
     file("pai/pai_job_table.csv", JOBS)
-    with pytest.raises(InputError, match=r"pai_task_table\.csv: is not there; the tables of jobs and tasks are needed"):
+    with pytest.raises(InputError, match=r"pai_task_table\.csv: is missing; the tables of jobs and tasks are required"):
         read_trace("pai", "pai")
 
 
@@ -149,6 +149,6 @@ def test_the_table_of_the_simulator_has_gpus_per_instance() -> None:
     assert (eve.job.num_gpus, bob.job.cpus_per_gpu) == (0.3, 10)
     assert skipped(trace) == {"asks for no GPU": 1}
     assert trace.report.assumptions == (
-        "Jobs of more than one GPU that is no whole number (num_inst x num_gpu) get the next larger one: 1.",
-        "Jobs of several instances that ask for less than one GPU together get that part of a single GPU: 1.",
+        "Jobs with more than one GPU but not a whole number (num_inst x num_gpu) get the next larger number: 1.",
+        "Jobs of several instances that request less than one GPU together get that fraction of a single GPU: 1.",
     )

@@ -49,7 +49,7 @@ class TestPublished:
         failed = job("f", "Failed", *[attempt("2017-10-09 07:30:00", "2017-10-09 07:31:00", "gpu0")] * 3)
         trace = read("cluster_job_log", json.dumps([killed, failed]))
         assert [(s.status, s.cancelled_seconds, s.failed_attempts) for s in trace] == [("killed", 2400, 0), ("failed", None, 3)]
-        assert "no cluster_machine_list lies beside it" in str(trace.report)
+        assert "there is no cluster_machine_list beside the log" in str(trace.report)
 
     def test_jobs_that_never_ran_are_skipped_and_faults_reported(self) -> None:
         trace = read(
@@ -71,8 +71,8 @@ class TestPublished:
         )
         assert [submission.job.job_id for submission in trace] == ["retried"]
         assert skipped(trace) == {
-            "never got a GPU, so its gang is not known": 2,
-            "none of its attempts has a start and an end": 2,
+            "never got a GPU, so its gang size is unknown": 2,
+            "has no attempt with a start and an end": 2,
         }
         assert places(trace) == [
             ("log.json, entry 5", "submitted_time"),
@@ -81,7 +81,7 @@ class TestPublished:
             ("log.json, entry 8", ""),
             ("log.json, entry 10 (job 'retried')", "job_id"),
         ]
-        assert "Attempts without a start or an end count for nothing: 2." in trace.report.assumptions
+        assert "Attempts without a start or an end are ignored: 2." in trace.report.assumptions
 
     def test_a_start_before_the_submission_is_reported(self) -> None:
         early = job("early", "Pass", attempt("2017-10-09 06:50:00", "2017-10-09 07:10:00", "gpu0"))
@@ -111,7 +111,7 @@ class TestTable:
         line = "2017-10-10 00:00:30,66.0,1,66.0,a\n"
         trace = read("p.csv", HEADER + line * 3)
         assert len(trace) == 3
-        assert "Lines that say the same as an earlier one are jobs of their own: 2." in trace.report.assumptions
+        assert "Lines equal to an earlier one are separate jobs: 2." in trace.report.assumptions
 
     def test_broken_lines(self) -> None:
         lines = [
@@ -129,7 +129,7 @@ class TestTable:
         ]
         assert skipped(trace) == {"asks for no GPU": 1}
         assert len(trace) == 1
-        with pytest.raises(InputError, match=r"p\.csv, line 2, field timestamp: must be a time as in 2017-10-09 07:01:55"):
+        with pytest.raises(InputError, match=r"p\.csv, line 2, field timestamp: must be a time such as 2017-10-09 07:01:55"):
             read_trace("p.csv", strict=True)
 
 
@@ -138,7 +138,7 @@ class TestTable:
 def test_the_real_table() -> None:
     trace = read_trace(SHARED / "philly" / "philly_jobs.csv", strict=True)
     assert len(trace) == 82_247
-    assert "Lines that say the same as an earlier one are jobs of their own: 65." in trace.report.assumptions
+    assert "Lines equal to an earlier one are separate jobs: 65." in trace.report.assumptions
     assert Counter(s.job.num_gpus for s in trace) == {
         1: 76627, 2: 1818, 4: 1870, 8: 1643, 12: 7, 16: 199, 24: 7, 32: 67, 64: 6, 128: 3
     }  # fmt: skip

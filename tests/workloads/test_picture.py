@@ -63,7 +63,7 @@ def test_what_is_unknown_has_no_panel() -> None:
 
 def test_invalid_arguments_are_refused() -> None:
     assert refusal(plot_trace, TRACE, "trace.pdf") == ("trace.pdf: must end in .svg or .png, the formats of pictures")
-    assert refusal(plot_trace, Trace([]), "trace.svg") == "a trace without jobs has no picture"
+    assert refusal(plot_trace, Trace([]), "trace.svg") == "a trace without jobs cannot be drawn"
     assert refusal(plot_trace, TRACE, "nowhere/trace.svg") == "nowhere/trace.svg: cannot be written: there is no folder 'nowhere'"
 
 

@@ -15,12 +15,12 @@ from tests.workloads.support import file
 
 def test_a_file_of_no_known_format() -> None:
     said = refusal(read_trace, file("a.txt", "hello\n"))
-    assert said.startswith("a.txt: is of no format that is known; say which with --format (format=...) if it is one: csv, json,")
+    assert said.startswith("a.txt: has no known format; if it has one of these, select it with --format (format=...): csv, json,")
 
 
 def test_a_format_that_does_not_exist() -> None:
     assert refusal(read_trace, file("a.txt", "hello\n"), "filly") == (
-        "trace formats, field format: 'filly' is not one; did you mean 'philly'?"
+        "trace formats, field format: 'filly' is not a trace format; did you mean 'philly'?"
     )
 
 
@@ -36,7 +36,7 @@ def test_an_empty_file(name: str) -> None:
 
 def test_a_file_without_a_valid_entry() -> None:
     said = refusal(read_trace, file("a.trace", "x\ty\n" * 3), "gavel")
-    assert said.startswith("a.trace: holds no job that can be read as 'gavel'\na.trace, line 1: has 2 tab-separated fields")
+    assert said.startswith("a.trace: contains no job that can be read as 'gavel'\na.trace, line 1: has 2 tab-separated fields")
 
 
 @given(name=st.sampled_from(sorted(trace_formats())), content=st.text(max_size=60) | st.binary(max_size=60))

@@ -28,7 +28,7 @@ def test_job_steps_are_skipped() -> None:
             accelerator="a100",
         )
     ]
-    assert skipped(trace) == {"is a step, part of a job that has a line of its own": 3}
+    assert skipped(trace) == {"is a step of a job that has its own line": 3}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_unfinished_jobs_and_jobs_without_gpus_are_skipped_and_faults_reported()
 
 def test_required_columns() -> None:
     name = file("sacct.txt", "JobID|Submit|State\n1|2024-05-01T08:00:00|COMPLETED\n")
-    with pytest.raises(InputError, match="column AllocTRES or ReqTRES is needed"):
+    with pytest.raises(InputError, match="column AllocTRES or ReqTRES is required"):
         read_trace(name)
     with pytest.raises(InputError, match="column 'Submit' is missing"):
         read_trace(file("other.txt", "JobID|State\n"), "sacct")

@@ -35,11 +35,13 @@ class TestSample:
         trace = trace_of([float(n) for n in range(1000)])
         assert len(trace.sample(0.25)) == 250
         assert trace.sample(0.25, 1) != trace.sample(0.25, 2)
-        assert trace.sample(0.25, 1).report.assumptions == ("Jobs drawn, all alike likely (seed 1): 250 of 1,000.",)
+        assert trace.sample(0.25, 1).report.assumptions == ("Jobs drawn with equal probability (seed 1): 250 of 1,000.",)
 
     @pytest.mark.parametrize("jobs", [0, -1, 4, 1.5, float("nan"), 0.01])
     def test_invalid_arguments_are_refused(self, jobs: float) -> None:
-        assert refusal(trace_of([1, 2, 3]).sample, jobs).startswith("sample, field jobs: must be a part below 1 or a whole number")
+        assert refusal(trace_of([1, 2, 3]).sample, jobs).startswith(
+            "sample, field jobs: must be a fraction below 1 or a whole number"
+        )
 
 
 class TestScale:

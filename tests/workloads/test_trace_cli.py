@@ -56,8 +56,8 @@ def test_an_unknown_suffix_is_refused(trace: Gavel) -> None:
 def test_broken_lines_are_reported_and_with_strict_refused(trace: Gavel) -> None:
     outcome = trace("import", file("p.csv", BROKEN), "--out", "jobs.csv")
     assert outcome.code == 0
-    assert "p.csv (philly-csv): 2 jobs of 3 entries read.\nLeft out 1 broken:\n" in outcome.out
-    assert "p.csv, line 4, field timestamp: must be a time as in 2017-10-09 07:01:55, found 'soon'" in outcome.out
+    assert "p.csv (philly-csv): 2 jobs of 3 entries read.\nIgnored 1 with errors:\n" in outcome.out
+    assert "p.csv, line 4, field timestamp: must be a time such as 2017-10-09 07:01:55, found 'soon'" in outcome.out
     strict = trace("import", "p.csv", "--out", "strict.csv", "--strict")
     assert (strict.code, strict.out) == (2, "")
     assert strict.err.startswith("Error: p.csv, line 4, field timestamp: must be a time")
@@ -95,11 +95,11 @@ def test_the_report_as_json(trace: Gavel) -> None:
         (["import", "p.csv", "--extrapolate"], "need --profile"),
         (["import", "p.csv", "--profile", "gavel-osdi20", "--extrapolate"], "--extrapolate needs --profile-out FILE"),
         (["import", "p.csv", "--map-accelerator", "v100"], "--map-accelerator 'v100' is not of the form OLD=NEW"),
-        (["import", "p.csv", "--format", "filly"], "'filly' is not one; did you mean 'philly'"),
+        (["import", "p.csv", "--format", "filly"], "'filly' is not a trace format; did you mean 'philly'"),
         (["import", "absent.csv"], "absent.csv: cannot be read: No such file or directory"),
         (["window", "p.csv"], "say which jobs: --from, --to, --first, --last"),
         (["window", "p.csv", "--from", "9", "--to", "3"], "window, field end: must be after the start, 9 s, found 3 s"),
-        (["sample", "p.csv", "--jobs", "5"], "sample, field jobs: must be a part below 1"),
+        (["sample", "p.csv", "--jobs", "5"], "sample, field jobs: must be a fraction below 1"),
         (["scale", "p.csv", "--load", "0"], "scale, field load: must be a finite number above 0"),
         (["generate", "--jobs", "5"], "say how jobs arrive"),
         (["generate", "--jobs", "5", "--static", "--gangs", "one"], "--gangs 'one' is not of the form GPUS:PART"),
@@ -123,7 +123,7 @@ def test_standard_input(trace: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "standard input, line 4, field timestamp" in outcome.err
     assert [line.split(",")[3] for line in outcome.out.splitlines()[1:]] == ["0", "60"]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello\n")))
-    assert trace("scale", "-", "--load", "2").err.startswith("Error: standard input: is of no format that is known")
+    assert trace("scale", "-", "--load", "2").err.startswith("Error: standard input: has no known format")
 
 
 def test_sample_scale_and_window(trace: Gavel) -> None:

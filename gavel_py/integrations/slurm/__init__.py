@@ -46,7 +46,7 @@ def slurm_plugin(partition: str, administrators: Iterable[int] = (), *, is_defau
         InputError: The name of the partition is invalid.
     """
     if not is_node_name(partition):
-        raise InputError(Fault("slurm", "partition", f"{partition!r} cannot be the name of a partition"))
+        raise InputError(Fault("slurm", "partition", f"{partition!r} is not a valid partition name"))
     numbers = ", ".join(f"[{int(uid)}] = true" for uid in sorted({0, *administrators}))
     text = (files(__package__) / "job_submit.lua").read_text(encoding="utf-8")
     for name, value in (("PARTITION", partition), ("IS_DEFAULT", str(is_default).lower()), ("ADMINISTRATORS", numbers)):

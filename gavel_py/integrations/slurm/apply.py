@@ -205,9 +205,9 @@ def _wait_reason(job: SlurmJob, target: Mapping[str, int]) -> str:
     if job.phase is not Phase.WAITING:
         return f"it is {' '.join(sorted(job.states)).lower()}"
     if job.num_gpus != sum(target.values()):
-        return "its user has changed it meanwhile"
+        return "its user has changed it in the meantime"
     if not _is_changed(job, target):
-        return "Slurm did not take the nodes that it was given"
+        return "Slurm did not accept the selected nodes"
     return f"Slurm has not started it: {printable(job.reason)}"
 
 

@@ -77,7 +77,7 @@ class SlurmCommands:
         """
         program = shutil.which(arguments[0])
         if program is None:
-            raise SlurmError(f"{arguments[0]} is not there: Slurm's commands must be installed and on the path of this program")
+            raise SlurmError(f"{arguments[0]} was not found: Slurm's commands must be installed and on the PATH of this program")
         try:
             done = subprocess.run(  # noqa: S603
                 [program, *arguments[1:]],
@@ -114,7 +114,7 @@ def json_from(commands: SlurmCommands, *arguments: str) -> dict[str, Any]:
     except ValueError:
         raise SlurmError(f"{' '.join(arguments)} printed no JSON: {printable(text) or 'it ended with code 0'}") from None
     if not isinstance(document, dict):
-        raise SlurmError(f"{' '.join(arguments)} printed JSON of another kind")
+        raise SlurmError(f"{' '.join(arguments)} printed unexpected JSON")
     return document
 
 
@@ -122,7 +122,7 @@ def read_cluster(commands: SlurmCommands, now_seconds: float) -> Snapshot:
     """Return the current nodes and jobs. Raises `SlurmError` if Slurm does not answer."""
     nodes = nodes_from(json_from(commands, "sinfo", "--all", "--json"))
     if not nodes:
-        raise SlurmError("sinfo --all --json names no nodes; this needs Slurm 21.08 or later, and a cluster that is configured")
+        raise SlurmError("sinfo --all --json lists no nodes; Slurm 21.08 or later and a configured cluster are required")
     jobs, unreadable = jobs_from(json_from(commands, "squeue", "--all", "--json"))
     return Snapshot(now_seconds, nodes, jobs, unreadable)
 
@@ -181,7 +181,7 @@ def may_annotate(commands: SlurmCommands) -> bool:
         command = f"sacctmgr -i modify user where name={name} set adminlevel=operator"
     else:
         command = f"sacctmgr -i add user {name} account=root adminlevel=operator"
-    raise RightsError(f"{problem}; an administrator of Slurm makes it one with: {command}")
+    raise RightsError(f"{problem}; a Slurm administrator can grant this with: {command}")
 
 
 def check_started(sent: Collection[str], started: Collection[str], errors: Iterable[str], partition: str) -> None:
@@ -192,8 +192,8 @@ def check_started(sent: Collection[str], started: Collection[str], errors: Itera
     name = _name_of(os.geteuid())
     plugin = f"gavel slurm install --partition {partition} --user {name} ... --out job_submit.lua, then scontrol reconfigure"
     raise RightsError(
-        f"Slurm lets {name} start no job ({refused[next(iter(sent))]}); if the account has its right (docs/slurm.md), "
-        f"the job_submit plugin does not know it; write the plugin again: {plugin}"
+        f"Slurm does not allow {name} to start jobs ({refused[next(iter(sent))]}); if the account is operator (docs/slurm.md), "
+        f"the job_submit plugin does not list it; write the plugin again: {plugin}"
     )
 
 

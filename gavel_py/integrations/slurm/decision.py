@@ -95,9 +95,9 @@ def _misfit(target: Target, tracked: Tracked) -> str:
     """Return why Slurm cannot give a job these GPUs, or "". Of 3 GPUs on two nodes, for example, it may allocate 3 on each."""
     if len(set(target.values())) > 1:
         split = " + ".join(str(count) for _, count in sorted(target.items()))
-        return f"there is room for it only as {split} GPUs on {len(target)} nodes, and Slurm cannot be told such a split"
+        return f"it fits only as {split} GPUs on {len(target)} nodes, and Slurm cannot allocate an uneven split"
     if tracked.exact_nodes and len(target) != tracked.exact_nodes:
-        return f"it must be on {tracked.exact_nodes} nodes (--ntasks-per-node), and there is room for it only on {len(target)}"
+        return f"it must be on {tracked.exact_nodes} nodes (--ntasks-per-node), but fits only on {len(target)}"
     return ""
 
 
@@ -218,7 +218,7 @@ class RoundPlanner:
         log: Log,
     ) -> None:
         if not profile.job_types:
-            raise InputError(Fault(f"profile {profile.name}", "", "knows no job types"))
+            raise InputError(Fault(f"profile {profile.name}", "", "has no job types"))
         default = settings.default_type or job_mapping.most_measured(profile)
         if default not in profile.job_types:
             text = f"{default!r} is not in profile {profile.name!r}{nearest(default, profile.job_types)}"
@@ -283,11 +283,11 @@ class RoundPlanner:
         names = partition.cluster.accelerator_names
         unknown = [name for name in names if name not in known]
         where, has = f"profile {self._profile.name}", f"it has {', '.join(known)}"
-        texts = [f"does not know GPU type {name!r}; {has}" for name in unknown]
+        texts = [f"does not have GPU type {name!r}; {has}" for name in unknown]
         if len(unknown) == len(names) and self.state is None:
-            hint = "; name it as in the profile with --map-accelerator OLD=NEW"
+            hint = "; map it to a name of the profile with --map-accelerator OLD=NEW"
             raise UnknownNameError(*(Fault(where, "", text + hint) for text in texts))
-        notes = tuple(f"{where} {text}; its nodes are left out" for text in texts)
+        notes = tuple(f"{where} {text}; its nodes are ignored" for text in texts)
         slurm_names = {name: types for name, types in partition.slurm_names.items() if name in known}
         return job_mapping.Partition(partition.cluster.restricted_to(slurm_names), slurm_names, (*partition.notes, *notes))
 
@@ -301,9 +301,9 @@ class RoundPlanner:
         planned = self.state.scheduler.cluster
         planned_nodes, nodes = ({n.name: (n.accelerator, n.num_gpus) for n in each.nodes} for each in (planned, cluster))
         if not nodes.items() <= planned_nodes.items():
-            self._renew(self.state, cluster, "nodes have come, or have other GPUs than before")
+            self._renew(self.state, cluster, "nodes were added, or their GPUs have changed")
         elif not set(planned.accelerator_names) <= set(self.state.speeds.profile.accelerators):
-            self._renew(self.state, cluster, "the profile does not know GPU types any more that it knew")
+            self._renew(self.state, cluster, "the profile no longer has some GPU types")
         return self.state
 
     def _loaded(self) -> DriverState | None:

@@ -30,7 +30,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "a+", encoding="ascii", errors="replace")  # noqa: SIM115
     except OSError as error:
-        hint = "the state needs a directory that this account may write to (--state)"
+        hint = "the state needs a directory that this account can write to (--state)"
         raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}; {hint}")) from None
     with file:
         try:
@@ -38,7 +38,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         except OSError:
             file.seek(0)
             holder = file.read(20).strip() or "unknown"
-            text = f"another driver is at work with this state (process {holder}); there must be only one"
+            text = f"another driver is running with this state (process {holder}); only one is allowed"
             raise InputError(Fault(str(path), "", text)) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
@@ -105,7 +105,7 @@ class SlurmDriver:
 
     def __enter__(self) -> Self:
         if self._directory is None:
-            raise InputError("a driver that is to change anything needs a directory for its state")
+            raise InputError("a driver that changes anything needs a directory for its state")
         self._resources.enter_context(exclusive_lock(self._directory / LOCK))
         self._event_log = self._resources.enter_context(closing(EventLog(self._directory / LOG)))
         self._log("begun", policy=self.policy.label, partition=self.settings.partition, round_seconds=self._round_seconds)
@@ -292,7 +292,7 @@ class SlurmDriver:
             self._store.add(self._measured, measurements_of(state.sums, self._unstored))
         except InputError as error:
             self._log("not_stored", why=str(error))
-            warn(f"measured speeds are in no store: {error}")
+            warn(f"measured speeds were not stored: {error}")
         else:
             self._unstored = set()
 

@@ -64,11 +64,11 @@ class Replay:
                 replay.end_seconds = max(replay.end_seconds, entry["seconds"])
                 replay._apply(entry)
             except (KeyError, TypeError, AttributeError) as error:
-                raise InputError(Fault(where, "", f"is not of the log of a driver: {type(error).__name__} {error}")) from None
+                raise InputError(Fault(where, "", f"is not from the log of a driver: {type(error).__name__} {error}")) from None
         for job_id, job in replay.jobs.items():
             replay.collector.leave(job_id, job.job_type, 0.0, replay.end_seconds, measured=False)
         if not replay.rounds:
-            raise InputError(Fault(str(path), "", "tells of no round; it must be the log.jsonl that gavel slurm run has written"))
+            raise InputError(Fault(str(path), "", "contains no round; it must be a log.jsonl written by gavel slurm run"))
         return replay
 
     def _apply(self, entry: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ class EventLog:
                 self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
             self._file.write(f"{line}\n".encode())
         except OSError as error:
-            warn(f"{self._path} cannot be written, and the driver goes on without it: {error.strerror or error}")
+            warn(f"{self._path} cannot be written; the driver continues without it: {error.strerror or error}")
 
     def close(self) -> None:
         """Close the file."""

@@ -61,7 +61,7 @@ def partition_of(nodes: Iterable[SlurmNode], settings: SlurmSettings, known: Col
         if settings.partition not in node.partitions or not node.gpus:
             continue
         if len(node.gpus) > 1:
-            notes.append(f"node {node.name} has GPUs of several types ({', '.join(sorted(node.gpus))}) and is left out")
+            notes.append(f"node {node.name} has GPUs of several types ({', '.join(sorted(node.gpus))}) and is ignored")
             continue
         ((slurm_name, gpus),) = node.gpus.items()
         name = settings.accelerators.get(slurm_name or UNNAMED, slurm_name or UNNAMED)
@@ -77,7 +77,7 @@ def partition_of(nodes: Iterable[SlurmNode], settings: SlurmSettings, known: Col
     for accelerator, slurm_names in names.items():
         for name in sorted(slurm_names - {accelerator}):
             if name.casefold() == accelerator.casefold():
-                notes.append(f"GPU type {name!r} is taken for {accelerator!r} of the profile: they differ in case only")
+                notes.append(f"GPU type {name!r} is treated as {accelerator!r} of the profile: they differ only in case")
     types = [AcceleratorType(name=name, price_per_hour=settings.prices_per_hour.get(name)) for name in names]
     return Partition(Cluster(included, types), {name: frozenset(slurm_names) for name, slurm_names in names.items()}, tuple(notes))
 
@@ -176,7 +176,7 @@ def new_tracked(
     job_type = known_type or settings.default_type or most_measured(profile)
     if known_type is None:
         what = f"type {comment.job_type}" if comment.job_type else f"a job named {printable(job.name) or '(nothing)'}"
-        notes.append(f"{what} is not in profile {profile.name}; taken for {job_type}")
+        notes.append(f"{what} is not in profile {profile.name}; treated as {job_type}")
     annotation = parse_annotation(job.admin_comment)
     submitted = job.submit_seconds if annotation is None else annotation.submit_seconds
     place: Place = "node" if job.one_node else "any"
@@ -213,7 +213,7 @@ def scheduler_job(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds:
     if not candidates:
         (slurm_name,) = job.requested
         request = f"for GPUs of type {printable(slurm_name)}" if slurm_name else f"for --constraint={printable(job.features)}"
-        problem = f"asks {request}, which no nodes of partition {settings.partition} have"
+        problem = f"asks {request}, which no node of partition {settings.partition} has"
         raise InputError(Fault(f"job {job.job_id}", "", problem))
     known = _known(tracked, candidates, speeds, settings)
     resources = _resources_per_gpu(job, matcher, known)
@@ -262,7 +262,7 @@ def _with_room(
     if not fitting:
         each = f"{resources.cpus:g} CPUs" + (f" and {resources.memory_gb:g} GB" if resources.memory_gb else "")
         on = "one node" if locality == "node" else "nodes with the same number on each"
-        text = f"its {gpus} GPUs need {each} each, and no {' or '.join(names)} nodes of partition {partition} have that on {on}"
+        text = f"its {gpus} GPUs need {each} each, but no {' or '.join(names)} nodes of partition {partition} have that on {on}"
         raise InputError(Fault(f"job {tracked.job_id}", "", text))
     exact = tracked.exact_nodes
     if not exact:
@@ -272,7 +272,7 @@ def _with_room(
         name for name in fitting if math.ceil(gpus / matcher.largest_on_node(name, resources)) == exact and gpus % exact == 0
     )
     if not matching:
-        text = f"it must be on {exact} nodes (--ntasks-per-node), and its {gpus} GPUs would be placed on another number"
+        text = f"it must be on {exact} nodes (--ntasks-per-node), but its {gpus} GPUs would be placed on another number"
         raise InputError(Fault(f"job {tracked.job_id}", "", text))
     return matching
 
@@ -286,7 +286,7 @@ def _known(tracked: Tracked, candidates: Iterable[str], speeds: Speeds, settings
             tracked.job_type = job_type
             return known
     text = (
-        f"profile {speeds.base.name} does not know how fast a gang of {tracked.num_gpus} GPUs of type {tracked.job_type} is on "
+        f"profile {speeds.base.name} has no throughput for a gang of {tracked.num_gpus} GPUs of type {tracked.job_type} on "
         f"{', '.join(candidates)}; add a measurement, or name another default type"
     )
     raise InputError(Fault(f"job {tracked.job_id}", "", text))

@@ -168,7 +168,7 @@ def over_array_limits(jobs: Mapping[str, SlurmJob], managed: Iterable[str]) -> d
         tasks.sort(key=lambda job: (job.phase is Phase.WAITING, natural_key(job.job_id)))
         for job in tasks[tasks[0].max_tasks :]:
             if job.phase is Phase.WAITING:
-                why = f"its array lets {job.max_tasks} of its tasks run at a time"
+                why = f"its array allows {job.max_tasks} of its tasks to run at a time"
                 beyond[job.job_id] = Eligibility(Role.ASIDE, why)
     return beyond
 
@@ -193,7 +193,7 @@ def _obstacle(job: SlurmJob, known: Container[str]) -> str:
     is_new = job.job_id not in known and (annotation is None or annotation.place is None)
     if is_new and job.required_nodes:
         return CERTAIN_NODES
-    return "it has a --constraint that is more than names joined by & or |" if not is_plain(job.features) else ""
+    return "it has a --constraint other than names joined by & or |" if not is_plain(job.features) else ""
 
 
 def _wait_reason(job: SlurmJob, now_seconds: float, known: Container[str], stopping: Container[str]) -> str:
@@ -206,7 +206,7 @@ def _wait_reason(job: SlurmJob, now_seconds: float, known: Container[str], stopp
     # A requeue sets a start time too, which the driver may change.
     begins = job.eligible_seconds
     if begins is not None and begins > now_seconds and job.restarts == 0:
-        return "it is to begin later"
+        return "it begins later"
     return ""
 
 

@@ -212,7 +212,7 @@ def _tasks(text: str) -> Iterator[int]:
         for task in range(int(first), int(last or first) + 1, max(1, int(step or 1))):
             count += 1
             if count > MAX_TASKS:
-                raise ValueError(f"its array has more than {MAX_TASKS:,} tasks that wait")
+                raise ValueError(f"its array has more than {MAX_TASKS:,} waiting tasks")
             yield task
 
 
@@ -297,7 +297,7 @@ def _by_gpu(value: Any) -> int:
 def _obstacles(entry: Mapping[str, Any]) -> Iterator[str]:
     """Yield reasons why a job cannot be preempted and restarted elsewhere."""
     if entry.get("batch_flag") is False:
-        yield "it is interactive (srun or salloc), and cannot be started again"
+        yield "it is interactive (srun or salloc), so it cannot be restarted"
     elif entry.get("requeue") is False:
         yield "it may not be requeued (--no-requeue)"
     if _whole(entry.get("het_job_id")):
@@ -308,9 +308,9 @@ def _obstacles(entry: Mapping[str, Any]) -> Iterator[str]:
         yield "it runs in a reservation"
     exclusive = as_words(entry.get("exclusive")) | as_words(entry.get("shared"))
     if exclusive & WHOLE_NODES:
-        yield "it wants whole nodes for itself (--exclusive)"
+        yield "it requests whole nodes (--exclusive)"
     elif exclusive & RESTRICTED_SHARING:
-        yield "it shares its nodes with certain jobs only (--exclusive=user, mcs or topo)"
+        yield "it shares its nodes only with certain jobs (--exclusive=user, mcs or topo)"
     if as_text(entry.get("tres_per_socket")):
         yield "it asks for GPUs by socket"
 

@@ -102,7 +102,7 @@ class SlurmSettings:
             if not (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf)
         ]
         if not is_node_name(self.partition):  # names of partitions follow the same rules
-            faults.append(Fault("slurm", "partition", f"{self.partition!r} cannot be the name of a partition"))
+            faults.append(Fault("slurm", "partition", f"{self.partition!r} is not a valid partition name"))
         InputError.raise_any(faults)
         if self.on_exit not in get_args(OnExit):
             text = f"{self.on_exit!r} is not known{nearest(self.on_exit, get_args(OnExit))}"

@@ -232,7 +232,7 @@ def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
     document = DRIVER.read(path)
     with damage_as_fault(path):
         if document["partition"] != partition:
-            text = f"is of partition {document['partition']!r}, not {partition!r}; give each partition a directory of its own"
+            text = f"is for partition {document['partition']!r}, not {partition!r}; use one directory per partition"
             raise InputError(Fault(str(path), "", text))
         profile = document["profile"]
         rows = [Measurement(**dict(zip(Row._fields, row, strict=True))) for row in profile["rows"]]

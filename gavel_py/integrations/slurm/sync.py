@@ -33,7 +33,7 @@ class Progress:
 
     def __post_init__(self) -> None:
         if self.directory is not None and not self.directory.is_dir():
-            raise InputError(Fault(str(self.directory), "", "is no directory with files of progress"))
+            raise InputError(Fault(str(self.directory), "", "is not a directory of progress files"))
 
     def steps(self, job_id: str) -> float | None:
         """Return the steps that a job reports, or None without a valid file.
@@ -182,9 +182,9 @@ class Reconciler:
         known = ChainMap(state.tracked, state.aside)
         eligibility = job_roles.eligibility_of(job, partition, now, known, state.stopping)
         if eligibility.role is Role.MANAGED and job.job_id in known and known[job.job_id].is_given_up:
-            problem = f"it did not start {known[job.job_id].failed_starts} times where it was decided"
+            problem = f"it did not start on the selected nodes {known[job.job_id].failed_starts} times"
             if job.phase is Phase.WAITING and known[job.job_id].not_before_round > state.rounds:
-                return Eligibility(Role.LEFT, f"{problem}; it is tried again later")
+                return Eligibility(Role.LEFT, f"{problem}; it will be tried again later")
             if job.phase is not Phase.WAITING and job.job_id in state.aside:
                 return Eligibility(Role.LEFT, f"{problem}, and Slurm has started it")
         is_new = job.job_id not in known and not job.restarts and state.rounds > 0

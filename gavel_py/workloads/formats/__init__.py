@@ -65,7 +65,7 @@ def format_of(path: str | Path, name: str | TraceFormat | None = None, ignored: 
     if found is None:
         known = ", ".join(trace_formats())
         raise InputError(
-            Fault(str(path), "", f"is of no format that is known; say which with --format (format=...) if it is one: {known}")
+            Fault(str(path), "", f"has no known format; if it has one of these, select it with --format (format=...): {known}")
         )
     return found
 
@@ -76,7 +76,7 @@ def _named(name: str) -> TraceFormat:
     if ":" in name or name in (known := trace_formats()):
         return _offered(name)
     hint = f"; to use your own, write {PLUGINS.form}" if "." in name else nearest(name, known)
-    raise UnknownNameError(Fault("trace formats", "format", f"{name!r} is not one{hint}"))
+    raise UnknownNameError(Fault("trace formats", "format", f"{name!r} is not a trace format{hint}"))
 
 
 def _offered(name: str) -> TraceFormat:
@@ -94,7 +94,7 @@ def _guarded(found: TraceFormat, where: str) -> TraceFormat:
         try:
             return bool(found.recognises(head))
         except Exception as error:  # it may raise anything
-            raise InputError(Fault(where, "", f"failed to say whether {head.path} is of it, with {one_line(error)}")) from error
+            raise InputError(Fault(where, "", f"failed to recognise {head.path} with {one_line(error)}")) from error
 
     def read(path: Path, intake: Intake) -> None:
         try:
@@ -102,6 +102,6 @@ def _guarded(found: TraceFormat, where: str) -> TraceFormat:
         except InputError:
             raise
         except Exception as error:
-            raise InputError(Fault(where, "", f"failed to read {path}, with {one_line(error)}")) from error
+            raise InputError(Fault(where, "", f"failed to read {path} with {one_line(error)}")) from error
 
     return replace(found, recognises=recognises, read=read)

@@ -16,7 +16,7 @@ VERSIONS = {
 """The three versions of the format, by number of fields. `slo` is a multiple of the ideal duration; "" is an ignored field."""
 
 ADAPTIVE = {"accordion", "gns"}
-KEPT = "Jobs that adapt their batch size (mode accordion or gns) keep the one that their job type names: {n}."
+KEPT = "Jobs that adapt their batch size (mode accordion or gns) keep the one named in their job type: {n}."
 OF_JOB = ("job_type", "total_steps", "num_gpus", "weight", "arrival_seconds")
 
 

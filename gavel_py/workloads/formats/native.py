@@ -105,25 +105,25 @@ def _parquet_rows(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
 
 CSV = TraceFormat(
     "csv",
-    "our own jobs, CSV",
+    "jobs of gavel-py, CSV",
     lambda head: {"job_id"} <= set(head.columns()) <= {*KNOWN, *head.ignored},
     _read_csv,
 )
 JSON = TraceFormat(
     "json",
-    "our own jobs, JSON",
+    "jobs of gavel-py, JSON",
     lambda head: head.is_json and '"job_id"' in head.text and not _is_json_lines(head),
     lambda path, intake: take_rows(json_rows(path), intake),
 )
 JSON_LINES = TraceFormat(
     "jsonl",
-    "our own jobs, JSON Lines",
+    "jobs of gavel-py, JSON Lines",
     _is_json_lines,
     lambda path, intake: take_rows(_json_lines(path, intake), intake),
 )
 PARQUET = TraceFormat(
     "parquet",
-    "our own jobs, Parquet (needs pyarrow)",
+    "jobs of gavel-py, Parquet (needs pyarrow)",
     lambda head: head.text.startswith("PAR1"),
     lambda path, intake: take_rows(_parquet_rows(path, intake), intake),
 )

@@ -21,9 +21,9 @@ from gavel_py.workloads.intake import (
 COLUMNS = ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
 STATUS = {"Succeeded": "passed", "Failed": "failed"}
 GB_PER_MIB = 1.048576e-3
-SEVERAL = "Pods that asked for parts of several GPUs (gpu_milli below 1000) get whole ones: {n}."
-RUNNING = "Pods still in the phase Running are read as ended at their deletion_time: {n}."
-CUT_OFF = "Pods still Running at the last deletion_time of the trace may have run longer than the trace tells: {n}."
+SEVERAL = "Pods that requested fractions of several GPUs (gpu_milli below 1000) get whole GPUs: {n}."
+RUNNING = "Pods still in phase Running are treated as ended at their deletion_time: {n}."
+CUT_OFF = "Pods still Running at the last deletion_time of the trace may have run longer than recorded in the trace: {n}."
 
 
 def _read(path: Path, intake: Intake) -> None:
@@ -35,7 +35,7 @@ def _read(path: Path, intake: Intake) -> None:
                 raise SkipError("asks for no GPU")
             num_gpus = part if gpus == 1 and part < 1 else gpus
             if is_missing(row["scheduled_time"]):
-                raise SkipError("was never scheduled, so its duration is not known")
+                raise SkipError("was never scheduled, so its duration is unknown")
             if is_missing(row["deletion_time"]):
                 raise SkipError("had not ended (no deletion_time)")
             scheduled, created, deleted = (amount(row, name) for name in ("scheduled_time", "creation_time", "deletion_time"))

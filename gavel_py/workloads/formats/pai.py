@@ -49,7 +49,7 @@ class Instances:
 def pai_rows(path: Path, intake: Intake) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the place and the cells of each line, except lines that repeat the column names."""
     if not path.is_file():
-        raise InputError(Fault(str(path), "", "is not there; the tables of jobs and tasks are needed"))
+        raise InputError(Fault(str(path), "", "is missing; the tables of jobs and tasks are required"))
     columns = TABLES[path.name]
     for where, row in table_rows(path, intake, columns=columns):
         if row[columns[0]] != columns[0]:
@@ -115,8 +115,8 @@ def required_types(folder: Path, intake: Intake) -> dict[str, str]:
 
 
 STATUS = {"Terminated": "passed", "Failed": "failed"}
-ROUNDED = "Jobs of more than one GPU that is no whole number ({sum}) get the next larger one: {n}."
-JOINED = "Jobs of several instances that ask for less than one GPU together get that part of a single GPU: {n}."
+ROUNDED = "Jobs with more than one GPU but not a whole number ({sum}) get the next larger number: {n}."
+JOINED = "Jobs of several instances that request less than one GPU together get that fraction of a single GPU: {n}."
 
 
 @dataclass
@@ -176,7 +176,7 @@ def _read_job(row: dict[str, str], tasks: Tasks, instances: Instances | None, li
         raise SkipError("asks for no GPU")
     submitted = amount(row, "start_time", 0)
     if not submitted:
-        raise SkipError("has no start_time, so its submission is not known")
+        raise SkipError("has no start_time, so its submission time is unknown")
     if row["status"] not in STATUS:
         raise SkipError(f"had not ended (status {row['status'] or 'empty'})")
     start, end = _run(tasks, instances)
@@ -206,7 +206,7 @@ def _run(tasks: Tasks, instances: Instances | None) -> tuple[float, float]:
     """Return the first start and the last end of the instances, or of the tasks if those of the instances are unknown."""
     known = instances if instances and instances.starts and instances.ends else tasks
     if not known.starts or not known.ends:
-        raise SkipError("has no task with a start and an end, so its duration is not known")
+        raise SkipError("has no task with a start and an end, so its duration is unknown")
     start, end = min(known.starts), max(known.ends)
     if end < start:
         raise InputError(Fault("", "end_time", "its tasks end before they start"))

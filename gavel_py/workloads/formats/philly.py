@@ -30,7 +30,7 @@ from gavel_py.workloads.intake import (
 
 LOG, MACHINES = "cluster_job_log", "cluster_machine_list"
 STATUS = {"Pass": "passed", "Killed": "killed", "Failed": "failed"}
-OPEN_ENDED = "Attempts without a start or an end count for nothing: {n}."
+OPEN_ENDED = "Attempts without a start or an end are ignored: {n}."
 
 
 def _recognises(head: Head) -> bool:
@@ -55,13 +55,13 @@ def _read_job(job: Any, memory: Mapping[str, str], intake: Intake) -> None:
     detail = _objects(attempts[0].get("detail") or [], "detail") if attempts else []
     num_gpus = sum(len(machine.get("gpus") or ()) for machine in detail)
     if not num_gpus:
-        raise SkipError("never got a GPU, so its gang is not known")
+        raise SkipError("never got a GPU, so its gang size is unknown")
     arrival = required_moment(job, "submitted_time")
     runs = list(_runs(attempts))
     if len(runs) < len(attempts):
         intake.assume(OPEN_ENDED, len(attempts) - len(runs))
     if not runs:
-        raise SkipError("none of its attempts has a start and an end")
+        raise SkipError("has no attempt with a start and an end")
     status = _status(job)
     tenant = "" if is_missing(job.get("vc")) else job["vc"]
     intake.job(
@@ -102,7 +102,7 @@ def _objects(value: Any, field: str) -> list[dict[str, Any]]:
 def _memory_of_machines(path: Path, intake: Intake) -> dict[str, str]:
     """Return {machine: memory of one GPU, such as "24GB"}, by which alone the trace distinguishes GPU types."""
     if not path.is_file():
-        intake.assume(f"Which job ran on which type of GPU is not known, since no {MACHINES} lies beside it.")
+        intake.assume(f"The GPU types on which jobs ran are unknown, since there is no {MACHINES} beside the log.")
         return {}
     # The column names vary; the first column is the machine and the third the memory.
     rows = table_rows(path, intake, columns=("machine", "gpus", "memory"))
@@ -113,7 +113,7 @@ LOG_FORMAT = TraceFormat("philly", "Microsoft's Philly, the JSON cluster_job_log
 
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
-TWICE = "Lines that say the same as an earlier one are jobs of their own: {n}."
+TWICE = "Lines equal to an earlier one are separate jobs: {n}."
 
 
 def _read_table(path: Path, intake: Intake) -> None:

@@ -35,7 +35,7 @@ def gpus_of(row: Mapping[str, str]) -> tuple[int, str]:
     """Return number and type of a job's GPUs from "billing=8,gres/gpu:a100=4,gres/gpu=4"; "" if there is no single type."""
     known = [name for name in RESOURCES if name in row]
     if not known:
-        raise InputError(Fault("", RESOURCES[0], f"column {' or '.join(RESOURCES)} is needed, which tells the GPUs; see --format"))
+        raise InputError(Fault("", RESOURCES[0], f"column {' or '.join(RESOURCES)} is required, for the GPUs; see --format"))
     for name in known:
         found = re.findall(r"(?:^|,)gres/gpu(?::([^=,]+))?=([0-9]+)", row[name])
         if found:
@@ -55,7 +55,7 @@ def length_of(row: Mapping[str, str], name: str) -> float | None:
         return float(text)
     match = LENGTH.fullmatch(text)
     if match is None:
-        raise InputError(Fault("", name, f"must be a length of time as in 1-02:03:04, found {text!r}"))
+        raise InputError(Fault("", name, f"must be a duration such as 1-02:03:04, found {text!r}"))
     days, hours, minutes, seconds = (float(match[part] or 0) for part in ("days", "hours", "minutes", "seconds"))
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
@@ -96,7 +96,7 @@ def _read(path: Path, intake: Intake) -> None:
     records: dict[str, list[Row]] = {}
     for where, row in table_rows(path, intake, required=COLUMNS, separator="|"):
         if "." in row["JobID"]:
-            intake.skip(where, "is a step, part of a job that has a line of its own")
+            intake.skip(where, "is a step of a job that has its own line")
         else:
             records.setdefault(row["JobID"], []).append((where, row))
     for rows in records.values():

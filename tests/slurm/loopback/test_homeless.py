@@ -61,13 +61,13 @@ def test_failing_store_and_log_do_not_stop_the_driver(cluster: LoopbackCluster) 
         driver.until(lambda: all(cluster.jobs()[job].is_over for job in jobs), 120, "all jobs to be done")
         driver.rounds(1)
         assert driver.end() == 0, driver.output()
-    assert "measured speeds are in no store: profile store /nonexistent/profiles.sqlite" in driver.output()
+    assert "measured speeds were not stored: profile store /nonexistent/profiles.sqlite" in driver.output()
     assert "Traceback" not in driver.output()
     late = gang(cluster, "--nodes=1", "--gres=gpu:1")
     log_of(cluster).chmod(stat.S_IRUSR)
     done = gavel(cluster, "run", "--round", "4", "--once", *nowhere, user=slurm_user())
     assert done.returncode == 0, done.stderr
-    assert "log.jsonl cannot be written, and the driver goes on without it: Permission denied" in done.stderr
+    assert "log.jsonl cannot be written; the driver continues without it: Permission denied" in done.stderr
     assert cluster.jobs()[late].placement
 
 

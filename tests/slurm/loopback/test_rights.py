@@ -126,4 +126,4 @@ def refusal(cluster: LoopbackCluster) -> str:
     assert done.returncode == 1, done.stdout + done.stderr
     assert "daemon (uid 1) may not manage the jobs of other users" in done.stderr
     assert "Traceback" not in done.stderr
-    return " ".join(done.stderr.split()).partition("makes it one with: ")[2]
+    return " ".join(done.stderr.split()).partition("can grant this with: ")[2]
