@@ -177,13 +177,18 @@ def _objective_text(screen: Screen) -> str:
 
 
 def _worst_off(value: float, screen: Screen) -> str:
-    """The level of max-min fairness is that of the worst-off job against its fair share, unless that is limited to all the time."""
+    """Return the level of max-min fairness, relative to shares where the worst-off job could use all of its own.
+
+    The policy counts shares by weight, whether jobs can use them or not. Fair shares are limited to all the time of a job, so that
+    the policy need not maximise the least of them where some job is limited.
+    """
     problem, served = screen.problem, screen.served
-    worst = float(screen.allocation.vs_fair_share[served].min(initial=math.inf))
-    total = float(problem.weights[served].sum())
-    level = value * total / (float(problem.share_capacities.sum()) or 1.0)
-    if math.isclose(worst, level, rel_tol=SAME):
-        return f"the worst-off job gets {percent(worst)} of its fair share"
+    worst, fair = float(screen.allocation.vs_fair_share[served].min(initial=math.inf)), problem.fair_share[served]
+    total, gpus = float(problem.weights[served].sum()), float(problem.share_capacities.sum()) or 1.0
+    if math.isclose(worst, value * total / gpus, rel_tol=SAME):
+        by_weight = problem.weights[served] * gpus / (problem.num_gpus[served] * total)
+        share = "fair share" if (by_weight <= fair * (1 + SAME)).all() else "share by weight"
+        return f"the worst-off job gets {percent(worst)} of its {share}"
     if screen.allocation.options.get("agnostic"):
         return f"the worst-off job has the time of {_gpus(value)} per unit of weight, with all GPU types taken as equal"
     return f"the worst-off job does the work of {_gpus(value, 'average ')} per unit of weight"
