@@ -7,8 +7,8 @@ from typing import Any
 from gavel_py.allocation.accounting import Forecast as Forecast
 from gavel_py.allocation.accounting import TenantShare as TenantShare
 from gavel_py.allocation.accounting import tenant_shares as tenant_shares
-from gavel_py.allocation.explain import Explanation as Explanation
-from gavel_py.allocation.explain import explain as explain
+from gavel_py.allocation.explanation import Explanation as Explanation
+from gavel_py.allocation.explanation import explain as explain
 from gavel_py.allocation.published_program import formulation as formulation
 from gavel_py.allocation.published_program import write_program as write_program
 from gavel_py.allocation.result import Allocation as Allocation

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.allocation.explain.bindings import service_order_of
+from gavel_py.allocation.explanation.bindings import service_order_of
 from tests.support.examples import examples
 from tests.support.instances import TIGHT, best_level, best_value, crowds, problems, valid_rows
 

@@ -2,7 +2,8 @@
 
 `duals_of` selects the stage of a proof that determines the throughput of a job class, with its dual prices. `net_gains` returns the
 reduced costs of columns. `time_bindings` reports jobs that are limited by their own time. The dual prices themselves come from the
-linear programs: `optimization/solving/level_search.py` for levels, `optimization/formulation/matrices.py` for sums.
+linear programs: `optimization/solving/level_search.py` for levels, `optimization/formulation/matrices.py` for sums; of very many
+different jobs, from `optimization/solving/level_prices.py` and `prices.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gavel_py.allocation.explain.records import Binding
+from gavel_py.allocation.explanation.records import Binding
 from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, PricedCertificate, Prices, Stages, SumCertificate
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.levels import LevelCertificate, level_per_part

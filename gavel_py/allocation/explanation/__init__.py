@@ -2,7 +2,7 @@
 
 `explain` combines the modules: `records` has the explanation as plain data; `duals` reads the proof of an allocation for one job
 class; `bindings` finds what binds a job by the proof, the service order or a formula; `neighbours` compares the job with other
-holders of GPUs, with one more GPU of each type, and with co-located jobs.
+holders of GPUs, with one more GPU of each type, and with co-located jobs. Why a job waits in a round: `scheduling/delivery.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation.explain.bindings import reasons_of
-from gavel_py.allocation.explain.neighbours import held_gpus, holders_of, one_more_of_each, partners_of, together
-from gavel_py.allocation.explain.records import Binding, Explanation, Holder, OneMoreGpu, Others, Partner, Together
+from gavel_py.allocation.explanation.bindings import reasons_of
+from gavel_py.allocation.explanation.neighbours import held_gpus, holders_of, one_more_of_each, partners_of, together
+from gavel_py.allocation.explanation.records import Binding, Explanation, Holder, OneMoreGpu, Others, Partner, Together
 from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest

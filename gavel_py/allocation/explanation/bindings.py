@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from gavel_py.allocation.explain.duals import JUST, Duals, could_use, duals_of, is_all, time_bindings
-from gavel_py.allocation.explain.records import Binding
+from gavel_py.allocation.explanation.duals import JUST, Duals, could_use, duals_of, is_all, time_bindings
+from gavel_py.allocation.explanation.records import Binding
 from gavel_py.allocation.result import Allocation
 from gavel_py.optimization.checking.certificates import Certificate, Evidence
 from gavel_py.optimization.formulation.colocation import Balance, SelfPairingCut

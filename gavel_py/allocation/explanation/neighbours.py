@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavel_py.allocation.explain.bindings import closed_by, duals_of_job, is_certain
-from gavel_py.allocation.explain.duals import net_gains
-from gavel_py.allocation.explain.records import Holder, OneMoreGpu, Others, Partner, Together
+from gavel_py.allocation.explanation.bindings import closed_by, duals_of_job, is_certain
+from gavel_py.allocation.explanation.duals import net_gains
+from gavel_py.allocation.explanation.records import Holder, OneMoreGpu, Others, Partner, Together
 from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver
 from gavel_py.errors import GavelError
