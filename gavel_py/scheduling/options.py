@@ -10,7 +10,6 @@ from typing import Any, TypeGuard
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.solving.highs import checked_limit
 from gavel_py.policies import Policy
-from gavel_py.scheduling.mechanism import NAMES
 from gavel_py.scheduling.mechanism.demand import Mechanism
 
 COUNTED_IN_ROUNDS = frozenset({"attained_gpu_seconds", "waiting_seconds", "isolated_seconds"})
@@ -49,11 +48,6 @@ class SchedulerOptions:
         checked |= {name: bool(getattr(self, name)) for name in ("whole_gangs", "sharing", "by_events")}
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def has_built_in_mechanism(self) -> bool:
-        """Whether the mechanism is one whose choice is known where there is nothing to choose."""
-        return isinstance(self.mechanism, str) and self.mechanism in NAMES
 
     @property
     def numbers(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from gavel_py.scheduling.current_allocation import (
     solve_allocation,
 )
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
+from gavel_py.scheduling.mechanism import NAMES as MECHANISMS
 from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand
 from gavel_py.scheduling.nodes import NodeStates
@@ -70,7 +71,7 @@ class RoundPlanner:
         current = self._allocation(state, start)
         held = None
         # A user's function may choose otherwise even if nothing has to change.
-        if self.options.has_built_in_mechanism and not state.is_backing_off(start):
+        if self.options.mechanism in MECHANISMS and not state.is_backing_off(start):
             held = forced_gangs(state, current, backfill=self.backfills)
         if held is None:
             held = self._select_and_place(state, current, self._locked(state, current, start), start)
@@ -169,7 +170,7 @@ class RoundPlanner:
     def event_planner(self, state: SchedulerState) -> EventDrivenPlanner | None:
         """Return the event-driven planner of this state, None if options or policy need rounds to be decided in full."""
         options, policy = self.options, self.solver.policy
-        if not options.by_events or options.sharing or not options.has_built_in_mechanism or options.min_run_seconds:
+        if not options.by_events or options.sharing or options.mechanism not in MECHANISMS or options.min_run_seconds:
             return None
         kept, cache, seconds = state.event_planner, self.cache(state), (options.restart_seconds, options.round_seconds)
         if kept is not None and kept.holds_for(policy, cache, *seconds):
