@@ -106,7 +106,7 @@ def head_text(screen: Screen, more_tenants: str) -> str:
     met, due = screen.deadlines
     if due:
         unknown = int(np.isnan(screen.problem.steps_remaining[~np.isnan(screen.problem.deadlines_seconds)]).sum())
-        rest = f"; {unknown} cannot be judged, since total_steps is unknown" if unknown else ""
+        rest = f"; {unknown} cannot be checked, since total_steps is unknown" if unknown else ""
         lines.append(styled(f"Deadlines met at these speeds: {met} of {due}{rest}.", "good" if met == due else "warn"))
     idle = [allocation.job_ids[i] for i in screen.served if not allocation.time_fractions[i].any()]
     if idle:
@@ -141,7 +141,7 @@ def route_text(screen: Screen) -> str:
         lines = [f"{screen.label}: jobs of nearly equal speed were merged, which costs at most {gap:.2%} of the objective"]
     lines += [f"{screen.label}: {note}" for note in screen.allocation.notes]
     failed = () if route is None else route.failed
-    lines += [f"{screen.label}: a quicker route gave no proven answer and another was taken ({text})" for text in failed]
+    lines += [f"{screen.label}: a faster route gave no proven answer, so another one was used ({text})" for text in failed]
     return wrapped(lines)
 
 
@@ -166,13 +166,13 @@ def _objective_text(screen: Screen) -> str:
     if value is None:
         stated = allocation.status is gp.AllocationStatus.FORMULA
         return (
-            f"No objective: {'a formula states the time of each job' if stated else 'jobs are served in the order of the policy'}."
+            f"No objective: {'a formula defines the time of each job' if stated else 'jobs are served in the order of the policy'}."
         )
     is_soft = any(outcome.penalty is not None for outcome in allocation.constraints)
     meaning = None if is_soft or math.isinf(value) else MEANINGS.get(allocation.policy)
     text = f"the objective is {value:.6g}" if meaning is None else meaning(value, screen)
     if allocation.status is gp.AllocationStatus.TIME_LIMIT:
-        return f"{styled('Time limit reached', 'warn')}, {allocation.gap or 0:.2%} from optimal at most: {text}."
+        return f"{styled('Time limit reached', 'warn')}, at most {allocation.gap or 0:.2%} from optimal: {text}."
     return f"{styled('Proven optimal', 'good')}: {text}."
 
 
@@ -190,7 +190,7 @@ def _worst_off(value: float, screen: Screen) -> str:
         share = "fair share" if (by_weight <= fair * (1 + SAME)).all() else "share by weight"
         return f"the worst-off job gets {percent(worst)} of its {share}"
     if screen.allocation.options.get("agnostic"):
-        return f"the worst-off job has the time of {_gpus(value)} per unit of weight, with all GPU types taken as equal"
+        return f"the worst-off job has the time of {_gpus(value)} per unit of weight, with all GPU types treated as equal"
     return f"the worst-off job does the work of {_gpus(value, 'average ')} per unit of weight"
 
 
@@ -228,7 +228,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "max_total_throughput": _total,
     "nash_welfare": _welfare,
     "max_progress_rate": lambda value, _: f"all jobs together do {number(3600 * value)} jobs' worth of work an hour, by weight",
-    "throughput_per_dollar": lambda value, _: f"steps/s over the hourly price of the GPU type add up to {number(value)}",
+    "throughput_per_dollar": lambda value, _: f"steps/s per hourly price of the GPU type add up to {number(value)}",
     "min_cost": lambda value, _: f"the GPUs cost {number(value)} an hour",
 }
 

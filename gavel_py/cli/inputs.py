@@ -42,7 +42,7 @@ JSON: Mapping[str, Any] = {"is_flag": True, "help": "Print JSON and nothing else
 
 SHARING: Mapping[str, Any] = {
     "is_flag": True,
-    "help": "Let pairs of jobs share GPUs, where the profile has their speeds.",
+    "help": "Allow pairs of jobs to share GPUs, where the profile has their speeds.",
 }
 
 MIN_GAIN: Mapping[str, Any] = {
@@ -53,10 +53,10 @@ MIN_GAIN: Mapping[str, Any] = {
 
 IGNORE: Mapping[str, Any] = {
     "metavar": "NAME,...",
-    "help": "Columns of the file to ignore, which would be unknown otherwise; may be given several times.",
+    "help": "Unknown columns of the file to ignore; may be given several times.",
 }
 
-ALLOW_UNKNOWN: Mapping[str, Any] = {"is_flag": True, "help": "Leave GPUs of types without speeds unused, instead of an error."}
+ALLOW_UNKNOWN: Mapping[str, Any] = {"is_flag": True, "help": "Leave GPUs of types without speeds unused instead of failing."}
 
 
 def ignored(texts: Iterable[str]) -> list[str]:
@@ -207,7 +207,7 @@ class Output:
 
     def __post_init__(self) -> None:
         if self.as_json and self.as_csv:
-            raise click.UsageError("--json and --csv are two formats of the same output; leave out one of them")
+            raise click.UsageError("--json and --csv are two formats of the same output; give only one of them")
 
     @property
     def form(self) -> Literal["json", "csv"] | None:
@@ -224,7 +224,7 @@ class Problem(Common):
     whole_gangs: bool = option(
         "--whole-gangs/--no-whole-gangs",
         default=True,
-        help="Promise only what whole gangs on the nodes can use [yes]; no: as published.",
+        help="Allocate only what whole gangs on the nodes can use [yes]; no: as published.",
     )
 
 
@@ -280,7 +280,7 @@ def cluster_of(request: Common) -> gp.Cluster:
 def profile_of(request: Common) -> gp.Profile:
     """Return the profile of --profile or --throughputs."""
     if request.profile is not None and request.throughputs is not None:
-        raise click.UsageError("--profile and --throughputs both say how fast jobs run; give one of them")
+        raise click.UsageError("--profile and --throughputs both define the speeds of jobs; give only one of them")
     if request.throughputs is not None:
         return gp.ThroughputProfile.from_matrix(request.throughputs)
     return find_profile(request.profile, request.store)
@@ -349,7 +349,7 @@ def warnings_shown() -> Iterator[None]:
         yield
 
 
-GAIN_NOTE = "gain: what both do together, in parts of what one of them does alone\n"
+GAIN_NOTE = "gain: combined work of both, relative to one of them alone\n"
 
 MAX_PAIRS = 10
 """Limit of the pairs listed, by GPUs; the JSON output has all of them."""
@@ -358,7 +358,7 @@ MAX_PAIRS = 10
 def min_gain_of(sharing: bool, min_gain: float | None) -> float:
     """Return the minimum gain of pairs. Raises `UsageError` for --min-gain without --sharing."""
     if min_gain is not None and not sharing:
-        raise click.UsageError("--min-gain says which pairs of jobs may share GPUs; give --sharing with it")
+        raise click.UsageError("--min-gain selects pairs of jobs that may share GPUs; add --sharing")
     return min_gain or 1.0
 
 
@@ -368,7 +368,7 @@ def problem_of(
     """Return `AllocationProblem.from_jobs`. Raises `InputError` for sharing with a profile that has no throughputs of pairs."""
     problem = gp.AllocationProblem.from_jobs(jobs, cluster, profile, sharing=sharing, **options)
     if sharing and problem.pairs is None:
-        raise gp.InputError(f"profile {profile.name!r} knows no speeds of jobs that share GPUs, which --sharing needs")
+        raise gp.InputError(f"profile {profile.name!r} has no speeds of jobs that share GPUs, which --sharing needs")
     return problem
 
 
@@ -385,6 +385,6 @@ def sharing_text(label: str, allocation: gp.Allocation, num_gpus: Mapping[str, f
     largest = sorted(found, key=lambda pair: -pair[0])[:MAX_PAIRS]
     rows = [[*each["jobs"], each["accelerator"], f"{each['time_fraction']:.1%}", f"{each['gain']:.2f}"] for _, each in largest]
     table = table_text(f"Jobs that share GPUs{heading}", ["job", "with", "on", "time", "gain"], rows, text_columns=3)
-    more = f", the first {MAX_PAIRS} of them are shown" if len(pairs) > MAX_PAIRS else ""
+    more = f", of which the first {MAX_PAIRS} are shown" if len(pairs) > MAX_PAIRS else ""
     total = f"{counted(len(pairs), 'pair')} on {number(sum(gpus for gpus, _ in found))} GPUs on average{more}\n"
     return f"{table}{total}{GAIN_NOTE}"

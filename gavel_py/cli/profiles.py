@@ -115,7 +115,7 @@ def import_profile(store: gp.ThroughputStore, file: Path, name: str | None, repl
     FILE is a profile as CSV or Gavel's throughputs as JSON.
     """
     if name is None and with_names(str(file)) == NAME:
-        raise click.UsageError("a profile from standard input has no name of its own; give --name NAME with it")
+        raise click.UsageError("a profile from standard input has no name; add --name NAME")
     profile = gp.ThroughputProfile.from_file(file, name)
     store.save(profile, replace=replace)
     emit(f"Stored {profile!r} in {store.path}", None)

@@ -37,7 +37,7 @@ def command(results: Sequence[Path], out: Path, charts: Path | None, only: Seque
     runs = [run for path in results for run in gp.read_runs(path)]
     failures = [failure for path in results for failure in gp.read_failures(path)]
     if not runs and not failures:
-        raise InputError(Fault(", ".join(map(str, results)), "", "holds no run that has come to an end yet"))
+        raise InputError(Fault(", ".join(map(str, results)), "", "contains no finished run"))
     _check(wanted, [*(run.labels for run in runs), *(labels for labels, _ in failures)])
     runs = [run for run in runs if _is_shown(run.labels, wanted)]
     failures = [(labels, error) for labels, error in failures if _is_shown(labels, wanted)]

@@ -43,7 +43,7 @@ class InputFile(click.Path):
 def _copied(ctx: click.Context, suffix: str | None, *, in_place: bool) -> str:
     """Return the path of a copy of standard input that lives as long as the command. Raises `UsageError` the second time."""
     if _COPY in ctx.meta:
-        raise click.UsageError("standard input (-) can be read once; name a file for the other one")
+        raise click.UsageError("standard input (-) can be read only once; give a file for the other input")
     data = sys.stdin.buffer.read()
     name = f"standard-input{_suffix(data) if suffix is None else suffix}"
     if in_place:

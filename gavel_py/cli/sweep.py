@@ -123,15 +123,15 @@ def _grid_text(plan: gp.SweepPlan, workers: int | None, *, retry_failed: bool) -
         values = dict.fromkeys(labels.get(axis) for labels in plan.labels)
         shown = [_text(value) for value in values if value is not None]
         lines += [f"{title}: {', '.join(shown)}"] if shown else []
-    more = f", and {plan.yardsticks} of the policy isolated to compare with" if plan.yardsticks else ""
-    lines.append(f"cells: {len(plan) - plan.yardsticks:,}{more}; {len(plan.labels):,} places of the grid")
+    more = f", and {plan.yardsticks} of the policy isolated for comparison" if plan.yardsticks else ""
+    lines.append(f"cells: {len(plan) - plan.yardsticks:,}{more}; {len(plan.labels):,} points of the grid")
     kept = plan.kept()
     if any(kept.values()):
         lines.append(f"stored in {plan.results}: {kept['done']:,} done, {kept['failed']:,} failed")
     estimate = plan.estimate(workers, retry_failed=retry_failed)
     if estimate.cell_seconds:
         on = counted(estimate.workers, "process") if estimate.workers == 1 else f"{estimate.workers} processes"
-        lines.append(f"estimate: {time_text(estimate.seconds)} on {on}, {time_text(estimate.cell_seconds)} one after the other")
+        lines.append(f"estimate: {time_text(estimate.seconds)} on {on}, {time_text(estimate.cell_seconds)} sequentially")
     lines.append(f"basis: {estimate.basis}")
     return wrapped(lines) + _unused(plan)
 
@@ -149,7 +149,7 @@ def _ended_text(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
         cell = ", ".join(f"{axis} {row[axis]}" for axis in AXES if row.get(axis) is not None)
         lines.append(f"{cell} failed: {str(row['error']).splitlines()[-1]}")
     if len(failed) > MAX_ERRORS:
-        lines.append(f"... and {len(failed) - MAX_ERRORS:,} cells more; the column error of --export has all")
+        lines.append(f"... and {len(failed) - MAX_ERRORS:,} more cells; --export has all in the column error")
     return (_means(plan, done) if done else "") + _unused(plan) + wrapped(lines)
 
 
@@ -180,7 +180,7 @@ def _means(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
         [*(_text(part) for part in key), str(len(groups[key])), *(_cell(name, each[name], unit=units[name][1]) for name in shown)]
         for key, each in means.items()
     ]
-    cut = f"... and {len(lines) - MAX_ROWS:,} lines more; --export has all cells\n" if len(lines) > MAX_ROWS else ""
+    cut = f"... and {len(lines) - MAX_ROWS:,} more lines; --export has all cells\n" if len(lines) > MAX_ROWS else ""
     return table_text("Means over the cells", columns, lines[:MAX_ROWS]) + cut
 
 
@@ -201,7 +201,7 @@ def _seeds(text: str) -> range:
     found = re.fullmatch(r"\s*(0|[1-9][0-9]{0,8})\s*(?:-\s*(0|[1-9][0-9]{0,8})\s*)?", text)
     seeds = range(0) if found is None else range(int(found[1]), int(found[2] or found[1]) + 1)
     if not 0 < len(seeds) <= MAX_SEEDS:
-        raise click.BadParameter(f"{text!r} is neither a seed nor a range of them, as in 0-4")
+        raise click.BadParameter(f"{text!r} is neither a seed nor a range of seeds, as in 0-4")
     return seeds
 
 
@@ -215,7 +215,7 @@ class Request:
     spec: Path | None = argument("[SPEC]", type=InputFile(in_place=True, suffix=".yaml"), required=False)
     mode: str | None = option(type=click.Choice(["simulate", "solve"]), help="Simulations, or static solves [simulate].")
     policies: tuple[str, ...] = option(
-        "--policy", "-p", metavar="NAME[,OPTION=VALUE...]", help="Policy of cells; may be given several times."
+        "--policy", "-p", metavar="NAME[,OPTION=VALUE...]", help="Policy to run; may be given several times."
     )
     traces: tuple[str, ...] = option(
         "--trace", type=INPUT_OR_TEXT, metavar="FILE", help="Trace in any format, or jobs; may be given several times."
@@ -231,7 +231,7 @@ class Request:
         metavar="FILE|SPEC",
         help="Cluster, as for gavel simulate; may be given several times.",
     )
-    seeds: tuple[range, ...] = option("--seed", type=_seeds, metavar="N|N-M", help="Seeds of everything random [0].")
+    seeds: tuple[range, ...] = option("--seed", type=_seeds, metavar="N|N-M", help="Seeds of all random choices [0].")
     round_seconds: tuple[float, ...] = option(
         type=POSITIVE, metavar="S", help="Length of rounds; may be given several times [360]."
     )
@@ -241,7 +241,7 @@ class Request:
     )
     measure_jobs: tuple[int, int] | None = option(**MEASURE_JOBS)
     allow_unknown_types: bool = option(**ALLOW_UNKNOWN)
-    results: str | None = option(metavar="FILE", help="SQLite file that stores cells, and from which the sweep continues.")
+    results: str | None = option(metavar="FILE", help="SQLite file that stores the cells, from which the sweep can continue.")
     engine: Literal["local", "dask"] = option(default="local", show_default=True, help="What runs the cells.")
     scheduler: str | None = option(metavar="ADDRESS", help="Address of a Dask scheduler [start one on this computer].")
     workers: int | None = option(type=click.IntRange(min=1), metavar="N", help="Number of processes on this computer [all cores].")
@@ -287,7 +287,7 @@ def command(context: click.Context, request: Request) -> None:
     with warnings_shown():
         plan = gp.plan_sweep(request.spec or {}, **_changes(request))
     if request.tenants_out is not None and plan.results is None:
-        raise click.UsageError("--tenants-out reads the stored cells; give --results FILE with it")
+        raise click.UsageError("--tenants-out reads the stored cells; add --results FILE")
     if request.dry_run:
         click.echo(_grid_text(plan, request.workers, retry_failed=request.retry_failed), nl=False)
         return
@@ -312,11 +312,9 @@ def command(context: click.Context, request: Request) -> None:
 
 def _check(request: Request) -> None:
     if request.scheduler is not None and request.engine != "dask":
-        raise click.UsageError("--scheduler names that of a Dask cluster; give --engine dask with it")
+        raise click.UsageError("--scheduler is the address of a Dask scheduler; add --engine dask")
     if request.scheduler is not None and request.workers is not None:
-        raise click.UsageError(
-            "--workers says how many processes to begin, and the cluster of --scheduler has its own; leave it out"
-        )
+        raise click.UsageError("--workers sets the number of local processes, but the cluster of --scheduler has its own; omit it")
     if request.spec is None and not (request.policies and (request.traces or request.jobs) and request.clusters):
         raise click.UsageError("give a SPEC file, or at least --policy, --trace or --jobs, and --cluster")
     for path in (*request.export, *([] if request.tenants_out is None else [request.tenants_out])):
@@ -357,7 +355,7 @@ def _print(
         click.echo(f"{counted(len(plan), 'cell')}: {state}", err=True)
     if interrupted:
         if plan.results is not None and left:
-            click.echo("The same command goes on from here.", err=True)
+            click.echo("The same command continues from here.", err=True)
         context.exit(INTERRUPTED)
     if rows is not None and any(row["status"] == "failed" for row in rows):
         context.exit(1)

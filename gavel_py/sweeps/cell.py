@@ -68,7 +68,7 @@ def scenario_of(source: ScenarioSource) -> Scenario:
     cluster = source.cluster.value.known_to(profile, allow_unknown_types=source.allow_unknown_types)
     if isinstance(trace, Generator):
         if not isinstance(profile, ThroughputProfile):
-            text = "a trace is drawn from job types, and throughputs gives speeds by job; use a profile"
+            text = "a generated trace needs speeds by job type, but throughputs gives them by job; use a profile"
             raise InputError(Fault("sweep", "throughputs", text))
         return Scenario(trace.draw(profile, source.load, seed), cluster, profile)
     if isinstance(profile, ThroughputProfile):  # jobs that lack types and ends get them as in `gavel simulate`
@@ -92,7 +92,7 @@ def problem_of(
     options: dict[str, Any] = {"whole_gangs": whole_gangs, "sharing": sharing, "min_gain": min_gain}
     problem = AllocationProblem.from_jobs(trace.jobs, cluster, profile, **options)
     if sharing and problem.pairs is None:
-        raise InputError(Fault("", "sharing", f"needs the speeds of pairs of jobs, and profile {profile.name!r} has none"))
+        raise InputError(Fault("", "sharing", f"needs the speeds of pairs of jobs, but profile {profile.name!r} has none"))
     return problem
 
 
@@ -190,7 +190,7 @@ def run_cell(task: Task) -> CellResult:
     started, cpu = time.perf_counter(), time.process_time()
     try:
         if task.version != __version__:
-            raise InputError(f"this process has gavel-py {__version__}, and the sweep was begun by {task.version}")
+            raise InputError(f"this process has gavel-py {__version__}, but the sweep was started with {task.version}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GavelWarning)  # shown once, when the sweep was planned
             run, jobs = (solve_cell(task), None) if task.mode == "solve" else simulate_cell(task)

@@ -123,7 +123,7 @@ class Dispatcher:
             try:
                 self._running[self._executor.submit(run_cell, cell.task_with(isolated))] = cell
             except (BrokenExecutor, RuntimeError) as error:
-                raise ExecutorError(f"cells cannot be played any more: {error}; the same sweep goes on from here") from error
+                raise ExecutorError(f"no more cells can be run: {error}; run the same sweep again to continue") from error
         self._waiting.extendleft(reversed(blocked))
 
     def _jobs_of(self, key: str) -> bytes | None:
@@ -135,16 +135,16 @@ class Dispatcher:
         try:
             result = future.result()
         except CancelledError as error:
-            raise ExecutorError("what played the cells has gone; the same sweep goes on from here") from error
+            raise ExecutorError("the workers have disappeared; run the same sweep again to continue") from error
         except WorkerDiedError:
             if self._attempts[cell.key] < MAX_ATTEMPTS:
                 self._waiting.appendleft(cell)
-                logger.info("a process died while it played a cell, which is tried again: %s", dict(cell.labels))
+                logger.info("a process died while it ran a cell, which is tried again: %s", dict(cell.labels))
                 return
             text = f"its process died {MAX_ATTEMPTS} times: it was killed, ran out of memory, or crashed"
             result = CellResult(cell.key, 0.0, text)
         except BrokenExecutor as error:
-            raise ExecutorError(f"what played the cells broke: {error}; the same sweep goes on from here") from error
+            raise ExecutorError(f"the workers failed: {error}; run the same sweep again to continue") from error
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  SystemExit of a cell too

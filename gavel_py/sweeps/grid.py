@@ -107,7 +107,7 @@ def build_grid(checked: CheckedSpec) -> tuple[tuple[Cell, ...], tuple[Cell, ...]
         profile = attempt(partial(profile_value, checked))
         settings = attempt(lambda: checked.settings.arguments(checked.path, checked.where))
     if spec.loads is not None and not any("generate" in trace.content for trace in traces):
-        text = "are jobs per hour of generated traces, and all traces are files; leave them out"
+        text = "apply to generated traces, but all traces are files; remove them"
         raise InputError(Fault(checked.where("loads"), "loads", text))
     if spec.measure_jobs is not None:
         settings["measure_jobs"] = spec.measure_jobs
@@ -149,7 +149,7 @@ def _read_axis(checked: CheckedSpec, key: str, read: Callable[[CheckedSpec, Any]
     values = list(dict.fromkeys(found))
     labels = [each.label for each in values]
     twice = sorted({label for label in labels if labels.count(label) > 1})
-    text = "is what several of them are called; give each a name of its own, as in {name: ...}"
+    text = "is the name of several of them; give each its own name, as in {name: ...}"
     InputError.raise_any([Fault(checked.where(key), key, f"{label!r} {text}") for label in twice])
     return values
 

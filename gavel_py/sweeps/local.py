@@ -80,7 +80,7 @@ class LocalProcesses(Executor):
         except BrokenProcessPool:
             if not self._is_terminated:
                 process.start()
-            raise WorkerDiedError("the process that played it died: it was killed, ran out of memory, or crashed") from None
+            raise WorkerDiedError("the process that ran it died: it was killed, ran out of memory, or crashed") from None
         finally:
             self._idle.put(process)
 
@@ -200,7 +200,7 @@ def _client(distributed: Any, address: str) -> Any:
         distributed.comm.resolve_address(address)
         distributed.comm.get_address_host_port(address)
     except (OSError, ValueError) as error:
-        raise InputError(Fault(place, "", f"is no address of a Dask scheduler ({error}); {text}")) from None
+        raise InputError(Fault(place, "", f"is not the address of a Dask scheduler ({error}); {text}")) from None
     try:
         # A client waits without limit for the greeting of what accepts the connection, and fails on that of another service.
         with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
@@ -208,7 +208,7 @@ def _client(distributed: Any, address: str) -> Any:
         client = distributed.Client(address, timeout=DASK_TIMEOUT_SECONDS, set_as_default=False)
     except Exception as error:  # noqa: BLE001  whatever answers there
         is_silent = isinstance(error, OSError | TimeoutError | ValueError)
-        reason = str(error) or "it is silent" if is_silent else "another service answers"
+        reason = str(error) or "no response" if is_silent else "another service answers"
         waited = f"no Dask scheduler answers there within {DASK_TIMEOUT_SECONDS:g} s ({reason}); {text}"
         raise InputError(Fault(place, "", waited)) from None
     if not client.nthreads():

@@ -117,8 +117,8 @@ class Estimate:
         return self.cell_seconds / self.workers
 
 
-PLAYED = "the mean time of the cells of each policy that have been played"
-PROBED = "one cell of each policy, in the middle of its grid, played for a second and scaled by the part of the work done by then"
+PLAYED = "the mean time of the completed cells of each policy"
+PROBED = "one cell of each policy from the middle of its grid, run for a second and scaled by the fraction of its work done"
 
 
 def _probe(cell: Cell) -> float:

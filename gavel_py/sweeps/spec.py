@@ -83,7 +83,7 @@ class Settings(Record):
         if mtbf is None and repair is None:
             return None
         if mtbf is None or repair is None or repair >= mtbf:
-            text = "and node_repair_hours go together, the repair being the shorter: it is part of the time between two failures"
+            text = "and node_repair_hours must be given together, the repair being shorter: it is part of the time between failures"
             raise InputError(Fault(where("settings"), "settings.node_mtbf_hours", text))
         return NodeFailures((mtbf - repair) * HOUR, repair * HOUR)
 
@@ -190,18 +190,18 @@ def _check(checked: CheckedSpec) -> None:
     spec, faults = checked.spec, []
     for axis in ("policies", "traces", "clusters", "seeds", "round_seconds", "loads"):
         if getattr(spec, axis) == []:
-            faults.append(Fault(checked.where(axis), axis, "is empty, and so is the grid: name at least one"))
+            faults.append(Fault(checked.where(axis), axis, "is empty, so the grid is empty; give at least one"))
     if spec.mode == "solve":
         given = spec.model_fields_set & {"loads", "round_seconds", "fairness", "measure_jobs"}
-        text = "is about time, of which a static solve knows nothing; leave it out, or set mode: simulate"
+        text = "has no effect on a static solve, which has no time; remove it, or set mode: simulate"
         faults += [Fault(checked.where(key), key, text) for key in sorted(given)]
         of_time = sorted(checked.settings.model_fields_set - {"whole_gangs", "sharing", "min_gain"})
         faults += [Fault(checked.where("settings", key), f"settings.{key}", text) for key in of_time]
     may_share = checked.settings.sharing or any(isinstance(each, Mapping) and each.get("sharing") for each in spec.policies)
     if "min_gain" in checked.settings.model_fields_set and not may_share:
-        text = "says which pairs of jobs may share GPUs, and no policy shares them; set sharing: true with it"
+        text = "selects pairs of jobs that may share GPUs, but no policy shares them; set sharing: true as well"
         faults.append(Fault(checked.where("settings", "min_gain"), "settings.min_gain", text))
     if spec.throughputs is not None and "profile" in spec.model_fields_set:
-        text = "and profile both say how fast jobs run; give one of them"
+        text = "and profile both define the speeds of jobs; give only one of them"
         faults.append(Fault(checked.where("throughputs"), "throughputs", text))
     InputError.raise_any(faults)

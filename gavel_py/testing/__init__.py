@@ -115,7 +115,7 @@ class _Battery:
                 return self._failure(check, trial.case, broken, count + 1)
             count += 1
         if check.test is solved and not count:
-            refused = BrokenError("an answer to one of the problems at least", self.refusals()[0], ("gp.solve(problem, policy)",))
+            refused = BrokenError("an answer to at least one of the problems", self.refusals()[0], ("gp.solve(problem, policy)",))
             return self._failure(check, self.trials["each"][0].case, refused, 0)
         return CheckResult(check.name, check.says, count)
 

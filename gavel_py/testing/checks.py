@@ -147,7 +147,7 @@ def _check_fields(policy: gp.Policy) -> None:
     for field in dataclasses.fields(policy):
         if field.name in ("reads", "direction", "reduces", "agnostic_view", "empty_objective"):
             expected = f"`{field.name}` to be an attribute of the class, without a type annotation or with ClassVar"
-            raise BrokenError(expected, "an option, which is what an annotation makes of it", (f"policy.{field.name}",), False)
+            raise BrokenError(expected, "an option, since it has an annotation", (f"policy.{field.name}",), False)
 
 
 OTHER = "other_allocation = gp.solve(other, policy)"
@@ -156,7 +156,7 @@ OTHER = "other_allocation = gp.solve(other, policy)"
 def order(trial: Trial) -> None:
     """Compare with the same jobs in another order, and in other rows of the job classes."""
     if isinstance(trial.failure, gp.PolicyError) and trial.failure.check == "order":
-        trial.breaks("the same objective however jobs are put into rows", f"PolicyError: {trial.failure}", SOLVED)
+        trial.breaks("the same objective however jobs are assigned to rows", f"PolicyError: {trial.failure}", SOLVED)
     count = trial.problem.num_jobs
     if trial.failure is not None or count < 2:
         raise InapplicableError
@@ -303,17 +303,17 @@ class Check:
 
 
 CHECKS: tuple[Check, ...] = (
-    Check("solved", "every problem is solved and proven, or refused for what is wrong with it", solved, needs_answer=False),
-    Check("valid", "X >= 0, no job has more than all of its time, no type more than its GPUs, nobody runs where it cannot", valid),
+    Check("solved", "every problem is solved and proven, or refused with a reason", solved, needs_answer=False),
+    Check("valid", "X >= 0, no job exceeds its time, no type exceeds its GPUs, no job runs where it cannot", valid),
     Check("proven", "value and bound agree to 1e-6, and verify() finds the same", proven),
-    Check("repeatable", "the same problem has the same answer, bit for bit, whatever came in between", repeatable),
-    Check("unchanged", "the policy object holds after a solve what it held before", unchanged),
+    Check("repeatable", "the same problem has the same answer, bit for bit, regardless of other solves in between", repeatable),
+    Check("unchanged", "a solve does not change the policy object", unchanged),
     Check("order", "permuting the jobs permutes the answer, bit for bit", order, needs_answer=False),
     Check("names", "other names in the same order change nothing", names),
-    Check("reads", "what the policy does not declare in `reads` changes nothing", reads),
-    Check("equal_jobs", "jobs that are equal in all get equal time (unless the policy serves job after job)", equal_jobs),
-    Check("units", "steps of another size, in a job's throughputs and steps alike, change nothing", units),
-    Check("more_gpus", "one GPU more does not make the objective worse, with normalisers as they are", more_gpus),
+    Check("reads", "attributes that are not declared in `reads` change nothing", reads),
+    Check("equal_jobs", "jobs with equal attributes get equal time (unless the policy serves one job after another)", equal_jobs),
+    Check("units", "scaling a job's steps and throughputs alike changes nothing", units),
+    Check("more_gpus", "one more GPU does not make the objective worse, with unchanged normalisers", more_gpus),
     Check("excluded", "jobs that have finished or can run nowhere get nothing and change nothing for the others", excluded),
     Check("empty", "without a job that can run, the answer is empty", empty, "empty"),
     Check("options", "the options can be read back from the policy's label", options, "once", needs_answer=False),

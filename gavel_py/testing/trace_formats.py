@@ -12,12 +12,12 @@ import gavel_py as gp
 from gavel_py.testing.trial import CheckResult, ContractReport
 
 SAYS = {
-    "recognised": "recognises its file, and no empty one",
+    "recognised": "recognises its file, but not an empty one",
     "read": "reads at least one job, and counts each entry once",
-    "repeatable": "reads the same from the same file",
+    "repeatable": "reads the same each time from the same file",
     "written": "its jobs can be written and read again as JSON",
     "damaged": "a damaged file is read, or refused with an InputError",
-    "one_line": "a damaged line costs no other entry",
+    "one_line": "a damaged line affects no other entry",
 }
 
 

@@ -72,11 +72,11 @@ class ContractReport:
         """Return one line per check, or the failures in full."""
         failures = self.failures
         if failures:
-            heading = f"{self.what} {self.policy} breaks {len(failures)} of {len(self.checks)} rules of the contract"
+            heading = f"{self.what} {self.policy} violates {len(failures)} of {len(self.checks)} rules of the contract"
             return "\n\n".join([heading, *map(str, failures)])
-        lines = [f"{self.what} {self.policy} keeps the contract", *(f"  {check}" for check in self.checks)]
+        lines = [f"{self.what} {self.policy} fulfils the contract", *(f"  {check}" for check in self.checks)]
         if self.refusals:
-            lines.append(f"  refused {len(self.refusals)} problems, the first of them: {self.refusals[0]}")
+            lines.append(f"  refused {len(self.refusals)} problems, the first one: {self.refusals[0]}")
         return "\n".join(lines)
 
 

@@ -161,7 +161,7 @@ def test_a_matrix_of_jobs_knows_no_pairs(gavel: Gavel, jobs: list[str], tmp_path
     (tmp_path / "speeds.csv").write_text("job_id,v100\na,1\nb,1\nc,1\nwide,1\n")
     outcome = gavel("explain", "a", *jobs, "--throughputs", "speeds.csv")
     assert outcome.code == 2
-    assert "knows no speeds of jobs that share GPUs, which --sharing needs" in outcome.err
+    assert "has no speeds of jobs that share GPUs, which --sharing needs" in outcome.err
 
 
 def test_no_partners_without_pairs(gavel: Gavel, jobs: list[str]) -> None:

@@ -156,7 +156,7 @@ def test_the_sentence_states_what_the_policy_maximises(gavel: Gavel, tmp_path: P
     assert "Deadlines met at these speeds: 1 of 1." in out
     (tmp_path / "open.csv").write_text("job_id,job_type,deadline_seconds\na,A3C,100\nb,A3C,\n")
     out = gavel("solve", "open.csv", "-c", "v100:1").out
-    assert "Deadlines met at these speeds: 0 of 1; 1 cannot be judged, since total_steps is unknown." in out
+    assert "Deadlines met at these speeds: 0 of 1; 1 cannot be checked, since total_steps is unknown." in out
     assert "deadlines met" in gavel("solve", *small, "v100:1,k80:1", "-p", "fifo", "-p", "isolated").out
 
 
@@ -203,7 +203,7 @@ def test_colours_are_for_terminals_only_and_can_be_switched_off() -> None:
 def test_json_and_csv_together_are_an_error(gavel: Gavel) -> None:
     outcome = gavel("solve", *EXAMPLE, "--json", "--csv")
     assert outcome.code == 2
-    assert "--json and --csv are two formats of the same output; leave out one of them" in outcome.err
+    assert "--json and --csv are two formats of the same output; give only one of them" in outcome.err
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_formula_policies_may_return_pairs(gavel: Gavel, jobs: list[str]) -> Non
     outcome = gavel("solve", *jobs, "--sharing", "-p", "gandiva,seed=3")
     assert (outcome.code, outcome.err) == (0, "")
     assert "1 pair on" in outcome.out
-    assert "No objective: a formula states the time of each job." in outcome.out
+    assert "No objective: a formula defines the time of each job." in outcome.out
 
 
 def test_the_json_has_all_pairs(gavel: Gavel, jobs: list[str]) -> None:
@@ -60,7 +60,7 @@ def test_pairs_below_the_minimum_gain_are_excluded(gavel: Gavel, jobs: list[str]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--min-gain", "1.2"], "--min-gain says which pairs of jobs may share GPUs; give --sharing with it"),
+        (["--min-gain", "1.2"], "--min-gain selects pairs of jobs that may share GPUs; add --sharing"),
         (["--sharing", "-p", "fifo"], "policy fifo: solves no program, so it cannot decide which jobs share GPUs"),
         (["--sharing", "-p", "max_min_fairness,agnostic=true"], "ignores throughputs, so it cannot weigh the cost of sharing"),
         (["--sharing", "--profile", "nvidia-2023"], "profile 'nvidia-2023'"),
@@ -74,4 +74,4 @@ def test_options_incompatible_with_sharing_are_refused(gavel: Gavel, jobs: list[
 
 
 def test_a_matrix_by_job_has_no_pairs(gavel: Gavel, small: list[str]) -> None:
-    assert "knows no speeds of jobs that share GPUs, which --sharing needs" in gavel("solve", *small, "--sharing").err
+    assert "has no speeds of jobs that share GPUs, which --sharing needs" in gavel("solve", *small, "--sharing").err

@@ -142,13 +142,13 @@ def test_standard_input_is_read_once_and_named_in_messages(gavel: Gavel, typed: 
     typed(JOBS)
     outcome = gavel("solve", "-", "-c", "-")
     assert outcome.code == 2
-    assert "standard input (-) can be read once; name a file for the other one" in outcome.err
+    assert "standard input (-) can be read only once; give a file for the other input" in outcome.err
     typed("job_id,job_type,num_gpus\na,A3C,0\n")
     outcome = gavel("solve", "-", "-c", "v100:1")
     assert outcome.code == 2
     assert outcome.err.startswith("Error: standard input, line 2 (job 'a'), field num_gpus: ")
     typed(PROFILE)
-    assert "give --name NAME with it" in gavel("profiles", "import", "-").err
+    assert "add --name NAME" in gavel("profiles", "import", "-").err
     typed("")
     assert (
         gavel("solve", "-", "-c", "v100:1").err == "Error: standard input: is empty; a header line with column names is required\n"

@@ -227,7 +227,7 @@ def test_profiles_are_imported_shown_exported_and_deleted(gavel: Gavel, tmp_path
     assert ["bert", "1", "2.5"] in [line.split() for line in gavel("profiles", "show", "mine").out.splitlines()]
     exported = gavel("profiles", "export", "mine").out
     assert [row["steps_per_second"] for row in csv.DictReader(io.StringIO(exported))] == ["2.5", "4.0"]
-    assert "taken" in gavel("profiles", "import", "mine.csv").err
+    assert "exists; replace it" in gavel("profiles", "import", "mine.csv").err
     assert gavel("profiles", "import", "mine.csv", "--replace").code == 0
     (tmp_path / "jobs.csv").write_text("job_id,job_type\na,bert\n")
     assert gavel("solve", "jobs.csv", "-c", "v100:1", "--profile", "mine").code == 0
@@ -269,7 +269,7 @@ def test_completion_knows_policies() -> None:
         (["solve", "jobs.csv", "-c", "v100:2,k80:1", "--set", "backfil=1"], "there is no option 'backfil'"),
         (["solve", "jobs.csv", "-c", "v100:2,k80:1", "--set", "efficiency"], "--set 'efficiency' is not of the form OPTION=VALUE"),
         (["solve", "jobs.csv", "-c", "v100:2,k80:1", "--profile", "gavel"], "has no profile 'gavel'"),
-        (["solve", "jobs.csv", "-c", "v100:2", "--profile", "a", "--throughputs", "b"], "give one of them"),
+        (["solve", "jobs.csv", "-c", "v100:2", "--profile", "a", "--throughputs", "b"], "give only one of them"),
         (["solve", "jobs.csv", "-c", "v100:2", "--map-accelerator", "p100=v100"], "'p100' is not in the cluster"),
         (["solve", "jobs.csv", "-c", "tpu:2", "--throughputs", "speeds.csv"], "accelerator 'tpu': is not in profile"),
         (["solve", "jobs.csv"], "Missing option '--cluster'"),
@@ -371,7 +371,7 @@ def test_openb_nodes_are_solved_with_a_few_hundred_jobs(gavel: Gavel, tmp_path: 
     document = json.loads(outcome.out)
     assert document["accelerator_types"] == ["p100", "v100"]
     assert len(document["jobs"]) == 360
-    assert outcome.err.count("are left out") == len(document["unused_gpus"]) == 4
+    assert outcome.err.count("are ignored") == len(document["unused_gpus"]) == 4
 
 
 def test_ctrl_c_ends_at_once_without_a_traceback(tmp_path: Path) -> None:

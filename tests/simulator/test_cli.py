@@ -230,14 +230,14 @@ def test_tables_fit_a_narrow_terminal(gavel: Gavel, mixed: list[str], monkeypatc
     ("options", "said"),
     [
         (["--events"], "Error: simulation, field round_seconds: must be given for max_min_fairness"),
-        (["--events", "--round-seconds", "60"], "Error: --events does without rounds, so leave out --round-seconds"),
+        (["--events", "--round-seconds", "60"], "Error: --events has no rounds; omit --round-seconds"),
         (
             ["--events", "-p", "fifo", "--solve-seconds", "60"],
-            "Error: --events decides on each event, so leave out --solve-seconds",
+            "Error: --events decides at every event; omit --solve-seconds",
         ),
         (
             ["--events", "-p", "fifo", "--starts-between-rounds"],
-            "Error: --events starts jobs at any time, so leave out --starts-between-rounds",
+            "Error: --events starts jobs at any time; omit --starts-between-rounds",
         ),
         (["-p", "fifi"], "fifo"),
         (["--maintenance", "gpu-7:1:2"], "Error: maintenance, field node: 'gpu-7' is not in the cluster; did you mean 'gpu-0'"),
@@ -246,12 +246,12 @@ def test_tables_fit_a_narrow_terminal(gavel: Gavel, mixed: list[str], monkeypatc
         (["--maintenance", "absent.csv"], "Error: absent.csv: cannot be read: No such file or directory"),
         (["--node-mtbf", "100"], "Error: --node-mtbf and --node-repair go together"),
         (["--node-mtbf", "1", "--node-repair", "2"], "Error: --node-repair 2 must be less than --node-mtbf 1"),
-        (["--until", "tomorrow"], "'tomorrow' is no time of at least 0; write seconds, or as 90s, 15min, 12h, 7d"),
+        (["--until", "tomorrow"], "'tomorrow' is not a time of at least 0; write seconds, or a time such as 90s, 15min, 12h or 7d"),
         (["--job-failures", "1"], "'1' is neither a probability of at least 0 and below 1 nor 'recorded'"),
         (["--jobs-out", "absent/out.csv"], "Error: absent/out.csv: cannot be written: No such file or directory"),
-        (["--jobs-out", "a.csv", "--timeline-out", "./a.csv"], "Error: a.csv is named for two outputs"),
-        (["--extrapolate"], "Error: --extrapolate estimates by job type"),
-        (["--profile", "gavel-osdi20"], "Error: --profile and --throughputs both say how fast jobs run"),
+        (["--jobs-out", "a.csv", "--timeline-out", "./a.csv"], "Error: a.csv is given for two outputs"),
+        (["--extrapolate"], "Error: --extrapolate estimates speeds by job type"),
+        (["--profile", "gavel-osdi20"], "Error: --profile and --throughputs both define the speeds of jobs"),
     ],
 )
 def test_invalid_options_are_refused(gavel: Gavel, four: list[str], options: list[str], said: str) -> None:

@@ -70,7 +70,7 @@ def test_an_interrupt_writes_the_state(gavel: Gavel, policies: tuple[str, ...], 
         if stopped.code == 0:
             return  # the simulation ended before
         assert stopped.code == 130
-        assert "The state is in state; go on with --continue state.\n" in stopped.err
+        assert "The state is in state; continue with --continue state.\n" in stopped.err
         assert [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")] != files
         again = gavel(*options, "--save-state", "state", "--continue", "state")
         assert (again.code, told(again.out)) == (0, told(whole.out))
@@ -128,13 +128,13 @@ def test_a_continued_simulation_may_have_a_later_end(gavel: Gavel) -> None:
         ),
         (
             ["--continue", "state", "--jobs-out", "x.csv"],
-            "--jobs-out and --timeline-out: must be given as when the state was saved",
+            "--jobs-out and --timeline-out: must be the same as when the state was saved",
         ),
-        (["--state-every", "10min"], "--state-every says how often --save-state FILE is written, so give both"),
+        (["--state-every", "10min"], "--state-every sets how often --save-state FILE is written; give both"),
         (["--save-state", "s", "--state-every", "often"], "is neither a time, as in 90s or 10min, nor a number of rounds"),
         (["--save-state", "s", "--state-every", "0rounds"], "is neither a time"),
-        (["--save-state", "s", "--jobs-out", "j.parquet"], "j.parquet: a Parquet file cannot be gone on with in another process"),
-        (["--save-state", "s", "--jobs-out", "./s"], "is named for two outputs"),
+        (["--save-state", "s", "--jobs-out", "j.parquet"], "j.parquet: a Parquet file cannot be continued by another process"),
+        (["--save-state", "s", "--jobs-out", "./s"], "is given for two outputs"),
         (["--save-state", "no/folder/s", "--state-every", "1round"], "no/folder/s: cannot be written: No such file or directory"),
     ],
 )
@@ -154,7 +154,7 @@ def test_files_that_have_become_shorter_are_refused(gavel: Gavel) -> None:
     Path("jobs.csv").write_text("")
     outcome = gavel(*options, "--continue", "state")
     assert outcome.code == 2
-    assert "jobs.csv: has 0 bytes, and had " in outcome.err
+    assert "jobs.csv: has 0 bytes, but had " in outcome.err
 
 
 def test_another_cluster_is_refused(gavel: Gavel) -> None:
@@ -164,4 +164,4 @@ def test_another_cluster_is_refused(gavel: Gavel) -> None:
     Path("cluster.yaml").write_text("nodes:\n  - {name: a, accelerator: v100, num_gpus: 16}\n")
     outcome = gavel(*options, "--until", "2h", "--continue", "state")
     assert outcome.code == 2
-    assert "state: was written with another cluster; go on with the one that the simulation had" in outcome.err
+    assert "state: was written with another cluster; continue with the one that the simulation had" in outcome.err

@@ -148,7 +148,7 @@ def test_runs_files_and_sweeps_record_tenants(gavel: Gavel, tmp_path: Path) -> N
     (tmp_path / "jobs.csv").write_text("job_id,job_type,num_gpus,arrival_seconds,total_steps,tenant\n" + "\n".join(lines) + "\n")
     base = ["jobs.csv", "-c", "v100:2,k80:2"]
     out = gavel("simulate", *base, "--run-out", "run.json", "--tenants-out", "tenants.csv").out
-    assert "Tenants (means over the time simulated)" in out
+    assert "Tenants (means over the simulated time)" in out
     assert "cost" not in out.split("Tenants (means")[1]
     (run,) = gp.read_runs("run.json")
     assert [each.tenant for each in run.tenants] == ["a", "b"]
@@ -158,7 +158,7 @@ def test_runs_files_and_sweeps_record_tenants(gavel: Gavel, tmp_path: Path) -> N
     two = gavel("simulate", *base, "-p", "fifo", "-p", "isolated").out
     assert "Mean completion time of tenants" in two
     sweep = ["sweep", "-p", "fifo", "-p", "isolated", "--trace", "jobs.csv", "-c", "v100:2,k80:2", "--tenants-out", "sweep.csv"]
-    assert "give --results FILE" in gavel(*sweep).err
+    assert "add --results FILE" in gavel(*sweep).err
     assert gavel(*sweep, "--results", "cells.sqlite", "--workers", "1").code == 0
     with open("sweep.csv", encoding="utf-8") as file:
         found = list(csv.DictReader(file))

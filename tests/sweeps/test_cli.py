@@ -46,9 +46,9 @@ def test_a_dry_run_shows_the_grid_and_writes_no_file(gavel: Gavel) -> None:
     dry = gavel("-p", "fifo", "--jobs", "3", "--load", "60", "-c", "v100:8", "--fairness", "--results", "cells.sqlite", "--dry-run")
     assert dry.code == 0
     assert "policies: fifo\ntraces: 3 generated jobs\njobs per hour: 60\nclusters: v100:8\nseeds: 0\n" in dry.out
-    assert "cells: 1, and 1 of the policy isolated to compare with; 1 places of the grid\n" in dry.out
+    assert "cells: 1, and 1 of the policy isolated for comparison; 1 points of the grid\n" in dry.out
     assert "estimate: " in dry.out
-    assert "basis: one cell of each policy, in the middle of its grid, played for a second" in dry.out
+    assert "basis: one cell of each policy from the middle of its grid, run for a second" in dry.out
     assert not Path("cells.sqlite").exists()
 
 
@@ -72,7 +72,7 @@ def test_a_dry_run_counts_cells_that_have_ended(gavel: Gavel) -> None:
     gavel(*SOLVE, "--results", "cells.sqlite")
     dry = gavel(*SOLVE, "--seed", "0-4", "--results", "cells.sqlite", "--dry-run")
     assert "stored in cells.sqlite: 2 done, 0 failed\n" in dry.out
-    assert "basis: the mean time of the cells of each policy that have been played\n" in dry.out
+    assert "basis: the mean time of the completed cells of each policy\n" in dry.out
     done = gavel(*SOLVE, "--results", "cells.sqlite", "--dry-run")
     assert "basis: nothing is left\n" in done.out
 
@@ -114,12 +114,12 @@ def test_failed_cells_are_listed_and_set_the_exit_code(gavel: Gavel) -> None:
     [
         ([], "give a SPEC file, or at least --policy, --trace or --jobs, and --cluster"),
         (["absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
-        ([*SOLVE, "--seed", "4-1"], "'4-1' is neither a seed nor a range of them, as in 0-4"),
+        ([*SOLVE, "--seed", "4-1"], "'4-1' is neither a seed nor a range of seeds, as in 0-4"),
         ([*SOLVE, "--export", "rows.txt"], "rows.txt: cannot tell the format from the name; it must end in .csv or .parquet"),
         ([*SOLVE, "--export", "no/rows.csv"], "no/rows.csv: cannot be written: there is no folder 'no'"),
         ([*SOLVE, "--load", "3"], "loads: is about time"),
-        ([*SOLVE, "--scheduler", "tcp://x:1"], "--scheduler names that of a Dask cluster; give --engine dask with it"),
-        ([*SOLVE, "--engine", "dask", "--scheduler", "tcp://x:1"], "--workers says how many processes to begin"),
+        ([*SOLVE, "--scheduler", "tcp://x:1"], "--scheduler is the address of a Dask scheduler; add --engine dask"),
+        ([*SOLVE, "--engine", "dask", "--scheduler", "tcp://x:1"], "--workers sets the number of local processes"),
     ],
 )
 def test_invalid_options_are_refused(gavel: Gavel, options: list[str], said: str) -> None:

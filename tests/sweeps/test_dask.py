@@ -80,14 +80,14 @@ def refused(address: str) -> str:
 
 def test_a_scheduler_that_does_not_answer_is_an_error() -> None:
     assert "no Dask scheduler answers there within 5 s" in refused("tcp://127.0.0.1:9")
-    assert "is no address of a Dask scheduler (missing port number" in refused("nonsense")
+    assert "is not the address of a Dask scheduler (missing port number" in refused("nonsense")
 
 
 @pytest.mark.parametrize(
     ("answer", "backlog", "said"),
     [
         (None, 0, "no Dask scheduler answers there within 5 s"),
-        (b"", 8, "no Dask scheduler answers there within 5 s (it is silent)"),
+        (b"", 8, "no Dask scheduler answers there within 5 s (no response)"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", 8, "no Dask scheduler answers there within 5 s (another service answers)"),
     ],
     ids=["packets are dropped", "silent", "another service"],

@@ -131,7 +131,7 @@ def test_ctrl_c_ends_it_cleanly(
         assert process.wait() == 130
     told = (tmp_path / "told.txt").read_text()
     assert "Traceback" not in told
-    assert "The same command goes on from here." in told
+    assert "The same command continues from here." in told
     kept = stored(tmp_path)
     monkeypatch.chdir(tmp_path)
     outcome = runner(capsys, "sweep")("sweep.yaml", "--workers", "1", "--export", "rows.csv")

@@ -37,7 +37,7 @@ def told(tmp_path: Path, text: str) -> str:
     [
         (("mode: simulate", "mode: play"), "sweep.yaml, line 1, field mode: must be one of 'simulate' or 'solve', found 'play'"),
         (("policies", "polices"), "sweep.yaml, line 2, field polices: is not known; did you mean 'policies'?"),
-        (("[fifo]", "[]"), "sweep.yaml, line 2, field policies: is empty, and so is the grid: name at least one"),
+        (("[fifo]", "[]"), "sweep.yaml, line 2, field policies: is empty, so the grid is empty; give at least one"),
         (("[fifo]", "[fifo, fifoo]"), "sweep.yaml, line 2, field policies: there is no policy 'fifoo'; did you mean 'fifo'?"),
         (("[fifo]", "['fifo,backfil=true']"), "line 2, policy fifo: there is no option 'backfil'; did you mean"),
         (
@@ -46,7 +46,7 @@ def told(tmp_path: Path, text: str) -> str:
         ),
         (("[fifo]", "[3]"), "field policies: must be a name such as fifo or fifo,backfill=true, or a mapping with policy, found 3"),
         (("[fifo]", "[{policy: fifo, option: {}}]"), "field option: is not known; did you mean 'options'?"),
-        (("[fifo]", "[fifo, {policy: isolated, name: fifo}]"), "line 2, field policies: 'fifo' is what several of them are called"),
+        (("[fifo]", "[fifo, {policy: isolated, name: fifo}]"), "line 2, field policies: 'fifo' is the name of several of them"),
         (("generate: {jobs: 3}", "generate: {jobs: 3, gang: {1: 1}}"), "line 4, generate, field gang: is not known; did you mean"),
         (("generate: {jobs: 3}", "generate: {jobs: 0}"), "sweep.yaml, line 4, generate, field jobs: must be at least 1, found 0"),
         (("generate: {jobs: 3}", "file: absent.csv"), "sweep.yaml, line 4, absent.csv: cannot be read: No such file"),
@@ -56,11 +56,11 @@ def told(tmp_path: Path, text: str) -> str:
         (('["v100:4"]', "[absent.yaml]"), "line 5, absent.yaml: cannot be read: No such file"),
         (('["v100:4"]', '["v100:4"]\nloads: [0]'), "sweep.yaml, line 6, field loads.0: must be greater than 0, found 0"),
         (('["v100:4"]', '["v100:4"]\nseeds: [-1]'), "sweep.yaml, line 6, field seeds.0: must be at least 0, found -1"),
-        (('["v100:4"]', '["v100:4"]\nseeds: []'), "sweep.yaml, line 6, field seeds: is empty, and so is the grid"),
+        (('["v100:4"]', '["v100:4"]\nseeds: []'), "sweep.yaml, line 6, field seeds: is empty, so the grid is empty"),
         (('["v100:4"]', '["v100:4"]\nsettings: {restart: 3}'), "line 6, field settings.restart: is not known; did you mean"),
         (
             ('["v100:4"]', '["v100:4"]\nsettings: {node_mtbf_hours: 3}'),
-            "field settings.node_mtbf_hours: and node_repair_hours go together",
+            "field settings.node_mtbf_hours: and node_repair_hours must be given together",
         ),
         (('["v100:4"]', '["v100:4"]\nprofile: gavel'), "profile 'gavel'"),
         (
@@ -69,7 +69,7 @@ def told(tmp_path: Path, text: str) -> str:
         ),
         (
             ('["v100:4"]', '["v100:4"]\nsettings: {min_gain: 1.2}'),
-            "line 6, field settings.min_gain: says which pairs of jobs may share GPUs, and no policy shares them",
+            "line 6, field settings.min_gain: selects pairs of jobs that may share GPUs, but no policy shares them",
         ),
         (
             ('["v100:4"]', '["v100:4"]\nsettings: {sharing: true, min_gain: 0.9}'),
@@ -88,7 +88,7 @@ def told(tmp_path: Path, text: str) -> str:
             ("[fifo]", "[fifo, {policy: gandiva, sharing: 3}]"),
             "line 2, policy 'gandiva', field sharing: must be true or false, found 3",
         ),
-        (("mode: simulate", "mode: solve\nloads: [1]"), "sweep.yaml, line 2, field loads: is about time, of which a static solve"),
+        (("mode: simulate", "mode: solve\nloads: [1]"), "sweep.yaml, line 2, field loads: has no effect on a static solve"),
         (("mode: simulate", "mode: solve\nsettings: {until_seconds: 1}"), "line 2, field settings.until_seconds: is about time"),
         (("mode: simulate", "mode: solve\nmeasure_jobs: [0, 2]"), "sweep.yaml, line 2, field measure_jobs: is about time"),
         (
@@ -123,7 +123,7 @@ def test_all_faults_come_together(tmp_path: Path) -> None:
             solves("shortest_job_first") | {"traces": [gp.Trace([gp.Submission(gp.Job("a", job_type="A3C"))])]},
             "sweep, policy 'shortest_job_first', job 'a'",
         ),
-        (simulations(traces=[gp.Trace([])]), "loads: are jobs per hour of generated traces, and all traces are files"),
+        (simulations(traces=[gp.Trace([])]), "loads: apply to generated traces, but all traces are files"),
         (
             simulations(traces=[gp.Trace([gp.Submission(gp.Job("a", job_type="A3C"))])], loads=None),
             "total_steps: is unknown, so it is not known when the job ends",
@@ -136,9 +136,9 @@ def test_all_faults_come_together(tmp_path: Path) -> None:
             simulations(
                 "max_min_fairness", profile=SINGLE, settings={"sharing": True}, traces=[{"generate": {"jobs": 3, "gangs": {1: 1}}}]
             ),
-            "sharing: needs the speeds of pairs of jobs, and profile 'single' has none",
+            "sharing: needs the speeds of pairs of jobs, but profile 'single' has none",
         ),
-        (simulations(throughputs="x.csv", profile="gavel-osdi20"), "throughputs: and profile both say how fast jobs run"),
+        (simulations(throughputs="x.csv", profile="gavel-osdi20"), "throughputs: and profile both define the speeds of jobs"),
     ],
 )
 def test_values_that_do_not_fit_together_are_refused_before_any_cell_runs(spec: dict[str, Any], said: str) -> None:
@@ -207,7 +207,7 @@ def test_objects_with_the_same_label_need_names() -> None:
     traces = [gp.generate_trace(2, profile, jobs_per_hour=4, seed=seed) for seed in range(2)]
     policies = [gp.resolve_policy("fifo"), gp.resolve_policy("fifo", constraints=[gp.Quota(tenant="a", share=0.5)])]
     spec = solves(*policies, seeds=1) | {"traces": traces}
-    with pytest.raises(gp.InputError, match="is what several of them are called; give each a name of its own"):
+    with pytest.raises(gp.InputError, match="is the name of several of them; give each its own name"):
         gp.plan_sweep(spec)
     spec["policies"] = [{"policy": policies[0]}, {"policy": policies[1], "name": "fifo with a quota"}]
     spec["traces"] = [{"file": trace, "name": name} for trace, name in zip(traces, "ab", strict=True)]

@@ -227,7 +227,10 @@ def test_a_cell_whose_process_dies_each_time_fails(tmp_path: Path) -> None:
 
 def test_a_broken_executor_of_the_user_is_an_error_and_the_sweep_can_be_continued(tmp_path: Path) -> None:
     spec = solves("fifo", Dying(mark=str(tmp_path / "mark"), times=1), seeds=2) | {"results": str(tmp_path / "s.sqlite")}
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own, pytest.raises(ExecutorError, match="goes on from here"):
+    with (
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own,
+        pytest.raises(ExecutorError, match="run the same sweep again to continue"),
+    ):
         gp.sweep(spec, executor=own)
     assert [row["status"] for row in gp.sweep(spec, workers=1)] == ["done"] * 4
 

@@ -210,7 +210,7 @@ def test_our_trace_format_keeps_the_contract() -> None:
 
     report = check_trace_format(our_plugins.SITE, "trace.txt")
     assert all(check.problems for check in report.checks)
-    assert str(report).startswith("trace format site keeps the contract")
+    assert str(report).startswith("trace format site fulfils the contract")
 
 
 EXAMPLES = {

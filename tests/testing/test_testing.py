@@ -181,7 +181,7 @@ class ByRow(gp.DemandPolicy):
 BROKEN: list[tuple[str, gp.Policy, str, str]] = [
     ("solved", Divides(), "a proven allocation, or an InputError that names what is wrong", "ZeroDivisionError: 1 jobs"),
     ("solved", GivesTooMuch(), "a proven allocation", "ProofError: no solution route led to a proven answer"),
-    ("solved", RefusesAll(), "an answer to one of the problems at least", "1 is not a good number of jobs"),
+    ("solved", RefusesAll(), "an answer to at least one of the problems", "1 is not a good number of jobs"),
     ("proven", ShadowWithoutSun(), "value, bound and shadow prices, or none of them", "value None, bound None, shadow prices [1.]"),
     ("repeatable", TakesTurns(), "the same time_fractions every time, also with other problems in between", " and then "),
     ("unchanged", Remembers(), "`policy.seen` to stay absent", ""),
@@ -260,7 +260,7 @@ def test_the_report_names_the_rule_and_the_smallest_problem_as_code() -> None:
     report = report_of(FirstRowFirst())
     assert [failure.name for failure in report.failures] == ["order"]
     assert str(report) == (
-        "policy first_row_first breaks 1 of 14 rules of the contract\n"
+        "policy first_row_first violates 1 of 14 rules of the contract\n"
         "\n"
         "order: permuting the jobs permutes the answer, bit for bit\n"
         "  expected: job '1' to get [0.0] as before\n"
@@ -370,7 +370,7 @@ def test_a_policy_that_keeps_the_contract_has_a_report_too() -> None:
     assert report.failures == ()
     counts = {check.name: check.problems for check in report.checks}
     assert (counts["solved"], counts["valid"], counts["empty"], counts["options"]) == (27, 27, 5, 1)
-    assert str(report).splitlines()[0] == "policy heaviest_first keeps the contract"
+    assert str(report).splitlines()[0] == "policy heaviest_first fulfils the contract"
     # Served one after the other, jobs that are equal do not get equal time; and there is no objective to get worse.
     assert [check.name for check in report.checks if not check.problems] == ["equal_jobs", "more_gpus"]
 
@@ -386,7 +386,7 @@ def test_a_problem_may_be_refused_for_what_is_wrong_with_it() -> None:
     report = check_policy(SingleGpus())
     assert 0 < len(report.refusals) < 27
     assert report.checks[0].problems == 27 - len(report.refusals)
-    assert f"refused {len(report.refusals)} problems, the first of them: job job-" in str(report)
+    assert f"refused {len(report.refusals)} problems, the first one: job job-" in str(report)
 
 
 @pytest.mark.slow

@@ -66,17 +66,17 @@ def command(context: click.Context, request: Request) -> None:
         raise failure
     if interrupt.requested:
         if state_file.saved:
-            click.echo(f"The state is in {state_file.path}; go on with --continue {state_file.path}.", err=True)
+            click.echo(f"The state is in {state_file.path}; continue with --continue {state_file.path}.", err=True)
         context.exit(runner.INTERRUPTED)
 
 
 def _check(context: click.Context, request: Request) -> None:
     if request.events and context.get_parameter_source("round_seconds") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--events does without rounds, so leave out --round-seconds")
+        raise click.UsageError("--events has no rounds; omit --round-seconds")
     if request.events and request.solve_seconds:
-        raise click.UsageError("--events decides on each event, so leave out --solve-seconds")
+        raise click.UsageError("--events decides at every event; omit --solve-seconds")
     if request.events and request.starts_between_rounds:
-        raise click.UsageError("--events starts jobs at any time, so leave out --starts-between-rounds")
+        raise click.UsageError("--events starts jobs at any time; omit --starts-between-rounds")
     check_files(request.out, request.jobs_out, request.timeline_out, request.tenants_out, request.run_out, request.save_state)
     runner.check_state_options(request)
 

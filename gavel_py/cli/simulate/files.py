@@ -129,7 +129,7 @@ def _truncate(path: Path, size: int) -> None:
     """Remove the rows that were written after the state was saved."""
     found = path.stat().st_size
     if found < size:
-        text = f"has {found} bytes, and had {size} when the state was saved; it can be gone on with only as it was"
+        text = f"has {found} bytes, but had {size} when the state was saved; it must be as it was to be continued"
         raise InputError(Fault(str(path), "", text))
     os.truncate(path, size)
 
@@ -164,7 +164,7 @@ def check_files(*paths: Path | None) -> None:
     real = [os.path.realpath(path) for path in given]
     for index, path in enumerate(real):
         if path in real[:index]:
-            raise click.UsageError(f"{given[index]} is named for two outputs; they would overwrite each other")
+            raise click.UsageError(f"{given[index]} is given for two outputs, which would overwrite each other")
 
 
 def write_tenants_file(

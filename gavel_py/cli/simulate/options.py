@@ -61,7 +61,7 @@ def time_option(text: str) -> float:
     """Return the seconds of the text of an option. Raises `BadParameter` if it is not a time of at least 0."""
     seconds = seconds_of(text)
     if seconds is None or seconds < 0:
-        raise click.BadParameter(f"{text!r} is no time of at least 0; write seconds, or as 90s, 15min, 12h, 7d")
+        raise click.BadParameter(f"{text!r} is not a time of at least 0; write seconds, or a time such as 90s, 15min, 12h or 7d")
     return seconds
 
 
@@ -70,10 +70,10 @@ def failures_of(mtbf_hours: float | None, repair_hours: float | None) -> gp.Node
     if mtbf_hours is None and repair_hours is None:
         return None
     if mtbf_hours is None or repair_hours is None:
-        raise click.UsageError("--node-mtbf and --node-repair go together: how often a node fails, and how long its repair takes")
+        raise click.UsageError("--node-mtbf and --node-repair go together: how often a node fails and how long its repair takes")
     if repair_hours >= mtbf_hours:
         text = f"--node-repair {repair_hours:g} must be less than --node-mtbf {mtbf_hours:g}"
-        raise click.UsageError(f"{text}, the mean time from one failure of a node to the next, in which it is repaired")
+        raise click.UsageError(f"{text}, the mean time from one failure of a node to the next, which includes the repair")
     return gp.NodeFailures((mtbf_hours - repair_hours) * 3600.0, repair_hours * 3600.0)
 
 
@@ -136,10 +136,10 @@ class ScenarioOptions(Common):
 
     trace_file: Path = argument("TRACE", type=TRACE)
     events: bool = option(help="Decide when jobs arrive or end instead of in rounds; for ordered policies.")
-    restart_seconds: float = option(**PERIOD, help="Time that a start costs a job.")
+    restart_seconds: float = option(**PERIOD, help="Time that a job loses when it starts.")
     min_run_seconds: float = option(**PERIOD, help="Time that a job runs before it may be preempted.")
-    solve_seconds: float = option(**PERIOD, help="Least time between two allocations while only jobs change.")
-    retry_seconds: float = option(**PERIOD, help="Time before a job that failed is tried again, doubled each time.")
+    solve_seconds: float = option(**PERIOD, help="Minimum time between two allocations while only jobs change.")
+    retry_seconds: float = option(**PERIOD, help="Time before a failed job is tried again, doubled each time.")
     starts_between_rounds: bool = option(help="Start waiting jobs on idle GPUs at once, not only as rounds begin.")
     mechanism: str = option(
         default="deficit",
@@ -154,7 +154,7 @@ class ScenarioOptions(Common):
         default=0.0,
         show_default=True,
         metavar="P",
-        help="Part of its speed that a fractional job loses to each other job on its GPU.",
+        help="Fraction of its speed that a fractional job loses to each other job on its GPU.",
     )
     node_mtbf: float | None = option(type=HOURS, metavar="HOURS", help="Mean time between failures of a node.")
     node_repair: float | None = option(type=HOURS, metavar="HOURS", help="Mean time of a repair.")
@@ -176,7 +176,7 @@ class ScenarioOptions(Common):
         "--until", type=time_option, metavar="TIME", help="Simulated time at which to stop, in seconds or as in 12h, 7d."
     )
     measure_jobs: tuple[int, int] | None = option(**MEASURE_JOBS)
-    seed: int = option(**SEED, help="Seed of everything random.")
+    seed: int = option(**SEED, help="Seed of all random choices.")
     extrapolate: bool = option(help="Estimate the throughputs of gangs that the profile lacks.")
     format_name: str | None = option("--format", **FORMAT)
     strict: bool = option(**STRICT)
@@ -250,7 +250,7 @@ def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: R
     """Assign missing job types and steps, and with --extrapolate estimate missing gang sizes of the profile."""
     if not isinstance(profile, gp.ThroughputProfile):
         if request.extrapolate:
-            raise click.UsageError("--extrapolate estimates by job type, and --throughputs gives speeds by job; leave out one")
+            raise click.UsageError("--extrapolate estimates speeds by job type, but --throughputs gives them by job; omit one")
         return trace, profile
     if any(not submission.job.job_type or _lacks_end(submission.job) for submission in trace):
         names = cluster.accelerator_names
@@ -268,5 +268,5 @@ def _warn(trace: gp.Trace, request: Request) -> None:
     if request.job_failures == "recorded" and not any(submission.failed_attempts for submission in trace):
         click.echo(f"warning: --job-failures recorded: no failed attempt is recorded in {request.trace_file}", err=True)
     if request.estimates == "recorded" and not any(submission.estimate_seconds for submission in trace):
-        text = f"no estimate is recorded in {request.trace_file}; policies see what is exact"
+        text = f"no estimate is recorded in {request.trace_file}; policies see the exact values"
         click.echo(f"warning: --estimates recorded: {text}", err=True)

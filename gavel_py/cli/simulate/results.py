@@ -178,7 +178,7 @@ def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
     yield Metric("undelivered_share", "promised time not delivered", "share", _undelivered, best="least")
     yield Metric("rounds", "rounds", "count", _of("rounds"))
     yield Metric("solver_seconds", "time to solve", "clock", _of("solver_seconds"))
-    yield Metric("wall_seconds", "run time in all", "clock", _of("wall_seconds"))
+    yield Metric("wall_seconds", "total run time", "clock", _of("wall_seconds"))
 
 
 def _distribution(name: str, label: str) -> Iterator[Metric]:
@@ -283,7 +283,7 @@ def _tenants(scenario: Scenario, results: Sequence[PolicyResult]) -> Iterator[st
     first = results[0].result.summary.tenants
     if len(results) == 1:
         if first:
-            title, priced = "Tenants (means over the time simulated)", has_prices(scenario.cluster)
+            title, priced = "Tenants (means over the simulated time)", has_prices(scenario.cluster)
             yield tenants_table(title, first, has_prices=priced, most=MAX_TENANTS)
         return
     found = [{each.tenant: each for each in result.result.summary.tenants} for result in results]
@@ -296,7 +296,7 @@ def _tenants(scenario: Scenario, results: Sequence[PolicyResult]) -> Iterator[st
         for name in shown
     ]
     columns = [tables.Column("tenant", "name"), tables.Column("share"), *(tables.Column(each.label) for each in results)]
-    yield table_text(f"Mean completion time of tenants ({unit}), and their part of the GPUs", columns, rows)
+    yield table_text(f"Mean completion time of tenants ({unit}), and their share of the GPUs", columns, rows)
 
 
 def _time_and_gpus(tenant: gp.TenantShare, length: float) -> str:
@@ -314,7 +314,7 @@ def _notes(result: PolicyResult) -> Iterator[str]:
     for job_id, reason in list(left_out.items())[:MAX_JOBS]:
         yield f"{result.label}: job {job_id!r} has no GPUs at the end: {reason}"
     if len(left_out) > MAX_JOBS:
-        yield f"{result.label}: ... and {len(left_out) - MAX_JOBS:,} jobs more"
+        yield f"{result.label}: ... and {len(left_out) - MAX_JOBS:,} more jobs"
 
 
 def json_of(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> str:

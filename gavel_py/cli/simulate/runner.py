@@ -140,7 +140,7 @@ class Run:
             path, scenario.trace, scenario.profile, policy=self.policy, on_round=self._round, on_starts=self._starts
         )
         if simulation.cluster != self.simulation.cluster:
-            raise gp.InputError(f"{path}: was written with another cluster; go on with the one that the simulation had")
+            raise gp.InputError(f"{path}: was written with another cluster; continue with the one that the simulation had")
         self.simulation, self.rounds, self.left = simulation, note["rounds"], note["left"]
         records = (gp.JobRecord.from_dict(each) for each in note["kept"])
         self._records = {record.job_id: record for record in records}
@@ -204,14 +204,12 @@ DEFAULT_EVERY = "10min"
 def check_state_options(request: Request) -> None:
     """Raise `UsageError` for incompatible options for saved states."""
     if request.state_every is not None and request.save_state is None:
-        raise click.UsageError("--state-every says how often --save-state FILE is written, so give both")
+        raise click.UsageError("--state-every sets how often --save-state FILE is written; give both")
     if request.run_out is not None and request.continue_from is not None:
-        raise click.UsageError("--run-out holds a run from its beginning, which --continue does not see; leave out one of them")
+        raise click.UsageError("--run-out records a run from its beginning, which --continue does not have; give only one of them")
     for path in (request.jobs_out, request.timeline_out):
         if path is not None and is_parquet(path) and (request.save_state or request.continue_from):
-            text = (
-                "a Parquet file cannot be gone on with in another process; write a .csv, or leave out --save-state and --continue"
-            )
+            text = "a Parquet file cannot be continued by another process; write a .csv, or omit --save-state and --continue"
             raise click.UsageError(f"{path}: {text}")
 
 
@@ -233,11 +231,11 @@ def saved_note(path: Path, request: Request, policies: Sequence[gp.Policy]) -> M
     faults = []
     for name in now:
         if then.get(name) != now[name]:
-            problem = f"was {then.get(name)!r} when the state was saved, and is {now[name]!r} now; go on with the same options"
+            problem = f"was {then.get(name)!r} when the state was saved, but is {now[name]!r} now; continue with the same options"
             faults.append(Fault(str(path), name, problem))
     files = [name for name, given in (("jobs", request.jobs_out), ("timeline", request.timeline_out)) if given is not None]
     if sorted(files) != sorted(note["files"]):
-        text = "must be given as when the state was saved, so that they can be gone on with"
+        text = "must be the same as when the state was saved, so that the files can be continued"
         faults.append(Fault(str(path), "--jobs-out and --timeline-out", text))
     InputError.raise_any(faults)
     return note

@@ -62,15 +62,15 @@ class Request:
     )
     type_of: tuple[str, ...] = option(metavar="PATTERN=TYPE", help="Job type of jobs whose name matches, as in bert*=TYPE.")
     default_type: str | None = option(metavar="TYPE", help="Job type of all other jobs.")
-    default_steps: float | None = option(type=SECONDS, metavar="N", help="Steps of jobs that state none.")
+    default_steps: float | None = option(type=SECONDS, metavar="N", help="Steps of jobs that specify none.")
     progress: Path | None = option(
         type=DIRECTORY, metavar="DIR", help="Directory where each job writes its steps to a file named after its id."
     )
     state: Path | None = option(type=DIRECTORY, metavar="DIR", help="Directory of state, log, lock and measured speeds.")
-    restart_seconds: float = option(**_seconds(0.0, positive=False), help="Time that a start costs a job.")
+    restart_seconds: float = option(**_seconds(0.0, positive=False), help="Time that a job loses when it starts.")
     min_run_seconds: float = option(**_seconds(0.0, positive=False), help="Time that a job runs before it may be preempted.")
     solve_seconds: float = option(
-        **_seconds(0.0, positive=False), help="Least time between two allocations while only jobs change."
+        **_seconds(0.0, positive=False), help="Minimum time between two allocations while only jobs change."
     )
     timeout_seconds: float = option("--timeout", **_seconds(60.0), help="Time limit of a Slurm command.")
     poll_seconds: float = option("--poll", **_seconds(30.0), help="Time between two readings of the queue.")
@@ -271,11 +271,11 @@ def plan_text(decided: gp.SlurmDecided) -> str:
 def applied_text(decided: gp.SlurmDecided, applied: gp.SlurmApplied) -> str:
     """Return a line on a round, and a line for each deviation from the decision."""
     lines = [f"Round {decided.begun.index}: {_counts(decided)}; {counted(len(applied.started), 'start')} as decided."]
-    lines += [f"  {job_id} runs on {_place_text(held)}, which was not decided" for job_id, held in applied.elsewhere.items()]
+    lines += [f"  {job_id} runs on {_place_text(held)}, unlike decided" for job_id, held in applied.elsewhere.items()]
     lines += [f"  {job_id} did not start: {why}" for job_id, why in applied.waiting.items()]
     lines += [f"  {job_id} did not stop in time" for job_id in applied.lingering]
     lines += [f"  {job_id} is left to Slurm: {why}" for job_id, why in decided.picture.state.unplanned.items()]
-    lines += [f"  Slurm says: {text}" for text in applied.errors]
+    lines += [f"  Slurm reported: {text}" for text in applied.errors]
     return "\n".join(lines) + "\n"
 
 

@@ -12,7 +12,7 @@ from gavel_py.cli.inputs import FILE
 from gavel_py.cli.output import emit
 
 ADVICE = """\
-1. Put {where} beside slurm.conf as job_submit.lua; where there is one already, its functions must call these.
+1. Put {where} beside slurm.conf as job_submit.lua; if there is one already, its functions must call these.
 2. In slurm.conf:
 
 JobSubmitPlugins=lua
@@ -22,7 +22,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
 
    {partition} must not be preempted by Slurm itself (PreemptMode=OFF for it).
 3. scontrol reconfigure
-4. The account that runs `gavel slurm run` must be one that --user names here, and operator:
+4. The account that runs `gavel slurm run` must be one of those given with --user, and operator:
    sacctmgr -i add user NAME account=root adminlevel=operator, or for one that has an account already
    sacctmgr -i modify user where name=NAME set adminlevel=operator. Without slurmdbd, it must be SlurmUser.
 5. gavel slurm status --partition {partition}
@@ -31,8 +31,8 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
 
 @click.command("install")
 @click.option("--partition", required=True, metavar="NAME", help="Partition to manage.")
-@click.option("--user", "users", multiple=True, metavar="NAME", help="SlurmUser and the driver's account; root always counts.")
-@click.option("--default-partition", is_flag=True, help="Jobs that name no partition come to this one.")
+@click.option("--user", "users", multiple=True, metavar="NAME", help="SlurmUser and the driver's account; root is always included.")
+@click.option("--default-partition", is_flag=True, help="Jobs without a partition go to this one.")
 @click.option("--out", type=FILE, metavar="FILE", help="Write the plugin to this file instead of the terminal.")
 def command(partition: str, users: tuple[str, ...], default_partition: bool, out: Path | None) -> None:
     """Write the job_submit plugin for Slurm.
@@ -49,4 +49,4 @@ def _uid(name: str) -> int:
     try:
         return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
     except KeyError:
-        raise click.UsageError(f"--user {name!r}: there is no such user on this machine; give the number of the user id") from None
+        raise click.UsageError(f"--user {name!r}: there is no such user on this machine; give the numeric user id") from None

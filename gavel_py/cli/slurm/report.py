@@ -22,7 +22,7 @@ SHOWN = {
     "undelivered_share": ("promised time not delivered (%)", 100.0),
     "preemptions": ("preemptions", 1.0),
     "solver_seconds": ("time to solve (s)", 1.0),
-    "wall_seconds": ("run time in all (s)", 1.0),
+    "wall_seconds": ("total run time (s)", 1.0),
 }
 
 
@@ -56,5 +56,5 @@ def _text(run: gp.Run) -> str:
     names = list(next(iter(run.shares.values()), {}))
     tables = [table_text("", ["metric", str(run.labels["policy"])], rows)]
     if shares and names:
-        tables.append(table_text("Part of the time that jobs held GPUs, by type", ["job type", *names], shares))
+        tables.append(table_text("Fraction of the time that jobs held GPUs, by type", ["job type", *names], shares))
     return "\n".join(tables)

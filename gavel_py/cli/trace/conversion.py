@@ -37,19 +37,19 @@ class Import:
     format_name: str | None = option("--format", **FORMAT)
     strict: bool = option(**STRICT)
     ignore_columns: tuple[str, ...] = option(**IGNORE)
-    profile: str | None = option(**PROFILE, help="Profile from which jobs without a type get one, and steps.")
+    profile: str | None = option(**PROFILE, help="Profile that supplies types and steps to jobs without them.")
     seed: int = option(**SEED, help="Seed for drawing job types.")
     reference: str | None = option(metavar="TYPE", help="Accelerator of the durations, unless the trace says where jobs ran.")
     accelerators: str | None = option(
-        metavar="TYPE,...", help="Accelerators on which a job type must be known [all of the profile]."
+        metavar="TYPE,...", help="Accelerators on which a job type must have speeds [all of the profile]."
     )
     extrapolate: bool = option(help="Estimate the throughputs of gangs that the profile lacks.")
     profile_out: Path | None = option(type=FILE, metavar="FILE", help="Write the profile with the estimates to this file.")
     renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the trace.")
-    any_accelerator: bool = option(help="Let jobs run on all types of GPU, whatever they asked for.")
-    whole_gpus: bool = option(help="Give a whole GPU to jobs that asked for a part of one.")
+    any_accelerator: bool = option(help="Allow jobs to run on all types of GPU, whatever they requested.")
+    whole_gpus: bool = option(help="Give a whole GPU to jobs that requested a fraction of one.")
     store: Path | None = option(**STORE)
-    as_json: bool = option("--json", help="Print the report on what was read as JSON.")
+    as_json: bool = option("--json", help="Print the import report as JSON.")
 
 
 @click.command("import")
@@ -63,7 +63,7 @@ def import_trace(request: Import) -> None:
     if request.profile is None and (request.extrapolate or request.profile_out or request.reference or request.accelerators):
         raise click.UsageError("--extrapolate, --profile-out, --reference and --accelerators need --profile")
     if request.extrapolate and request.profile_out is None:
-        raise click.UsageError("--extrapolate needs --profile-out FILE, a profile with the estimates, for those who use the jobs")
+        raise click.UsageError("--extrapolate needs --profile-out FILE for the profile with the estimates, which the jobs need")
     renames = assignments(request.renames, "--map-accelerator", "OLD=NEW")
     trace = read(request.file, request.format_name, request.strict, request.ignore_columns).map_accelerators(renames)
     if request.any_accelerator:
@@ -95,7 +95,7 @@ def formats(as_json: bool) -> None:
 
 @click.command("sample")
 @click.argument("file", metavar="FILE", type=TRACE)
-@click.option("--jobs", type=float, required=True, metavar="N", help="How many, or below 1 which part of them.")
+@click.option("--jobs", type=float, required=True, metavar="N", help="Number of jobs, or a fraction below 1.")
 @click.option("--seed", **SEED, help="Seed of the sample.")
 @click.option("--out", **OUT)
 @click.option("--format", "format_name", **FORMAT)
@@ -128,7 +128,7 @@ class Window:
     start: float | None = option("--from", type=float, metavar="S", help="First second of arrivals.")
     end: float | None = option("--to", type=float, metavar="S", help="Second before which jobs arrive.")
     first: int | None = option(type=click.IntRange(min=0), metavar="N", help="First job, by arrival from 0.")
-    last: int | None = option(type=click.IntRange(min=0), metavar="N", help="Job before which the range ends.")
+    last: int | None = option(type=click.IntRange(min=0), metavar="N", help="End of the range by arrival, excluded.")
     keep_clock: bool = option(help="Keep times as they are [the clock starts at 0 with the window].")
     out: Path | None = option(**OUT)
     format_name: str | None = option("--format", **FORMAT)
@@ -142,7 +142,7 @@ def window(wanted: Window) -> None:
     Jobs are counted by arrival. With both, only the jobs in both are kept.
     """
     if wanted.start is wanted.end is wanted.first is wanted.last is None:
-        raise click.UsageError("say which jobs: --from, --to, --first, --last, or several of them")
+        raise click.UsageError("select jobs with --from, --to, --first, --last, or several of them")
     trace = read(wanted.file, wanted.format_name)
     trace = trace.window(wanted.start, wanted.end, first=wanted.first, last=wanted.last, keep_clock=wanted.keep_clock)
     write(trace, wanted.out)

@@ -80,13 +80,11 @@ def _totals(summary: gp.TraceSummary) -> str:
     if summary.jobs_per_hour is not None:
         lines[0] += f", {number(summary.jobs_per_hour)} an hour"
     if summary.gpu_hours is None:
-        lines.append(
-            "GPU-hours unknown: the trace does not say how long its jobs run; with --profile NAME it follows from their steps"
-        )
+        lines.append("GPU-hours unknown: the trace has no durations; with --profile NAME, they are computed from steps")
     if summary.gpu_hours is not None and summary.durations is not None:
         lines.append(f"{summary.gpu_hours:,.0f} GPU-hours of {summary.durations.num_jobs:,} jobs whose duration is known")
-        peak = f"{summary.peak_gpus:,.0f} GPUs at most would be held at once if no job had to wait"
-        lines.append(peak if summary.mean_gpus is None else f"{peak}; {summary.mean_gpus:,.4g} GPUs do all within that time")
+        peak = f"{summary.peak_gpus:,.0f} GPUs at most would be in use at once if no job had to wait"
+        lines.append(peak if summary.mean_gpus is None else f"{peak}; {summary.mean_gpus:,.4g} GPUs can do all in that time")
     return wrapped([f"{line}." for line in lines], indent="")
 
 

@@ -31,10 +31,10 @@ class Request:
     durations: str | None = option(
         type=INPUT_OR_TEXT, metavar="FILE|PART:S-S,...", help="Durations of a trace, or log-uniform ones [as published]."
     )
-    heavy_share: float = option(type=float, default=0.0, show_default=True, metavar="X", help="Part of the jobs with weight 5.")
+    heavy_share: float = option(type=float, default=0.0, show_default=True, metavar="X", help="Fraction of jobs with weight 5.")
     profile: str = option(**PROFILE, default="gavel-osdi20", show_default=True, help="Profile of the job types.")
     reference: str = option(default="v100", show_default=True, metavar="TYPE", help="Accelerator of the durations.")
-    seed: int = option(**SEED, help="Seed of everything random.")
+    seed: int = option(**SEED, help="Seed of all random choices.")
     store: Path | None = option(**STORE)
     out: Path | None = option(**OUT)
 
@@ -51,7 +51,7 @@ def command(request: Request) -> None:
     gavel trace generate --jobs 100 --static --gangs 1:1 --durations 0.8:1900-60000,0.2:60000-600000
     """
     if request.static == (request.jobs_per_hour is not None):
-        raise click.UsageError("say how jobs arrive: --jobs-per-hour X, or --static for all at once")
+        raise click.UsageError("give the arrivals: --jobs-per-hour X, or --static for all at once")
     trace = gp.generate_trace(
         request.num_jobs,
         find_profile(request.profile, request.store),
