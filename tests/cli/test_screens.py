@@ -53,7 +53,7 @@ def test_the_demonstration_is_one_screen(gavel: Gavel) -> None:
     for line in recipe.splitlines()[1:]:
         program, *words = line.strip().removeprefix("@").split()
         shown += gavel(*words).out.splitlines() if program == "$(BIN)/gavel" else [" ".join(words)]
-    assert len(shown) <= SCREEN
+    assert len(shown) + 1 <= SCREEN  # the first time, a line before the installation
     assert max(map(tables.cell_width, shown)) <= 80
     text = "\n".join(shown)
     for part in ("120 jobs on 112 GPUs", "agnostic=true", "(* best)", "110 more: --all", "████", "Round 0", "v100-a-0", "Next:"):
