@@ -127,8 +127,8 @@ class ConflictError(InputError):
     def __init__(self, constraints: Sequence[str], *, alone: bool) -> None:
         self.constraints: tuple[str, ...] = tuple(constraints)
         many = "these constraints cannot all hold, but would if any one of them were removed or made soft:"
-        single = "no allocation can keep this, whatever the other jobs get:" if len(constraints) == 1 else ""
-        head = single or ("no allocation can keep any of these, whatever the other jobs get:" if alone else many)
+        single = "no allocation can satisfy this, whatever the other jobs get:" if len(constraints) == 1 else ""
+        head = single or ("no allocation can satisfy any of these, whatever the other jobs get:" if alone else many)
         super().__init__(head, *(f"  {name}" for name in constraints))
 
 
@@ -230,7 +230,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
         return "; did you mean " + " or ".join(repr(c) for c in close) + "?"
     if not names:
         return "; there are none"
-    listed = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
+    listed = ", ".join(names[:12]) + (f", ... ({len(names)} in total)" if len(names) > 12 else "")
     return f"; known: {listed}"
 
 

@@ -142,4 +142,4 @@ class TestNearest:
     def test_lists_twelve_names_and_counts_all(self) -> None:
         listed = ", ".join(f"n{i}" for i in range(12))
         assert nearest("x", [f"n{i}" for i in range(12)]) == f"; known: {listed}"
-        assert nearest("x", [f"n{i}" for i in range(13)]) == f"; known: {listed}, ... (13 in all)"
+        assert nearest("x", [f"n{i}" for i in range(13)]) == f"; known: {listed}, ... (13 in total)"

@@ -68,7 +68,7 @@ def even_shares(groups: JobGroups, times: Floats, fixed: Floats | None = None) -
 
     Args:
         groups: The groups of jobs, with the rows that their times must keep.
-        times: (Q,) the total time of all jobs of each group, which is to be split.
+        times: (Q,) the total time of all jobs of each group, which should be split.
         fixed: (Q, K) further time of these jobs, with a fixed type.
 
     Raises:

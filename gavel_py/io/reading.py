@@ -30,7 +30,7 @@ def suffix_of(path: str | Path, known: Mapping[str, object]) -> str:
     """Return the suffix of the file in lower case; raises `InputError` unless it is one of `known`."""
     suffix = Path(path).suffix.lower()
     if suffix not in known:
-        raise InputError(Fault(str(path), "", f"cannot tell the format from the name; it must end in {', '.join(known)}"))
+        raise InputError(Fault(str(path), "", f"cannot determine the format from the name; it must end in {', '.join(known)}"))
     return suffix
 
 

@@ -20,11 +20,11 @@ MAX_COSTS = 50_000_000
 class Allox(FormulaPolicy):
     """Queue jobs on GPUs for the least mean completion time.
 
-    AlloX: min Σ_i (position_i · n_i / T_ij + t_i) over all ways to queue whole jobs on GPUs; those in front run now.
+    AlloX: min Σ_i (position_i · n_i / T_ij + t_i) over all ways to queue whole jobs on GPUs; the first in each queue run now.
 
     position_i: 1 for the last job on its GPU, 2 for the one before it, ..., so the sum is that of all completion times;
     n_i: steps remaining; t_i: seconds since arrival, which changes nothing. Jobs of one whole GPU only.
-    Source: AlloX (EuroSys 2020), without its limit to the users who are worst off.
+    Source: AlloX (EuroSys 2020), without its restriction to the worst-off users.
     """
 
     agnostic_view = "reference"

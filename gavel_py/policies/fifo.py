@@ -16,7 +16,7 @@ class Fifo(OrderedPolicy):
 
     First in, first out: jobs in order of arrival, each on the fastest accelerator type that is free.
 
-    A job that does not fit makes all later ones wait, unless `backfill` is set.
+    A job that does not fit blocks all later ones, unless `backfill` is set.
     Source: Gavel (OSDI 2020), section 4.2.
     """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class FinishTimeFairness(DemandPolicy):
     """Keep every job close to its fair finish time.
 
-    Finish-time fairness: min θ with thr_i >= n_i / (θ · D_i - t_i): nobody ends later than θ times its fair finish time.
+    Finish-time fairness: min θ with thr_i >= n_i / (θ · D_i - t_i): no job ends later than θ times its fair finish time.
 
     θ = max_i (t_i + n_i / thr_i) / D_i; n_i: steps remaining, t_i: seconds since arrival, D_i = (seconds of isolated work done
     so far) + n_i / iso_i, iso_i: steps/s in the isolated share, 1/N of each type (`JobClasses.isolated_throughput`).

@@ -21,10 +21,10 @@ class Gandiva(PackingPolicy):
 
     Time slices: all M of jobs and pairs have x_uj = (c_j / M) / s_u, divided by max(1, Σ_j x_uj).
 
-    Where all gangs have GPUs at once, Σ_i s_i <= C, nobody shares, and without speeds of pairs nobody can: then M = N. Else random
-    pairs of jobs with equal gangs are tried, and those that gain on some type are kept, T_ab/T_a + T_ba/T_b > 1, until no two
-    jobs are left that would gain. Where a pair does not gain, the two take turns.
-    Source: Gandiva (OSDI 2018), section 3; compared with in Gavel (OSDI 2020), section 7.
+    If all gangs fit at once, Σ_i s_i <= C, or the speeds of pairs are unknown, no jobs share: M = N. Otherwise random pairs of jobs
+    with equal gangs are tried, and those that gain on some type, T_ab/T_a + T_ba/T_b > 1, are kept until no two remaining jobs
+    would gain. On types where a pair does not gain, the two jobs take turns.
+    Source: Gandiva (OSDI 2018), section 3; a baseline of Gavel (OSDI 2020), section 7.
     """
 
     reads = ("job_ids",)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 class Hierarchical(FillingPolicy):
     """Divide fairly among tenants, then among their jobs.
 
-    Hierarchical fairness: every job raises v_i above its value so far by θ · w'_i / s_i, until some cannot, and so on.
+    Hierarchical fairness: every job raises v_i above its value so far by θ · w'_i / s_i until some cannot rise, and so on.
 
-    w'_i: the product over the job and the tenants above it of weight / Σ weights of those beside it that can still rise; a tenant
-    with policy fifo gives all to the first of its jobs, or tenants, that can. The value told is the level at which the first job
-    stops: Σ s_i · v_i over the jobs of a tenant at the top, per weight. Source: Gavel (OSDI 2020), section 4.3.
+    w'_i: the product over the job and the tenants above it of weight / Σ weights of its siblings that can still rise; a tenant
+    with policy fifo gives all to the first of its jobs or tenants that can rise. The objective value is the level at which the
+    first job stops: Σ s_i · v_i over the jobs of a tenant at the top, per weight. Source: Gavel (OSDI 2020), section 4.3.
     """
 
     tenants: TenantTree | Mapping[Any, Any] | Sequence[Tenant] | str | None = option(

@@ -15,7 +15,7 @@ class Isolated(FormulaPolicy):
 
     The isolated share, an N-th of each accelerator type for each job: x_ij = (c_j / N) / s_i, divided by max(1, Σ_j x_ij).
 
-    N: jobs that can run; s_i: GPUs of the gang. It is what finish-time fairness compares with.
+    N: jobs that can run; s_i: GPUs of the gang. It is the baseline of finish-time fairness.
     Source: Themis (NSDI 2020), section 3; Gavel (OSDI 2020), section 4.2.
     """
 

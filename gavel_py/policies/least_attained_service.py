@@ -17,9 +17,9 @@ from gavel_py.problem.arrays import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class LeastAttainedService(OrderedPolicy):
-    """Run the jobs first that have had the least GPU time.
+    """Run the jobs with the least GPU time so far first.
 
-    Least attained service: jobs that have had the fewest GPU-seconds first, in queues from one threshold to the next.
+    Least attained service: jobs with the fewest GPU-seconds so far first, in queues from one threshold to the next.
 
     Queue q holds the jobs with thresholds[q-1] <= a_i < thresholds[q], a_i: GPU-seconds received so far, the time run times
     the GPUs of the gang. Within a queue jobs go in order of arrival. Without thresholds, the order is that of a_i itself.

@@ -11,9 +11,9 @@ from gavel_py.problem.arrays import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class MaxProgressRate(LinearSumPolicy):
-    """Get the most of all jobs done per second.
+    """Complete the largest fraction of all jobs per second.
 
-    Maximum progress rate: max Σ_i w_i thr_i(X) / n_i, the parts of all jobs that get done per second.
+    Maximum progress rate: max Σ_i w_i thr_i(X) / n_i, the fractions of all jobs that are completed per second.
 
     w_i: weight; n_i: steps remaining. Source: shortest job first as a linear program; weights as in weighted completion time
     (Smith 1956: most weight per time left first).

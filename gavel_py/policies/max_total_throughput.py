@@ -16,8 +16,8 @@ class MaxTotalThroughput(LinearSumPolicy):
 
     Maximum total throughput: max Σ_i thr_i(X) / P_i.
 
-    P_i: throughput of an equal share of the cluster, so that models of different step size compare;
-    `normalized=False` takes Σ_i thr_i(X) in raw steps/s as Gavel does. Source: Gavel (OSDI 2020), section 4.2.
+    P_i: throughput of an equal share of the cluster, so that models of different step sizes are comparable;
+    `normalized=False` uses Σ_i thr_i(X) in raw steps/s as Gavel does. Source: Gavel (OSDI 2020), section 4.2.
     """
 
     normalized: bool = option(True, "divide each job's throughput by that of an equal share; false: raw steps/s")

@@ -70,12 +70,12 @@ class Shortfall(SumPolicy):
 class MinCost(LinearSumPolicy):
     """Meet deadlines and fair shares at the least cost.
 
-    Least cost per hour: min Σ_ij price_j s_i X_ij such that jobs meet their deadlines, and the others have their fair share.
+    Least cost per hour: min Σ_ij price_j s_i X_ij such that jobs meet their deadlines, and the others get their fair share.
 
     thr_i >= n_i / d_i for a job with d_i seconds to its deadline, thr_i >= min_share · P_i for one without (by default: what it
     would have with an N-th of the cluster). When not all can hold, first the least Σ_i w_i · (part of its need that i lacks) is
-    found, then the least cost that keeps it, and late jobs are named. A job whose deadline is past, or too near, is to have all
-    that it can. Soft constraints and the cost of change count in the cost.
+    found, then the least cost that preserves it, and late jobs are named. A job with a deadline that is past or too near should
+    get all that it can. Soft constraints and the cost of change count in the cost.
     Source: Gavel (OSDI 2020), section 4.2, which drops all deadlines where they cannot all hold.
     """
 

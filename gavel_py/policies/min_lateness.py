@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class MinLateness(DemandPolicy):
     """Miss deadlines by as little as possible.
 
-    Minimum lateness: min θ with thr_i >= n_i / (d_i + θ): nobody ends more than θ seconds after its deadline.
+    Minimum lateness: min θ with thr_i >= n_i / (d_i + θ): no job ends more than θ seconds after its deadline.
 
     θ = max_i n_i / thr_i - d_i; n_i: steps remaining, d_i: seconds from now to the deadline, below 0 where it has passed.
-    θ below 0: everybody ends so much before it. Jobs without a deadline need nothing and get what is left.
+    θ below 0: every job ends at least -θ seconds before it. Jobs without a deadline need nothing and get what is left.
     Source: maximum lateness, Jackson (1955), for fractions of time.
     """
 

@@ -34,11 +34,11 @@ class NashWelfare(SumPolicy):
 
     Nash welfare (proportional fairness): max Σ_i w_i log v_i, v_i = thr_i / P_i.
 
-    w_i: weight, P_i: steps/s of an equal share. In no valid allocation do jobs gain more per cent than others lose, weighted.
+    w_i: weight, P_i: steps/s of an equal share. No valid change has a positive sum of weighted relative gains.
 
     strategy_proof: each job's time is then multiplied by f_i = (Π_{k≠i} (u_k(all) / u_k(without i))^{w_k})^{1/w_i}, between 1/e and
-    1; u = thr in the optimum with all jobs, and in that without i. Nobody then gains by stating other throughputs than it
-    has. Objective and proof are those of the allocation before this discount.
+    1; u = thr in the optimum with all jobs, and in that without i. No job then gains by misreporting
+    its throughputs. Objective and proof are those of the allocation before this discount.
     Source: Nash (1950); Kelly (1997); the discount: Cole, Gkatzelis and Goel (EC 2013), Partial Allocation mechanism.
 
     Raises `InputError` for strategy_proof with constraints or in a composition.

@@ -17,7 +17,7 @@ class Proportional(FormulaPolicy):
 
     The proportional share, time over the types in proportion to their counts: x_ij = (c_j / C) · min(1, C / Σ_i s_i).
 
-    C: all GPUs; Σ_i s_i: GPUs that all jobs that can run would take at once. Everybody has the same time, whatever its gang.
+    C: all GPUs; Σ_i s_i: GPUs that all jobs that can run would take at once. Every job gets the same time, whatever its gang.
     Source: the equal share by which Gavel (OSDI 2020), section 4.1, normalises throughputs, as an allocation.
     """
 

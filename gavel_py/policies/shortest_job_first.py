@@ -13,12 +13,12 @@ from gavel_py.problem.arrays import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class ShortestJobFirst(OrderedPolicy):
-    """Run the jobs first that can end soonest.
+    """Run the jobs that can end soonest first.
 
     Shortest job first: ascending best-case time n_i / max_j T_ij, over the types where job i can run.
 
     n_i: steps remaining (`by="remaining"`, also known as SRTF) or total steps (`by="total"`).
-    Source: Gavel (OSDI 2020), section 4.2, in its lexicographic form: it goes on to serve the others.
+    Source: Gavel (OSDI 2020), section 4.2, in its lexicographic form: it then serves the other jobs.
     """
 
     by: Literal["remaining", "total"] = option("remaining", "order jobs by their remaining steps or by their total steps")

@@ -20,8 +20,9 @@ class WaterFilling(FillingPolicy):
 
     Water-filling: lexicographic max-min of u_i = s_i · v_i / w_i, v_i = thr_i / P_i: first the least, then the next, ...
 
-    All jobs rise together until some cannot; these stay at their level, and the others rise on. The vector v is unique. The value
-    told is the least u_i, as in max_min_fairness. Source: Gavel (OSDI 2020), section 4.3, there with whole-number programs.
+    All jobs rise together until some cannot; these stay at their level, and the others continue. The vector v is unique. The
+    objective value is the least u_i, as in max_min_fairness.
+    Source: Gavel (OSDI 2020), section 4.3, there with whole-number programs.
     """
 
     reads = ("weights",)

@@ -234,8 +234,8 @@ class Cluster:
         `AllocationProblem.from_jobs`, `RoundScheduler` and `Simulation` use this part of a cluster.
 
         Args:
-            profile: A profile with `name`, and `accelerators`, its types. A type of the cluster whose name differs in case only is
-                taken for the type of the profile, with a `GavelWarning`.
+            profile: A profile with `name`, and `accelerators`, its types. A type of the cluster whose name differs only in case is
+                treated as the type of the profile, with a `GavelWarning`.
             allow_unknown_types: Whether GPUs of types that the profile lacks may be left out, with a `GavelWarning` each.
 
         Returns:

@@ -2,7 +2,7 @@
 
 `scheduler` is the entry point; `planner` decides a round and `commit` applies it to the `state`. `mechanism` selects the jobs of a
 round and `placement` their GPUs, both pure functions; `colocation` lets jobs share GPUs, and `event_driven` decides from changes
-alone. The package knows no simulator and no cluster manager: callers report what happens, and carry out the rounds.
+alone. The package depends on no simulator and no cluster manager: callers report what happens, and carry out the rounds.
 """
 
 from gavel_py.scheduling.backoff import Backoff

@@ -1,7 +1,7 @@
 """Selects the waiting jobs that start within a round, on GPUs that idle there (`select_starts`); `commit` enters their starts.
 
-The mechanism and the placement of rounds select them, with the gangs that run as they are and the allocation in force, which is not
-solved anew.
+The mechanism and the placement of rounds select them, with the running gangs as they are and the current allocation, which is not
+solved again.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def begin_starts(state: SchedulerState, starts: RoundPlan, plan: RoundPlan | Non
 
     Args:
         state: The scheduler's state.
-        starts: The gangs, their time, and the allocation in force applied to the jobs of now.
+        starts: The gangs, their time, and the current allocation applied to the current jobs.
         plan: The next round if it is planned, with those of the gangs that continue in it.
     """
     rows, held, now, last = starts.rows, starts.held, starts.start_seconds, state.last

@@ -414,8 +414,8 @@ def _rows_in(before: CurrentAllocation, policy_input: PolicyInput, problem: Allo
 class LazyAllocation:
     """An allocation that the event-driven mode has derived from changes, solved only if it is read or audited.
 
-    The table of jobs goes on changing. What a policy could read of it then is kept: the progress of all jobs, where they ran, and
-    the rows of jobs that are replaced later (`remember`).
+    The table of jobs continues to change. What a policy could read of it at that time is kept: the progress of all jobs, where they
+    ran, and the rows of jobs that are replaced later (`remember`).
     """
 
     now_seconds: float  # the time of the decision

@@ -105,7 +105,7 @@ class JobDelivery:
 
     @property
     def promised_seconds(self) -> float:
-        """Σ_j promised_ij, the time fractions in force summed over the rounds."""
+        """Σ_j promised_ij, the current time fractions summed over the rounds."""
         return sum(self.promised_by_type.values())
 
     @property

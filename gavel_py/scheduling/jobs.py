@@ -227,7 +227,7 @@ class JobTable:
         return self._present.get(job_id, self._departed.get(job_id))
 
     def known(self, job_id: str) -> int:
-        """Return the row of a job in the system. Raises `UnknownNameError`, which says how the job left if it was there."""
+        """Return the row of a job in the system. Raises `UnknownNameError`, which states how the job left, if it was there."""
         row = self._present.get(job_id)
         if row is not None:
             return row

@@ -18,7 +18,7 @@ COUNTED_IN_ROUNDS = frozenset({"attained_gpu_seconds", "waiting_seconds", "isola
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerOptions:
-    """The arguments of `RoundScheduler` that say how it plans rounds. Raises `InputError` for a number out of range.
+    """The arguments of `RoundScheduler` that determine how it plans rounds. Raises `InputError` for a number out of range.
 
     `restart_seconds` becomes hysteresis in `mechanism/demand.py`; the simulator charges it in `simulator/job_progress.py`.
     """

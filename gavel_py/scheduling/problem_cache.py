@@ -35,7 +35,7 @@ REQUESTS = 4
 
 
 def is_by_type(profile: Profile) -> bool:
-    """Return whether jobs with equal gangs are equal to a profile; a class of the user may tell them apart."""
+    """Return whether jobs with equal gangs are equal to a profile; a user-defined class may distinguish them."""
     return type(profile) is ThroughputProfile
 
 

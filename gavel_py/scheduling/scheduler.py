@@ -1,4 +1,4 @@
-"""The round scheduler: jobs and nodes come and go, and each round says which jobs run on which GPUs."""
+"""The round scheduler: jobs and nodes come and go, and each round states which jobs run on which GPUs."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ class RoundScheduler(Synchronized):
     def start_waiting(self, now_seconds: float) -> dict[str, Assignment]:
         """Start waiting jobs on GPUs that idle within the round in progress, preempting none, and return those that start.
 
-        For use after jobs have arrived or GPUs have become free. The mechanism selects the jobs under the allocation in force;
+        For use after jobs have arrived or GPUs have become free. The mechanism selects the jobs under the current allocation;
         those that it does not cover yet get what is left. Where the policy does not fill idle GPUs, or has constraints, only
         jobs to which time is still due start. The rest of the round counts as delivered and attained. A round that is planned
         already stands: gangs lose their GPUs at its start where it needs them, also within `min_run_seconds`.
@@ -447,7 +447,7 @@ class RoundScheduler(Synchronized):
             steps_done: Steps done in all; fewer than before after a restart from an older checkpoint.
 
         Raises:
-            UnknownNameError: The job is not in the system; the message says how it left.
+            UnknownNameError: The job is not in the system; the message states how it left.
             InputError: The number is negative or not finite.
         """
         self.report_all({job_id: steps_done})

@@ -31,7 +31,7 @@ from gavel_py.scheduling.placement.topology import Layout
 from gavel_py.scheduling.planner import RoundPlanner
 from gavel_py.scheduling.state import SchedulerState
 
-SCHEDULER = SnapshotFormat("gavel-py scheduler", 3, "the state of a scheduler, as RoundScheduler.save writes it")
+SCHEDULER = SnapshotFormat("gavel-py scheduler", 3, "a scheduler state written by RoundScheduler.save")
 
 DEFAULTS = {"solve_seconds": 0.0, "time_limit_seconds": None, "retry_seconds": 0.0}
 """Options that earlier versions did not have; a file contains them only if they differ from these values."""

@@ -168,7 +168,7 @@ class TenantUsage:
         row[len(SUMS) :] += gpu_seconds
 
     def tenants(self, seconds: float) -> tuple[TenantShare, ...]:
-        """Return what each tenant was promised and got in so many seconds; empty if no job names a tenant."""
+        """Return what each tenant was promised and got in this number of seconds; empty if no job names a tenant."""
         if not any(self._table.names) or not seconds > 0:
             return ()
         gpus = self._sums[:, len(SUMS) :] / seconds

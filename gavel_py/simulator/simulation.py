@@ -30,7 +30,7 @@ from gavel_py.simulator.round_execution import Callbacks, ExecutionSettings, Rou
 from gavel_py.simulator.simulation_state import SimulationState
 from gavel_py.workloads.submission import Submission
 
-SIMULATION = SnapshotFormat("gavel-py simulation", 2, "the state of a simulation, as Simulation.save writes it")
+SIMULATION = SnapshotFormat("gavel-py simulation", 2, "a simulation state written by Simulation.save")
 
 Starts = Callable[[float, Mapping[str, Assignment]], None]
 """Takes the time and the GPUs of jobs that start between rounds."""

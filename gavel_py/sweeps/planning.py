@@ -55,7 +55,7 @@ def check_table(path: str | Path) -> None:
     """
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError(Fault(str(path), "", f"cannot tell the format from the name; it must end in {' or '.join(SUFFIXES)}"))
+        raise InputError(Fault(str(path), "", f"cannot determine the format from the name; it must end in {' or '.join(SUFFIXES)}"))
     check_writable(Path(path))
     if suffix == ".parquet":
         check_libraries("Parquet files", "parquet", "pyarrow.parquet")

@@ -143,7 +143,7 @@ def _check_fields(policy: gp.Policy) -> None:
         for name, value in vars(cls).items():
             if isinstance(value, dataclasses.Field):
                 expected = f"{cls.__name__} to be decorated with @dataclass(frozen=True, kw_only=True), since it has options"
-                raise BrokenError(expected, f"no decorator, so `{name}` is no option", ("policy",), False)
+                raise BrokenError(expected, f"no decorator, so `{name}` is not an option", ("policy",), False)
     for field in dataclasses.fields(policy):
         if field.name in ("reads", "direction", "reduces", "agnostic_view", "empty_objective"):
             expected = f"`{field.name}` to be an attribute of the class, without a type annotation or with ClassVar"

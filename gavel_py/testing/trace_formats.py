@@ -60,7 +60,7 @@ def _faults(trace_format: gp.TraceFormat, path: Path, seed: int, copies: int) ->
     report, code = trace.report, f"trace = gp.read_trace({str(path)!r}, trace_format)"
     total = report.num_jobs + report.num_broken + sum(each.count for each in report.skipped)
     yield "read", None if report.num_jobs else ("at least one job", "none", code)
-    yield "read", None if total == report.num_records else (f"{report.num_records} entries in all", str(total), code)
+    yield "read", None if total == report.num_records else (f"{report.num_records} entries in total", str(total), code)
     same = list(gp.read_trace(path, trace_format)) == list(trace)
     yield "repeatable", None if same else ("the same jobs", "others", code)
     with tempfile.TemporaryDirectory() as folder:

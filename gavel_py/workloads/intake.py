@@ -155,7 +155,7 @@ def head_of(path: str | Path, ignored: Collection[str] = ()) -> Head:
         raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
 
 
-EARLY_START = "Jobs whose start is recorded before their submission waited 0 s: {n}."
+EARLY_START = "Jobs with a start recorded before their submission are read as waiting 0 s: {n}."
 
 
 class SkipError(Exception):

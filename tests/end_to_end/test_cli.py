@@ -262,7 +262,7 @@ def test_completion_knows_policies() -> None:
     ("arguments", "message"),
     [
         (["solve", "nowhere.csv", "-c", "v100:1"], "nowhere.csv: cannot be read: No such file or directory"),
-        (["solve", "jobs.txt", "-c", "v100:1"], "jobs.txt: cannot tell the format from the name"),
+        (["solve", "jobs.txt", "-c", "v100:1"], "jobs.txt: cannot determine the format from the name"),
         (["solve", "jobs.csv", "-c", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["solve", "jobs.csv", "-c", "v100:x"], "'v100:x' is not of the form TYPE:GPUS or TYPE:GPUS/GPUS_PER_NODE"),
         (["solve", "jobs.csv", "-c", "v100:2,k80:1", "-p", "fiffo"], "there is no policy 'fiffo'; did you mean 'fifo'"),

@@ -115,7 +115,7 @@ class TestSuffix:
 
     @pytest.mark.parametrize("path", ["jobs", "jobs.txt", ".csv", "csv"])
     def test_says_which_are_known(self, path: str) -> None:
-        problem = f"{path}: cannot tell the format from the name; it must end in .csv, .json"
+        problem = f"{path}: cannot determine the format from the name; it must end in .csv, .json"
         assert refusal(reading.suffix_of, path, {".csv": 1, ".json": 2}) == problem
 
 

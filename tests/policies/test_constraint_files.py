@@ -82,7 +82,7 @@ def test_a_list_may_be_empty() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[]", "constraints:\n", "constraints: {kind: deadline}", "7", "quota: 1"])
 def test_another_structure_is_refused(text: str) -> None:
-    message = "c.yaml, line 1: must be a mapping with the key constraints, which holds a list of constraints"
+    message = "c.yaml, line 1: must be a mapping with the key constraints for a list of constraints"
     assert refusal(gp.read_constraints, file("c.yaml", text)) == message
 
 
@@ -149,7 +149,7 @@ def test_json_faults_name_the_entry() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("c.toml", "c.toml: cannot tell the format from the name; it must end in .yaml, .yml, .json"),
+        ("c.toml", "c.toml: cannot determine the format from the name; it must end in .yaml, .yml, .json"),
         ("nowhere.yaml", "nowhere.yaml: cannot be read: No such file or directory"),
     ],
 )
@@ -227,7 +227,7 @@ class TestCommand:
         assert (code, out) == (2, "")
         assert err.splitlines() == [
             "Error: one.yaml, line 1, field kind: 'deadlin' is not a kind of constraint; did you mean 'deadline'?",
-            "other.json, line 1: must be a mapping with the key constraints, which holds a list of constraints",
+            "other.json, line 1: must be a mapping with the key constraints for a list of constraints",
         ]
 
     def test_a_conflict_is_no_crash(self, gavel: Gavel) -> None:

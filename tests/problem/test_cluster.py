@@ -412,7 +412,7 @@ class TestFromFile:
 
     def test_another_suffix_is_refused(self) -> None:
         assert refusal(Cluster.from_file, "cluster.toml") == (
-            "cluster.toml: cannot tell the format from the name; it must end in .yaml, .yml, .json, .csv"
+            "cluster.toml: cannot determine the format from the name; it must end in .yaml, .yml, .json, .csv"
         )
 
     @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class TestJob:
 
 FIELD_LIST = (
     "known: job_id, job_type, num_gpus, weight, priority, total_steps, steps_done, arrival_seconds, deadline_seconds, "
-    "deadline_factor, tenant, allowed_accelerators, ... (21 in all)"
+    "deadline_factor, tenant, allowed_accelerators, ... (21 in total)"
 )
 
 
@@ -497,7 +497,7 @@ class TestGavelTrace:
 
 def test_another_suffix_is_refused() -> None:
     assert refusal(JobSet.from_file, "jobs.xlsx") == (
-        "jobs.xlsx: cannot tell the format from the name; it must end in .csv, .json, .jsonl, .ndjson, .trace"
+        "jobs.xlsx: cannot determine the format from the name; it must end in .csv, .json, .jsonl, .ndjson, .trace"
     )
 
 

@@ -258,7 +258,7 @@ class TestFiles:
 
     def test_other_suffixes(self) -> None:
         assert refusal(TenantTree.from_file, "tenants.csv") == (
-            "tenants.csv: cannot tell the format from the name; it must end in .yaml, .yml, .json"
+            "tenants.csv: cannot determine the format from the name; it must end in .yaml, .yml, .json"
         )
 
     def test_names_are_text_whatever_yaml_1_1_takes_them_for(self) -> None:

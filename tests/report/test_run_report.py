@@ -368,7 +368,7 @@ def without(module: str) -> Callable[[pytest.MonkeyPatch], None]:
 @pytest.mark.parametrize(
     ("name", "patch", "message"),
     [
-        ("r.pdf", None, "a report is written as .html"),
+        ("r.pdf", None, "must end in .html"),
         ("no/r.html", None, "there is no folder"),
         ("r.html", without("jinja2"), "reports need jinja2"),
         ("r.html", without("matplotlib"), "reports need matplotlib"),

@@ -208,8 +208,8 @@ def truncated(text: str) -> str:
     [
         (truncated, r"is not valid JSON"),
         (lambda _: "", "is not valid JSON"),
-        (lambda _: "[]", "is not the state of a scheduler, as RoundScheduler.save writes it"),
-        (lambda _: '{"jobs": []}', "is not the state of a scheduler"),
+        (lambda _: "[]", "is not a scheduler state written by RoundScheduler.save"),
+        (lambda _: '{"jobs": []}', "is not a scheduler state"),
         (lambda text: text.replace('"fast","slow"', '"slow","slow"', 1), "is damaged or was changed by hand"),
         (
             lambda text: text.replace('"version":3', '"version":4', 1),

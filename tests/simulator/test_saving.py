@@ -202,8 +202,8 @@ def test_no_note(path: Path) -> None:
     ("damage", "problem"),
     [
         (lambda text: text[: len(text) // 2], "is not valid JSON"),
-        (lambda _: '{"jobs": []}', "is not the state of a simulation, as Simulation.save writes it"),
-        (lambda text: text.replace("gavel-py simulation", "gavel-py scheduler", 1), "is not the state of a simulation"),
+        (lambda _: '{"jobs": []}', "is not a simulation state written by Simulation.save"),
+        (lambda text: text.replace("gavel-py simulation", "gavel-py scheduler", 1), "is not a simulation state"),
         (lambda text: text.replace('"now":', '"now":1', 1), "is damaged or was changed by hand"),
         (lambda text: text.replace('"version":2', '"version":3', 1), "has version 3, but this gavel-py reads up to version 2"),
         (lambda text: re.sub(r'"state":.*', '"state":null}', text), "is damaged or was changed by hand"),

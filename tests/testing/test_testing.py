@@ -198,7 +198,7 @@ BROKEN: list[tuple[str, gp.Policy, str, str]] = [
     ("more_gpus", MovesTheGoal(), "an objective of no less than ", ""),
     ("excluded", CountsTheDead(), " to get ", ""),
     ("empty", NothingIsNan(), "a finite `empty_objective`, or None", "nan"),
-    ("options", Undecorated(), "Undecorated to be decorated with @dataclass", "so `slope` is no option"),
+    ("options", Undecorated(), "Undecorated to be decorated with @dataclass", "so `slope` is not an option"),
     ("options", Annotated(), "`reads` to be an attribute of the class, without a type annotation", "an option"),
     ("options", Listed(tenants_first="red,blue"), "options that can be read from its label", "listed,tenants_first=red,blue"),
 ]

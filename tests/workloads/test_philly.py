@@ -87,7 +87,7 @@ class TestPublished:
         early = job("early", "Pass", attempt("2017-10-09 06:50:00", "2017-10-09 07:10:00", "gpu0"))
         trace = read("cluster_job_log", json.dumps([early, RETRIED]))
         assert [(s.wait_seconds, s.run_seconds) for s in trace] == [(0, 1200), (60, 3660)]
-        assert "Jobs whose start is recorded before their submission waited 0 s: 1." in trace.report.assumptions
+        assert "Jobs with a start recorded before their submission are read as waiting 0 s: 1." in trace.report.assumptions
 
     def test_a_folder_can_be_read(self) -> None:
         file("trace-data/cluster_job_log", json.dumps([RETRIED]))

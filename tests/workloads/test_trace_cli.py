@@ -49,7 +49,7 @@ def test_the_suffix_decides_the_output_format(trace: Gavel, suffix: str) -> None
 def test_an_unknown_suffix_is_refused(trace: Gavel) -> None:
     outcome = trace("import", file("a.trace", GAVEL), "--out", "jobs.xls")
     assert outcome.code == 2
-    assert "jobs.xls: cannot tell the format from the name; it must end in .csv, .json, .jsonl, .ndjson" in outcome.err
+    assert "jobs.xls: cannot determine the format from the name; it must end in .csv, .json, .jsonl, .ndjson" in outcome.err
     assert not Path("jobs.xls").exists()
 
 

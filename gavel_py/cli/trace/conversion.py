@@ -39,7 +39,7 @@ class Import:
     ignore_columns: tuple[str, ...] = option(**IGNORE)
     profile: str | None = option(**PROFILE, help="Profile that supplies types and steps to jobs without them.")
     seed: int = option(**SEED, help="Seed for drawing job types.")
-    reference: str | None = option(metavar="TYPE", help="Accelerator of the durations, unless the trace says where jobs ran.")
+    reference: str | None = option(metavar="TYPE", help="Accelerator of the durations, unless the trace records where jobs ran.")
     accelerators: str | None = option(
         metavar="TYPE,...", help="Accelerators on which a job type must have speeds [all of the profile]."
     )

@@ -82,7 +82,7 @@ def _totals(summary: gp.TraceSummary) -> str:
     if summary.gpu_hours is None:
         lines.append("GPU-hours unknown: the trace has no durations; with --profile NAME, they are computed from steps")
     if summary.gpu_hours is not None and summary.durations is not None:
-        lines.append(f"{summary.gpu_hours:,.0f} GPU-hours of {summary.durations.num_jobs:,} jobs whose duration is known")
+        lines.append(f"{summary.gpu_hours:,.0f} GPU-hours of {summary.durations.num_jobs:,} jobs with known durations")
         peak = f"{summary.peak_gpus:,.0f} GPUs at most would be in use at once if no job had to wait"
         lines.append(peak if summary.mean_gpus is None else f"{peak}; {summary.mean_gpus:,.4g} GPUs can do all in that time")
     return wrapped([f"{line}." for line in lines], indent="")

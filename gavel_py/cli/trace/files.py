@@ -41,7 +41,7 @@ def write(trace: gp.Trace, out: Path | None, *, json_report: bool = False) -> No
     """
     suffix = ".csv" if out is None else out.suffix.lower()
     if suffix not in SUFFIXES:
-        raise gp.InputError(Fault(str(out), "", f"cannot tell the format from the name; it must end in {', '.join(SUFFIXES)}"))
+        raise gp.InputError(Fault(str(out), "", f"cannot determine the format from the name; it must end in {', '.join(SUFFIXES)}"))
     emit(gp.trace_text(trace, SUFFIXES[suffix]), out)
     text = json_text(trace.report.to_dict()) if json_report else report_text(trace.report)
     if text:

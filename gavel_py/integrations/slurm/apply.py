@@ -236,7 +236,7 @@ def is_as_planned(job: SlurmJob | None, tracked: Tracked) -> bool:
 
 
 def start_line(job: SlurmJob, target: Target, min_cpus: int | None) -> str:
-    """Return the scontrol command that lets a waiting job start on certain nodes only.
+    """Return the scontrol command that allows a waiting job to start only on certain nodes.
 
     On several nodes, GPUs are requested per node, since no other request fixes the split. Slurm 22.05 cannot undo that, so a job on
     one node keeps its own request. The GPU type stays as well: Slurm accepts another one, but then never starts the job. CPUs are

@@ -150,7 +150,7 @@ class SlurmDriver:
             The planned round and its outcome.
 
         Raises:
-            SlurmError: Slurm does not answer, or does not let this account manage jobs.
+            SlurmError: Slurm does not answer, or does not allow this account to manage jobs.
             GavelError: No decision is possible, or the state cannot be saved. Then nothing has been changed in Slurm.
         """
         if self._may_annotate is None:

@@ -159,7 +159,7 @@ class Tracked:
         return cls(**{names.get(key, key): value for key, value in document.items()})
 
 
-DRIVER = SnapshotFormat("gavel-py slurm driver", 2, "the state of a driver, as gavel slurm run writes it")
+DRIVER = SnapshotFormat("gavel-py slurm driver", 2, "a driver state written by gavel slurm run")
 
 
 @dataclass

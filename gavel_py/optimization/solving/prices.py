@@ -179,7 +179,7 @@ def minimum(dual: Callable[[Floats], tuple[float, Floats]], box: Box, normal: Fl
 
 
 def applies(jobs: JobClasses, rows: int, solver: LinearSolver) -> bool:
-    """Return whether prices are the way to solve a program of so many rows: only capacities join its jobs.
+    """Return whether prices are the way to solve a program with this number of rows: only capacities join its jobs.
 
     A solver with another algorithm than the first is there for programs that prices could not solve.
     """

@@ -287,7 +287,7 @@ def read_constraints(path: str | Path) -> tuple[Constraint, ...]:
     read = reading.document(path)
     document = read.value
     if not isinstance(document, dict) or not isinstance(document.get(KEY), list):
-        raise InputError(Fault(read.line(KEY), "", f"must be a mapping with the key {KEY}, which holds a list of constraints"))
+        raise InputError(Fault(read.line(KEY), "", f"must be a mapping with the key {KEY} for a list of constraints"))
     faults = [Fault(read.where(key), "", f"key {key!r} is not known; the only key is {KEY}") for key in document if key != KEY]
     found: list[Constraint] = []
     for i, entry in enumerate(document[KEY]):

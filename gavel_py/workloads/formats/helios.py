@@ -21,7 +21,7 @@ from gavel_py.workloads.intake import (
 
 COLUMNS = ("job_id", "user", "vc", "gpu_num", "state", "submit_time", "duration")
 STATUS = {"COMPLETED": "passed", "CANCELLED": "killed", "TIMEOUT": "killed", "FAILED": "failed", "NODE_FAIL": "failed"}
-DURATION = "Jobs whose duration is not end_time - start_time ran for their duration: {n}."
+DURATION = "Where duration differs from end_time - start_time, duration is used: {n}."
 
 
 def _read(path: Path, intake: Intake) -> None:

@@ -79,7 +79,7 @@ UNFINISHED = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED", "CONFIG
 FAILED_BEFORE = "is an earlier attempt of a job that ran again; it counts as a failed attempt"
 CONTINUED = "is an earlier record of a job that a later record continues; their running times add up"
 LISTED_AGAIN = "is listed again later, with the same submission and start"
-ELAPSED = "Records whose Elapsed is not End - Start, as of suspended jobs, ran for Elapsed: {n}."
+ELAPSED = "Where Elapsed differs from End - Start, as for suspended jobs, Elapsed is used: {n}."
 
 
 class Attempt(NamedTuple):
