@@ -17,8 +17,7 @@ EXAMPLE := examples/jobs.csv --cluster examples/cluster.yaml
 
 demo: $(VENV)/ready
 	@$(BIN)/gavel solve $(EXAMPLE) -p fifo -p max_min_fairness -p max_min_fairness,agnostic=true
-	@echo
-	@$(BIN)/gavel solve $(EXAMPLE) -p max_min_fairness --rounds 1 --top 4
+	@$(BIN)/gavel solve $(EXAMPLE) -p max_min_fairness --rounds 1 --top 5
 	@echo "Next: $(BIN)/gavel solve --help, $(BIN)/gavel policies, docs/tutorial.md"
 
 test: lint types unit
