@@ -193,7 +193,7 @@ def _check(checked: CheckedSpec) -> None:
             faults.append(Fault(checked.where(axis), axis, "is empty, so the grid is empty; give at least one"))
     if spec.mode == "solve":
         given = spec.model_fields_set & {"loads", "round_seconds", "fairness", "measure_jobs"}
-        text = "has no effect on a static solve, which has no time; remove it, or set mode: simulate"
+        text = "concerns time, so it does not apply to a static solve; remove it, or set mode: simulate"
         faults += [Fault(checked.where(key), key, text) for key in sorted(given)]
         of_time = sorted(checked.settings.model_fields_set - {"whole_gangs", "sharing", "min_gain"})
         faults += [Fault(checked.where("settings", key), f"settings.{key}", text) for key in of_time]

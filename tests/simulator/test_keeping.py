@@ -117,14 +117,14 @@ def test_a_continued_simulation_may_have_a_later_end(gavel: Gavel) -> None:
         (["--continue", "absent"], "absent: cannot be read: No such file or directory"),
         (["--continue", "mixed.csv"], "mixed.csv"),
         (["--continue", "own"], "own: was not written by gavel simulate --save-state"),
-        (["--continue", "state", "--seed", "3"], "state, field seed: was 0 when the state was saved, and is 3 now"),
+        (["--continue", "state", "--seed", "3"], "state, field seed: was 0 when the state was saved, but is 3 now"),
         (
             ["--continue", "state", "--solve-seconds", "60"],
-            "field solve_seconds: was 0.0 when the state was saved, and is 60.0 now",
+            "field solve_seconds: was 0.0 when the state was saved, but is 60.0 now",
         ),
         (
             ["--continue", "state", "-p", "isolated"],
-            "field policy: was ['fifo'] when the state was saved, and is ['fifo', 'isolated']",
+            "field policy: was ['fifo'] when the state was saved, but is ['fifo', 'isolated']",
         ),
         (
             ["--continue", "state", "--jobs-out", "x.csv"],

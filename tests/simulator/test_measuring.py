@@ -318,7 +318,7 @@ class TestCommand:
         }
         assert Path("part.csv").read_text() == Path("whole.csv").read_text()
         other = simulate("--measure-jobs", "2:8", "--continue", "state", "--jobs-out", "part.csv")
-        assert "field measure_jobs: was [3, 8] when the state was saved, and is [2, 8] now" in other.err
+        assert "field measure_jobs: was [3, 8] when the state was saved, but is [2, 8] now" in other.err
 
     @pytest.mark.parametrize(
         ("window", "said"),

@@ -117,7 +117,7 @@ def test_failed_cells_are_listed_and_set_the_exit_code(gavel: Gavel) -> None:
         ([*SOLVE, "--seed", "4-1"], "'4-1' is neither a seed nor a range of seeds, as in 0-4"),
         ([*SOLVE, "--export", "rows.txt"], "rows.txt: cannot determine the format from the name; it must end in .csv or .parquet"),
         ([*SOLVE, "--export", "no/rows.csv"], "no/rows.csv: cannot be written: there is no folder 'no'"),
-        ([*SOLVE, "--load", "3"], "loads: is about time"),
+        ([*SOLVE, "--load", "3"], "loads: concerns time"),
         ([*SOLVE, "--scheduler", "tcp://x:1"], "--scheduler is the address of a Dask scheduler; add --engine dask"),
         ([*SOLVE, "--engine", "dask", "--scheduler", "tcp://x:1"], "--workers sets the number of local processes"),
     ],

@@ -78,7 +78,7 @@ def told(tmp_path: Path, text: str) -> str:
         (('["v100:4"]', '["v100:4"]\nsettings: {interference: 1}'), "field settings.interference: must be less than 1, found 1"),
         (
             ("mode: simulate", "mode: solve\nsettings: {interference: 0.1}"),
-            "line 2, field settings.interference: is about time",
+            "line 2, field settings.interference: concerns time",
         ),
         (
             ('["v100:4"]', '["v100:4"]\nsettings: {sharing: true}'),
@@ -88,9 +88,12 @@ def told(tmp_path: Path, text: str) -> str:
             ("[fifo]", "[fifo, {policy: gandiva, sharing: 3}]"),
             "line 2, policy 'gandiva', field sharing: must be true or false, found 3",
         ),
-        (("mode: simulate", "mode: solve\nloads: [1]"), "sweep.yaml, line 2, field loads: has no effect on a static solve"),
-        (("mode: simulate", "mode: solve\nsettings: {until_seconds: 1}"), "line 2, field settings.until_seconds: is about time"),
-        (("mode: simulate", "mode: solve\nmeasure_jobs: [0, 2]"), "sweep.yaml, line 2, field measure_jobs: is about time"),
+        (
+            ("mode: simulate", "mode: solve\nloads: [1]"),
+            "sweep.yaml, line 2, field loads: concerns time, so it does not apply to a static solve",
+        ),
+        (("mode: simulate", "mode: solve\nsettings: {until_seconds: 1}"), "line 2, field settings.until_seconds: concerns time"),
+        (("mode: simulate", "mode: solve\nmeasure_jobs: [0, 2]"), "sweep.yaml, line 2, field measure_jobs: concerns time"),
         (
             ("mode: simulate", "measure_jobs: [2]"),
             "sweep.yaml, line 1, field measure_jobs: must be two whole numbers, the first job by arrival (from 0)",

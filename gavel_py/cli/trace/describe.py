@@ -80,7 +80,7 @@ def _totals(summary: gp.TraceSummary) -> str:
     if summary.jobs_per_hour is not None:
         lines[0] += f", {number(summary.jobs_per_hour)} an hour"
     if summary.gpu_hours is None:
-        lines.append("GPU-hours unknown: the trace has no durations; with --profile NAME, they are computed from steps")
+        lines.append("GPU-hours unknown: the trace does not record run times; with --profile NAME, they follow from the steps")
     if summary.gpu_hours is not None and summary.durations is not None:
         lines.append(f"{summary.gpu_hours:,.0f} GPU-hours of {summary.durations.num_jobs:,} jobs with known durations")
         peak = f"{summary.peak_gpus:,.0f} GPUs at most would be in use at once if no job had to wait"
