@@ -184,6 +184,29 @@ def _means(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
     return table_text("Means over the cells", columns, lines[:MAX_ROWS]) + cut
 
 
+def _tenants_text(runs: Sequence[gp.Run]) -> str:
+    """Return the share of each tenant at the top, and the part of the GPUs that it got under each policy; means over the cells."""
+    found: dict[str, dict[str, list[gp.TenantShare]]] = {}
+    for run in runs:
+        for each in run.tenants:
+            if not each.parent:
+                found.setdefault(each.tenant, {}).setdefault(str(run.labels.get("policy")), []).append(each)
+    policies = list(dict.fromkeys(policy for by_policy in found.values() for policy in by_policy))
+    rows = [
+        [
+            tenant or "(none)",
+            f"{fmean(each.share for group in by_policy.values() for each in group):.1%}",
+            *(f"{fmean(each.gpu_share for each in by_policy[name]):.1%}" if name in by_policy else "-" for name in policies),
+        ]
+        for tenant, by_policy in sorted(found.items())
+    ]
+    if not any(tenant for tenant in found):
+        return ""
+    cut = f"... and {len(rows) - MAX_ROWS:,} more tenants: --tenants-out\n" if len(rows) > MAX_ROWS else ""
+    columns = [Column("tenant", "name", is_key=True), Column("share"), *map(Column, policies)]
+    return "\n" + table_text("Tenants' part of the GPUs, means over the cells", columns, rows[:MAX_ROWS]) + cut
+
+
 def _cell(name: str, value: float | None, *, unit: float) -> str:
     if value is not None and name == "utilization":
         return f"{value:.1%}"
@@ -349,7 +372,9 @@ def _print(
             gp.write_table(path, rows)
         if request.tenants_out is not None and plan.results is not None:
             _write_tenants(request.tenants_out, gp.read_runs(plan.results))
-        click.echo(_ended_text(plan, rows), nl=False)
+        click.echo(
+            _ended_text(plan, rows) + (_tenants_text(gp.read_runs(plan.results)) if plan.results is not None else ""), nl=False
+        )
     if plan.results is not None:
         state = f"{kept['done']} done, {kept['failed']} failed, {left} left; results in {plan.results}"
         click.echo(f"{counted(len(plan), 'cell')}: {state}", err=True)

@@ -159,7 +159,15 @@ def test_runs_files_and_sweeps_record_tenants(gavel: Gavel, tmp_path: Path) -> N
     assert "Mean completion time of tenants" in two
     sweep = ["sweep", "-p", "fifo", "-p", "isolated", "--trace", "jobs.csv", "-c", "v100:2,k80:2", "--tenants-out", "sweep.csv"]
     assert "add --results FILE" in gavel(*sweep).err
-    assert gavel(*sweep, "--results", "cells.sqlite", "--workers", "1").code == 0
+    swept = gavel(*sweep, "--results", "cells.sqlite", "--workers", "1")
+    assert swept.code == 0
+    table = [line.split() for line in swept.out.split("Tenants' part of the GPUs, means over the cells\n")[1].splitlines()]
+    by_policy = {str(run.labels["policy"]): {each.tenant: each for each in run.tenants} for run in gp.read_runs("cells.sqlite")}
+    assert table[0] == ["tenant", "share", "fifo", "isolated"]
+    for tenant, share, *parts in table[1:]:
+        assert share == f"{sum(found[tenant].share for found in by_policy.values()) / 2:.1%}"
+        assert parts == [f"{by_policy[name][tenant].gpu_share:.1%}" for name in ("fifo", "isolated")]
+    assert [row[0] for row in table[1:]] == ["a", "b"]
     with open("sweep.csv", encoding="utf-8") as file:
         found = list(csv.DictReader(file))
     stored = gp.read_runs("cells.sqlite")
