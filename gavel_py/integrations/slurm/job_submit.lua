@@ -53,14 +53,14 @@ function slurm_job_submit(job, partitions, uid)
       return slurm.SUCCESS
    end
    if job.script == nil or job.script == "" then
-      slurm.log_user("partition " .. PARTITION .. " takes batch jobs only (sbatch): jobs are stopped and started again")
+      slurm.log_user("partition " .. PARTITION .. " accepts only batch jobs (sbatch), since jobs are stopped and restarted")
       return slurm.ERROR
    end
    if is_heterogeneous then
       return slurm.SUCCESS
    end
    if job.requeue == 0 then
-      slurm.log_user("partition " .. PARTITION .. " takes jobs only that may be requeued: leave out --no-requeue")
+      slurm.log_user("partition " .. PARTITION .. " accepts only jobs that may be requeued; omit --no-requeue")
       return slurm.ERROR
    end
    if job.priority == 0 then
@@ -87,7 +87,7 @@ function slurm_job_modify(job, record, partitions, uid)
       return slurm.SUCCESS
    end
    if comment == (record.comment or "") then
-      slurm.log_user("jobs of partition " .. PARTITION .. " start when it is their turn")
+      slurm.log_user("gavel starts the jobs of partition " .. PARTITION .. " when it is their turn")
       return slurm.ERROR
    end
    -- An empty comment would leave the old one.
