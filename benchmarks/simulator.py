@@ -3,6 +3,7 @@
 python benchmarks/simulator.py                      the small ones
 python benchmarks/simulator.py --philly FILE        and Philly, 82,247 jobs: minutes
 python benchmarks/simulator.py --philly FILE --events --decisions 5000    only its first decisions, in event mode
+python benchmarks/simulator.py --generated 1000000  and so many generated jobs on 2,000 GPUs in event mode: a quarter of an hour
 python benchmarks/simulator.py --write ...          and put the table into docs/performance.md
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import tables
 
 import gavel_py as gp
@@ -92,12 +94,31 @@ def of_philly(path: Path) -> Iterator[list[object]]:
     yield [label, summary.wall_seconds, 120, summary.rounds, summary.rounds / summary.wall_seconds]
 
 
+def of_generated(count: int) -> Iterator[list[object]]:
+    """Simulate generated jobs of the published mix at a load of 0.8 in event mode."""
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    cluster = gp.Cluster.from_counts({"v100": (672, 8), "p100": (664, 4), "k80": (664, 4)})
+    sample = [each.job for each in gp.generate_trace(3_000, profile, jobs_per_hour=1_000, seed=2)]
+    speeds = [np.nanmean([profile.job_throughput(job, name) for name in cluster.accelerator_names]) for job in sample]
+    gpu_seconds = np.mean([job.num_gpus * (job.total_steps or 0.0) / speed for job, speed in zip(sample, speeds, strict=True)])
+    rate = float(0.8 * cluster.capacities.sum() / gpu_seconds * 3600)
+    trace = gp.generate_trace(count, profile, jobs_per_hour=rate, seed=1)
+    simulation = gp.Simulation(trace, cluster, profile, "fifo", round_seconds=None, on_record=lambda _: None)
+    began = time.process_time()
+    summary = simulation.run().summary
+    seconds = time.process_time() - began
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    label = f"{count:,} generated jobs, 2,000 GPUs, load 0.8, `fifo` by events, CPU: {memory:.2f} GB"
+    yield [label, seconds, None, summary.rounds, summary.rounds / seconds]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--traces", type=Path, metavar="FOLDER")
     parser.add_argument("--philly", type=Path, metavar="FILE")
     parser.add_argument("--events", action="store_true", help="with --philly: also without rounds, under two policies")
     parser.add_argument("--decisions", type=int, metavar="N", help="with --events: end after so many decisions")
+    parser.add_argument("--generated", type=int, metavar="N", help="also so many generated jobs in event mode")
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     options = parser.parse_args()
     rows = [*(of_small_traces(options.traces) if options.traces is not None else ()), *of_active_jobs()]
@@ -105,6 +126,8 @@ def main() -> None:
         rows += of_philly(options.philly)
     if options.philly is not None and options.events:
         rows += of_philly_by_events(options.philly, options.decisions)
+    if options.generated is not None:
+        rows += of_generated(options.generated)
     figures = tables.markdown(["simulation", "seconds", "target", "rounds", "rounds/s"], rows)
     text = f"{figures}\nMedians of {RUNS} runs, Philly of one; {tables.machine()}; `python benchmarks/simulator.py --write`.\n"
     print(text)
