@@ -86,7 +86,7 @@ def _cpu() -> float:
 def engine_rows(cells: int, workers: int, repeats: int) -> list[list[object]]:
     """Time the ideal and the sweep alternately, several times; the minimum of each counts."""
     found: dict[str, list[tuple[float, float]]] = {
-        "processes that are told once what to do": [],
+        "processes that receive their cells once": [],
         "gavel sweep, each cell stored": [],
     }
     first, second = found

@@ -292,7 +292,7 @@ def stays_chart(name: str, title: str, stays: Sequence[Stay], types: Sequence[st
     is_image, row_step = len(lanes.blocks) > MAX_SHAPES, -(-lanes.count // MAX_ROWS)
     description = (
         f"{counted(lanes.count, 'GPU')} from the top down, time to the right. Each bar is a job; nothing is drawn where a "
-        "GPU is idle. A run does not tell which GPUs of its node a gang had: it is drawn on the first that are free."
+        "GPU is idle. A run does not record which GPUs of its node a gang had, so it is drawn on the first free ones."
     )
     if is_image:
         of_gpus = f" and one GPU of {row_step}" if row_step > 1 else ""

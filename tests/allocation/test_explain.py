@@ -266,7 +266,7 @@ def test_a_job_behind_a_blocked_one_is_bound_by_the_order() -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0]] * 3, [4], num_gpus=[3, 4, 1], job_ids=["a", "b", "c"])
     waiting = gp.explain(problem, "c", "fifo")
     assert bindings_of(waiting) == [("order", "fifo"), ("order", "b")]
-    assert waiting.bindings[1].text == "b comes before it and does not fit, and nobody passes without `backfill`"
+    assert waiting.bindings[1].text == "b comes before it and does not fit, and without `backfill` no job passes it"
     assert bindings_of(gp.explain(problem, "b", "fifo")) == [("order", "fifo"), ("gpus", "type-0")]
     assert bindings_of(gp.explain(problem, "c", "fifo", backfill=True)) == [("time", "time")]
 
@@ -322,7 +322,7 @@ def test_types_where_a_job_cannot_run_have_the_reason() -> None:
     assert closed == {
         "a": "",
         "b": "it cannot run there",
-        "c": "its gang of 4 does not fit there now, and whether nodes would hold it then, a count does not tell",
+        "c": "its gang of 4 does not fit there now, and numbers of GPUs do not show whether nodes would then have room for it",
         "d": "its gang of 4 cannot be placed there",
         "e": "the pin of job '0' to a keeps it off",
     }

@@ -91,7 +91,7 @@ class ServiceOrder:
         waiting = np.flatnonzero(self.before & ~is_all(self.fractions))
         if len(waiting) and not self.policy.backfill:
             blocker = self.jobs.example(int(waiting[self.places[waiting].argmin()]))
-            text = f"{blocker} comes before it and does not fit, and nobody passes without `backfill`"
+            text = f"{blocker} comes before it and does not fit, and without `backfill` no job passes it"
             yield Binding("order", blocker, None, text)
         for name in (self.jobs.rules.hard_rows[r].name for r in np.flatnonzero(self.exhausted_limits).tolist()):
             yield Binding("limit", name, None, f"{name} was used up by jobs before it")
@@ -169,13 +169,13 @@ class _ProofBindings:
         yield from self._types()
         scarce_partners = [r for r in self.partner_rows if duals.prices.limits[r] > 0 and self._costs(r).max() > 0]
         if scarce_partners and not is_all(self.times):
-            text = "it would share GPUs for longer, and the time of those who could be its partners is worth more elsewhere"
+            text = "it would share GPUs for longer, but the time of its possible partners is worth more elsewhere"
             yield Binding("partners", "partners", None, text)
         # Time binds by its slack rather than by its price, which is not unique where the types of the job are full too.
         names = self.allocation.accelerator_types
         yield from time_bindings(duals.jobs, duals.at, self.times, [names[j] for j in self.evidence.columns.source.tolist()])
         if duals.kept_part < 1:
-            text = f"it keeps {duals.kept_part:.1%} of its time, so that nobody gains by stating wrong throughputs"
+            text = f"it keeps {duals.kept_part:.1%} of its time, so that no job gains by stating wrong throughputs"
             yield Binding("discount", "discount", None, text)
 
     @cached_property

@@ -81,7 +81,7 @@ def _closed(problem: AllocationProblem, now: Allocation, i: int, j: int) -> str:
     if problem.throughputs[i, j] == 0:
         return "it cannot run there"
     if problem.capacities[j] < size <= problem.capacities[j] + 1:
-        return f"{gang} does not fit there now, and whether nodes would hold it then, a count does not tell"
+        return f"{gang} does not fit there now, and numbers of GPUs do not show whether nodes would then have room for it"
     return f"{gang} cannot be placed there" if size > problem.capacities[j] else "it may not run there, or no nodes or GPUs hold it"
 
 
