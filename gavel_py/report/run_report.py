@@ -271,7 +271,7 @@ def write_report(
     >>> run = Run({"policy": "fifo"}, {"mean_jct_seconds": 3600.0})
     >>> write_report([run], "fifo.pdf")
     Traceback (most recent call last):
-    gavel_py.errors.InputError: fifo.pdf: a report is written as .html; give the file this ending
+    gavel_py.errors.InputError: fifo.pdf: must end in .html, the format of reports
     """
     check_report(path)
     if charts is not None:
