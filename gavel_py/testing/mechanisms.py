@@ -36,7 +36,7 @@ def check_mechanism(mechanism: Mechanism, *, seed: int = 0, demands: int = 200) 
     ...     check_mechanism(nothing_runs)
     ... except AssertionError as error:
     ...     print(str(error).splitlines()[0])
-    mechanism nothing_runs breaks 1 of 6 rules of the contract
+    mechanism nothing_runs violates 1 of 6 rules of the contract
 
     Args:
         mechanism: A function of a `RoundDemand`, as for `RoundScheduler`.
