@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -117,11 +118,12 @@ def write_program(
         text = "has a nonlinear program, which .mps and .lp files cannot represent; gavel_py.formulation returns it for cvxpy"
         raise InputError(Fault(f"policy {solver.policy.label}", "", text)) from None
     columns = {program.columns[rows_of.fractions.id].start + n: name for n, name in enumerate(rows_of.names())}
-    rows = {
-        program.rows[constraint.id].start + n: f"{_plain(constraint.label)}_{n}"
-        for constraint in stated.constraints
-        for n in range(constraint.size)
-    }
+    rows, numbers = dict[int, str](), Counter[str]()  # several constraints may have one label
+    for constraint in stated.constraints:
+        label = _plain(constraint.label)
+        for row in range(program.rows[constraint.id].start, program.rows[constraint.id].start + constraint.size):
+            rows[row] = f"{label}_{numbers[label]}"
+            numbers[label] += 1
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"program{place.suffix.lower()}"
         write_model(program, file, columns, rows, maximize=isinstance(stated.objective, cp.Maximize))
@@ -155,7 +157,7 @@ def _stated(problem: AllocationProblem, solver: Solver, *, as_linear: bool = Fal
 
 def _columns(problem: AllocationProblem, solver: Solver) -> Columns:
     """Return the columns and rules of the program that `solve` ends with."""
-    if problem.hosts is None and (problem.pairs is None or solver.sharing is False):
+    if problem.hosts is None and problem.pairs is None and not solver.sharing:
         problem, rules = constrained(problem, solver.policy.constraints)
         return Columns.of_types(problem, rules.also(Rules(rows=tuple(node_rows(problem)))))
     evidence = solver.solve(problem).evidence  # finds the rows of whole gangs and of pairs
@@ -222,7 +224,9 @@ class _RowPerJob(Program):
     def names(self) -> Iterator[str]:
         """Yield the names of the entries of X in the order of cvxpy's columns, type by type."""
         jobs = [f"{row}_{_plain(self.jobs.example(row))}" for row in range(len(self.jobs))]
-        return (f"X_{job}_{_plain(name)}" for name in self.jobs.problem.accelerator_types for job in jobs)
+        types = [_plain(name) for name in self.jobs.problem.accelerator_types]
+        types = [f"{name}_{j}" if types.count(name) > 1 else name for j, name in enumerate(types)]
+        return (f"X_{job}_{name}" for name in types for job in jobs)
 
 
 def _plain(name: str) -> str:

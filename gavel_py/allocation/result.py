@@ -329,7 +329,8 @@ class Allocation(Tabular):
         """Return a table with a row for each job, as {column: (N,) array}.
 
         The columns are those of `gavel solve --csv`: job_id, the time fraction on each type by its name, throughput,
-        normalized_throughput, vs_fair_share, and excluded, the reason for which the job can run nowhere or "".
+        normalized_throughput, vs_fair_share, excluded (the reason for which the job can run nowhere, or ""), and those of
+        `Forecast`, which an allocation read from a file does not have.
         """
         reasons = np.full(len(self.job_ids), "", dtype=object)
         for job_id, reason in self.excluded.items():
@@ -341,6 +342,7 @@ class Allocation(Tabular):
             "normalized_throughput": self.normalized_throughputs,
             "vs_fair_share": self.vs_fair_share,
             "excluded": reasons,
+            **({} if self.evidence is None else vars(self.forecast())),
         }
 
     def __repr__(self) -> str:

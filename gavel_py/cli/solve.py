@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -183,19 +182,13 @@ def _tenants_csv(results: list[Result]) -> str:
 def _csv(results: list[Result]) -> str:
     """Return a CSV table with a row for each --what-if, policy and job: time fractions, throughput, and reason of an exclusion."""
     what_if = ["what_if"] if results[0].what_ifs else []
-    types = results[0].allocation.accelerator_types
-    rows = [row for first, allocation in _allocations(results) for row in _csv_lines(first, allocation)]
-    figures = ["throughput", "normalized_throughput", "vs_fair_share", "excluded", *gp.Forecast.__dataclass_fields__]
-    return csv_text([*what_if, "policy", "job_id", *types, *figures], rows)
-
-
-def _csv_lines(first: list[str], allocation: gp.Allocation) -> Iterable[list[object]]:
-    figures = (allocation.throughputs, allocation.normalized_throughputs, allocation.vs_fair_share)
-    columns = [*allocation.time_fractions.T.tolist(), *(figure.tolist() for figure in figures)]
-    forecast = zip(*(values.tolist() for values in vars(allocation.forecast()).values()), strict=True)
-    for job_id, later, *numbers in zip(allocation.job_ids, forecast, *columns, strict=True):
-        known = ("" if math.isnan(value) else value for value in later)
-        yield [*first, job_id, *numbers, allocation.excluded.get(job_id, ""), *known]
+    tables = [(first, allocation.to_columns()) for first, allocation in _allocations(results)]
+    rows = [
+        [*first, *("" if cell != cell else cell for cell in row)]  # NaN: unknown
+        for first, columns in tables
+        for row in zip(*(values.tolist() for values in columns.values()), strict=True)
+    ]
+    return csv_text([*what_if, "policy", *tables[0][1]], rows)
 
 
 def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> str:

@@ -191,6 +191,8 @@ def _tenants_text(runs: Sequence[gp.Run]) -> str:
         for each in run.tenants:
             if not each.parent:
                 found.setdefault(each.tenant, {}).setdefault(str(run.labels.get("policy")), []).append(each)
+    if not any(found):
+        return ""
     policies = list(dict.fromkeys(policy for by_policy in found.values() for policy in by_policy))
     rows = [
         [
@@ -200,8 +202,6 @@ def _tenants_text(runs: Sequence[gp.Run]) -> str:
         ]
         for tenant, by_policy in sorted(found.items())
     ]
-    if not any(tenant for tenant in found):
-        return ""
     cut = f"... and {len(rows) - MAX_ROWS:,} more tenants: --tenants-out\n" if len(rows) > MAX_ROWS else ""
     columns = [Column("tenant", "name", is_key=True), Column("share"), *map(Column, policies)]
     return "\n" + table_text("Tenants' part of the GPUs, means over the cells", columns, rows[:MAX_ROWS]) + cut

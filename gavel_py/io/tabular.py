@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ SHOWN = 10
 """Rows that a notebook shows of a longer table."""
 
 
-class Tabular:
+class Tabular(ABC):
     """Something with a table. Subclasses define `to_columns`."""
 
     @abstractmethod

@@ -156,6 +156,33 @@ def test_files_hold_the_same_program(problem_of_three: gp.AllocationProblem, tmp
     assert {"time_0", "GPUs_1"} <= {highs.getRowName(n)[1] for n in range(highs.getNumRow())}
 
 
+def test_every_name_in_a_file_occurs_once(tmp_path: Path) -> None:
+    """HiGHS drops all names of a file in which one occurs twice."""
+    cluster = gp.Cluster.from_counts({"v100": (5, 5), "k80": (4, 4)})
+    types = ["ResNet-50 (batch size 64)", "LM (batch size 20)", "Recommendation (batch size 512)"]
+    jobs = [gp.Job(f"job-{i}", job_type=types[i % 3], num_gpus=(4, 2, 1)[i % 3], total_steps=1e5 * (1 + i)) for i in range(9)]
+    gangs = gp.AllocationProblem.from_jobs(jobs, cluster, gp.ThroughputProfile.builtin("gavel-osdi20"))
+    labels = [constraint.label for constraint in gp.formulation(gangs, "max_total_throughput").constraints]
+    assert labels.count("what whole gangs can use of v100") > 1
+    alike = gp.AllocationProblem.from_arrays([[2, 1], [1, 3]], [1, 1], accelerator_types=["a 100", "a-100"], job_ids=["x", "x "])
+    for problem in (gangs, alike):
+        path = tmp_path / "program.lp"
+        gp.write_program(problem, path, "max_total_throughput")
+        highs = highspy.Highs()
+        highs.setOptionValue("output_flag", False)
+        highs.readModel(str(path))
+        columns = [highs.getColName(n)[1] for n in range(highs.getNumCol())]
+        rows = [highs.getRowName(n)[1] for n in range(highs.getNumRow())]
+        assert len(set(columns)) == len(columns) == problem.runnable.size
+        assert len(set(rows)) == len(rows)
+        assert all(name.startswith("X_") for name in columns)
+        assert {"time_0", "GPUs_1"} <= set(rows)
+
+
+def test_sharing_needs_pairs_as_in_solve(problem_of_three: gp.AllocationProblem) -> None:
+    assert refusal(gp.formulation, problem_of_three, sharing=True) == refusal(gp.solve, problem_of_three, sharing=True)
+
+
 def test_a_file_that_cannot_be(problem_of_three: gp.AllocationProblem, tmp_path: Path) -> None:
     assert "must end in .mps or .lp" in refusal(gp.write_program, problem_of_three, tmp_path / "a.txt")
     assert "there is no folder" in refusal(gp.write_program, problem_of_three, tmp_path / "none" / "a.lp")

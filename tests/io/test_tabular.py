@@ -28,7 +28,9 @@ PROBLEM = gp.AllocationProblem.from_arrays(
 def test_an_allocation_is_a_table() -> None:
     allocation = gp.solve(PROBLEM)
     frame = allocation.to_pandas()
-    assert list(frame.columns) == ["job_id", "v100", "k80", "throughput", "normalized_throughput", "vs_fair_share", "excluded"]
+    figures = ["throughput", "normalized_throughput", "vs_fair_share", "excluded"]
+    assert list(frame.columns) == ["job_id", "v100", "k80", *figures, *vars(allocation.forecast())]
+    assert list(gp.Allocation.from_json(allocation.to_json()).to_columns()) == ["job_id", "v100", "k80", *figures]
     assert frame["job_id"].tolist() == list(allocation.job_ids)
     assert np.array_equal(frame[["v100", "k80"]].to_numpy(), allocation.time_fractions)
     assert frame["throughput"].tolist() == allocation.throughputs.tolist()
