@@ -14,17 +14,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TextIO, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TextIO, TypedDict
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io import reading
-from gavel_py.io.records import GangSize, Name, NotNegative, Positive, Record, Text, check_records
+from gavel_py.io.records import GangSize, Integer, Name, NotNegative, Positive, Record, Text, check_records
 from gavel_py.io.writing import write_atomic
+from gavel_py.throughput_profiles.units import STEPS, Condition, Unit, UnitOf, condition_problem, mixed_units
 
 Placement = Literal["consolidated", "spread"]
 PLACEMENTS: tuple[Placement, ...] = ("consolidated", "spread")
+
+AtLeastOne = Annotated[Integer, Field(ge=1)]
 
 
 class Entry(NamedTuple):
@@ -58,6 +61,11 @@ class Row(NamedTuple):
     partner_steps_per_second: float | None
     source: str
     gpu_memory_gb: float | None = None
+    unit: str = STEPS
+    condition: str | None = None
+    family: str | None = None
+    batch_size: int | None = None
+    sequence_length: int | None = None
 
 
 class Measurement(Record):
@@ -68,11 +76,17 @@ class Measurement(Record):
         num_gpus: GPUs of the gang, in a pair those of either job; or a fraction of one GPU, without partner.
         accelerator: Accelerator type.
         placement: "consolidated" (on as few nodes as possible) or "spread" (over more nodes).
-        steps_per_second: Throughput of `job_type`; 0 means that it cannot run there.
+        steps_per_second: Throughput of `job_type` in `unit`; 0 means that it cannot run there.
         partner_job_type: Job type of the partner, if the GPUs are shared.
-        partner_steps_per_second: Throughput of the partner in the pair.
+        partner_steps_per_second: Throughput of the partner in the pair, in the same unit.
         source: Origin of the figure.
-        gpu_memory_gb: GPU memory that the gang uses on each GPU, in GB; not for pairs.
+        gpu_memory_gb: GPU memory that the gang uses on each GPU, in GB; not for pairs, like the last three.
+        unit: What is counted: "steps/s", "samples/s", "tokens/s", "requests/s", or "1/min", one over the minutes to a target.
+        condition: How requests arrive when serving: "closed_loop", "offline", "server", "interactive" or "slo". It is required
+            with requests/s, possible with tokens/s, and absent with other units.
+        family: Model or program, which job types that differ in batch size or precision have in common.
+        batch_size: Samples per step.
+        sequence_length: Tokens per sample.
 
     >>> Measurement(job_type="A3C", num_gpus=1, accelerator="k80", steps_per_second=3.4).entry.accelerator
     'k80'
@@ -90,6 +104,11 @@ class Measurement(Record):
     partner_steps_per_second: NotNegative | None = None
     source: Text = ""
     gpu_memory_gb: Positive | None = None
+    unit: Unit = STEPS
+    condition: Condition | None = None
+    family: Name | None = None
+    batch_size: AtLeastOne | None = None
+    sequence_length: AtLeastOne | None = None
 
     @model_validator(mode="after")
     def _check_pair(self) -> Measurement:
@@ -99,8 +118,15 @@ class Measurement(Record):
             raise ValueError("a pair shares whole GPUs; give the speed of a job with a fraction of a GPU without a partner")
         if self.partner_job_type == self.job_type and self.partner_steps_per_second != self.steps_per_second:
             raise ValueError("a pair of one job type with itself must have the same steps_per_second on both sides")
-        if self.partner_job_type is not None and self.gpu_memory_gb is not None:
-            raise ValueError("gpu_memory_gb is the memory of one gang; give it where the gang runs alone, not for a pair")
+        for field in OF_ONE_GANG if self.partner_job_type is not None else ():
+            if getattr(self, field) is not None:
+                raise ValueError(f"{field} is {OF_ONE_GANG[field]}; give it where the gang runs alone, not for a pair")
+        return self
+
+    @model_validator(mode="after")
+    def _check_condition(self) -> Measurement:
+        if problem := condition_problem(self.unit, self.condition):
+            raise ValueError(f"condition {problem}")
         return self
 
     @property
@@ -125,14 +151,24 @@ class Measurement(Record):
         return self.model_copy(update=swapped)
 
 
+OF_ONE_GANG = {
+    "gpu_memory_gb": "the memory of one gang",
+    "family": "of one job type",
+    "batch_size": "of one job type",
+    "sequence_length": "of one job type",
+}
+"""Fields that a pair cannot have."""
+
 _speeds = attrgetter("steps_per_second", "partner_steps_per_second")
 
 
 def collect(placed: Iterable[tuple[str, Measurement]]) -> tuple[tuple[Measurement, ...], list[Fault]]:
     """Return the measurements, each pair once in canonical order, and a fault for each duplicate or contradiction.
 
-    placed: (place for messages, measurement). A pair may be given from both sides if the figures are equal.
+    placed: (place for messages, measurement). A pair may be given from both sides if the figures are equal. A job type has one
+    unit and condition.
     """
+    placed = list(placed)
     found: dict[Entry, str] = {}
     kept: dict[Entry, Measurement] = {}
     faults: list[Fault] = []
@@ -145,7 +181,14 @@ def collect(placed: Iterable[tuple[str, Measurement]]) -> tuple[tuple[Measuremen
             other = found[entry._replace(job_type=str(entry.partner), partner=entry.job_type)]
             faults.append(Fault(where, "", f"{entry} contradicts the same pair given in the other order at {other}"))
         found.setdefault(entry, where)
-    return tuple(kept.values()), faults
+    return tuple(kept.values()), faults + mixed_units((where, *unit) for where, m in placed for unit in units_of(m))
+
+
+def units_of(row: Row | Measurement) -> Iterator[tuple[str, UnitOf]]:
+    """Yield each job type of a row with the unit of its throughput."""
+    yield row.job_type, UnitOf(row.unit, row.condition)
+    if row.partner_job_type is not None:
+        yield row.partner_job_type, UnitOf(row.unit, row.condition)
 
 
 REQUIRED = tuple(name for name, field in Measurement.model_fields.items() if field.is_required())
@@ -159,9 +202,19 @@ ALONE = "null"
 """Key of Gavel's JSON for throughputs without a partner."""
 
 
+NEEDED = "jobs"
+"""Column of `gavel profiles missing`: the number of jobs that need a throughput."""
+
+
 def read_csv(path: str | Path) -> tuple[Measurement, ...]:
-    """Return the measurements of a CSV file. Raises `InputError` with all faults, each with its line."""
+    """Return the measurements of a CSV file. Raises `InputError` with all faults, each with its line.
+
+    A file with the column `NEEDED` is a form that was filled in, maybe in part: rows without a throughput are left out.
+    """
     rows = list(reading.csv_rows(path, REQUIRED))
+    if NEEDED in reading.csv_header(path)[1]:
+        filled = ((where, row) for where, row in rows if "steps_per_second" in row)
+        rows = [(where, {name: cell for name, cell in row.items() if name != NEEDED}) for where, row in filled]
     unknown: dict[str, str] = {}
     for where, row in rows:
         for column in row.keys() - Row._fields:
@@ -170,16 +223,16 @@ def read_csv(path: str | Path) -> tuple[Measurement, ...]:
         Fault(where, "", f"column {column!r} is not known{nearest(column, Row._fields)}")
         for column, where in sorted(unknown.items())
     ]
-    return _checked(((where, {c: cell for c, cell in row.items() if c not in unknown}) for where, row in rows), faults)
+    return checked_rows(((where, {c: cell for c, cell in row.items() if c not in unknown}) for where, row in rows), faults)
 
 
 def write_csv(rows: Iterable[Row], target: str | Path | TextIO) -> None:
-    """Write the rows to a path or an open text file; the column gpu_memory_gb is omitted if no row has a value."""
-    rows, text = list(rows), io.StringIO()
-    columns = len(Row._fields) - all(row.gpu_memory_gb is None for row in rows)
+    """Write the rows to a path or an open text file; of gpu_memory_gb and later columns only those with a value in some row."""
+    rows, text, optional = list(rows), io.StringIO(), Row._field_defaults
+    columns = [name for name in Row._fields if name not in optional or any(getattr(row, name) != optional[name] for row in rows)]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Row._fields[:columns])
-    writer.writerows(row[:columns] for row in rows)
+    writer.writerow(columns)
+    writer.writerows(map(attrgetter(*columns), rows))
     if isinstance(target, str | Path):
         write_atomic(target, text.getvalue().encode())
     else:
@@ -189,10 +242,10 @@ def write_csv(rows: Iterable[Row], target: str | Path | TextIO) -> None:
 def read_gavel_json(path: str | Path) -> tuple[Measurement, ...]:
     """Return the measurements of Gavel's throughputs JSON, each pair once. Raises `InputError` with all faults."""
     faults: list[Fault] = []
-    return _checked(_gavel_rows(path, faults), faults)
+    return checked_rows(_gavel_rows(path, faults), faults)
 
 
-def _checked(rows: Iterable[tuple[str, Mapping[str, Any]]], faults: list[Fault]) -> tuple[Measurement, ...]:
+def checked_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], faults: list[Fault]) -> tuple[Measurement, ...]:
     """Return the rows as measurements. Raises `InputError` with `faults`, those of all rows, and contradictions between rows."""
     placed: list[tuple[str, Measurement]] = []
     for where, row in rows:
@@ -257,6 +310,19 @@ def _gavel_key(text: str) -> tuple[str, int]:
 READERS: dict[str, Callable[[str | Path], tuple[Measurement, ...]]] = {".csv": read_csv, ".json": read_gavel_json}
 
 
+NUMBERS: dict[str, Callable[[str], Any]] = {
+    "num_gpus": int,
+    "steps_per_second": float,
+    "partner_steps_per_second": float,
+    "gpu_memory_gb": float,
+    "batch_size": int,
+    "sequence_length": int,
+}
+"""Columns of built-in profiles that are numbers."""
+
+ABSENT: dict[str, Any] = {"partner_job_type": None, "partner_steps_per_second": None, "source": ""}
+
+
 class About(TypedDict):
     """Description and origin of a profile."""
 
@@ -280,11 +346,11 @@ def read_builtin(name: str) -> tuple[tuple[Row, ...], About]:
     if name not in catalogue:
         raise UnknownNameError(Fault("built-in throughput profiles", "name", f"{name!r} is not built in{nearest(name, catalogue)}"))
     with (DATA / f"{name}.csv").open(encoding="utf-8") as file:
-        _header, *lines = csv.reader(file)
-    rows = (
-        Row(job_type, int(gpus), accelerator, placement, float(speed), partner or None, float(theirs) if partner else None, source)
-        for job_type, gpus, accelerator, placement, speed, partner, theirs, source in lines
-    )
+        header, *lines = csv.reader(file)
+    of = [NUMBERS.get(column, str) for column in header]
+    # Empty cells are left out, so that the defaults of `Row` apply; a column without default is empty in its own way.
+    cells = ({c: kind(cell) for c, kind, cell in zip(header, of, line, strict=True) if cell} for line in lines)
+    rows = (Row(**(ABSENT | each)) for each in cells)
     return tuple(rows), catalogue[name]
 
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+from statistics import median
 
 import pytest
 
 from gavel_py.errors import UnknownNameError
-from gavel_py.throughput_profiles import Entry, ThroughputProfile
+from gavel_py.throughput_profiles import AcceleratorTable, Entry, ThroughputProfile
 from tests.support.shared_data import SHARED, needs_shared_data
+
+ROOT = Path(__file__).parents[2]
+
+MADE = ("mlperf-training", "megatron-2026", "mpt-2023", "elasticflow", "trtllm")
+"""Profiles that benchmarks/builtin_profiles.py makes."""
 
 
 def four_digits(speed: float) -> float:
@@ -36,7 +44,7 @@ class TestEveryBuiltin:
 
 
 def test_names() -> None:
-    assert ThroughputProfile.builtin_names() == ("gavel-osdi20", "nvidia-2023")
+    assert ThroughputProfile.builtin_names() == ("gavel-osdi20", "nvidia-2023", *MADE)
     with pytest.raises(UnknownNameError, match="'gavel-osdi2' is not built in; did you mean 'gavel-osdi20'"):
         ThroughputProfile.builtin("gavel-osdi2")
 
@@ -112,3 +120,62 @@ class TestNvidia:
             expected[key] = (four_digits(float(row["samples_per_second"])), source)
         assert found == expected
         assert len(profile) == len(published)
+
+
+class TestMade:
+    @needs_shared_data
+    @pytest.mark.slow
+    def test_the_script_makes_them_again(self, tmp_path: Path) -> None:
+        sys.path.insert(0, str(ROOT / "benchmarks"))
+        try:
+            from builtin_profiles import DATA, main
+        finally:
+            sys.path.pop(0)
+        shutil.copy(DATA / "profiles.json", tmp_path)
+        main(SHARED, tmp_path)
+        for name in MADE:
+            assert (tmp_path / f"{name}.csv").read_text() == (DATA / f"{name}.csv").read_text()
+        assert (tmp_path / "profiles.json").read_text() == (DATA / "profiles.json").read_text()
+
+    @pytest.mark.parametrize("name", MADE)
+    def test_files_are_small_and_state_their_licence(self, name: str) -> None:
+        assert (ROOT / "gavel_py" / "throughput_profiles" / "data" / f"{name}.csv").stat().st_size < 150_000
+        assert ThroughputProfile.builtin(name).licence == "Apache-2.0"
+        assert f"\n{name}.csv: " in (ROOT / "NOTICE").read_text()
+
+    @pytest.mark.parametrize(
+        ("name", "gang", "expected"),
+        [
+            ("megatron-2026", ("DeepSeekV3 (pre-training, MXFP8, sequence length 4096)", 256, "gb300"), 6288 * 256),
+            ("megatron-2026", ("LLAMA3_70B (lora, FP8, sequence length 4096)", 8, "gb200"), 6206 * 8),
+            ("mpt-2023", ("MPT-70B (sequence length 2048)", 512, "h100"), 515636),
+            ("mpt-2023", ("MPT-30B (sequence length 8192)", 8, "a100-80gb"), 4594),
+            ("elasticflow", ("bert (batch size 64)", 2, "a100-40gb"), 8.643477263279834),
+            ("elasticflow", ("yolov3 (batch size 64)", 16, "t4"), 0.8514782062868322),
+            ("trtllm", ("LLaMA v3.1 8B (input 128, output 2048)", 1, "l40s"), 5365.81),
+            ("trtllm", ("Llama 3.1 405B (input 128, output 128)", 4, "gb200"), 6740),
+        ],
+    )
+    def test_known_values(self, name: str, gang: tuple[str, int, str], expected: float) -> None:
+        assert ThroughputProfile.builtin(name).throughput(*gang) == four_digits(expected)
+
+    def test_units(self) -> None:
+        units = {name: ThroughputProfile.builtin(name).units for name in MADE}
+        assert units == dict.fromkeys(MADE, ("tokens/s",)) | {"mlperf-training": ("1/min",), "elasticflow": ("steps/s",)}
+        assert {row.condition for row in ThroughputProfile.builtin("trtllm").rows} == {"closed_loop"}
+
+    @needs_shared_data
+    def test_times_to_train_are_medians_of_all_closed_results(self) -> None:
+        minutes: dict[tuple[str, int, str], list[float]] = {}
+        for version in ("4.0", "5.0", "5.1"):
+            with open(SHARED / f"mlperf-training-v{version}" / "time_to_train.csv", encoding="utf-8", newline="") as file:
+                for row in csv.DictReader(file):
+                    if row["division"] == "closed":
+                        spec = AcceleratorTable.builtin().find(row["accelerator"])
+                        assert spec is not None
+                        key = row["benchmark"], int(row["num_accelerators"]), spec.name
+                        minutes.setdefault(key, []).append(float(row["median_minutes"]))
+        profile = ThroughputProfile.builtin("mlperf-training")
+        found = {(row.job_type, row.num_gpus, row.accelerator): row.steps_per_second for row in profile.rows}
+        assert found == {key: four_digits(1 / median(each)) for key, each in minutes.items()}
+        assert all("retrieved 20" in r.source and "not verified by MLCommons Association" in r.source for r in profile.rows)
