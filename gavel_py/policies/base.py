@@ -169,6 +169,11 @@ class Policy(ABC):
         return {name: value for name, (value, default) in values.items() if value != default}
 
     @property
+    def adds_raw_throughputs(self) -> bool:
+        """Whether the objective adds throughputs of different jobs as they are, so that they need the same unit."""
+        return False
+
+    @property
     def backfills(self) -> bool:
         """Whether a round may give GPUs that the allocation leaves idle to other jobs."""
         return True

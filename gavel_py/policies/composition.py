@@ -80,6 +80,10 @@ class Then(Policy):
         return self.agnostic or (self.first.is_agnostic and self.second.is_agnostic)
 
     @property
+    def adds_raw_throughputs(self) -> bool:
+        return self.first.adds_raw_throughputs or self.second.adds_raw_throughputs
+
+    @property
     def label(self) -> str:
         tolerance = f"; tolerance={self.tolerance:g}" if self.tolerance != TOLERANCE else ""
         return f"then({self.first.label}; {self.second.label}{tolerance})"

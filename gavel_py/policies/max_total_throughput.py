@@ -22,6 +22,10 @@ class MaxTotalThroughput(LinearSumPolicy):
 
     normalized: bool = option(True, "divide each job's throughput by that of an equal share; false: raw steps/s")
 
+    @property
+    def adds_raw_throughputs(self) -> bool:
+        return not self.normalized and not self.is_agnostic
+
     def gains(self, jobs: JobClasses) -> Floats:
         gains: Floats = jobs.throughputs / jobs.equal_share[:, None] if self.normalized else jobs.throughputs
         return gains

@@ -293,6 +293,10 @@ class WeightedSum(SumPolicy):
         return self.agnostic or all(policy.is_agnostic for _, policy in self.terms)
 
     @property
+    def adds_raw_throughputs(self) -> bool:
+        return any(policy.adds_raw_throughputs for _, policy in self.terms)
+
+    @property
     def label(self) -> str:
         return " + ".join(f"{weight:g} * {policy.label}" for weight, policy in self.terms)
 

@@ -37,5 +37,9 @@ class ThroughputPerDollar(LinearSumPolicy):
         )
         return super().view(jobs)
 
+    @property
+    def adds_raw_throughputs(self) -> bool:
+        return True
+
     def gains(self, jobs: JobClasses) -> Floats:
         return np.divide(jobs.throughputs, jobs.prices_per_hour, out=np.zeros(jobs.throughputs.shape), where=jobs.runnable)

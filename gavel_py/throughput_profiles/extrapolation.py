@@ -41,6 +41,8 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float]) -> T
             steps_per_second=speed,
             source=source,
             gpu_memory_gb=profile.gpu_memory_gb(job_type, base, accelerator),
+            unit=profile.unit_of(job_type).unit,
+            condition=profile.unit_of(job_type).condition,
         )
         for (job_type, accelerator, placement), speeds in alone.items()
         for size, speed, source, base in _estimates(speeds, sizes)

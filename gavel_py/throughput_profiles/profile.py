@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import SHOWN_FAULTS, Fault, InputError, MissingThroughputError, UnknownNameError, nearest
-from gavel_py.io import reading
+from gavel_py.io.records import number_of
+from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.arrays import Floats, labels_of
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.files import (
     PLACEMENTS,
-    READERS,
     Entry,
     Measurement,
     Row,
@@ -27,11 +29,37 @@ from gavel_py.throughput_profiles.files import (
     read_builtin,
     read_csv,
     read_gavel_json,
+    units_of,
     write_csv,
 )
+from gavel_py.throughput_profiles.importers import read_as
 from gavel_py.throughput_profiles.matrix import ThroughputMatrix, counted, may_use
+from gavel_py.throughput_profiles.units import UNITS, UnitOf, conversion
+
+if TYPE_CHECKING:
+    from gavel_py.problem.accelerators import AcceleratorTable
+    from gavel_py.throughput_profiles.estimation.estimated_profile import Confidence, EstimatedProfile
+    from gavel_py.throughput_profiles.estimation.estimates import ThroughputEstimator
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+class Coverage(NamedTuple):
+    """How many combinations of job type and accelerator have a throughput of a gang alone, and how many there are.
+
+    The percentage is rounded down, so that only a complete profile has 100 %.
+
+    >>> str(Coverage(212, 484))
+    '212 of 484 (43 %)'
+    """
+
+    measured: int
+    possible: int
+
+    def __str__(self) -> str:
+        part = f" ({100 * self.measured // self.possible} %)" if self.possible else ""
+        return f"{self.measured:,} of {self.possible:,}{part}"
+
 
 Unknown = tuple[str, str | Entry]
 """What a profile lacks: ("accelerator", its name) or another field and name, or ("", entry) if it knows all names of the entry."""
@@ -39,7 +67,7 @@ Unknown = tuple[str, str | Entry]
 
 @dataclass(frozen=True, init=False, repr=False)
 class ThroughputProfile:
-    """Measured throughputs (steps/s of the whole gang) under one name; immutable.
+    """Measured throughputs (steps/s of the whole gang, or another unit of the job type) under one name; immutable.
 
     A throughput of 0 means that the job cannot run there. A combination that was not measured is missing: looking it up raises
     `MissingThroughputError`.
@@ -56,7 +84,7 @@ class ThroughputProfile:
         rows: The measurements as plain tuples.
 
     Raises:
-        InputError: A duplicate entry, or a pair whose two sides contradict each other.
+        InputError: A duplicate entry, a pair whose two sides contradict each other, or a job type with two units.
 
     >>> ThroughputProfile.builtin("gavel-osdi20").throughput("ResNet-50 (batch size 64)", 1, "v100")
     4.395
@@ -113,6 +141,64 @@ class ThroughputProfile:
     def gang_sizes(self) -> tuple[float, ...]:
         """Measured gang sizes in GPUs, ascending."""
         return tuple(sorted({row.num_gpus for row in self.rows}))
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """The combinations of job type and accelerator that are measured without partner, (measured, possible)."""
+        measured = {(row.job_type, row.accelerator) for row in self.rows if row.partner_job_type is None}
+        return Coverage(len(measured), len(self.job_types) * len(self.accelerators))
+
+    @cached_property
+    def _units(self) -> dict[str, UnitOf]:
+        return {job_type: unit for row in self.rows for job_type, unit in units_of(row)}
+
+    @cached_property
+    def units(self) -> tuple[str, ...]:
+        """Units of the throughputs in the order of their first measurement, such as ("steps/s",)."""
+        return tuple(dict.fromkeys(unit.unit for unit in self._units.values()))
+
+    def unit_of(self, job_type: str) -> UnitOf:
+        """Return the (unit, condition) of the throughputs of a job type; the default for unknown ones."""
+        return self._units.get(job_type, UnitOf())
+
+    def job_units(self, jobs: Sequence[Job]) -> tuple[str, ...] | None:
+        """Return the unit of the throughputs of each job, None if the profile has a single unit."""
+        return None if len(self.units) < 2 else tuple(self.unit_of(job.job_type).unit for job in jobs)
+
+    def converted(self, unit: str, figures: Mapping[str, float]) -> ThroughputProfile:
+        """Return the profile with all throughputs in one unit.
+
+        Args:
+            unit: One of "steps/s", "samples/s", "tokens/s", "requests/s" and "1/min".
+            figures: {job type: number of smaller items in a larger one} for each job type in another unit: samples or tokens per
+                step, tokens per sample or request, or steps, samples or tokens per run to the target (1/min). The same figure
+                converts in either direction.
+
+        Raises:
+            InputError: A figure is missing or not above 0, or the units cannot be converted, such as steps/s to requests/s.
+            UnknownNameError: The profile lacks a job type of the figures.
+        """
+        where = f"throughput profile {self.name!r}"
+        if unit not in UNITS:
+            raise UnknownNameError(Fault(where, "unit", f"{unit!r} is not known{nearest(unit, UNITS)}"))
+        unknown = [name for name in figures if name not in self._units]
+        if unknown:
+            raise UnknownNameError(*(Fault(where, "job_type", f"{j!r} is missing{nearest(j, self.job_types)}") for j in unknown))
+        problems = {job_type: _conversion_problem(found, unit, figures.get(job_type)) for job_type, found in self._units.items()}
+        InputError.raise_any([Fault(f"{where}, job type {j!r}", "", problem) for j, problem in problems.items() if problem])
+        factors = dict.fromkeys(self._units, 1.0)
+        for job_type, figure in figures.items():
+            if rule := conversion(self.unit_of(job_type).unit, unit):
+                factors[job_type] = rule.apply(1.0, number_of(figure))
+        rows = []
+        for row in self.rows:
+            changes: dict[str, object] = {"unit": unit, "steps_per_second": row.steps_per_second * factors[row.job_type]}
+            if row.partner_job_type is not None and row.partner_steps_per_second is not None:
+                changes["partner_steps_per_second"] = row.partner_steps_per_second * factors[row.partner_job_type]
+            rows.append(row._asdict() | changes)
+        measurements = [Measurement(**row) for row in rows]
+        origin = {"description": self.description, "licence": self.licence, "notice": self.notice, "url": self.url}
+        return ThroughputProfile(self.name, measurements, **origin)
 
     @cached_property
     def _speeds(self) -> dict[Entry, float]:
@@ -239,6 +325,25 @@ class ThroughputProfile:
             faults.append(self._fault(unknown, needed, hint=number < SHOWN_FAULTS))
         return MissingThroughputError(*faults)
 
+    def missing(self, jobs: Iterable[Job], accelerators: Sequence[str]) -> dict[Entry, int]:
+        """Return {entry: number of jobs} of the gangs, alone and consolidated, that were not measured where jobs may run them.
+
+        Args:
+            jobs: The jobs.
+            accelerators: Accelerators of the cluster.
+        """
+        gangs = Counter((job.job_type, job.num_gpus, job.allowed_accelerators) for job in jobs)
+        needed: dict[Entry, int] = {}
+        for (job_type, num_gpus, allowed), count in gangs.items():
+            for entry in (Entry(job_type, num_gpus, name) for name in accelerators if may_use(allowed, name)):
+                if self._speed(entry) is None:
+                    needed[entry] = needed.get(entry, 0) + count
+        return needed
+
+    def accelerator_named(self, name: str) -> str:
+        """Return the name that the profile has for an accelerator, or the name itself if it has none."""
+        return same_accelerator(name, self.accelerators) or name
+
     def spread_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64] | None:
         """Return (N, K) steps/s of N gangs, alone and spread over more nodes than necessary; NaN where unmeasured.
 
@@ -318,17 +423,19 @@ class ThroughputProfile:
         return builtin_names()
 
     @classmethod
-    def from_file(cls, path: str | Path, name: str | None = None) -> ThroughputProfile:
+    def from_file(cls, path: str | Path, name: str | None = None, *, format: str | None = None) -> ThroughputProfile:  # noqa: A002
         """Read a profile from a file.
 
         Args:
-            path: A .csv (see `from_csv`) or .json (see `from_gavel_json`) file.
+            path: A .csv (see `from_csv`) or .json (see `from_gavel_json`) file, or published throughputs in another format.
             name: Name of the profile; the stem of the file name by default.
+            format: A name of `profile_formats`; by default the format is recognised by the content of the file.
 
         Raises:
+            UnknownNameError: There is no such format.
             InputError: The file cannot be read or has faults.
         """
-        return cls(_name(path, name), READERS[reading.suffix_of(path, READERS)](path))
+        return cls(_name(path, name), read_as(path, format))
 
     @classmethod
     def from_csv(cls, path: str | Path, name: str | None = None) -> ThroughputProfile:
@@ -366,9 +473,48 @@ class ThroughputProfile:
             raise InputError("an array of throughputs needs job_ids, one per row, and accelerators, one per column")
         return ThroughputMatrix(name or "matrix", job_ids, accelerators, source)
 
+    def with_estimates(
+        self,
+        method: str | ThroughputEstimator = "gaussian_process",
+        *,
+        confidence: Confidence = None,
+        accelerators: AcceleratorTable | None = None,
+    ) -> EstimatedProfile:
+        """Return the profile with estimates for what was not measured; measured throughputs stay as they are.
+
+        Args:
+            method: "gaussian_process" (random effects in log space), "additive" (two-way effects), "specs" (specifications of
+                accelerators alone), or a `ThroughputEstimator`.
+            confidence: Which value of an estimate is used: None, the median; a probability p, the value that the throughput
+                exceeds with probability p; "optimistic", one standard deviation above the median, for schedulers that learn.
+            accelerators: Specifications; the built-in table by default.
+
+        Raises:
+            InputError: The method or the confidence is unknown.
+        """
+        from gavel_py.throughput_profiles.estimation.estimated_profile import EstimatedProfile
+
+        return EstimatedProfile(self, method, confidence=confidence, accelerators=accelerators)
+
     def to_csv(self, target: str | Path | TextIO) -> None:
         """Write the measurements as CSV for `from_csv`; the file does not hold name and description."""
         write_csv(self.rows, target)
+
+
+def _conversion_problem(found: UnitOf, unit: str, figure: float | None) -> str:
+    """Return why throughputs cannot be converted with this figure; empty if they can."""
+    if found.unit == unit:
+        return ""
+    rule = conversion(found.unit, unit)
+    if rule is None or (found.condition is not None and unit not in ("requests/s", "tokens/s")):
+        return f"its throughputs are in {found}, which cannot be converted to {unit}"
+    if unit == "requests/s" and found.condition is None:
+        return f"its throughputs are in {found} without a condition, so they are not of serving and have no requests/s"
+    if figure is None:
+        return f"its throughputs are in {found}; to convert them to {unit}, give the {rule.needed}"
+    if not 0 < number_of(figure) < math.inf:
+        return f"the {rule.needed} must be a finite number above 0, found {figure!r}"
+    return ""
 
 
 def _name(path: str | Path, name: str | None) -> str:

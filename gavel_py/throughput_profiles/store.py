@@ -1,119 +1,30 @@
-"""The profile store: named throughput profiles of the user in an SQLite file, next to the built-in ones.
-
-`reading` and `writing` open transactions; `SCHEMA` creates the tables.
-"""
+"""The profile store: named throughput profiles of the user in a database, next to the built-in ones."""
 
 from __future__ import annotations
 
 import os
-import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_data_path
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.records import check_records
-from gavel_py.io.writing import BUSY_SECONDS, file_errors_as_faults
-from gavel_py.throughput_profiles.files import Measurement, Row, builtin_names
-from gavel_py.throughput_profiles.profile import ThroughputProfile
-
-APPLICATION_ID = 0x6776_7470
-"""Identifies a profile store; an SQLite file with tables and another number belongs to another application."""
-
-SCHEMA_VERSION = 2
-
-# A pair is stored once in canonical order, so the unique index also rejects a pair given from the other side.
-SCHEMA = (
-    """CREATE TABLE profiles (
-        id INTEGER PRIMARY KEY,
-        name TEXT NOT NULL UNIQUE,
-        description TEXT NOT NULL,
-        licence TEXT NOT NULL,
-        notice TEXT NOT NULL,
-        url TEXT NOT NULL
-    )""",
-    """CREATE TABLE measurements (
-        id INTEGER PRIMARY KEY,
-        profile INTEGER NOT NULL REFERENCES profiles (id),
-        job_type TEXT NOT NULL,
-        num_gpus INTEGER NOT NULL,
-        accelerator TEXT NOT NULL,
-        placement TEXT NOT NULL,
-        steps_per_second REAL NOT NULL,
-        partner_job_type TEXT,
-        partner_steps_per_second REAL,
-        source TEXT NOT NULL,
-        gpu_memory_gb REAL
-    )""",
-    """CREATE UNIQUE INDEX measured_once ON measurements
-        (profile, job_type, num_gpus, accelerator, placement, ifnull(partner_job_type, ''))""",
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
-)
-
-FROM_1 = ("ALTER TABLE measurements ADD COLUMN gpu_memory_gb REAL", f"PRAGMA user_version = {SCHEMA_VERSION}")
-"""Migrates a store from schema 1 on its first write."""
-
-AS_IF_FROM_1 = ("CREATE TEMP VIEW measurements AS SELECT *, NULL AS gpu_memory_gb FROM main.measurements",)
-"""Presents a store of schema 1 to readers as the current schema, without changing the file."""
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the store in a read transaction, in which all queries see the same state; a missing file reads as empty."""
-    with file_errors_as_faults(f"profile store {path}", BUSY_SECONDS):
-        if path.exists() and path.stat().st_size > 0:
-            # Mode rw, which falls back to read-only, lets SQLite roll back the journal of a writer that crashed.
-            opened = _transaction(path, f"{path.absolute().as_uri()}?mode=rw", "BEGIN", AS_IF_FROM_1)
-        else:
-            opened = _transaction(path, ":memory:", "BEGIN", ())
-        with opened as connection:
-            yield connection
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the store in a write transaction, which is committed on exit and rolled back on error; creates the file if missing."""
-    with file_errors_as_faults(f"profile store {path}", BUSY_SECONDS):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _transaction(path, f"{path.absolute().as_uri()}?mode=rwc", "BEGIN IMMEDIATE", FROM_1) as connection:
-            yield connection
-
-
-@contextmanager
-def _transaction(path: Path, address: str, begin: str, from_1: Iterable[str]) -> Iterator[sqlite3.Connection]:
-    # isolation_level None: transactions are explicit here; closing without a commit rolls back.
-    with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
-        connection.execute(begin)
-        _check_schema(path, connection, from_1)
-        yield connection
-        connection.execute("COMMIT")
-
-
-def _check_schema(path: Path, connection: sqlite3.Connection, from_1: Iterable[str]) -> None:
-    """Create the tables of an empty database, or run `from_1` on schema 1. Raises `InputError` for any other database."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application == 0 and tables == 0:
-        for statement in SCHEMA:
-            connection.execute(statement)
-    elif application != APPLICATION_ID:
-        raise InputError(Fault(f"profile store {path}", "", "is an SQLite database, but not a store of throughput profiles"))
-    elif version > SCHEMA_VERSION:
-        problem = f"was written by a newer gavel-py (schema {version}, this one reads up to {SCHEMA_VERSION}); upgrade gavel-py"
-        raise InputError(Fault(f"profile store {path}", "", problem))
-    elif version < SCHEMA_VERSION:
-        for statement in from_1:
-            connection.execute(statement)
-
+from gavel_py.problem.job import Job
+from gavel_py.throughput_profiles.combination import ABOUT, combine_profiles
+from gavel_py.throughput_profiles.database import Session, SqliteFile, database_at
+from gavel_py.throughput_profiles.files import Entry, Measurement, Row, builtin_names, units_of
+from gavel_py.throughput_profiles.observations import HALF_LIFE_SECONDS, ObservedRate, entry_of, observations_in, put, rate_of
+from gavel_py.throughput_profiles.profile import Coverage, ThroughputProfile
+from gavel_py.throughput_profiles.units import UnitOf, mixed_units
 
 PATH_VARIABLE = "GAVEL_PY_STORE"
 
-ABOUT = ("description", "licence", "notice", "url")
+PROFILE_SUFFIXES = {".csv", ".json"}
+"""Endings of the names of files, by which these are told from names of profiles."""
 
 INSERT_PROFILE = """
     INSERT INTO profiles (name, description, licence, notice, url) VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"""
@@ -127,14 +38,29 @@ UPDATE_ROW = """
         steps_per_second = excluded.steps_per_second,
         partner_steps_per_second = excluded.partner_steps_per_second,
         source = excluded.source,
-        gpu_memory_gb = ifnull(excluded.gpu_memory_gb, gpu_memory_gb)"""
+        gpu_memory_gb = ifnull(excluded.gpu_memory_gb, measurements.gpu_memory_gb),
+        family = ifnull(excluded.family, measurements.family),
+        batch_size = ifnull(excluded.batch_size, measurements.batch_size),
+        sequence_length = ifnull(excluded.sequence_length, measurements.sequence_length)"""
+
+SELECT_UNITS = """
+    SELECT job_type, unit, condition FROM measurements WHERE profile = ?
+    UNION SELECT partner_job_type, unit, condition FROM measurements WHERE profile = ? AND partner_job_type IS NOT NULL"""
+
+BY_NAME = "(SELECT id FROM profiles WHERE name = ?)"
+
+UPDATE_ABOUT = "UPDATE profiles SET description = ?, licence = ?, notice = ?, url = ? WHERE name = ?"
 
 SELECT_ABOUT = "SELECT description, licence, notice, url FROM profiles WHERE id = ?"
 
 
 @dataclass(frozen=True)
 class ProfileSummary:
-    """Overview of a profile for lists; rows: number of measurements, gang_sizes: in GPUs."""
+    """Overview of a profile for lists.
+
+    rows: number of measurements; gang_sizes: in GPUs; measured, possible: combinations of job type and accelerator that have a
+    throughput without partner, and all.
+    """
 
     name: str
     builtin: bool
@@ -142,88 +68,191 @@ class ProfileSummary:
     job_types: tuple[str, ...]
     accelerators: tuple[str, ...]
     gang_sizes: tuple[float, ...]
+    units: tuple[str, ...]
+    measured: int
+    possible: int
     description: str
     licence: str
     url: str
 
+    @property
+    def coverage(self) -> Coverage:
+        """The combinations of job type and accelerator that are measured."""
+        return Coverage(self.measured, self.possible)
+
 
 class ThroughputStore:
-    """Named throughput profiles in an SQLite file that several processes may use at the same time.
+    """Named throughput profiles in a database that several processes may use at the same time.
 
-    Built-in profiles can be loaded by name as well, but not changed. All methods raise `InputError` if the file cannot be used.
+    Built-in profiles can be loaded by name as well, but not changed. All methods raise `InputError` if the database cannot be used.
 
     Args:
-        path: The file, which the first write creates. The default is the value of the environment variable GAVEL_PY_STORE, or
-            profiles.sqlite in the user's data directory.
+        path: An SQLite file, which the first write creates, or the URL of a PostgreSQL database, postgresql://user@host/name. The
+            default is the value of the environment variable GAVEL_PY_STORE, or profiles.sqlite in the user's data directory.
+
+    Attributes:
+        path: The file, None on a server.
+        location: The file or the URL as text, without a password.
+
+    Raises:
+        InputError: The URL is not one of PostgreSQL.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
         default = os.environ.get(PATH_VARIABLE) or user_data_path("gavel-py") / "profiles.sqlite"
-        self.path = Path(default if path is None else path)
+        self._database = database_at(default if path is None else path)
+        self.path: Path | None = self._database.path if isinstance(self._database, SqliteFile) else None
+        self.location = self._database.location
 
     def __repr__(self) -> str:
-        return f"ThroughputStore({str(self.path)!r})"
+        return f"ThroughputStore({self.location!r})"
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all profiles: the built-in ones, then the stored ones in alphabetical order."""
-        with reading(self.path) as connection:
-            return (*builtin_names(), *_stored_names(connection))
+        with self._database.reading() as session:
+            return (*builtin_names(), *_stored_names(session))
 
     def load(self, name: str) -> ThroughputProfile:
         """Return a built-in or stored profile. Raises `UnknownNameError` for an unknown name."""
         if name in builtin_names():
             return ThroughputProfile.builtin(name)
-        with reading(self.path) as connection:
-            return self._load(connection, name)
+        with self._database.reading() as session:
+            return self._load(session, name)
+
+    def find(self, text: str, folder: str | Path = ".") -> ThroughputProfile:
+        """Return the profile of this name or file; several joined by "+", such as "mpt-2023+mine.csv", are one profile.
+
+        Args:
+            text: A name, or a file that ends in .csv or .json. Of two measurements of one entry, the first one is kept
+                (`combine_profiles`).
+            folder: Folder of files with relative paths.
+
+        Raises:
+            UnknownNameError: There is no profile of this name.
+            InputError: A file cannot be read, or the profiles cannot be combined.
+        """
+        path = Path(folder, text)
+        is_file = path.suffix in PROFILE_SUFFIXES
+        if "+" in text and not (path.exists() if is_file else text in self.names()):
+            return combine_profiles([self.find(part.strip(), folder) for part in text.split("+")])
+        return ThroughputProfile.from_file(path) if is_file else self.load(text)
 
     def save(self, profile: ThroughputProfile, replace: bool = False) -> None:
         """Store a profile in one transaction.
 
         Args:
             profile: The profile.
-            replace: Whether to overwrite a stored profile of the same name.
+            replace: Whether to overwrite a stored profile of the same name; observations beside it are kept.
 
         Raises:
             InputError: The name is that of a built-in profile, or is taken and `replace` is false.
         """
         self._refuse_builtin(profile.name, "give the profile another name")
-        with writing(self.path) as connection:
-            if profile.name in _stored_names(connection):
+        with self._database.writing() as session:
+            if profile.name in _stored_names(session):
                 if not replace:
                     problem = f"{profile.name!r} exists; replace it (--replace, replace=True) or give the profile another name"
                     raise InputError(Fault(self._where, "name", problem))
-                _delete(connection, profile.name)
-            _insert(connection, profile, INSERT_ROW)
+                session.execute(f"DELETE FROM measurements WHERE profile = {BY_NAME}", (profile.name,))  # noqa: S608
+                session.execute(UPDATE_ABOUT, [*(getattr(profile, field) for field in ABOUT), profile.name])
+            _insert(session, profile, INSERT_ROW)
 
     def add(self, name: str, measurements: Iterable[Measurement]) -> None:
         """Add measurements to a stored profile.
 
         Args:
             name: Name of the profile, which is created if missing.
-            measurements: They replace existing entries; an entry keeps its GPU memory if the new measurement has none.
+            measurements: They replace existing entries; an entry keeps its GPU memory, family, batch size and sequence length if
+                the new measurement has none.
 
         Raises:
-            InputError: The measurements contradict each other, or the name is that of a built-in profile.
+            InputError: The measurements contradict each other, a job type has another unit in the store, or the name is that of a
+                built-in profile.
         """
         self._refuse_builtin(name, "save a copy under another name and add to that")
         added = ThroughputProfile(name, measurements)
-        with writing(self.path) as connection:
-            _insert(connection, added, INSERT_ROW + UPDATE_ROW)
+        with self._database.writing() as session:
+            self._check_units(session, added)
+            _insert(session, added, INSERT_ROW + UPDATE_ROW)
+
+    def observe(
+        self,
+        name: str,
+        entry: Entry | Sequence[Any] | Job,
+        accelerator: str | None = None,
+        *,
+        steps: float,
+        seconds: float,
+        at: float | None = None,
+        half_life_seconds: float = HALF_LIFE_SECONDS,
+    ) -> None:
+        """Add the rate of a running job to the observations of a profile, which are kept beside its measurements.
+
+        Args:
+            name: Name of the profile, which is created if missing.
+            entry: (job_type, num_gpus, accelerator), with placement and partner if need be; or a job.
+            accelerator: Where the job ran.
+            steps: Steps done; 0 has no effect.
+            seconds: In this time.
+            at: When, in seconds on any one clock; by default now, in seconds since 1970.
+            half_life_seconds: Time after which an observation counts half.
+
+        Raises:
+            InputError: A number is not finite or out of range, the entry is incomplete, or the name is that of a built-in profile.
+        """
+        self._refuse_builtin(name, "observe under another name")
+        key, rate, when = entry_of(entry, accelerator), rate_of(steps, seconds, at), time.time() if at is None else float(at)
+        if rate == 0:
+            return
+        with self._database.writing() as session:
+            _insert(session, ThroughputProfile(name, ()), INSERT_ROW)
+            number = self._profile_id(session, name)
+            before = observations_in(session, number).get(key, ObservedRate())
+            put(session, number, {key: before.including(rate, when, half_life_seconds)}, half_life_seconds)
+
+    def observations(self, name: str) -> dict[Entry, ObservedRate]:
+        """Return {entry: what was observed of it} of a profile, for a `ThroughputLearner`; empty for built-in profiles.
+
+        Raises:
+            UnknownNameError: There is no such profile.
+        """
+        if name in builtin_names():
+            return {}
+        with self._database.reading() as session:
+            return observations_in(session, self._profile_id(session, name, builtin_names()))
+
+    def save_observations(
+        self, name: str, observations: Mapping[Entry, ObservedRate], half_life_seconds: float = HALF_LIFE_SECONDS
+    ) -> None:
+        """Store observations, such as those of a `ThroughputLearner`, in place of those of the same entries.
+
+        Args:
+            name: Name of the profile, which is created if missing.
+            observations: {entry: what was observed of it}.
+            half_life_seconds: By which they were aged.
+
+        Raises:
+            InputError: The name is that of a built-in profile.
+        """
+        self._refuse_builtin(name, "store observations under another name")
+        with self._database.writing() as session:
+            _insert(session, ThroughputProfile(name, ()), INSERT_ROW)
+            put(session, self._profile_id(session, name), observations, half_life_seconds)
 
     def delete(self, name: str) -> None:
         """Delete a stored profile. Raises `UnknownNameError` for an unknown name."""
         self._refuse_builtin(name, "only stored profiles can be deleted")
         # The read transaction comes first since it does not create a missing file.
-        with reading(self.path) as connection:
-            self._profile_id(connection, name)
-        with writing(self.path) as connection:
-            _delete(connection, name)
+        with self._database.reading() as session:
+            self._profile_id(session, name)
+        with self._database.writing() as session:
+            _delete(session, name)
 
     def summaries(self) -> tuple[ProfileSummary, ...]:
         """Return summaries of all profiles in the order of `names`."""
         profiles = [ThroughputProfile.builtin(name) for name in builtin_names()]
-        with reading(self.path) as connection:
-            profiles += [self._load(connection, name) for name in _stored_names(connection)]
+        with self._database.reading() as session:
+            profiles += [self._load(session, name) for name in _stored_names(session)]
         return tuple(
             ProfileSummary(
                 name=profile.name,
@@ -232,6 +261,9 @@ class ThroughputStore:
                 job_types=profile.job_types,
                 accelerators=profile.accelerators,
                 gang_sizes=profile.gang_sizes,
+                units=profile.units,
+                measured=profile.coverage.measured,
+                possible=profile.coverage.possible,
                 description=profile.description,
                 licence=profile.licence,
                 url=profile.url,
@@ -239,41 +271,52 @@ class ThroughputStore:
             for profile in profiles
         )
 
+    def _check_units(self, session: Session, added: ThroughputProfile) -> None:
+        """Raise `InputError` if a job type of the measurements has another unit in the stored profile of the same name."""
+        if added.name not in _stored_names(session):
+            return
+        stored = session.execute(SELECT_UNITS, [self._profile_id(session, added.name)] * 2)
+        where = f"{self._where}, profile {added.name!r}"
+        known = [(where, job_type, UnitOf(unit, condition)) for job_type, unit, condition in stored]
+        new = [(f"measurement {n}", *unit) for n, row in enumerate(added.rows, 1) for unit in units_of(row)]
+        InputError.raise_any(mixed_units([*known, *new]))
+
     @property
     def _where(self) -> str:
-        return f"profile store {self.path}"
+        return self._database.where
 
     def _refuse_builtin(self, name: str, remedy: str) -> None:
         if name in builtin_names():
             raise InputError(Fault(self._where, "name", f"{name!r} is a built-in profile; {remedy}"))
 
-    def _profile_id(self, connection: sqlite3.Connection, name: str, others: tuple[str, ...] = ()) -> int:
-        found: tuple[int] | None = connection.execute("SELECT id FROM profiles WHERE name = ?", (name,)).fetchone()
+    def _profile_id(self, session: Session, name: str, others: tuple[str, ...] = ()) -> int:
+        found: tuple[int] | None = session.execute("SELECT id FROM profiles WHERE name = ?", (name,)).fetchone()
         if found is None:
-            known = (*others, *_stored_names(connection))
+            known = (*others, *_stored_names(session))
             raise UnknownNameError(Fault(self._where, "name", f"has no profile {name!r}{nearest(name, known)}"))
         return found[0]
 
-    def _load(self, connection: sqlite3.Connection, name: str) -> ThroughputProfile:
-        number = self._profile_id(connection, name, builtin_names())
-        about = connection.execute(SELECT_ABOUT, (number,)).fetchone()
-        rows = (dict(zip(Row._fields, row, strict=True)) for row in connection.execute(SELECT_ROWS, (number,)))
+    def _load(self, session: Session, name: str) -> ThroughputProfile:
+        number = self._profile_id(session, name, builtin_names())
+        about = session.execute(SELECT_ABOUT, (number,)).fetchone()
+        rows = (dict(zip(Row._fields, row, strict=True)) for row in session.execute(SELECT_ROWS, (number,)))
         # Other tools can write to the file, so the rows are validated again.
         placed = ((f"{self._where}, profile {name!r}, row {n}", row) for n, row in enumerate(rows, 1))
         return ThroughputProfile(name, check_records(Measurement, placed), **dict(zip(ABOUT, about, strict=True)))
 
 
-def _stored_names(connection: sqlite3.Connection) -> list[str]:
-    return [name for (name,) in connection.execute("SELECT name FROM profiles ORDER BY name")]
+def _stored_names(session: Session) -> list[str]:
+    return sorted(name for (name,) in session.execute("SELECT name FROM profiles"))  # databases sort in different orders
 
 
-def _insert(connection: sqlite3.Connection, profile: ThroughputProfile, insert_row: str) -> None:
+def _insert(session: Session, profile: ThroughputProfile, insert_row: str) -> None:
     about = [getattr(profile, field) for field in ABOUT]
-    connection.execute(INSERT_PROFILE, (profile.name, *about))
-    (number,) = connection.execute("SELECT id FROM profiles WHERE name = ?", (profile.name,)).fetchone()
-    connection.executemany(insert_row, ((number, *row) for row in profile.rows))
+    session.execute(INSERT_PROFILE, (profile.name, *about))
+    (number,) = session.execute("SELECT id FROM profiles WHERE name = ?", (profile.name,)).fetchone()
+    session.executemany(insert_row, ((number, *row) for row in profile.rows))
 
 
-def _delete(connection: sqlite3.Connection, name: str) -> None:
-    connection.execute("DELETE FROM measurements WHERE profile = (SELECT id FROM profiles WHERE name = ?)", (name,))
-    connection.execute("DELETE FROM profiles WHERE name = ?", (name,))
+def _delete(session: Session, name: str) -> None:
+    for table in ("measurements", "observations"):
+        session.execute(f"DELETE FROM {table} WHERE profile = {BY_NAME}", (name,))  # noqa: S608
+    session.execute("DELETE FROM profiles WHERE name = ?", (name,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from gavel_py.errors import InputError, UnknownNameError
-from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore
-from gavel_py.throughput_profiles import store as database
+from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore, database
 from gavel_py.throughput_profiles.files import Row
 
 
@@ -39,7 +39,7 @@ class TestKeeping:
         saved = ThroughputProfile("mine", pairs, description="d", licence="l", notice="n", url="u")
         store.save(saved)
         assert store.load("mine") == saved
-        assert ThroughputStore(store.path).load("mine") == saved
+        assert ThroughputStore(store.location).load("mine") == saved
 
     def test_rows_keep_their_sources_and_order(self, store: ThroughputStore) -> None:
         store.save(profile("mine"))
@@ -81,10 +81,11 @@ class TestKeeping:
 
     def test_summaries(self, store: ThroughputStore) -> None:
         store.save(ThroughputProfile("mine", [measurement("a"), measurement("b", num_gpus=4)], licence="CC0", url="here"))
-        builtin, nvidia, mine = store.summaries()
+        builtin, nvidia, *_, mine = store.summaries()
         assert (builtin.name, builtin.builtin, len(builtin.job_types), builtin.licence) == ("gavel-osdi20", True, 26, "MIT")
         assert (nvidia.name, nvidia.builtin, len(nvidia.job_types)) == ("nvidia-2023", True, 121)
         assert (mine.name, mine.builtin, mine.rows, mine.job_types) == ("mine", False, 2, ("a", "b"))
+        assert (str(nvidia.coverage), nvidia.units) == ("251 of 484 (51 %)", ("steps/s",))
         assert (mine.accelerators, mine.gang_sizes, mine.licence, mine.url) == (("v100",), (1, 4), "CC0", "here")
 
 
@@ -170,8 +171,17 @@ class TestFirstSchema:
         assert old.load("old").rows[1:] == self.THEN.rows[1:]
         old.save(profile("new"))
         with closing(sqlite3.connect(old.path)) as connection:
-            assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+            assert connection.execute("PRAGMA user_version").fetchone() == (4,)
             assert connection.execute("SELECT count(gpu_memory_gb) FROM measurements").fetchone() == (1,)
+
+    def test_the_second_schema_is_read_and_migrated_too(self, old: ThroughputStore) -> None:
+        change(old.path, "ALTER TABLE measurements ADD COLUMN gpu_memory_gb REAL")
+        change(old.path, "UPDATE measurements SET gpu_memory_gb = 9 WHERE id = 1")
+        change(old.path, "PRAGMA user_version = 2")
+        assert old.load("old").gpu_memory_gb("a", 1, "v100") == 9
+        old.add("old", [measurement("c", 2.5, unit="tokens/s", family="f", batch_size=4)])
+        assert old.load("old").rows[2] == measurement("c", 2.5, unit="tokens/s", family="f", batch_size=4).row()
+        assert old.load("old").gpu_memory_gb("a", 1, "v100") == 9
 
     def test_is_unchanged_if_writing_fails(self, old: ThroughputStore) -> None:
         before = old.path.read_bytes()
@@ -204,7 +214,7 @@ class TestRefusals:
     def test_a_built_in_name(self, store: ThroughputStore, change: Callable[[ThroughputStore], None]) -> None:
         with pytest.raises(InputError, match="'gavel-osdi20' is a built-in profile"):
             change(store)
-        assert not store.path.exists()
+        assert store.names() == ThroughputProfile.builtin_names()
 
     @pytest.mark.parametrize("use", [ThroughputStore.load, ThroughputStore.delete])
     def test_an_unknown_name(self, store: ThroughputStore, use: Callable[[ThroughputStore, str], object]) -> None:
@@ -222,7 +232,7 @@ class TestRefusals:
 class TestWhere:
     def test_reading_does_not_create_the_file(self, store: ThroughputStore) -> None:
         assert store.names() == ThroughputProfile.builtin_names()
-        assert len(store.summaries()) == 2
+        assert len(store.summaries()) == len(ThroughputProfile.builtin_names())
         for use in (store.load, store.delete):
             with pytest.raises(UnknownNameError):
                 use("mine")
@@ -241,6 +251,38 @@ class TestWhere:
         path = ThroughputStore().path
         assert path.name == "profiles.sqlite"
         assert "gavel-py" in path.parts
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "postgresql:/user:secret@host/db",
+            "postgresql+psycopg://user:secret@host/db",
+            "mysql://user:secret@host/db",
+            "postgresql://user:a/secret@host/db",
+            "postgresql://user:a@secret@host/db",
+            "postgresql://user:secret/db",
+            "postgresql://user:a[secret@host]/db",
+            "postgresql://host/db/secret",
+        ],
+    )
+    def test_a_url_that_is_not_one_of_postgresql_is_not_shown(self, url: str) -> None:
+        with pytest.raises(InputError) as caught:
+            ThroughputStore(url)
+        assert "must be a file or a URL such as postgresql://user@host/database" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("url", "location"),
+        [
+            ("postgresql://ann:secret@db.lab:5433/gpus?sslmode=require", "postgresql://ann@db.lab:5433/gpus"),
+            ("postgres://[::1]:5432,other/gpus?password=secret", "postgres://[::1]:5432,other/gpus"),
+            ("postgresql://", "postgresql://"),
+            ("postgresql://ann@%2Ftmp%2Fsocket/gpus", "postgresql://ann@%2Ftmp%2Fsocket/gpus"),
+        ],
+    )
+    def test_a_url_is_shown_without_its_password(self, url: str, location: str) -> None:
+        store = ThroughputStore(url)
+        assert (store.location, store.path, repr(store)) == (location, None, f"ThroughputStore({location!r})")
 
     def test_a_path_with_reserved_characters_of_urls(self, tmp_path: Path) -> None:
         store = ThroughputStore(tmp_path / "a?mode=ro #1 %41.sqlite")
@@ -286,8 +328,8 @@ class TestBrokenFiles:
 
     def test_a_newer_schema(self, store: ThroughputStore) -> None:
         store.save(profile("mine"))
-        change(store.path, "PRAGMA user_version = 3")
-        self.refuses(store, "was written by a newer gavel-py (schema 3, this one reads up to 2); upgrade gavel-py")
+        change(store.path, "PRAGMA user_version = 5")
+        self.refuses(store, "was written by a newer gavel-py (schema 5, this one reads up to 4); upgrade gavel-py")
 
     @pytest.mark.parametrize("version", [0, 1])
     def test_a_database_of_another_application(self, tmp_path: Path, version: int) -> None:
@@ -385,7 +427,7 @@ def test_readers_never_see_a_partly_written_profile(store: ThroughputStore) -> N
         @property
         def rows(self) -> Iterator[Row]:  # type: ignore[override]
             for row in profile("mine", 5).rows:
-                seen.append((store.load("mine"), store.names()[2:]))
+                seen.append((store.load("mine"), store.names()[len(ThroughputProfile.builtin_names()) :]))
                 yield row
 
     store.save(profile("mine", 3))
@@ -398,7 +440,7 @@ def test_readers_never_see_a_partly_written_profile(store: ThroughputStore) -> N
 def test_all_reads_of_a_transaction_see_the_same_state(store: ThroughputStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save(profile("mine"))
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
-    with database.reading(store.path):
+    with database.SqliteFile(store.path).reading():
         # The writer has to wait until the reader is done.
         with pytest.raises(InputError, match="has been locked by another process"):
             store.delete("mine")
@@ -416,10 +458,10 @@ def test_several_processes_write_while_others_read(store: ThroughputStore) -> No
         # Methods of the store, so that the new processes need to import nothing but gavel_py.
         written = pool.map_async(store.save, [profile(name, ROWS) for name in names], chunksize=5)
         while not written.ready():
-            for name in store.names()[2:]:
+            for name in store.names()[len(ThroughputProfile.builtin_names()) :]:
                 assert len(store.load(name)) == ROWS
         written.get()
-    assert store.names()[2:] == tuple(sorted(names))
+    assert store.names()[len(ThroughputProfile.builtin_names()) :] == tuple(sorted(names))
     assert all(store.load(name) == profile(name, ROWS) for name in names)
 
 
@@ -443,3 +485,9 @@ def test_several_processes_add_to_one_profile(store: ThroughputStore) -> None:
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         pool.starmap(store.add, batches, chunksize=5)
     assert len(store.load("mine")) == 400
+
+
+def test_a_server_needs_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(InputError, match=r"profile stores on PostgreSQL need psycopg .* pip install 'gavel-py\[postgres\]'"):
+        ThroughputStore("postgresql://host/db").names()

@@ -13,9 +13,9 @@ import numpy as np
 from pydantic_core import ErrorDetails
 
 from gavel_py.errors import Fault, GavelWarning, InputError, nearest
-from gavel_py.io.names import same_name
 from gavel_py.io.records import Positive, Record
 from gavel_py.optimization.formulation.linear_rows import Place
+from gavel_py.problem.accelerators import same_accelerator
 
 if TYPE_CHECKING:
     from gavel_py.optimization.formulation.linear_rows import Need, Row
@@ -69,7 +69,7 @@ class Scope:
     def column(self, accelerator: str) -> int | None:
         """Return the column of an accelerator type, None if there is none of this name; upper and lower case are equal."""
         types = self.problem.accelerator_types
-        name = same_name(accelerator, types)
+        name = same_accelerator(accelerator, types)
         return None if name is None else types.index(name)
 
     def columns(self, accelerators: Iterable[str]) -> Mask:

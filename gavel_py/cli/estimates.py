@@ -1,0 +1,240 @@
+"""Estimated speeds in the commands: the options that ask for them, what was estimated for an answer, and what depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal, TypeGuard
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.output import counted, gang_text, number
+from gavel_py.cli.tables import Column, table_text, wrapped
+from gavel_py.errors import decimal_hint
+
+METHODS = ("gaussian_process", "additive", "specs")
+"""Methods of --estimate; the first is the default."""
+
+SHOWN = 10
+"""Limit of the estimates listed; the JSON output has all of them."""
+
+MISSING = ("has no throughput of", "GPUs cannot be used")
+"""Parts of messages about throughputs that were not measured, and could be estimated."""
+
+HINT = "--estimate fills in speeds that were not measured"
+
+Confidence = float | Literal["optimistic"] | None
+
+
+class MethodOption(click.Option):
+    """An option with a value that may be left out: the next word is its value only if it is one of the choices."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Register the option so that a word that is not a choice is given back."""
+        super().add_to_parser(parser, ctx)
+        for name in self.opts:
+            found = parser._long_opt[name]
+            found.process = self._given_back(found.process)
+
+    def _given_back(self, process: Any) -> Any:
+        def without_value(value: Any, state: Any) -> None:
+            if isinstance(value, str) and not self.accepts(value):
+                state.rargs.insert(0, value)
+                value = self.flag_value
+            process(value, state)
+
+        return without_value
+
+    def accepts(self, text: str) -> bool:
+        """Return whether a word is the value, or meant to be."""
+        return bool(get_close_matches(text, METHODS))
+
+
+def _confidence(text: str) -> float | str:
+    if text == "optimistic":
+        return text
+    try:
+        part = -1.0 if decimal_hint(text) else float(text)
+    except ValueError:
+        part = -1.0
+    if not 0 < part < 1:
+        problem = f"is neither a probability above 0 and below 1 nor 'optimistic'{decimal_hint(text)}"
+        raise click.BadParameter(f"{text!r} {problem}")
+    return part
+
+
+ESTIMATE: Mapping[str, Any] = {
+    "cls": MethodOption,
+    "is_flag": False,
+    "flag_value": METHODS[0],
+    "type": click.Choice(METHODS),
+    "metavar": "[METHOD]",
+    "help": f"Estimate speeds that were not measured; METHOD is {', '.join(METHODS[:-1])} or {METHODS[-1]} [{METHODS[0]}].",
+}
+
+CONFIDENCE: Mapping[str, Any] = {
+    "type": _confidence,
+    "metavar": "P|optimistic",
+    "help": "With --estimate: use the speed that is exceeded with probability P [the median].",
+}
+
+EXTRAPOLATE: Mapping[str, Any] = {"is_flag": True, "help": "Estimate the throughputs of gangs that the profile lacks."}
+
+
+def check_options(method: str | None, confidence: Confidence) -> None:
+    """Raise `UsageError` for --confidence without --estimate."""
+    if confidence is not None and method is None:
+        raise click.UsageError("--confidence selects values of estimates; add --estimate")
+
+
+def with_estimates(profile: gp.Profile, method: str | None, confidence: Confidence) -> gp.Profile:
+    """Return the profile with the estimates of --estimate, or the profile itself without it."""
+    if method is None:
+        return profile
+    if not isinstance(profile, gp.ThroughputProfile):
+        raise click.UsageError("--estimate estimates speeds by job type, but --throughputs gives them by job; omit one")
+    return profile.with_estimates(method, confidence=confidence)
+
+
+def with_gangs(profile: gp.Profile, num_gpus: Iterable[float]) -> gp.Profile:
+    """Return the profile with the gangs of --extrapolate; one with estimates has them already."""
+    if not isinstance(profile, gp.ThroughputProfile):
+        raise click.UsageError("--extrapolate estimates speeds by job type, but --throughputs gives them by job; omit one")
+    return profile if _has_estimates(profile) else gp.extend_profile(profile, set(num_gpus))
+
+
+def _has_estimates(profile: gp.Profile) -> TypeGuard[gp.EstimatedProfile]:
+    return hasattr(profile, "estimates_of")  # without the import of its class, which takes as long as many solves
+
+
+def estimates_of(
+    profile: gp.Profile, jobs: Sequence[gp.Job], accelerators: Sequence[str], can_run: Iterable[Any]
+) -> list[gp.Estimate] | None:
+    """Return the estimates on which the throughputs of jobs are based, None for a profile without estimates.
+
+    can_run: (N, K) where jobs can run.
+    """
+    if not _has_estimates(profile):
+        return None
+    able: dict[tuple[str, float], Any] = {}
+    for job, runnable in zip(jobs, can_run, strict=True):
+        key = job.job_type, max(job.num_gpus, 1)
+        able[key] = able.get(key, False) | runnable
+    found = profile.estimates_of(jobs, accelerators)
+    return [each for each in found if able[each.entry.job_type, each.entry.num_gpus][accelerators.index(each.entry.accelerator)]]
+
+
+def documents(estimates: Iterable[gp.Estimate]) -> list[dict[str, Any]]:
+    """Return estimates as plain data."""
+    return [each.entry._asdict() | {name: getattr(each, name) for name in _FIGURES} for each in estimates]
+
+
+_FIGURES = ("steps_per_second", "median", "low", "high", "source", "unit")
+
+
+def held_gpus(estimates: Iterable[gp.Estimate], jobs: Sequence[gp.Job], allocation: gp.Allocation) -> dict[gp.Estimate, float]:
+    """Return the GPUs that jobs hold on average where their speed is an estimate."""
+    rows: dict[tuple[str, float], list[int]] = {}
+    for i, job in enumerate(jobs):
+        rows.setdefault((job.job_type, max(job.num_gpus, 1)), []).append(i)
+    gpus, types = allocation.gpus, allocation.accelerator_types
+    return {
+        each: float(gpus[rows[each.entry.job_type, each.entry.num_gpus], types.index(each.entry.accelerator)].sum())
+        for each in estimates
+    }
+
+
+def estimates_text(held: Mapping[gp.Estimate, float]) -> str:
+    """Return a table of estimates with their intervals, those in use first, the widest of them first; held: GPUs there."""
+    if not held:
+        return "No speed is estimated: all that these jobs need was measured.\n"
+    ordered = sorted(held, key=lambda each: (held[each] <= 1e-6, -_width(each)))
+    more = len(held) - SHOWN
+    title = f"{counted(len(held), 'estimated speed')}, those in use and least certain first"
+    rows = [
+        [
+            each.entry.job_type,
+            gang_text(each.entry.num_gpus),
+            each.entry.accelerator,
+            number(each.steps_per_second),
+            interval_text(each),
+            each.unit,
+            number(held[each]) if held[each] > 1e-6 else "-",
+        ]
+        for each in ordered[:SHOWN]
+    ]
+    units = {each.unit for each in ordered[:SHOWN]}
+    columns = [Column("job type", "name"), Column("gang"), Column("on", "name")]
+    if len(units) == 1:  # in the header
+        rows = [[*row[:5], row[6]] for row in rows]
+        columns += [Column(next(iter(units))), Column("80 % interval")]
+    else:
+        columns += [Column("estimate"), Column("80 % interval"), Column("unit", "text")]
+    text = table_text(title, [*columns, Column("GPUs held")], rows)
+    return text + (wrapped([f"{more} more: --json"]) if more > 0 else "")
+
+
+def _width(estimate: gp.Estimate) -> float:
+    return estimate.high / estimate.low if estimate.low > 0 else 0.0
+
+
+def interval_text(estimate: gp.Estimate) -> str:
+    """Return the 80 % interval of an estimate."""
+    return f"{number(estimate.low)} to {number(estimate.high)}" if estimate.high > 0 else "cannot run"
+
+
+def named(entry: Any) -> str:
+    """Return an entry as text: llama3-70b on l40s, a gang of 4 on 4 l40s."""
+    gang = f"{gang_text(entry.num_gpus)} " if entry.num_gpus > 1 else ""
+    return f"{entry.job_type} on {gang}{entry.accelerator}"
+
+
+LOSSES = {
+    **dict.fromkeys(("max_min_fairness", "water_filling"), "the worst-off job's share"),
+    "hierarchical": "the worst-off tenant's share",
+    "min_makespan": "the time until the last job ends",
+    "finish_time_fairness": "the largest finish-time ratio",
+    "max_total_throughput": "the total speed",
+    "min_cost": "the cost",
+}
+"""What a part of the objective is a part of."""
+
+
+def sensitivity_text(found: gp.Sensitivity) -> str:
+    """Return which estimate would change the answer most, in a sentence and a table."""
+    what = LOSSES.get(found.allocation.policy, "the objective")
+    if not found.num_estimates:
+        return "No speed is estimated, so nothing depends on estimates.\n"
+    shown = [effect for effect in found.effects if effect.regret > 0]
+    rest = _rest(found, what)
+    if not shown:
+        return wrapped([f"No estimate at an end of its 80 % interval would make another answer better{rest}."])
+    first = shown[0]
+    lines = [
+        f"Measure first: {named(first.estimate.entry)}: up to {_percent(first.regret)} of {what}. This is what the answer would "
+        f"lose if the speed were at an end of its 80 % interval{rest}."
+    ]
+    rows = []
+    for each in shown:
+        lost = map(_percent, (each.regret_low, each.regret_high))
+        rows.append([named(each.estimate.entry), str(each.jobs), interval_text(each.estimate), *lost])
+    columns = [Column("estimate", "name"), Column("jobs"), Column("80 % interval", optional=1)]
+    columns += [Column("lost if slower"), Column("lost if faster")]
+    return wrapped(lines) + "\n" + table_text(f"What estimates may cost, as part of {what}", columns, rows)
+
+
+def _rest(found: gp.Sensitivity, what: str) -> str:
+    """Return what is known of the estimates for which the problem was not solved again."""
+    others = found.num_estimates - len(found.effects)
+    if not others or found.largest_other is None:
+        return f"; {counted(others, 'other estimate')} not looked at" if others else ""
+    if found.largest_other < 5e-4:
+        return f"; the other {others} cannot change it"
+    return f"; no other of {others} can cost more than {_percent(found.largest_other)} of {what}"
+
+
+def _percent(part: float | None) -> str:
+    if part is None:
+        return "constraints break"
+    return "-" if part < 5e-5 else f"{part:.1%}" if part < 0.0995 else f"{part:.0%}"

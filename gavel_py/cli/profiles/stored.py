@@ -1,0 +1,209 @@
+"""gavel profiles: list, show, import, export and delete throughput profiles."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.inputs import FILE, INPUT, JSON, warnings_shown
+from gavel_py.cli.output import emit, gang_text, json_text, number
+from gavel_py.cli.standard_input import NAME, with_names
+from gavel_py.cli.tables import Column, listed, table_text, wrapped
+
+SACCT = "sacct"
+
+MANY = 5
+"""Number of gang sizes up to which a list shows all of them."""
+
+ACCELERATORS_ROOM = 22
+"""Characters for accelerators in the list of profiles."""
+
+MOST_SOURCES = 3
+
+MOST_WARNINGS = 10
+"""Contradictory figures that an import names."""
+
+MEMORY = "GB/GPU"
+"""Column of the GPU memory of a gang on each GPU; the largest figure where a row stands for several accelerators."""
+
+
+@click.command("list")
+@click.option("--json", "as_json", **JSON)
+@click.pass_obj
+def list_profiles(store: gp.ThroughputStore, as_json: bool) -> None:
+    """List the profiles that --profile can name.
+
+    Measured: how many of the combinations of job type and accelerator have a throughput.
+    """
+    summaries = store.summaries()
+    if as_json:
+        emit(json_text([dataclasses.asdict(summary) for summary in summaries]), None)
+        return
+    rows = []
+    for each in summaries:
+        accelerators = listed(each.accelerators, ACCELERATORS_ROOM)
+        kept, units = "built-in" if each.builtin else "stored", ", ".join(each.units)
+        rows.append([each.name, kept, str(each.coverage), units, _sizes(each.gang_sizes), accelerators])
+    columns = [Column("profile", "name"), Column("kept", "text"), Column("measured", "text"), Column("unit", "text")]
+    emit(table_text("", [*columns, Column("GPUs", "text", optional=1), Column("accelerators", "text")], rows), None)
+
+
+def _sizes(sizes: Sequence[float]) -> str:
+    """Return gang sizes as text, of many the smallest and the largest."""
+    names = [gang_text(size) for size in sizes]
+    return ", ".join(names) if len(names) <= MANY else f"{names[0]} to {names[-1]}"
+
+
+@click.command("show")
+@click.argument("name")
+@click.option("--job-type", metavar="TYPE", help="Show everything about this job type, pairs included.")
+@click.pass_obj
+def show(store: gp.ThroughputStore, name: str, job_type: str | None) -> None:
+    """Show the throughputs of a profile.
+
+    A row for each job type and gang size, with the throughput on each accelerator, the gang on as few nodes as possible, in steps/s
+    unless the row or the title states another unit. Then what is measured, and where the figures come from.
+    """
+    profile = store.load(name)
+    if job_type is not None:
+        emit(_job_type_text(profile, job_type), None)
+        return
+    emit(_profile_text(profile), None)
+    measured = f"Measured: {profile.coverage} combinations of job type and accelerator."
+    notes = (measured, _sources(profile), profile.description, f"Licence: {profile.licence}" * bool(profile.licence), profile.url)
+    emit(wrapped([note for note in notes if note], indent=""), None)
+
+
+def _sources(profile: gp.ThroughputProfile) -> str:
+    """Return a sentence on where the figures come from, with the most frequent sources."""
+    counts = Counter(row.source for row in profile.rows if row.source)
+    if not counts:
+        return "No source is given."
+    named = [f"{source} ({count:,})" for source, count in counts.most_common(MOST_SOURCES)]
+    others = [f"{len(counts) - MOST_SOURCES:,} more"] if len(counts) > MOST_SOURCES else []
+    return f"Sources, with the number of figures: {'; '.join(named + others)}."
+
+
+def _profile_text(profile: gp.ThroughputProfile) -> str:
+    measured = {(each, row.num_gpus) for row in profile.rows for each in (row.job_type, row.partner_job_type)}
+    gangs = [(job_type, size) for job_type in profile.job_types for size in profile.gang_sizes if (job_type, size) in measured]
+    rows = []
+    for gang in gangs:
+        speeds = [profile.throughput(*gang, name) if profile.has(*gang, name) else None for name in profile.accelerators]
+        if any(speed is not None for speed in speeds):
+            memory = [profile.gpu_memory_gb(*gang, accelerator) for accelerator in profile.accelerators]
+            cells = [_cell(value) for value in (max(filter(None, memory), default=None), *speeds)]
+            unit = str(profile.unit_of(gang[0])) if len(profile.units) > 1 else ""
+            rows.append([gang[0], unit, gang_text(gang[1]), *cells])
+    columns, rows = _without_empty(["job type", "unit", "GPUs", MEMORY, *profile.accelerators], rows, 3)
+    columns, rows = _without_empty(columns, rows, 1)
+    unit = profile.units[0] if len(profile.units) == 1 else "throughput"
+    return table_text(f"{profile.name}: {unit} of the whole gang", columns, rows, text_columns=1 + ("unit" in columns))
+
+
+def _without_empty(columns: list[str], rows: list[list[str]], at: int) -> tuple[list[str], list[list[str]]]:
+    """Return the table without the column with index `at` if that is empty."""
+    if any(row[at] for row in rows):
+        return columns, rows
+    return columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else number(value)
+
+
+def _job_type_text(profile: gp.ThroughputProfile, job_type: str) -> str:
+    found = [m for m in profile.measurements if job_type in (m.job_type, m.partner_job_type)]
+    if not found:
+        profile.throughput(job_type, 1, profile.accelerators[0])  # raises an error with the nearest names
+    rows = []
+    for m in found:
+        own, other = (m.steps_per_second, m.partner_job_type)
+        if m.job_type != job_type:
+            own, other = m.partner_steps_per_second or 0.0, m.job_type
+        rows.append([m.accelerator, m.placement, other or "", m.source, gang_text(m.num_gpus), _cell(m.gpu_memory_gb), number(own)])
+    unit = str(profile.unit_of(job_type))
+    columns, rows = _without_empty(["accelerator", "placement", "shared with", "source", "GPUs", MEMORY, unit], rows, 5)
+    first = [Column("accelerator", "name"), Column("placement", "text"), Column("shared with", "name"), Column("source", "name", 1)]
+    return table_text(job_type, [*first, *columns[4:]], rows)
+
+
+@click.command("import")
+@click.argument("file", type=INPUT)
+@click.option("--name", metavar="NAME", help="Name of the profile [that of the file].")
+@click.option("--replace", is_flag=True, help="Overwrite a stored profile of the same name.")
+@click.option(
+    "--format",
+    "format_name",
+    metavar="FORMAT",
+    shell_complete=lambda _ctx, _param, start: [name for name in (*gp.profile_formats(), SACCT) if name.startswith(start)],
+    help="Format of the file [recognised by its content].",
+)
+@click.pass_obj
+def import_profile(store: gp.ThroughputStore, file: Path, name: str | None, replace: bool, format_name: str | None) -> None:
+    """Store a profile from a file, so that --profile can name it.
+
+    FILE is a profile as CSV, Gavel's throughputs as JSON, the output of sacct --parsable2 (the same job name on different types
+    gives relative speeds), or published throughputs. Formats: csv, gavel, sacct, mlperf-training, mlperf-inference,
+    mlperf-inference-summary, megatron-bridge, llm-foundry, elasticflow, trtllm, trtllm-precision.
+
+    A figure that contradicts the others by more than 4 standard deviations is stored, with a warning.
+    """
+    if name is None and with_names(str(file)) == NAME:
+        raise click.UsageError("a profile from standard input has no name; add --name NAME")
+    with warnings_shown():
+        if format_name == SACCT or (format_name is None and _is_accounting(file)):
+            profile = gp.relative_speeds(gp.read_trace(file, format=SACCT), file.stem if name is None else name)
+        else:
+            profile = gp.ThroughputProfile.from_file(file, name, format=format_name)
+        store.save(profile, replace=replace)
+        emit(f"Stored {profile!r} in {store.location}", None)
+        _warn_of_contradictions(profile)
+
+
+def _warn_of_contradictions(profile: gp.ThroughputProfile) -> None:
+    """Issue a warning for each figure that the others contradict, such as one that is off by a factor of 10."""
+    found = gp.contradictions(profile)
+    for measurement, expected in found[:MOST_WARNINGS]:
+        figure = f"{measurement.entry} has {number(measurement.steps_per_second)} {measurement.unit}"
+        expectation = f"the others let expect about {number(expected)}, more than 4 standard deviations away"
+        warnings.warn(gp.GavelWarning(f"{figure}; {expectation}"), stacklevel=2)
+    if len(found) > MOST_WARNINGS:
+        text = f"{len(found) - MOST_WARNINGS} further figures contradict the others (gavel_py.contradictions lists all)"
+        warnings.warn(gp.GavelWarning(text), stacklevel=2)
+
+
+def _is_accounting(file: Path) -> bool:
+    """Return whether a file is the output of sacct, by its header."""
+    try:
+        with open(file, encoding="utf-8", errors="replace") as lines:
+            return "JobID" in lines.readline(1 << 16).split("|")
+    except OSError:
+        return False  # reading it as a profile states why it cannot be read
+
+
+@click.command("export")
+@click.argument("name")
+@click.option("--out", type=FILE, metavar="FILE", help="Write to this file instead of the terminal.")
+@click.pass_obj
+def export(store: gp.ThroughputStore, name: str, out: Path | None) -> None:
+    """Write a profile as CSV."""
+    buffer = io.StringIO()
+    store.load(name).to_csv(buffer)
+    emit(buffer.getvalue(), out)
+
+
+@click.command("delete")
+@click.argument("name")
+@click.pass_obj
+def delete(store: gp.ThroughputStore, name: str) -> None:
+    """Remove a stored profile."""
+    store.delete(name)
+    emit(f"Removed {name!r} from {store.location}", None)

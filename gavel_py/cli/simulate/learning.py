@@ -1,0 +1,128 @@
+"""Simulations in which throughputs are learned: --learn and --known, and what is simulated beside each policy for comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli import estimates
+from gavel_py.cli.inputs import Common, find_profile
+from gavel_py.errors import GavelError, decimal_hint
+
+Explore = Literal["optimistic", "median"] | float
+
+OPTIMISTIC, MEDIAN = "optimistic", "median"
+
+
+def _number(text: str) -> float | None:
+    try:
+        return None if decimal_hint(text) else float(text)
+    except ValueError:
+        return None
+
+
+def _explore(text: str) -> Explore:
+    if text in (OPTIMISTIC, MEDIAN):
+        return text  # type: ignore[return-value]
+    share = _number(text)
+    if share is None or not 0 < share < 1:
+        problem = "is neither optimistic, median, nor a share of the GPUs above 0 and below 1"
+        raise click.BadParameter(f"{text!r} {problem}{decimal_hint(text)}")
+    return share
+
+
+class LearnOption(estimates.MethodOption):
+    """--learn, of which the value may be left out."""
+
+    def accepts(self, text: str) -> bool:
+        """Return whether a word is the value, or meant to be."""
+        return _number(text) is not None or bool(get_close_matches(text, (OPTIMISTIC, MEDIAN)))
+
+
+LEARN: Mapping[str, Any] = {
+    "cls": LearnOption,
+    "is_flag": False,
+    "flag_value": OPTIMISTIC,
+    "type": _explore,
+    "metavar": "[optimistic|median|SHARE]",
+    "help": "Simulate each policy also with speeds that are learned, and agnostic; SHARE of the GPUs measures [optimistic].",
+}
+
+KNOWN: Mapping[str, Any] = {
+    "metavar": "FRACTION|PROFILE",
+    "help": "With --learn: what is known at first, a fraction of the job types, or a profile [0].",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Play:
+    """What is simulated: a policy, with known or with learned speeds."""
+
+    policy: gp.Policy
+    learner: gp.ThroughputLearner | None = None
+
+    @property
+    def label(self) -> str:
+        """The policy with its options, and whether it learns."""
+        return self.policy.label if self.learner is None else f"{self.policy.label} (learning)"
+
+
+def plays_of(
+    policies: Sequence[gp.Policy], start: gp.ThroughputProfile | None, explore: Explore | None, cluster: gp.Cluster
+) -> list[Play]:
+    """Return what is simulated: the policies, with --learn each of them also learning, and as an agnostic policy."""
+    if explore is None:
+        return [Play(policy) for policy in policies]
+    plays = []
+    for policy in policies:
+        plays.append(Play(policy))
+        if not policy.is_agnostic:
+            plays.append(Play(policy, _learner(start, explore, cluster)))
+        if (twin := _agnostic(policy, cluster)) is not None and twin.label not in {each.label for each in plays}:
+            plays.append(Play(twin))
+    return plays
+
+
+def _learner(start: gp.ThroughputProfile | None, explore: Explore, cluster: gp.Cluster) -> gp.ThroughputLearner:
+    table = gp.AcceleratorTable.builtin().with_names(cluster.accelerator_names)
+    return gp.ThroughputLearner(start, explore, accelerators=table)
+
+
+def _agnostic(policy: gp.Policy, cluster: gp.Cluster) -> gp.Policy | None:
+    """Return the policy without regard to types, None if it has no such version; the most frequent type stands for all."""
+    if policy.is_agnostic or policy.constraints:
+        return None
+    gpus = dict(zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True))
+    reference = max(gpus, key=lambda name: gpus[name]) if policy.agnostic_view == "reference" else policy.reference
+    try:
+        return dataclasses.replace(policy, agnostic=True, reference=reference)
+    except (GavelError, TypeError, ValueError):
+        return None  # a composed policy, of which the parts are agnostic or not
+
+
+def start_of(
+    request: Common, explore: Explore | None, known: str | None, seed: int, truth: gp.Profile
+) -> gp.ThroughputProfile | None:
+    """Return the profile that learners start from, None for nothing. Raises `UsageError` for options that do not go together."""
+    if explore is None:
+        if known is not None:
+            raise click.UsageError("--known says what is known at first while speeds are learned; add --learn")
+        return None
+    if not isinstance(truth, gp.ThroughputProfile):
+        raise click.UsageError("--learn learns speeds by job type, but --throughputs gives them by job; omit one")
+    part = None if known is None else _number(known)
+    if known is not None and (part is None or Path(known).is_file()):
+        return find_profile(known, request.store)
+    if part is not None and not 0 <= part <= 1:
+        raise click.UsageError(f"--known {known} is neither a fraction from 0 to 1 nor a profile")
+    types = sorted(truth.job_types)
+    chosen = set(Random(seed).sample(types, round((part or 0.0) * len(types))))  # noqa: S311
+    rows = (m for m in truth.measurements if {m.job_type, m.partner_job_type or m.job_type} <= chosen)
+    return gp.ThroughputProfile(f"{len(chosen)} job types of {truth.name}", rows)

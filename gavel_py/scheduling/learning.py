@@ -1,0 +1,132 @@
+"""Learning in a scheduler: reported progress becomes observations, and GPUs are set aside for measuring.
+
+A rate is observed over the rounds of a run after its first one, which holds loading; and only for whole gangs that run alone and on
+as few nodes as possible, which is what profiles measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import numpy as np
+
+from gavel_py.problem.arrays import Floats
+from gavel_py.throughput_profiles.files import Entry
+
+if TYPE_CHECKING:
+    from gavel_py.problem.from_jobs import Profile
+    from gavel_py.scheduling.current_allocation import CurrentAllocation
+    from gavel_py.scheduling.state import SchedulerState
+    from gavel_py.throughput_profiles.learning import ThroughputLearner
+
+MEASURING_ROUNDS = 50.0
+"""Deficit of a job where it is to be measured, which comes before that of all others."""
+
+ROUNDING = 1e-9
+
+
+class Mark(NamedTuple):
+    """The progress of a run from which the next rate counts; since: the start of the run."""
+
+    seconds: float
+    steps: float
+    since: float
+
+
+class ProgressObserver:
+    """Feeds a learner with the progress of the jobs of one scheduler."""
+
+    def __init__(self, learner: ThroughputLearner) -> None:
+        self.learner = learner
+        self._reported: dict[str, None] = {}  # in order, so that a learner sees the same whenever the same is reported
+        self._marks: dict[str, Mark] = {}
+        self._measuring: dict[str, Entry] = {}
+
+    def __deepcopy__(self, _: object) -> ProgressObserver:
+        """Return an observer for a copied scheduler, with the same learner."""
+        made = copy(self)
+        made._reported, made._marks, made._measuring = dict(self._reported), dict(self._marks), dict(self._measuring)
+        return made
+
+    def note(self, job_ids: Iterable[str]) -> None:
+        """Record that the progress of jobs was reported."""
+        self._reported.update(dict.fromkeys(job_ids))
+
+    def observe(self, state: SchedulerState, now: float, least_seconds: float, restart_seconds: float) -> None:
+        """Observe the rates of the jobs that reported progress since they were last observed.
+
+        Args:
+            state: The scheduler's state.
+            now: When the next round starts.
+            least_seconds: The length of a round, which is left out after each start.
+            restart_seconds: As in `RoundScheduler`; if a restart takes longer than a round, it is left out too.
+        """
+        table, gangs, kept = state.table, state.gangs, dict[str, Mark]()
+        since_seconds, steps_done = table.columns["running_since_seconds"], table.columns["steps_done"]
+        for job_id, row in [(job_id, table.by_id[job_id]) for job_id in [*self._marks, *self._reported] if job_id in table.by_id]:
+            if job_id in kept or gangs.types[row] < 0 or gangs.is_spread[row] or gangs.partners_of(row):
+                continue
+            since, mark = float(since_seconds[row]), self._marks.get(job_id)
+            if mark is not None and (mark.since != since or job_id not in self._reported):
+                kept |= {job_id: mark} if mark.since == since else {}
+                continue
+            job, steps = table.jobs[row], float(steps_done[row])
+            starting = restart_seconds if job.restart_seconds is None else job.restart_seconds
+            if mark is None and not now - since >= max(least_seconds, starting) * (1 - ROUNDING):
+                continue
+            kept[job_id] = Mark(now, steps, since)
+            if mark is not None and steps > mark.steps and now > mark.seconds and job.num_gpus >= 1:
+                name, seconds = state.layout.types[gangs.types[row]], now - mark.seconds
+                self.learner.observe(job, name, steps=steps - mark.steps, seconds=seconds, at=now)
+        self._marks, self._reported = kept, {}
+
+    def choose(self, state: SchedulerState, current: CurrentAllocation) -> bool:
+        """Choose the jobs that are to be measured in the next round, and where; return whether there are any.
+
+        The entries with the largest standard deviation times the root of their number of jobs are measured, each by one job, on at
+        most the share of the GPUs that is set aside, and at least on one.
+        """
+        if not self.learner.measuring_share:
+            return False
+        problem, jobs, types = current.problem, state.table.jobs[current.rows].tolist(), current.problem.accelerator_types
+        can_run = problem.runnable & current.present(state.table)[:, None] & (problem.num_gpus >= 1)[:, None]
+        rows: dict[Entry, list[int]] = {}
+        for row, column in np.argwhere(can_run).tolist():
+            rows.setdefault(Entry(jobs[row].job_type, jobs[row].num_gpus, types[column]), []).append(row)
+        worth = self._worth(rows)
+        ids, waits = problem.job_ids, state.continuing_types[current.rows] < 0
+        chosen = {job_id: entry for job_id, entry in self._measuring.items() if entry in worth and job_id in state.table.by_id}
+        left = max(1.0, self.learner.measuring_share * float(problem.capacities.sum()))
+        left -= sum(entry.num_gpus for entry in chosen.values())
+        free = dict(zip(types, problem.capacities.tolist(), strict=True))
+        for entry in sorted(worth, key=lambda each: -worth[each]):
+            if entry not in chosen.values() and entry.num_gpus <= min(left, free[entry.accelerator]):
+                others = [row for row in rows[entry] if ids[row] not in chosen]
+                if others:
+                    chosen[ids[min(others, key=lambda row: not waits[row])]] = entry
+                    left -= entry.num_gpus
+        self._measuring = chosen
+        return bool(chosen)
+
+    def _worth(self, rows: dict[Entry, list[int]]) -> dict[Entry, float]:
+        """Return {entry: what its measurement is worth} of those that are worth one; rows: the jobs of each entry."""
+        deviations = zip(rows, self.learner.deviations(list(rows)), strict=True)
+        return {entry: deviation * len(rows[entry]) ** 0.5 for entry, deviation in deviations if deviation}
+
+    def urge(self, deficits: Floats, job_ids: Sequence[str], types: Sequence[str]) -> None:
+        """Raise the (N, K) deficits of the jobs that are to be measured, on the types where they are."""
+        if self._measuring:
+            for row, job_id in enumerate(job_ids):
+                if job_id in self._measuring:
+                    deficits[row, types.index(self._measuring[job_id].accelerator)] = MEASURING_ROUNDS
+
+
+def observed(profile: Profile | ThroughputLearner, accelerators: Iterable[str]) -> tuple[Profile, ProgressObserver | None]:
+    """Return the profile and None, or for a learner its present profile and what feeds it; accelerators: those of the cluster."""
+    if not hasattr(profile, "observe"):
+        return profile, None
+    learner = cast("ThroughputLearner", profile)
+    learner.add_accelerators(accelerators)
+    return learner.profile, ProgressObserver(learner)

@@ -1,0 +1,464 @@
+"""A profile that answers with measurements where it has them, and with estimates elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy.stats import norm
+
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.problem.accelerators import AcceleratorTable
+from gavel_py.problem.arrays import Floats
+from gavel_py.problem.job import Job
+from gavel_py.throughput_profiles.estimation.estimates import (
+    LEVEL,
+    Estimates,
+    FittedEstimator,
+    ThroughputEstimator,
+    speeds_alone,
+)
+from gavel_py.throughput_profiles.estimation.features import Structure, Vocabulary, given_structures, structure_of
+from gavel_py.throughput_profiles.estimation.pairs import FittedPairs
+from gavel_py.throughput_profiles.estimation.random_effects import GaussianProcess
+from gavel_py.throughput_profiles.estimation.simple import Additive, Specifications
+from gavel_py.throughput_profiles.files import Entry, Measurement
+from gavel_py.throughput_profiles.matrix import may_use
+from gavel_py.throughput_profiles.profile import ThroughputProfile, Unknown
+
+ESTIMATORS: dict[str, ThroughputEstimator] = {
+    "gaussian_process": GaussianProcess(),
+    "additive": Additive(),
+    "specs": Specifications(),
+}
+"""The built-in estimators by name."""
+
+DRAWS = 400
+"""Draws from which standard deviations are computed."""
+
+_Gang = tuple[str, float, tuple[str, ...] | None]
+"""Job type, gang size and allowed accelerators."""
+
+Confidence = float | Literal["optimistic"] | None
+
+
+def estimator_named(method: str | ThroughputEstimator) -> ThroughputEstimator:
+    """Return the estimator of this name, or the estimator itself. Raises `UnknownNameError`."""
+    if not isinstance(method, str):
+        return method
+    if method not in ESTIMATORS:
+        raise UnknownNameError(Fault("", "method", f"{method!r} is not an estimator{nearest(method, ESTIMATORS)}"))
+    return ESTIMATORS[method]
+
+
+class Estimate(NamedTuple):
+    """A throughput that was not measured.
+
+    Attributes:
+        entry: Job type, gang, accelerator and partner.
+        steps_per_second: The value that is used: by default the median, see `ThroughputProfile.with_estimates`.
+        median: Median.
+        low: Lower end of the 80 % interval.
+        high: Upper end of the 80 % interval.
+        source: Where it comes from, in a few words.
+        unit: Unit of the figures.
+    """
+
+    entry: Entry
+    steps_per_second: float
+    median: float
+    low: float
+    high: float
+    source: str
+    unit: str = "steps/s"
+
+
+class Learned(NamedTuple):
+    """The distribution of a log throughput that was observed on running jobs."""
+
+    log_mean: float
+    log_sd: float
+
+
+@dataclass(eq=False)
+class _Model:
+    """What is learned from measurements: made on first use, and kept by all profiles that are derived from one another.
+
+    speeds: {entry: steps/s} of the measurements, both sides of pairs; learned: what was observed on running jobs; base: the model
+    before anything was observed; deviations: rows of `uncertainty_matrix` computed so far. With a base, job types of which nothing
+    is known are estimated too.
+    """
+
+    measurements: tuple[Measurement, ...]
+    speeds: Mapping[Entry, float]
+    estimator: ThroughputEstimator
+    table: AcceleratorTable
+    learned: Mapping[Entry, Learned] = field(default_factory=dict)
+    base: _Model | None = None
+    deviations: dict[object, Floats] = field(default_factory=dict)
+
+    @cached_property
+    def structures(self) -> dict[str, Structure]:
+        """{job type: its family, tags and numbers}."""
+        return given_structures(self.measurements) if self.base is None else self.base.structures
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        """Job types of which a throughput is known."""
+        return frozenset(entry.job_type for entry in speeds_alone(self.measurements)[0])
+
+    @cached_property
+    def families(self) -> frozenset[str]:
+        """Families of which a throughput is known."""
+        return frozenset(map(self.family_of, self.types))
+
+    @cached_property
+    def fitted(self) -> FittedEstimator:
+        """The estimator, fitted to the measurements."""
+        return self.estimator.fit(self.measurements, self.table.find)
+
+    @cached_property
+    def pairs(self) -> FittedPairs:
+        """The effects of sharing, fitted to the measured pairs that run."""
+        if self.base is not None:
+            return self.base.pairs
+        shares = {}
+        for entry, speed in self.speeds.items():
+            own = self.speeds.get(entry._replace(partner=None))
+            if entry.partner is not None and entry.placement == "consolidated" and own and speed:
+                shares[entry] = speed / own
+        return FittedPairs(Vocabulary(sorted(shares, key=str), self.structures, self.table.find, {}), shares)
+
+    def observed(self, fitted: FittedEstimator, learned: Mapping[Entry, Learned]) -> _Model:
+        """Return the model after observations."""
+        base = self if self.base is None else self.base
+        made = replace(base, learned=learned, base=base, deviations={})
+        made.__dict__["fitted"] = fitted
+        return made
+
+    def can_estimate(self, entry: Entry) -> bool:
+        """Return whether anything is known of the job type of an entry, and of its accelerator if need be."""
+        same_type = entry.job_type in self.types
+        same_family = getattr(self.estimator, "uses_families", False) and self.family_of(entry.job_type) in self.families
+        return same_type or same_family or self.base is not None
+
+    def family_of(self, job_type: str) -> str:
+        """Return the family of a job type, measured or not."""
+        return (self.structures.get(job_type) or structure_of(job_type)).family
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class EstimatedProfile(ThroughputProfile):
+    """A throughput profile with estimates for what was not measured; made by `ThroughputProfile.with_estimates`, immutable.
+
+    Measured entries stay as measured. A gang alone is estimated if its job type, or another one of its family, was measured at all
+    and its accelerator was measured or has specifications. A gang whose memory exceeds that of the accelerator, or that was seen
+    not to run on one with as much, has 0. Pairs are estimated if the profile has pairs; spread placements are not.
+
+    Attributes:
+        measured: The profile without estimates.
+        method: The estimator, or the name of a built-in one.
+        confidence: Which value of an estimate is used, see `ThroughputProfile.with_estimates`.
+        values: Entries with values that were set by `with_values`.
+    """
+
+    measured: ThroughputProfile
+    method: str | ThroughputEstimator
+    confidence: Confidence
+    values: Mapping[Entry, float]
+    _model: _Model = field(compare=False)
+    _found: dict[Entry, Estimate] = field(compare=False)
+
+    def __init__(
+        self,
+        measured: ThroughputProfile,
+        method: str | ThroughputEstimator = "gaussian_process",
+        *,
+        confidence: Confidence = None,
+        accelerators: AcceleratorTable | None = None,
+    ) -> None:
+        if confidence not in (None, "optimistic") and not (isinstance(confidence, int | float) and 0 < confidence < 1):
+            problem = "must be None, 'optimistic', or a probability above 0 and below 1"
+            raise InputError(Fault("", "confidence", f"{problem}, found {confidence!r}"))
+        table = AcceleratorTable.builtin() if accelerators is None else accelerators
+        estimator = estimator_named(method)
+        self._set(measured, method, confidence, {}, None)
+        self.__dict__["_model"] = _Model(measured.measurements, self._speeds, estimator, table)
+
+    def _set(self, measured: ThroughputProfile, method: object, confidence: Confidence, values: object, model: object) -> None:
+        """Set the fields, which is possible only here since the class is frozen."""
+        about = {name: getattr(measured, name) for name in ("name", "rows", "description", "licence", "notice", "url")}
+        own = {"measured": measured, "method": method, "confidence": confidence, "values": values, "_model": model, "_found": {}}
+        self.__dict__.update(about | own)
+
+    def __repr__(self) -> str:
+        return f"EstimatedProfile({self.name!r}: {len(self)} measurements, others by {self._method_name})"
+
+    @property
+    def _method_name(self) -> str:
+        return self.method if isinstance(self.method, str) else type(self.method).__name__
+
+    @property
+    def fitted(self) -> FittedEstimator:
+        """The estimator, fitted to the measurements on first use."""
+        return self._model.fitted
+
+    @cached_property
+    def accelerators(self) -> tuple[str, ...]:
+        """The measured accelerators, then those of which specifications are known."""
+        table, measured = self._model.table, self.measured.accelerators
+        specified = {spec.name for spec in map(table.find, measured) if spec is not None}
+        return tuple(dict.fromkeys([*measured, *(spec.name for spec in table if spec.name not in specified)]))
+
+    def with_values(self, values: Mapping[Entry, float]) -> EstimatedProfile:
+        """Return the profile with some estimates replaced by given steps/s; measured entries cannot be replaced."""
+        for entry in values:
+            if entry in self._speeds:
+                raise InputError(Fault(f"throughput profile {self.name!r}", "", f"{entry} is measured, not estimated"))
+        return self._derived(self.confidence, {**self.values, **values})
+
+    def with_confidence(self, confidence: Confidence) -> EstimatedProfile:
+        """Return the profile with other values of the same estimates."""
+        return self._derived(confidence, self.values)
+
+    def observed(self, fitted: FittedEstimator, learned: Mapping[Entry, Learned]) -> EstimatedProfile:
+        """Return the profile with the estimates of another fit and with learned entries; for `ThroughputLearner`.
+
+        Learned entries have their median, whatever the confidence. Every job type is estimated.
+        """
+        made = self._derived(self.confidence, self.values)
+        made.__dict__["_model"] = self._model.observed(fitted, learned)
+        return made
+
+    def estimates(self, entries: Sequence[Entry]) -> list[Estimate | None]:
+        """Return what `estimate` returns for each of these entries; much faster than one after the other."""
+        self._find(entries)
+        return [self.estimate(entry) for entry in entries]
+
+    @property
+    def looked_up(self) -> tuple[Entry, ...]:
+        """The entries that were estimated so far."""
+        return tuple(self._found)
+
+    def refitted(self, measured: ThroughputProfile) -> EstimatedProfile:
+        """Return estimates by the same method from other measurements."""
+        return EstimatedProfile(measured, self.method, confidence=self.confidence, accelerators=self._model.table)
+
+    def _derived(self, confidence: Confidence, values: Mapping[Entry, float]) -> EstimatedProfile:
+        made = EstimatedProfile.__new__(EstimatedProfile)
+        made._set(self.measured, self.method, confidence, values, self._model)
+        return made
+
+    def estimate(self, entry: Entry) -> Estimate | None:
+        """Return the estimate of an entry, or None if it is measured or cannot be estimated."""
+        self._find([entry])
+        return self._found.get(_whole(entry)) if super()._speed(entry) is None else None
+
+    def estimates_of(self, jobs: Iterable[Job], accelerators: Sequence[str]) -> list[Estimate]:
+        """Return the estimates that jobs look up on the accelerators that they may use, each once."""
+        entries = _entries(jobs, accelerators)
+        self._find(entries)
+        found = dict.fromkeys(self.estimate(entry) for entry in entries)
+        return [each for each in found if each is not None]
+
+    def distributions(self, entries: Sequence[Entry]) -> Estimates:
+        """Return the distributions of the throughputs of n gangs alone, whatever was measured of them."""
+        return self._model.fitted.predict([_whole(entry) for entry in entries])
+
+    def sample(self, entries: Sequence[Entry], count: int, seed: int = 0) -> Floats:
+        """Return (count, n) joint draws of the throughputs of n gangs; measured and given values are the same in each draw."""
+        self._find(entries)
+        values = np.array([self._speed(entry) or 0.0 for entry in entries], dtype=float)
+        drawn = np.tile(values, (count, 1))
+        uncertain = [n for n, entry in enumerate(entries) if values[n] > 0 and self.estimate(entry) is not None]
+        uncertain = [n for n in uncertain if _whole(entries[n]) not in self.values]
+        known = [n for n in uncertain if _whole(entries[n]) in self._model.learned]
+        uncertain = [n for n in uncertain if n not in known]
+        if known:
+            sds = np.array([self._model.learned[_whole(entries[n])].log_sd for n in known])
+            drawn[:, known] *= np.exp(sds * np.random.default_rng([seed, 1]).standard_normal((count, len(known))))
+        if uncertain:
+            drawn[:, uncertain] = self._model.fitted.sample([_whole(entries[n]) for n in uncertain], count, seed)
+        return drawn
+
+    def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats:
+        """Return (N, K) steps/s as `ThroughputProfile.matrix`, with estimates for what was not measured."""
+        self._find(_entries(jobs, accelerators))
+        return super().matrix(jobs, accelerators)
+
+    def uncertainty_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str], shares: Floats) -> Floats | None:
+        """Return (N, K) standard deviations of log(T_ij / Σ_k T_ik share_k) under joint draws, None if nothing is estimated.
+
+        They are those of the model, whatever `confidence` is. A measured throughput has one as well if others of its job are
+        estimated.
+
+        Args:
+            jobs: N jobs.
+            accelerators: Names of K types.
+            shares: (K,) parts of the cluster.
+        """
+        keys = [(job.job_type, job.num_gpus, job.allowed_accelerators) for job in jobs]
+        rows = {key: self._deviations(key, tuple(accelerators), shares) for key in dict.fromkeys(keys)}
+        if not any(row.any() for row in rows.values()):
+            return None
+        return np.array([rows[key] for key in keys])
+
+    def _deviations(self, gang: _Gang, accelerators: tuple[str, ...], shares: Floats) -> Floats:
+        """Return (K,) a row of `uncertainty_matrix`, computed once for all profiles with the same values of its entries."""
+        job_type, num_gpus, allowed = gang
+        columns = [j for j, name in enumerate(accelerators) if may_use(allowed, name)]
+        entries = [Entry(job_type, num_gpus, accelerators[j]) for j in columns]
+        given = tuple(self.values.get(_whole(entry)) for entry in entries)
+        key = gang, accelerators, shares.tobytes(), given
+        if key not in self._model.deviations:
+            drawn, row = self.sample(entries, DRAWS), np.zeros(len(accelerators))
+            mixed = drawn @ shares[columns]
+            if (drawn != drawn[0]).any():
+                runs = (drawn > 0).all(axis=0) & bool((mixed > 0).all())
+                row[np.array(columns)[runs]] = np.log(drawn[:, runs] / mixed[:, None]).std(axis=0)
+            self._model.deviations[key] = row
+        return self._model.deviations[key]
+
+    def pair_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats | None:
+        """Return (Q, Q, K) steps/s as `ThroughputProfile.pair_matrix`, with estimates for what was not measured."""
+        measured = super().pair_matrix(jobs, accelerators)
+        if measured is None:
+            return None
+        missing = {}
+        for first, second, column in np.argwhere(np.isnan(measured)).tolist():
+            job, partner = jobs[first], jobs[second]
+            if job.num_gpus == partner.num_gpus and job.num_gpus >= 1:
+                entry = Entry(job.job_type, job.num_gpus, accelerators[column], partner=partner.job_type)
+                missing[first, second, column] = entry
+        self._find(list(missing.values()))
+        for place, entry in missing.items():
+            measured[place] = self._speed(entry) or (np.nan if entry not in self._found else 0.0)
+        return measured
+
+    def _speed(self, entry: Entry) -> float | None:
+        known = super()._speed(entry)
+        if known is not None:
+            return known
+        whole = _whole(entry)
+        if whole in self.values:
+            return self.values[whole]
+        self._find([entry])
+        found = self._found.get(whole)
+        return None if found is None else found.steps_per_second
+
+    def _find(self, entries: Iterable[Entry]) -> None:
+        """Estimate those of these entries that are not measured and can be estimated."""
+        new = dict.fromkeys(_whole(entry) for entry in entries if super(EstimatedProfile, self)._speed(entry) is None)
+        wanted = [entry for entry in new if entry not in self._found and entry.placement == "consolidated"]
+        gangs = [entry for entry in wanted if entry.partner is None and self._can_estimate(entry)]
+        for found in (self._gangs(gangs), self._pairs([entry for entry in wanted if entry.partner is not None])):
+            self._found.update((entry, each._replace(unit=self.unit_of(entry.job_type).unit)) for entry, each in found)
+
+    def _can_estimate(self, entry: Entry) -> bool:
+        model = self._model
+        has_spec = getattr(model.estimator, "uses_specifications", False) and model.table.find(entry.accelerator) is not None
+        return model.can_estimate(entry) and (entry.accelerator in self.measured.accelerators or has_spec)
+
+    def _gangs(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Estimate]]:
+        learned = {entry: self._model.learned[entry] for entry in entries if entry in self._model.learned}
+        yield from ((entry, _learned(entry, known)) for entry, known in learned.items())
+        zeros = {entry: reason for entry in entries if entry not in learned and (reason := self._cannot_run(entry))}
+        yield from ((entry, Estimate(entry, 0.0, 0.0, 0.0, 0.0, reason)) for entry, reason in zeros.items())
+        others = [entry for entry in entries if entry not in zeros and entry not in learned]
+        if others:
+            yield from self._stated(others, self._model.fitted.predict(others))
+
+    def _pairs(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Estimate]]:
+        """Yield the estimates of gangs beside a partner: their throughput alone times what sharing leaves of it."""
+        alone = {entry: self._speed(entry._replace(partner=None)) for entry in entries} if self._knows_pairs else {}
+        known = [entry for entry in entries if alone.get(entry) and self._speed(_swapped(entry)._replace(partner=None))]
+        fits = [entry for entry in known if not self._too_large(entry)]
+        yield from ((e, Estimate(e, 0.0, 0.0, 0.0, 0.0, "estimated from GPU memory")) for e in known if self._too_large(e))
+        if not fits:
+            return
+        for entry, share in self._stated(fits, self._model.pairs.predict(fits)):
+            own = self.estimate(entry._replace(partner=None))
+            speed = alone[entry] or 0.0
+            median = speed if own is None else own.median
+            down, up = (1.0, 1.0) if own is None or not own.low else (own.median / own.low, own.high / own.median)
+            low = median * share.median * float(np.exp(-np.hypot(np.log(share.median / share.low), np.log(down))))
+            high = median * share.median * float(np.exp(np.hypot(np.log(share.high / share.median), np.log(up))))
+            value = speed * share.steps_per_second
+            yield entry, Estimate(entry, value, median * share.median, low, high, _source(self._method_name, low, high))
+
+    def _stated(self, entries: Sequence[Entry], found: Estimates) -> Iterator[tuple[Entry, Estimate]]:
+        """Yield the distributions with the value that the confidence selects."""
+        match self.confidence:
+            case None:
+                values = found.median
+            case "optimistic":
+                values = np.exp(found.log_mean + found.log_sd)
+            case probability:
+                values = found.quantile(1 - float(probability))
+        lows, highs = found.interval(LEVEL)
+        columns = (each.tolist() for each in (values, found.median, lows, highs))
+        for entry, value, median, low, high in zip(entries, *columns, strict=True):
+            yield entry, Estimate(entry, value, median, low, high, _source(self._method_name, low, high))
+
+    def _cannot_run(self, entry: Entry) -> str:
+        """Return why memory forbids an entry, "" if it does not: it needs more than there is, or failed with as much."""
+        memory = self._memory_of(entry.accelerator)
+        needed = self.measured.gpu_memory_gb(entry.job_type, entry.num_gpus, entry.accelerator)
+        if memory is None:
+            return ""
+        if needed is not None and needed > memory:
+            return f"cannot run: needs {needed:g} GB on each GPU, {entry.accelerator} has {memory:g}"
+        for other in self.measured.accelerators:
+            seen = self._speeds.get(entry._replace(accelerator=other))
+            if seen == 0 and memory <= (self._memory_of(other) or 0.0):
+                return f"cannot run: {other} has as much memory, and it does not run there"
+        return ""
+
+    def _too_large(self, entry: Entry) -> bool:
+        """Return whether the memory of a pair is known to exceed that of the accelerator."""
+        memory = self._memory_of(entry.accelerator)
+        both = (entry.job_type, str(entry.partner))
+        needed = [self.measured.gpu_memory_gb(each, entry.num_gpus, entry.accelerator) for each in both]
+        return memory is not None and None not in needed and sum(each or 0.0 for each in needed) > memory
+
+    def _memory_of(self, accelerator: str) -> float | None:
+        spec = self._model.table.find(accelerator)
+        return None if spec is None else spec.memory_gb
+
+    def _fault(self, unknown: Unknown, concerning: str = "", hint: bool = True) -> Fault:
+        fault = super()._fault(unknown, concerning, hint)
+        needed = {
+            "accelerator": "an estimate needs its specifications or a measurement on it",
+            "placement": "",
+        }.get(unknown[0], "an estimate needs a measurement of the job type, or of its family")
+        return Fault(fault.where, fault.field, f"{fault.problem}; {needed}" if needed else fault.problem)
+
+
+def _whole(entry: Entry) -> Entry:
+    """Return the entry whose throughput an entry has: that of a whole GPU for a fraction of one."""
+    return entry._replace(num_gpus=1) if entry.num_gpus < 1 else entry
+
+
+def _learned(entry: Entry, known: Learned) -> Estimate:
+    """Return a learned entry as an estimate."""
+    half = float(norm.ppf(0.5 + LEVEL / 2)) * known.log_sd
+    median, low, high = (float(np.exp(known.log_mean + off)) for off in (0.0, -half, half))
+    return Estimate(entry, median, median, low, high, f"observed on running jobs, {LEVEL:.0%}: {low:.4g} to {high:.4g}")
+
+
+def _swapped(entry: Entry) -> Entry:
+    return entry._replace(job_type=str(entry.partner), partner=entry.job_type)
+
+
+def _entries(jobs: Iterable[Job], accelerators: Sequence[str]) -> list[Entry]:
+    """Return the entries that jobs look up, each once."""
+    gangs = dict.fromkeys((job.job_type, job.num_gpus, job.allowed_accelerators) for job in jobs)
+    found = (Entry(kind, size, name) for kind, size, allowed in gangs for name in accelerators if may_use(allowed, name))
+    return list(dict.fromkeys(found))
+
+
+def _source(method: str, low: float, high: float) -> str:
+    return f"estimated ({method}), {LEVEL:.0%}: {low:.4g} to {high:.4g}"

@@ -1,0 +1,320 @@
+"""Throughputs as a sum of random effects in log space: the default estimator.
+
+log T = level of the unit + 0.85 log n + (log FLOPS + log bandwidth) / 2 + effects of the job type, its family, tags and numbers, of
+the accelerator, of how much the type is bound by compute or memory, of the gang, and of their combinations. Each effect has a
+variance, fitted by `gaussian_process`; so a type that was measured once is placed by its family, and a new accelerator by its
+specifications.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.throughput_profiles.estimation.estimates import Estimates, FindSpec, checksum, draws, speeds_alone
+from gavel_py.throughput_profiles.estimation.features import Features, Vocabulary, given_structures
+from gavel_py.throughput_profiles.estimation.gaussian_process import JITTER, Effects, Posterior
+from gavel_py.throughput_profiles.files import Entry, Measurement
+
+GANG_EXPONENT = 0.85
+"""Of the throughput in the GPUs of a gang, before anything is measured."""
+
+NUMBER_RANGE = 1.5
+"""Length scale of numbers such as batch sizes, in doublings."""
+
+FIT_LIMIT = 600
+"""Most measurements that variances are fitted on: whole families, chosen by the checksums of their names."""
+
+JOINT_LIMIT = 2000
+"""Most measurements that one estimate is conditioned on: those of the job type first, then of its family, then others."""
+
+SIMPLE = {
+    "level": ("unit", 4.0),
+    "type": ("type", 1.0),
+    "accelerator": ("accelerator", 0.3),
+    "type, accelerator": ("type accelerator", 0.02),
+    "family": ("unit family", 3.0),
+    "family, accelerator": ("family accelerator", 0.05),
+}
+NUMBERED = {
+    "family, number": ("unit family number", 0.1),
+    "family, near number": ("unit family near", 0.1),
+    "family, near number, accelerator": ("family near accelerator", 0.03),
+    "family, number, accelerator": ("family number accelerator", 0.005),
+}
+TAGGED = {
+    "tags": ("unit tags", 0.3),
+    "tags, accelerator": ("tags accelerator", 0.05),
+    "family, tags, accelerator": ("family tags accelerator", 0.03),
+}
+SPECIFIED = {
+    "specifications": ("power", 0.05),
+    "bound": ("bound", 0.05),
+    "type, bound": ("type bound", 0.02),
+    "family, bound": ("family bound", 0.03),
+}
+GANGS = {
+    "gang": ("size", 0.02),
+    "type, size": ("type size", 0.01),
+    "accelerator, size": ("accelerator size", 0.01),
+    "accelerator, gang": ("accelerator gang", 0.01),
+    "type, gang": ("type gang", 0.01),
+    "family, accelerator, size": ("family accelerator size", 0.01),
+    "family, accelerator, gang": ("family accelerator gang", 0.02),
+}
+
+
+def _similarities(a: Features, b: Features) -> dict[str, Floats]:
+    """Return the (n, m) similarities of entries by one property each; effects are products of them."""
+
+    def same(first: Indices, second: Indices) -> Floats:
+        return np.asarray((first[:, None] == second[None, :]).astype(float))
+
+    found = {
+        "unit": same(a.units, b.units),
+        "type": same(a.job_types, b.job_types),
+        "accelerator": same(a.accelerators, b.accelerators),
+        "family": same(a.families, b.families),
+        "tags": a.tags @ b.tags.T,
+        "size": np.multiply.outer(a.gang_log2, b.gang_log2),
+        "gang": same(a.gangs, b.gangs),
+        "power": np.multiply.outer(_power(a), _power(b)),
+        "bound": np.multiply.outer(a.compute - a.bandwidth, b.compute - b.bandwidth),
+    }
+    found["number"] = np.nan_to_num(a.numbers) @ np.nan_to_num(b.numbers).T
+    found["near"] = numbers_near(a.numbers, b.numbers)
+    return found
+
+
+def _power(features: Features) -> Floats:
+    return (features.compute + features.bandwidth) / 2
+
+
+def numbers_near(a: Floats, b: Floats) -> Floats:
+    """Return the (n, m) similarities of numbers, 1 for equal ones; 0 if a job type has a number that the other lacks, or none."""
+    has_a, has_b = ~np.isnan(a), ~np.isnan(b)
+    shape = len(a), len(b)
+    distance, unlike = np.zeros(shape), np.zeros(shape, dtype=bool)
+    for column in range(a.shape[1]):
+        both = np.logical_and.outer(has_a[:, column], has_b[:, column])
+        difference = np.subtract.outer(np.nan_to_num(a[:, column]), np.nan_to_num(b[:, column])) / NUMBER_RANGE
+        distance += np.where(both, difference**2, 0.0)
+        unlike |= np.logical_xor.outer(has_a[:, column], has_b[:, column])
+    some = np.logical_and.outer(has_a.any(axis=1), has_b.any(axis=1))
+    return np.where(some & ~unlike, np.exp(-0.5 * distance), 0.0)
+
+
+def effects_for(features: Features, specified: bool) -> Effects[Features]:
+    """Return the effects that can be told apart by these features."""
+    used = dict(SIMPLE)
+    used |= NUMBERED if features.has_numbers else {}
+    used |= TAGGED if features.tags.any() else {}
+    used |= SPECIFIED if specified else {}
+    used |= GANGS if len(set(features.gangs.tolist())) != 1 else {}
+    return Effects(used, _similarities)
+
+
+@dataclass(frozen=True)
+class GaussianProcess:
+    """The estimator `gaussian_process`: random effects in log space, their variances fitted to the measurements."""
+
+    uses_specifications: ClassVar[bool] = True
+    uses_families: ClassVar[bool] = True
+
+    def fit(self, measurements: Sequence[Measurement], find_spec: FindSpec) -> FittedEffects:
+        """Return the fitted effects; arguments as `ThroughputEstimator.fit`."""
+        entries, logs = speeds_alone(measurements)
+        units = {each.job_type: f"{each.unit} {each.condition or ''}" for each in measurements}
+        return _fitted(Vocabulary(entries, given_structures(measurements), find_spec, units), entries, logs)
+
+
+REFERENCE_NAME = "type (batch size 32, sequence length 1024)"
+"""Name with the numbers that others are compared with while nothing is known."""
+
+
+def before_measurements(accelerators: Sequence[str], find_spec: FindSpec) -> FittedEffects:
+    """Return the effects with their prior variances and without observations; accelerators: those with specifications."""
+    entries = [Entry(REFERENCE_NAME, num_gpus, name) for name in accelerators or ("",) for num_gpus in (1, 8)]
+    vocabulary = Vocabulary(entries, {}, find_spec, {})
+    features = vocabulary.features(entries)
+    effects = effects_for(features, vocabulary.has_specifications)
+    nothing, variances = np.zeros(0), np.array([*effects.priors, effects.noise])
+    none = features.take(np.zeros(0, dtype=np.intp))
+    return FittedEffects(vocabulary, {}, effects, variances, nothing, [], none, nothing, nothing)
+
+
+def _fitted(vocabulary: Vocabulary, entries: list[Entry], logs: Floats) -> FittedEffects:
+    features = vocabulary.features(entries)
+    above = logs - _expected(features, {})
+    levels = {int(unit): float(above[features.units == unit].mean()) for unit in np.unique(features.units)}
+    # Rounded, so that another unit of time or another order of the sums leaves the fit bit by bit as it is.
+    residuals = np.round(logs - _expected(features, levels), 9)
+    effects = effects_for(features, vocabulary.has_specifications)
+    chosen = _chosen(vocabulary, entries)
+    variances = effects.fitted_variances(features.take(chosen), residuals[chosen])
+    differences, deviations = Posterior(effects, variances, features.take(chosen), residuals[chosen]).left_out()
+    return FittedEffects(
+        vocabulary, levels, effects, variances, differences / deviations, entries, features, residuals, np.zeros(len(entries))
+    )
+
+
+def _expected(features: Features, levels: Mapping[int, float]) -> Floats:
+    """Return (n,) log throughputs to be expected before anything is measured; levels: {unit: level}, 0 for other units."""
+    level = np.array([levels.get(unit, 0.0) for unit in features.units.tolist()], dtype=float)
+    return np.asarray(level + GANG_EXPONENT * np.log(2) * features.gang_log2 + _power(features))
+
+
+def _chosen(vocabulary: Vocabulary, entries: Sequence[Entry]) -> Indices:
+    """Return the rows that variances are fitted on."""
+    if len(entries) <= FIT_LIMIT:
+        return np.arange(len(entries))
+    families = [vocabulary.structure(entry.job_type).family for entry in entries]
+    order = sorted(range(len(entries)), key=lambda row: (checksum(families[row]), families[row], row))
+    return np.sort(np.array(order[:FIT_LIMIT]))
+
+
+@dataclass(frozen=True, eq=False)
+class FittedEffects:
+    """Effects with fitted variances, and the observations that estimates are conditioned on.
+
+    Attributes:
+        levels: {unit: mean log throughput less what is expected}: units cannot be compared, ratios within a unit can.
+        left_out: Leave-one-out residuals over their standard deviations.
+        entries: The n observed entries, sorted.
+        residuals: (n,) log throughputs less what was expected before.
+        noise: (n,) variances of the observations beside the fitted noise.
+    """
+
+    vocabulary: Vocabulary
+    levels: dict[int, float]
+    effects: Effects[Features]
+    variances: Floats
+    left_out: Floats
+    entries: list[Entry]
+    features: Features
+    residuals: Floats
+    noise: Floats
+    _kept: dict[bytes, Posterior[Features]] = field(default_factory=dict)
+
+    def observed(self, entries: Sequence[Entry], logs: Floats, noise: Floats) -> FittedEffects:
+        """Return the same effects given further observations.
+
+        Args:
+            entries: Entries that have not been observed.
+            logs: Their log throughputs.
+            noise: Their variances.
+        """
+        features = self.vocabulary.features(entries)
+        residuals = logs - _expected(features, self.levels)
+        everything = [*self.entries, *entries]
+        order = np.array(sorted(range(len(everything)), key=everything.__getitem__), dtype=np.intp)
+        return FittedEffects(
+            self.vocabulary,
+            self.levels,
+            self.effects,
+            self.variances,
+            self.left_out,
+            [everything[row] for row in order],
+            self.features.joined(features).take(order),
+            np.concatenate([self.residuals, residuals])[order],
+            np.concatenate([self.noise, noise])[order],
+        )
+
+    def smoothed(self, entries: Sequence[Entry], logs: Floats, noise: Floats) -> tuple[Floats, Floats]:
+        """Return (n,) means and (n,) standard deviations of the log throughputs of n observed entries themselves.
+
+        An observation is y = f + ε + e: the effects, what is peculiar to the entry, and the error of the observation; the
+        throughput is f + ε. From the distribution of f given all observations follows that of f + ε: E = y − w (y − E f) and
+        Var = e² (1 − w) + w² Var f, where w = e² / (ε² + e²) and ε², e² stand for the variances.
+
+        Args:
+            entries: As in `observed`.
+            logs: Their observed log throughputs.
+            noise: The variances of the errors.
+        """
+        found, own = self.predict(entries), float(self.variances[-1]) + JITTER
+        weight = noise / (own + noise)
+        of_effects = np.maximum(found.log_sd**2 - self.variances[-1], 0.0)
+        return logs - weight * (logs - found.log_mean), np.sqrt(noise * (1 - weight) + weight**2 * of_effects)
+
+    def predict(self, entries: Sequence[Entry]) -> Estimates:
+        """Return the distributions of n entries; see `FittedEstimator`."""
+        log_mean, log_sd = np.zeros(len(entries)), np.zeros(len(entries))
+        for rows, posterior, features, expected in self._blocks(entries):
+            residual, log_sd[rows] = posterior.predict(features)
+            log_mean[rows] = expected + residual
+        return Estimates(log_mean, log_sd, self.left_out)
+
+    def sample(self, entries: Sequence[Entry], count: int, seed: int) -> Floats:
+        """Return (count, n) draws; entries of one family are drawn jointly."""
+        found = np.zeros((count, len(entries)))
+        for number, (rows, posterior, features, expected) in enumerate(self._blocks(entries)):
+            residual, covariance = posterior.joint(features)
+            found[:, rows] = draws(expected + residual, covariance, self.left_out, count, seed + number)
+        return found
+
+    def covariance(self, entries: Sequence[Entry]) -> Floats:
+        """Return the (n, n) covariance of the log throughputs of n entries, as they would be measured."""
+        features = self.vocabulary.features(entries)
+        return self._given(features).joint(features)[1]
+
+    def contradicted(self, limit: float) -> list[tuple[Entry, float]]:
+        """Return the observed entries that the others contradict by more than `limit` deviations, with what these expect."""
+        observed = _expected(self.features, self.levels) + self.residuals
+        found = []
+        for block in self._grouped(self.features.families):
+            near = self._near(self.features.take(block))
+            rows = ((int(near[row]), difference) for row, difference in self._posterior(near).contradicted(limit))
+            found += [(row, observed[row] - difference) for row, difference in rows if row in block]
+        return [(self.entries[row], float(np.exp(expected))) for row, expected in sorted(found)]
+
+    def _blocks(self, entries: Sequence[Entry]) -> Iterator[tuple[Indices, Posterior[Features], Features, Floats]]:
+        """Yield entries in blocks of whole families: their rows, what they are conditioned on, features and expected logs."""
+        features = self.vocabulary.features(entries)
+        expected = _expected(features, self.levels)
+        for rows in self._grouped(features.families):
+            block = features.take(rows)
+            yield rows, self._given(block), block, expected[rows]
+
+    def _grouped(self, families: Indices) -> Iterator[Indices]:
+        """Yield the rows of entries in blocks of families whose measurements are at most half of `JOINT_LIMIT`, or one family."""
+        if len(self.entries) <= JOINT_LIMIT:
+            yield np.arange(len(families))
+            return
+        counts = Counter(self.features.families.tolist())
+        block: list[int] = []
+        size = 0
+        for family in np.unique(families).tolist():
+            if block and size + counts[family] > JOINT_LIMIT // 2:
+                yield np.flatnonzero(np.isin(families, block))
+                block, size = [], 0
+            block.append(family)
+            size += counts[family]
+        if block:
+            yield np.flatnonzero(np.isin(families, block))
+
+    def _given(self, wanted: Features) -> Posterior[Features]:
+        """Return the posterior for these entries."""
+        return self._posterior(self._near(wanted))
+
+    def _near(self, wanted: Features) -> Indices:
+        """Return the rows of all observations, or of the `JOINT_LIMIT` that are nearest to these entries."""
+        rows = np.arange(len(self.entries))
+        if len(rows) <= JOINT_LIMIT:
+            return rows
+        near = np.isin(self.features.job_types, wanted.job_types) + np.isin(self.features.families, wanted.families) * 1
+        keys = [(-near[row], checksum(str(self.entries[row]))) for row in rows]
+        return np.sort(np.array(sorted(rows, key=keys.__getitem__)[:JOINT_LIMIT]))
+
+    def _posterior(self, rows: Indices) -> Posterior[Features]:
+        key = rows.tobytes()
+        if key not in self._kept:
+            self._kept.clear()
+            given = self.features.take(rows), self.residuals[rows], self.noise[rows]
+            self._kept[key] = Posterior(self.effects, self.variances, *given)
+        return self._kept[key]

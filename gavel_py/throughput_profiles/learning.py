@@ -1,0 +1,328 @@
+"""Throughputs learned from running jobs: estimates that follow what was observed, for schedulers to swap between rounds."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from scipy.stats import norm
+
+from gavel_py.errors import Fault, GavelWarning, InputError
+from gavel_py.io.locking import Synchronized, synchronized
+from gavel_py.problem.accelerators import AcceleratorTable, same_accelerator
+from gavel_py.problem.job import Job
+from gavel_py.throughput_profiles.estimation.estimated_profile import Confidence, EstimatedProfile, Learned
+from gavel_py.throughput_profiles.estimation.estimates import LEVEL, speeds_alone
+from gavel_py.throughput_profiles.estimation.random_effects import FittedEffects, before_measurements
+from gavel_py.throughput_profiles.files import Entry
+from gavel_py.throughput_profiles.observations import HALF_LIFE_SECONDS, ObservedRate, entry_of, rate_of
+from gavel_py.throughput_profiles.profile import ThroughputProfile
+
+Explore = Literal["optimistic", "median"] | float
+"""What schedulers believe of throughputs that were not observed, or the share of GPUs that is set aside for measuring."""
+
+NOISE_SD = 0.05
+"""Standard deviation of the logarithm of one observed rate, before many were observed."""
+
+NOISE_COUNT = 5
+"""Observations that `NOISE_SD` counts as."""
+
+LEAST_NOISE_SD = 0.01
+"""Of the mean of any number of observations: neighbours, inputs and nodes differ."""
+
+MEASURED_SD = 0.05
+"""Standard deviation of the logarithm of a measurement of the profile, which may have been made elsewhere."""
+
+CONTRADICTION_SDS = 4.0
+"""An observation that is further off contradicts its entry."""
+
+CREDIBLE_FACTOR = 10.0
+"""Rates that differ by more from the profile are not counted, since jobs report their progress themselves."""
+
+MOVED = 0.02
+"""Relative change of a throughput from which on there is a new snapshot."""
+
+SETTLED_SD = 0.15
+"""A throughput that is known better than this is not worth measuring."""
+
+
+@dataclass(frozen=True)
+class ObservedContradiction:
+    """Observed rates that do not fit what is known of their entry, and were not averaged with it.
+
+    Attributes:
+        entry: Job type, gang and accelerator.
+        rate: The latest such rate, in steps/s or the unit of the job type.
+        expected: What it was compared with: the measurement, the mean of other observations, or the estimate.
+        deviations: By how many standard deviations the logarithms differ; infinite if the job should not run there at all.
+        at_seconds: When it was observed.
+        count: How many of the entry's observations contradicted so far.
+    """
+
+    entry: Entry
+    rate: float
+    expected: float
+    deviations: float
+    at_seconds: float
+    count: int = 1
+
+    def __str__(self) -> str:
+        off = "cannot run there" if math.isinf(self.deviations) else f"{self.deviations:.1f} standard deviations from"
+        known = "according to the profile" if math.isinf(self.deviations) else f"the expected {self.expected:.4g}"
+        return f"{self.entry} was observed at {self.rate:.4g}, {off} {known}"
+
+
+class ThroughputLearner(Synchronized):
+    """Learns throughputs from running jobs, and offers them as immutable profiles (`profile`).
+
+    A scheduler or simulation that gets a learner in place of a profile feeds it, and swaps the profile between rounds. What was
+    measured stays as measured. An entry that was observed has its posterior: the mean of its observations, shrunk towards what the
+    estimator expects of it; other entries are estimated by the same random effects, given all observations. A job type of which
+    nothing is known is placed by its name, and by the specifications of the accelerators.
+
+    Several threads may use a learner.
+
+    Args:
+        profile: What is known at first; None for nothing.
+        explore: What schedulers believe of entries that were neither measured nor observed: "optimistic", one standard deviation
+            above the median, so that they are tried where that may pay; "median"; or the share of the GPUs that a scheduler sets
+            aside to measure the entries with the largest standard deviation times the root of the number of jobs, once each, with
+            medians otherwise.
+        accelerators: Specifications; the built-in table by default.
+        observations: Earlier observations, such as `ThroughputStore.observations` returns.
+        half_life_seconds: Time after which an observation counts half.
+
+    Raises:
+        InputError: `explore` or the half-life is wrong.
+
+    >>> learner = ThroughputLearner()
+    >>> learner.observe(("llama (batch size 8)", 1, "a100"), steps=720, seconds=360)
+    >>> round(learner.profile.throughput("llama (batch size 8)", 1, "a100"), 1)
+    2.0
+    """
+
+    def __init__(
+        self,
+        profile: ThroughputProfile | None = None,
+        explore: Explore = "optimistic",
+        *,
+        accelerators: AcceleratorTable | None = None,
+        observations: Mapping[Entry, ObservedRate] | None = None,
+        half_life_seconds: float = HALF_LIFE_SECONDS,
+    ) -> None:
+        if explore not in ("optimistic", "median") and not (isinstance(explore, int | float) and 0 < explore < 1):
+            problem = f"must be 'optimistic', 'median', or a share of the GPUs above 0 and below 1, found {explore!r}"
+            raise InputError(Fault("learner", "explore", problem))
+        if not (isinstance(half_life_seconds, int | float) and half_life_seconds > 0):
+            raise InputError(Fault("learner", "half_life_seconds", f"must be greater than 0, found {half_life_seconds!r}"))
+        given = ThroughputProfile("learned", ()) if profile is None else profile
+        self.explore, self.half_life_seconds = explore, half_life_seconds
+        self.measured = given.measured if isinstance(given, EstimatedProfile) else given
+        self._table = AcceleratorTable.builtin() if accelerators is None else accelerators
+        confidence: Confidence = "optimistic" if explore == "optimistic" else None
+        self._start = EstimatedProfile(self.measured, confidence=confidence, accelerators=self._table)
+        self._speeds = {each.entry: each.steps_per_second for each in self.measured.measurements}
+        self._rates: dict[Entry, ObservedRate] = dict(observations or {})
+        self._rivals: dict[Entry, ObservedRate] = {}
+        self._contradictions: dict[Entry, ObservedContradiction] = {}
+        self._now = max((each.last_seconds for each in self._rates.values()), default=0.0)
+        self._used: dict[Entry, tuple[float, float]] = {}
+        self._is_new = True
+        self._snapshot: EstimatedProfile | None = None
+
+    def __repr__(self) -> str:
+        return f"ThroughputLearner({self.measured.name!r}: {len(self._speeds)} measured, {len(self._rates)} observed)"
+
+    @property
+    def measuring_share(self) -> float:
+        """The share of the GPUs that is set aside for measuring."""
+        return 0.0 if isinstance(self.explore, str) else float(self.explore)
+
+    @property
+    @synchronized
+    def observations(self) -> dict[Entry, ObservedRate]:
+        """{entry: what was observed of it}, measured entries included, in the order of their first observation."""
+        return dict(self._rates)
+
+    @property
+    @synchronized
+    def contradictions(self) -> tuple[ObservedContradiction, ...]:
+        """The entries with observations that do not fit, latest first; the first one of each is a `GavelWarning`."""
+        return tuple(sorted(self._contradictions.values(), key=lambda each: -each.at_seconds))
+
+    @property
+    @synchronized
+    def profile(self) -> EstimatedProfile:
+        """The profile by what was observed so far: the same object until a throughput in use has moved by more than 2 %."""
+        if self._is_new or self._snapshot is None:
+            self._is_new = False
+            self._snapshot = self._updated(self._snapshot)
+        return self._snapshot
+
+    @synchronized
+    def add_accelerators(self, names: Iterable[str]) -> None:
+        """Learn throughputs on these accelerators under exactly these names, if they have specifications and are not measured.
+
+        A scheduler calls this with the types of its cluster. A measured accelerator keeps its name in the profile.
+        """
+        known = self._start.accelerators
+        unmeasured = [name for name in names if same_accelerator(name, self.measured.accelerators) is None]
+        new = [name for name in unmeasured if name not in known and self._table.find(name) is not None]
+        if new:
+            self._table = self._table.with_names(new)
+            self._start = EstimatedProfile(self.measured, confidence=self._start.confidence, accelerators=self._table)
+            vars(self).pop("_effects", None)
+            self._snapshot, self._used = None, {}
+
+    @synchronized
+    def observe(
+        self,
+        observed: Entry | Sequence[Any] | Job,
+        accelerator: str | None = None,
+        *,
+        steps: float,
+        seconds: float,
+        at: float | None = None,
+    ) -> None:
+        """Take in the rate of a job that ran alone and consolidated; without effect for others, and for 0 steps.
+
+        The time of a start does not belong to a rate: leave out the first round after a start or a move. A rate above
+        10 times or below a tenth of what the profile has at first is reported (`contradictions`) and not counted. One that differs
+        from what is known of its entry by more than 4 standard deviations is reported and counted apart; if such rates outnumber
+        the others, they take their place, except for measured entries.
+
+        Args:
+            observed: (job_type, num_gpus, accelerator), or a job.
+            accelerator: Where the job ran.
+            steps: Steps done, or what else the unit of the job type counts.
+            seconds: In this time.
+            at: When, in seconds on any one clock, from which age counts; by default the time of the latest observation.
+
+        Raises:
+            InputError: A number is not finite or out of range, or the entry is incomplete.
+        """
+        entry, rate = self._key(entry_of(observed, accelerator)), rate_of(steps, seconds, at)
+        if rate == 0 or entry.partner is not None or entry.placement != "consolidated":
+            return
+        now = self._now if at is None else float(at)
+        self._now = max(self._now, now)
+        first = self._first_known(entry)
+        if first is not None and not first / CREDIBLE_FACTOR <= rate <= first * CREDIBLE_FACTOR:
+            self._report(entry, rate, first, abs(math.log(rate / first)) / NOISE_SD if first else math.inf, now)
+            return
+        known, before = self._known(entry), self._rates.get(entry, ObservedRate())
+        if known is not None and (off := abs(math.log(rate) - known[0]) / known[1]) > CONTRADICTION_SDS:
+            self._report(entry, rate, math.exp(known[0]), off, now)
+            self._count_rival(entry, rate, now)
+        else:
+            self._rates[entry] = before.including(rate, now, self.half_life_seconds)
+        self._is_new = True
+
+    @synchronized
+    def deviations(self, entries: Sequence[Entry]) -> list[float]:
+        """Return the standard deviation of each log throughput, 0 for what is known well enough or cannot run."""
+        found = []
+        for entry, estimate in zip(entries, self.profile.estimates(entries), strict=True):
+            known = estimate is None or self._key(entry) in self._rates or not estimate.low
+            deviation = 0.0 if known or estimate is None else _deviation(estimate.low, estimate.high)
+            found.append(deviation if deviation > SETTLED_SD else 0.0)
+        return found
+
+    def _key(self, entry: Entry) -> Entry:
+        """Return the entry whose throughput an entry has: that of a whole GPU for an unmeasured fraction of one."""
+        return entry._replace(num_gpus=1) if entry.num_gpus < 1 and entry not in self._speeds else entry
+
+    def _first_known(self, entry: Entry) -> float | None:
+        """Return what the profile had for an entry before anything was observed, measured or estimated; None for nothing."""
+        if entry in self._speeds:
+            return self._speeds[entry]
+        estimate = self._start.estimate(entry)
+        return None if estimate is None or not estimate.median else estimate.median
+
+    def _known(self, entry: Entry) -> tuple[float, float] | None:
+        """Return the mean and the standard deviation of the logarithm of the next rate; None if nothing is known of it."""
+        if entry in self._speeds:
+            return math.log(self._speeds[entry]), math.hypot(MEASURED_SD, NOISE_SD)
+        if entry in self._rates:
+            rate = self._rates[entry].aged(self._now, self.half_life_seconds)
+            return rate.log_mean, math.sqrt(_variance_of_one(rate) * (1 + 1 / rate.count))
+        estimate = self.profile.estimate(entry) if self._rates or self._speeds else None
+        if estimate is None or not estimate.median:
+            return None
+        return math.log(estimate.median), math.hypot(_deviation(estimate.low, estimate.high), NOISE_SD)
+
+    def _count_rival(self, entry: Entry, rate: float, now: float) -> None:
+        """Count a rate that contradicts the others of its entry, and exchange the two if it has more support."""
+        rival, before = self._rivals.get(entry, ObservedRate()), self._rates.get(entry, ObservedRate())
+        if rival.count and abs(math.log(rate) - rival.log_mean) > CONTRADICTION_SDS * math.sqrt(_variance_of_one(rival)):
+            rival = ObservedRate()
+        rival = rival.including(rate, now, self.half_life_seconds)
+        if entry not in self._speeds and rival.count > before.aged(now, self.half_life_seconds).count:
+            self._rates[entry], rival = rival, before
+        self._rivals[entry] = rival
+
+    def _report(self, entry: Entry, rate: float, expected: float, deviations: float, now: float) -> None:
+        before = self._contradictions.get(entry)
+        found = ObservedContradiction(entry, rate, expected, deviations, now, 1 if before is None else before.count + 1)
+        self._contradictions[entry] = found
+        if before is None:
+            text = "further ones are counted in ThroughputLearner.contradictions"
+            warnings.warn(f"{found}; it was not averaged ({text})", GavelWarning, stacklevel=4)
+
+    def _updated(self, before: EstimatedProfile | None) -> EstimatedProfile:
+        """Return a new snapshot if observations have moved a throughput that is in use, otherwise the one before."""
+        rates = {entry: self._rates[entry] for entry in sorted(self._rates) if entry not in self._speeds}
+        aged = {entry: rate.aged(self._now, self.half_life_seconds) for entry, rate in rates.items()}
+        found = {entry: (rate.log_mean, _noise_sd(rate)) for entry, rate in aged.items()}
+        if before is not None and not any(_differ(each, self._used.get(entry)) for entry, each in found.items()):
+            return before
+        self._used = found
+        entries, logs = list(found), np.array([mean for mean, _ in found.values()])
+        noise = np.array([deviation**2 for _, deviation in found.values()])
+        fitted = self._effects.observed(entries, logs, noise)
+        means, deviations = fitted.smoothed(entries, logs, noise)
+        learned = dict(zip(entries, map(Learned, means.tolist(), deviations.tolist()), strict=True))
+        candidate = self._start.observed(fitted, learned)
+        return candidate if before is None or _has_moved(before, candidate) else before
+
+    @cached_property
+    def _effects(self) -> FittedEffects:
+        """The effects given the measurements."""
+        if not speeds_alone(self.measured.measurements)[0]:
+            return before_measurements([spec.name for spec in self._table], self._table.find)
+        fitted = self._start.fitted
+        assert isinstance(fitted, FittedEffects)  # noqa: S101
+        return fitted
+
+
+def _variance_of_one(rate: ObservedRate) -> float:
+    """Return the variance of one log rate: of the rates observed, and of `NOISE_COUNT` usual ones."""
+    return (NOISE_COUNT * NOISE_SD**2 + rate.count * rate.log_variance) / (NOISE_COUNT + max(rate.count - 1, 0.0))
+
+
+def _noise_sd(rate: ObservedRate) -> float:
+    """Return the standard deviation of the mean of the observations."""
+    return max(math.sqrt(_variance_of_one(rate) / rate.count), LEAST_NOISE_SD)
+
+
+def _differ(found: tuple[float, float], used: tuple[float, float] | None) -> bool:
+    """Return whether a mean or its standard deviation has changed by so much that estimates may have moved by `MOVED`."""
+    return used is None or abs(found[0] - used[0]) > MOVED / 2 or abs(found[1] - used[1]) > MOVED
+
+
+def _has_moved(before: EstimatedProfile, after: EstimatedProfile) -> bool:
+    """Return whether a throughput that was looked up differs by more than `MOVED`."""
+    entries = before.looked_up
+    pairs = zip(before.estimates(entries), after.estimates(entries), strict=True)
+    speeds = [(a.steps_per_second, b.steps_per_second) for a, b in pairs if a is not None and b is not None]
+    return not speeds or any(abs(a - b) > MOVED * min(a, b) for a, b in speeds)
+
+
+def _deviation(low: float, high: float) -> float:
+    """Return the standard deviation of a log throughput with this interval of `LEVEL`."""
+    return math.log(high / low) / (2 * float(norm.ppf(0.5 + LEVEL / 2)))

@@ -1,0 +1,118 @@
+"""Rates of running jobs, summed up by entry: how many, their mean and variance in log space, and how old they are.
+
+`observations_in` and `put` keep them in the tables of a profile store, whichever database holds these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.problem.job import Job
+from gavel_py.throughput_profiles.files import PLACEMENTS, Entry
+
+if TYPE_CHECKING:
+    from gavel_py.throughput_profiles.database import Session
+
+HALF_LIFE_SECONDS = 30 * 86_400.0
+"""Default half-life of observations: 30 days, since drivers and frameworks change."""
+
+
+@dataclass(frozen=True)
+class ObservedRate:
+    """The observations of one entry, each weighed by ½ for every half-life that has passed since.
+
+    Attributes:
+        count: Number of observations, less by age.
+        log_mean: Mean of the logarithm of the rates.
+        log_variance: Variance of the logarithm of one rate.
+        last_seconds: Time of the latest observation, on the clock of the caller.
+    """
+
+    count: float = 0.0
+    log_mean: float = 0.0
+    log_variance: float = 0.0
+    last_seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Geometric mean of the rates, in steps/s or the unit of the job type."""
+        return math.exp(self.log_mean)
+
+    def aged(self, now_seconds: float, half_life_seconds: float) -> ObservedRate:
+        """Return the observations at a later time, with a smaller count."""
+        if now_seconds <= self.last_seconds or not self.count:
+            return self
+        weight = 0.5 ** ((now_seconds - self.last_seconds) / half_life_seconds)
+        return ObservedRate(self.count * weight, self.log_mean, self.log_variance, now_seconds)
+
+    def including(self, rate: float, at_seconds: float, half_life_seconds: float) -> ObservedRate:
+        """Return the observations with one more; one that comes late counts as if it were of the latest time."""
+        before, log = self.aged(at_seconds, half_life_seconds), math.log(rate)
+        count, off = before.count + 1, log - before.log_mean
+        mean = before.log_mean + off / count
+        variance = (before.count * before.log_variance + off * (log - mean)) / count
+        return ObservedRate(count, mean, variance, max(at_seconds, before.last_seconds) if before.count else at_seconds)
+
+
+def entry_of(observed: Entry | Sequence[Any] | Job, accelerator: str | None = None) -> Entry:
+    """Return the entry of a job alone and consolidated on an accelerator, or of (job_type, num_gpus, accelerator, ...)."""
+    if isinstance(observed, Job):
+        if accelerator is None:
+            raise InputError(Fault(f"job {observed.job_id!r}", "accelerator", "is required: the type on which the job ran"))
+        return Entry(observed.job_type, observed.num_gpus, accelerator)
+    if isinstance(observed, str) or accelerator is not None or not 3 <= len(observed) <= len(Entry._fields):
+        problem = "must be (job_type, num_gpus, accelerator), with placement and partner if need be, or a job and its accelerator"
+        raise InputError(Fault("observation", "entry", f"{problem}; found {observed!r}"))
+    entry = Entry(*observed)
+    if not (entry.job_type and isinstance(entry.num_gpus, int | float) and entry.num_gpus > 0 and entry.placement in PLACEMENTS):
+        problem = "must have a job type, more than 0 GPUs, and placement consolidated or spread"
+        raise InputError(Fault("observation", "entry", f"{problem}; found {observed!r}"))
+    return entry
+
+
+def rate_of(steps: float, seconds: float, at_seconds: float | None = None) -> float:
+    """Return steps per second. Raises `InputError` for numbers that are not finite, fewer than 0 steps, and no time."""
+    numbers = {"steps": (steps, steps >= 0, "at least 0"), "seconds": (seconds, seconds > 0, "greater than 0")}
+    if at_seconds is not None:
+        numbers["at"] = (at_seconds, True, "a time")
+    faults = [
+        Fault("observation", name, f"must be finite and {text}, found {value!r}")
+        for name, (value, holds, text) in numbers.items()
+        if not (holds and math.isfinite(value))
+    ]
+    InputError.raise_any(faults)
+    return steps / seconds
+
+
+KEY = "job_type, num_gpus, accelerator, placement, partner_job_type"
+FIGURES = "count, log_mean, log_variance, last_seconds"
+
+SELECT = f"SELECT {KEY}, {FIGURES} FROM observations WHERE profile = ? ORDER BY id"  # noqa: S608
+
+INSERT = f"""
+    INSERT INTO observations (profile, {KEY}, {FIGURES}, half_life_seconds) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (profile, job_type, num_gpus, accelerator, placement, ifnull(partner_job_type, '')) DO UPDATE SET
+        count = excluded.count,
+        log_mean = excluded.log_mean,
+        log_variance = excluded.log_variance,
+        last_seconds = excluded.last_seconds,
+        half_life_seconds = excluded.half_life_seconds"""  # noqa: S608
+
+
+def observations_in(session: Session, profile: int) -> dict[Entry, ObservedRate]:
+    """Return {entry: its observations} of the profile with this number, in the order of the first one of each."""
+    found = {}
+    for job_type, num_gpus, accelerator, placement, partner, *figures in session.execute(SELECT, (profile,)):
+        size = int(num_gpus) if num_gpus == int(num_gpus) else num_gpus
+        found[Entry(job_type, size, accelerator, placement, partner)] = ObservedRate(*figures)
+    return found
+
+
+def put(session: Session, profile: int, observations: Mapping[Entry, ObservedRate], half_life_seconds: float) -> None:
+    """Store observations in place of those of the same entries; half_life_seconds: by which their counts were aged."""
+    figures = ((e, (o.count, o.log_mean, o.log_variance, o.last_seconds)) for e, o in observations.items())
+    session.executemany(INSERT, ((profile, *entry, *numbers, half_life_seconds) for entry, numbers in figures))

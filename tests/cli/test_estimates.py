@@ -1,0 +1,187 @@
+"""Estimated speeds in the commands: how they are asked for, what is named, and what errors say."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+import gavel_py as gp
+from tests.support.commands import Gavel, enter_folder, runner, written
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = """job_id,job_type,num_gpus,total_steps
+a,ResNet-50 (batch size 64),1,100000
+b,ResNet-50 (batch size 64),2,100000
+c,LM (batch size 20),1,3000000
+d,LM (batch size 40),1,2000000
+"""
+CLUSTER = "k80:4/4,p100:2/2,v100:2/2"
+HIDDEN = (("ResNet-50 (batch size 64)", 1, "p100"), ("LM (batch size 40)", 1, "v100"), ("ResNet-50 (batch size 64)", 2, "k80"))
+
+
+@pytest.fixture
+def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gavel:
+    """The command, in a folder with jobs.csv and mine.csv, a profile that lacks three figures that the jobs need."""
+    enter_folder(tmp_path, monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
+    written("jobs.csv", JOBS)
+    builtin = gp.ThroughputProfile.builtin("gavel-osdi20")
+    rows = [m for m in builtin.measurements if m.partner_job_type is None and m.placement == "consolidated"]
+    known = [m for m in rows if (m.job_type, m.num_gpus, m.accelerator) not in HIDDEN]
+    gp.ThroughputProfile("mine", known).to_csv("mine.csv")
+    return runner(capsys)
+
+
+PLACE = ("jobs.csv", "-c", CLUSTER, "--profile", "mine.csv")
+
+
+@pytest.mark.parametrize("command", [("solve",), ("rounds",), ("explain", "a"), ("simulate",)])
+def test_missing_speeds_are_an_error_that_names_the_option(gavel: Gavel, command: tuple[str, ...]) -> None:
+    found = gavel(*command, *PLACE)
+    assert found.code == 2
+    assert "has no throughput of 'ResNet-50 (batch size 64)' on 1 x p100" in found.err
+    assert found.err.strip().endswith("--estimate fills in speeds that were not measured")
+    assert gavel(*command, *PLACE, "--estimate").code == 0
+
+
+def test_each_estimate_is_named_with_its_interval(gavel: Gavel) -> None:
+    document = json.loads(gavel("solve", *PLACE, "--estimate", "--json").out)
+    named = {(each["job_type"], each["num_gpus"], each["accelerator"]) for each in document["estimates"]}
+    assert named == set(HIDDEN)
+    for each in document["estimates"]:
+        assert 0 < each["low"] < each["steps_per_second"] < each["high"]
+        assert each["source"].startswith("estimated (gaussian_process), 80%: ")
+    text = gavel("solve", *PLACE, "--estimate").out
+    assert "3 estimated speeds, those in use and least certain first" in text
+    assert " to " in text.split("80 % interval")[1]
+    assert max(map(len, text.splitlines())) <= 80
+    assert "estimates" not in json.loads(gavel("solve", "jobs.csv", "-c", CLUSTER, "--json").out)
+
+
+def test_what_was_measured_needs_no_estimate(gavel: Gavel) -> None:
+    text = gavel("solve", "jobs.csv", "-c", CLUSTER, "--estimate").out
+    assert "No speed is estimated: all that these jobs need was measured." in text
+    plain, estimated = (
+        json.loads(gavel("solve", "jobs.csv", "-c", CLUSTER, "--json", *more).out) for more in ((), ("--estimate",))
+    )
+    assert estimated["jobs"] == plain["jobs"]
+    assert estimated["estimates"] == []
+
+
+def test_the_method_may_be_left_out_wherever_the_option_stands(gavel: Gavel) -> None:
+    """The word after --estimate is its value only if it is a method."""
+    first = json.loads(gavel("solve", "--estimate", *PLACE, "--json").out)
+    last = json.loads(gavel("solve", *PLACE, "--json", "--estimate").out)
+    assert first["estimates"] == last["estimates"]
+    specs = json.loads(gavel("solve", "--estimate", "specs", *PLACE, "--json").out)
+    assert json.loads(gavel("solve", "--estimate=specs", *PLACE, "--json").out)["estimates"] == specs["estimates"]
+    assert specs["estimates"] != first["estimates"]
+    misspelt = gavel("solve", "--estimate", "spec", *PLACE)
+    assert misspelt.code == 2
+    assert "'spec' is not one of 'gaussian_process', 'additive', 'specs'" in misspelt.err
+
+
+def test_confidence_selects_a_quantile(gavel: Gavel) -> None:
+    def speeds(*options: str) -> list[float]:
+        return [
+            each["steps_per_second"]
+            for each in json.loads(gavel("solve", *PLACE, "--json", "--estimate", *options).out)["estimates"]
+        ]
+
+    median, sure, hopeful = speeds(), speeds("--confidence", "0.8"), speeds("--confidence", "optimistic")
+    assert all(low < middle < high for low, middle, high in zip(sure, median, hopeful, strict=True))
+    assert (
+        gavel("solve", *PLACE, "--confidence", "0.8")
+        .err.strip()
+        .endswith("--confidence selects values of estimates; add --estimate")
+    )
+    wrong = gavel("solve", *PLACE, "--estimate", "--confidence", "1.5").err
+    assert "'1.5' is neither a probability above 0 and below 1 nor 'optimistic'" in wrong
+
+
+def test_sensitivity_names_what_to_measure_first(gavel: Gavel) -> None:
+    text = gavel("solve", *PLACE, "--estimate", "--sensitivity").out
+    assert "Measure first: " in text
+    assert "of the worst-off job's share" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+    found = json.loads(gavel("solve", *PLACE, "--estimate", "--sensitivity", "--json").out)["sensitivity"]
+    assert found["estimates"] == 3
+    regrets = [each["regret"] for each in found["effects"]]
+    assert regrets == sorted(regrets, reverse=True)
+    first = found["effects"][0]
+    assert f"Measure first: {first['job_type']}" in " ".join(text.split())
+
+
+def test_sensitivity_of_several_policies_and_of_none(gavel: Gavel) -> None:
+    text = gavel("solve", *PLACE, "--estimate", "--sensitivity", "-p", "max_min_fairness", "-p", "min_makespan").out
+    assert "Under min_makespan" in text
+    assert "of the time until the last job ends" in " ".join(text.split())
+    assert "so estimates have no regret under it" in gavel("solve", *PLACE, "--estimate", "--sensitivity", "-p", "fifo").err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sensitivity"], "--sensitivity is about estimated speeds; add --estimate"),
+        (["--sensitivity", "--estimate", "--sharing"], "leave out --sharing"),
+        (["--sensitivity", "--estimate", "--csv"], "take --json"),
+    ],
+)
+def test_what_sensitivity_cannot_be_combined_with(gavel: Gavel, options: list[str], message: str) -> None:
+    found = gavel("solve", *PLACE, *options)
+    assert found.code == 2
+    assert message in " ".join(found.err.split())
+
+
+def test_explain_names_the_estimated_speeds_of_the_job(gavel: Gavel) -> None:
+    text = " ".join(gavel("explain", "a", *PLACE, "--estimate").out.split())
+    assert "Estimated steps/s of a, with 80 % interval: p100 " in text
+    assert "All of its speeds were measured." in gavel("explain", "c", *PLACE, "--estimate").out
+    (only,) = json.loads(gavel("explain", "a", *PLACE, "--estimate", "--json").out)["estimates"]
+    assert (only["job_type"], only["accelerator"]) == ("ResNet-50 (batch size 64)", "p100")
+
+
+def test_gang_sizes_alone_are_extrapolated_everywhere(gavel: Gavel) -> None:
+    written("gangs.csv", "job_id,job_type,num_gpus,total_steps\na,ResNet-50 (batch size 64),3,1000\n")
+    place = ("gangs.csv", "-c", "k80:4/4,p100:4/4,v100:4/4")
+    for command in (("solve",), ("rounds",), ("explain", "a"), ("simulate",)):
+        assert "has no throughput of" in gavel(*command, *place).err
+        assert gavel(*command, *place, "--extrapolate").code == 0
+    assert "has no throughput of" in gavel("solve", *PLACE, "--extrapolate").err  # of other figures nothing is estimated
+
+
+def test_speeds_by_job_are_not_estimated(gavel: Gavel) -> None:
+    written("speeds.csv", "job_id,k80,p100,v100\na,1,2,4\nb,1,2,4\nc,1,,4\nd,1,2,4\n")
+    found = gavel("solve", "jobs.csv", "-c", CLUSTER, "--throughputs", "speeds.csv", "--estimate")
+    assert "--estimate estimates speeds by job type, but --throughputs gives them by job; omit one" in " ".join(found.err.split())
+
+
+def test_sweeps_take_estimates(gavel: Gavel) -> None:
+    spec = f"mode: solve\npolicies: [max_min_fairness]\ntraces: [jobs.csv]\nclusters: ['{CLUSTER}']\nprofile: mine.csv\n"
+    assert "has no throughput of" in gavel("sweep", written("bare.yaml", spec)).err
+    objectives = []
+    for more in ("estimate: true", "estimate: specs", "estimate: true\nconfidence: 0.8"):
+        found = gavel("sweep", written("sweep.yaml", f"{spec}{more}\n"), "--export", "cells.csv", "--no-progress")
+        assert found.code == 0, found.err
+        with open("cells.csv", encoding="utf-8") as file:
+            (row,) = csv.DictReader(file)
+        objectives.append(row["objective"])
+    assert len(set(objectives)) == 3
+    assert gavel("sweep", "bare.yaml", "--estimate", "--no-progress").code == 0
+    assert (
+        "selects values of estimates; set estimate: true as well"
+        in gavel("sweep", written("w.yaml", f"{spec}confidence: 0.8\n")).err
+    )
+
+
+def test_jobs_of_an_unknown_model_are_not_estimated(gavel: Gavel) -> None:
+    written("new.csv", "job_id,job_type,num_gpus,total_steps\na,Mistral (batch size 4),1,1000\n")
+    found = gavel("solve", "new.csv", "-c", CLUSTER, "--estimate")
+    assert found.code == 2
+    assert "'Mistral (batch size 4)' is missing" in found.err
+    assert "an estimate needs a measurement of the job type, or of its family" in found.err

@@ -1,0 +1,54 @@
+"""`gavel profiles list` and `show`: what is measured, in which unit, from where, on 80 columns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import gavel_py as gp
+from tests.support.commands import Gavel, runner
+
+
+@pytest.fixture
+def gavel(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gavel:
+    monkeypatch.setenv("COLUMNS", "80")
+    return runner(capsys, "profiles", "--store", str(tmp_path / "store.sqlite"))
+
+
+def test_the_list_states_coverage_and_units(gavel: Gavel) -> None:
+    lines = gavel("list").out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    shown = {line.split()[0]: line for line in lines[1:]}
+    for name in gp.ThroughputProfile.builtin_names():
+        profile = gp.ThroughputProfile.builtin(name)
+        assert str(profile.coverage) in shown[name]
+        assert profile.units[0] in shown[name]
+
+
+def test_the_list_as_json(gavel: Gavel) -> None:
+    found = {each["name"]: each for each in json.loads(gavel("list", "--json").out)}
+    nvidia = found["nvidia-2023"]
+    assert (nvidia["measured"], nvidia["possible"], nvidia["units"]) == (251, 484, ["steps/s"])
+
+
+@pytest.mark.parametrize("name", ["mlperf-training", "mpt-2023", "elasticflow"])
+def test_a_profile_fits_the_screen_and_names_its_sources(gavel: Gavel, name: str) -> None:
+    out = gavel("show", name).out
+    profile = gp.ThroughputProfile.builtin(name)
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert f"{profile.units[0]} of the whole gang" in out
+    assert f"Measured: {profile.coverage} combinations" in out
+    assert "Sources, with the number of figures:" in out
+    assert "Licence: Apache-2.0" in out
+
+
+def test_several_units_have_a_column(gavel: Gavel, tmp_path: Path) -> None:
+    rows = "job_type,num_gpus,accelerator,steps_per_second,unit,condition\na,1,h100,2,,\nb,1,h100,3,requests/s,server\n"
+    (tmp_path / "two.csv").write_text(rows)
+    assert gavel("import", str(tmp_path / "two.csv")).code == 0
+    table = [line.split() for line in gavel("show", "two").out.splitlines()]
+    assert ["a", "steps/s", "1", "2"] in table
+    assert ["b", "requests/s", "(server)", "1", "3"] in table
+    assert "requests/s (server)" in gavel("show", "two", "--job-type", "b").out

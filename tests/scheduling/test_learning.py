@@ -1,0 +1,163 @@
+"""A scheduler that learns: what it observes, when it swaps the profile, measuring, and saving."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gavel_py as gp
+from gavel_py.throughput_profiles import Entry
+
+OSDI = gp.ThroughputProfile.builtin("gavel-osdi20")
+CLUSTER = gp.Cluster.from_counts({"v100": 2, "k80": 2})
+TYPES = ("ResNet-50 (batch size 64)", "A3C")
+
+
+def scheduler_of(learner: gp.ThroughputLearner, **options: object) -> gp.RoundScheduler:
+    scheduler = gp.RoundScheduler(CLUSTER, learner, **options)  # type: ignore[arg-type]
+    for number in range(3):
+        scheduler.submit(gp.Job(str(number), job_type=TYPES[number % 2], total_steps=1e9))
+    return scheduler
+
+
+def run(
+    scheduler: gp.RoundScheduler, rounds: int, progress: dict[str, float] | None = None, loading: float = 0.0
+) -> dict[str, float]:
+    """Play rounds in which jobs do the steps of the true profile, after `loading` seconds of a start."""
+    done = {} if progress is None else progress
+    for _ in range(rounds):
+        round_ = scheduler.next_round()
+        for job_id, held in round_.assignments.items():
+            job = next(job for job in scheduler.jobs if job.job_id == job_id)
+            seconds = 360.0 - (loading if job_id in round_.started else 0.0)
+            done[job_id] = done.get(job_id, 0.0) + OSDI.job_throughput(job, held.accelerator) * seconds
+        scheduler.report_all({job_id: done[job_id] for job_id in round_.assignments})
+    return done
+
+
+def test_rates_are_those_of_full_rounds_after_the_first_one() -> None:
+    learner = gp.ThroughputLearner()
+    scheduler = scheduler_of(learner)
+    done = run(scheduler, 1, loading=300.0)
+    assert not learner.observations  # the first round holds loading
+    run(scheduler, 12, done, loading=300.0)
+    assert scheduler.learner is learner
+    assert learner.observations
+    for entry, seen in learner.observations.items():
+        truth = OSDI.throughput(entry.job_type, entry.num_gpus, entry.accelerator)
+        assert seen.rate == pytest.approx(truth)
+        assert seen.log_variance == pytest.approx(0, abs=1e-12)
+    assert not learner.contradictions
+
+
+def test_the_profile_is_swapped_between_rounds_and_the_allocation_follows() -> None:
+    learner = gp.ThroughputLearner()
+    scheduler = scheduler_of(learner)
+    before = scheduler.profile
+    run(scheduler, 12)
+    assert scheduler.profile is learner.profile is not before
+    assert scheduler.allocation is not None
+    jobs, types = list(scheduler.jobs), ["v100", "k80"]
+    found = learner.profile.matrix(jobs, types)
+    assert np.abs(np.log(found / OSDI.matrix(jobs, types))).min() < 0.02
+    run(scheduler, 3)
+    assert scheduler.profile is learner.profile
+
+
+def test_late_reports_count_for_all_rounds_since_the_last_one() -> None:
+    learner = gp.ThroughputLearner(OSDI)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), learner)
+    scheduler.submit(gp.Job("a", job_type=TYPES[0], total_steps=1e9))
+    rate = OSDI.throughput(TYPES[0], 1, "v100")
+    for number in range(9):
+        scheduler.next_round()
+        if number % 3 == 2:
+            scheduler.report("a", steps_done=rate * 360 * (number + 1))
+    scheduler.next_round()
+    (seen,) = learner.observations.values()
+    assert seen.count == pytest.approx(2, abs=0.01)
+    assert seen.rate == pytest.approx(rate)
+
+
+def test_restarts_longer_than_a_round_are_left_out() -> None:
+    learner = gp.ThroughputLearner(OSDI)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), learner, restart_seconds=1000.0)
+    scheduler.submit(gp.Job("a", job_type=TYPES[0], total_steps=1e9))
+    rate = OSDI.throughput(TYPES[0], 1, "v100")
+    for number in range(6):
+        scheduler.next_round()
+        scheduler.report("a", steps_done=rate * max(0.0, 360.0 * (number + 1) - 1000.0))
+    scheduler.next_round()
+    (seen,) = learner.observations.values()
+    assert (seen.count, seen.rate) == (pytest.approx(3, abs=0.01), pytest.approx(rate))
+
+
+def test_lost_steps_and_moves_are_no_rates() -> None:
+    learner = gp.ThroughputLearner(OSDI)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1, "k80": 1}), learner)
+    scheduler.submit(gp.Job("a", job_type=TYPES[0], total_steps=1e9))
+    a_round = OSDI.throughput(TYPES[0], 1, "v100") * 360
+    for rounds in (1.0, 2.0, 0.5):
+        scheduler.next_round()
+        scheduler.report("a", steps_done=rounds * a_round)
+    scheduler.node_down("v100-0")
+    scheduler.next_round()
+    scheduler.report("a", steps_done=0.6 * a_round)
+    scheduler.next_round()
+    assert {entry.accelerator: seen.count for entry, seen in learner.observations.items()} == {"v100": 1}
+
+
+def test_a_share_of_the_gpus_measures_each_entry_once() -> None:
+    learner = gp.ThroughputLearner(explore=0.25)
+    scheduler = gp.RoundScheduler(CLUSTER, learner)
+    for number in range(6):
+        scheduler.submit(gp.Job(str(number), job_type=TYPES[number % 2], total_steps=1e9))
+    run(scheduler, 30)
+    assert set(learner.observations) == {Entry(name, 1, gpu) for name in TYPES for gpu in ("v100", "k80")}
+    assert learner.deviations(list(learner.observations)) == [0.0] * 4
+
+
+def test_scheduler_continues_from_a_file_with_what_the_learner_knows(tmp_path: Path) -> None:
+    learner = gp.ThroughputLearner()
+    scheduler = scheduler_of(learner)
+    done = run(scheduler, 5)
+    scheduler.save(tmp_path / "state")
+    later = gp.ThroughputLearner(observations=learner.observations)
+    again = gp.RoundScheduler.load(tmp_path / "state", later)
+    assert again.learner is later
+    run(again, 5, done)
+    assert sum(each.count for each in later.observations.values()) > sum(each.count for each in learner.observations.values())
+
+
+def test_copies_observe_on_their_own() -> None:
+    learner = gp.ThroughputLearner()
+    scheduler = scheduler_of(learner)
+    done = run(scheduler, 3)
+    other = copy.deepcopy(scheduler)
+    assert other.learner is learner
+    run(other, 2, dict(done))
+    run(scheduler, 2, done)
+    assert not learner.contradictions
+
+
+def test_a_learner_replaces_a_profile_and_the_other_way_round() -> None:
+    scheduler = gp.RoundScheduler(CLUSTER, OSDI)
+    learner = gp.ThroughputLearner(OSDI)
+    scheduler.profile = learner  # type: ignore[assignment]
+    assert (scheduler.learner, scheduler.profile) == (learner, learner.profile)
+    scheduler.profile = OSDI
+    assert scheduler.learner is None
+
+
+def test_estimated_profiles_know_jobs_by_type() -> None:
+    scheduler = gp.RoundScheduler(CLUSTER, OSDI.with_estimates())
+    scheduler.submit_all([gp.Job(str(number), job_type=TYPES[0]) for number in range(5)])
+    assert len(scheduler._state.table.models) == 1
+
+
+def test_a_cluster_keeps_its_names_of_accelerators() -> None:
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"A100": 1, "H100 80GB HBM3": 1}), gp.ThroughputLearner())
+    assert scheduler.cluster.accelerator_names == ("A100", "H100 80GB HBM3")
+    with pytest.raises(gp.UnknownNameError, match="abacus"):
+        gp.RoundScheduler(gp.Cluster.from_counts({"abacus": 1}), gp.ThroughputLearner())

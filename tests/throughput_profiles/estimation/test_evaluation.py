@@ -1,0 +1,143 @@
+"""Checks of estimates on a profile's own data, contradictory measurements, and plans of what to measure."""
+
+import numpy as np
+import pytest
+
+import gavel_py as gp
+from gavel_py.throughput_profiles.estimation.evaluation import CANDIDATES
+from gavel_py.throughput_profiles.estimation.random_effects import GaussianProcess
+
+OSDI, NVIDIA = (gp.ThroughputProfile.builtin(name) for name in ("gavel-osdi20", "nvidia-2023"))
+
+
+def gangs(profile: gp.ThroughputProfile) -> list[gp.Measurement]:
+    alone = [m for m in profile.measurements if m.partner_job_type is None and m.placement == "consolidated"]
+    return [m for m in alone if m.steps_per_second > 0]
+
+
+def test_a_check_shows_which_method_is_better() -> None:
+    process, additive, specs = gp.check_estimates(NVIDIA, seeds=2, hidden=0.5)
+    assert [each.method for each in (process, additive, specs)] == ["gaussian_process", "additive", "specs"]
+    assert process.estimated == additive.estimated > 400
+    assert process.median_error < 0.1 < 0.2 < min(additive.median_error, specs.median_error)
+    assert 0.72 <= process.within_80 <= 0.94
+    assert 0.90 <= process.within_95 <= 1
+
+
+@pytest.mark.parametrize(("hidden", "seeds"), [(0, 1), (1, 1), (0.5, 0)])
+def test_arguments_of_a_check_are_checked(hidden: float, seeds: int) -> None:
+    with pytest.raises(gp.InputError, match="hidden must be"):
+        gp.check_estimates(OSDI, hidden=hidden, seeds=seeds)
+
+
+def test_a_check_needs_types_that_were_measured_twice() -> None:
+    once = [gp.Measurement(job_type=name, num_gpus=1, accelerator="v100", steps_per_second=1) for name in "ab"]
+    with pytest.raises(gp.InputError, match="measured at least twice"):
+        gp.check_estimates(gp.ThroughputProfile("few", once))
+
+
+@pytest.mark.parametrize("profile", [OSDI, NVIDIA], ids=["osdi", "nvidia"])
+def test_entries_off_by_a_factor_of_ten_are_found(profile: gp.ThroughputProfile) -> None:
+    measured = gangs(profile)
+    wrong = found = false = 0
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        rows = rng.choice(len(measured), round(0.01 * len(measured)), replace=False).tolist()
+        given = list(measured)
+        for row in rows:
+            factor = 10 if rng.uniform() < 0.5 else 0.1
+            given[row] = given[row].model_copy(update={"steps_per_second": given[row].steps_per_second * factor})
+        reported = [m.entry for m, _ in gp.contradictions(gp.ThroughputProfile("given", given))]
+        entries = {given[row].entry for row in rows}
+        wrong += len(entries)
+        found += len(entries & set(reported))
+        false += len(set(reported) - entries)
+    assert found >= 0.9 * wrong
+    assert false <= 0.01 * 3 * len(measured)
+    assert gp.contradictions(profile) == []
+
+
+def test_a_contradiction_comes_with_what_was_to_be_expected() -> None:
+    given = gangs(NVIDIA)
+    given[100] = given[100].model_copy(update={"steps_per_second": given[100].steps_per_second * 10})
+    ((found, expected),) = gp.contradictions(gp.ThroughputProfile("given", given))
+    assert found == given[100]
+    assert expected == pytest.approx(gangs(NVIDIA)[100].steps_per_second, rel=0.3)
+
+
+def test_each_planned_entry_reduces_the_variance_most() -> None:
+    kept = gp.ThroughputProfile("part", gangs(OSDI)[::3])
+    plan = gp.plan_measurements(kept, 3)
+    jobs = [gp.Job(f"{m.job_type} {m.num_gpus}", job_type=m.job_type, num_gpus=m.num_gpus) for m in gangs(kept)]
+    entries = list(kept.missing({job.job_id: job for job in jobs}.values(), kept.accelerators))
+    fitted = GaussianProcess().fit(kept.measurements, gp.AcceleratorTable.builtin().find)
+    before = np.trace(fitted.covariance(entries))
+    given = fitted
+    for planned in plan:
+        left = {}
+        for entry in (
+            e for e in entries if e not in given.entries
+        ):  # one by one: what the variances would be after this measurement
+            after = given.observed([entry], np.zeros(1), np.zeros(1))
+            left[entry] = np.trace(after.covariance([e for e in entries if e not in after.entries])) / before
+        assert left[planned.entry] == pytest.approx(min(left.values()), rel=1e-6)  # entries may be alike
+        assert planned.remaining == pytest.approx(left[planned.entry], rel=1e-3)
+        assert planned.error == pytest.approx(np.expm1(np.sqrt(given.covariance([planned.entry])[0, 0])), rel=1e-3)
+        given = given.observed([planned.entry], np.zeros(1), np.zeros(1))
+
+
+def test_a_plan_is_worth_more_than_measurements_at_random() -> None:
+    measured = gangs(NVIDIA)
+    by_entry = {m.entry: m for m in measured}
+    start = measured[::10]
+    jobs = [
+        gp.Job(f"j{n}", job_type=m.job_type, num_gpus=m.num_gpus, allowed_accelerators=[m.accelerator])
+        for n, m in enumerate(measured)
+    ]
+    plan = gp.plan_measurements(gp.ThroughputProfile("start", start), 55, jobs, NVIDIA.accelerators)
+    planned = [by_entry[each.entry] for each in plan]
+    others = [m for m in measured if m not in start]
+
+    def log_error(more: list[gp.Measurement]) -> float:
+        fitted = GaussianProcess().fit([*start, *more], gp.AcceleratorTable.builtin().find)
+        found = fitted.predict([m.entry for m in measured]).log_mean
+        return float(np.sqrt(np.mean((found - np.log([m.steps_per_second for m in measured])) ** 2)))
+
+    rng = np.random.default_rng(0)
+    chance = [log_error([others[row] for row in rng.choice(len(others), 55, replace=False).tolist()]) for _ in range(3)]
+    assert log_error(planned) < 0.6 * min(chance)
+
+
+def test_jobs_weigh_in_a_plan() -> None:
+    first, second = gp.Job("a", job_type=OSDI.job_types[0]), gp.Job("b", job_type=OSDI.job_types[5])
+    many = [gp.Job(f"b{n}", job_type=second.job_type) for n in range(50)]
+    (planned,) = gp.plan_measurements(OSDI, 1, [first, *many], ["k80", "v100", "h100"])
+    assert planned.entry.job_type == second.job_type
+    assert planned.jobs == 50
+    assert gp.plan_measurements(OSDI, 1, [first], ["k80"]) == []
+    with pytest.raises(gp.InputError, match="budget"):
+        gp.plan_measurements(OSDI, 0)
+
+
+def test_per_gpu_prefers_small_gangs() -> None:
+    sizes = [
+        sum(each.entry.num_gpus for each in gp.plan_measurements(OSDI, 10, cluster_accelerators=["h100"], per_gpu=per_gpu))
+        for per_gpu in (False, True)
+    ]
+    assert sizes[1] < sizes[0]
+
+
+def test_missing_entries_are_counted_by_job() -> None:
+    jobs = [gp.Job(f"j{n}", job_type=OSDI.job_types[0]) for n in range(3)]
+    pair = next(m.job_type for m in gangs(OSDI) if m.num_gpus == 2)
+    jobs.append(gp.Job("k", job_type=pair, num_gpus=2, allowed_accelerators=["k80", "h100"]))
+    missing = OSDI.missing(jobs, ["k80", "h100", "h200"])
+    assert {(e.num_gpus, e.accelerator): count for e, count in missing.items()} == {(1, "h100"): 3, (1, "h200"): 3, (2, "h100"): 1}
+    assert OSDI.with_estimates().missing(jobs, ["k80", "h100", "h200"]) == {}
+
+
+def test_many_candidates_are_reduced_to_the_least_sure() -> None:
+    jobs = [gp.Job(f"{m.job_type} {m.num_gpus}", job_type=m.job_type, num_gpus=m.num_gpus) for m in gangs(NVIDIA)]
+    names = [spec.name for spec in gp.AcceleratorTable.builtin()][:20]
+    assert len(NVIDIA.missing(jobs, names)) > CANDIDATES
+    assert len(gp.plan_measurements(NVIDIA, 3, jobs, names)) == 3
