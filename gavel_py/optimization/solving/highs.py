@@ -182,6 +182,11 @@ class LinearProgram:
     columns: Mapping[int, slice] = field(default_factory=dict)
     rows: Mapping[int, slice] = field(default_factory=dict)
 
+    @property
+    def starts_dual_feasible(self) -> bool:
+        """Whether the corner of all lower bounds is dual feasible: no cost is below 0, nor is there one without a lower bound."""
+        return not ((self.costs < 0) | ((self.costs != 0) & np.isneginf(self.lower))).any()
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -297,7 +302,7 @@ class LinearSolver:
             highs.setBasis(self._bases[start].on(columns, rows))
         else:
             highs.clearSolver()  # the basis of another program with this matrix is a bad start
-            if len(program.limits) > MANY_ROWS and (program.costs < 0).any():
+            if len(program.limits) > MANY_ROWS and not program.starts_dual_feasible:
                 algorithm = Algorithm.INTERIOR_POINT
         self._set_algorithm(algorithm)
         highs.setOptionValue("simplex_strategy", PRIMAL if start == feasible else DUAL)
@@ -436,6 +441,101 @@ class LinearSolver:
 def solved_once(program: LinearProgram) -> Solution:
     """Solve one program independently of all earlier ones. Raises `SolverError`."""
     return LinearSolver().solve_first(program)
+
+
+@dataclass(frozen=True)
+class WholeSolution:
+    """Values that keep a program with whole numbers; no valid ones have costs below `bound`. is_optimal: to the gap asked for."""
+
+    values: Floats
+    value: float
+    bound: float
+    is_optimal: bool
+
+
+class InfeasibleError(SolverError):
+    """A program with whole numbers has no valid values."""
+
+
+WHOLE_OPTIONS: dict[str, object] = {
+    "presolve": "on",
+    "primal_feasibility_tolerance": 1e-7,
+    "mip_feasibility_tolerance": 1e-7,
+    "mip_detect_symmetry": False,
+    "mip_heuristic_run_rins": False,
+    "mip_heuristic_run_root_reduced_cost": False,
+}
+"""Branch and bound is slow without presolve, and cannot add cuts within tighter tolerances. Symmetries and the searches near the
+relaxation take half of the time of small programs, and find no better values.
+"""
+
+
+PATIENCE_SECONDS = 10.0
+"""How long to wait for branch and bound after its time limit."""
+
+
+def solve_whole(
+    program: LinearProgram,
+    whole: NDArray[np.bool_],
+    *,
+    gap: float = 1e-6,
+    limit: TimeLimit = NO_LIMIT,
+    start: Floats | None = None,
+    nodes: int | None = None,
+) -> WholeSolution | None:
+    """Solve a program in which some values are whole numbers, by branch and bound.
+
+    Args:
+        program: The program; its rows should be scaled to about 1, since the tolerances are absolute.
+        whole: Whether each value must be a whole number.
+        gap: Relative difference between value and bound at which to stop.
+        limit: Time limit.
+        start: Values to begin with; HiGHS checks them and completes them if they are not valid.
+        nodes: Limit of the nodes of the tree, which unlike the time gives the same answer each time.
+
+    Returns:
+        The best values found, with whole numbers exactly whole, or None if a limit was reached without any.
+
+    Raises:
+        InfeasibleError: The program has no valid values.
+        SolverError: It is unbounded, or HiGHS fails.
+    """
+    import highspy
+
+    scale = float(np.abs(program.costs).max(initial=0.0)) or 1.0
+    model = _model(program, program.costs / scale)
+    kinds = highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger
+    model.integrality_ = [kinds[int(is_whole)] for is_whole in whole.tolist()]
+    highs = highspy.Highs()
+    for name, value in {**OPTIONS, **WHOLE_OPTIONS, "mip_rel_gap": gap}.items():
+        highs.setOptionValue(name, value)
+    if limit.is_set:
+        highs.setOptionValue("time_limit", limit.remaining)
+    if nodes is not None:
+        highs.setOptionValue("mip_max_nodes", nodes)
+    highs.passModel(model)
+    if start is not None:
+        first = highspy.HighsSolution()
+        first.col_value = start.tolist()
+        highs.setSolution(first)
+    highs.HandleUserInterrupt = True
+    try:
+        # HiGHS keeps the limit itself and returns what it has, but looks at the clock only now and then.
+        run_stoppable(highs.run, highs.cancelSolve, TimeLimit(limit.remaining + PATIENCE_SECONDS) if limit.is_set else NO_LIMIT)
+    except TimeLimitReached:
+        return None
+    status = highs.getModelStatus().name.removeprefix("k").lower()
+    if status == "infeasible":
+        raise InfeasibleError("HiGHS ended with status 'infeasible': there are no valid values in whole numbers")
+    if status not in ("optimal", "timelimit", "solutionlimit"):
+        raise SolverError(f"HiGHS ended with status {status!r}, not optimal; there is no solution in whole numbers")
+    info = highs.getInfo()
+    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        return None
+    values = np.array(highs.getSolution().col_value)
+    values[whole] = np.round(values[whole])
+    bound = info.mip_dual_bound * scale + program.offset
+    return WholeSolution(values, float(program.costs @ values) + program.offset, bound, status == "optimal")
 
 
 def write_model(

@@ -100,6 +100,8 @@ class PricedLevels:
         better = level - levels.worse * amount
         if levels.demand.direction == "min" and better <= 0:
             better = level / 2
+        if levels.demand.direction == "max" and level >= 0:
+            better = max(better, 0.0)  # rounding can lead below the level of no throughput at all
         return levels.worse_of(better, levels.alone)
 
 

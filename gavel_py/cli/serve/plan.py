@@ -1,0 +1,252 @@
+"""gavel serve plan: whole replicas of services on a fixed set of GPUs, at one rate or over a day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.inputs import (
+    INPUT,
+    INPUT_OR_TEXT,
+    PATH,
+    SECONDS,
+    Output,
+    argument,
+    assignments,
+    cluster_from,
+    find_profile,
+    option,
+    takes_options,
+    warnings_shown,
+)
+from gavel_py.cli.output import counted, csv_text, emit, json_text, number
+from gavel_py.cli.serve.simulate import serving_profile
+from gavel_py.cli.tables import table_text, wrapped
+from gavel_py.errors import together
+
+MEANING = {"max_min": "Least served fraction", "weighted_rate": "Weighted requests/s served", "min_cost": "Price per hour"}
+
+
+@dataclass(frozen=True)
+class Request(Output):
+    """The options, as typed."""
+
+    services_file: Path = argument("SERVICES", type=INPUT)
+    cluster: str = option(
+        "-c", type=INPUT_OR_TEXT, required=True, metavar="FILE|SPEC", help="Cluster file, or GPUs as in v100:16,p100:8/4."
+    )
+    profile: str = option(
+        type=INPUT_OR_TEXT,
+        default="trtllm",
+        show_default=True,
+        metavar="NAME|FILE",
+        help="Rates of replicas: a CSV or YAML file, or a built-in profile.",
+    )
+    objective: Literal["max_min", "weighted_rate", "min_cost"] = option(
+        "-o", default="max_min", show_default=True, help="What the plan is best in."
+    )
+    floor: tuple[str, ...] = option(metavar="SERVICE=T", help="Least served fraction of a service; may be repeated.")
+    quota: tuple[str, ...] = option(metavar="TENANT=GPUS", help="Largest number of GPUs of a tenant's services.")
+    budget: float | None = option(type=click.FloatRange(0), metavar="PRICE", help="Largest price per hour of the GPUs in use.")
+    price: tuple[str, ...] = option(metavar="TYPE=PRICE", help="Price of a GPU-hour, where the cluster does not state it.")
+    renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
+    training: Path | None = option(type=INPUT, metavar="JOBS", help="Jobs that train on the GPUs left; replicas get prices.")
+    throughputs: str | None = option(
+        "--training-profile", type=INPUT_OR_TEXT, metavar="NAME|FILE", help="Profile of these jobs [gavel-osdi20]."
+    )
+    policy: str = option("-p", default="max_min_fairness", show_default=True, metavar="NAME", help="Policy of these jobs.")
+    intervals: int | None = option(
+        type=click.IntRange(min=1), metavar="N", help="Plan each of N intervals of the services' traces, for weighted_rate."
+    )
+    load_seconds: float = option(
+        type=click.FloatRange(0), default=30.0, show_default=True, metavar="S", help="Time to load a model."
+    )
+    times: float = option(type=click.FloatRange(0, min_open=True), default=1.0, metavar="X", help="Multiply all rates by X [1].")
+    plot: Path | None = option(type=PATH, metavar="FILE", help="With --intervals: draw GPUs by service, as .svg or .png.")
+    time_limit_seconds: float | None = option("--time-limit", type=SECONDS, metavar="S", help="Stop then with the best plan.")
+
+
+@click.command("plan")
+@takes_options(Request)
+def command(request: Request) -> None:
+    """Plan replicas of models on a fixed set of GPUs.
+
+    The plan has the replicas of each model on each type of GPU, and the requests that each of them serves. Replicas are whole,
+    and requests of one size may be divided among them. The answer states how far from the best one it may be.
+
+    \b
+    gavel serve plan services.yaml -c cluster.yaml
+    gavel serve plan services.yaml -c h100:16,l40s:32 --profile rates.csv --floor chat=0.9 --quota research=8
+    gavel serve plan services.yaml -c h100:16 --intervals 24 --load-seconds 60 --plot gpus.svg
+    """
+    _check(request)
+    with warnings_shown():
+        with together() as attempt:
+            services = attempt(lambda: gp.read_services(request.services_file))
+            cluster = attempt(lambda: _cluster(request))
+            profile = attempt(lambda: serving_profile(request.profile))
+        if request.intervals is not None:
+            _emit_schedule(request, _schedule(request, services, cluster, profile))
+        else:
+            scaled = [each.model_copy(update={"rate": each.rate * request.times}) if each.rate else each for each in services]
+            _emit_plan(request, _plan(request, scaled, cluster, profile))
+
+
+def _check(request: Request) -> None:
+    if request.intervals is None and request.plot is not None:
+        raise click.UsageError("--plot draws GPUs over time; give --intervals N with it")
+    if request.intervals is not None and (request.training or request.floor or request.budget is not None):
+        raise click.UsageError("--training, --floor and --budget are for a single plan; leave them out with --intervals")
+    if request.intervals is not None and request.objective == "min_cost":
+        raise click.UsageError("--intervals plans for the most weighted requests on these GPUs; leave out --objective min_cost")
+    if request.plot is not None:
+        gp.check_plot(request.plot)
+
+
+def _cluster(request: Request) -> gp.Cluster:
+    """Return the cluster, with the prices of --price."""
+    cluster = cluster_from(request.cluster, request.renames)
+    prices = assignments(request.price, "--price", "TYPE=PRICE")
+    unknown = [name for name in prices if name not in cluster.accelerator_names]
+    if unknown:
+        raise click.UsageError(f"--price: the cluster has no {unknown[0]!r}, only {', '.join(cluster.accelerator_names)}")
+    types = [
+        gp.AcceleratorType(**each.model_dump() | ({"price_per_hour": prices[each.name]} if each.name in prices else {}))
+        for each in cluster.accelerator_types
+    ]
+    return gp.Cluster(cluster.nodes, types)
+
+
+def _numbers(texts: tuple[str, ...], name: str, form: str) -> dict[str, float]:
+    found = {}
+    for key, value in assignments(texts, name, form).items():
+        try:
+            found[key] = float(value)
+        except ValueError:
+            raise click.UsageError(f"{name} {key}={value}: {value!r} is not a number") from None
+    return found
+
+
+def _plan(request: Request, services: list[gp.Service], cluster: gp.Cluster, profile: gp.ServingProfile) -> gp.ServingPlan:
+    plan = gp.plan_serving(
+        services,
+        cluster,
+        profile,
+        request.objective,
+        floors=_numbers(request.floor, "--floor", "SERVICE=T"),
+        budget_per_hour=request.budget,
+        quotas=_numbers(request.quota, "--quota", "TENANT=GPUS"),
+        time_limit_seconds=request.time_limit_seconds,
+    )
+    plan.verify()
+    if request.training is None:
+        return plan
+    jobs, speeds = gp.JobSet.from_file(request.training), find_profile(request.throughputs, None)
+    known = cluster.known_to(speeds, allow_unknown_types=True)
+    return gp.beside_training(plan, gp.AllocationProblem.from_jobs(jobs, known, speeds), request.policy)
+
+
+def _schedule(
+    request: Request, services: tuple[gp.Service, ...], cluster: gp.Cluster, profile: gp.ServingProfile
+) -> gp.ServingSchedule:
+    missing = [service.name for service in services if service.trace is None]
+    if missing:
+        raise gp.InputError(gp.Fault(f"service {missing[0]!r}", "trace", "is required with --intervals"))
+    traces = {each.name: gp.RequestTrace.from_file(str(each.trace), service=each.name) for each in services}
+    traces = {name: trace.of(name) if len(trace.services) > 1 else trace for name, trace in traces.items()}
+    count = request.intervals or 1
+    curve = {name: request.times * rates for name, rates in gp.demand_curve(traces, count).items()}
+    seconds = max(trace.duration_seconds for trace in traces.values()) / count
+    return gp.plan_over_time(
+        services,
+        cluster,
+        profile,
+        curve,
+        interval_seconds=seconds,
+        load_seconds=request.load_seconds,
+        quotas=_numbers(request.quota, "--quota", "TENANT=GPUS"),
+        compare=True,
+        time_limit_seconds=request.time_limit_seconds or 60.0,
+    )
+
+
+def _emit_plan(request: Request, plan: gp.ServingPlan) -> None:
+    if request.form == "json":
+        emit(json_text(plan.to_dict()), request.out)
+    elif request.form == "csv":
+        emit(_csv(plan.to_columns()), request.out)
+    else:
+        emit("\n".join(_plan_texts(plan)), request.out)
+
+
+def _emit_schedule(request: Request, schedule: gp.ServingSchedule) -> None:
+    if request.plot is not None:
+        _draw(schedule, request.plot)
+    if request.form == "json":
+        emit(json_text(schedule.to_dict()), request.out)
+    elif request.form == "csv":
+        emit(_csv(schedule.to_columns()), request.out)
+    else:
+        emit("\n".join(_schedule_texts(schedule)), request.out)
+
+
+def _csv(columns: Mapping[str, Any]) -> str:
+    return csv_text(list(columns), zip(*(values.tolist() for values in columns.values()), strict=True))
+
+
+def _plan_texts(plan: gp.ServingPlan) -> Iterator[str]:
+    state = "proven optimal" if plan.status == "optimal" else f"at most {plan.gap:.1%} from the best, bound {number(plan.bound)}"
+    price = "" if plan.price_per_hour is None else f" The GPUs in use cost {number(plan.price_per_hour)} per hour."
+    yield wrapped([f"{MEANING[plan.objective]} {number(plan.value)}, {state}.{price}"], indent="")
+    rows = [[row["service"], _replica(row), str(row["replicas"]), str(row["num_gpus"] * row["replicas"])] for row in plan.replicas]
+    yield table_text("Replicas", ["service", "replica", "replicas", "GPUs"], rows, text_columns=2)
+    served = [[each.name, f"{plan.served[each.name]:.1%}"] for each in plan.services]
+    yield table_text("Served fractions", ["service", "served"], served)
+    gpus = [[name, str(used), str(plan.gpus_free[name])] for name, used in plan.gpus_used.items()]
+    yield table_text("GPUs", ["type", "in use", "free"], gpus)
+    yield wrapped(plan.explain().splitlines()[1:], indent="  ")
+
+
+def _replica(row: Mapping[str, Any]) -> str:
+    stages = f" in {row['pipeline_parallel']} stages" if row["pipeline_parallel"] > 1 else ""
+    return f"{row['num_gpus']} {row['accelerator']}{stages}"
+
+
+def _schedule_texts(schedule: gp.ServingSchedule) -> Iterator[str]:
+    outcomes = {"this plan": schedule.outcome, **schedule.compared}
+    rows = [
+        [name, f"{each.served_requests / schedule.requests:.2%}" if schedule.requests else "-", str(each.loads)]
+        for name, each in outcomes.items()
+    ]
+    count = len({row["interval"] for row in schedule.intervals})
+    every = f"{counted(count, 'interval')} of {schedule.interval_seconds:.0f} s, {number(schedule.load_seconds)} s to load a model"
+    yield table_text(every, ["plan", "requests served", "loads"], rows)
+    rows = [
+        [
+            str(row["interval"]),
+            row["service"],
+            number(row["requests_per_second"]),
+            f"{row['served_fraction']:.1%}",
+            str(row["loads"]),
+            ", ".join(f"{value} {name.removeprefix('gpus_')}" for name, value in row.items() if name.startswith("gpus_") and value),
+        ]
+        for row in schedule.intervals
+    ]
+    yield table_text("Intervals", ["interval", "service", "requests/s", "served", "loads", "GPUs"], rows)
+
+
+def _draw(schedule: gp.ServingSchedule, path: Path) -> None:
+    count = 1 + max(row["interval"] for row in schedule.intervals)
+    gpus: dict[tuple[str, str], list[float]] = {}
+    for row in schedule.intervals:
+        for name, value in row.items():
+            if name.startswith("gpus_"):
+                key = row["service"], name.removeprefix("gpus_")
+                gpus.setdefault(key, [0.0] * count)[row["interval"]] = float(value)
+    starts = [at * schedule.interval_seconds for at in range(count)]
+    gp.plot_serving_gpus(starts, gpus, path, end_seconds=count * schedule.interval_seconds)

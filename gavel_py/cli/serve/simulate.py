@@ -1,0 +1,224 @@
+"""gavel serve simulate: models on groups of GPUs, and which part of their requests ends within the SLO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.inputs import (
+    FILE,
+    INPUT,
+    INPUT_OR_TEXT,
+    PATH,
+    SEED,
+    Output,
+    argument,
+    assignments,
+    cluster_from,
+    option,
+    takes_options,
+)
+from gavel_py.cli.output import counted, csv_text, emit, json_text, number
+from gavel_py.cli.tables import Column, table_text, wrapped
+from gavel_py.errors import together
+
+PROFILE_FILES = (".csv", ".yaml", ".yml", ".json")
+
+MAX_SERVICES = 6
+"""Limit of the services listed for a group; the JSON output has all of them."""
+
+
+@dataclass(frozen=True)
+class Request(Output):
+    """The options, as typed."""
+
+    services_file: Path = argument("SERVICES", type=INPUT)
+    cluster: str | None = option(
+        "-c", type=INPUT_OR_TEXT, metavar="FILE|SPEC", help="Cluster file, or GPUs as in v100:16,p100:8/4."
+    )
+    profile: str | None = option(
+        type=INPUT_OR_TEXT, metavar="FILE", help="CSV or YAML file with the stage_seconds and memory_gb of models by shape."
+    )
+    gpu_memory: tuple[str, ...] = option(metavar="TYPE=GB", help="Memory of a GPU, where the cluster does not state it.")
+    renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
+    groups: Path | None = option(type=INPUT, metavar="FILE", help="Groups of an earlier run with --json, instead of a search.")
+    trace: Path | None = option(type=INPUT, metavar="FILE", help="CSV of requests to replay: seconds or timestamp, and service.")
+    request_overhead: float = option(
+        type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds that each request takes beside its stages [0]."
+    )
+    stage_overhead: float = option(
+        type=click.FloatRange(0), default=0.0, metavar="X", help="Part by which stages take longer for each stage [0]."
+    )
+    search_requests: int = option(
+        type=click.IntRange(min=100), default=12_000, show_default=True, metavar="N", help="Requests that the search sees."
+    )
+    changes: int = option(
+        type=click.IntRange(min=0),
+        default=512,
+        show_default=True,
+        metavar="N",
+        help="Single changes tried in the end.",
+    )
+    seed: int = option(**SEED, help="Seed of the requests that the search sees; found is what the next seeds give.")
+    seeds: int = option(type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Number of these.")
+    plot: Path | None = option(type=PATH, metavar="FILE", help="Also draw the attainment, as .svg or .png.")
+    plot_over: Literal["slo", "rate", "cv"] | None = option(help="What changes in the picture [slo].")
+    save_trace: Path | None = option(type=FILE, metavar="FILE", help="Write the requests that the search saw as CSV.")
+
+
+@click.command("simulate")
+@takes_options(Request)
+def command(request: Request) -> None:
+    """Place models on groups of GPUs and simulate requests.
+
+    Requests are first come first served, and refused where they would miss their SLO. Attainment is the part that ends within
+    the SLO.
+
+    \b
+    gavel serve simulate services.yaml --profile rates.csv --cluster cluster.yaml --json --out placement.json
+    gavel serve simulate services.yaml --groups placement.json --plot attainment.svg --plot-over cv
+    """
+    _check(request)
+    placement = _placement(request)
+    replayed = None if request.trace is None else _replayed(placement, request.trace)
+    if request.plot is not None:
+        gp.plot_attainment(placement, request.plot, request.plot_over or "slo")
+    if request.save_trace is not None:
+        placement.promised.trace.to_csv(request.save_trace)
+    if request.form == "json":
+        emit(json_text(_document(placement, replayed)), request.out)
+    elif request.form == "csv":
+        columns = _table(placement, replayed)
+        emit(csv_text(list(columns), zip(*columns.values(), strict=True)), request.out)
+    else:
+        emit("\n".join(_texts(placement, replayed, request.trace)), request.out)
+
+
+def _check(request: Request) -> None:
+    if request.groups is None and (request.cluster is None or request.profile is None):
+        raise click.UsageError("give --cluster and --profile to place the models, or --groups with groups that are placed")
+    if request.groups is not None and (request.cluster is not None or request.profile is not None):
+        raise click.UsageError("--groups has the groups already; leave out --cluster and --profile")
+    if request.plot_over is not None and request.plot is None:
+        raise click.UsageError("--plot-over needs --plot")
+    if request.plot is not None:
+        gp.check_plot(request.plot)
+
+
+def _placement(request: Request) -> gp.ModelPlacement:
+    overheads = gp.ServingOverheads(request.request_overhead, request.stage_overhead)
+    if request.groups is not None:
+        services, groups = gp.read_services(request.services_file), gp.read_groups(request.groups)
+        seen: dict[str, Any] = {"seed": request.seed, "requests": request.search_requests, "test_seeds": request.seeds}
+        return gp.replayed_placement(services, groups, overheads=overheads, **seen)
+    with together() as attempt:
+        services = attempt(lambda: gp.read_services(request.services_file))
+        cluster = attempt(lambda: _cluster(request))
+        profile = attempt(lambda: serving_profile(str(request.profile)))
+    return gp.place_models(
+        services,
+        cluster,
+        profile,
+        overheads=overheads,
+        test_seeds=request.seeds,
+        **{name: getattr(request, name) for name in ("seed", "search_requests", "changes")},
+    )
+
+
+def serving_profile(name: str) -> gp.ServingProfile:
+    """Return the rates in a file or of a built-in profile."""
+    is_file = Path(name).suffix.lower() in PROFILE_FILES
+    return gp.ServingProfile.from_file(name) if is_file else gp.ServingProfile.builtin(name)
+
+
+def _cluster(request: Request) -> gp.Cluster:
+    """Return the cluster, with the memory of --gpu-memory."""
+    cluster = cluster_from(str(request.cluster), request.renames)
+    given = assignments(request.gpu_memory, "--gpu-memory", "TYPE=GB")
+    unknown = [name for name in given if name not in cluster.accelerator_names]
+    if unknown:
+        raise click.UsageError(f"--gpu-memory: the cluster has no {unknown[0]!r}, only {', '.join(cluster.accelerator_names)}")
+    types = [
+        gp.AcceleratorType(**each.model_dump() | ({"memory_gb": given[each.name]} if each.name in given else {}))
+        for each in cluster.accelerator_types
+    ]
+    return gp.Cluster(cluster.nodes, types)
+
+
+def _replayed(placement: gp.ModelPlacement, file: Path) -> gp.RequestResult:
+    names = [service.name for service in placement.services]
+    trace = gp.RequestTrace.from_file(file, service=names[0]) if len(names) == 1 else gp.RequestTrace.from_file(file)
+    unknown = [name for name in trace.services if name not in names]
+    if unknown:
+        raise gp.InputError(f"{file}: has requests of {unknown[0]!r}, which is none of the services ({', '.join(names)})")
+    return placement.replay(trace, margin_seconds=min(10.0, trace.duration_seconds / 10))
+
+
+def _table(placement: gp.ModelPlacement, replayed: gp.RequestResult | None) -> dict[str, list[Any]]:
+    """Return the columns of the services; those of a replayed trace come last, empty for services without requests in it."""
+    columns: dict[str, list[Any]] = {name: values.tolist() for name, values in placement.to_columns().items()}
+    if replayed is not None:
+        found = {name: values.tolist() for name, values in replayed.to_columns().items()}
+        rows = {service: n for n, service in enumerate(found["service"])}
+        for name in ("requests", "attainment", "p50_seconds", "p99_seconds"):
+            values = [found[name][rows[service]] if service in rows else None for service in columns["service"]]
+            columns[f"trace_{name}"] = values
+    return columns
+
+
+def _document(placement: gp.ModelPlacement, replayed: gp.RequestResult | None) -> dict[str, Any]:
+    return placement.to_dict() | ({"trace": replayed.to_dict()} if replayed is not None else {})
+
+
+def _texts(placement: gp.ModelPlacement, replayed: gp.RequestResult | None, file: Path | None) -> Iterator[str]:
+    found, promised = placement.attainment, placement.promised
+    spread = "" if found.half_width is None else f" ± {found.half_width:.4f}"
+    seen = f"{len(promised.trace):,} requests in {promised.trace.duration_seconds:,.0f} s"
+    yield wrapped(
+        [
+            f"Attainment {found.mean:.4f}{spread} found on {counted(len(placement.found), 'other trace')}; "
+            f"{promised.attainment:.4f} promised on the one that the search saw ({seen})."
+        ],
+        indent="",
+    )
+    columns = _table(placement, None)
+    titles = ["service", "requests/s", "SLO, s", "replicas", "target", "promised", "found", "least found"]
+    rows = [
+        [name, number(rate), _seconds(slo), str(replicas), f"{target:.3f}", *map(_share, shares)]
+        for name, rate, slo, replicas, target, *shares in zip(*columns.values(), strict=True)
+    ]
+    yield table_text("Services", titles, rows)
+    yield _groups_text(placement)
+    if replayed is not None:
+        table = replayed.to_columns()
+        rows = [
+            [name, f"{count:,}", _share(share), *map(_seconds, spans)]
+            for name, count, share, *spans in zip(*(values.tolist() for values in table.values()), strict=True)
+        ]
+        title = f"Requests of {file}: attainment {_share(replayed.attainment)}"
+        yield table_text(title, ["service", "requests", "attainment", "median, s", "90%, s", "99%, s"], rows)
+
+
+def _groups_text(placement: gp.ModelPlacement) -> str:
+    columns: list[str | Column] = ["GPUs", Column("type", "name"), "operator parallel", "stages"]
+    columns += ["in use", Column("services", "prose")]
+    rows = []
+    for group, part in zip(placement.groups, placement.utilization.tolist(), strict=True):
+        names = list(group.stage_seconds)
+        more = f" and {len(names) - MAX_SERVICES} more" if len(names) > MAX_SERVICES else ""
+        shape = [str(group.num_gpus), group.accelerator or "-", str(group.operator_parallel), str(group.pipeline_parallel)]
+        rows.append([*shape, f"{part:.1%}", ", ".join(names[:MAX_SERVICES]) + more])
+    return table_text("Groups of GPUs", columns, rows, text_columns=0)
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None or share != share else f"{share:.4f}"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None or seconds != seconds or seconds == float("inf") else f"{seconds:.4g}"

@@ -1,0 +1,60 @@
+"""Serving: models with request rates and latency targets on the GPUs of a cluster.
+
+Entry points: `services` (`Service`, `ServingProfile`, `read_services`), `requests` and `attainment` (`RequestTrace`,
+`simulate_requests`, `rate_at_slo`), `placement` (`place_models`), `plan` (`plan_serving`), `over_time`
+(`plan_over_time`). The package reads clusters, profiles and allocations of training jobs; it does not know the simulator of jobs,
+nor sweeps.
+"""
+
+from gavel_py import names_in
+from gavel_py.serving.attainment import RateAtSlo, RequestResult, RequestScenario, rate_at_slo, simulate_many, simulate_requests
+from gavel_py.serving.over_time import PlanOutcome, ServingSchedule, demand_curve, plan_over_time
+from gavel_py.serving.pictures import AttainmentCurve, attainment_curve, plot_attainment, plot_serving_gpus
+from gavel_py.serving.placement import (
+    ModelPlacement,
+    place_models,
+    read_groups,
+    replayed_placement,
+    replica_groups,
+    simulated_rates,
+)
+from gavel_py.serving.plan import ServingPlan, beside_training, plan_serving
+from gavel_py.serving.requests import RequestTrace
+from gavel_py.serving.services import Bucket, Service, ServingProfile, ServingRate, read_services
+from gavel_py.serving.simulation import ModelGroup, ServingOverheads
+
+__all__ = [
+    "AttainmentCurve",
+    "Bucket",
+    "ModelGroup",
+    "ModelPlacement",
+    "PlanOutcome",
+    "RateAtSlo",
+    "RequestResult",
+    "RequestScenario",
+    "RequestTrace",
+    "Service",
+    "ServingOverheads",
+    "ServingPlan",
+    "ServingProfile",
+    "ServingRate",
+    "ServingSchedule",
+    "attainment_curve",
+    "beside_training",
+    "demand_curve",
+    "place_models",
+    "plan_over_time",
+    "plan_serving",
+    "plot_attainment",
+    "plot_serving_gpus",
+    "rate_at_slo",
+    "read_groups",
+    "read_services",
+    "replayed_placement",
+    "replica_groups",
+    "simulate_many",
+    "simulate_requests",
+    "simulated_rates",
+]
+
+__getattr__, __dir__, _ = names_in(__name__)

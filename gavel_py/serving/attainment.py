@@ -1,0 +1,389 @@
+"""Attainment: which part of the requests of a trace ends within its SLO, and the largest rate that reaches an attainment.
+
+Rates come from simulation, since formulas for queues promise too much. With Kingman's bound, the wait of a single server has the
+exponential tail P(W > x) = ρ exp(-2 (1 - ρ) x / (ρ s cv²)). At a coefficient of variation of 2 and more, gamma arrivals come in
+bursts of nearly equal times, of which a server can serve only a few within the SLO, however low the load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.io.tabular import Tabular
+from gavel_py.problem.arrays import Floats
+from gavel_py.report.measures import estimate
+from gavel_py.serving.requests import RequestTrace, checked_cv, generator_of, unit_gaps
+from gavel_py.serving.simulation import (
+    NO_OVERHEADS,
+    TOLERANCE_SECONDS,
+    ModelGroup,
+    Run,
+    ServerTable,
+    ServingOverheads,
+    busy_seconds,
+    compile_groups,
+    run_of,
+    serve,
+)
+
+if TYPE_CHECKING:
+    from gavel_py.io.tabular import Array
+
+MARGIN_SECONDS = 10.0
+"""At both ends of a trace, as many requests do not count as arrive within this time on average. AlpaServe counts so; to leave out
+the requests of the time itself changes attainment in the third digit."""
+
+
+@dataclass(frozen=True, eq=False)
+class RequestResult(Tabular):
+    """How a trace was served.
+
+    Attributes:
+        trace: The N requests.
+        groups: The groups.
+        slo_seconds: {service: its SLO}, infinite without one.
+        latencies: (N,) seconds from arrival to end, NaN for refused requests.
+        group_index: (N,) number of the group that served each request, -1 for refused ones.
+        busy_seconds: (G,) time for which a stage of each group was computing, on average over its stages.
+        margin_seconds: At both ends of the trace, as many requests as arrive within this time on average do not count.
+    """
+
+    trace: RequestTrace
+    groups: tuple[ModelGroup, ...]
+    slo_seconds: Mapping[str, float]
+    latencies: Floats
+    group_index: NDArray[np.intp]
+    busy_seconds: Floats
+    margin_seconds: float
+
+    @cached_property
+    def counted(self) -> NDArray[np.bool_]:
+        """(N,) whether a request counts: it is in the window between the margins."""
+        found = np.zeros(len(self.trace), dtype=bool)
+        found[window(self.trace.seconds, self.margin_seconds)] = True
+        return found
+
+    @cached_property
+    def is_good(self) -> NDArray[np.bool_]:
+        """(N,) whether a request ended within its SLO."""
+        slo = np.array([self.slo_seconds[service] for service in self.trace.services])[self.trace.service_index]
+        with np.errstate(invalid="ignore"):
+            good: NDArray[np.bool_] = self.latencies <= slo + TOLERANCE_SECONDS
+        return good
+
+    @property
+    def attainment(self) -> float:
+        """Requests that ended within their SLO, over all that arrived in the window; NaN if none arrived."""
+        return _share(self.is_good[self.counted])
+
+    @property
+    def attainments(self) -> dict[str, float]:
+        """The attainment of each service."""
+        of = self.trace.service_index
+        return {name: _share(self.is_good[self.counted & (of == n)]) for n, name in enumerate(self.trace.services)}
+
+    @property
+    def mean_seconds(self) -> float:
+        """Mean latency of the requests of the window that were served; NaN if none was."""
+        found = self._served()
+        return float(found.mean()) if len(found) else np.nan
+
+    def percentile(self, percent: float, service: str | None = None) -> float:
+        """Return the latency in seconds that this part of the served requests of the window did not exceed; NaN if none was served.
+
+        Args:
+            percent: From 0 to 100.
+            service: Of one service only.
+        """
+        found = self._served(service)
+        return float(np.percentile(found, percent)) if len(found) else np.nan
+
+    @property
+    def utilization(self) -> Floats:
+        """(G,) part of the duration for which the GPUs of each group computed."""
+        return self.busy_seconds / self.trace.duration_seconds
+
+    def to_columns(self) -> dict[str, Array]:
+        """Return a row for each service: requests, attainment, mean and percentiles of the latency in seconds."""
+        names, attained = self.trace.services, self.attainments
+        at = self.trace.service_index[self.counted]
+        columns: dict[str, Array] = {
+            "service": np.array(names, dtype=object),
+            "requests": np.bincount(at, minlength=len(names)),
+            "attainment": np.array([attained[name] for name in names]),
+        }
+        for percent in (50, 90, 99):
+            columns[f"p{percent}_seconds"] = np.array([self.percentile(percent, name) for name in names])
+        return columns
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain data, with None for figures of no request."""
+        columns = {name: [_plain(value) for value in values.tolist()] for name, values in self.to_columns().items()}
+        services = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        groups = [group.to_dict() | {"utilization": use} for group, use in zip(self.groups, self.utilization.tolist(), strict=True)]
+        whole = {"mean_seconds": self.mean_seconds} | {f"p{each}_seconds": self.percentile(each) for each in (50, 90, 99)}
+        return {
+            "requests": int(self.counted.sum()),
+            "attainment": _plain(self.attainment),
+            "refused": int((self.counted & np.isnan(self.latencies)).sum()),
+            **{name: _plain(value) for name, value in whole.items()},
+            "services": services,
+            "groups": groups,
+        }
+
+    def _served(self, service: str | None = None) -> Floats:
+        counted = self.counted & ~np.isnan(self.latencies)
+        if service is not None:
+            counted = counted & (self.trace.service_index == self.trace.services.index(service))
+        return self.latencies[counted]
+
+    def _title(self) -> str:
+        return f"{int(self.counted.sum()):,} requests, attainment {self.attainment:.4f}"
+
+
+def window(seconds: Floats, margin_seconds: float) -> slice:
+    """Return the requests that count, of those at these times."""
+    span = seconds[-1] - seconds[0] if len(seconds) else 0.0
+    skipped = int(margin_seconds / span * len(seconds)) if span > 0 else 0
+    return slice(skipped, len(seconds) - skipped)
+
+
+def _share(good: NDArray[np.bool_]) -> float:
+    return float(good.mean()) if len(good) else np.nan
+
+
+def _plain(value: Any) -> Any:
+    return None if value != value else value
+
+
+class RequestScenario(NamedTuple):
+    """A trace, the groups that serve it, and the SLO in seconds: one, by service, or None without."""
+
+    trace: RequestTrace
+    groups: Sequence[ModelGroup]
+    slo_seconds: float | Mapping[str, float] | None = None
+
+
+def simulate_requests(
+    trace: RequestTrace,
+    groups: Sequence[ModelGroup],
+    slo_seconds: float | Mapping[str, float] | None = None,
+    *,
+    overheads: ServingOverheads = NO_OVERHEADS,
+    refuse: bool = True,
+    margin_seconds: float = MARGIN_SECONDS,
+) -> RequestResult:
+    """Serve the requests of a trace by groups of GPUs, first come first served.
+
+    >>> trace = RequestTrace.generate({"chat": 5.0}, 1000, cv=3)
+    >>> one, two = (simulate_requests(trace, [ModelGroup({"chat": [0.1]})] * n, 0.3).attainment for n in (1, 2))
+    >>> one < two
+    True
+
+    Args:
+        trace: The requests.
+        groups: The groups. A service that none of them holds has all its requests refused.
+        slo_seconds: Latency within which requests must end: for all services, by service (those that are left out have none), or
+            None for no limit.
+        overheads: Time that serving adds to the stages.
+        refuse: Refuse requests that would miss their SLO; False serves them late.
+        margin_seconds: At both ends of the trace, as many requests as arrive within this time on average do not count.
+
+    Raises:
+        InputError: An SLO that is not greater than 0 or of a service that is not in the trace, or margins as long as the trace.
+    """
+    return simulate_many(
+        [RequestScenario(trace, groups, slo_seconds)], overheads=overheads, refuse=refuse, margin_seconds=margin_seconds
+    )[0]
+
+
+def simulate_many(
+    scenarios: Sequence[RequestScenario],
+    *,
+    overheads: ServingOverheads = NO_OVERHEADS,
+    refuse: bool = True,
+    margin_seconds: float = MARGIN_SECONDS,
+) -> list[RequestResult]:
+    """Return the result of each scenario, as `simulate_requests` does; many at once take less time in all."""
+    tables: dict[tuple[int, tuple[str, ...]], ServerTable] = {}
+    runs, limits = [], []
+    for trace, groups, slo in scenarios:
+        if not groups:
+            raise InputError("a request simulation needs at least one group")
+        limit = _limits(trace, slo)
+        _check_margin(trace, margin_seconds)
+        key = id(groups), trace.services
+        if key not in tables:
+            tables[key] = compile_groups(groups, trace.services, overheads)
+        runs.append(run_of(trace, np.array(list(limit.values())), tables[key], overheads, refuse=refuse))
+        limits.append(limit)
+    results = []
+    for (trace, groups, _), run, limit, served in zip(scenarios, runs, limits, serve(runs), strict=True):
+        busy = busy_seconds(run, served) / np.array([group.pipeline_parallel for group in groups])
+        latencies = served.ends - trace.seconds + overheads.request_seconds
+        results.append(RequestResult(trace, tuple(groups), limit, latencies, served.groups, busy, margin_seconds))
+    return results
+
+
+def _limits(trace: RequestTrace, slo_seconds: float | Mapping[str, float] | None) -> dict[str, float]:
+    given = slo_seconds if isinstance(slo_seconds, Mapping) else dict.fromkeys(trace.services, slo_seconds)
+    faults = [Fault("slo_seconds", "", f"the trace has no service {name!r}") for name in given if name not in trace.services]
+    limits = {}
+    for name in trace.services:
+        value = given.get(name)
+        limits[name] = np.inf if value is None else float(value)
+        if not limits[name] > 0:
+            faults.append(Fault(f"service {name!r}", "slo_seconds", f"must be greater than 0, found {value!r}"))
+    InputError.raise_any(faults)
+    return limits
+
+
+def _check_margin(trace: RequestTrace, margin: float) -> None:
+    if not 0 <= margin < trace.duration_seconds / 2:
+        problem = f"must be at least 0 and below half of the trace of {trace.duration_seconds:g} s, found {margin!r}"
+        raise InputError(Fault("request simulation", "margin_seconds", problem))
+
+
+POINTS = 8
+"""Rates that are tried at once for each seed."""
+
+PASSES = 5
+"""Each divides the ratio of the bounds by its (POINTS + 1)-th root; five leave 0.03 %."""
+
+SMALLEST_LOAD = 1e-6
+"""Load of the replicas below which the rate counts as 0."""
+
+WARM_UP = 0.05
+"""Part of the requests at the beginning that does not count, since the simulation starts without requests."""
+
+
+@dataclass(frozen=True)
+class RateAtSlo:
+    """The largest rate of requests per second that is served within the SLO.
+
+    Attributes:
+        rate: Mean over the seeds.
+        half_width: Of its 95 % confidence interval, from the spread over the seeds; None below three seeds.
+        by_seed: Rate found with the arrivals of each seed.
+        num_requests: Requests simulated with each seed at each rate.
+    """
+
+    rate: float
+    half_width: float | None
+    by_seed: tuple[float, ...]
+    num_requests: int
+
+
+def rate_at_slo(
+    stage_seconds: Sequence[float],
+    slo_seconds: float,
+    *,
+    cv: float = 1.0,
+    attainment: float = 0.99,
+    replicas: int = 1,
+    overheads: ServingOverheads = NO_OVERHEADS,
+    seeds: int = 8,
+    num_requests: int = 20_000,
+) -> RateAtSlo:
+    """Return the largest rate at which this part of the requests ends within the SLO, in requests per second.
+
+    For each seed, gaps between requests are drawn once, and divided by the rates that are tried; the search narrows the range of
+    rates in which attainment falls below its target. Requests that would miss their SLO are refused.
+
+    Args:
+        stage_seconds: Time of a request in each stage of the pipeline of a replica.
+        slo_seconds: Latency within which requests must end.
+        cv: Coefficient of variation of the gaps between requests, from 0 to 20.
+        attainment: Part of the requests that must end within the SLO, above 0 and at most 1.
+        replicas: Equal replicas that share the requests; the rate is that of all of them.
+        overheads: Time that serving adds to the stages.
+        seeds: Independent simulations at each rate.
+        num_requests: Requests in each of them. A target of 1 - 1/n needs many times n.
+
+    Raises:
+        InputError: An SLO below the latency of a request that never waits, or another argument outside its range.
+    """
+    _check_rate(stage_seconds, slo_seconds, cv, attainment, replicas, overheads, seeds, num_requests)
+    table = compile_groups([ModelGroup({"": tuple(stage_seconds)})] * replicas, [""], overheads)
+    arrivals = [np.cumsum(unit_gaps(cv, num_requests, generator_of(seed + 1, 0))) for seed in range(seeds)]
+    limit = slo_seconds - overheads.request_seconds + TOLERANCE_SECONDS
+    # No more than the slowest stages can do is served, which is `attainment` of the requests at the upper bound.
+    capacity = replicas / float(overheads.stages(stage_seconds).max())
+    low, high = np.full(seeds, math.log(SMALLEST_LOAD * capacity)), np.full(seeds, math.log(1.01 * capacity / attainment))
+    is_reached = _attained(table, arrivals, np.exp(low)[:, None], limit)[:, 0] >= attainment
+    for _ in range(PASSES):
+        tried = low[:, None] + (high - low)[:, None] * np.arange(1, POINTS + 1) / (POINTS + 1)
+        enough = _attained(table, arrivals, np.exp(tried), limit) >= attainment
+        # The first rate at which it is not reached: attainment need not fall from each rate to the next with few requests.
+        first = np.where(enough.all(axis=1), POINTS, (~enough).argmax(axis=1))
+        bounds = np.hstack([low[:, None], tried, high[:, None]])
+        seed = np.arange(seeds)
+        low, high = bounds[seed, first], bounds[seed, first + 1]
+    found = np.where(is_reached, np.exp(low), 0.0)
+    spread = estimate(found.tolist())
+    return RateAtSlo(float(found.mean()), spread.half_width if spread else None, tuple(found.tolist()), num_requests)
+
+
+GRID = np.geomspace(0.002, 1.2, 16)
+"""Loads of a coarse search."""
+
+
+def coarse_rates(
+    stage_seconds: Sequence[float], slo_seconds: float, cv: float, attainments: Sequence[float], overheads: ServingOverheads
+) -> list[float]:
+    """Return about the rate at the SLO of one replica for several attainments, 0 below a load of 0.2 %; 64 short runs in all."""
+    table = compile_groups([ModelGroup({"": tuple(stage_seconds)})], [""], overheads)
+    arrivals = [np.cumsum(unit_gaps(cv, 4_000, generator_of(seed + 1, 0))) for seed in range(4)]
+    rates = GRID / float(overheads.stages(stage_seconds).max())
+    limit = slo_seconds - overheads.request_seconds + TOLERANCE_SECONDS
+    attained = _attained(table, arrivals, np.tile(rates, (len(arrivals), 1)), limit).mean(axis=0)
+    falling = np.minimum.accumulate(attained)
+    # np.interp needs ascending points; beyond the grid, it returns the ends.
+    found = np.interp(attainments, falling[::-1], rates[::-1])
+    return [rate if falling[0] >= share else 0.0 for rate, share in zip(found.tolist(), attainments, strict=True)]
+
+
+def _attained(table: ServerTable, arrivals: Sequence[Floats], rates: Floats, limit: float) -> Floats:
+    """Return (seeds, P) parts of the requests that end within the limit at (seeds, P) rates."""
+    runs = []
+    for unit, tried in zip(arrivals, rates, strict=True):
+        for rate in tried.tolist():
+            seconds = unit / rate
+            runs.append(Run(seconds, np.zeros(len(seconds), dtype=np.intp), seconds + limit, table))
+    first = int(WARM_UP * len(arrivals[0]))
+    parts = [1 - np.isnan(served.ends[first:]).mean() for served in serve(runs)]
+    return np.array(parts, dtype=float).reshape(rates.shape)
+
+
+def _check_rate(
+    stage_seconds: Sequence[float],
+    slo_seconds: float,
+    cv: float,
+    attainment: float,
+    replicas: int,
+    overheads: ServingOverheads,
+    seeds: int,
+    num_requests: int,
+) -> None:
+    where = "rate at the SLO"
+    faults = checked_cv(where, cv)
+    if not stage_seconds or not all(0 < each < math.inf for each in stage_seconds):
+        faults.append(Fault(where, "stage_seconds", f"must be finite numbers greater than 0, found {tuple(stage_seconds)!r:.60}"))
+    elif not overheads.latency(stage_seconds) <= slo_seconds < math.inf:
+        least = f"at least {overheads.latency(stage_seconds):.6g}, the latency of a request that never waits"
+        faults.append(Fault(where, "slo_seconds", f"must be finite and {least}, found {slo_seconds!r}"))
+    if not 0 < attainment <= 1:
+        faults.append(Fault(where, "attainment", f"must be above 0 and at most 1, found {attainment!r}"))
+    for name, value in (("replicas", replicas), ("seeds", seeds), ("num_requests", num_requests)):
+        least_value = 100 if name == "num_requests" else 1
+        if value < least_value or value != int(value):
+            faults.append(Fault(where, name, f"must be a whole number of at least {least_value}, found {value!r}"))
+    InputError.raise_any(faults)

@@ -1,0 +1,234 @@
+"""Which models share which groups: greedy placement and single changes, judged by the simulator.
+
+Models are added one by one: to the group that works least, the model whose requests are missed most. Then single changes are kept
+if the simulator finds them better: a model replaced on a group, two exchanged, groups merged or split.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gavel_py.problem.arrays import Floats
+from gavel_py.serving.requests import RequestTrace
+from gavel_py.serving.shapes import ROUNDING_GB, Counts, Held, Options, merges
+from gavel_py.serving.simulation import ServerTable, ServingOverheads, busy_seconds, compile_groups, run_of, serve
+
+MAX_PASSES = 40
+"""Simulations while models are added to a list; where there is more room, several are added after each."""
+
+BATCH = 64
+"""Single changes that are simulated side by side."""
+
+SMALL = 1e-4
+"""Worth of a mean latency of one second, in attainment, to choose among placements with the same attainment."""
+
+
+class Judgement(NamedTuple):
+    """attainment: by weight; score: the same less a little for latency; lacks: (S,) missed requests; busy: (G,) seconds of work."""
+
+    attainment: float
+    score: float
+    lacks: Floats
+    busy: Floats
+
+
+class Judge:
+    """Simulates placements on one trace. Groups with the same shape and models are compiled once.
+
+    requests: (S,) of each service in the trace.
+    """
+
+    def __init__(self, options: Options, trace: RequestTrace, overheads: ServingOverheads) -> None:
+        self._options, self._trace, self._overheads = options, trace, overheads
+        self._compiled: dict[Held, ServerTable] = {}
+        order = [trace.services.index(service.name) for service in options.services]
+        self._slo = np.empty(len(order))
+        self._slo[order] = options.slo_seconds
+        self._weights = np.empty(len(order))
+        self._weights[order] = options.weights
+        self._weight_of = self._weights[trace.service_index]
+        self._order = order
+        self.requests = np.bincount(trace.service_index, minlength=len(order)).astype(float)[order]
+
+    def judged(self, placements: Sequence[Sequence[Held]]) -> list[Judgement]:
+        """Return the judgement of each placement."""
+        tables = [self._table(groups) for groups in placements]
+        runs = [run_of(self._trace, self._slo, table, self._overheads) for table in tables]
+        found = []
+        for run, served in zip(runs, serve(runs), strict=True):
+            missed = np.isnan(served.ends)
+            latencies = np.where(missed, 0.0, served.ends - self._trace.seconds)
+            attained = 1 - float(self._weight_of[missed].sum() / self._weight_of.sum())
+            mean = float(latencies.sum() / max(1, len(missed) - missed.sum()))
+            lacks = np.bincount(self._trace.service_index[missed], self._weight_of[missed], len(self._slo)).astype(
+                float, copy=False
+            )
+            found.append(Judgement(attained, attained - SMALL * mean, lacks[self._order], busy_seconds(run, served)))
+        return found
+
+    def _table(self, groups: Sequence[Held]) -> ServerTable:
+        each = [self._one(group) for group in groups]
+        clocks = max(len(table.stages) for table in each)
+        stages = [np.pad(table.stages, ((0, clocks - len(table.stages)), (0, 0), (0, 0))) for table in each]
+        lead, work = (np.hstack([table[n] for table in each]) for n in (0, 2))
+        return ServerTable(lead, np.concatenate(stages, axis=2), work)
+
+    def _one(self, group: Held) -> ServerTable:
+        if group not in self._compiled:
+            self._compiled[group] = compile_groups([self._options.group(group)], self._trace.services, self._overheads)
+        return self._compiled[group]
+
+
+def filled_greedily(options: Options, lists: Sequence[Counts], judge: Judge) -> list[tuple[Held, ...]]:
+    """Return a placement for each list of shapes: models are added where GPUs work least, those that are missed most first."""
+    placements = [[(k, frozenset[int]()) for k, count in enumerate(counts) for _ in range(count)] for counts in lists]
+    open_ones = list(range(len(lists)))
+    for groups in placements:
+        _add_floors(options, groups)
+    while open_ones:
+        judged = judge.judged([placements[n] for n in open_ones])
+        for n, judgement in zip(list(open_ones), judged, strict=True):
+            if not judgement.lacks.any():
+                _fill(options, placements[n], judgement, judge.requests)
+                open_ones.remove(n)
+            elif not _add(options, placements[n], judgement):
+                open_ones.remove(n)
+    return [tuple(groups) for groups in placements]
+
+
+def _add(options: Options, groups: list[Held], judgement: Judgement) -> bool:
+    """Add a model, or several where there is much room; return False if none fits."""
+    least = min(options.memory_gb.values())
+    room = sum(int((options.room(group) + ROUNDING_GB) / least) if least else len(options.services) for group in groups)
+    lacks, counts = judgement.lacks.copy(), _replicas(options, groups)
+    added = 0
+    work = judgement.busy / [options.shapes[k].pipeline_parallel for k, _ in groups]
+    for g in np.argsort(work, kind="stable").tolist():
+        wanted = (
+            s for s in np.argsort(-lacks, kind="stable").tolist() if options.fits(s, groups[g]) and _is_below(options, s, counts)
+        )
+        service = next(wanted, None)
+        if service is not None:
+            groups[g] = groups[g][0], groups[g][1] | {service}
+            lacks[service] /= 2
+            counts[service] += 1
+            added += 1
+        if added * MAX_PASSES >= room:
+            break
+    return added > 0
+
+
+def _fill(options: Options, groups: list[Held], judgement: Judgement, requests: Floats) -> None:
+    """Fill the memory that is left, since other traces have other bursts: with the models that have most requests per replica."""
+    while _add(options, groups, judgement._replace(lacks=requests / (1 + np.array(_replicas(options, groups))))):
+        pass
+
+
+def _replicas(options: Options, groups: Iterable[Held]) -> list[int]:
+    counts = Counter(service for _, held in groups for service in held)
+    return [counts[service] for service in range(len(options.services))]
+
+
+def _is_below(options: Options, service: int, counts: Sequence[int]) -> bool:
+    most = options.services[service].max_replicas
+    return most is None or counts[service] < most
+
+
+def _add_floors(options: Options, groups: list[Held]) -> None:
+    """Add the least number of replicas of each service, to the groups with most room."""
+    for service, each in enumerate(options.services):
+        for _ in range(each.min_replicas):
+            possible = [g for g, group in enumerate(groups) if options.fits(service, group)]
+            if possible:
+                g = max(possible, key=lambda g: options.room(groups[g]))
+                groups[g] = groups[g][0], groups[g][1] | {service}
+
+
+def refined(
+    options: Options, placement: tuple[Held, ...], judge: Judge, batches: int, chance: np.random.Generator
+) -> tuple[Judgement, tuple[Held, ...]]:
+    """Return the placement after single changes, the best of each batch kept if it is better."""
+    best, found = judge.judged([placement])[0], placement
+    for _ in range(batches):
+        if best.attainment == 1.0:
+            break
+        tried = list(dict.fromkeys(_changed(options, found, chance) for _ in range(BATCH)))
+        tried = [each for each in tried if each != found and keeps_limits(options, each)]
+        if not tried:
+            break
+        judged = judge.judged(tried)
+        at = max(range(len(tried)), key=lambda n: judged[n].score)
+        if judged[at].score > best.score + 1e-9:
+            best, found = judged[at], tried[at]
+    return best, found
+
+
+def keeps_limits(options: Options, placement: Sequence[Held]) -> bool:
+    """Return whether each service has its least and at most its largest number of replicas."""
+    counts = _replicas(options, placement)
+    limits = [(each.min_replicas, each.max_replicas) for each in options.services]
+    return all(least <= count and (most is None or count <= most) for (least, most), count in zip(limits, counts, strict=True))
+
+
+def _changed(options: Options, placement: tuple[Held, ...], chance: np.random.Generator) -> tuple[Held, ...]:
+    """Return the placement with one random change; it may be the same."""
+    drawn, groups = chance.random(), list(placement)
+    if drawn < 0.15:
+        _reshape(options, groups, chance)
+    elif drawn < 0.4:
+        _exchange(options, groups, chance)
+    else:
+        _replace(options, groups, chance)
+    return tuple(groups)
+
+
+def _replace(options: Options, groups: list[Held], chance: np.random.Generator) -> None:
+    """Take a model from a group, if there is one, and add another that fits then; sometimes only add."""
+    g = int(chance.integers(len(groups)))
+    shape, held = groups[g]
+    if held and chance.random() < 0.8:
+        held = held - {int(chance.choice(sorted(held)))}
+    counts = _replicas(options, groups)
+    fitting = [s for s in range(len(options.services)) if options.fits(s, (shape, held)) and _is_below(options, s, counts)]
+    fitting = [s for s in fitting if s not in groups[g][1]]
+    if fitting:
+        groups[g] = shape, held | {int(chance.choice(fitting))}
+
+
+def _exchange(options: Options, groups: list[Held], chance: np.random.Generator) -> None:
+    """Exchange a model of a group with one of another."""
+    if len(groups) < 2:
+        return
+    a, b = chance.choice(len(groups), 2, replace=False).tolist()
+    ours, theirs = sorted(groups[a][1] - groups[b][1]), sorted(groups[b][1] - groups[a][1])
+    if not ours or not theirs:
+        return
+    gone, come = int(chance.choice(ours)), int(chance.choice(theirs))
+    first, second = (groups[a][0], groups[a][1] - {gone}), (groups[b][0], groups[b][1] - {come})
+    if options.fits(come, first) and options.fits(gone, second):
+        groups[a], groups[b] = (first[0], first[1] | {come}), (second[0], second[1] | {gone})
+
+
+def _reshape(options: Options, groups: list[Held], chance: np.random.Generator) -> None:
+    """Merge groups into one of another shape with as many GPUs, or split one, with as many of their models as fit."""
+    possible_merges = list(merges(options))
+    if not possible_merges:
+        return
+    small, large, parts = possible_merges[int(chance.integers(len(possible_merges)))]
+    is_merged = chance.random() < 0.5
+    taken, made, count = (small, large, parts) if is_merged else (large, small, 1)
+    possible = [g for g, (shape, _) in enumerate(groups) if shape == taken]
+    if len(possible) < count:
+        return
+    gone = chance.choice(possible, count, replace=False).tolist()
+    models = [service for g in gone for service in sorted(groups[g][1])]
+    new: list[Held] = [(made, frozenset())] * (1 if is_merged else parts)
+    for service in [*models, *models] if not is_merged else models:
+        at = max(range(len(new)), key=lambda n: options.room(new[n]))
+        if options.fits(service, new[at]):
+            new[at] = made, new[at][1] | {service}
+    groups[:] = [*(group for g, group in enumerate(groups) if g not in gone), *new]

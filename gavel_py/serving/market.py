@@ -1,0 +1,368 @@
+"""The market of services on a cluster: what a profile offers each of them, and the limits that they share.
+
+`named_market` builds the arrays of `optimization.formulation.replicas` from records, and keeps the names. `check_feasible` finds a
+smallest set of floors and rules that cannot hold together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from gavel_py.errors import ConflictError, Fault, InputError, SolverError, UnknownNameError, nearest
+from gavel_py.io.names import repeated
+from gavel_py.optimization.checking.infeasibility import irreducible
+from gavel_py.optimization.formulation.replicas import Columns, Market, is_feasible
+from gavel_py.problem.arrays import Floats
+from gavel_py.problem.cluster import Cluster
+from gavel_py.serving.requests import RequestTrace
+from gavel_py.serving.services import Bucket, Service, ServingProfile, ServingRate
+
+if TYPE_CHECKING:
+    from gavel_py.io.tabular import Array
+
+Objective = Literal["max_min", "weighted_rate", "min_cost"]
+Quota = float | Mapping[str, float]
+
+AT_REST = ("closed_loop", "offline")
+"""Conditions of rates without SLO."""
+
+PREFERRED = ("slo", "interactive", "server", "offline", "closed_loop")
+"""Conditions of rates for a service with an SLO, the most trusted first."""
+
+TOLERANCE = 1e-6
+
+
+class ReplicaType(NamedTuple):
+    """A way to place a replica of a service."""
+
+    accelerator: str
+    num_gpus: int
+    operator_parallel: int
+    pipeline_parallel: int
+    batch: int | None
+
+    def __str__(self) -> str:
+        stages = f" in {self.pipeline_parallel} stages" if self.pipeline_parallel > 1 else ""
+        batch = "" if self.batch is None else f", batch {self.batch}"
+        return f"{self.num_gpus} {self.accelerator}{stages}{batch}"
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """What a profile offers a service. columns: of the program, without uses; types: of their replicas; notes: on their rates."""
+
+    buckets: tuple[Bucket | None, ...]
+    columns: Columns
+    types: tuple[ReplicaType, ...]
+    note: str
+
+
+@dataclass(frozen=True, eq=False)
+class NamedMarket:
+    """A market with the names of its parts. is_rule: which shared limits users have set, and could lift."""
+
+    services: tuple[Service, ...]
+    offers: tuple[Offer, ...]
+    market: Market
+    limit_names: tuple[str, ...]
+    is_rule: tuple[bool, ...]
+
+
+def named_market(
+    services: tuple[Service, ...],
+    cluster: Cluster,
+    profile: ServingProfile,
+    objective: str,
+    floors: Mapping[str, float],
+    budget: float | None,
+    quotas: Mapping[str, Quota],
+) -> NamedMarket:
+    _check_request(services, objective, floors, quotas)
+    known = cluster.known_to(profile, allow_unknown_types=True)  # type: ignore[arg-type]
+    offers = _offers(services, known, profile)
+    needs_prices = objective == "min_cost" or budget is not None
+    prices = _prices(known, offers, needed=needs_prices)
+    rows = _limits(services, offers, known, prices, budget, quotas)
+    uses = [np.stack([row.uses[i] for row in rows], axis=1) for i in range(len(offers))]
+    columns = tuple(
+        replace(
+            offer.columns,
+            uses=use,
+            costs=np.array([prices[known.accelerator_names.index(k.accelerator)] * k.num_gpus for k in offer.types]),
+        )
+        for offer, use in zip(offers, uses, strict=True)
+    )
+    is_cost = objective == "min_cost"
+    lower = np.array([1.0 if is_cost else floors.get(service.name, 0.0) for service in services])
+    rates = np.array([float(offer.columns.demand.sum()) for offer in offers])
+    gains = np.array([s.weight for s in services]) * rates if objective == "weighted_rate" else np.zeros(len(services))
+    limits = np.array([row.limit for row in rows])
+    market = Market(columns, limits, gains, lower, np.ones(len(services)), float(objective == "max_min"), has_costs=is_cost)
+    return NamedMarket(services, offers, market, tuple(row.name for row in rows), tuple(row.is_rule for row in rows))
+
+
+def _check_request(services: Sequence[Service], objective: str, floors: Mapping[str, float], quotas: Mapping[str, Quota]) -> None:
+    names, tenants = [service.name for service in services], {service.tenant for service in services}
+    if objective not in get_args(Objective):
+        raise UnknownNameError(
+            Fault("plan_serving", "objective", f"{objective!r} is not known{nearest(objective, get_args(Objective))}")
+        )
+    faults = [Fault(f"service {name!r}", "name", "appears twice; names must be unique") for name in repeated(names)]
+    faults += [] if services else [Fault("plan_serving", "services", "must not be empty")]
+    for service in services:
+        if service.rate is None and service.trace is None:
+            faults.append(Fault(service.where, "rate", "is required, or trace"))
+    faults += [Fault("floors", name, f"is not a service{nearest(name, names)}") for name in floors if name not in names]
+    faults += [
+        Fault("floors", name, f"must be from 0 to 1, found {value!r}") for name, value in floors.items() if not 0 <= value <= 1
+    ]
+    known = [tenant for tenant in tenants if tenant]
+    faults += [Fault("quotas", name, f"is not a tenant of a service{nearest(name, known)}") for name in quotas if name not in known]
+    InputError.raise_any(faults)
+
+
+# ---------------------------------------------------------------------------------------------------------- what a profile offers
+
+
+def _offers(services: Sequence[Service], cluster: Cluster, profile: ServingProfile) -> tuple[Offer, ...]:
+    faults: list[Fault] = []
+    offers: list[Offer] = []
+    for service in services:
+        try:
+            offers.append(_offer(service, cluster, profile))
+        except InputError as error:
+            faults += [replace(fault, where=service.where) if fault.where != service.where else fault for fault in error.faults]
+    InputError.raise_any(faults)
+    return tuple(offers)
+
+
+def _offer(service: Service, cluster: Cluster, profile: ServingProfile) -> Offer:
+    """Return the replicas of a service that the cluster can hold, with their rates. Raises `InputError` if a size is not served."""
+    rates, notes = _usable_rates(service, cluster, profile)
+    demand = _demand(service, sorted({bucket for each in rates.values() for bucket in each if bucket is not None}))
+    buckets, types = tuple(demand), tuple(rates)
+    table = np.array([[rates[each].get(bucket, rates[each].get(None, 0.0)) for bucket in buckets] for each in types])
+    unserved = [str(bucket) for b, bucket in enumerate(buckets) if not table[:, b].any()]
+    if unserved:
+        problem = f"no replica of model {service.model!r} in the cluster serves requests of size {', '.join(unserved)}"
+        raise InputError(Fault(service.where, "mix", problem))
+    most = np.inf if service.max_replicas is None else service.max_replicas
+    none = np.zeros((len(types), 0))
+    columns = Columns(np.array(list(demand.values())), table, none, np.zeros(len(types)), service.min_replicas, most)
+    chosen = columns.useful([each.num_gpus for each in types], [each.accelerator for each in types])
+    kept = tuple(each for each, keep in zip(types, chosen.tolist(), strict=True) if keep)
+    return Offer(buckets, columns.restricted_to(chosen), kept, "; ".join(sorted(notes)))
+
+
+def _usable_rates(
+    service: Service, cluster: Cluster, profile: ServingProfile
+) -> tuple[dict[ReplicaType, dict[Bucket | None, float]], set[str]]:
+    """Return requests/s by type of replica and size that the service may rely on, and notes on them."""
+    found: dict[tuple[ReplicaType, Bucket | None], tuple[float, float, str]] = {}
+    reasons: dict[str, None] = {}
+    for row in profile.rows_of(service.model):
+        reason = _not_placed(row, cluster) or _not_usable(service, row)
+        if reason:
+            reasons.setdefault(reason)
+            continue
+        factor = service.rate_factor if service.has_slo and row.condition in AT_REST else 1.0
+        rate = (row.requests_per_second or 0.0) * (factor or 1.0)
+        trust = -PREFERRED.index(str(row.condition)) if service.has_slo else 0
+        note = f"Service {service.name!r} relies on {factor:g} of {row.condition} rates" if factor != 1.0 else ""
+        key = ReplicaType(row.accelerator, row.num_gpus, row.operator_parallel, row.pipeline_parallel, row.batch), row.bucket
+        found[key] = max(found.get(key, (-math.inf, 0.0, "")), (trust, rate, note))
+    if not found:
+        raise InputError(Fault(service.where, "model", f"{service.model!r} cannot be served here: {'; '.join(reasons)}"))
+    rates: dict[ReplicaType, dict[Bucket | None, float]] = {}
+    for (each, bucket), (_, rate, _) in found.items():
+        rates.setdefault(each, {})[bucket] = rate
+    return rates, {note for _, _, note in found.values() if note}
+
+
+def _not_placed(row: ServingRate, cluster: Cluster) -> str:
+    """Return why the cluster cannot hold a replica, empty if it can."""
+    if row.accelerator not in cluster.accelerator_names:
+        return "its accelerators are not in the cluster"
+    kind = cluster.accelerator_types[cluster.accelerator_names.index(row.accelerator)]
+    if row.memory_gb is not None and kind.memory_gb is not None and row.memory_gb > kind.memory_gb:
+        return f"it needs {row.memory_gb:g} GB of each {row.accelerator}, which has {kind.memory_gb:g}"
+    if row.operator_parallel > cluster.largest_gang(row.accelerator, "node") or row.num_gpus > cluster.largest_gang(
+        row.accelerator
+    ):
+        return f"no node has {row.operator_parallel} {row.accelerator}, or the cluster has fewer than {row.num_gpus}"
+    return ""
+
+
+def _not_usable(service: Service, row: ServingRate) -> str:
+    """Return why the service may not rely on a rate, empty if it may."""
+    if row.requests_per_second is None:
+        return "the profile has stage times only, from which a simulation finds rates"
+    if not service.has_slo:
+        return ""
+    if row.condition in AT_REST:
+        return "" if service.rate_factor is not None else f"{row.condition} rates need a rate_factor for its SLO"
+    for name in ("slo_seconds", "ttft_seconds", "tpot_seconds"):
+        measured, needed = getattr(row, name), getattr(service, name)
+        if measured is not None and needed is not None and measured > needed * (1 + TOLERANCE):
+            return f"rates are known for {name} of {measured:g} only, more than the SLO of {needed:g}"
+    return ""
+
+
+def _demand(service: Service, sizes: Sequence[Bucket]) -> dict[Bucket | None, float]:
+    """Return requests/s by size. sizes: those of the profile, of which requests of a trace get the nearest."""
+    if service.trace is None:
+        rate = float(service.rate or 0.0)
+        if service.mix or not sizes:
+            return {bucket: rate * (service.mix[bucket] if bucket is not None else 1.0) for bucket in service.buckets}
+        if len(sizes) == 1:
+            return {sizes[0]: rate}
+        raise InputError(Fault(service.where, "mix", f"is required, since the rates of model {service.model!r} depend on sizes"))
+    trace = RequestTrace.from_file(service.trace, service=service.name)
+    trace = trace.of(service.name) if len(trace.services) > 1 else trace
+    found = {bucket: service.mix[bucket] for bucket in service.buckets if bucket is not None} or nearest_sizes(trace, sizes)
+    shares = {bucket: share for bucket, share in found.items() if share > 0}
+    return {bucket: share * len(trace) / trace.duration_seconds for bucket, share in shares.items()}
+
+
+def nearest_sizes(trace: RequestTrace, sizes: Sequence[Bucket]) -> Mapping[Bucket | None, float]:
+    """Return the share of requests by size, each request counted for the size that is nearest in the logarithms of its tokens."""
+    if not sizes:
+        return {None: 1.0}
+    counts = np.bincount(nearest_index(trace, sizes), minlength=len(sizes))
+    return dict(zip(sizes, (counts / max(1, counts.sum())).tolist(), strict=True))
+
+
+def nearest_index(trace: RequestTrace, sizes: Sequence[Bucket]) -> Array:
+    """Return (N,) the positions of the sizes that are nearest to the requests of a trace."""
+    if trace.input_tokens is None or trace.output_tokens is None:
+        raise InputError(
+            Fault("request trace", "", "needs input_tokens and output_tokens, since rates depend on the sizes of requests")
+        )
+    tokens = np.log(np.maximum(np.stack([trace.input_tokens, trace.output_tokens], axis=1), 1.0))
+    centres = np.log(np.maximum(np.array(sizes, dtype=float), 1.0))
+    distances = np.stack([((tokens - centre) ** 2).sum(axis=1) for centre in centres], axis=1)
+    return np.asarray(distances.argmin(axis=1))
+
+
+def _prices(cluster: Cluster, offers: Sequence[Offer], *, needed: bool) -> Floats:
+    """Return (K,) prices per GPU-hour, 0 for unknown ones. needed: raise `InputError` for those."""
+    prices = cluster.prices_per_hour
+    used = {each.accelerator for offer in offers for each in offer.types}
+    unknown = [name for name, price in zip(cluster.accelerator_names, prices, strict=True) if np.isnan(price) and name in used]
+    if needed and unknown:
+        faults = [
+            Fault(f"accelerator type {name!r}", "price_per_hour", "is required for a budget and for min_cost") for name in unknown
+        ]
+        raise InputError(*faults)
+    return np.asarray(np.nan_to_num(prices), dtype=float)
+
+
+# -------------------------------------------------------------------------------------------------------------------- shared limits
+
+
+class _Row(NamedTuple):
+    """A shared limit: name, right-hand side, (n,) use by each service, and whether the user could lift it."""
+
+    name: str
+    limit: float
+    uses: list[Floats]
+    is_rule: bool = False
+
+
+def _limits(
+    services: Sequence[Service],
+    offers: Sequence[Offer],
+    cluster: Cluster,
+    prices: Floats,
+    budget: float | None,
+    quotas: Mapping[str, Quota],
+) -> list[_Row]:
+    rows: list[_Row] = []
+    for name, capacity in zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True):
+        rows.append(_Row(f"GPUs of {name}", capacity, _gpus(offers, [name])))
+        rows += _node_rows(offers, cluster, name)
+    if budget is not None:
+        index = cluster.accelerator_names.index
+        paid = [np.array([prices[index(k.accelerator)] * k.num_gpus for k in offer.types]) for offer in offers]
+        rows.append(_Row(f"the budget of {budget:g} per hour", float(budget), paid, is_rule=True))
+    for tenant, quota in quotas.items():
+        parts = quota.items() if isinstance(quota, Mapping) else [("", quota)]
+        for name, limit in parts:
+            if name and name not in cluster.accelerator_names:
+                raise UnknownNameError(
+                    Fault("quotas", tenant, f"{name!r} is not in the cluster{nearest(name, cluster.accelerator_names)}")
+                )
+            uses = _gpus(offers, [name] if name else cluster.accelerator_names)
+            uses = [use if service.tenant == tenant else 0 * use for service, use in zip(services, uses, strict=True)]
+            rows.append(
+                _Row(
+                    f"the quota of tenant {tenant}: {limit:g} GPUs{f' of {name}' if name else ''}", float(limit), uses, is_rule=True
+                )
+            )
+    return rows
+
+
+def _gpus(offers: Sequence[Offer], names: Sequence[str]) -> list[Floats]:
+    return [np.array([float(k.num_gpus) if k.accelerator in names else 0.0 for k in offer.types]) for offer in offers]
+
+
+def _node_rows(offers: Sequence[Offer], cluster: Cluster, name: str) -> list[_Row]:
+    """Return limits of replicas that nodes can hold: Σ_k ⌊g_k / s⌋ y_k <= Σ_nodes ⌊n / s⌋ for each size s of a replica.
+
+    They suffice if each size divides the next larger one. Replicas larger than any node are left out.
+    """
+    nodes = np.array([node.num_gpus for node in cluster.nodes_of(name)], dtype=int)
+    largest = int(nodes.max(initial=0))
+    sizes = {k.num_gpus for offer in offers for k in offer.types if k.accelerator == name and 1 < k.num_gpus <= largest}
+    rows = []
+    for size in sorted(sizes):
+        if (nodes % size).any():
+            blocks = [np.floor(use / size) * (use <= largest) for use in _gpus(offers, [name])]
+            rows.append(_Row(f"groups of {size} GPUs of {name} on one node", float((nodes // size).sum()), blocks))
+    return rows
+
+
+# ------------------------------------------------------------------------------------------------------------------------ conflicts
+
+
+def check_feasible(named: NamedMarket) -> None:
+    market = named.market
+    has_floors = market.lower.any() or any(columns.least for columns in market.services)
+    if has_floors and not is_feasible(market):
+        _raise_conflict(named)
+
+
+def raise_unsolved(named: NamedMarket) -> None:
+    if not is_feasible(named.market, is_whole=True):
+        _raise_conflict(named)
+    raise SolverError("no plan with whole replicas was found; give more time (time_limit_seconds), or lower the floors")
+
+
+def _raise_conflict(named: NamedMarket) -> None:
+    """Raise a `ConflictError` with floors and rules that cannot hold together, while any of them can be dropped."""
+    market, count = named.market, len(named.services)
+    floors = [i for i in range(count) if market.lower[i] > 0 or market.services[i].least > 0]
+    rules = [count + r for r, is_rule in enumerate(named.is_rule) if is_rule]
+
+    def hold(items: list[int]) -> bool:
+        kept = set(items)
+        lower = np.where([i in kept for i in range(count)], market.lower, 0.0)
+        services = tuple(c if i in kept else replace(c, least=0) for i, c in enumerate(market.services))
+        limits = np.where([not rule or count + r in kept for r, rule in enumerate(named.is_rule)], market.limits, np.inf)
+        return is_feasible(replace(market, services=services, lower=lower, limits=limits), is_whole=True)
+
+    conflict = irreducible(floors + rules, hold)
+    raise ConflictError([_item_name(named, item) for item in sorted(conflict)], alone=False)
+
+
+def _item_name(named: NamedMarket, item: int) -> str:
+    if item >= len(named.services):
+        return named.limit_names[item - len(named.services)]
+    service, level = named.services[item], float(named.market.lower[item])
+    parts = [f"{level:.0%} of its demand"] * (level > 0) + [f"{service.min_replicas} replicas"] * (service.min_replicas > 0)
+    return f"service {service.name!r}: at least {' and '.join(parts)}"

@@ -1,0 +1,309 @@
+"""Plans over time: a demand curve in, whole replicas for each interval out, with the time that loading a model takes.
+
+A replica that is new in an interval serves nothing for the first `load_seconds` of it. `plan_over_time` plans each interval when
+its demand is known, but not the later ones. So that replicas do not flap, a plan must be good for the demand of this interval and
+for that of the one before, and a load must pay within `STAY` intervals. Beside it stand the plan of each interval by itself, one
+plan for all intervals, and the plan that knows the whole curve, which is one program over all intervals; each is judged by what it
+serves, with the time that its loads take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gavel_py.errors import Fault, InputError, SolverError
+from gavel_py.io.tabular import Rows, Tabular
+from gavel_py.optimization.formulation.replicas import Changes, Market, Program, best_level
+from gavel_py.optimization.solving.highs import TimeLimit, checked_limit
+from gavel_py.optimization.solving.whole_replicas import GAP
+from gavel_py.problem.arrays import Floats
+from gavel_py.problem.cluster import Cluster
+from gavel_py.serving.market import Quota, named_market
+from gavel_py.serving.requests import RequestTrace
+from gavel_py.serving.services import Service, ServingProfile
+
+if TYPE_CHECKING:
+    from gavel_py.io.tabular import Array
+
+LEAST_DEMAND = 1e-9
+"""Requests/s that stand for none."""
+
+STAY = 2
+"""Intervals that a replica is expected to stay, over which the time of its load is spread."""
+
+NODES = 20_000
+
+Replicas = tuple[Floats, ...]
+
+
+@dataclass(frozen=True)
+class PlanOutcome:
+    """What a sequence of plans reaches on a demand curve.
+
+    Attributes:
+        served_requests: Weighted requests served, in all intervals.
+        loads: Replicas loaded after the first interval.
+        bound: No sequence of plans serves more, if this is known.
+    """
+
+    served_requests: float
+    loads: int
+    bound: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ServingSchedule(Tabular):
+    """Replicas for each interval of a demand curve.
+
+    Attributes:
+        interval_seconds: Length of an interval.
+        load_seconds: Time that loading a model takes.
+        requests: Weighted requests that arrive.
+        intervals: A row for each interval and service: demand, served fraction, loads, and GPUs by type.
+        replicas: A row for each interval, service and type of replica in use.
+        outcome: What the schedule reaches.
+        compared: What other plans reach on the same curve: "each interval alone", "one plan for all" and "known future".
+    """
+
+    interval_seconds: float
+    load_seconds: float
+    requests: float
+    intervals: Rows
+    replicas: Rows
+    outcome: PlanOutcome
+    compared: dict[str, PlanOutcome] = field(default_factory=dict)
+
+    def to_columns(self) -> dict[str, Array]:
+        """Return the table of intervals as {column: (rows,) array}."""
+        return self.intervals.to_columns()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the schedule as plain data, for JSON."""
+        return {
+            "interval_seconds": self.interval_seconds,
+            "load_seconds": self.load_seconds,
+            "requests": self.requests,
+            "outcome": vars(self.outcome),
+            "compared": {name: vars(outcome) for name, outcome in self.compared.items()},
+            "intervals": list(self.intervals),
+            "replicas": list(self.replicas),
+        }
+
+    def __repr__(self) -> str:
+        count = max((row["interval"] for row in self.intervals), default=-1) + 1
+        served = f"{self.outcome.served_requests / self.requests:.1%} of {self.requests:,.0f} requests" if self.requests else "none"
+        return f"ServingSchedule({count} intervals of {self.interval_seconds:g} s: {served}, {self.outcome.loads} loads)"
+
+
+def demand_curve(traces: Mapping[str, RequestTrace], intervals: int) -> dict[str, Floats]:
+    """Return {service: (T,) requests/s in each interval} of traces that start at the same time.
+
+    Args:
+        traces: {service: its requests}.
+        intervals: Number of intervals, T; they divide the longest trace.
+
+    Raises:
+        InputError: There is no trace, or no interval.
+    """
+    if not traces or intervals < 1:
+        raise InputError("a demand curve needs at least one trace and one interval")
+    length = max(trace.duration_seconds for trace in traces.values()) / intervals
+    edges = np.arange(intervals + 1) * length
+    edges[-1] = np.inf
+    return {name: np.histogram(trace.seconds, bins=edges)[0] / length for name, trace in traces.items()}
+
+
+def plan_over_time(
+    services: Iterable[Service],
+    cluster: Cluster,
+    profile: ServingProfile,
+    demand: Mapping[str, ArrayLike],
+    *,
+    interval_seconds: float,
+    load_seconds: float = 30.0,
+    load_cost: float = 1.0,
+    quotas: Mapping[str, Quota] | None = None,
+    compare: bool = False,
+    time_limit_seconds: float = 60.0,
+) -> ServingSchedule:
+    """Return replicas for each interval of a demand curve, which serve the most weighted requests without needless loads.
+
+    Args:
+        services: The services, with the mix of their requests; their rates are those of the curve.
+        cluster: The GPUs.
+        profile: What a replica can serve.
+        demand: {service: (T,) requests/s in each interval}.
+        interval_seconds: Length of an interval.
+        load_seconds: Time that a new replica takes to load its model, less than an interval. The replicas of the first interval are
+            loaded before it.
+        load_cost: Weighted requests that a new replica must be worth beside what it costs in time.
+        quotas: As for `plan_serving`.
+        compare: Whether to compute what other plans reach, too.
+        time_limit_seconds: Limit for the program that knows the whole curve; its bound holds in any case.
+
+    Returns:
+        The schedule.
+
+    Raises:
+        InputError: A service without a curve, curves of different lengths, or an invalid number.
+        SolverError: HiGHS finds no plan.
+    """
+    chosen = tuple(services)
+    rates = _checked_curve(chosen, demand, interval_seconds, load_seconds, load_cost)
+    limit = checked_limit("plan_over_time", time_limit_seconds)
+    mean = {service.name: max(float(rates[:, i].mean()), LEAST_DEMAND) for i, service in enumerate(chosen)}
+    # The mix of a trace is its own, and only the rate is that of the curve.
+    rated = [service.model_copy(update={"rate": None if service.trace else mean[service.name]}) for service in chosen]
+    named = named_market(tuple(rated), cluster, profile, "weighted_rate", {}, None, quotas or {})
+    curve = _Curve(named.market, rates, interval_seconds, load_seconds, load_cost)
+    plans = curve.plans(keep=True)
+    compared = {}
+    if compare:
+        alone = curve.plans(keep=False)
+        compared = {"each interval alone": curve.outcome(alone), **curve.compared(limit, [plans, alone])}
+    rows, replicas = Rows(), Rows()
+    for at, plan in enumerate(plans):
+        before = plans[at - 1] if at else None
+        for i, service in enumerate(chosen):
+            types, y = named.offers[i].types, plan[i]
+            gpus = {f"gpus_{k.accelerator}": 0 for k in types}
+            for each, count in zip(types, y.tolist(), strict=True):
+                gpus[f"gpus_{each.accelerator}"] += each.num_gpus * int(count)
+                if count > 0:
+                    replicas.append({"interval": at, "service": service.name, **each._asdict(), "replicas": int(count)})
+            level, loads = curve.served(at, i, y, before)
+            rate = float(rates[at, i])
+            rows.append(
+                {
+                    "interval": at,
+                    "service": service.name,
+                    "requests_per_second": rate,
+                    "served_fraction": level,
+                    "loads": loads,
+                    **gpus,
+                }
+            )
+    requests = float((rates @ np.array([service.weight for service in chosen])).sum() * interval_seconds)
+    return ServingSchedule(interval_seconds, load_seconds, requests, rows, replicas, curve.outcome(plans), compared)
+
+
+def _checked_curve(
+    services: Sequence[Service], demand: Mapping[str, ArrayLike], interval: float, load: float, cost: float
+) -> Floats:
+    """Return (T, I) requests/s of each interval and service. Raises `InputError`."""
+    where, faults = "plan_over_time", []
+    missing = [service.name for service in services if service.name not in demand]
+    faults += [Fault(where, "demand", f"service {name!r} has no curve") for name in missing]
+    if not 0 < interval < np.inf:
+        faults.append(Fault(where, "interval_seconds", f"must be a finite number greater than 0, found {interval!r}"))
+    elif not 0 <= load < interval:
+        faults.append(Fault(where, "load_seconds", f"must be at least 0 and less than an interval, {interval:g} s, found {load!r}"))
+    if not 0 <= cost < np.inf:
+        faults.append(Fault(where, "load_cost", f"must be a finite number of at least 0, found {cost!r}"))
+    InputError.raise_any(faults)
+    curves = [np.asarray(demand[service.name], dtype=float) for service in services]
+    if not curves or any(each.shape != curves[0].shape or each.ndim != 1 or not len(each) for each in curves):
+        raise InputError(Fault(where, "demand", "all curves must be lists of the same length, at least 1"))
+    rates = np.stack(curves, axis=1)
+    if not (np.isfinite(rates) & (rates >= 0)).all():
+        raise InputError(Fault(where, "demand", "must have finite numbers of at least 0"))
+    return rates
+
+
+class _Curve:
+    """A market whose demand changes. lost: part of an interval that a load takes; cost: of a load in weighted requests/s."""
+
+    def __init__(self, market: Market, rates: Floats, interval: float, load: float, cost: float) -> None:
+        self.market, self.interval = market, interval
+        self.lost, self.cost = load / interval, cost / interval
+        base = np.array([columns.demand.sum() for columns in market.services])
+        weights = market.gains / base
+        self.markets = [self._at(np.maximum(each, LEAST_DEMAND), base, weights) for each in rates]
+
+    def _at(self, rates: Floats, base: Floats, weights: Floats) -> Market:
+        services = tuple(
+            replace(c, demand=c.demand * part) for c, part in zip(self.market.services, (rates / base).tolist(), strict=True)
+        )
+        return replace(self.market, services=services, gains=weights * rates)
+
+    def plans(self, *, keep: bool) -> list[Replicas]:
+        """Return the replicas of each interval. keep: whether each starts from the one before."""
+        found: list[Replicas] = []
+        for at, market in enumerate(self.markets):
+            if keep and found:
+                found.append(self._kept(market, self.markets[at - 1], found[-1]))
+            else:
+                found.append(_solved(Program(market)))
+        return found
+
+    def _kept(self, market: Market, last: Market, before: Replicas) -> Replicas:
+        """Return the replicas that are best for the demand now and that of the last interval, from those before."""
+        count = len(before)
+        again = tuple(replace(columns, uses=np.zeros_like(columns.uses)) for columns in last.services)
+        gains = np.concatenate([market.gains, last.gains])
+        both = Market((*market.services, *again), market.limits, gains, np.zeros(2 * count), np.ones(2 * count))
+        program = Program(both, changes=Changes((*before, *range(count)), self.lost / STAY, self.cost))
+        first = program.first_new + sum(map(len, before))
+        program.program.upper[first:] = 0.0  # the last interval has the replicas of this one, and no others
+        return _solved(program)[:count]
+
+    def compared(self, limit: float | None, known: Sequence[list[Replicas]]) -> dict[str, PlanOutcome]:
+        """Return what one plan for all intervals reaches, and the plan that knows the whole curve. known: other plans."""
+        joint, count = self._joint(), len(self.market.services)
+        before = tuple(None if i < count else i - count for i in range(len(joint.services)))
+        program = Program(joint, changes=Changes(before, self.lost, self.cost))
+        fixed = Program(joint, changes=Changes(before, 1.0, self.cost))
+        fixed.program.upper[fixed.first_new :] = 0.0  # replicas can only be given up
+        static = self._split(_solved(fixed, TimeLimit(limit)))
+        found = program.whole(gap=GAP, limit=TimeLimit(limit))
+        plans = [static, *known, *([] if found is None else [self._split(program.plan_of(found.values)[1])])]
+        # The best of all known plans, since the time limit may end the program early.
+        best = max((self.outcome(each) for each in plans), key=lambda each: each.served_requests)
+        # The program charges each load, the outcome only the time that it takes.
+        charged = Program(joint, changes=Changes(before, self.lost, 0.0)) if self.cost else program
+        proven = found if charged is program else charged.whole(gap=GAP, limit=TimeLimit(limit))
+        bound = None if proven is None else -proven.bound * self.interval
+        return {"one plan for all": self.outcome(static), "known future": replace(best, bound=bound)}
+
+    def _joint(self) -> Market:
+        """Return the market of all intervals, with services for each of them and limits of their own."""
+        times, rows = len(self.markets), len(self.market.limits)
+        services = []
+        for at, market in enumerate(self.markets):
+            for columns in market.services:
+                uses = np.zeros((len(columns.costs), rows * times))
+                uses[:, at * rows : (at + 1) * rows] = columns.uses
+                services.append(replace(columns, uses=uses))
+        gains = np.concatenate([market.gains for market in self.markets])
+        limits = np.tile(self.market.limits, times)
+        return Market(tuple(services), limits, gains, np.zeros(len(services)), np.ones(len(services)))
+
+    def _split(self, replicas: Replicas) -> list[Replicas]:
+        count = len(self.market.services)
+        return [replicas[at : at + count] for at in range(0, len(replicas), count)]
+
+    def served(self, at: int, i: int, replicas: Floats, before: Replicas | None) -> tuple[float, int]:
+        """Return the served fraction of a service in an interval, and the replicas that it loads."""
+        new = np.maximum(replicas - before[i], 0.0) if before is not None else np.zeros(len(replicas))
+        return best_level(self.markets[at].services[i], replicas - self.lost * new)[0], round(float(new.sum()))
+
+    def outcome(self, plans: Sequence[Replicas]) -> PlanOutcome:
+        total, loads = 0.0, 0
+        for at, plan in enumerate(plans):
+            for i, replicas in enumerate(plan):
+                level, new = self.served(at, i, replicas, plans[at - 1] if at else None)
+                total += float(self.markets[at].gains[i]) * level
+                loads += new
+        return PlanOutcome(total * self.interval, loads)
+
+
+def _solved(program: Program, limit: TimeLimit | None = None) -> Replicas:
+    found = program.whole(gap=GAP, nodes=NODES) if limit is None else program.whole(gap=GAP, limit=limit)
+    if found is None:
+        raise SolverError("no plan with whole replicas was found; give more time (time_limit_seconds)")
+    return tuple(np.round(y) for y in program.plan_of(found.values)[1])

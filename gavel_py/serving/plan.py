@@ -1,0 +1,393 @@
+"""Plans of whole replicas for services on the GPUs of a cluster, alone or beside training jobs.
+
+`plan_serving` builds the market of the services (`market`) and solves it (`optimization.solving.whole_replicas`). The plan has the
+routing of requests, its bound, and the dual values from which `verify` computes the bound again, without a solver.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gavel_py.errors import Fault, GavelWarning, InputError, ProofError
+from gavel_py.io.tabular import Rows, Tabular
+from gavel_py.optimization.formulation.replicas import Multipliers, Relaxed, best_level, bound_of, relaxed
+from gavel_py.optimization.solving.highs import TimeLimit, checked_limit
+from gavel_py.optimization.solving.whole_replicas import GAP, WIDE, WholePlan, trimmed, whole_plan
+from gavel_py.problem.arrays import Floats
+from gavel_py.problem.cluster import Cluster
+from gavel_py.serving.market import (
+    TOLERANCE,
+    NamedMarket,
+    Objective,
+    Quota,
+    ReplicaType,
+    check_feasible,
+    named_market,
+    raise_unsolved,
+)
+from gavel_py.serving.services import Bucket, Service, ServingProfile
+
+if TYPE_CHECKING:
+    from gavel_py.allocation.result import Allocation
+    from gavel_py.io.tabular import Array
+    from gavel_py.policies import Policy
+    from gavel_py.problem.problem import AllocationProblem
+
+
+@dataclass(frozen=True, eq=False)
+class ServingPlan(Tabular):
+    """Whole replicas for services, and the requests that each of them serves.
+
+    Attributes:
+        objective: "max_min", "weighted_rate" or "min_cost".
+        value: The least served fraction, the weighted requests per second served, or the price per hour.
+        bound: No plan has a better value.
+        gap: The difference of value and bound, relative to the bound.
+        status: "optimal" up to a gap of 0.0001, else "feasible".
+        services: The services.
+        served: Served fraction of each service: the largest t <= 1 with t times its demand routed in every size.
+        replicas: A row for each service and type of replica in use.
+        routes: A row for each service, size of requests and type of replica that serves some of them.
+        gpus_used: GPUs in use by accelerator type.
+        gpus_free: GPUs left by accelerator type.
+        price_per_hour: Price of all GPUs in use, None if the price of one of them is unknown.
+        prices: Rise of the value per unit of each shared limit in the relaxation, such as one GPU more; limits in effect only.
+        notes: Assumptions behind the rates, such as factors for an SLO.
+        training: The allocation of the training jobs on the GPUs left, None without.
+        replica_prices: How much less the training jobs reach because of one replica, by service and type; empty without them.
+    """
+
+    objective: Objective
+    value: float
+    bound: float
+    services: tuple[Service, ...]
+    served: dict[str, float]
+    replicas: Rows
+    routes: Rows
+    gpus_used: dict[str, int]
+    gpus_free: dict[str, int]
+    price_per_hour: float | None
+    prices: dict[str, float]
+    notes: tuple[str, ...]
+    training: Allocation | None = None
+    replica_prices: Rows = field(default_factory=Rows)
+    _market: NamedMarket | None = None
+    _multipliers: Multipliers | None = None
+
+    @property
+    def gap(self) -> float:
+        """The difference of value and bound, relative to the bound."""
+        return abs(self.bound - self.value) / max(abs(self.bound), 1e-12) if abs(self.bound - self.value) > 1e-12 else 0.0
+
+    @property
+    def status(self) -> str:
+        """Whether the plan is "optimal" up to a gap of 0.0001, or only "feasible"."""
+        return "optimal" if self.gap <= GAP else "feasible"
+
+    def verify(self) -> None:
+        """Check the plan again, from its rows alone, and compute the bound of the relaxation from its dual values.
+
+        Raises:
+            ProofError: A limit is exceeded, requests are lost or served twice, a replica serves more than its rate, or the value is
+                not the one stated or better than a bound.
+        """
+        market = self._market
+        assert market is not None and self._multipliers is not None  # noqa: S101, PT018
+        tables = [_tables_of(market, i, self) for i in range(len(market.offers))]
+        replicas = [y for y, _ in tables]
+        _check_limits(market, replicas)
+        levels = np.array([_checked_level(market, i, *table) for i, table in enumerate(tables)])
+        for (name, stated), found in zip(self.served.items(), levels.tolist(), strict=True):
+            if abs(stated - found) > TOLERANCE:
+                raise ProofError(f"service {name!r}: {found:.9g} of its demand is routed, but {stated:.9g} is stated")
+        sign = -1.0 if self.objective == "min_cost" else 1.0
+        value = sign * market.market.value(levels, replicas)
+        if abs(value - self.value) > TOLERANCE * max(1.0, abs(value)):
+            raise ProofError(f"the value is {value:.9g}, but {self.value:.9g} is stated")
+        bound = bound_of(market.market, self._multipliers)
+        if sign * self.value > bound + TOLERANCE * max(1.0, abs(bound)) or sign * self.bound > bound + TOLERANCE * max(
+            1.0, abs(bound)
+        ):
+            raise ProofError(
+                f"the value {self.value:.9g} or the bound {self.bound:.9g} is better than the bound {sign * bound:.9g}"
+            )
+
+    def explain(self) -> str:
+        """Return what limits the plan, what it assumes, and what its replicas cost the training jobs, as sentences."""
+        lines = [
+            f"{_MEANING[self.objective]}: {self.value:.4g}; no plan has a better one than {self.bound:.4g} (gap {self.gap:.2%})."
+        ]
+        per = {"max_min": "least served fraction", "weighted_rate": "weighted rate", "min_cost": "price per hour"}[self.objective]
+        word = "lowers" if self.objective == "min_cost" else "raises"
+        lines += [f"Dual price of {name}: one more {word} the {per} by {price:.4g}." for name, price in self.prices.items()]
+        lines += [f"{note}." for note in self.notes]
+        for row in self.replica_prices:
+            each = f"A replica of {row['service']} on {row['replica']} costs the training jobs {row['price']:.4g}"
+            lines.append(f"{each}: {row['objective_without_replica']:.6g} instead of {row['objective']:.6g}.")
+        return "\n".join(lines)
+
+    def to_columns(self) -> dict[str, Array]:
+        """Return the table of replicas as {column: (rows,) array}."""
+        return self.replicas.to_columns()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain data, for JSON."""
+        training = None if self.training is None else self.training.to_dict()
+        return {
+            "objective": self.objective,
+            "value": self.value,
+            "bound": self.bound,
+            "gap": self.gap,
+            "status": self.status,
+            "served_fractions": self.served,
+            "replicas": list(self.replicas),
+            "routes": list(self.routes),
+            "gpus_used": self.gpus_used,
+            "gpus_free": self.gpus_free,
+            "price_per_hour": self.price_per_hour,
+            "prices": self.prices,
+            "notes": list(self.notes),
+            **({} if training is None else {"training": training, "replica_prices": list(self.replica_prices)}),
+        }
+
+    def __repr__(self) -> str:
+        count = sum(row["replicas"] for row in self.replicas)
+        reached = f"{self.objective} {self.value:.4g}, bound {self.bound:.4g}"
+        return f"ServingPlan({reached}: {count} replicas of {len(self.served)} services)"
+
+    def _title(self) -> str:
+        return repr(self)
+
+
+_MEANING = {
+    "max_min": "Least served fraction",
+    "weighted_rate": "Weighted requests per second served",
+    "min_cost": "Price per hour",
+}
+
+
+def plan_serving(
+    services: Iterable[Service],
+    cluster: Cluster,
+    profile: ServingProfile,
+    objective: Objective = "max_min",
+    *,
+    floors: Mapping[str, float] | None = None,
+    budget_per_hour: float | None = None,
+    quotas: Mapping[str, Quota] | None = None,
+    training: AllocationProblem | None = None,
+    policy: str | Policy = "max_min_fairness",
+    time_limit_seconds: float | None = None,
+) -> ServingPlan:
+    """Return how many replicas of each service to run on which GPUs, and which requests each of them serves.
+
+    Replicas are whole, and the requests of one size may be divided among them. A service is served to the fraction t if t times its
+    demand is routed in every size. A replica is on one node if the cluster's nodes are large enough for its operator parallelism.
+
+    Args:
+        services: The services, each with a rate or a trace.
+        cluster: The GPUs. Types that the profile lacks are left out, with a `GavelWarning`.
+        profile: What a replica can serve.
+        objective: "max_min": the least served fraction; "weighted_rate": Σ weight x rate x served fraction; "min_cost": all demand
+            at the least price per hour of the GPUs in use.
+        floors: {service: least served fraction}, from 0 to 1.
+        budget_per_hour: Largest price per hour of all GPUs in use.
+        quotas: {tenant: largest number of GPUs, or {accelerator type: largest number}} of the services of a tenant.
+        training: Jobs that get what the services leave, as a problem on the same cluster.
+        policy: The policy of these jobs.
+        time_limit_seconds: Time after which the search ends with the best plan found, None without limit.
+
+    Returns:
+        The plan with its bound and gap. A gap above 2 % is a `GavelWarning`.
+
+    Raises:
+        ConflictError: Floors, budget and quotas cannot hold together on these GPUs; it has a smallest set of them.
+        InputError: A service cannot be served anywhere in one of its sizes, has no demand, or is named twice.
+        SolverError: No plan was found in time.
+    """
+    named = named_market(tuple(services), cluster, profile, objective, floors or {}, budget_per_hour, quotas or {})
+    limit = TimeLimit(checked_limit("plan_serving", time_limit_seconds))
+    check_feasible(named)
+    relaxation = relaxed(named.market)
+    found = _cheapest_full_plan(named, relaxation, limit) if objective == "max_min" else None
+    found = found or whole_plan(named.market, relaxation, limit)
+    if found is None:
+        raise_unsolved(named)
+    assert found is not None  # noqa: S101
+    plan = _stated(named, cluster, objective, found, relaxation.multipliers)
+    if plan.gap > WIDE:
+        warnings.warn(
+            f"the plan may be {plan.gap:.1%} below the best one: {plan.value:.4g}, bound {plan.bound:.4g}",
+            GavelWarning,
+            stacklevel=2,
+        )
+    return plan if training is None else beside_training(plan, training, policy)
+
+
+def _cheapest_full_plan(named: NamedMarket, relaxation: Relaxed, limit: TimeLimit) -> WholePlan | None:
+    """Return the plan that serves all demand with the fewest GPUs, None if there is none or none was found."""
+    if relaxation.levels.min() < 1 - TOLERANCE:
+        return None
+    sizes = [np.array([float(k.num_gpus) for k in offer.types]) for offer in named.offers]
+    columns = tuple(replace(c, costs=size) for c, size in zip(named.market.services, sizes, strict=True))
+    full = replace(named.market, services=columns, lower=np.ones(len(sizes)), common=0.0, has_costs=True)
+    found = whole_plan(full, relaxed(full), limit)
+    return None if found is None else replace(found, value=float(found.levels.min()), bound=1.0)
+
+
+# --------------------------------------------------------------------------------------------------------------------------- result
+
+
+def _stated(named: NamedMarket, cluster: Cluster, objective: Objective, found: WholePlan, multipliers: Multipliers) -> ServingPlan:
+    market = named.market
+    replicas = [_needed(named, i, found) for i in range(len(named.offers))]
+    routed = [best_level(columns, y) for columns, y in zip(market.services, replicas, strict=True)]
+    levels = np.array([level for level, _ in routed])
+    sign = -1.0 if objective == "min_cost" else 1.0
+    value = sign * market.value(levels, replicas)
+    used = dict.fromkeys(cluster.accelerator_names, 0)
+    for offer, y in zip(named.offers, replicas, strict=True):
+        for each, count in zip(offer.types, y.tolist(), strict=True):
+            used[each.accelerator] += each.num_gpus * int(count)
+    bound = sign * found.bound
+    return ServingPlan(
+        objective=objective,
+        value=value,
+        bound=max(bound, value) if sign > 0 else min(bound, value),
+        services=named.services,
+        served={service.name: level for service, level in zip(named.services, levels.tolist(), strict=True)},
+        replicas=Rows(_replica_rows(named, replicas)),
+        routes=Rows(row for i, (_, parts) in enumerate(routed) for row in _route_rows(named, i, parts)),
+        gpus_used=used,
+        gpus_free={
+            name: int(count) - used[name] for name, count in zip(cluster.accelerator_names, cluster.capacities, strict=True)
+        },
+        price_per_hour=_price(cluster, used),
+        prices={
+            name: price for name, price in zip(named.limit_names, multipliers.prices.tolist(), strict=True) if price > TOLERANCE**2
+        },
+        notes=tuple(offer.note for offer in named.offers if offer.note),
+        _market=named,
+        _multipliers=multipliers,
+    )
+
+
+def _needed(named: NamedMarket, i: int, found: WholePlan) -> Floats:
+    """Return the replicas of a service without those that do not help it."""
+    columns, y, level = named.market.services[i], found.replicas[i], float(found.levels[i])
+    if named.market.has_costs or level < 1 - TOLERANCE:
+        return y
+    fewer = trimmed(columns, y, level)
+    return fewer if fewer.sum() >= columns.least else y
+
+
+def _replica_rows(named: NamedMarket, replicas: Sequence[Floats]) -> Iterable[dict[str, Any]]:
+    for service, offer, y in zip(named.services, named.offers, replicas, strict=True):
+        for each, count in zip(offer.types, y.tolist(), strict=True):
+            if count > 0:
+                yield {"service": service.name, "model": service.model, **each._asdict(), "replicas": int(count)}
+
+
+def _route_rows(named: NamedMarket, i: int, parts: Floats) -> Iterable[dict[str, Any]]:
+    service, offer = named.services[i], named.offers[i]
+    for b, bucket in enumerate(offer.buckets):
+        size = dict.fromkeys(Bucket._fields) if bucket is None else bucket._asdict()
+        for each, part in zip(offer.types, parts[:, b].tolist(), strict=True):
+            if part > 0:
+                rate = part * float(offer.columns.demand[b])
+                yield {"service": service.name, **size, **each._asdict(), "share": part, "requests_per_second": rate}
+
+
+def _price(cluster: Cluster, used: Mapping[str, int]) -> float | None:
+    prices = dict(zip(cluster.accelerator_names, cluster.prices_per_hour.tolist(), strict=True))
+    total = sum(count * prices[name] for name, count in used.items() if count)
+    return None if math.isnan(total) else float(total)
+
+
+def _check_limits(named: NamedMarket, replicas: Sequence[Floats]) -> None:
+    used = named.market.used(replicas)
+    for name, taken, limit in zip(named.limit_names, used.tolist(), named.market.limits.tolist(), strict=True):
+        if taken > limit * (1 + TOLERANCE):
+            raise ProofError(f"{name}: {taken:g} are taken, but there are {limit:g}")
+    for service, columns, y in zip(named.services, named.market.services, replicas, strict=True):
+        if (y != np.round(y)).any() or (y < 0).any() or not columns.least <= y.sum() <= columns.most:
+            raise ProofError(f"service {service.name!r}: its replicas are not whole, or not as many as they must be: {y.tolist()}")
+
+
+def _tables_of(named: NamedMarket, i: int, plan: ServingPlan) -> tuple[Floats, Floats]:
+    """Return (n,) replicas and (n, B) parts of the demand of a service, from the rows of the plan."""
+    service, offer = named.services[i], named.offers[i]
+    types = {each: k for k, each in enumerate(offer.types)}
+    sizes: dict[Bucket | None, int] = {bucket: b for b, bucket in enumerate(offer.buckets)}
+    replicas, parts = np.zeros(len(types)), np.zeros((len(types), len(sizes)))
+    for row in plan.replicas:
+        if row["service"] == service.name:
+            replicas[types[_type_of(row)]] += row["replicas"]
+    for row in plan.routes:
+        if row["service"] == service.name:
+            bucket = None if row["prompt_tokens"] is None else Bucket(row["prompt_tokens"], row["output_tokens"])
+            b = sizes[bucket]
+            parts[types[_type_of(row)], b] += row["requests_per_second"] / offer.columns.demand[b]
+    return replicas, parts
+
+
+def _type_of(row: Mapping[str, Any]) -> ReplicaType:
+    return ReplicaType(*(row[name] for name in ReplicaType._fields))
+
+
+def _checked_level(named: NamedMarket, i: int, replicas: Floats, parts: Floats) -> float:
+    """Return the fraction that is routed in every size. Raises `ProofError` where a replica serves more than its rate."""
+    service, columns = named.services[i], named.market.services[i]
+    if (columns.loads_of(parts) > replicas * (1 + TOLERANCE)).any():
+        raise ProofError(f"service {service.name!r}: its replicas serve more than their rates")
+    if (parts.sum(axis=0) > 1 + TOLERANCE).any() or (parts < 0).any():
+        raise ProofError(f"service {service.name!r}: more requests are routed than arrive")
+    return float(parts.sum(axis=0).min())
+
+
+# -------------------------------------------------------------------------------------------------------------------- training jobs
+
+
+def beside_training(plan: ServingPlan, training: AllocationProblem, policy: str | Policy = "max_min_fairness") -> ServingPlan:
+    """Return the plan with the allocation of training jobs on the GPUs that it leaves, and what its replicas cost them.
+
+    The price of a replica is the difference of the training objective with and without its GPUs, both solved and proven.
+
+    Args:
+        plan: A plan for services.
+        training: The jobs, as a problem on the whole cluster.
+        policy: Their policy.
+
+    Raises:
+        InputError: The problem has fewer GPUs of a type than the plan uses, or lacks the type.
+        SolverError: HiGHS fails.
+    """
+    from gavel_py.allocation.solver import Solver
+
+    solver, names = Solver(policy), list(training.accelerator_types)
+    used = np.array([plan.gpus_used.get(name, 0) for name in names], dtype=float)
+    faults = [
+        Fault("training", name, "is used by services, but not in the problem") for name in plan.gpus_used if name not in names
+    ]
+    more = np.flatnonzero(used > training.capacities)
+    faults += [
+        Fault("training", names[j], f"has {training.capacities[j]:g} GPUs, but services use {used[j]:g}") for j in more.tolist()
+    ]
+    InputError.raise_any([fault for fault in faults if plan.gpus_used.get(fault.field, 0)])
+    left = training.capacities - used
+    allocation = solver.solve(training.with_capacities(left))
+    rows = Rows()
+    for row in plan.replicas if allocation.objective_value is not None else ():
+        extra = np.array([float(row["num_gpus"]) if name == row["accelerator"] else 0.0 for name in names])
+        without = solver.solve(training.with_capacities(left + extra)).objective_value
+        assert without is not None and allocation.objective_value is not None  # noqa: S101, PT018
+        prices = {"objective": allocation.objective_value, "objective_without_replica": without}
+        price = abs(without - allocation.objective_value)
+        rows.append({"service": row["service"], "replica": str(_type_of(row)), **_type_of(row)._asdict(), **prices, "price": price})
+    return replace(plan, training=allocation, replica_prices=rows)

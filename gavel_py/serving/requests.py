@@ -1,0 +1,347 @@
+"""Requests over time: drawn with a rate and a burstiness for each service, or read from a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.io.reading import csv_rows
+from gavel_py.io.records import number_of
+from gavel_py.io.tabular import Tabular
+from gavel_py.io.writing import write_atomic
+from gavel_py.problem.arrays import Floats
+
+if TYPE_CHECKING:
+    from gavel_py.io.tabular import Array
+
+MAX_CV = 20.0
+"""Largest burstiness. Beyond it nearly all requests of a trace arrive in one burst, and a trace says nothing about the next one."""
+
+MAX_REQUESTS = 50_000_000
+"""Expected requests of a drawn trace; more would not fit into memory and come from a wrong unit of the rate."""
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "seconds": ("seconds", "arrival_seconds"),
+    "timestamp": ("timestamp",),
+    "service": ("service", "model"),
+    "input_tokens": ("input_tokens", "contexttokens", "prompt_tokens"),
+    "output_tokens": ("output_tokens", "generatedtokens"),
+}
+"""Names of the columns of a file in lower case; those of the Azure LLM inference traces are among them."""
+
+ONE_SERVICE = "all"
+"""The service of requests in a file without a column for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class RequestTrace(Tabular):
+    """N requests in order of arrival.
+
+    Attributes:
+        seconds: (N,) times of arrival, ascending, from 0 to the duration.
+        service_index: (N,) position of each request's service in `services`.
+        services: Names of the services.
+        duration_seconds: Length of the trace.
+        input_tokens: (N,) tokens of the prompts, or None if unknown.
+        output_tokens: (N,) tokens of the answers, or None if unknown.
+
+    Raises:
+        InputError: Arrays of different lengths, times out of order or outside of the trace, or a service twice.
+    """
+
+    seconds: Floats
+    service_index: NDArray[np.intp]
+    services: tuple[str, ...]
+    duration_seconds: float
+    input_tokens: Floats | None = None
+    output_tokens: Floats | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.seconds)
+        others = [self.service_index, self.input_tokens, self.output_tokens]
+        faults = []
+        if any(each is not None and len(each) != count for each in others):
+            faults.append(Fault("request trace", "", "its arrays must have the same length"))
+        elif count and (self.service_index.min() < 0 or self.service_index.max() >= len(self.services)):
+            faults.append(Fault("request trace", "service_index", f"must be at least 0 and below {len(self.services)}"))
+        if len(set(self.services)) < len(self.services):
+            faults.append(Fault("request trace", "services", "a name appears twice"))
+        if not np.isfinite(self.duration_seconds) or self.duration_seconds <= 0:
+            problem = f"must be a finite number greater than 0, found {self.duration_seconds!r}"
+            faults.append(Fault("request trace", "duration_seconds", problem))
+        elif count and not (self.seconds[0] >= 0 and self.seconds[-1] <= self.duration_seconds):
+            faults.append(Fault("request trace", "seconds", "must be from 0 to the duration"))
+        late = np.flatnonzero(~(np.diff(self.seconds) >= 0))
+        if len(late):
+            n = int(late[0]) + 1
+            problem = f"must be ascending: request {n + 1} arrives at {self.seconds[n]:g} s, after one at {self.seconds[n - 1]:g} s"
+            faults.append(Fault("request trace", "seconds", problem))
+        InputError.raise_any(faults)
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Requests per second of each service, on average over the trace."""
+        counts = np.bincount(self.service_index, minlength=len(self.services)) / self.duration_seconds
+        return dict(zip(self.services, counts.tolist(), strict=True))
+
+    @classmethod
+    def generate(
+        cls, rates: Mapping[str, float], duration_seconds: float, *, cv: float | Mapping[str, float] = 1.0, seed: int = 0
+    ) -> RequestTrace:
+        """Draw arrivals of a renewal process for each service, independently.
+
+        Gaps between requests of a service follow a gamma distribution with mean 1/rate and coefficient of variation cv: shape
+        1/cv², scale cv²/rate. With cv 1 arrivals are Poisson; with cv 0 gaps are equal, from a random start. Seed 0 gives the
+        arrivals that AlpaServe draws (Li et al., OSDI 2023): those of service number i from NumPy's `RandomState(i)`.
+
+        Args:
+            rates: Requests per second by service.
+            duration_seconds: Length of the trace.
+            cv: Coefficient of variation of the gaps, from 0 to 20; one for all services, or by service.
+            seed: A whole number of at least 0. Traces of different seeds are independent.
+
+        Raises:
+            InputError: No service, a rate or duration that is not greater than 0, a cv outside its range, or an invalid seed.
+        """
+        cvs = dict.fromkeys(rates, cv) if not isinstance(cv, Mapping) else cv
+        _check_process(rates, cvs, duration_seconds, seed)
+        each = [_renewals(rate, cvs[name], duration_seconds, generator_of(seed, n)) for n, (name, rate) in enumerate(rates.items())]
+        seconds = np.concatenate(each)
+        order = np.argsort(seconds, kind="stable")
+        services = np.repeat(np.arange(len(each)), [len(times) for times in each])
+        return cls(seconds[order], services[order], tuple(rates), float(duration_seconds))
+
+    @classmethod
+    def from_file(cls, path: str | Path, *, service: str = ONE_SERVICE) -> RequestTrace:
+        """Read a CSV file with a row for each request, in order of arrival; the first arrives at 0.
+
+        Columns: `seconds`, or `timestamp` as in 2023-11-16 18:17:03.97; optionally `service`, `input_tokens` and `output_tokens`.
+        The files of the Azure LLM inference traces (TIMESTAMP, ContextTokens, GeneratedTokens) are read as they are. Other columns
+        are ignored.
+
+        Args:
+            path: The file.
+            service: The service of all requests, if the file does not name services.
+
+        Raises:
+            InputError: The file cannot be read, has no requests or no column of times, or has requests out of order.
+        """
+        rows = list(_rows(path, service))
+        if len(rows) < 2 or rows[-1].seconds == rows[0].seconds:
+            raise InputError(Fault(str(path), "", "has no two requests at different times, so that it has no rate"))
+        names = tuple(dict.fromkeys(row.service for row in rows))
+        number = {name: n for n, name in enumerate(names)}
+        start = rows[0].seconds
+        tokens = [np.array([row[column] for row in rows], dtype=float) for column in (2, 3)]
+        known = [None if np.isnan(each).any() else each for each in tokens]
+        seconds = np.array([row.seconds - start for row in rows])
+        index = np.array([number[row.service] for row in rows], dtype=np.intp)
+        return cls(seconds, index, names, float(seconds[-1]), *known)
+
+    @classmethod
+    def merged(cls, traces: Sequence[RequestTrace]) -> RequestTrace:
+        """Return the requests of several traces with different services, in order of arrival.
+
+        Args:
+            traces: At least one; the result lasts as long as the longest. Tokens are kept if all traces know them.
+
+        Raises:
+            InputError: No trace, or a service in two of them.
+        """
+        if not traces:
+            raise InputError("there are no traces to merge")
+        services = tuple(name for trace in traces for name in trace.services)
+        firsts = np.cumsum([0, *(len(trace.services) for trace in traces[:-1])])
+        seconds = np.concatenate([trace.seconds for trace in traces])
+        index = np.concatenate([trace.service_index + first for trace, first in zip(traces, firsts, strict=True)])
+        order = np.argsort(seconds, kind="stable")
+        tokens: list[Floats | None] = []
+        for name in ("input_tokens", "output_tokens"):
+            known = [each for trace in traces if (each := getattr(trace, name)) is not None]
+            tokens.append(np.concatenate(known)[order] if len(known) == len(traces) else None)
+        return cls(seconds[order], index[order], services, max(trace.duration_seconds for trace in traces), *tokens)
+
+    def times_faster(self, factor: float) -> RequestTrace:
+        """Return the same requests in a `factor`-th of the time, so that all rates are `factor` times as high.
+
+        Args:
+            factor: Greater than 0.
+
+        Raises:
+            InputError: Another factor.
+        """
+        if not 0 < factor < np.inf:
+            raise InputError(f"the factor of a rate must be a finite number greater than 0, found {factor!r}")
+        return replace(self, seconds=self.seconds / factor, duration_seconds=self.duration_seconds / factor)
+
+    def between(self, start_seconds: float, end_seconds: float) -> RequestTrace:
+        """Return the requests of a part of the trace; its times start at 0 again.
+
+        Args:
+            start_seconds: Start of the part.
+            end_seconds: End of the part, where it ends exclusively.
+
+        Raises:
+            InputError: The part is empty or not within the trace.
+        """
+        if not 0 <= start_seconds < end_seconds <= self.duration_seconds:
+            raise InputError(f"a trace of {self.duration_seconds:g} s has no part from {start_seconds:g} to {end_seconds:g} s")
+        part = slice(*np.searchsorted(self.seconds, [start_seconds, end_seconds]).tolist())
+        tokens = [None if each is None else each[part] for each in (self.input_tokens, self.output_tokens)]
+        seconds = self.seconds[part] - start_seconds
+        return RequestTrace(seconds, self.service_index[part], self.services, end_seconds - start_seconds, *tokens)
+
+    def of(self, service: str) -> RequestTrace:
+        """Return the requests of one service.
+
+        Args:
+            service: Its name.
+
+        Raises:
+            UnknownNameError: The trace has no such service.
+        """
+        if service not in self.services:
+            raise UnknownNameError(f"the trace has no service {service!r}{nearest(service, self.services)}")
+        chosen = self.service_index == self.services.index(service)
+        tokens = [None if each is None else each[chosen] for each in (self.input_tokens, self.output_tokens)]
+        index = np.zeros(int(chosen.sum()), dtype=np.intp)
+        return RequestTrace(self.seconds[chosen], index, (service,), self.duration_seconds, *tokens)
+
+    def to_columns(self) -> dict[str, Array]:
+        """Return {"seconds", "service", and "input_tokens", "output_tokens" if known: (N,) array}."""
+        columns: dict[str, Array] = {"seconds": self.seconds, "service": np.array(self.services, dtype=object)[self.service_index]}
+        tokens = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        return columns | {name: values for name, values in tokens.items() if values is not None}
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write a file that `from_file` reads.
+
+        Args:
+            path: The file, which is replaced.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        columns = self.to_columns()
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+        write_atomic(path, text.getvalue().encode())
+
+    def _title(self) -> str:
+        return f"{len(self):,} requests of {len(self.services)} services in {self.duration_seconds:g} s"
+
+
+def checked_cv(where: str, cv: float) -> list[Fault]:
+    """Return the fault of a coefficient of variation outside of 0 to `MAX_CV`, if any."""
+    is_valid = 0 <= cv <= MAX_CV
+    return [] if is_valid else [Fault(where, "cv", f"must be from 0 to {MAX_CV:g}, found {cv!r}")]
+
+
+def _check_process(rates: Mapping[str, float], cvs: Mapping[str, float], seconds: float, seed: int) -> None:
+    faults = [] if rates else [Fault("requests", "rates", "must have at least one service")]
+    if not 0 < seconds < np.inf:
+        faults.append(Fault("requests", "duration_seconds", f"must be a finite number greater than 0, found {seconds!r}"))
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        faults.append(Fault("requests", "seed", f"must be a whole number of at least 0, found {seed!r}"))
+    for name, rate in rates.items():
+        where = f"requests of {name!r}"
+        if not 0 < rate < np.inf:
+            faults.append(Fault(where, "rate", f"must be a finite number greater than 0, found {rate!r}"))
+        faults += checked_cv(where, cvs[name]) if name in cvs else [Fault(where, "cv", "is missing")]
+    InputError.raise_any(faults)
+    expected = sum(rates.values()) * seconds
+    if expected > MAX_REQUESTS:
+        raise InputError(f"{expected:,.0f} requests are expected, but a trace may have {MAX_REQUESTS:,}; shorten its duration")
+
+
+def generator_of(seed: int, number: int) -> np.random.RandomState:
+    """Return the generator of a service; those of AlpaServe for seed 0, and never those of another seed."""
+    if seed == 0:
+        return np.random.RandomState(number)
+    return np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, number])))
+
+
+def unit_gaps(cv: float, count: int, state: np.random.RandomState) -> Floats:
+    """Return gaps of a renewal process with a rate of 1 request per second."""
+    gaps: Floats = np.ones(count) if cv == 0 else state.gamma(1 / cv**2, cv**2, count)
+    return gaps
+
+
+def _renewals(rate: float, cv: float, duration: float, state: np.random.RandomState) -> Floats:
+    """Return the times of arrival before `duration`."""
+    size, now = max(int(rate * duration * 1.2), 1), 0.0
+    if cv == 0:
+        equal: Floats = (float(state.uniform()) + np.arange(size + 1, dtype=float)) / rate
+        return equal[equal < duration]
+    parts = []
+    while now < duration:
+        # AlpaServe's own scale, since a scaled sample may differ in the last digit.
+        times = now + np.cumsum(state.gamma(1 / cv**2, cv**2 / rate, size))
+        now = float(times[-1])
+        parts.append(times)
+    found = np.concatenate(parts)
+    return found[found < duration]
+
+
+class _Row(NamedTuple):
+    """A request of a file; NaN for unknown tokens."""
+
+    seconds: float
+    service: str
+    input_tokens: float
+    output_tokens: float
+
+
+def _rows(path: str | Path, service: str) -> Iterator[_Row]:
+    """Yield the requests of a file. Raises `InputError` for the first that is invalid or out of order."""
+    before = -np.inf
+    for where, cells in csv_rows(path):
+        lower = {name.lower(): cell for name, cell in cells.items()}
+        found = {name: lower[each] for name, spelled in COLUMNS.items() for each in spelled if each in lower}
+        seconds = _arrival(where, found)
+        tokens = [_tokens(where, found, name) for name in ("input_tokens", "output_tokens")]
+        if seconds < before:
+            raise InputError(Fault(where, "", "arrives before the request above it; sort the file by the time of arrival"))
+        before = seconds
+        yield _Row(seconds, found.get("service", service), *tokens)
+
+
+def _arrival(where: str, found: Mapping[str, str]) -> float:
+    if "seconds" in found:
+        seconds = number_of(found["seconds"])
+        if np.isfinite(seconds):
+            return seconds
+        raise InputError(Fault(where, "seconds", f"must be a finite number, found {found['seconds']!r}"))
+    if "timestamp" not in found:
+        raise InputError(Fault(where, "", "has no time of arrival; a column seconds or timestamp is required"))
+    try:
+        moment = datetime.fromisoformat(found["timestamp"])
+    except ValueError:
+        problem = f"must be a time such as 2023-11-16 18:17:03.97, found {found['timestamp']!r}"
+        raise InputError(Fault(where, "timestamp", problem)) from None
+    # Naive times are taken as UTC: local time may be set back within the trace.
+    return (moment - datetime(1970, 1, 1, tzinfo=moment.tzinfo)).total_seconds()
+
+
+def _tokens(where: str, found: Mapping[str, str], name: str) -> float:
+    if name not in found:
+        return np.nan
+    value = number_of(found[name])
+    if not 0 <= value < np.inf:
+        raise InputError(Fault(where, name, f"must be a number of at least 0, found {found[name]!r}"))
+    return value

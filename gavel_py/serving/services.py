@@ -1,0 +1,442 @@
+"""Services and serving profiles: which models are to be served at which rates, and what one replica of a model can serve.
+
+Requests are counted by size bucket, (prompt tokens, output tokens), since a GPU type that is best for short requests may be bad for
+long ones. Both records are read from YAML, JSON and CSV files; rates also come from the throughput profiles that are built in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
+
+from pydantic import Field, PlainValidator, field_validator, model_validator
+
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.io import reading
+from gavel_py.io.records import (
+    Finite,
+    Integer,
+    Name,
+    NotNegative,
+    Positive,
+    Record,
+    Whole,
+    check_records,
+    number_of,
+    repeated,
+)
+from gavel_py.throughput_profiles import ThroughputProfile
+from gavel_py.throughput_profiles.units import Condition
+
+if TYPE_CHECKING:
+    from gavel_py.throughput_profiles.files import Row
+
+LIST_SEPARATOR = ";"
+"""Between the entries of a list in a cell of a CSV file."""
+
+LARGEST_CV = 20.0
+"""Limit of the coefficient of variation: of such arrivals, 99 % come within 1 % of the time."""
+
+MAX_TOKENS = 100_000_000
+
+
+class Bucket(NamedTuple):
+    """A size of requests; as text, "128/2048".
+
+    >>> str(Bucket(128, 2048))
+    '128/2048'
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.prompt_tokens}/{self.output_tokens}"
+
+
+def _bucket(value: object) -> Bucket:
+    """Return a bucket from a pair of numbers or from text such as "128/2048"."""
+    parts = value.split("/") if isinstance(value, str) else value
+    if isinstance(parts, list | tuple) and len(parts) == 2:
+        sizes = [number_of(part) for part in parts]
+        if all(0 <= size <= MAX_TOKENS and size == int(size) for size in sizes) and any(sizes):
+            return Bucket(*map(int, sizes))
+    raise ValueError(f"must be prompt tokens/output tokens, such as 128/2048, found {value!r:.60}")
+
+
+def _mix(value: object) -> dict[Bucket, float]:
+    """Return the share of each bucket, with sum 1, from a mapping or from text such as "128/128: 3; 1000/1000: 1"."""
+    if isinstance(value, str):
+        cells = [cell.rpartition(":") for cell in value.split(LIST_SEPARATOR) if cell.strip()]
+        pairs: list[tuple[object, object]] = [(bucket.strip(), share.strip()) for bucket, _, share in cells]
+    elif isinstance(value, Mapping):
+        pairs = list(value.items())
+    else:
+        raise ValueError(f"must map request sizes to shares, such as {{128/128: 0.6, 1000/1000: 0.4}}, found {value!r:.60}")
+    found: dict[Bucket, float] = {}
+    for key, share in pairs:
+        bucket, number = _bucket(key), number_of(share)
+        if not 0 <= number < float("inf"):
+            raise ValueError(f"the share of {bucket} must be a finite number of at least 0, found {share!r:.60}")
+        if bucket in found:
+            raise ValueError(f"{bucket} appears twice")
+        found[bucket] = number
+    total = sum(found.values())
+    if found and not total > 0:
+        raise ValueError("at least one share must be greater than 0")
+    return {bucket: share / total for bucket, share in found.items() if share > 0}
+
+
+Mix = Annotated[dict[Bucket, float], PlainValidator(_mix)]
+Attainment = Annotated[Finite, Field(gt=0, le=1)]
+Variation = Annotated[Finite, Field(ge=0, le=LARGEST_CV)]
+Tokens = Annotated[Integer, Field(ge=0, le=MAX_TOKENS)]
+
+
+class Service(Record):
+    """A model with a rate of requests, or a trace of them, and what its users expect.
+
+    >>> chat = Service("chat", model="llama-8b", rate=40, mix={(128, 128): 3, (1000, 1000): 1})
+    >>> {str(bucket): share for bucket, share in chat.mix.items()}
+    {'128/128': 0.75, '1000/1000': 0.25}
+
+    Attributes:
+        name: Unique among the services.
+        model: Name of the model in the serving profile.
+        rate: Requests per second that arrive on average. A plan over time takes rates from a demand curve instead.
+        trace: File of requests, instead of a rate.
+        cv: Coefficient of variation of the times between requests, from 0 (equal) over 1 (Poisson) to 20.
+        slo_seconds: Time within which a request must be completed.
+        ttft_seconds: Time within which a request must have its first token.
+        tpot_seconds: Time within which each further token must follow, on average over a request.
+        attainment: Share of requests that must keep these times.
+        weight: Value of a served request relative to one of another service.
+        min_replicas: Least number of replicas.
+        max_replicas: Largest number of replicas, None without limit.
+        tenant: Tenant with a quota of GPUs, None without.
+        rate_factor: Part of a rate without SLO (closed_loop, offline) on which the service may rely under its SLO, at most 1.
+        mix: {(prompt tokens, output tokens): share} of requests by size, scaled to sum 1; empty if sizes do not matter.
+    """
+
+    label: ClassVar[str] = "service"
+    identifier: ClassVar[str] = "name"
+
+    name: Name
+    model: Name
+    rate: Positive | None = None
+    trace: Name | None = None
+    cv: Variation = 1.0
+    slo_seconds: Positive | None = None
+    ttft_seconds: Positive | None = None
+    tpot_seconds: Positive | None = None
+    attainment: Attainment = 0.99
+    weight: Positive = 1.0
+    min_replicas: Annotated[Integer, Field(ge=0, le=1_000_000)] = 0
+    max_replicas: Annotated[Integer, Field(ge=0, le=1_000_000)] | None = None
+    tenant: Name | None = None
+    rate_factor: Annotated[Finite, Field(gt=0, le=1)] | None = None
+    mix: Mix = Field(default_factory=dict)
+
+    def __init__(self, name: str | None = None, /, **fields: Any) -> None:
+        super().__init__(**({} if name is None else {"name": name}), **fields)
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Service:
+        if self.rate is not None and self.trace is not None:
+            raise ValueError("rate and trace both give the demand; leave out one of them")
+        if self.slo_seconds is not None and (self.ttft_seconds is not None or self.tpot_seconds is not None):
+            raise ValueError("give slo_seconds for whole requests, or ttft_seconds and tpot_seconds for tokens, not both")
+        if self.max_replicas is not None and self.max_replicas < self.min_replicas:
+            raise ValueError(f"max_replicas must be at least min_replicas, {self.min_replicas}, found {self.max_replicas}")
+        if self.rate_factor is not None and not self.has_slo:
+            raise ValueError("rate_factor adapts rates without SLO to an SLO; give slo_seconds, or ttft_seconds and tpot_seconds")
+        return self
+
+    @property
+    def has_slo(self) -> bool:
+        """Whether requests must be served within some time."""
+        return (self.slo_seconds, self.ttft_seconds, self.tpot_seconds) != (None, None, None)
+
+    @property
+    def buckets(self) -> tuple[Bucket | None, ...]:
+        """The sizes of its requests in ascending order, or None alone if sizes do not matter."""
+        return tuple(sorted(self.mix)) or (None,)
+
+
+class ServingRate(Record):
+    """What one replica of a model can do on GPUs of one type: a row of a serving profile.
+
+    A row needs a rate with its condition, or the times of its stages, from which a simulation finds the rate.
+
+    Attributes:
+        model: Name of the model.
+        accelerator: Accelerator type.
+        num_gpus: GPUs of a replica, by default the product of the two degrees of parallelism.
+        operator_parallel: GPUs over which each stage is split; tensor parallelism.
+        pipeline_parallel: Number of stages.
+        prompt_tokens: Prompt of the requests, None if the size of requests does not matter.
+        output_tokens: Output of the requests, given together with `prompt_tokens`.
+        batch: Requests that are computed together, None if unknown or of no matter.
+        requests_per_second: Requests that one replica serves.
+        condition: How requests arrived when the rate was measured: closed_loop, offline, server, interactive or slo.
+        slo_seconds: The SLO at which it was measured, as in `Service`; None if unknown. A rate serves no stricter service.
+        ttft_seconds: As above.
+        tpot_seconds: As above.
+        stage_seconds: Time of a request in each stage.
+        memory_gb: Memory that the model takes on each of its GPUs, GB.
+        source: Origin of the figures.
+    """
+
+    label: ClassVar[str] = "serving rate"
+    identifier: ClassVar[str] = "model"
+
+    model: Name
+    accelerator: Name
+    num_gpus: Whole = 1
+    operator_parallel: Whole = 1
+    pipeline_parallel: Whole = 1
+    prompt_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    batch: Whole | None = None
+    requests_per_second: NotNegative | None = None
+    condition: Condition | None = None
+    slo_seconds: Positive | None = None
+    ttft_seconds: Positive | None = None
+    tpot_seconds: Positive | None = None
+    stage_seconds: tuple[Positive, ...] = ()
+    memory_gb: NotNegative | None = None
+    source: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, fields: Any) -> Any:
+        """Fill in the GPUs from the degrees of parallelism, or the operator parallelism from the GPUs and the stages."""
+        if isinstance(fields, dict):
+            pipeline = number_of(fields.get("pipeline_parallel", 1))
+            if fields.get("num_gpus") is None:
+                gpus = number_of(fields.get("operator_parallel", 1)) * pipeline
+                return fields | ({"num_gpus": int(gpus)} if gpus == gpus else {})
+            if fields.get("operator_parallel") is None:
+                whole = number_of(fields["num_gpus"]) / pipeline if pipeline else 0
+                return fields | ({"operator_parallel": int(whole)} if whole >= 1 and whole == int(whole) else {})
+        return fields
+
+    @field_validator("stage_seconds", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(cell.strip() for cell in value.split(LIST_SEPARATOR) if cell.strip())
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> ServingRate:
+        if self.num_gpus != self.operator_parallel * self.pipeline_parallel:
+            shape = f"operator_parallel {self.operator_parallel} x pipeline_parallel {self.pipeline_parallel}"
+            raise ValueError(f"num_gpus must be {shape}, found {self.num_gpus}")
+        if self.stage_seconds and len(self.stage_seconds) != self.pipeline_parallel:
+            raise ValueError(
+                f"stage_seconds must have {self.pipeline_parallel} times, one per stage, found {len(self.stage_seconds)}"
+            )
+        if (self.prompt_tokens is None) != (self.output_tokens is None):
+            raise ValueError("prompt_tokens and output_tokens must be given together")
+        if (self.requests_per_second is None) != (self.condition is None):
+            raise ValueError(f"requests_per_second and condition belong together; a condition is one of {', '.join(CONDITIONS)}")
+        if self.requests_per_second is None and not self.stage_seconds:
+            raise ValueError("requests_per_second with its condition, or stage_seconds, is required")
+        return self
+
+    @property
+    def bucket(self) -> Bucket | None:
+        """The size of the requests, None if it does not matter."""
+        if self.prompt_tokens is None or self.output_tokens is None:
+            return None
+        return Bucket(self.prompt_tokens, self.output_tokens)
+
+
+CONDITIONS: tuple[str, ...] = get_args(Condition)
+
+_SIZES = re.compile(r"(?P<model>.+) \(input (?P<prompt>\d+), output (?P<output>\d+)\)")
+"""How throughput profiles name the requests of a job type."""
+
+
+class ServingProfile(Record):
+    """The rates of replicas: a name and its rows.
+
+    >>> profile = ServingProfile.builtin("trtllm")
+    >>> row = profile.rows_of("LLaMA v3.1 8B")[0]
+    >>> row.accelerator, str(row.bucket), round(row.requests_per_second, 1), row.condition
+    ('h200', '128/128', 230.7, 'closed_loop')
+
+    Attributes:
+        name: Name of the profile.
+        rows: The rates.
+
+    Raises:
+        InputError: Two rows are of the same replica, requests and condition.
+    """
+
+    label: ClassVar[str] = "serving profile"
+    identifier: ClassVar[str] = "name"
+
+    name: Name
+    rows: tuple[ServingRate, ...]
+
+    def __init__(self, name: str | None = None, rows: Iterable[ServingRate] | None = None, /, **fields: Any) -> None:
+        given = {"name": name, "rows": None if rows is None else tuple(rows)}
+        super().__init__(**{key: value for key, value in given.items() if value is not None}, **fields)
+        first: dict[object, ServingRate] = {}
+        twice = [(row, first[key]) for row in self.rows for key in [_key_of(row)] if first.setdefault(key, row) is not row]
+        InputError.raise_any([Fault(row.where, "", f"appears twice, first at {other.where}") for row, other in twice])
+
+    @cached_property
+    def models(self) -> tuple[str, ...]:
+        """Models in the order of their first row."""
+        return tuple(dict.fromkeys(row.model for row in self.rows))
+
+    @cached_property
+    def accelerators(self) -> tuple[str, ...]:
+        """Accelerators in the order of their first row."""
+        return tuple(dict.fromkeys(row.accelerator for row in self.rows))
+
+    @cached_property
+    def _by_model(self) -> dict[str, tuple[ServingRate, ...]]:
+        found: dict[str, list[ServingRate]] = {}
+        for row in self.rows:
+            found.setdefault(row.model, []).append(row)
+        return {model: tuple(rows) for model, rows in found.items()}
+
+    def rows_of(self, model: str) -> tuple[ServingRate, ...]:
+        """Return the rows of a model.
+
+        Args:
+            model: Its name.
+
+        Raises:
+            UnknownNameError: The profile lacks the model.
+        """
+        if model not in self._by_model:
+            raise UnknownNameError(
+                Fault(f"serving profile {self.name!r}", "model", f"{model!r} is missing{nearest(model, self.models)}")
+            )
+        return self._by_model[model]
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> ServingProfile:
+        """Read a profile; its name is that of the file.
+
+        Args:
+            path: CSV with the fields of `ServingRate` as columns, or YAML or JSON with a list of them under `rates`.
+
+        Raises:
+            InputError: All faults of the file, each with its line.
+        """
+        return cls(Path(path).stem, check_records(ServingRate, _entries(path, "rates", ("model", "accelerator"), ServingRate)))
+
+    @classmethod
+    def builtin(cls, name: str) -> ServingProfile:
+        """Return the serving rates of a built-in throughput profile, such as "trtllm".
+
+        Args:
+            name: Name of the throughput profile.
+
+        Raises:
+            UnknownNameError: There is no such profile.
+            InputError: The profile has no rates of serving.
+        """
+        return cls.from_throughputs(ThroughputProfile.builtin(name))
+
+    @classmethod
+    def from_throughputs(cls, profile: ThroughputProfile) -> ServingProfile:
+        """Return the serving rates of a throughput profile.
+
+        Rows in requests/s are used as they are, and rows in tokens/s are divided by the output tokens of a request. A job type such
+        as "llama-8b (input 128, output 2048)" is the model llama-8b with requests of this size.
+
+        Args:
+            profile: A throughput profile with rows in requests/s or tokens/s.
+
+        Raises:
+            InputError: There is no such row, or one in tokens/s whose job type does not name the sizes of requests.
+        """
+        served = [row for row in profile.rows if row.unit in ("requests/s", "tokens/s") and row.partner_job_type is None]
+        where = f"throughput profile {profile.name!r}"
+        if not served:
+            raise InputError(Fault(where, "unit", "has no throughputs of serving, in requests/s or tokens/s"))
+        return cls(profile.name, check_records(ServingRate, ((where, _fields_of(row, where)) for row in served)))
+
+
+def _key_of(row: ServingRate) -> tuple[object, ...]:
+    shape = row.model, row.accelerator, row.num_gpus, row.pipeline_parallel
+    return (*shape, row.bucket, row.batch, row.condition, row.slo_seconds, row.ttft_seconds, row.tpot_seconds)
+
+
+def _fields_of(row: Row, where: str) -> dict[str, Any]:
+    """Return the fields of a `ServingRate` from a row of a throughput profile in tokens/s or requests/s."""
+    match = _SIZES.fullmatch(row.job_type)
+    sizes = {"prompt_tokens": int(match["prompt"]), "output_tokens": int(match["output"])} if match else {}
+    divisor = sizes.get("output_tokens", 0) if row.unit == "tokens/s" else 1
+    if not divisor:
+        problem = f"{row.job_type!r} is in tokens/s and must end in sizes, such as (input 128, output 2048)"
+        raise InputError(Fault(where, "job_type", problem))
+    return {
+        "model": match["model"] if match else row.job_type,
+        "accelerator": row.accelerator,
+        "num_gpus": row.num_gpus,
+        "requests_per_second": row.steps_per_second / divisor,
+        "condition": row.condition or "closed_loop",
+        "source": row.source,
+        **sizes,
+    }
+
+
+def read_services(path: str | Path) -> tuple[Service, ...]:
+    """Read services from a file.
+
+    Args:
+        path: YAML or JSON with a list of services under `services`, or CSV with the fields of `Service` as columns, where a mix is
+            written as "128/128: 0.6; 1000/1000: 0.4".
+
+    Returns:
+        The services, in the order of the file.
+
+    Raises:
+        InputError: All faults of the file, each with its line, and names that appear twice.
+    """
+    rows = list(_entries(path, "services", ("name", "model"), Service))
+    services = check_records(Service, rows)
+    names = ((where, service.name) for (where, _), service in zip(rows, services, strict=True))
+    InputError.raise_any(repeated("service", "name", names))
+    if not services:
+        raise InputError(Fault(str(path), "services", "has no services"))
+    return tuple(services)
+
+
+def _entries(path: str | Path, key: str, required: tuple[str, ...], model: type[Record]) -> Iterator[tuple[str, Any]]:
+    """Yield (place, fields) of the records of a file: rows of a CSV file, or entries of the list under `key` of a document."""
+    readers: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {
+        ".csv": lambda: _csv_entries(path, required, model),
+        **dict.fromkeys((".yaml", ".yml", ".json"), lambda: _document_entries(path, key)),
+    }
+    return readers[reading.suffix_of(path, readers)]()
+
+
+def _csv_entries(path: str | Path, required: tuple[str, ...], model: type[Record]) -> Iterator[tuple[str, Any]]:
+    where, header = reading.csv_header(path)
+    unknown = [name for name in header if name and name not in model.model_fields]
+    InputError.raise_any([Fault(where, "", f"column {name!r} is not known{nearest(name, model.model_fields)}") for name in unknown])
+    return reading.csv_rows(path, required)
+
+
+def _document_entries(path: str | Path, key: str) -> Iterator[tuple[str, Any]]:
+    document = reading.document(path)
+    value = document.value
+    entries = value.get(key) if isinstance(value, Mapping) else value
+    if not isinstance(entries, list):
+        raise InputError(Fault(document.where(), key, f"must be a list of entries under the key {key}"))
+    for name in value if isinstance(value, Mapping) else ():
+        if name != key:
+            raise InputError(Fault(document.where(name), "", f"key {name!r} is not known{nearest(str(name), [key])}"))
+    return ((document.where(key, i) if isinstance(value, Mapping) else document.where(i), entry) for i, entry in enumerate(entries))

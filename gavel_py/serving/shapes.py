@@ -1,0 +1,273 @@
+"""Shapes of groups: what can be placed where, and how many groups to make of each shape (operator x pipeline parallel).
+
+A program in whole numbers proposes lists of shapes, with the rates that one group serves at several attainments, found by
+simulation. Lists with one shape only, and lists with some groups merged or one split, are proposed beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.optimization.formulation.linear_rows import SparseMatrix
+from gavel_py.optimization.solving.highs import LinearProgram, solve_whole
+from gavel_py.problem.arrays import Floats
+from gavel_py.problem.cluster import Cluster
+from gavel_py.serving.attainment import coarse_rates
+from gavel_py.serving.services import Service, ServingProfile, ServingRate
+from gavel_py.serving.simulation import TOLERANCE_SECONDS, ModelGroup, ServingOverheads
+
+ATTAINMENTS = (0.99, 0.95, 0.9, 0.75, 0.5)
+"""At which the program for shapes is solved."""
+
+MAX_LISTS = 12
+"""Lists of shapes that are tried."""
+
+NODES = 200
+"""Of branch and bound for the program of shapes, whose rates are coarse."""
+
+ROUNDING_GB = 1e-9
+
+
+class Shape(NamedTuple):
+    """A kind of group; memory_gb: of each of its GPUs."""
+
+    accelerator: str
+    operator_parallel: int
+    pipeline_parallel: int
+    memory_gb: float
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of a group."""
+        return self.operator_parallel * self.pipeline_parallel
+
+
+Held = tuple[int, frozenset[int]]
+"""A group while it is searched for: the number of its shape, and those of its services."""
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What can be placed: S services and K shapes.
+
+    stages: {(service, shape): seconds of each stage} of the services that keep their SLO and fit there; memory_gb: the same for the
+    memory on each GPU; gpus: GPUs by accelerator.
+    """
+
+    services: tuple[Service, ...]
+    shapes: tuple[Shape, ...]
+    stages: Mapping[tuple[int, int], tuple[float, ...]]
+    memory_gb: Mapping[tuple[int, int], float]
+    gpus: Mapping[str, int]
+
+    @property
+    def weights(self) -> Floats:
+        """(S,) weights of the services."""
+        return np.array([service.weight for service in self.services])
+
+    @property
+    def slo_seconds(self) -> Floats:
+        """(S,) SLOs, infinite without one."""
+        return np.array([slo_of(service) for service in self.services])
+
+    def room(self, group: Held) -> float:
+        """Return the memory that is left on each GPU of a group, GB."""
+        shape, held = group
+        return self.shapes[shape].memory_gb - sum(self.memory_gb[service, shape] for service in held)
+
+    def fits(self, service: int, group: Held) -> bool:
+        """Return whether a service can be added to a group."""
+        shape, held = group
+        is_possible = service not in held and (service, shape) in self.stages
+        return is_possible and self.memory_gb[service, shape] <= self.room(group) + ROUNDING_GB
+
+    def group(self, held: Held) -> ModelGroup:
+        """Return a group as the simulator takes it."""
+        shape, services = held
+        stages = {self.services[service].name: self.stages[service, shape] for service in sorted(services)}
+        return ModelGroup(stages, self.shapes[shape].operator_parallel, self.shapes[shape].accelerator)
+
+
+def slo_of(service: Service) -> float:
+    """Return the time in which requests of a service must end, infinite without an SLO."""
+    return math.inf if service.slo_seconds is None else service.slo_seconds
+
+
+def options_of(services: Sequence[Service], cluster: Cluster, profile: ServingProfile, overheads: ServingOverheads) -> Options:
+    """Return what can be placed. Raises one `InputError` with a fault for each service that fits nowhere."""
+    gpus = dict(zip(cluster.accelerator_names, map(int, cluster.capacities.tolist()), strict=True))
+    memory = dict(zip(cluster.accelerator_names, cluster.gpu_memory_gb.tolist(), strict=True))
+    faults = [Fault(f"service {name!r}", "name", "appears twice") for name, count in _counted(services) if count > 1]
+    shapes: dict[Shape, int] = {}
+    stages, taken = {}, {}
+    for number, service in enumerate(services):
+        rows = [row for row in profile.rows_of(service.model) if row.stage_seconds and row.accelerator in gpus]
+        simple = [row for row in rows if row.batch in (None, 1) and row.bucket is None]
+        problem = _problem(service, simple, cluster, memory, overheads)
+        if problem is not None:
+            faults.append(problem)
+            continue
+        for row in (row for row in simple if _fits(row, cluster, memory) and _keeps(service, row, overheads)):
+            shape = Shape(row.accelerator, row.operator_parallel, row.pipeline_parallel, memory[row.accelerator])
+            at = number, shapes.setdefault(shape, len(shapes))
+            stages[at], taken[at] = row.stage_seconds, row.memory_gb or 0.0
+    InputError.raise_any(list(dict.fromkeys(faults)))
+    return Options(tuple(services), tuple(shapes), stages, taken, gpus)
+
+
+def _counted(services: Sequence[Service]) -> list[tuple[str, int]]:
+    return list(Counter(service.name for service in services).items())
+
+
+def _problem(
+    service: Service, rows: Sequence[ServingRate], cluster: Cluster, memory: Mapping[str, float], overheads: ServingOverheads
+) -> Fault | None:
+    """Return why a service fits nowhere, None if it does fit."""
+    where = f"service {service.name!r}"
+    if service.rate is None and service.trace is None:
+        return Fault(where, "rate", "a rate or a trace is required")
+    if service.ttft_seconds is not None or service.tpot_seconds is not None:
+        return Fault(where, "slo_seconds", "is required: times of tokens are not simulated")
+    if not rows:
+        problem = f"{service.model!r} has no stage_seconds without batch and sizes for an accelerator of the cluster"
+        return Fault(where, "model", problem)
+    unknown = [row.accelerator for row in rows if math.isnan(memory[row.accelerator])]
+    if unknown:
+        problem = "is required in the cluster file, since models share GPUs as far as their memory allows"
+        return Fault(f"accelerator type {unknown[0]!r}", "memory_gb", problem)
+    if any(row.memory_gb is None for row in rows):
+        return Fault(where, "model", f"the profile does not state memory_gb of {service.model!r}")
+    within = [row for row in rows if _fits(row, cluster, memory)]
+    if not within:
+        least = min(rows, key=lambda row: (row.memory_gb or 0.0) / memory[row.accelerator])
+        needs = f"{least.memory_gb:g} GB on each of {least.num_gpus} GPUs of {least.accelerator}"
+        there = f"{memory[least.accelerator]:g} GB each, {cluster.largest_gang(least.accelerator):g} in the cluster"
+        return Fault(where, "model", f"{service.model!r} fits no group of GPUs: it needs at least {needs}, which have {there}")
+    if not any(_keeps(service, row, overheads) for row in within):
+        fastest = min(overheads.latency(row.stage_seconds) for row in within)
+        problem = f"must be at least the fastest latency, {fastest:.6g} s, found {service.slo_seconds:g}"
+        return Fault(where, "slo_seconds", problem)
+    return None
+
+
+def _fits(row: ServingRate, cluster: Cluster, memory: Mapping[str, float]) -> bool:
+    """Whether an empty group holds the model: its stages each on one node, its memory on each GPU."""
+    has_node = row.operator_parallel <= cluster.largest_gang(row.accelerator, "node")
+    has_gpus = row.num_gpus <= cluster.largest_gang(row.accelerator)
+    return has_node and has_gpus and (row.memory_gb or 0.0) <= memory[row.accelerator] + ROUNDING_GB
+
+
+def _keeps(service: Service, row: ServingRate, overheads: ServingOverheads) -> bool:
+    return overheads.latency(row.stage_seconds) <= slo_of(service) + TOLERANCE_SECONDS
+
+
+# Lists of shapes: (K,) numbers of groups of each shape.
+Counts = tuple[int, ...]
+
+
+def proposals(options: Options, rates: Floats, cvs: Floats, overheads: ServingOverheads) -> list[Counts]:
+    """Return up to `MAX_LISTS` lists of shapes: those of the program, those of one shape, and neighbours of these."""
+    lists = dict.fromkeys(_filled(options, counts) for counts in _programs(options, rates, cvs, overheads))
+    for shape in dict.fromkeys((each.operator_parallel, each.pipeline_parallel) for each in options.shapes):
+        lists[_filled(options, (0,) * len(options.shapes), shape)] = None
+    found = list(lists)
+    for counts in found:  # grows while it is read
+        for other in _neighbours(options, counts):
+            if len(found) < MAX_LISTS and other not in lists:
+                lists[other] = None
+                found.append(other)
+    return found[:MAX_LISTS]
+
+
+def _filled(options: Options, counts: Counts, preferred: tuple[int, int] = (0, 0)) -> Counts:
+    """Return the list with the remaining GPUs of each type in groups, of the preferred shape first, then of the largest."""
+    found = list(counts)
+    left = dict(options.gpus)
+    for shape, count in zip(options.shapes, counts, strict=True):
+        left[shape.accelerator] -= count * shape.num_gpus
+    order = sorted(range(len(found)), key=lambda k: (options.shapes[k][1:3] != preferred, -options.shapes[k].num_gpus, k))
+    for k in order:
+        shape = options.shapes[k]
+        more = max(0, left[shape.accelerator]) // shape.num_gpus
+        found[k] += more
+        left[shape.accelerator] -= more * shape.num_gpus
+    return tuple(found)
+
+
+def _neighbours(options: Options, counts: Counts) -> Iterator[Counts]:
+    """Yield the lists with some groups of one shape merged to one group of another, or one split."""
+    for small, large, parts in merges(options):
+        for sign in (1, -1):
+            other = list(counts)
+            other[small] -= sign * parts
+            other[large] += sign
+            if min(other) >= 0:
+                yield tuple(other)
+
+
+def merges(options: Options) -> Iterator[tuple[int, int, int]]:
+    """Yield (small, large, parts): shapes on the same type of which `parts` groups of one have the GPUs of one of the other."""
+    for small, one in enumerate(options.shapes):
+        for large, other in enumerate(options.shapes):
+            is_multiple = other.num_gpus % one.num_gpus == 0
+            if small != large and one.accelerator == other.accelerator and is_multiple:
+                yield small, large, other.num_gpus // one.num_gpus
+
+
+def _programs(options: Options, rates: Floats, cvs: Floats, overheads: ServingOverheads) -> Iterator[Counts]:
+    """Yield the list of shapes of the program for each attainment."""
+    served: dict[tuple[object, ...], list[float]] = {}
+    table = np.zeros((len(ATTAINMENTS), len(options.services), len(options.shapes)))
+    for (service, shape), stages in options.stages.items():
+        slo, cv = float(options.slo_seconds[service]), float(cvs[service])
+        key = stages, slo, cv
+        if key not in served:
+            served[key] = coarse_rates(stages, slo, cv, ATTAINMENTS, overheads)
+        table[:, service, shape] = served[key]
+    for at_slo in table:
+        if at_slo.any():
+            yield program_of_shapes(options, rates, at_slo)
+
+
+def program_of_shapes(options: Options, rates: Floats, at_slo: Floats) -> Counts:
+    """Return how many groups of each shape serve most within the SLO, by weight.
+
+    n_k groups, y_ik replicas of service i on groups of shape k, x_ik the part of its requests that they serve: maximise
+    Σ w_i λ_i x_ik, with Σ_k g_k n_k <= c_j for the shapes on each type, Σ_i m_ik y_ik <= n_k (m: memory over that of the GPU),
+    y_ik <= n_k, λ_i x_ik <= T_ik y_ik, Σ_i λ_i x_ik / T_ik <= n_k, Σ_k x_ik <= 1.
+    """
+    pairs = [pair for pair in options.stages if at_slo[pair] > 0]
+    num_shapes, count = len(options.shapes), len(pairs)
+    rows: list[tuple[dict[int, float], float]] = []
+    for accelerator, gpus in options.gpus.items():
+        held = {k: shape.num_gpus / gpus for k, shape in enumerate(options.shapes) if shape.accelerator == accelerator}
+        rows.append((held, 1.0))
+    replicas = {pair: num_shapes + n for n, pair in enumerate(pairs)}
+    parts = {pair: num_shapes + count + n for n, pair in enumerate(pairs)}
+    for k, shape in enumerate(options.shapes):
+        here = [pair for pair in pairs if pair[1] == k]
+        rows.append(({replicas[pair]: options.memory_gb[pair] / shape.memory_gb for pair in here} | {k: -1.0}, 0.0))
+        rows.append(({parts[pair]: rates[pair[0]] / at_slo[pair] for pair in here} | {k: -1.0}, 0.0))
+    for pair in pairs:
+        rows.append(({replicas[pair]: 1.0, pair[1]: -1.0}, 0.0))
+        rows.append(({parts[pair]: rates[pair[0]] / at_slo[pair], replicas[pair]: -1.0}, 0.0))
+    for service in range(len(options.services)):
+        rows.append(({parts[pair]: 1.0 for pair in pairs if pair[0] == service}, 1.0))
+    size = num_shapes + 2 * count
+    entries = [(column, row, value) for row, (held, _) in enumerate(rows) for column, value in held.items()]
+    entries.sort()
+    columns, at, values = (np.array(each) for each in zip(*entries, strict=True))
+    costs = np.zeros(size)
+    costs[num_shapes + count :] = [-options.weights[service] * rates[service] for service, _ in pairs]
+    matrix = SparseMatrix(at, columns, values.astype(float), (len(rows), size))
+    limits = np.array([limit for _, limit in rows])
+    program = LinearProgram(costs, 0.0, matrix, limits, 0, np.zeros(size), np.full(size, np.inf))
+    found = solve_whole(program, np.arange(size) < num_shapes + count, gap=1e-3, nodes=NODES)
+    return (0,) * num_shapes if found is None else tuple(found.values[:num_shapes].astype(int).tolist())

@@ -1,0 +1,325 @@
+"""The request simulator: groups of GPUs serve requests first come first served, and refuse those that would miss their SLO.
+
+A group holds models, each split into the stages of its pipeline. A request goes to the group on which it would end first; of equal
+ones, to that whose last stage has been free for longest. A request that would miss its SLO there is refused at once.
+
+If all models of a group take the same time in each stage, its pipeline is one server: of requests at a_1 <= a_2 <= ..., the n-th
+leaves at D_n = max(a_n + Σ_k s_k, D_(n-1) + max_k s_k), since a request only ever waits behind the slowest stage (Friedman, 1965).
+Other groups keep a clock for each stage.
+
+Few runs are simulated one by one in plain Python, many of them side by side with one step of NumPy per request, which is faster
+from about 16 runs on. Both do the same floating-point operations in the same order, and return the same bits.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.problem.arrays import Floats
+from gavel_py.serving.requests import RequestTrace
+
+SIDE_BY_SIDE = 16
+"""Runs from which one array step per request is faster than plain Python for each run."""
+
+TOLERANCE_SECONDS = 1e-9
+"""A request that ends this much after its SLO has kept it, so that rounding does not decide about an SLO equal to a latency."""
+
+REFUSED = -1
+"""Instead of the number of a group."""
+
+
+@dataclass(frozen=True)
+class ModelGroup:
+    """GPUs of one type that hold models together, each split over all of them.
+
+    Attributes:
+        stage_seconds: {service: seconds of a request in each stage of the pipeline} of the services on the group.
+        operator_parallel: GPUs over which each stage is split.
+        accelerator: Type of the GPUs; the simulation does not use it.
+
+    Raises:
+        InputError: Services with different numbers of stages, or a time that is not greater than 0.
+    """
+
+    stage_seconds: Mapping[str, Sequence[float]]
+    operator_parallel: int = 1
+    accelerator: str = ""
+
+    def __post_init__(self) -> None:
+        faults = []
+        for service, seconds in self.stage_seconds.items():
+            where = f"group of {self.accelerator or 'GPUs'}, service {service!r}"
+            if not seconds or not all(0 < each < np.inf for each in seconds):
+                faults.append(Fault(where, "stage_seconds", f"must be finite numbers greater than 0, found {tuple(seconds)!r:.60}"))
+        if len({len(seconds) for seconds in self.stage_seconds.values()}) > 1:
+            faults.append(Fault("group", "stage_seconds", "services on one group must have the same number of stages"))
+        InputError.raise_any(faults)
+
+    @property
+    def pipeline_parallel(self) -> int:
+        """Number of stages."""
+        return max(map(len, self.stage_seconds.values()), default=1)
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the group."""
+        return self.operator_parallel * self.pipeline_parallel
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the group as plain data, which `read_groups` reads."""
+        return {
+            "accelerator": self.accelerator,
+            "operator_parallel": self.operator_parallel,
+            "pipeline_parallel": self.pipeline_parallel,
+            "num_gpus": self.num_gpus,
+            "stage_seconds": {name: list(seconds) for name, seconds in self.stage_seconds.items()},
+        }
+
+
+@dataclass(frozen=True)
+class ServingOverheads:
+    """Time that serving adds to the measured times of stages.
+
+    Attributes:
+        request_seconds: Added to the latency of each request, without occupying a GPU.
+        per_stage: By which part each stage takes longer for each stage of its pipeline. AlpaServe's simulator has 0.009, and
+            0.011 s per request.
+    """
+
+    request_seconds: float = 0.0
+    per_stage: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("request_seconds", "per_stage"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise InputError(Fault("serving overheads", name, f"must be at least 0, found {getattr(self, name)!r}"))
+
+    def stages(self, seconds: Sequence[float]) -> Floats:
+        """Return the times of stages with the overhead of each stage.
+
+        Args:
+            seconds: Measured times.
+        """
+        return np.array(seconds, dtype=float) * (1 + self.per_stage * len(seconds))
+
+    def latency(self, seconds: Sequence[float]) -> float:
+        """Return the time of a request that never waits.
+
+        Args:
+            seconds: Measured times of its stages.
+        """
+        return float(self.stages(seconds).sum()) + self.request_seconds
+
+
+NO_OVERHEADS = ServingOverheads()
+
+
+class ServerTable(NamedTuple):
+    """Groups compiled for M services and G groups of at most S clocks.
+
+    lead: (M, G) seconds before the first clock, infinite if the group does not hold the service; stages: (S, M, G) seconds at each
+    clock; work: (M, G) seconds of a request summed over the stages.
+    """
+
+    lead: Floats
+    stages: Floats
+    work: Floats
+
+
+def compile_groups(groups: Sequence[ModelGroup], services: Sequence[str], overheads: ServingOverheads) -> ServerTable:
+    """Return the table of the groups for these services; other services on the groups are ignored."""
+    number = {service: n for n, service in enumerate(services)}
+    timed = []
+    for group in groups:
+        held = {number[name]: overheads.stages(seconds) for name, seconds in group.stage_seconds.items() if name in number}
+        is_one_server = len({tuple(seconds.tolist()) for seconds in held.values()}) <= 1
+        timed.append((held, is_one_server))
+    clocks = max((1 if is_one else len(each) for held, is_one in timed for each in held.values()), default=1)
+    shape = len(services), len(groups)
+    table = ServerTable(np.full(shape, np.inf), np.zeros((clocks, *shape)), np.zeros(shape))
+    for g, (held, is_one_server) in enumerate(timed):
+        for m, seconds in held.items():
+            table.work[m, g] = seconds.sum()
+            table.lead[m, g] = seconds.sum() - seconds.max() if is_one_server else 0.0
+            table.stages[: 1 if is_one_server else len(seconds), m, g] = seconds.max() if is_one_server else seconds
+    return table
+
+
+class Run(NamedTuple):
+    """One simulation of N requests.
+
+    deadlines: (N,) latest end of each, without the overhead per request; the largest float for none.
+    """
+
+    seconds: Floats
+    services: NDArray[np.intp]
+    deadlines: Floats
+    table: ServerTable
+
+
+class Served(NamedTuple):
+    """Ends of (N,) requests on the GPUs, NaN if refused, and the number of the group of each, or `REFUSED`."""
+
+    ends: Floats
+    groups: NDArray[np.intp]
+
+
+def run_of(
+    trace: RequestTrace, slo_seconds: Floats, table: ServerTable, overheads: ServingOverheads = NO_OVERHEADS, *, refuse: bool = True
+) -> Run:
+    """Return the run of a trace; slo_seconds: (M,) by service, infinite for none; refuse: False to serve late requests too."""
+    left = np.where(np.isfinite(slo_seconds) & refuse, slo_seconds - overheads.request_seconds + TOLERANCE_SECONDS, np.inf)
+    deadlines = np.minimum(trace.seconds + left[trace.service_index], sys.float_info.max)
+    return Run(trace.seconds, trace.service_index, deadlines, table)
+
+
+def serve(runs: Sequence[Run]) -> list[Served]:
+    """Simulate runs, which may differ in everything."""
+    if len(runs) >= SIDE_BY_SIDE:
+        return _serve_side_by_side(runs)
+    return [_serve_single_clocks(run) if len(run.table.stages) == 1 else _serve_stages(run) for run in runs]
+
+
+def _serve_single_clocks(run: Run) -> Served:
+    """Simulate one run in which each group is one server."""
+    table = run.table
+    choices = [[(groups, lead, stages[0]) for groups, lead, stages in each] for each in _alike(table)]
+    count, inf = len(run.seconds), np.inf
+    ends, chosen = [np.nan] * count, [REFUSED] * count
+    free = [-inf] * table.lead.shape[1]
+    free_from = free.__getitem__
+    requests = zip(run.seconds.tolist(), run.services.tolist(), run.deadlines.tolist(), strict=True)
+    for n, (now, service, deadline) in enumerate(requests):
+        end, at = inf, REFUSED
+        for groups, lead, seconds in choices[service]:
+            g = min(groups, key=free_from)  # of groups with equal times, a request ends first on the one that is free first
+            clock, candidate = free[g], now + lead
+            if clock > candidate:
+                candidate = clock
+            candidate += seconds
+            if candidate < end or (candidate == end and (clock, g) < (free[at], at)):
+                end, at = candidate, g
+        if end <= deadline:
+            free[at] = ends[n] = end
+            chosen[n] = at
+    return Served(np.array(ends, dtype=float), np.array(chosen, dtype=np.intp))
+
+
+def _alike(table: ServerTable) -> list[list[tuple[list[int], float, list[float]]]]:
+    """Return (groups, lead, seconds at each clock) of the groups that serve each service, those with equal times together."""
+    found = []
+    for m, lead in enumerate(table.lead.tolist()):
+        same: dict[tuple[float, ...], list[int]] = {}
+        for g, times in enumerate(zip(lead, *table.stages[:, m].tolist(), strict=True)):
+            if times[0] < np.inf:
+                same.setdefault(times, []).append(g)
+        found.append([(groups, times[0], list(times[1:])) for times, groups in same.items()])
+    return found
+
+
+def _serve_stages(run: Run) -> Served:
+    """Simulate one run with a clock for each stage.
+
+    No clock of a group is after its last. So a group that is free at the last is idle, and the best of those with equal times is
+    the one that has been idle for longest.
+    """
+    table, choices, inf = run.table, _alike(run.table), np.inf
+    clocks = [[-inf] * len(table.stages) for _ in range(table.lead.shape[1])]
+    free = [-inf] * len(clocks)
+    free_from = free.__getitem__
+    ends, chosen = [np.nan] * len(run.seconds), [REFUSED] * len(run.seconds)
+    requests = zip(run.seconds.tolist(), run.services.tolist(), run.deadlines.tolist(), strict=True)
+    for n, (now, service, deadline) in enumerate(requests):
+        end, at, after = inf, REFUSED, clocks[0]
+        for groups, lead, stages in choices[service]:
+            first = min(groups, key=free_from)
+            for g in (first,) if free[first] <= now else sorted(groups, key=free_from):
+                if free[g] + stages[-1] > end:
+                    break  # the last stage alone ends later there, and on the others
+                moment, passed = now + lead, []
+                for clock, seconds in zip(clocks[g], stages, strict=True):
+                    moment = (clock if clock > moment else moment) + seconds
+                    passed.append(moment)
+                if moment < end or (moment == end and (free[g], g) < (free[at], at)):
+                    end, at, after = moment, g, passed
+        if end <= deadline:
+            clocks[at], free[at], ends[n], chosen[n] = after, end, end, at
+    return Served(np.array(ends, dtype=float), np.array(chosen, dtype=np.intp))
+
+
+def _serve_side_by_side(runs: Sequence[Run]) -> list[Served]:
+    """Simulate R runs together: one step is the n-th request of each."""
+    seconds, rows, deadlines, lead, stages = _stacked(runs)
+    steps, count = seconds.shape
+    num_groups = lead.shape[1]
+    clocks = [np.full((count, num_groups), -np.inf) for _ in stages]
+    passed = [np.empty((count, num_groups)) for _ in stages]
+    flat = [(clock.reshape(-1), moment.reshape(-1)) for clock, moment in zip(clocks, passed, strict=True)]
+    moment, taken = np.empty((count, num_groups)), np.empty((count, num_groups))
+    ends, chosen = np.empty((steps, count)), np.empty((steps, count), dtype=np.intp)
+    first = np.arange(count) * num_groups
+    for n in range(steps):
+        row, end = rows[n], ends[n]
+        lead.take(row, axis=0, out=moment, mode="clip")
+        moment += seconds[n][:, None]
+        before = moment
+        for clock, after, times in zip(clocks, passed, stages, strict=True):
+            np.maximum(before, clock, out=after)
+            times.take(row, axis=0, out=taken, mode="clip")
+            after += taken
+            before = after
+        if num_groups > 1:
+            np.minimum.reduce(before, axis=1, out=end)
+            group = chosen[n]
+            np.where(before == end[:, None], clocks[-1], np.inf).argmin(axis=1, out=group)
+            group += first
+        else:
+            end[:], group = before[:, 0], first
+        taking = group[end <= deadlines[n]]
+        for clock_values, passed_values in flat:
+            clock_values[taking] = passed_values[taking]
+    is_served = ends <= deadlines
+    ends[~is_served] = np.nan
+    groups = np.where(is_served, chosen - first if num_groups > 1 else 0, REFUSED)
+    return [Served(ends[: len(run.seconds), r].copy(), groups[: len(run.seconds), r].copy()) for r, run in enumerate(runs)]
+
+
+def _stacked(runs: Sequence[Run]) -> tuple[Floats, NDArray[np.intp], Floats, Floats, list[Floats]]:
+    """Return seconds, rows and deadlines (steps, R), lead (rows, G) and stages, each (rows, G).
+
+    A row is a service of a run; the last one is served by no group, and pads the shorter runs.
+    """
+    tables = list({id(run.table): run.table for run in runs}.values())
+    sizes = [len(table.lead) for table in tables]
+    first_row = dict(zip(map(id, tables), np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+    steps, no_service = max(len(run.seconds) for run in runs), sum(sizes)
+    num_groups = max(table.lead.shape[1] for table in tables) or 1
+    clocks = max(len(table.stages) for table in tables)
+    lead, stages = np.full((no_service + 1, num_groups), np.inf), [np.zeros((no_service + 1, num_groups)) for _ in range(clocks)]
+    for table in tables:
+        part = slice(first_row[id(table)], first_row[id(table)] + len(table.lead)), slice(table.lead.shape[1])
+        lead[part] = table.lead
+        for k, times in enumerate(table.stages):
+            stages[k][part] = times
+    seconds, deadlines = np.zeros((steps, len(runs))), np.zeros((steps, len(runs)))
+    rows = np.full((steps, len(runs)), no_service, dtype=np.intp)
+    for r, run in enumerate(runs):
+        count = len(run.seconds)
+        seconds[:count, r], deadlines[:count, r] = run.seconds, run.deadlines
+        rows[:count, r] = run.services + first_row[id(run.table)]
+    return seconds, rows, deadlines, lead, stages
+
+
+def busy_seconds(run: Run, served: Served) -> Floats:
+    """Return (G,) seconds of work that each group did, summed over its stages."""
+    is_served = served.groups != REFUSED
+    groups = served.groups[is_served]
+    work = run.table.work[run.services[is_served], groups]
+    return np.bincount(groups, work, run.table.work.shape[1]).astype(float, copy=False)

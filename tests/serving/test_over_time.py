@@ -1,0 +1,92 @@
+"""Plans over time: loads that are not needed do not happen, and other plans on the same curve stand beside the schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gavel_py as gp
+from tests.serving.test_plan import cluster_of, rate
+from tests.support.shared_data import SHARED, needs_shared_data
+
+PROFILE = gp.ServingProfile("p", [rate("x", "a", 1, 1.0), rate("y", "a", 1, 1.0), rate("y", "a", 2, 2.0)])
+SERVICES = [gp.Service("x", model="x"), gp.Service("y", model="y")]
+
+
+def schedule(demand: dict[str, Any], gpus: int = 4, **options: Any) -> gp.ServingSchedule:
+    return gp.plan_over_time(SERVICES, cluster_of({"a": gpus}), PROFILE, demand, interval_seconds=100, compare=True, **options)
+
+
+def test_a_steady_demand_needs_no_loads() -> None:
+    found = schedule({"x": [2.0] * 5, "y": [2.0] * 5})
+    assert found.outcome.loads == 0
+    assert found.outcome.served_requests == pytest.approx(2000)
+    assert found.compared["known future"].served_requests == pytest.approx(2000)
+
+
+def test_replicas_follow_a_demand_that_lasts() -> None:
+    found = schedule({"x": [4.0, 0.0, 0.0, 0.0], "y": [0.0, 4.0, 4.0, 4.0]}, load_seconds=40)
+    assert found.outcome.loads == 4
+    assert found.intervals[-1]["served_fraction"] == pytest.approx(1.0)
+
+
+def test_replicas_do_not_follow_a_demand_that_alternates() -> None:
+    found = schedule({"x": [4.0, 2.0] * 4, "y": [2.0, 4.0] * 4}, load_seconds=40)
+    assert found.outcome.loads <= 2
+    assert found.outcome.loads < found.compared["each interval alone"].loads
+
+
+def test_a_load_must_be_worth_its_cost() -> None:
+    demand = {"x": [4.0, 0.0, 0.0], "y": [0.0, 0.5, 0.5]}
+    assert schedule(demand, load_seconds=0).outcome.loads == 1
+    assert schedule(demand, load_seconds=0, load_cost=110).outcome.loads == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=4), st.sampled_from([0.0, 20.0, 90.0]))
+def test_no_plan_serves_more_than_the_one_that_knows_the_future(rates: list[tuple[int, int]], load: float) -> None:
+    found = schedule({"x": [float(x) for x, _ in rates], "y": [float(y) for _, y in rates]}, load_seconds=load)
+    known = found.compared["known future"]
+    assert known.bound is not None
+    for outcome in (found.outcome, *found.compared.values()):
+        assert outcome.served_requests <= known.served_requests + 1e-6
+        assert outcome.served_requests <= known.bound * (1 + 2e-4) + 1e-6
+    assert found.compared["one plan for all"].loads == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"demand": {"x": [1.0]}}, "service 'y' has no curve"),
+        ({"demand": {"x": [1.0], "y": [1.0, 2.0]}}, "must be lists of the same length"),
+        ({"demand": {"x": [-1.0], "y": [1.0]}}, "finite numbers of at least 0"),
+        ({"load_seconds": 100.0}, "load_seconds: must be at least 0 and less than an interval"),
+        ({"load_cost": -1.0}, "load_cost: must be"),
+    ],
+)
+def test_a_faulty_request_is_explained(options: dict[str, Any], expected: str) -> None:
+    given_: dict[str, Any] = {"demand": {"x": [1.0], "y": [1.0]}} | options
+    with pytest.raises(gp.InputError) as caught:
+        schedule(given_.pop("demand"), **given_)
+    assert expected in str(caught.value)
+
+
+@needs_shared_data
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+def test_an_hour_of_azure_in_24_intervals(times: int) -> None:
+    """Near the plan that knows the future, with at most half of the loads of solving each interval by itself."""
+    files = {name: SHARED / "azure-llm-2023" / f"AzureLLMInferenceTrace_{name}.csv" for name in ("conv", "code")}
+    traces = {name: gp.RequestTrace.from_file(path, service=name) for name, path in files.items()}
+    demand = {name: times * np.asarray(rates) for name, rates in gp.demand_curve(traces, 24).items()}
+    services = [gp.Service(name, model="LLaMA v3.1 70B", trace=str(path)) for name, path in files.items()]
+    cluster = gp.Cluster.from_counts({"l40s": 8, "a100-80gb": 4, "h100": 2, "h200": 2})  # scarce at 3 and 4 times the rates
+    seconds = max(trace.duration_seconds for trace in traces.values()) / 24
+    options = {"interval_seconds": seconds, "load_seconds": 30.0, "compare": True, "time_limit_seconds": 20.0}
+    found = gp.plan_over_time(services, cluster, gp.ServingProfile.builtin("trtllm"), demand, **options)
+    known, alone = found.compared["known future"], found.compared["each interval alone"]
+    assert found.outcome.served_requests >= 0.98 * known.served_requests
+    assert found.outcome.loads <= alone.loads / 2

@@ -1,0 +1,425 @@
+"""Plans for services: known answers, brute force over whole replicas, an independent check of every plan, and bad input."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+
+import gavel_py as gp
+from gavel_py.errors import ProofError
+from tests.support.shared_data import SHARED, needs_shared_data
+
+Floats = np.ndarray
+
+
+def cluster_of(counts: dict[str, int], prices: dict[str, float] | None = None, per_node: int = 8) -> gp.Cluster:
+    nodes = gp.Cluster.from_counts({name: (count, per_node) for name, count in counts.items()}).nodes
+    return gp.Cluster(nodes, [gp.AcceleratorType(name=name, price_per_hour=(prices or {}).get(name)) for name in counts])
+
+
+def rate(model: str, accelerator: str, num_gpus: int, rate: float, bucket: tuple[int, int] | None = None) -> gp.ServingRate:
+    sizes = {} if bucket is None else {"prompt_tokens": bucket[0], "output_tokens": bucket[1]}
+    fields = {"model": model, "accelerator": accelerator, "num_gpus": num_gpus, "requests_per_second": rate}
+    return gp.ServingRate(**fields, **sizes, condition="closed_loop")
+
+
+# ------------------------------------------------------------------------------------------------------------------- known answers
+
+
+def case() -> tuple[list[gp.Service], gp.Cluster, gp.ServingProfile]:
+    """The fixed set of 88 GPUs and four services."""
+    document = json.loads((SHARED / "serving_stock" / "case.json").read_text())
+    services, rows = [], []
+    for entry in document["services"]:
+        mix = {(each["prompt_tokens"], each["output_tokens"]): each["share"] for each in entry["mix"]}
+        services.append(gp.Service(entry["name"], model=entry["name"], rate=entry["demand_per_second"], mix=mix))
+        for each in entry["rates"]:
+            bucket = each["prompt_tokens"], each["output_tokens"]
+            gpus = each["tensor_parallel"]
+            rows.append(rate(entry["name"], each["accelerator"], gpus, each["requests_per_second"], bucket))
+    return services, cluster_of(document["stock"], document["price_per_gpu_hour"]), gp.ServingProfile("case", rows)
+
+
+@needs_shared_data
+def test_four_services_on_88_gpus() -> None:
+    services, cluster, profile = case()
+    plan = gp.plan_serving(services, cluster, profile)
+    plan.verify()
+    assert plan.value >= 0.896
+    assert plan.status == "optimal"
+    assert plan.bound <= plan.value * (1 + 1e-4)
+    relaxed = [relaxed_fraction(plan)]
+    assert relaxed == pytest.approx([0.9182], abs=1e-4)
+
+
+def relaxed_fraction(plan: gp.ServingPlan) -> float:
+    """The bound of the relaxation, from the dual values of the plan."""
+    from gavel_py.optimization.formulation.replicas import bound_of
+
+    assert plan._market is not None
+    assert plan._multipliers is not None
+    return bound_of(plan._market.market, plan._multipliers)
+
+
+@needs_shared_data
+def test_equal_shares_and_cut_plans_serve_less() -> None:
+    services, cluster, profile = case()
+    gpus = dict(zip(cluster.accelerator_names, cluster.capacities.astype(int).tolist(), strict=True))
+    quarter = cluster_of({name: count // 4 for name, count in gpus.items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", gp.GavelWarning)
+        equal = min(gp.plan_serving([service], quarter, profile).value for service in services)
+        assert equal == pytest.approx(0.607, abs=5e-4)
+        prices = dict(zip(cluster.accelerator_names, cluster.prices_per_hour.tolist(), strict=True))
+        ample = cluster_of(dict.fromkeys(gpus, 1000), prices)
+        alone = [gp.plan_serving([service], ample, profile, "min_cost").gpus_used for service in services]
+    needed = {name: sum(used[name] for used in alone) for name in gpus}
+    assert min(gpus[name] / needed[name] for name in gpus if needed[name]) == pytest.approx(0.348, abs=5e-4)
+
+
+@needs_shared_data
+def test_melange_example_costs_less_with_shares_of_requests() -> None:
+    document = json.loads((SHARED / "melange" / "example.json").read_text())
+    rates, prices, grid = melange_tables(document["gpu_info"], document["workload_distribution"], document["total_request_rate"])
+    assert melange_cost(rates, grid, prices) == pytest.approx(6.70)
+    assert rent(rates, grid, prices) == pytest.approx(4.68)
+
+
+def melange_tables(info: dict[str, Any], mix: list[list[float]], rate: float) -> tuple[Floats, Floats, Floats]:
+    """(B,) requests/s, (K,) prices, (B, K) requests/s of a GPU."""
+    grid = np.array([np.array(each["tputs"], dtype=float).ravel() for each in info.values()]).T
+    return rate * np.array(mix).ravel(), np.array([each["cost"] for each in info.values()]), grid
+
+
+def melange_cost(rates: Floats, grid: Floats, prices: Floats) -> float:
+    """The published program, with all requests of a size on one type, by another solver."""
+    sizes, types = grid.shape
+    load = np.divide(rates[:, None], grid, out=np.zeros_like(grid), where=grid > 0)
+    assigned = np.hstack([np.kron(np.eye(sizes), np.ones(types)), np.zeros((sizes, types))])
+    loaded = np.hstack([np.vstack([np.kron(load[b], 1)[None].T * np.eye(types) for b in range(sizes)]).T, -np.eye(types)])
+    upper = np.r_[(grid > 0).ravel().astype(float), np.full(types, np.inf)]
+    constraints = [LinearConstraint(assigned, 1, 1), LinearConstraint(loaded, -np.inf, 0)]
+    costs = np.r_[np.zeros(sizes * types), prices]
+    found = milp(costs, constraints=constraints, bounds=Bounds(0, upper), integrality=np.ones(len(costs)))
+    return float(found.fun)
+
+
+def rent(rates: Floats, grid: Floats, prices: Floats) -> float:
+    """The cheapest plan of this package, on as many GPUs as it wants."""
+    names = [f"type-{k}" for k in range(len(prices))]
+    buckets = [(n + 1, 1) for n in range(len(rates))]
+    rows = [rate("m", name, 1, grid[b, k], buckets[b]) for b in range(len(rates)) for k, name in enumerate(names)]
+    service = gp.Service("s", model="m", rate=rates.sum(), mix=dict(zip(buckets, rates.tolist(), strict=True)))
+    cluster = cluster_of(dict.fromkeys(names, 1000), dict(zip(names, prices.tolist(), strict=True)))
+    plan = gp.plan_serving([service], cluster, gp.ServingProfile("grid", rows), "min_cost")
+    plan.verify()
+    return plan.value
+
+
+@needs_shared_data
+@pytest.mark.parametrize("total", [2.0, 17.0, 60.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_shares_are_never_dearer_than_whole_sizes_on_published_grids(total: float, seed: int) -> None:
+    grids = [json.loads((SHARED / "aibrix" / f"simulator-llama2-7b-{name}.json").read_text()) for name in ("a40", "a100")]
+    grid = np.array([np.array(each["tputs"]).ravel() for each in grids]).T
+    prices = np.array([each["cost"] for each in grids])
+    served = (grid > 0).any(axis=1)
+    rates = total * np.random.default_rng(seed).dirichlet(np.full(int(served.sum()), 0.3))
+    assert rent(rates, grid[served], prices) <= melange_cost(rates, grid[served], prices) * (1 + 2e-4)
+
+
+# --------------------------------------------------------------------------------------------------------------------- brute force
+
+
+@st.composite
+def small(draw: st.DrawFn) -> tuple[list[gp.Service], dict[str, int], list[gp.ServingRate]]:
+    """Up to three services, two types, replicas of 1 or 2 GPUs, two sizes of requests."""
+    counts = {"a": draw(st.integers(1, 4)), "b": draw(st.integers(0, 4))}
+    buckets = [(1, 1), (2, 2)]
+    services, rows = [], []
+    for number in range(draw(st.integers(1, 3))):
+        shares = {bucket: draw(st.integers(1, 3)) for bucket in buckets}
+        weight = draw(st.sampled_from([1.0, 2.5]))
+        fields = {"rate": draw(st.sampled_from([0.7, 3.0, 9.0])), "mix": shares, "weight": weight}
+        services.append(gp.Service(f"s{number}", model=f"m{number}", **fields))
+        for name, gpus, bucket in itertools.product(counts, (1, 2), buckets):
+            each = draw(st.sampled_from([0.0, 0.5, 1.0, 2.0, 5.0]))
+            rows.append(rate(f"m{number}", name, gpus, each if (name, gpus) != ("a", 1) else max(each, 0.5), bucket))
+    return services, counts, rows
+
+
+def best_by_enumeration(services: list[gp.Service], counts: dict[str, int], rows: list[gp.ServingRate], objective: str) -> float:
+    """The best value over all whole replicas within the GPUs, each judged by a program of its routing."""
+    choices = []
+    for service in services:
+        columns = sorted({(row.accelerator, row.num_gpus) for row in rows if row.model == service.model})
+        table = {(row.accelerator, row.num_gpus, row.bucket): row.requests_per_second for row in rows if row.model == service.model}
+        found: dict[tuple[int, ...], float] = {}
+        for numbers in itertools.product(*(range(counts[name] // gpus + 1) for name, gpus in columns)):
+            used = tuple(sum(n * g for n, (name, g) in zip(numbers, columns, strict=True) if name == each) for each in counts)
+            if all(one <= count for one, count in zip(used, counts.values(), strict=True)):
+                level = routed(service, [[float(table[*column, b] or 0) for b in service.mix] for column in columns], numbers)
+                found[used] = max(found.get(used, 0.0), level)
+        choices.append(found)
+    values = []
+    for plan in itertools.product(*(each.items() for each in choices)):
+        used = np.sum([each for each, _ in plan], axis=0)
+        if (used <= list(counts.values())).all():
+            levels = [level for _, level in plan]
+            total = sum(s.weight * (s.rate or 0) * level for s, level in zip(services, levels, strict=True))
+            values.append(min(levels) if objective == "max_min" else total)
+    return max(values)
+
+
+def routed(service: gp.Service, rates: list[list[float]], numbers: tuple[int, ...]) -> float:
+    """The largest fraction of all sizes that these replicas serve, as a program of its own."""
+    demand = [float(service.rate or 0) * share for share in service.mix.values()]
+    table = np.array(rates)
+    columns, sizes = table.shape
+    served = np.hstack([np.kron(np.ones(columns), np.eye(sizes)), -np.ones((sizes, 1))])
+    load = np.divide(np.array(demand), table, out=np.full_like(table, 1e9), where=table > 0)
+    busy = np.zeros((columns, columns * sizes + 1))
+    for k in range(columns):
+        busy[k, k * sizes : (k + 1) * sizes] = load[k]
+    costs = np.r_[np.zeros(columns * sizes), -1.0]
+    bounds = [(0, 1)] * (columns * sizes + 1)
+    found = linprog(costs, A_ub=busy, b_ub=numbers, A_eq=served, b_eq=np.zeros(sizes), bounds=bounds)
+    return float(-found.fun)
+
+
+@given(small(), st.sampled_from(["max_min", "weighted_rate"]))
+def test_small_plans_are_the_best_of_all(instance: Any, objective: Any) -> None:
+    services, counts, rows = instance
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", gp.GavelWarning)
+        plan = gp.plan_serving(services, cluster_of(counts, per_node=4), gp.ServingProfile("p", rows), objective)
+    plan.verify()
+    best = best_by_enumeration(services, counts, rows, objective)
+    assert plan.value == pytest.approx(best, rel=2e-4, abs=1e-6)
+    assert plan.bound >= best - 1e-6
+
+
+# ------------------------------------------------------------------------------------------------------------------- larger markets
+
+
+def many(count: int, seed: int, gpus: int) -> tuple[list[gp.Service], gp.Cluster, gp.ServingProfile]:
+    random = np.random.default_rng(seed)
+    names, buckets = ["a", "b", "c"], [(128, 128), (1000, 500), (4000, 200)]
+    rows, services = [], []
+    for number in range(count):
+        model, speed = f"m{number}", random.lognormal(0, 0.3, (3, 3)) * np.array([[1.0], [2.0], [4.0]])
+        for k, name in enumerate(names):
+            for size in (1, 2, 4):
+                rows += [rate(model, name, size, size**0.95 * speed[k, b], bucket) for b, bucket in enumerate(buckets)]
+        mix = dict(zip(buckets, random.dirichlet([1, 1, 1]).tolist(), strict=True))
+        services.append(gp.Service(f"s{number}", model=model, rate=random.lognormal(2.5, 0.5), mix=mix, tenant=f"t{number % 2}"))
+    return services, cluster_of(dict.fromkeys(names, gpus)), gp.ServingProfile("many", rows)
+
+
+@pytest.mark.slow
+def test_many_services_get_a_plan_near_its_bound() -> None:
+    services, cluster, profile = many(30, 0, 32)
+    with pytest.warns(gp.GavelWarning, match="below the best one"):
+        plan = gp.plan_serving(services, cluster, profile)
+    plan.verify()
+    assert plan.gap <= 0.12  # about 3 replicas per service: the bound knows that they are whole for each service, not for all
+    assert plan.bound < relaxed_fraction(plan)
+    assert min(plan.served.values()) == pytest.approx(plan.value)
+    floor = 0.8 * plan.value
+    rated = gp.plan_serving(services, cluster, profile, "weighted_rate", floors=dict.fromkeys(plan.served, floor))
+    rated.verify()
+    assert min(rated.served.values()) >= floor - 1e-6
+    assert rated.gap <= 0.04
+
+
+# ------------------------------------------------------------------------------------------------------------- limits and conflicts
+
+
+@pytest.fixture
+def two() -> tuple[list[gp.Service], gp.Cluster, gp.ServingProfile]:
+    services = [gp.Service("x", model="m", rate=4, tenant="t"), gp.Service("y", model="m", rate=4)]
+    rows = [rate("m", "a", 1, 1.0), rate("m", "b", 2, 3.0)]
+    return services, cluster_of({"a": 4, "b": 4}, {"a": 1.0, "b": 4.0}), gp.ServingProfile("p", rows)
+
+
+def test_quotas_and_budgets_hold(two: Any) -> None:
+    services, cluster, profile = two
+    plan = gp.plan_serving(services, cluster, profile, "weighted_rate", quotas={"t": 2}, budget_per_hour=9)
+    plan.verify()
+    used = sum(row["num_gpus"] * row["replicas"] for row in plan.replicas if row["service"] == "x")
+    assert used <= 2
+    assert plan.price_per_hour is not None
+    assert plan.price_per_hour <= 9
+    by_type = gp.plan_serving(services, cluster, profile, "weighted_rate", quotas={"t": {"b": 0}})
+    assert not [row for row in by_type.replicas if row["service"] == "x" and row["accelerator"] == "b"]
+
+
+def test_replicas_have_least_and_largest_numbers(two: Any) -> None:
+    services, cluster, profile = two
+    limited = [services[0].model_copy(update={"min_replicas": 3}), services[1].model_copy(update={"max_replicas": 1})]
+    plan = gp.plan_serving(limited, cluster, profile)
+    plan.verify()
+    number = {name: sum(row["replicas"] for row in plan.replicas if row["service"] == name) for name in ("x", "y")}
+    assert number["x"] >= 3
+    assert number["y"] <= 1
+
+
+def test_a_conflict_names_a_smallest_set(two: Any) -> None:
+    services, cluster, profile = two
+    with pytest.raises(gp.ConflictError) as caught:
+        gp.plan_serving(services, cluster, profile, floors={"x": 0.9, "y": 0.1}, quotas={"t": 2}, budget_per_hour=1000)
+    assert caught.value.constraints == ("service 'x': at least 90% of its demand", "the quota of tenant t: 2 GPUs")
+    many = [services[0].model_copy(update={"min_replicas": 7}), services[1]]
+    with pytest.raises(gp.ConflictError) as caught:
+        gp.plan_serving(many, cluster, profile)
+    assert caught.value.constraints == ("service 'x': at least 7 replicas",)
+
+
+def test_a_stock_that_is_too_small_for_all_demand_is_a_conflict(two: Any) -> None:
+    services, cluster, profile = two
+    more = [each.model_copy(update={"rate": 6.0}) for each in services]
+    with pytest.raises(gp.ConflictError) as caught:
+        gp.plan_serving(more, cluster, profile, "min_cost")
+    assert len(caught.value.constraints) == 2
+
+
+def test_replicas_fit_on_nodes() -> None:
+    """Three nodes with 3 GPUs hold three replicas of 2 GPUs, not four."""
+    cluster = cluster_of({"a": 9}, per_node=3)
+    plan = gp.plan_serving([gp.Service("x", model="m", rate=4)], cluster, gp.ServingProfile("p", [rate("m", "a", 2, 1.0)]))
+    assert plan.value == pytest.approx(0.75)
+    assert plan.bound == pytest.approx(0.75)
+
+
+def test_all_demand_is_served_with_the_fewest_gpus(two: Any) -> None:
+    services, cluster, profile = two
+    plan = gp.plan_serving([services[0].model_copy(update={"rate": 3.0})], cluster, profile)
+    assert (plan.value, plan.bound) == (1.0, 1.0)
+    assert plan.gpus_used == {"a": 0, "b": 2}
+
+
+# ----------------------------------------------------------------------------------------------------------------------- conditions
+
+
+def test_a_rate_without_slo_needs_a_factor_and_the_answer_repeats_it() -> None:
+    cluster, profile = cluster_of({"a": 4}), gp.ServingProfile("p", [rate("m", "a", 1, 2.0)])
+    service = gp.Service("x", model="m", rate=16, ttft_seconds=0.5, tpot_seconds=0.05)
+    with pytest.raises(gp.InputError, match="closed_loop rates need a rate_factor for its SLO"):
+        gp.plan_serving([service], cluster, profile)
+    plan = gp.plan_serving([service.model_copy(update={"rate_factor": 0.55})], cluster, profile)
+    assert plan.value == pytest.approx(4 * 2 * 0.55 / 16)
+    assert plan.notes == ("Service 'x' relies on 0.55 of closed_loop rates",)
+    assert plan.notes[0] in plan.explain()
+
+
+def test_a_rate_at_an_slo_is_preferred_and_must_be_strict_enough() -> None:
+    at_slo = gp.ServingRate(model="m", accelerator="a", requests_per_second=0.5, condition="slo", slo_seconds=2)
+    cluster, profile = cluster_of({"a": 4}), gp.ServingProfile("p", [rate("m", "a", 1, 2.0), at_slo])
+    lax = gp.Service("x", model="m", rate=4, slo_seconds=3, rate_factor=0.9)
+    assert gp.plan_serving([lax], cluster, profile).value == pytest.approx(0.5)
+    with pytest.raises(gp.InputError, match="rates are known for slo_seconds of 2 only, more than the SLO of 1"):
+        gp.plan_serving([gp.Service("x", model="m", rate=4, slo_seconds=1)], cluster, profile)
+
+
+@pytest.mark.parametrize(
+    ("service", "expected"),
+    [
+        ({"model": "n", "rate": 1}, "'n' is missing"),
+        ({"model": "m"}, "field rate: is required, or trace"),
+        ({"model": "m", "rate": 1, "mix": {(9, 9): 1}}, "no replica of model 'm' in the cluster serves requests of size 9/9"),
+        ({"model": "m", "rate": 1}, "field mix: is required, since the rates of model 'm' depend on sizes"),
+        ({"model": "large", "rate": 1}, "'large' cannot be served here: it needs 90 GB of each a, which has 80"),
+        ({"model": "stages", "rate": 1}, "the profile has stage times only"),
+        ({"model": "wide", "rate": 1}, "no node has 16 a"),
+        ({"model": "elsewhere", "rate": 1}, "its accelerators are not in the cluster"),
+    ],
+)
+def test_a_service_that_cannot_be_served_is_explained(service: dict[str, Any], expected: str) -> None:
+    rows = [
+        rate("m", "a", 1, 1.0, (1, 1)),
+        rate("m", "a", 1, 1.0, (2, 2)),
+        rate("wide", "a", 16, 1.0),
+        rate("elsewhere", "z", 1, 1),
+    ]
+    rows.append(gp.ServingRate(model="large", accelerator="a", memory_gb=90, requests_per_second=1, condition="slo"))
+    rows.append(gp.ServingRate(model="stages", accelerator="a", stage_seconds=(0.1,)))
+    nodes = gp.Cluster.from_counts({"a": 32}).nodes
+    cluster = gp.Cluster(nodes, [gp.AcceleratorType(name="a", memory_gb=80)])
+    with pytest.raises(gp.InputError) as caught:
+        gp.plan_serving([gp.Service("x", **service)], cluster, gp.ServingProfile("p", rows))
+    assert expected in str(caught.value)
+
+
+def test_bad_requests_are_explained(two: Any) -> None:
+    services, cluster, profile = two
+    unpriced = cluster_of({"a": 4, "b": 4})
+    bad: Iterator[tuple[Any, str]] = iter(
+        [
+            (lambda: gp.plan_serving([services[0]] * 2, cluster, profile), "appears twice"),
+            (lambda: gp.plan_serving([], cluster, profile), "must not be empty"),
+            (lambda: gp.plan_serving(services, cluster, profile, "max"), "'max' is not known"),  # type: ignore[arg-type]
+            (lambda: gp.plan_serving(services, cluster, profile, floors={"z": 1}), "is not a service"),
+            (lambda: gp.plan_serving(services, cluster, profile, floors={"x": 2}), "must be from 0 to 1"),
+            (lambda: gp.plan_serving(services, cluster, profile, quotas={"z": 1}), "is not a tenant"),
+            (lambda: gp.plan_serving(services, cluster, profile, quotas={"t": {"z": 1}}), "'z' is not in the cluster"),
+            (lambda: gp.plan_serving(services, unpriced, profile, "min_cost"), "price_per_hour: is required"),
+        ]
+    )
+    for action, expected in bad:
+        with pytest.raises(gp.InputError) as caught:
+            action()
+        assert expected in str(caught.value)
+
+
+# -------------------------------------------------------------------------------------------------------------- checks and training
+
+
+def test_a_changed_plan_fails_its_check(two: Any) -> None:
+    plan = gp.plan_serving(*two)
+    rows = gp.serving.plan.Rows  # type: ignore[attr-defined]
+    fewer = replace(plan, replicas=rows({**row, "replicas": row["replicas"] - 1} for row in plan.replicas))
+    with pytest.raises(ProofError, match=r"serve more than their rates|whole"):
+        fewer.verify()
+    lost = replace(plan, routes=rows(plan.routes[1:]))
+    with pytest.raises(ProofError, match="is routed"):
+        lost.verify()
+    with pytest.raises(ProofError, match="the value is"):
+        replace(plan, value=plan.value + 0.1, bound=plan.bound + 0.1).verify()
+    more = replace(plan, replicas=rows({**row, "replicas": row["replicas"] + 9} for row in plan.replicas))
+    with pytest.raises(ProofError, match="are taken"):
+        more.verify()
+
+
+def test_training_jobs_get_the_rest_and_replicas_have_prices(two: Any) -> None:
+    services, cluster, profile = two
+    training = gp.AllocationProblem.from_arrays([[1.0, 2.0], [1.0, 3.0]], [4, 4], accelerator_types=["a", "b"])
+    plan = gp.plan_serving([services[0]], cluster, profile, training=training, policy="max_total_throughput")
+    assert plan.training is not None
+    left = [4 - plan.gpus_used[name] for name in ("a", "b")]
+    assert plan.training.objective_value == gp.solve(training.with_capacities(left), "max_total_throughput").objective_value
+    for row in plan.replica_prices:
+        more = [gpus + row["num_gpus"] * (row["accelerator"] == name) for gpus, name in zip(left, ("a", "b"), strict=True)]
+        without = gp.solve(training.with_capacities(more), "max_total_throughput").objective_value
+        assert row["price"] == pytest.approx(without - plan.training.objective_value)
+        assert f"A replica of x on {row['replica']} costs the training jobs" in plan.explain()
+
+
+def test_a_plan_is_plain_data(two: Any, tmp_path: Path) -> None:
+    plan = gp.plan_serving(*two)
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan.to_dict()))
+    read = json.loads(path.read_text())
+    assert read["value"] == plan.value
+    assert read["replicas"] == list(plan.replicas)
+    assert set(plan.to_columns()) >= {"service", "accelerator", "num_gpus", "replicas"}

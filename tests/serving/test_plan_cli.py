@@ -1,0 +1,91 @@
+"""gavel serve plan: tables, JSON and CSV of a plan, plans over time, and messages for wrong use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Gavel, enter_folder, runner, written
+
+SERVICES = "name,model,rate,tenant\nchat,m,4,t\ncode,m,2,\n"
+RATES = "model,accelerator,num_gpus,requests_per_second,condition\nm,a,1,1,closed_loop\nm,b,2,3,closed_loop\n"
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Gavel:
+    """Runs `gavel serve plan` for two services on four GPUs."""
+    enter_folder(tmp_path, monkeypatch)
+    written("services.csv", SERVICES)
+    written("rates.csv", RATES)
+    return runner(capsys, "serve", "plan", "services.csv", "-c", "a:2,b:2", "--profile", "rates.csv")
+
+
+def test_tables_have_the_plan_and_its_proof(plan: Gavel) -> None:
+    done = plan()
+    assert done.code == 0
+    assert done.out.startswith("Least served fraction 0.75, proven optimal.")
+    assert "  chat     2 b             1     2" in done.out
+    assert "Dual price of GPUs of b: one more raises the least served fraction by" in done.out
+
+
+def test_json_and_csv_have_the_plan(plan: Gavel) -> None:
+    document = json.loads(plan("--json").out)
+    assert document["schema_version"] == 1
+    assert document["served_fractions"] == {"chat": 0.75, "code": 1.0}
+    lines = plan("--csv").out.splitlines()
+    assert lines[0].startswith("service,model,accelerator,num_gpus")
+    assert len(lines) == 1 + len(document["replicas"])
+
+
+def test_limits_and_prices_are_options(plan: Gavel) -> None:
+    document = json.loads(plan("-o", "min_cost", "--times", "0.5", "--price", "a=1", "--price", "b=1", "--json").out)
+    assert (document["value"], document["status"]) == (3.0, "optimal")
+    document = json.loads(plan("--quota", "t=1", "--objective", "weighted_rate", "--json").out)
+    assert sum(row["num_gpus"] * row["replicas"] for row in document["replicas"] if row["service"] == "chat") <= 1
+
+
+def test_training_jobs_get_the_rest(plan: Gavel) -> None:
+    written("jobs.csv", "job_id,job_type\n0,j\n")
+    written("speeds.csv", "job_type,num_gpus,accelerator,steps_per_second\nj,1,a,1\nj,1,b,2\n")
+    options = ("--times", "0.1", "--training", "jobs.csv", "--training-profile", "speeds.csv", "-p", "max_total_throughput")
+    done = plan(*options, "--json")
+    assert json.loads(done.out)["training"]["policy"].startswith("max_total_throughput")
+    assert json.loads(done.out)["replica_prices"]
+
+
+def test_a_conflict_is_one_message(plan: Gavel) -> None:
+    done = plan("--floor", "chat=1", "--quota", "t=1")
+    assert done.code == 2
+    assert "service 'chat': at least 100% of its demand" in done.err
+    assert "the quota of tenant t: 1 GPUs" in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--plot", "a.svg"), "give --intervals N with it"),
+        (("--floor", "chat=much"), "'much' is not a number"),
+        (("--price", "z=1"), "the cluster has no 'z'"),
+        (("--intervals", "2"), "field trace: is required with --intervals"),
+        (("--intervals", "2", "--floor", "chat=1"), "are for a single plan"),
+        (("--intervals", "2", "-o", "min_cost"), "leave out --objective min_cost"),
+    ],
+)
+def test_wrong_use_is_explained(plan: Gavel, options: tuple[str, ...], expected: str) -> None:
+    done = plan(*options)
+    assert done.code == 2
+    assert expected in " ".join(done.err.split())
+
+
+def test_intervals_of_traces_are_planned_and_drawn(plan: Gavel) -> None:
+    arrivals = "".join(f"{second}\n" for second in range(100))
+    written("chat.csv", "seconds\n" + arrivals)
+    written("services.csv", "name,model,trace\nchat,m,chat.csv\n")
+    document = json.loads(plan("--intervals", "4", "--load-seconds", "5", "--plot", "gpus.svg", "--json").out)
+    assert len(document["intervals"]) == 4
+    assert set(document["compared"]) == {"each interval alone", "one plan for all", "known future"}
+    assert Path("gpus.svg").read_text().startswith("<?xml")
+    assert "this plan" in plan("--intervals", "4", "--load-seconds", "5").out

@@ -1,0 +1,128 @@
+"""Request traces: draws, files and what they reject."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gavel_py as gp
+
+AZURE = Path(__file__).resolve().parents[3] / "shared" / "data" / "azure-llm-2023"
+
+
+@pytest.mark.parametrize("cv", [0.0, 0.5, 1.0, 3.0])
+def test_gaps_have_the_mean_and_the_variation_asked_for(cv: float) -> None:
+    gaps = np.diff(gp.RequestTrace.generate({"a": 4.0}, 50_000, cv=cv, seed=7).seconds)
+    assert gaps.mean() == pytest.approx(0.25, rel=0.03)
+    assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.05, abs=1e-9)
+
+
+def test_the_burstiest_arrivals_are_ordered_and_within_the_trace() -> None:
+    trace = gp.RequestTrace.generate({"a": 5.0, "b": 5.0}, 2_000, cv=20, seed=1)
+    assert (np.diff(trace.seconds) >= 0).all()
+    assert len(trace) == 0 or 0 <= trace.seconds[0] <= trace.seconds[-1] < 2_000
+
+
+def test_seed_0_draws_what_alpaserve_draws() -> None:
+    trace = gp.RequestTrace.generate({"a": 2.0, "b": 1.0}, 100, cv=3)
+    for number, rate in enumerate((2.0, 1.0)):
+        state = np.random.RandomState(number)
+        drawn = np.cumsum(state.gamma(1 / 9, 9 / rate, int(rate * 100 * 1.2)))
+        own = trace.seconds[trace.service_index == number]
+        common = drawn[drawn < 100][: len(own)]
+        assert own[: len(common)].tolist() == common.tolist()
+
+
+def test_traces_of_different_seeds_and_services_have_nothing_in_common() -> None:
+    traces = [gp.RequestTrace.generate({"a": 2.0, "b": 2.0}, 100, seed=seed) for seed in (0, 1, 2)]
+    times = [trace.of(name).seconds for trace in traces for name in ("a", "b")]
+    assert len(np.unique(np.concatenate(times))) == sum(map(len, times))
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    trace = gp.RequestTrace.generate({"a": 2.0, "b": 1.0}, 50, cv=2, seed=3)
+    trace.to_csv(tmp_path / "trace.csv")
+    read = gp.RequestTrace.from_file(tmp_path / "trace.csv")
+    names = np.array(read.services)[read.service_index]
+    assert names.tolist() == np.array(trace.services)[trace.service_index].tolist()
+    assert read.seconds == pytest.approx(trace.seconds - trace.seconds[0])
+
+
+def test_times_of_day_and_tokens_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv"
+    rows = ["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:17:03.9799600,4808,10", "2023-11-16 18:17:05.4799600,3180,8"]
+    path.write_text("\n".join(rows))
+    trace = gp.RequestTrace.from_file(path, service="code")
+    assert trace.services == ("code",)
+    assert trace.seconds == pytest.approx([0.0, 1.5])
+    assert trace.input_tokens is not None
+    assert trace.input_tokens.tolist() == [4808, 3180]
+
+
+@pytest.mark.skipif(not AZURE.is_dir(), reason="the Azure traces are not here")
+def test_the_hour_of_azure_is_read() -> None:
+    trace = gp.RequestTrace.from_file(AZURE / "AzureLLMInferenceTrace_conv.csv", service="conversation")
+    assert len(trace) == 19_366
+    assert 3_400 < trace.duration_seconds < 3_700
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (["seconds", "0", "2", "1"], "line 4: arrives before the request above it"),
+        (["seconds", "0", "x"], "line 3, field seconds: must be a finite number"),
+        (["timestamp", "yesterday"], "must be a time such as"),
+        (["time", "1"], "a column seconds or timestamp is required"),
+        (["seconds", "1"], "no two requests at different times"),
+        (["seconds,input_tokens", "0,5", "1,-2"], "line 3, field input_tokens: must be a number of at least 0"),
+    ],
+)
+def test_faults_of_files_are_named_with_their_line(tmp_path: Path, lines: list[str], problem: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(gp.InputError, match=problem):
+        gp.RequestTrace.from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"rates": {"a": 0.0}}, "rate: must be a finite number greater than 0, found 0.0"),
+        ({"rates": {}}, "at least one service"),
+        ({"cv": 20.5}, "must be from 0 to 20"),
+        ({"cv": {"b": 1.0}}, "cv: is missing"),
+        ({"duration_seconds": 0.0}, "duration_seconds"),
+        ({"duration_seconds": 1e9}, "shorten its duration"),
+        ({"seed": -1}, "whole number of at least 0"),
+    ],
+)
+def test_bad_processes_are_named(changed: dict[str, Any], problem: str) -> None:
+    given: dict[str, Any] = {"rates": {"a": 1.0}, "duration_seconds": 10.0}
+    with pytest.raises(gp.InputError, match=problem):
+        gp.RequestTrace.generate(**{**given, **changed})
+
+
+def test_times_out_of_order_and_services_out_of_range_are_named() -> None:
+    with pytest.raises(gp.InputError, match="request 3 arrives at 1 s, after one at 2 s"):
+        gp.RequestTrace(np.array([0.0, 2.0, 1.0]), np.zeros(3, dtype=np.intp), ("a",), 5.0)
+    with pytest.raises(gp.InputError, match="at least 0 and below 1"):
+        gp.RequestTrace(np.array([0.0]), np.array([1]), ("a",), 5.0)
+
+
+def test_merging_cutting_and_speeding_up_keep_the_requests() -> None:
+    first, second = (gp.RequestTrace.generate({name: 3.0}, 100, seed=n) for n, name in enumerate("ab"))
+    both = gp.RequestTrace.merged([first, second])
+    assert both.of("b").seconds.tolist() == second.seconds.tolist()
+    halves = [both.between(0, 50), both.between(50, 100)]
+    assert sum(map(len, halves)) == len(both)
+    fast = both.times_faster(2)
+    assert fast.rates["a"] == pytest.approx(2 * both.rates["a"])
+    with pytest.raises(gp.InputError, match="appears twice"):
+        gp.RequestTrace.merged([first, first])
+    with pytest.raises(gp.UnknownNameError, match="no service 'c'"):
+        both.of("c")
+    with pytest.raises(gp.InputError, match="no part from 50 to 150"):
+        both.between(50, 150)
