@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -13,7 +14,7 @@ from typing import Any
 from gavel_py.allocation.agnostic import even_decision
 from gavel_py.allocation.incumbent import cut_down, incumbent
 from gavel_py.allocation.result import Allocation, Answer, Route, nothing, stated
-from gavel_py.errors import Fault, InputError, SolverError
+from gavel_py.errors import Fault, GavelWarning, InputError, SolverError
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.optimization.checking.certificates import GAP_TOLERANCE, Evidence, Prices, Stages
 from gavel_py.optimization.checking.time_shares import TimeShares
@@ -160,6 +161,7 @@ class Solver(Synchronized):
         rules = rules.also(Rules(rows=tuple(node_rows(problem))))
         if not problem.runnable.any():
             return nothing(problem, self.policy, rules, started)
+        _check_units(problem, self.policy)
         self._kept.limit = limit
         if problem.pairs is None:
             columns = Columns.of_types(problem, rules)
@@ -315,6 +317,13 @@ def _route(classes: int, algorithm: str | None, attempt: Attempt, before: tuple[
     programs, iterations = attempt.solver.programs - before[0], attempt.solver.iterations - before[1]
     used = algorithm or (str(attempt.solver.latest) if programs else None)
     return Route(attempt.reduction, classes, used, programs, iterations, tuple(failed))
+
+
+def _check_units(problem: AllocationProblem, policy: Policy) -> None:
+    """Issue a `GavelWarning` if the objective adds throughputs in different units."""
+    if policy.adds_raw_throughputs and (units := problem.mixed_units):
+        text = f"{policy.label} adds throughputs in different units ({', '.join(units)}), so its sum means nothing"
+        warnings.warn(f"{text}; convert the profile to one unit (ThroughputProfile.converted)", GavelWarning, stacklevel=6)
 
 
 def _log(allocation: Allocation) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NumberedNames
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, Floor, ObjectiveRow, Rules, SparseMatrix, entries_of, scale_of
-from gavel_py.problem.arrays import JOB_ATTRIBUTES, Floats, Indices, isolated_throughputs, size_numbers
+from gavel_py.problem.arrays import JOB_ATTRIBUTES, TABLES, Floats, Indices, isolated_throughputs, size_numbers
 from gavel_py.problem.row_hashing import Numbering, number_equal, refined
 
 if TYPE_CHECKING:
@@ -385,7 +385,7 @@ def _columns(
         text = f"names {name!r}, which is not an attribute of a job{nearest(name, JOB_ATTRIBUTES)}"
         raise UnknownNameError(Fault(f"policy {reader}", "reads", text))
     values = getattr(problem, name)
-    if name == "previous_fractions":
+    if name in TABLES:
         return [part(values[:, j]) for j in range(values.shape[1])]
     if name == "job_ids" and isinstance(values, NumberedNames):
         return [part(np.arange(len(values)))]

@@ -34,7 +34,10 @@ JOB_COLUMNS: dict[str, tuple[float, str]] = {
 }
 """The (N,) arrays of numbers, with their default and validation rule (`RULES`)."""
 
-JOB_ATTRIBUTES = (*JOB_COLUMNS, "tenants", "running_on", "previous_fractions", "job_ids")
+TABLES = ("previous_fractions", "uncertainty")
+"""The (N, K) arrays other than throughputs and eligibility."""
+
+JOB_ATTRIBUTES = (*JOB_COLUMNS, "tenants", "running_on", *TABLES, "job_ids")
 """The arrays with one entry or row per job, other than throughputs and eligibility."""
 
 UNKNOWN_WORK = {"steps_remaining": (np.nan, "at least 0 or NaN"), "total_steps": (np.nan, "at least 0 or NaN")}
@@ -61,6 +64,7 @@ class OptionalArrays(TypedDict, total=False):
     deadlines_seconds: ArrayLike | None
     running_on: RunningOn
     previous_fractions: ArrayLike | None
+    uncertainty: ArrayLike | None
     pair_kinds: ArrayLike | None
     pair_throughputs: ArrayLike | None
 

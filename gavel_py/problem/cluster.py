@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest, relocated_faults
-from gavel_py.io.names import repeated, same_name
+from gavel_py.io.names import repeated
 from gavel_py.io.records import MAX_COUNT
+from gavel_py.problem.accelerators import how_the_same, same_accelerator
 from gavel_py.problem.job import Locality
 from gavel_py.problem.nodes import AcceleratorType, Node, read_cluster
 
@@ -28,6 +29,8 @@ ROUNDING = 1e-9
 
 MAX_SHOWN = 12
 """Number of types of a profile that a message lists."""
+
+NO_ESTIMATE = ", and an estimate needs its specifications (a CSV file that GAVEL_PY_ACCELERATORS names) or a measurement on it"
 
 TO_USE_THEM = (
     "to use these GPUs, add their throughputs to the profile (a CSV of job_type, num_gpus, accelerator, steps_per_second, or a "
@@ -234,8 +237,8 @@ class Cluster:
         `AllocationProblem.from_jobs`, `RoundScheduler` and `Simulation` use this part of a cluster.
 
         Args:
-            profile: A profile with `name`, and `accelerators`, its types. A type of the cluster whose name differs only in case is
-                treated as the type of the profile, with a `GavelWarning`.
+            profile: A profile with `name`, and `accelerators`, its types. A type of the cluster whose name differs only in case,
+                or is another name of the same accelerator, is treated as the type of the profile, with a `GavelWarning`.
             allow_unknown_types: Whether GPUs of types that the profile lacks may be left out, with a `GavelWarning` each.
 
         Returns:
@@ -250,8 +253,10 @@ class Cluster:
         unknown = {name: int(count) for name, count in gpus if name not in known}
         if not unknown:
             return cluster
-        more = ", ..." if len(known) > MAX_SHOWN else ""
-        lacks = f"is not in profile {profile.name!r}, which has {', '.join(known[:MAX_SHOWN]) or 'none'}{more}"
+        measured = getattr(profile, "measured", profile).accelerators  # a profile with estimates also knows all specifications
+        more = ", ..." if len(measured) > MAX_SHOWN else ""
+        lacks = f"is not in profile {profile.name!r}, which has {', '.join(measured[:MAX_SHOWN]) or 'none'}{more}"
+        lacks += NO_ESTIMATE if hasattr(profile, "measured") else ""
         none_known = len(unknown) == len(cluster.accelerator_names)
         if none_known or (any(unknown.values()) and not allow_unknown_types):
             listed = {name: count for name, count in unknown.items() if count or none_known}
@@ -262,16 +267,16 @@ class Cluster:
         return cluster.restricted_to(known)
 
     def _renamed_for(self, profile: Profile) -> Cluster:
-        """Return the cluster with the profile's names for types that differ from them in case only."""
-        found = {name: same_name(name, profile.accelerators) for name in self.accelerator_names}
+        """Return the cluster with the profile's names for types that are the same accelerators."""
+        found = {name: same_accelerator(name, profile.accelerators) for name in self.accelerator_names}
         renamed = {name: other for name, other in found.items() if other is not None and other != name}
         for name, other in renamed.items():
             prices = {each.price_per_hour for each in self.accelerator_types if found[each.name] == other}
             if len(prices - {None}) > 1:
-                problem = f"differs from {other!r} only in case, but has another price; rename one of them"
+                problem = f"is the same as {other!r}, since {how_the_same(name, other)}, but has another price; rename one of them"
                 raise InputError(Fault("cluster", f"accelerator {name!r}", problem))
             text = f"accelerator {name!r} of the cluster is treated as {other!r} of profile {profile.name!r}"
-            warnings.warn(f"{text}: they differ only in case", GavelWarning, stacklevel=4)
+            warnings.warn(f"{text}: {how_the_same(name, other)}", GavelWarning, stacklevel=4)
         return self.renamed(renamed) if renamed else self
 
     @classmethod

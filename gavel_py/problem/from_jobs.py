@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.io.names import same_name
+from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.eligibility import GpuMemory, largest_even_gang
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_speeds, placement_speeds
 
@@ -77,10 +77,13 @@ def hosts_of(
 class Profile(Protocol):
     """The interface of throughput profiles that a problem reads (`gavel_py.throughput_profiles`).
 
-    Three further methods are optional. Each returns NaN for what was not measured, or None if nothing was:
+    Five further methods are optional. `job_units(jobs)` returns the unit of the throughputs of each of N jobs, or None if all are
+    the same. The others return NaN for what was not measured, or None if nothing was:
     `spread_matrix(jobs, accelerators)`: (N, K) steps/s of each gang on more nodes than it needs;
     `pair_matrix(jobs, accelerators)`: (Q, Q, K) steps/s of each of Q gangs while all its GPUs are shared with each other gang;
-    `memory_matrix(jobs, accelerators)`: (N, K) GB of memory that each gang uses on each of its GPUs.
+    `memory_matrix(jobs, accelerators)`: (N, K) GB of memory that each gang uses on each of its GPUs;
+    `uncertainty_matrix(jobs, accelerators, shares)`: (N, K) standard deviation of log(T_ij / Σ_k T_ik share_k), from
+    estimates of T.
     """
 
     @property
@@ -124,7 +127,8 @@ class JobArrays:
     """The arrays of N jobs that depend on cluster and profile.
 
     throughputs, allowed, largest_gangs: (N, K); total_steps, steps_remaining, deadlines_seconds (from now): (N,), NaN = none;
-    speeds: of consolidated and spread gangs, None if the profile has no difference; memory: GB per GPU of jobs and types.
+    speeds: of consolidated and spread gangs, None if the profile has no difference; memory: GB per GPU of jobs and types;
+    uncertainty: (N, K) as in `AllocationProblem`, None if nothing is estimated.
     """
 
     throughputs: Floats
@@ -135,6 +139,7 @@ class JobArrays:
     deadlines_seconds: Floats
     speeds: PlacementSpeeds | None
     memory: GpuMemory
+    uncertainty: Floats | None
 
     def columns(self, jobs: Sequence[Job], now_seconds: float) -> dict[str, ArrayLike | None]:
         """Return the arrays of `JOB_COLUMNS` by name, except those about the past of jobs, which a caller provides."""
@@ -165,13 +170,22 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
     memory = gpu_memory(jobs, cluster, profile)
     usable = allowed & (gangs <= spans) & memory.fits
-    throughputs = _throughputs(jobs, names, profile, usable)
+    restricted = _restricted(jobs, names, usable)
+    throughputs = profile.matrix(restricted, names)
     total_steps = _total_steps(jobs, profile, usable)
     done = np.array([job.steps_done for job in jobs], dtype=float)
     fastest = np.where(usable, throughputs, 0.0).max(axis=1, initial=0.0)
     deadlines = _deadlines(jobs, total_steps, fastest) - now_seconds
     speeds = placement_speeds(jobs, cluster, throughputs, getattr(profile, "spread_matrix", None))
-    return JobArrays(throughputs, allowed, spans, total_steps, np.maximum(0.0, total_steps - done), deadlines, speeds, memory)
+    uncertainty = _uncertainty(restricted, cluster, profile)
+    remaining = np.maximum(0.0, total_steps - done)
+    return JobArrays(throughputs, allowed, spans, total_steps, remaining, deadlines, speeds, memory, uncertainty)
+
+
+def job_units(jobs: Sequence[Job], profile: Profile) -> tuple[str, ...] | None:
+    """Return the unit of the throughputs of each job, None if the profile has a single one or no units."""
+    look_up = getattr(profile, "job_units", None)
+    return None if look_up is None else look_up(jobs)
 
 
 def _with_known_names(jobs: Sequence[Job], known: set[str]) -> Sequence[Job]:
@@ -184,7 +198,7 @@ def _with_known_names(jobs: Sequence[Job], known: set[str]) -> Sequence[Job]:
             written = (given,) if isinstance(given, str) else given or ()
             if known.issuperset(written):
                 continue
-            names = [same_name(name, known) for name in written]
+            names = [same_accelerator(name, known) for name in written]
             changes[field] = names[0] if isinstance(given, str) else tuple(names)
             problem = "is in neither the cluster nor the profile"
             unknown = (name for name, other in zip(written, names, strict=True) if other is None)
@@ -233,13 +247,21 @@ def gpu_memory(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> GpuMe
     return GpuMemory(np.where(np.isnan(own), known, own), cluster.gpu_memory_gb)
 
 
-def _throughputs(jobs: Sequence[Job], names: Sequence[str], profile: Profile, usable: Mask) -> Floats:
-    """Return (N, K) steps/s from the profile, which may lack measurements for types on which a job can never be placed."""
+def _restricted(jobs: Sequence[Job], names: Sequence[str], usable: Mask) -> list[Job]:
+    """Return the jobs, restricted to usable types: a profile may lack measurements where a job can never be placed."""
 
     def restricted(job: Job, row: Mask) -> Job:
         return job.model_copy(update={"allowed_accelerators": tuple(n for n, u in zip(names, row, strict=True) if u)})
 
-    return profile.matrix([job if row.all() else restricted(job, row) for job, row in zip(jobs, usable, strict=True)], names)
+    return [job if row.all() else restricted(job, row) for job, row in zip(jobs, usable, strict=True)]
+
+
+def _uncertainty(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> Floats | None:
+    """Return `AllocationProblem.uncertainty` as the profile estimates it, None if it estimates nothing."""
+    look_up = getattr(profile, "uncertainty_matrix", None)
+    capacities = cluster.capacities
+    found = None if look_up is None else look_up(jobs, cluster.accelerator_names, capacities / (capacities.sum() or 1.0))
+    return None if found is None else np.nan_to_num(found)
 
 
 def _total_steps(jobs: Sequence[Job], profile: Profile, usable: Mask) -> Floats:

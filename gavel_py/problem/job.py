@@ -27,6 +27,7 @@ from gavel_py.io.records import (
     repeated,
 )
 from gavel_py.io.tabular import Tabular, array_of
+from gavel_py.problem.workflows import WorkflowGraph, check_dependencies, check_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +70,10 @@ class Job(Record):
         gpu_memory_gb: Memory used on each GPU, GB, in all, also by a fraction of a GPU; by default from the throughput profile.
         restart_seconds: Cost of a start, move or resumption (checkpoint and load); by default that of the scheduler (0).
         max_retries: Number of new starts after failures, after which the job is reported as failed.
+        depends_on: What the job waits for, in Slurm's words: "afterok:ID" or "ID" (that job has finished), "afterany:ID" (it has
+            ended), "afternotok:ID" (it has failed for good or was cancelled), "singleton" (all earlier jobs of its workflow and
+            tenant have ended). Until all of it is fulfilled, the job is blocked and gets no time.
+        workflow: Name of the workflow to which the job belongs, empty for none.
     """
 
     label: ClassVar[str] = "job"
@@ -95,6 +100,8 @@ class Job(Record):
     duration_accelerator: Name | None = None
     restart_seconds: NotNegative | None = None
     max_retries: Annotated[Integer, Field(ge=0, le=MAX_COUNT)] = DEFAULT_RETRIES
+    depends_on: tuple[Name, ...] = ()
+    workflow: Text = ""
 
     def __init__(self, job_id: str | None = None, /, **fields: Any) -> None:
         super().__init__(**({} if job_id is None else {"job_id": job_id}), **fields)
@@ -104,7 +111,7 @@ class Job(Record):
         """Number of GPUs on which the job runs: its gang, or 1 for a fraction."""
         return math.ceil(self.num_gpus)
 
-    @field_validator("allowed_accelerators", mode="before")
+    @field_validator("allowed_accelerators", "depends_on", mode="before")
     @classmethod
     def _split_names(cls, value: object) -> object:
         """Split a cell of a CSV file with several names, such as v100|p100."""
@@ -120,6 +127,8 @@ class Job(Record):
             raise ValueError("deadline_seconds and deadline_factor are both given; give only one")
         if self.allowed_accelerators is not None and not self.allowed_accelerators:
             raise ValueError("allowed_accelerators must name at least one accelerator, or be omitted to allow all")
+        if self.depends_on:
+            check_dependencies(self.job_id, self.depends_on, self.workflow)
         return self
 
 
@@ -133,10 +142,10 @@ class JobSet(Sequence[Job], Tabular):
     """An immutable sequence of jobs with unique ids.
 
     Args:
-        jobs: The jobs, in order.
+        jobs: The jobs, in order. They may wait for jobs that are not among them.
 
     Raises:
-        InputError: An id occurs twice, or an entry is not a `Job`.
+        InputError: An id occurs twice, an entry is not a `Job`, or jobs wait for each other in a cycle.
     """
 
     def __init__(self, jobs: Iterable[Job]) -> None:
@@ -144,6 +153,8 @@ class JobSet(Sequence[Job], Tabular):
         invalid = [Fault("job set", "", f"must hold Job objects, found {job!r}") for job in self.jobs if not isinstance(job, Job)]
         InputError.raise_any(invalid)
         check_unique(job.job_id for job in self.jobs)
+        if any(job.depends_on for job in self.jobs):
+            WorkflowGraph(self.jobs)
 
     @overload
     def __getitem__(self, index: int) -> Job: ...
@@ -273,10 +284,8 @@ class JobSet(Sequence[Job], Tabular):
         return cls.from_columns({str(name): named[name] for name in named.columns})
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
-        """Return the jobs as {field: (N,) array}, as `from_columns` takes them; allowed_accelerators are joined by "|"."""
-        found = {name: array_of(getattr(job, name) for job in self.jobs) for name in Job.model_fields}
-        allowed = (job.allowed_accelerators for job in self.jobs)
-        return found | {"allowed_accelerators": array_of(None if each is None else "|".join(each) for each in allowed)}
+        """Return the jobs as {field: (N,) array}, as `from_columns` takes them; several names are joined by "|"."""
+        return {name: array_of(_joined(getattr(job, name)) for job in self.jobs) for name in Job.model_fields}
 
     @classmethod
     def _from_rows(cls, rows: Iterable[tuple[str, Any]]) -> JobSet:
@@ -289,7 +298,13 @@ class JobSet(Sequence[Job], Tabular):
         with together() as attempt:
             attempt(lambda: InputError.raise_any(repeated("job", "job_id", ids)))
             jobs = attempt(lambda: check_records(Job, placed))
-        return cls(jobs)
+        found = cls(jobs)
+        check_known(found)
+        return found
+
+
+def _joined(value: object) -> object:
+    return "|".join(value) if isinstance(value, tuple) else value
 
 
 def _is_empty(value: object) -> bool:

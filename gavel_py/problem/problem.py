@@ -30,10 +30,11 @@ from gavel_py.problem.arrays import (
 )
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import screen
-from gavel_py.problem.from_jobs import Hosts, JobArrays, Profile, hosts_of, job_arrays
+from gavel_py.problem.from_jobs import Hosts, JobArrays, Profile, hosts_of, job_arrays, job_units
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, given_pairs
 from gavel_py.problem.row_hashing import number_equal
+from gavel_py.problem.workflows import WorkflowGraph
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,10 +55,12 @@ class AllocationProblem:
         num_gpus: (N,) s_i, whole numbers or fractions of one GPU.
         running_on: (N,) column of the type on which a job runs, -1 for none.
         previous_fractions: (N, K) time fractions of the last allocation.
+        uncertainty: (N, K) standard deviation of log(T_ij / P_i), 0 where throughputs are known.
         type_index: (N,) equal numbers for jobs with the same throughputs, None if not given.
         share_capacities: (K,) GPUs for the normalisers; they differ from `capacities` only after `with_capacities`.
         hosts: The nodes of the cluster, None if unknown or not taken into account.
         pairs: Throughputs of co-located jobs, None without co-location.
+        units: N units of the throughputs, None if the profile has a single unit or none.
         gpu_parts: (K,) part of a GPU per requested GPU, ½ in pair columns; None if all are 1.
     """
 
@@ -82,16 +85,26 @@ class AllocationProblem:
     deadlines_seconds: Floats
     running_on: Indices
     previous_fractions: Floats
+    uncertainty: Floats
     type_index: Indices | None = None
     share_capacities: Floats
     hosts: Hosts | None = None
     pairs: PairSpeeds | None = None
+    units: Sequence[str] | None = None
     gpu_parts: Floats | None = None
 
     @property
     def num_jobs(self) -> int:
         """N, including excluded jobs."""
         return len(self.job_ids)
+
+    @property
+    def mixed_units(self) -> tuple[str, ...]:
+        """The units of the throughputs of the jobs that are not excluded, if there are several; else empty."""
+        if self.units is None:
+            return ()
+        units = dict.fromkeys(unit for unit, job_id in zip(self.units, self.job_ids, strict=True) if job_id not in self.excluded)
+        return tuple(units) if len(units) > 1 else ()
 
     @property
     def speeds(self) -> PlacementSpeeds | None:
@@ -194,7 +207,8 @@ class AllocationProblem:
                 GPU, job_ids, tenants, num_gpus (1; whole numbers, or fractions of one GPU), weights (1), priorities (0),
                 steps_remaining (total_steps if given, else unknown), total_steps (unknown), arrival_seconds (0), elapsed_seconds
                 since arrival (0), waiting_seconds (0), isolated_seconds (0), attained_gpu_seconds (0), deadlines_seconds from now
-                (NaN = none), running_on (type name or column; None or -1 = not running), previous_fractions (N, K) (0).
+                (NaN = none), running_on (type name or column; None or -1 = not running), previous_fractions (N, K) (0),
+                uncertainty (N, K), the standard deviation of log(T_ij / P_i) (0; P_i: `equal_share`).
                 For co-location: pair_kinds, the pair class of each job (whole numbers, -1 = never co-located), and
                 pair_throughputs (classes, classes, K), steps/s of a job of the first class while each of its GPUs is shared with a
                 job of the second class (0 = not possible).
@@ -285,7 +299,8 @@ class AllocationProblem:
         """Build a problem from jobs and a cluster, with throughputs from a profile.
 
         A job gets no time on types that it does not allow, on which no nodes within its locality can hold its gang, or whose GPUs
-        have too little memory.
+        have too little memory. A job that waits for an unfinished one among the jobs (`depends_on`) is excluded; jobs that are not
+        among them count as ended.
 
         Args:
             jobs: Jobs with unique ids.
@@ -324,8 +339,9 @@ class AllocationProblem:
             "prices_per_hour": cluster.prices_per_hour,
             "running_on": running_on,
             "previous_fractions": previous_fractions,
+            "uncertainty": arrays.uncertainty,
         }
-        return cls._build(
+        problem = cls._build(
             ArrayChecker(),
             tuple(job.job_id for job in job_set),
             cluster.accelerator_names,
@@ -336,6 +352,18 @@ class AllocationProblem:
             hosts=hosts_of(job_set, cluster, speeds, arrays.memory) if whole_gangs else None,
             pairs=arrays.pairs(job_set, cluster.accelerator_names, profile, min_gain) if sharing else None,
         )
+        units = job_units(job_set, profile)
+        problem = problem if units is None else replace(problem, units=units)
+        return problem._without_blocked(job_set) if any(job.depends_on for job in job_set) else problem
+
+    def _without_blocked(self, jobs: JobSet) -> AllocationProblem:
+        """Return the problem in which jobs that wait for an unfinished one are excluded, with the reason."""
+        finished = (self.steps_remaining == 0).tolist()
+        blocked = WorkflowGraph(jobs).blocked(finished.__getitem__)
+        runnable = self.runnable.copy()
+        runnable[list(blocked)] = False
+        reasons = {self.job_ids[row]: reason for row, reason in blocked.items()}
+        return replace(self, runnable=runnable, excluded=self.excluded | reasons)
 
     @classmethod
     def _build(
@@ -363,6 +391,7 @@ class AllocationProblem:
             columns["steps_remaining"] = columns["total_steps"]
         prices = check.numbers("prices_per_hour", arrays.get("prices_per_hour"), np.nan, "at least 0 or NaN", [accelerators])
         previous = check.numbers("previous_fractions", arrays.get("previous_fractions"), 0, "from 0 to 1", [jobs, accelerators])
+        uncertainty = check.numbers("uncertainty", arrays.get("uncertainty"), 0, "at least 0", [jobs, accelerators])
         running = check.columns_of("running_on", arrays.get("running_on"), ids, types)
         check.finish()
         gangs, finished, shape = columns["num_gpus"], columns["steps_remaining"] == 0, (len(ids), len(types))
@@ -387,8 +416,10 @@ class AllocationProblem:
             tenants=tenants,
             running_on=running,
             previous_fractions=previous,
+            uncertainty=uncertainty,
             hosts=hosts,
             pairs=pairs,
+            units=None,
             **columns,
         )
 

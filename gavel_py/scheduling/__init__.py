@@ -7,6 +7,7 @@ alone. The package depends on no simulator and no cluster manager: callers repor
 
 from gavel_py.scheduling.backoff import Backoff
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait
+from gavel_py.scheduling.dependencies import Unblocked
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs
 from gavel_py.scheduling.nodes import NodeState
@@ -27,6 +28,7 @@ __all__ = [
     "Round",
     "RoundDemand",
     "RoundScheduler",
+    "Unblocked",
     "Wait",
     "choose_by_priority",
     "choose_jobs",

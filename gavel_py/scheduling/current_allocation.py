@@ -410,24 +410,24 @@ def _rows_in(before: CurrentAllocation, policy_input: PolicyInput, problem: Allo
     return np.where(same, rows, -1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class LazyAllocation:
     """An allocation that the event-driven mode has derived from changes, solved only if it is read or audited.
 
     The table of jobs continues to change. What a policy could read of it at that time is kept: the progress of all jobs, where they
-    ran, and the rows of jobs that are replaced later (`remember`).
+    ran, and the rows of jobs that are replaced later (`remember`, `remember_progress`).
     """
 
     now_seconds: float  # the time of the decision
     table: JobTable  # the jobs, as they are now
     was_present: Mask  # (rows,) the jobs in the system then
-    steps_done: Floats  # (rows,) then
     running_on: Indices  # (rows,) then
     assignments: Assignments  # the jobs that have all of their time on a type
     excluded: Mapping[str, str]  # {job_id: reason} of the jobs that can run nowhere
     whole_gangs: bool  # as for `RoundScheduler`
     solve: Callable[[PolicyInput], CurrentAllocation] = field(repr=False)  # solves for all jobs
     replaced: dict[int, tuple[Job, int, Floats]] = field(default_factory=dict)  # {row: job, gang and requests before}
+    steps_done: Floats | None = None  # (rows,) then, None while there are no others
 
     @property
     def rows(self) -> Indices:
@@ -439,6 +439,11 @@ class LazyAllocation:
         requests = np.concatenate(list(self.table.requests_at(np.array([row])).values()))
         self.replaced.setdefault(row, (self.table.jobs[row], int(self.table.gangs[row]), requests))
 
+    def remember_progress(self) -> None:
+        """Keep the present progress of all jobs, which is about to change."""
+        if self.steps_done is None:
+            self.steps_done = self.table.columns["steps_done"].copy()
+
     def resolve(self) -> CurrentAllocation:
         """Solve for all jobs and return the allocation. Raises `ProofError` if it is not what the event-driven mode derived."""
         table = self.table
@@ -449,7 +454,8 @@ class LazyAllocation:
             jobs[i], gangs[i], earlier = self.replaced[rows.item(i)]
             for column, value in zip(requests.values(), earlier.tolist(), strict=True):
                 column[i] = value
-        requests["steps_done"] = self.steps_done[rows]
+        if self.steps_done is not None:
+            requests["steps_done"] = self.steps_done[rows]
         history = zeros, zeros, zeros, self.running_on[rows], None
         found = self.solve(PolicyInput(self.now_seconds, rows, jobs, gangs, requests, *history, whole_gangs=self.whole_gangs))
         fractions, place = found.allocation.time_fractions, {job_id: i for i, job_id in enumerate(found.problem.job_ids)}

@@ -49,6 +49,8 @@ def waits_of(
         new: (N,) jobs for which it was the first round.
     """
     has_deficit = (claims > MIN_DEFICIT_ROUNDS) & ~ran[:, None]
+    if not has_deficit.any():
+        return np.full(len(ran), -1)
     here = has_deficit & open_types
     enough = here & (num_gpus[:, None] <= free)
     some = here & (free > 0)
@@ -191,7 +193,7 @@ class Accounts(Mapping[str, JobDelivery]):
 
     def __getitem__(self, job_id: str) -> JobDelivery:
         row, names = self._index[job_id], self.accelerator_types
-        rounds, length = int(self.rounds[row]), np.broadcast_to(self.round_seconds, len(self.ids))
+        rounds, length = int(self.rounds[row]), self.round_seconds
         return JobDelivery(
             job_id,
             plain_size(self.num_gpus.item(row)),
@@ -200,7 +202,7 @@ class Accounts(Mapping[str, JobDelivery]):
             {reason: int(count) for reason, count in zip(WAITS, self.waits[row].tolist(), strict=True) if count},
             self.misplaced.item(row),
             {reason: seconds for reason, seconds in zip(WAITS, self.short[row].tolist(), strict=True) if seconds > 0},
-            float(length[row]),
+            float(length if np.ndim(length) == 0 else length[row]),  # type: ignore[index]
             None if rounds < 0 else rounds,
         )
 

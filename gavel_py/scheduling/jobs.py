@@ -86,6 +86,8 @@ FIXED = {
     "job_id": "identifies the job; submit another job instead",
     "arrival_seconds": "has happened",
     "steps_done": "is set by `report`",
+    "depends_on": "is settled when the job is submitted",
+    "workflow": "is settled when the job is submitted",
 }
 
 
@@ -153,7 +155,7 @@ class JobTable:
         columns: Further columns: `REQUEST_COLUMNS` and `HISTORY_COLUMNS`.
         models: One job for each number of `gangs`.
         changed: While tracked (`track`): rows of jobs that have arrived, changed or left since the reader last emptied it.
-        progressed: While tracked: rows of jobs in the system whose progress was reported since then.
+        progressed: (rows,) while tracked: the jobs in the system whose progress was reported since then; `has_progress`: any.
     """
 
     def __init__(self) -> None:
@@ -173,7 +175,8 @@ class JobTable:
         self._count = 0
         self._natural, self._alphabetical = SortedRows(natural_key), SortedRows(str)
         self.changed: set[int] = set()
-        self.progressed: set[int] = set()
+        self.progressed: Mask = np.zeros(0, dtype=bool)
+        self.has_progress = False
         self._is_tracked = False
 
     def __len__(self) -> int:
@@ -337,22 +340,23 @@ class JobTable:
 
     def _grow(self, least: int) -> None:
         more = max(least, 64, 2 * self.capacity) - self.capacity
-        for name in ("ids", "jobs", "gangs"):
+        for name in ("ids", "jobs", "gangs", "progressed"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
         # In rows without a job, `left` is 0 as for jobs that have left.
         self._requests, self._history = (np.pad(each, ((0, 0), (0, more))) for each in (self._requests, self._history))
         self._name_columns()
 
-    def report(self, steps_done: Mapping[str, float]) -> None:
-        """Store the progress of jobs. Raises `UnknownNameError` if one is not in the system; then nothing is stored."""
-        rows = list(map(self._present.get, steps_done, repeat(-1)))
-        if -1 in rows:
-            for job_id in steps_done:
+    def report(self, job_ids: Collection[str], steps_done: Floats) -> None:
+        """Store (N,) the progress of jobs. Raises `UnknownNameError` if one is not in the system; then nothing is stored."""
+        found = list(map(self._present.get, job_ids, repeat(-1)))
+        if -1 in found:
+            for job_id in job_ids:
                 self.known(job_id)
-        self.columns["steps_done"][rows] = list(steps_done.values())
+        rows = np.array(found, dtype=np.int64)
+        self.columns["steps_done"][rows] = steps_done
         if self._is_tracked:
-            self.progressed.update(rows)
+            self.progressed[rows] = self.has_progress = True
 
     def remove(self, job_id: str, how: Departure) -> int:
         """Remove a job from the system and return its row. Raises `UnknownNameError`."""
@@ -363,7 +367,7 @@ class JobTable:
         self._alphabetical.discard(job_id, row)
         if self._is_tracked:
             self.changed.add(row)
-            self.progressed.discard(row)
+            self.progressed[row] = False
         self.columns["left"][row] = DEPARTURES.index(how)
         return row
 
@@ -400,17 +404,18 @@ class JobTable:
                 text = "has left since the last round was decided; it can be forgotten after the next one"
                 raise InputError(Fault(f"job {job_id!r}", "job_id", text))
 
-    def forget(self, job_ids: Collection[str]) -> Indices:
+    def forget(self, job_ids: Collection[str]) -> list[int]:
         """Drop the rows of jobs that have left, and return them."""
         rows = [self._departed.pop(job_id) for job_id in job_ids]
         self.ids[rows] = self.jobs[rows] = None
         self._free += rows
-        return np.array(rows, dtype=np.int64)
+        return rows
 
     def track(self, *, on: bool = True) -> None:
         """Start (or stop) filling `changed`, with all jobs at first, and `progressed`."""
         self._is_tracked = on
-        self.changed, self.progressed = set(self._present.values()) if on else set(), set()
+        self.changed, self.has_progress = set(self._present.values()) if on else set(), False
+        self.progressed[:] = False
 
     # Saving
 
@@ -418,7 +423,7 @@ class JobTable:
         """Return jobs and histories as plain data: the jobs in the system first, then those that have left."""
         rows = self.saved_rows
         return {
-            "jobs": _jobs_to_dict(self.jobs_at(rows)),
+            "jobs": jobs_to_dict(self.jobs_at(rows)),
             "present": len(self._present),
             "histories": {name: _plain(self.columns[name][rows]) for name in HISTORY_COLUMNS},
         }
@@ -427,8 +432,7 @@ class JobTable:
     def from_dict(cls, document: Mapping[str, Any]) -> JobTable:
         """Restore a table from `to_dict`."""
         table = cls()
-        fields = document["jobs"]
-        jobs = [Job(**dict(zip(fields, values, strict=True))) for values in zip(*fields.values(), strict=True)]
+        jobs = jobs_from_dict(document["jobs"])
         table.add(jobs, table.requests_of(jobs))
         rows = np.arange(len(jobs))
         for name, column in table.columns.items():
@@ -473,7 +477,12 @@ def objects_of(jobs: Sequence[Job]) -> Objects:
     return np.fromiter(jobs, dtype=object, count=len(jobs))
 
 
-def _jobs_to_dict(jobs: Sequence[Job]) -> dict[str, list[Any]]:
+def jobs_from_dict(fields: Mapping[str, list[Any]]) -> list[Job]:
+    """Return the jobs that `jobs_to_dict` described."""
+    return [Job(**dict(zip(fields, values, strict=True))) for values in zip(*fields.values(), strict=True)]
+
+
+def jobs_to_dict(jobs: Sequence[Job]) -> dict[str, list[Any]]:
     """Return {field: values} of jobs, for the id and the fields that differ from their default for any job."""
     columns = {name: list(map(attrgetter(name), jobs)) for name in Job.model_fields}
     defaults = {name: field.default for name, field in Job.model_fields.items()}

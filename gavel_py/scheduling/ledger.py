@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -231,35 +231,28 @@ class DeliveryLedger:
             self.spread_deficits[at] = min(self.spread_deficits[at] + rounds, MAX_DEFICIT_ROUNDS)
         self.misplaced[row] = min(self.misplaced[row], self.delivered[row].sum())
 
-    def forget(self, rows: Indices) -> None:
+    def forget(self, rows: Sequence[int]) -> None:
         """Drop the accounts of these jobs."""
-        rows = rows[self.knows(rows)]
-        if not len(rows):
-            return
-        for name in ("num_gpus", *self.TABLES):
-            getattr(self, name)[rows] = 0.0
+        known = [row for row in rows if row < len(self.num_gpus) and self.num_gpus.item(row)]
+        if known:
+            for name in ("num_gpus", *self.TABLES):
+                getattr(self, name)[known] = 0.0
 
     def report(self, rows: Mapping[str, int]) -> DeliveryReport:
         """Return the accounts of these jobs, {job_id: row}, sorted by job_id."""
         known = sorted(job_id for job_id, row in rows.items() if row < len(self.num_gpus) and self.num_gpus[row])
         at = np.array([rows[job_id] for job_id in known], dtype=np.int64)
-        accounts = Accounts(
-            tuple(known),
-            self.accelerator_types,
-            self.num_gpus[at],
-            self.promised[at],
-            self.delivered[at],
-            self.waits[at],
-            self.short[at],
-            self.misplaced[at],
-            self.rounds[at],
-            self._round_seconds,
-        )
-        return DeliveryReport(accounts, dict(zip(self.accelerator_types, self._offered.tolist(), strict=True)))
+        offered = dict(zip(self.accelerator_types, self._offered.tolist(), strict=True))
+        return DeliveryReport(self._accounts(tuple(known), at), offered)
 
     def account(self, job_id: str, row: int) -> JobDelivery | None:
         """Return the account of one job, None if it has none."""
-        return self.report({job_id: row}).jobs.get(job_id)
+        is_known = row < len(self.num_gpus) and self.num_gpus[row]
+        return self._accounts((job_id,), slice(row, row + 1))[job_id] if is_known else None
+
+    def _accounts(self, ids: tuple[str, ...], at: Indices | slice) -> Accounts:
+        tables = self.num_gpus, self.promised, self.delivered, self.waits, self.short, self.misplaced, self.rounds
+        return Accounts(ids, self.accelerator_types, *(table[at] for table in tables), self._round_seconds)  # type: ignore[call-arg]
 
     def knows(self, rows: Indices) -> Mask:
         """Return (N,) the jobs that have an account."""

@@ -34,6 +34,7 @@ from gavel_py.scheduling.current_allocation import (
     solve_allocation,
 )
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
+from gavel_py.scheduling.learning import ProgressObserver
 from gavel_py.scheduling.mechanism import NAMES as MECHANISMS
 from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand
@@ -61,6 +62,7 @@ class RoundPlanner:
     solver: Solver
     profile: Profile
     options: SchedulerOptions
+    observer: ProgressObserver | None = None
 
     def decide(self, state: SchedulerState, start: float) -> RoundPlan | EventPlan:
         """Return the plan of the round that begins at `start` seconds. Raises whatever the policy's solve raises."""
@@ -71,7 +73,8 @@ class RoundPlanner:
         current = self._allocation(state, start)
         held = None
         # A user's function may choose otherwise even if nothing has to change.
-        if self.options.mechanism in MECHANISMS and not state.is_backing_off(start):
+        measures = self.observer is not None and self.observer.choose(state, current)
+        if self.options.mechanism in MECHANISMS and not measures and not state.is_backing_off(start):
             held = forced_gangs(state, current, backfill=self.backfills)
         if held is None:
             held = self._select_and_place(state, current, self._locked(state, current, start), start)
@@ -193,7 +196,6 @@ class RoundPlanner:
             start,
             state.table,
             state.table.is_present,
-            state.table.columns["steps_done"].copy(),
             state.gangs.types.copy(),
             decision.assignments,
             decision.excluded,
@@ -278,6 +280,8 @@ class RoundPlanner:
         problem, rows, ledger, columns = current.problem, current.rows, state.ledger, state.table.columns
         runnable = problem.runnable & current.present(state.table)[:, None]
         deficits = np.where(runnable, ledger.deficits[rows], 0.0)
+        if self.observer is not None:
+            self.observer.urge(deficits, problem.job_ids, problem.accelerator_types)
         costs = current.policy_input.requests["restart_seconds"]
         restart_rounds = np.where(np.isnan(costs), self.options.restart_seconds, costs) / self.options.round_seconds
         running_on = state.continuing_types[rows]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import FINISHED, GpuMemory
-from gavel_py.problem.from_jobs import Hosts, Profile, gpu_memory, largest_gangs
+from gavel_py.problem.from_jobs import Hosts, Profile, gpu_memory, job_units, largest_gangs
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_speeds
 from gavel_py.problem.problem import AllocationProblem
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from gavel_py.scheduling.current_allocation import PolicyInput
     from gavel_py.scheduling.nodes import NodeStates
 
-BY_TYPE = 5
-"""Values of a gang by accelerator type: throughput, runnable, throughput consolidated and spread, GPU memory."""
+BY_TYPE = 6
+"""Values of a gang by accelerator type: throughput, runnable, throughput consolidated and spread, uncertainty, GPU memory."""
 
 REQUESTS = 4
 """Further values of a gang: CPUs and memory per GPU, locality as an index into `SCOPES`, and whether it splits evenly."""
@@ -36,7 +36,12 @@ REQUESTS = 4
 
 def is_by_type(profile: Profile) -> bool:
     """Return whether jobs with equal gangs are equal to a profile; a user-defined class may distinguish them."""
-    return type(profile) is ThroughputProfile
+    if type(profile) is ThroughputProfile or not isinstance(profile, ThroughputProfile):
+        return type(profile) is ThroughputProfile
+    # Imported here, since estimates take long to import and few profiles have them.
+    from gavel_py.throughput_profiles.estimation.estimated_profile import EstimatedProfile
+
+    return type(profile) is EstimatedProfile
 
 
 @dataclass(eq=False)
@@ -58,8 +63,10 @@ class ProblemCache:
     _is_known: NDArray[np.bool_] = field(init=False)
     _reasons: dict[int, str] = field(default_factory=dict)
     _pair_table: PairTable | None = None
+    _has_units: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self._has_units = job_units(self.models[:1], self.profile) is not None
         self._rows = np.zeros((0, BY_TYPE * len(self.cluster.accelerator_names) + REQUESTS))
         self._is_known = np.zeros(0, dtype=bool)
 
@@ -131,7 +138,7 @@ class ProblemCache:
         self._look_up(gangs)
         rows, types = self._rows[gangs], cluster.accelerator_names
         by_type = np.split(rows[:, : BY_TYPE * len(types)], BY_TYPE, axis=1)
-        throughputs, can_run, consolidated, spread, memory_used = map(np.ascontiguousarray, by_type)
+        throughputs, can_run, consolidated, spread, uncertainty, memory_used = map(np.ascontiguousarray, by_type)
         zeros, total = np.zeros(len(gangs)), requests["total_steps"]
         remaining = np.maximum(zeros, total - requests["steps_done"])
         runnable, finished = can_run.astype(bool), remaining == 0
@@ -162,8 +169,10 @@ class ProblemCache:
             deadlines_seconds=requests["deadline_seconds"] - policy_input.now_seconds,
             running_on=policy_input.running_on,
             previous_fractions=np.broadcast_to(0.0, throughputs.shape) if previous is None else previous,
+            uncertainty=uncertainty,
             hosts=self._hosts(rows, PlacementSpeeds(consolidated, spread), used) if self.whole_gangs else None,
             pairs=self._pairs(policy_input, np.where(np.isnan(consolidated), throughputs, consolidated), used),
+            units=job_units([self.models[gang] for gang in gangs.tolist()], self.profile) if self._has_units else None,
         )
 
     def _hosts(self, rows: Floats, speeds: PlacementSpeeds, used: GpuMemory) -> Hosts:
@@ -201,7 +210,8 @@ class ProblemCache:
         placements = (found.throughputs, unknown) if found.speeds is None else (found.speeds.consolidated, found.speeds.spread)
         memory = gpu_memory(models, self.cluster, self.profile).needed
         requests = [(job.cpus_per_gpu, job.memory_gb_per_gpu, SCOPES.index(job.locality), job.even_split) for job in models]
-        self._rows[gangs] = np.hstack([found.throughputs, found.runnable, *placements, memory, np.array(requests, dtype=float)])
+        by_type = [found.throughputs, found.runnable, *placements, found.uncertainty, memory]
+        self._rows[gangs] = np.hstack([*by_type, np.array(requests, dtype=float)])
         self._is_known[gangs] = True
         for gang, model in zip(gangs, models, strict=True):
             if model.job_id in found.excluded:

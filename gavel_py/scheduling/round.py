@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
-from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -95,10 +94,9 @@ class Assignments(Mapping[str, Assignment]):
             if job_id not in self:
                 insort(ids, job_id)
         before = self if len(self._changes) <= MAX_CHANGES else Assignments(self.ids, self.held, self.layout)
-        made = copy(before)
-        vars(made).pop("held", None)
+        made = Assignments(tuple(ids), before._base, self.layout)
+        made._base_ids, made._changes = before._base_ids, {**before._changes, **dict.fromkeys(gone), **new}
         vars(made)["_base_index"] = before._base_index
-        made.ids, made._changes = tuple(ids), {**made._changes, **dict.fromkeys(gone), **new}
         return made
 
     @cached_property
@@ -191,6 +189,12 @@ class Round:
     end_seconds: float
     failed: dict[str, str]
     notes: tuple[str, ...] = ()
+
+    def copied(self) -> Round:
+        """Return a copy whose dictionaries callers may change."""
+        made = object.__new__(Round)
+        vars(made).update(vars(self), excluded=dict(self.excluded), failed=dict(self.failed))
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         """Return the round as plain data."""

@@ -6,10 +6,10 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +19,19 @@ from gavel_py.allocation.solver import Solver
 from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.policies import Policy
+from gavel_py.problem.arrays import JOB_ATTRIBUTES
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job, JobSet
+from gavel_py.problem.workflows import check_known, dependencies_of
 from gavel_py.scheduling.backoff import Backoff
 from gavel_py.scheduling.between_rounds import select_starts
 from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_round
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
-from gavel_py.scheduling.jobs import Departure, changed_job
+from gavel_py.scheduling.dependencies import Released, Unblocked, without_dependencies
+from gavel_py.scheduling.jobs import DEPARTURES, Departure, JobTable, changed_job
+from gavel_py.scheduling.learning import ProgressObserver, observed
 from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeState, NodeStates
@@ -38,6 +42,9 @@ from gavel_py.scheduling.problem_cache import is_by_type
 from gavel_py.scheduling.round import Assignment, Lease, Round
 from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
+
+if TYPE_CHECKING:
+    from gavel_py.throughput_profiles.learning import ThroughputLearner
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +76,8 @@ class RoundScheduler(Synchronized):
 
     Args:
         cluster: The nodes that jobs run on.
-        profile: Throughputs of jobs by accelerator type.
+        profile: Throughputs of jobs by accelerator type; or a `ThroughputLearner`, which learns them from reported progress: its
+            profile is swapped between rounds.
         policy: A name or a `Policy`, which decides on the allocation.
         round_seconds: Length of a round.
         mechanism: Rule that selects the jobs of a round: deficit, priority, the name of one that an installed package offers,
@@ -116,7 +124,7 @@ class RoundScheduler(Synchronized):
     def __init__(
         self,
         cluster: Cluster,
-        profile: Profile,
+        profile: Profile | ThroughputLearner,
         policy: str | Policy = "max_min_fairness",
         round_seconds: float = 360.0,
         *,
@@ -145,13 +153,14 @@ class RoundScheduler(Synchronized):
             time_limit_seconds=time_limit_seconds,
             retry_seconds=retry_seconds,
         )
-        self.cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
+        known, observer = observed(profile, cluster.accelerator_names)
+        self.cluster = cluster.known_to(known, allow_unknown_types=allow_unknown_types)
         # One solver for all rounds: it starts each program from the basis of the last one.
-        self._planner = RoundPlanner(Solver(policy, time_limit_seconds=options.time_limit_seconds), profile, options)
+        self._planner = RoundPlanner(Solver(policy, time_limit_seconds=options.time_limit_seconds), known, options, observer)
         options.check_policy(self._planner.solver.policy)
         resolve_mechanism(mechanism, self.cluster.accelerator_names)  # raises for an unknown name
         self._state = SchedulerState(NodeStates(self.cluster))
-        self._state.table.number_gangs(by_type=is_by_type(profile))
+        self._state.table.number_gangs(by_type=is_by_type(known))
 
     # Rounds
 
@@ -181,12 +190,13 @@ class RoundScheduler(Synchronized):
         if state.backoffs:
             self._end_backoffs(start)
         new_round = begin_round(state, plan, start, self.round_seconds)
+        state.blocked.take_news()
         if logger.isEnabledFor(logging.INFO):
             changes = (len(new_round.started), len(new_round.preempted), len(new_round.excluded))
             counts = (len(state.table), len(new_round.assignments), *changes)
             text = "round %d at %.9g s: %d jobs, %d running, %d started, %d preempted, %d excluded, %.3f s"
             logger.info(text, new_round.index, start, *counts, time.perf_counter() - began)
-        return replace(new_round, excluded=dict(new_round.excluded), failed=dict(new_round.failed))
+        return new_round.copied()
 
     @synchronized
     def plan_next(self, now_seconds: float | None = None) -> Round:
@@ -278,10 +288,20 @@ class RoundScheduler(Synchronized):
         """Return the plan of the next round; decide it now if there is none."""
         state = self._state
         if state.plan is None:
+            self._learn(start)
             state.watch_for_changes()
             adopt(state, self._planner.decide(state, start))
         assert state.plan is not None  # noqa: S101
         return state.plan
+
+    def _learn(self, start: float) -> None:
+        """Feed the learner, if there is one, and use its profile if that is a new one."""
+        observer, options = self._planner.observer, self._planner.options
+        if observer is not None:
+            observer.observe(self._state, start, options.round_seconds, options.restart_seconds)
+            profile = observer.learner.profile
+            if profile is not self._planner.profile:
+                self._use(profile, observer)
 
     # State
 
@@ -307,20 +327,55 @@ class RoundScheduler(Synchronized):
 
     @profile.setter
     @synchronized
-    def profile(self, profile: Profile) -> None:
-        unknown = [name for name in self.cluster.accelerator_names if name not in profile.accelerators]
-        has = f"it has {', '.join(profile.accelerators)}"
+    def profile(self, profile: Profile | ThroughputLearner) -> None:
+        known, observer = observed(profile, self.cluster.accelerator_names)
+        unknown = [name for name in self.cluster.accelerator_names if name not in known.accelerators]
+        has = f"it has {', '.join(known.accelerators)}"
         InputError.raise_any([fault("profile", f"lacks accelerator {n!r}, which the cluster has; {has}") for n in unknown])
+        self._use(known, observer)
+
+    def _use(self, profile: Profile, observer: ProgressObserver | None) -> None:
+        """Use other throughputs from the next round on."""
         _ = self._state.current_allocation  # a lazy one is solved with the throughputs with which it was decided
-        self._planner = replace(self._planner, profile=profile)
+        self._planner = replace(self._planner, profile=profile, observer=observer)
         self._state.require_solve()
 
     @property
     @synchronized
+    def learner(self) -> ThroughputLearner | None:
+        """The learner that reported progress feeds, None if throughputs are given."""
+        observer = self._planner.observer
+        return None if observer is None else observer.learner
+
+    @property
+    @synchronized
     def jobs(self) -> tuple[Job, ...]:
-        """The jobs in the system with the progress last reported, in natural order of their ids."""
+        """The jobs in the system with the progress last reported, in natural order of their ids, without those that are blocked."""
         table = self._state.table
         return tuple(table.jobs_at(table.in_natural_order))
+
+    @property
+    @synchronized
+    def blocked(self) -> dict[str, tuple[str, ...]]:
+        """{job_id: what it still waits for} of the jobs that wait for others (`Job.depends_on`); no round has an entry for them.
+
+        They become ready when the others leave: by `complete`, `cancel`, or a failure for good. A job that is ready has no
+        dependencies any more in `jobs`.
+        """
+        return self._state.blocked.reasons
+
+    @synchronized
+    def is_blocked(self, job_id: str) -> bool:
+        """Return whether a job is in the system and waits for others."""
+        return job_id in self._state.blocked.jobs
+
+    @synchronized
+    def take_unblocked(self) -> Unblocked:
+        """Return the jobs that have become ready, and those that were cancelled, since the last call or the start of a round.
+
+        A job is cancelled, and with it those that wait for it to finish, if what it waits for can no longer happen.
+        """
+        return self._state.blocked.take_news()
 
     @property
     @synchronized
@@ -393,11 +448,12 @@ class RoundScheduler(Synchronized):
     def submit(self, job: Job) -> None:
         """Add a job, which the next round takes into account. A job that can run nowhere is excluded then, with the reason.
 
-        The job is in the system at once. Its `arrival_seconds` only orders jobs and starts its time in the system.
+        The job is in the system at once. Its `arrival_seconds` only orders jobs and starts its time in the system. A job that waits
+        for others is `blocked` until they have left; if they have left already such that it can never start, it is cancelled.
 
         Raises:
-            InputError: The id was used before, the job does not fit cluster and profile (`AllocationProblem.from_jobs`), or it
-                lacks a field that the policy reads.
+            InputError: The id was used before, the job does not fit cluster and profile (`AllocationProblem.from_jobs`), it lacks a
+                field that the policy reads, or it waits for a job that is unknown or was forgotten.
         """
         self.submit_all([job])
 
@@ -407,10 +463,19 @@ class RoundScheduler(Synchronized):
         state = self._state
         for job in jobs:
             state.table.check_new(job)
-        JobSet(jobs)  # raises for an id that occurs twice
+            if job.job_id in state.blocked.jobs:
+                raise InputError(Fault(f"job {job.job_id!r}", "job_id", "was submitted before; a job id can be used only once"))
+        JobSet(jobs)  # raises for an id that occurs twice, and for a cycle
         if jobs:
-            state.table.add(jobs, self._checked(jobs))
-            state.fit()
+            self._check_parents(jobs)
+            ready = without_dependencies(jobs)
+            requests = self._checked(ready)
+            released = state.blocked.submit(jobs, self._ended_well)
+            if len(released.ready) == len(jobs):
+                state.table.add(ready, requests)
+                state.fit()
+            else:
+                self._take_released(released)
         state.note_change(changed=bool(jobs))
         logger.debug("submitted: %s", jobs[0].job_id if len(jobs) == 1 else f"{len(jobs)} jobs")
 
@@ -425,6 +490,11 @@ class RoundScheduler(Synchronized):
             InputError: A field cannot be changed, or `submit` would refuse the changed job.
         """
         state = self._state
+        if job_id in state.blocked.jobs:
+            job = changed_job(state.blocked.jobs[job_id], fields)
+            self._checked(without_dependencies([job]))
+            state.blocked.replace(job)
+            return
         row = state.table.known(job_id)
         gang, job = state.table.gangs.item(row), changed_job(state.table.job(row), fields)
         requests = self._checked([job])
@@ -456,14 +526,18 @@ class RoundScheduler(Synchronized):
     def report_all(self, steps_done: Mapping[str, float]) -> None:
         """Report the progress of several jobs, {job_id: steps done in all}; all or none of it. Raises as `report`."""
         table = self._state.table
-        if not _are_steps(steps_done.values()):
-            for job_id, steps in steps_done.items():
-                if not (is_finite(steps) and steps >= 0):
-                    table.known(job_id)
-                    problem = f"must be a finite number of at least 0, found {steps!r}"
-                    raise InputError(Fault(f"job {job_id!r}", "steps_done", problem))
+        values = list(steps_done.values())
+        if set(map(type, values)) != {float}:
+            _check_steps(table, steps_done)
+        steps = np.array(values, dtype=float)
+        if not ((steps >= 0) & (steps < np.inf)).all():
+            _check_steps(table, steps_done)
         before = table.columns["steps_done"].copy() if self._state.backoffs else None
-        table.report(steps_done)
+        if isinstance(self._state.allocation, LazyAllocation):
+            self._state.allocation.remember_progress()
+        table.report(steps_done, steps)
+        if self._planner.observer is not None:
+            self._planner.observer.note(steps_done)
         if before is not None:
             self._state.end_backoffs(lambda row: bool(table.columns["steps_done"][row] > before[row]))
         self._state.note_change(changed=bool(steps_done))
@@ -502,6 +576,7 @@ class RoundScheduler(Synchronized):
         if not again:
             state.backoffs.drop([job_id])
             state.newly_failed[job_id] = state.table.why_failed(job_id)
+            self._take_released(state.blocked.leave(state.table.jobs[row], ended_well=False))
         logger.info("job %s has failed: it %s", job_id, "will be tried again" if again else state.table.why_failed(job_id))
         return again
 
@@ -576,12 +651,15 @@ class RoundScheduler(Synchronized):
         """Return the requests of jobs; raises for jobs that the policy cannot decide on, which would fail every later round."""
         planner, state = self._planner, self._state
         requests = state.table.requests_of(jobs)
-        event_planner = planner.event_planner(state)
-        # Jobs like others that are known have been checked.
-        new = event_planner is None or not event_planner.profiler.knows(jobs, requests["gangs"].tolist())
         cache = planner.cache(state)
         cache.complete(jobs, requests)
-        if new:
+        event_planner = planner.event_planner(state)
+        # Jobs like others that are known have been checked.
+        if event_planner is None:
+            is_checked = not _may_refuse(planner.solver.policy, requests)
+        else:
+            is_checked = event_planner.profiler.knows(jobs, requests["gangs"].tolist())
+        if not is_checked:
             policy_input = PolicyInput.of_new(jobs, requests, whole_gangs=self.whole_gangs)
             planner.solver.policy.check(cache.problem_if_up(policy_input))
         return requests
@@ -601,10 +679,51 @@ class RoundScheduler(Synchronized):
         self._state.end_backoffs(lambda row: bool(now - since[row] >= least))
 
     def _leave(self, job_id: str, how: Departure) -> None:
-        self._state.backoffs.drop([job_id])
-        self._state.stop(self._state.table.remove(job_id, how))
-        self._state.note_change()
+        state = self._state
+        state.backoffs.drop([job_id])
+        if job_id in state.blocked.jobs:
+            self._add([state.blocked.jobs[job_id]])
+        row = state.table.remove(job_id, how)
+        state.stop(row)
+        self._take_released(state.blocked.leave(state.table.jobs[row], ended_well=how is Departure.COMPLETED))
+        state.note_change()
         logger.debug("job %s %s", job_id, how)
+
+    # Jobs that wait for others
+
+    def _check_parents(self, jobs: Sequence[Job]) -> None:
+        """Raise `InputError` for jobs that wait for unknown ones."""
+        state, named = self._state, {each.job_id for job in jobs if job.depends_on for each in dependencies_of(job)}
+        if named:
+            check_known(jobs, [name for name in named if name in state.blocked.jobs or state.table.row_of(name) is not None])
+
+    def _ended_well(self, job_id: str) -> bool | None:
+        """Return whether a job that has left finished, None for one in the system."""
+        table, row = self._state.table, self._state.table.row_of(job_id)
+        left = -1 if row is None else int(table.columns["left"].item(row))
+        return None if left < 0 else DEPARTURES[left] is Departure.COMPLETED
+
+    def _take_released(self, released: Released) -> None:
+        """Bring jobs into the table that no longer wait, and remove those again that can never start."""
+        state = self._state
+        self._add(released.ready)
+        if released.ready and state.last is not None:  # time for which a job is blocked is not time for which it waits
+            rows = [state.table.by_id[job.job_id] for job in released.ready]
+            since = state.table.columns["waiting_since_seconds"]
+            since[rows] = np.maximum(since[rows], state.last.start_seconds)
+        self._add(released.cancelled)
+        for job in released.cancelled:
+            state.table.remove(job.job_id, Departure.CANCELLED)
+            logger.debug("job %s was cancelled: what it waited for can no longer happen", job.job_id)
+
+    def _add(self, jobs: Sequence[Job]) -> None:
+        """Add jobs to the table that have been checked."""
+        if jobs:
+            plain = without_dependencies(jobs)
+            requests = self._state.table.requests_of(plain)
+            self._planner.cache(self._state).complete(plain, requests)
+            self._state.table.add(plain, requests)
+            self._state.fit()
 
     # Events of nodes
 
@@ -700,7 +819,7 @@ class RoundScheduler(Synchronized):
     def load(
         cls,
         path: str | Path,
-        profile: Profile,
+        profile: Profile | ThroughputLearner,
         *,
         policy: str | Policy | None = None,
         mechanism: str | Mechanism | None = None,
@@ -709,7 +828,8 @@ class RoundScheduler(Synchronized):
 
         Args:
             path: The file.
-            profile: The profile that the scheduler had. The file holds only the throughputs of its jobs, to check that.
+            profile: The profile that the scheduler had. The file holds only the throughputs of its jobs, to check that. A learner
+                may have learned more: the next round is then solved with what it knows.
             policy: Needed only for a policy class that is not part of gavel-py.
             mechanism: Needed only for a mechanism that is a function.
 
@@ -727,7 +847,7 @@ class RoundScheduler(Synchronized):
     def from_dict(
         cls,
         document: Mapping[str, Any],
-        profile: Profile,
+        profile: Profile | ThroughputLearner,
         *,
         policy: str | Policy | None = None,
         mechanism: str | Mechanism | None = None,
@@ -752,7 +872,7 @@ class RoundScheduler(Synchronized):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy: with its own solver and state, and the same cluster, profile, policy and mechanism."""
         solver = copy.copy(self._planner.solver)
-        planner = replace(self._planner, solver=solver)
+        planner = replace(self._planner, solver=solver, observer=copy.deepcopy(self._planner.observer))
         shared = {id(each): each for each in (self.cluster, planner.profile, solver.policy, planner.options.mechanism)}
         state = copy.deepcopy(self._state, shared | {id(self._planner.solver): solver, id(self._planner): planner})
         return super().__getstate__() | {"_planner": planner, "_state": state}
@@ -764,6 +884,15 @@ class RoundScheduler(Synchronized):
         self._state.drop_caches()
 
 
-def _are_steps(numbers: Collection[float]) -> bool:
-    """Return whether all numbers are floats, finite and at least 0: the usual case, checked quickly."""
-    return set(map(type, numbers)) == {float} and all(map(math.isfinite, numbers)) and min(numbers) >= 0.0
+def _may_refuse(policy: Policy, requests: Mapping[str, NDArray[Any]]) -> bool:
+    """Return whether a policy may refuse jobs: it has rules of its own for that, or may need steps that are unknown."""
+    inherits = type(policy).check is Policy.check and type(policy).view is Policy.view and not policy.agnostic
+    return not inherits or not set(policy.reads) <= set(JOB_ATTRIBUTES) or bool(np.isnan(requests["total_steps"]).any())
+
+
+def _check_steps(table: JobTable, steps_done: Mapping[str, float]) -> None:
+    """Raise `InputError` for the first number that is not finite or negative."""
+    for job_id, steps in steps_done.items():
+        if not (is_finite(steps) and steps >= 0):
+            table.known(job_id)
+            raise InputError(Fault(f"job {job_id!r}", "steps_done", f"must be a finite number of at least 0, found {steps!r}"))

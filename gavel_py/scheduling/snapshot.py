@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.scheduling.delivery import WAITS, Wait
 from gavel_py.scheduling.jobs import DEPARTURES, HISTORY_COLUMNS
+from gavel_py.scheduling.learning import observed
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import cluster_from_dict
 from gavel_py.scheduling.options import SchedulerOptions
@@ -30,6 +31,9 @@ from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.placement.topology import Layout
 from gavel_py.scheduling.planner import RoundPlanner
 from gavel_py.scheduling.state import SchedulerState
+
+if TYPE_CHECKING:
+    from gavel_py.throughput_profiles.learning import ThroughputLearner
 
 SCHEDULER = SnapshotFormat("gavel-py scheduler", 3, "a scheduler state written by RoundScheduler.save")
 
@@ -55,7 +59,7 @@ def to_document(planner: RoundPlanner, state: SchedulerState) -> dict[str, Any]:
 def from_document(
     document: Mapping[str, Any],
     source: str | Path,
-    profile: Profile,
+    profile: Profile | ThroughputLearner,
     policy: str | Policy | None,
     mechanism: str | Mechanism | None,
 ) -> tuple[RoundPlanner, SchedulerState]:
@@ -71,15 +75,19 @@ def from_document(
     with damage_as_fault(source):
         if _is_older(document["scheduler"]):
             document = _upgraded(document)
-        _check_accelerators(source, document["scheduler"], profile)
+        known, observer = observed(profile, _types(document["scheduler"]))
+        _check_accelerators(source, document["scheduler"], known)
         saved = DEFAULTS | document["options"]
         solver = Solver(_policy(source, document["policy"], policy), time_limit_seconds=saved["time_limit_seconds"])
         solver.resume(document["solver"])
         mechanism = _mechanism(source, document["mechanism"], mechanism)
         numbers = {each.name: saved[each.name] for each in fields(SchedulerOptions) if each.name != "mechanism"}
-        planner = RoundPlanner(solver, profile, SchedulerOptions(mechanism=mechanism, **numbers))
-        state = SchedulerState.from_dict(document["scheduler"], profile, whole_gangs=planner.options.whole_gangs)
-        _check_throughputs(source, document["speeds"], state, planner)
+        planner = RoundPlanner(solver, known, SchedulerOptions(mechanism=mechanism, **numbers), observer)
+        state = SchedulerState.from_dict(document["scheduler"], known, whole_gangs=planner.options.whole_gangs)
+        if observer is not None:
+            state.require_solve()  # the throughputs are those learned by now
+        else:
+            _check_throughputs(source, document["speeds"], state, planner)
         _check_eligibility(source, state, planner)
         return planner, state
 
@@ -115,9 +123,12 @@ def _throughputs(state: SchedulerState, planner: RoundPlanner) -> dict[str, Floa
     return tables if current is None else tables | {"allocation": cache.consolidated(current.policy_input.gangs)}
 
 
+def _types(document: Mapping[str, Any]) -> list[str]:
+    return [kind["name"] for kind in document["cluster"]["accelerator_types"]]
+
+
 def _check_accelerators(source: str | Path, document: Mapping[str, Any], profile: Profile) -> None:
-    types = [kind["name"] for kind in document["cluster"]["accelerator_types"]]
-    unknown = [name for name in types if name not in profile.accelerators]
+    unknown = [name for name in _types(document) if name not in profile.accelerators]
     text = f"which profile {profile.name!r} does not have; pass the profile {HAD}"
     InputError.raise_any([Fault(str(source), "", f"is about accelerator {name!r}, {text}") for name in unknown])
 

@@ -18,6 +18,7 @@ from gavel_py.scheduling.backoff import Backoffs
 from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
 from gavel_py.scheduling.delivery import Wait
+from gavel_py.scheduling.dependencies import BlockedJobs
 from gavel_py.scheduling.jobs import JobTable
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.nodes import NodeStates, cluster_from_dict, cluster_to_dict
@@ -194,7 +195,8 @@ class SchedulerState:
     """
 
     nodes: NodeStates
-    table: JobTable = field(default_factory=JobTable)
+    table: JobTable = field(default_factory=JobTable)  # without the jobs that are blocked
+    blocked: BlockedJobs = field(default_factory=BlockedJobs)
     allocation: CurrentAllocation | LazyAllocation | None = None  # as it was decided; `current_allocation` resolves it
     inputs_changed: bool = False  # whether the policy's input has changed since the allocation was adopted
     must_solve: bool = False  # whether more than jobs has changed, so that `solve_seconds` must not delay the next solve
@@ -250,6 +252,7 @@ class SchedulerState:
             "colocation": self.colocation_ledger.to_list(),
             **({"counted_since": dict(self.counted_since)} if self.counted_since else {}),
             **({"backoffs": self.backoffs.to_dict()} if self.backoffs else {}),
+            **({"blocked": self.blocked.to_dict()} if self.blocked else {}),
         }
 
     @classmethod
@@ -274,6 +277,7 @@ class SchedulerState:
         )
         if not state.backoffs.by_job.keys() <= state.table.by_id.keys():
             raise ValueError("a job that is not in the system waits after a failure")
+        state.blocked = BlockedJobs.from_dict(document.get("blocked", {}), state.table.jobs_at(state.table.in_natural_order))
         state.table.number_gangs(by_type=is_by_type(profile))
         cache = state.problem_cache(profile, whole_gangs=whole_gangs)
         state.ledger = DeliveryLedger.from_dict(document["ledger"])
@@ -393,9 +397,10 @@ class SchedulerState:
         several = np.flatnonzero(held.sizes > 1)
         if len(several):
             part = held.take(several)
-            keys, place = np.unique(np.stack([part.types, part.sizes]), axis=1, return_inverse=True)
-            least = [self.spans.min_nodes(self.layout.types[column], size) for column, size in keys.T.tolist()]
-            spread[several] = part.num_nodes(self.layout) > np.array(least)[place.ravel()]
+            types = len(self.layout.types)
+            keys, place = np.unique(part.sizes * types + part.types, return_inverse=True)
+            least = [self.spans.min_nodes(self.layout.types[key % types], key // types) for key in keys.tolist()]
+            spread[several] = part.num_nodes(self.layout) > np.array(least)[place]
         return spread
 
     @property

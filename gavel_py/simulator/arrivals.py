@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.names import same_name
 from gavel_py.io.random import generator_from, generator_state
 from gavel_py.policies import Policy
+from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.workflows import check_known, dependencies_of
 from gavel_py.scheduling.options import why_rounds
 from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.measurements import JobWindow, check_enough, job_window
 from gavel_py.workloads.submission import Submission
+from gavel_py.workloads.trace import Trace
 
 
 class Arrivals:
@@ -40,6 +42,8 @@ class Arrivals:
         self._window = window
         if isinstance(trace, Sized):
             check_enough(len(trace), window)
+        if isinstance(trace, Sequence) and any(job.depends_on for job in map(_job_of, trace)):
+            trace = _workflows_in_order(trace)
         self._submissions = (job if isinstance(job, Submission) else Submission(job) for job in trace)
         self._next = next(self._submissions, None)
         self._digest = hashlib.sha256()
@@ -82,6 +86,25 @@ class Arrivals:
     def _check_end(self) -> None:
         if self._next is None:
             check_enough(self.taken, self._window)
+
+
+def _job_of(submission: Submission | Job) -> Job:
+    return submission.job if isinstance(submission, Submission) else submission
+
+
+def _workflows_in_order(trace: Sequence[Submission | Job]) -> Trace:
+    """Return a trace in which no job precedes one that it waits for. Raises `InputError` if that arrives later, or never."""
+    found = Trace(job if isinstance(job, Submission) else Submission(job) for job in trace)
+    check_known(found.jobs)
+    arrivals = {job.job_id: job.arrival_seconds for job in found.jobs}
+    faults = [
+        Fault(job.where, "depends_on", f"waits for job {parent!r}, which arrives later")
+        for job in found.jobs
+        for _, parent in dependencies_of(job)
+        if arrivals.get(parent, -math.inf) > job.arrival_seconds
+    ]
+    InputError.raise_any(faults)
+    return found
 
 
 Estimates = Literal["exact", "recorded"]
@@ -173,7 +196,7 @@ def total_steps_of(job: Job, profile: Profile) -> float:
     if job.duration_seconds is None or job.duration_accelerator is None:
         text = "is unknown, so it is not known when the job ends; give total_steps, or duration_seconds with duration_accelerator"
         raise InputError(Fault(f"job {job.job_id!r}", "total_steps", text))
-    accelerator = same_name(job.duration_accelerator, profile.accelerators) or job.duration_accelerator
+    accelerator = same_accelerator(job.duration_accelerator, profile.accelerators) or job.duration_accelerator
     steps = job.duration_seconds * profile.job_throughput(job, accelerator)
     if not steps > 0:
         text = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no steps"

@@ -1,6 +1,7 @@
 """The progress of simulated jobs: steps, time and cost so far, and failures to come.
 
-`JobProgress` is one job, `RunningGangs` the table of all gangs that hold GPUs, so that time advances for all of them at once.
+`JobProgress` is one job, whose time is accounted when something happens to it. `RunningGangs` knows when each gang that holds
+GPUs stops, and how many steps it has done at any time.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,9 @@ NUMBERS = (
 )
 """The attributes that change with time while a gang runs."""
 
+ACCOUNTED = ("accounted_seconds", *NUMBERS)
+"""What a snapshot has of a running gang besides its progress up to the time of the snapshot, so that sums continue as they were."""
+
 KEYS = {
     **{name: name for name in ("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds")},
     **{name: name for name in ("first_start_seconds", *NUMBERS)},
@@ -49,10 +54,11 @@ KEYS = {
 
 
 class JobProgress:
-    """The progress of a job in the system, up to `since_seconds` or the start of the round, whichever is later.
+    """The progress of a job in the system, up to `accounted_seconds` while it holds GPUs.
 
     Of the job:
         number: how many jobs precede it in the trace.
+        ready_seconds: when it no longer waited for other jobs, None while it does.
         total_steps, expected_steps: the steps it has to do, and those that policies see.
         failing: the fractions of its work at which it will still fail, ascending.
         running_seconds, lost_seconds: time with GPUs, and the part of it spent on starts or on work that was lost.
@@ -63,6 +69,7 @@ class JobProgress:
         type_index: the column of the accelerator type, -1 before the first run; price_per_hour: of one GPU.
         is_spread: whether the gang is on more nodes than necessary.
         partners: the jobs on the same GPUs since `since_seconds`; own_gpus: its share of the GPUs.
+        accounted_seconds: until when time and steps are accounted.
         run_start_seconds: its start, if it is known to lie within the present round.
         speed: steps/s; starting_seconds: what is left of the start; worked_seconds, steps_at_start: time worked since, from
             this number of steps on.
@@ -81,6 +88,7 @@ class JobProgress:
     ) -> None:
         self.job: Job = submission.job
         self.number = number
+        self.ready_seconds: float | None = self.job.arrival_seconds
         self.total_steps, self.expected_steps = total_steps, expected_steps
         self.deadline_seconds = deadline_seconds
         self.cancelled_seconds = submission.cancelled_seconds
@@ -91,7 +99,7 @@ class JobProgress:
         self.type_index, self.speed, self.price_per_hour, self.is_spread = -1, 0.0, 0.0, False
         self.partners: tuple[str, ...] = ()
         self.own_gpus, self.since_seconds, self.checkpoint_steps = float(self.job.num_gpus), 0.0, self.job.steps_done
-        self.run_start_seconds = -math.inf
+        self.accounted_seconds, self.run_start_seconds = 0.0, -math.inf
         self.saved_gpu_seconds = self.saved_lost_gpu_seconds = 0.0
         self.uncommitted_seconds = self.uncommitted_saved = 0.0
         self.earlier_gpu_seconds: dict[int, float] = {}
@@ -127,10 +135,15 @@ class JobProgress:
         return found
 
     @property
+    def begin_seconds(self) -> float:
+        """When the start is over, and work begins or continues."""
+        return self.accounted_seconds + self.starting_seconds
+
+    @property
     def stop_seconds(self) -> float:
-        """When the job finishes or fails, if nothing else happens; progress is accounted up to `since_seconds`."""
-        needed = max(0.0, (min(self.total_steps, self.fails_at) - self.steps_done) / self.speed)
-        return self.since_seconds + self.starting_seconds + needed
+        """When the job finishes or fails, if nothing else happens."""
+        needed = max(0.0, min(self.total_steps, self.fails_at) - self.steps_done)
+        return self.begin_seconds + needed / self.speed if self.speed else math.inf
 
     def speed_on(self, profile: Profile, accelerator: str, *, spread: bool) -> float:
         """Return steps/s on a type without partners; the consolidated speed if the profile has none for spread gangs."""
@@ -154,6 +167,7 @@ class JobProgress:
             earlier[self.type_index] = earlier.get(self.type_index, 0.0) + current
         self.starting_seconds, self.worked_seconds, self.steps_at_start = starting_seconds, 0.0, self.steps_done
         self.checkpoint_steps, self.since_seconds, self.run_start_seconds = self.steps_done, seconds, seconds
+        self.accounted_seconds = seconds
         self.uncommitted_seconds = self.uncommitted_saved = 0.0
         self.partners, self.own_gpus = (), float(self.job.num_gpus)
         self.type_index, self.speed, self.price_per_hour = column, speed, price_per_hour
@@ -163,7 +177,7 @@ class JobProgress:
     def set_partners(
         self, others: tuple[str, ...], speed: float, gpus: float, seconds: float, start: float, checkpoint_seconds: float | None
     ) -> None:
-        """Change the partners at this time; the job has been advanced to it.
+        """Change the partners at this time, to which the job has been advanced.
 
         The work since the last checkpoint was done at another speed and share of the GPUs, so it is accounted separately.
 
@@ -184,15 +198,20 @@ class JobProgress:
             self.steps_at_start = self.steps_done - self.worked_seconds * speed
         self.partners, self.speed, self.own_gpus, self.since_seconds = others, speed, gpus, seconds
 
-    def advance(self, start: float, until: float) -> None:
-        """Account the time from `start` to `until`: first the rest of the start, then work."""
-        start = max(start, self.since_seconds)
-        begin = start + self.starting_seconds
+    def advance(self, until: float) -> None:
+        """Account the time until then: first the rest of the start, then work."""
+        start, begin = self.accounted_seconds, self.begin_seconds
         worked = max(0.0, until - begin)
         self._account(until - start, min(begin, until) - start)
         self.steps_done = min(self.total_steps, self.steps_done + worked * self.speed)
         self.worked_seconds += worked
-        self.starting_seconds = max(0.0, begin - until)
+        self.starting_seconds, self.accounted_seconds = max(0.0, begin - until), until
+
+    def at(self, seconds: float) -> JobProgress:
+        """Return a copy that has been advanced to this time."""
+        made = copy(self)
+        made.advance(seconds)
+        return made
 
     def interrupt(self, start: float, until: float, checkpoint_seconds: float | None) -> None:
         """Stop the run at `until` without warning: the work since the last checkpoint is lost.
@@ -201,13 +220,14 @@ class JobProgress:
         """
         if checkpoint_seconds is None:
             since = max(start, self.since_seconds)
+            self.advance(since)
             self._account(until - since, until - since)
             began = max(start, self.run_start_seconds)
             if since > began:  # the partners changed in this round, and the work before that was accounted
                 self._lose(since - began, self.uncommitted_saved)
                 self.steps_done = self.checkpoint_steps
             return
-        self.advance(start, until)
+        self.advance(until)
         kept = math.floor(self.worked_seconds / checkpoint_seconds) * checkpoint_seconds
         lost = self.worked_seconds - kept
         if kept:
@@ -226,20 +246,26 @@ class JobProgress:
         self.failing.popleft()
         self.failures += 1
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the progress as plain data, without the job, which is in the trace."""
-        lists = {"failing": list(self.failing), "with_there": list(self.partners)}
+    def to_dict(self, until: float | None = None) -> dict[str, Any]:
+        """Return the progress as plain data, without the job, which is in the trace; until: the time, for a job that holds GPUs."""
+        made = self if until is None else self.at(until)
+        lists: dict[str, Any] = {"failing": list(self.failing), "with_there": list(self.partners)}
         lists |= {"earlier_gpu_seconds": list(map(list, self.earlier_gpu_seconds.items()))} if self.earlier_gpu_seconds else {}
-        return {key: getattr(self, name) for name, key in KEYS.items()} | lists
+        lists |= {} if self.ready_seconds == self.job.arrival_seconds else {"ready_seconds": self.ready_seconds}
+        lists |= {} if until is None else {"accounted": [getattr(self, name) for name in ACCOUNTED]}
+        return {key: getattr(made, name) for name, key in KEYS.items()} | lists
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any], submission: Submission) -> JobProgress:
-        """Restore the progress of a job of the trace from `to_dict`."""
+    def from_dict(cls, document: Mapping[str, Any], submission: Submission, now: float) -> JobProgress:
+        """Restore the progress of a job of the trace from `to_dict`; now: the time at which it was saved."""
         made = cls(submission, document["total_steps"], document["failing"], document["expected_steps"], None)
         for name, key in KEYS.items():
             setattr(made, name, document[key])
+        made.ready_seconds = document.get("ready_seconds", made.job.arrival_seconds)
         made.partners = tuple(document["with_there"])
         made.earlier_gpu_seconds = dict(document.get("earlier_gpu_seconds", ()))
+        made.accounted_seconds = max(made.since_seconds, now)  # as earlier versions accounted it
+        vars(made).update(zip(ACCOUNTED, document.get("accounted", ()), strict=False))
         return made
 
     def _account(self, seconds: float, lost: float) -> None:
@@ -258,6 +284,7 @@ class JobProgress:
     ) -> JobRecord:
         """Return the record of the job at this time; reason: why it has no GPUs; measured: whether it counts in the summary."""
         job, has_left = self.job, outcome is not Outcome.ACTIVE
+        ready = seconds if self.ready_seconds is None else self.ready_seconds
         late = None if self.deadline_seconds is None else max(0.0, seconds - self.deadline_seconds)
         return JobRecord(
             job_id=job.job_id,
@@ -268,8 +295,8 @@ class JobProgress:
             arrival_seconds=job.arrival_seconds,
             first_start_seconds=self.first_start_seconds,
             end_seconds=seconds if has_left else None,
-            jct_seconds=seconds - job.arrival_seconds if outcome is Outcome.FINISHED else None,
-            queueing_seconds=max(0.0, seconds - job.arrival_seconds - self.running_seconds),
+            jct_seconds=seconds - ready if outcome is Outcome.FINISHED else None,
+            queueing_seconds=max(0.0, seconds - ready - self.running_seconds),
             running_seconds=self.running_seconds,
             gpu_seconds=self.gpu_seconds,
             lost_gpu_seconds=self.lost_seconds * job.num_gpus - self.saved_lost_gpu_seconds,
@@ -284,25 +311,23 @@ class JobProgress:
             undelivered_seconds=0.0 if delivery is None else delivery.shortfall_seconds,
             reason=reason,
             measured=measured,
+            workflow=job.workflow,
+            blocked_seconds=ready - job.arrival_seconds,
         )
 
 
 INITIAL_CAPACITY = 64
 """Columns of a new table, which doubles when it is full."""
 
-RATES = ("total_steps", "fails_at", "speed", "own_gpus", "saved_gpus", "price_per_hour", "since_seconds", "expected_steps")
-
-ROWS = {name: row for row, name in enumerate((*NUMBERS, *RATES))}
+ROWS = {"stop_seconds": 0, "begin_seconds": 1, "steps_done": 2, "speed": 3, "total_steps": 4, "expected_steps": 5}
 """The row of each attribute of `JobProgress` in the table."""
 
 READ_ROWS = attrgetter(*ROWS)
 
 
 class RunningGangs:
-    """The gangs that hold GPUs: a column of numbers for each, so that an hour of a thousand gangs costs a few array operations.
-
-    While a gang holds GPUs, the attributes `NUMBERS` of its `JobProgress` are kept here; `release` and `write_back` store them in
-    the object.
+    """The gangs that hold GPUs, with a column of numbers for each: as long as nothing happens to a gang, they state when it stops,
+    and its steps at any time.
     """
 
     def __init__(self, num_types: int) -> None:
@@ -348,10 +373,9 @@ class RunningGangs:
         return self._sharing > 0
 
     def release(self, job_id: str) -> JobProgress:
-        """Remove a gang, and return its progress with the numbers of the table."""
+        """Remove a gang, and return its progress."""
         place, last = self._places.pop(job_id), len(self._progress) - 1
         progress = self._progress[place]
-        self._write_back(place)
         self._gpus[progress.type_index] -= progress.own_gpus
         self._sharing -= bool(progress.partners)
         self.spread -= progress.is_spread
@@ -363,57 +387,30 @@ class RunningGangs:
         self._ids.pop()
         return progress
 
-    def write_back(self) -> None:
-        """Store the numbers of all gangs in their `JobProgress`."""
-        for place in range(len(self._progress)):
-            self._write_back(place)
-
-    def steps_done(self) -> dict[str, float]:
-        """Return {job_id: steps done} of all gangs."""
-        return dict(zip(self._ids, self._row("steps_done").tolist(), strict=True))
-
     @property
-    def exceeding_estimate(self) -> list[str]:
-        """The jobs that have done all steps that policies expect of them."""
-        return [self._ids[place] for place in np.flatnonzero(self._row("steps_done") >= self._row("expected_steps")).tolist()]
-
-    def set_expected_steps(self, progress: JobProgress) -> None:
-        """Store the changed expectation of a job."""
-        self._table[ROWS["expected_steps"], self._places[progress.job.job_id]] = progress.expected_steps
-
-    def stop_seconds(self, start: float) -> Floats:
-        """Return (G,) when each gang finishes or fails if nothing else happens from `start` on."""
-        target = np.minimum(self._row("total_steps"), self._row("fails_at"))
-        needed: Floats = np.maximum(0.0, (target - self._row("steps_done")) / self._row("speed"))
-        return np.maximum(start, self._row("since_seconds")) + self._row("starting_seconds") + needed
+    def stop_seconds(self) -> Floats:
+        """(G,) when each gang finishes or fails if nothing else happens."""
+        return self._row("stop_seconds")
 
     def progress_at(self, place: int) -> JobProgress:
         """Return the progress of the gang in this position of `stop_seconds`."""
         return self._progress[place]
 
-    def advance(self, start: float, until: float) -> None:
-        """Account the time from `start` to `until` for all gangs, as `JobProgress.advance` does for one."""
-        # The rows in the order of `ROWS`; each is a view, so in-place operations change the table.
-        table = self._table[:, : len(self._progress)]
-        steps, running_seconds, all_lost, cost, starting, all_worked, saved, saved_lost, *rates = table
-        total_steps, _, speed, own_gpus, saved_gpus, price, since, _ = rates
-        starts = np.maximum(start, since)
-        held = until - starts
-        begin = starts + starting
-        worked, lost = np.maximum(0.0, until - begin), np.minimum(begin, until) - starts
-        running_seconds += held
-        all_lost += lost
-        if self._sharing:
-            saved += held * saved_gpus
-            saved_lost += lost * saved_gpus
-        np.minimum(total_steps, steps + worked * speed, out=steps)
-        cost += held / 3600 * own_gpus * price
-        all_worked += worked
-        np.maximum(0.0, begin - until, out=starting)
+    def steps_done(self, seconds: float) -> Floats:
+        """Return (G,) the steps that each gang has done at this time."""
+        worked = np.maximum(0.0, seconds - self._row("begin_seconds"))
+        return np.minimum(self._row("total_steps"), self._row("steps_done") + worked * self._row("speed"))
+
+    @property
+    def expected_steps(self) -> Floats:
+        """(G,) the steps that policies expect of each gang; may be changed in place."""
+        return self._row("expected_steps")
+
+    @property
+    def ids(self) -> list[str]:
+        """(G,) the jobs; callers must not change the list."""
+        return self._ids
 
     def _row(self, name: str) -> Floats:
         row: Floats = self._table[ROWS[name], : len(self._progress)]
         return row
-
-    def _write_back(self, place: int) -> None:
-        vars(self._progress[place]).update(zip(NUMBERS, self._table[: len(NUMBERS), place].tolist(), strict=True))

@@ -50,8 +50,8 @@ class JobRecord:
         outcome: its state at the end.
         first_start_seconds: when it first held GPUs.
         end_seconds: when it left.
-        jct_seconds: from arrival to end, of finished jobs.
-        queueing_seconds: time in the system without GPUs.
+        jct_seconds: from arrival to end, of finished jobs; from when it no longer waited for other jobs, if it did.
+        queueing_seconds: time in the system without GPUs, in which it did not wait for other jobs.
         running_seconds: time with GPUs.
         gpu_seconds: num_gpus · running_seconds, less what partners account for on shared GPUs.
         lost_gpu_seconds: GPU-seconds of these spent on starts and on work that was lost.
@@ -66,6 +66,8 @@ class JobRecord:
         undelivered_seconds: the part of it that rounds did not deliver.
         reason: why it had no GPUs at the end, if it was excluded.
         measured: whether it counts in the summary (`measure_jobs` of `Simulation`).
+        workflow: its workflow, empty for none.
+        blocked_seconds: time for which it waited for other jobs.
     """
 
     job_id: str
@@ -90,6 +92,8 @@ class JobRecord:
     cost: float | None
     promised_seconds: float
     undelivered_seconds: float
+    workflow: str = field(default="", repr=False)
+    blocked_seconds: float = field(default=0.0, repr=False)
     reason: str = ""
     measured: bool = True
 
@@ -170,6 +174,8 @@ class Summary:
         measure_jobs: the window, None for all jobs.
         ended_after_arrivals: jobs of the window that left after the last arrival of the trace.
         tenants: what each tenant was promised and got, of the measured jobs; empty if no job names a tenant.
+        workflow_jct: completion times of the workflows whose jobs have all finished, from their first arrival to their last end.
+        blocked_seconds: time for which jobs waited for other jobs, summed over the measured jobs.
     """
 
     outcomes: dict[str, int]
@@ -194,6 +200,8 @@ class Summary:
     measure_jobs: JobWindow | None = None
     ended_after_arrivals: int = 0
     tenants: tuple[TenantShare, ...] = ()
+    workflow_jct: Distribution = Distribution(0, *[None] * 5)
+    blocked_seconds: float = 0.0
 
     @property
     def unfinished(self) -> int:
@@ -216,6 +224,7 @@ class Summary:
             "undelivered_share": self.undelivered_share,
             "unfinished": self.unfinished,
             "tenants": [each.to_dict() for each in self.tenants],
+            "workflow_jct": self.workflow_jct.to_dict(),
         }
 
     @classmethod
@@ -225,13 +234,18 @@ class Summary:
         Args:
             document: what `to_dict` returned.
         """
-        plain = {name: document[name] for name in cls.__dataclass_fields__ if name != "tenants"}
+        plain = {name: document[name] for name in cls.__dataclass_fields__ if name not in ("tenants", *ADDED)}
+        plain |= {name: document[name] for name in ADDED if name in document}
         tenants = tuple(map(TenantShare.from_dict, document.get("tenants", ())))
         by_gpus = {plain_size(float(size)): Distribution(**each) for size, each in document["queueing_by_gpus"].items()}
-        parts = {name: Distribution(**document[name]) for name in ("jct", "queueing")}
+        parts = {name: Distribution(**document[name]) for name in ("jct", "queueing", "workflow_jct") if name in document}
         return cls(
             **plain | parts | {"queueing_by_gpus": by_gpus, "measure_jobs": job_window(plain["measure_jobs"]), "tenants": tenants}
         )
+
+
+ADDED = ("workflow_jct", "blocked_seconds")
+"""Fields of a summary that earlier versions did not have."""
 
 
 @dataclass
@@ -251,6 +265,9 @@ class Tally:
     job_rounds: int = 0
     spread_job_rounds: int = 0
     solver_seconds: float = 0.0
+    blocked: float = 0.0
+    workflows: dict[str, tuple[float, float, bool]] = field(default_factory=dict)
+    """{workflow: (first arrival, last end, whether all its jobs have finished)}."""
 
     def copy(self) -> Tally:
         """Return an independent copy."""
@@ -260,15 +277,18 @@ class Tally:
         """Return the counts as plain data."""
         queueing = [[size, list(numbers)] for size, numbers in self.queueing.items()]
         counted = {"outcomes": dict(self.outcomes), "counts": dict(self.counts), "jcts": list(self.jcts), "queueing": queueing}
-        return {name: getattr(self, name) for name in self.__dataclass_fields__} | counted
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: value for name, value in plain.items() if value or name not in ("workflows", "blocked")} | counted
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Tally:
         """Restore from `to_dict`."""
         queueing = {size: array("d", numbers) for size, numbers in document["queueing"]}
         made = {"outcomes": Counter(document["outcomes"]), "counts": Counter(document["counts"])}
-        numbers = {"jcts": array("d", document["jcts"]), "queueing": queueing}
-        return cls(**{name: document[name] for name in cls.__dataclass_fields__} | made | numbers)
+        numbers: dict[str, Any] = {"jcts": array("d", document["jcts"]), "queueing": queueing}
+        numbers["workflows"] = {name: tuple(each) for name, each in document.get("workflows", {}).items()}
+        given = (name for name in cls.__dataclass_fields__ if name not in ("workflows", "blocked"))
+        return cls(**{name: document[name] for name in given} | made | numbers, blocked=document.get("blocked", 0.0))
 
     def add(self, record: JobRecord) -> None:
         """Add a job, if it is measured."""
@@ -284,6 +304,11 @@ class Tally:
             self.last_end = max(self.last_end, record.end_seconds)
         first = self.first_arrival
         self.first_arrival = record.arrival_seconds if first is None else min(first, record.arrival_seconds)
+        self.blocked += record.blocked_seconds
+        if record.workflow:
+            arrival, end, finished = self.workflows.get(record.workflow, (math.inf, -math.inf, True))
+            arrival, end = min(arrival, record.arrival_seconds), max(end, record.end_seconds or -math.inf)
+            self.workflows[record.workflow] = arrival, end, finished and record.outcome is Outcome.FINISHED
         for name in ("starts", "preemptions", "failures"):
             self.counts[name] += getattr(record, name)
         self.cost += math.nan if record.cost is None else record.cost
@@ -318,6 +343,8 @@ class Tally:
             measure_jobs=measuring.window,
             ended_after_arrivals=measuring.ended_after_arrivals,
             tenants=() if tenants is None else tenants.tenants(seconds),
+            workflow_jct=Distribution.of(array("d", [end - first for first, end, done in self.workflows.values() if done])),
+            blocked_seconds=self.blocked,
         )
 
 
@@ -334,6 +361,15 @@ class SimulationResult(Tabular):
     policy: str
     summary: Summary
     jobs: Mapping[str, JobRecord]
+
+    @property
+    def workflows(self) -> dict[str, float | None]:
+        """{workflow: seconds from the arrival of its first job to the end of its last one}, None unless all have finished."""
+        found: dict[str, list[JobRecord]] = {}
+        for record in self.jobs.values():
+            if record.workflow:
+                found.setdefault(record.workflow, []).append(record)
+        return {name: _workflow_seconds(records) for name, records in found.items()}
 
     def finish_time_fairness(self, isolated: SimulationResult) -> dict[str, float]:
         """Return {job_id: ρ} of the measured jobs that finished in both simulations.
@@ -384,3 +420,9 @@ class SimulationResult(Tabular):
             return cls(document["policy"], Summary.from_dict(document["summary"]), jobs)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"this is not a simulation result: {type(error).__name__} {error}") from None
+
+
+def _workflow_seconds(records: list[JobRecord]) -> float | None:
+    if any(record.outcome is not Outcome.FINISHED for record in records):
+        return None
+    return max(record.end_seconds or 0.0 for record in records) - min(record.arrival_seconds for record in records)

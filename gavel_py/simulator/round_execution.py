@@ -104,10 +104,15 @@ class RoundExecution:
     """
 
     def __init__(
-        self, state: SimulationState, scheduler: RoundScheduler, settings: ExecutionSettings, callbacks: Callbacks
+        self,
+        state: SimulationState,
+        scheduler: RoundScheduler,
+        profile: Profile,
+        settings: ExecutionSettings,
+        callbacks: Callbacks,
     ) -> None:
         self._state, self._scheduler, self._callbacks = state, scheduler, callbacks
-        self._profile, cluster = scheduler.profile, scheduler.cluster
+        self._profile, cluster = profile, scheduler.cluster
         self._round_seconds = settings.round_seconds
         self._checkpoint_seconds = settings.checkpoint_seconds
         if settings.round_seconds is None and settings.checkpoint_seconds is None:
@@ -116,7 +121,7 @@ class RoundExecution:
         self._starts_between_rounds = settings.starts_between_rounds
         self._passed = -math.inf  # until when events within the round have been applied
         policy = scheduler.policy
-        self._reports_progress = bool(PROGRESS.intersection(policy.reads) or policy.constraints)
+        self._reports_progress = bool(PROGRESS.intersection(policy.reads) or policy.constraints) or scheduler.learner is not None
         self._spans = Spans(cluster)
         self._types, self._restart_seconds = cluster.accelerator_names, scheduler.restart_seconds
         self._columns = {name: column for column, name in enumerate(cluster.accelerator_names)}
@@ -144,7 +149,6 @@ class RoundExecution:
                 heappush(state.cancellations, (stop.seconds, stop.job_id))
         for name, gpus in zip(self._columns, state.running.gpus, strict=True):
             state.usage.used[name] += (end - state.now) * gpus
-        state.running.advance(state.now, end)
         self.advance_clock(end)
         if self._reports_progress:
             self._report_progress()
@@ -218,11 +222,11 @@ class RoundExecution:
         # Kept gangs are running already, so the counts differ only if other gangs lose their GPUs.
         if len(running) > len(current.kept) + sum(job_id in running for job_id in current.started):
             for job_id in list(filterfalse(assignments.__contains__, running)):
-                running.release(job_id)
+                running.release(job_id).advance(state.now)
         node_of = assignments.layout.node_of
         for job_id in current.started:
             if job_id in running:
-                running.release(job_id)
+                running.release(job_id).advance(state.now)
             column, gpus = assignments.place_of(job_id)
             self._start_gang(job_id, column, node_of[gpus].tolist(), state.now)
         if running.are_shared or assignments.are_shared:
@@ -247,7 +251,7 @@ class RoundExecution:
     def _expected_stops(self) -> tuple[float, list[Stop]]:
         """Return the end of the round, unless all gangs stop before, and a heap of the stops until then."""
         state, running = self._state, self._state.running
-        seconds = running.stop_seconds(state.now)
+        seconds = running.stop_seconds
         first = min(float(seconds.min(initial=math.inf)), max(state.now, state.next_cancellation))
         end = self._end_seconds(first)
         latest = _latest(end)
@@ -283,8 +287,9 @@ class RoundExecution:
         state = self._state
         progress = state.running.release(job_id)
         if seconds > state.now and progress.since_seconds <= state.now and self._checkpoint_seconds is None:
+            progress.advance(state.now)
             progress.checkpoint_steps = progress.steps_done  # the checkpoint at the start of the round
-        progress.advance(state.now, seconds)
+        progress.advance(seconds)
         name = self._scheduler.cluster.accelerator_names[progress.type_index]
         speed, gpus = self._speed_with(progress, others, name), progress.gpus_shared_with(others)
         # At the end of the round, its whole length is charged for the new share.
@@ -324,7 +329,7 @@ class RoundExecution:
                 self._callbacks.leave(stop.job_id, Outcome.FAILED, stop.seconds)
             return others
         if has_gpus:
-            self._release(stop.job_id, stop.seconds).advance(state.now, stop.seconds)
+            self._release(stop.job_id, stop.seconds).advance(stop.seconds)
         if stop.how == "finished":
             progress.finish()
             self._scheduler.complete(stop.job_id)
@@ -351,15 +356,14 @@ class RoundExecution:
 
     def _report_progress(self) -> None:
         """Report the progress of all gangs to the scheduler; raise the expected steps of jobs that exceed them."""
-        running, active = self._state.running, self._state.active
-        steps = running.steps_done()
-        for job_id in running.exceeding_estimate:
-            progress = active[job_id]
-            progress.expected_steps = steps[job_id] * ESTIMATE_GROWTH
-            running.set_expected_steps(progress)
-            expected = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
-            self._scheduler.update(job_id, **expected)
-        self._scheduler.report_all(steps)
+        running = self._state.running
+        steps, expected = running.steps_done(self._state.now), running.expected_steps
+        for place in np.flatnonzero(steps >= expected).tolist():
+            progress = running.progress_at(place)
+            progress.expected_steps = expected[place] = steps.item(place) * ESTIMATE_GROWTH
+            fields = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
+            self._scheduler.update(progress.job.job_id, **fields)
+        self._scheduler.report_all(dict(zip(running.ids, steps.tolist(), strict=True)))
 
 
 def _latest(end: float) -> float:

@@ -7,18 +7,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappush
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from gavel_py.errors import Fault, InputError, MissingThroughputError
 from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
 from gavel_py.policies import Policy, resolve_policy
+from gavel_py.problem.accelerators import AcceleratorTable
 from gavel_py.problem.arrays import check_number
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.problem.tenants import TenantTree
+from gavel_py.problem.workflows import Condition, dependency_of
 from gavel_py.scheduling import Assignment, JobDelivery, Round, RoundScheduler
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.simulator.arrivals import Admission, Arrivals, Estimates, JobFailures, check_settings
@@ -29,6 +31,9 @@ from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult
 from gavel_py.simulator.round_execution import Callbacks, ExecutionSettings, RoundExecution
 from gavel_py.simulator.simulation_state import SimulationState
 from gavel_py.workloads.submission import Submission
+
+if TYPE_CHECKING:
+    from gavel_py.throughput_profiles.learning import Explore, ThroughputLearner
 
 SIMULATION = SnapshotFormat("gavel-py simulation", 2, "a simulation state written by Simulation.save")
 
@@ -44,6 +49,9 @@ class Simulation:
     Jobs that arrive within a round wait for the next one. A job that finishes within a round ends there, and its GPUs are free from
     the next round on, unless `starts_between_rounds`; a round in which no gang runs any more ends at once. A job whose node goes
     down, or that fails, loses its work since the last checkpoint. A job that is preempted or moved only pays for its next start.
+
+    A job that waits for others (`Job.depends_on`) is ready when they have ended, and is cancelled when that can no longer be as it
+    requires. If the trace is a sequence, these must be in it and arrive no later; otherwise jobs not in the system count as ended.
 
     Args:
         trace: jobs or submissions, in the order of their arrival.
@@ -66,6 +74,8 @@ class Simulation:
         measure_jobs: (first, end), the jobs of which the summary is, numbered by arrival from 0, without end. Other jobs run too
             until the last of these has left; the simulation ends with that round.
         start_seconds: when the clock starts; jobs that arrived before wait then. None: with the first job.
+        learn: a `ThroughputLearner` that the scheduler uses in place of the profile, which is the truth then; or what a learner
+            that knows nothing explores: "optimistic", "median", or a share of the GPUs.
         seed: of everything random.
         on_record: called with the record of each job that leaves; records are not kept then.
         on_round: called with each round.
@@ -100,6 +110,7 @@ class Simulation:
         estimates: Estimates = "exact",
         measure_jobs: JobWindow | None = None,
         start_seconds: float | None = None,
+        learn: ThroughputLearner | Explore | None = None,
         seed: int = 0,
         on_record: Callable[[JobRecord], None] | None = None,
         on_round: Callable[[Round], None] | None = None,
@@ -121,7 +132,9 @@ class Simulation:
             estimates=estimates,
         )
         length, by_events = (1.0, True) if round_seconds is None else (round_seconds, False)
-        scheduler = RoundScheduler(cluster, profile, chosen, length, by_events=by_events, **scheduling)
+        believed = profile if learn is None else _learner(learn, cluster)
+        scheduler = RoundScheduler(cluster, believed, chosen, length, by_events=by_events, **scheduling)
+        _check_names(cluster, scheduler.cluster)
         measuring = Measuring(job_window(measure_jobs))
         arrivals = Arrivals(trace, measuring.window)
         start = _start_of(arrivals, start_seconds)
@@ -133,11 +146,12 @@ class Simulation:
         state = SimulationState(start, arrivals, events, Usage(cluster, start), running, tenants, measuring)
         admission = Admission(cluster, profile, job_failures, estimates, np.random.default_rng([seed, 2]))
         settings = ExecutionSettings(round_seconds, checkpoint_seconds, float(interference), starts_between_rounds)
-        self._assemble(scheduler, state, admission, settings, on_record, on_round, on_starts)
+        self._assemble(scheduler, profile, state, admission, settings, on_record, on_round, on_starts)
 
     def _assemble(
         self,
         scheduler: RoundScheduler,
+        profile: Profile,
         state: SimulationState,
         admission: Admission,
         settings: ExecutionSettings,
@@ -145,12 +159,12 @@ class Simulation:
         on_round: Callable[[Round], None] | None,
         on_starts: Starts | None,
     ) -> None:
-        self.scheduler, self.profile, self.cluster = scheduler, scheduler.profile, scheduler.cluster
+        self.scheduler, self.profile, self.cluster = scheduler, profile, scheduler.cluster
         self.round_seconds, self.checkpoint_seconds, self.interference, self.starts_between_rounds = settings
         self._state, self._admission, self._settings = state, admission, settings
         self._on_record, self._on_round = on_record, on_round
         self._is_between_steps = True
-        self._execution = RoundExecution(state, scheduler, settings, Callbacks(self._admit, self._leave, on_starts))
+        self._execution = RoundExecution(state, scheduler, profile, settings, Callbacks(self._admit, self._leave, on_starts))
 
     @property
     def policy(self) -> Policy:
@@ -198,10 +212,10 @@ class Simulation:
     def result(self) -> SimulationResult:
         """Return the result so far. Jobs in the system have the outcome `Outcome.ACTIVE`."""
         state = self._state
-        state.running.write_back()
         tally, records = state.tally.copy(), dict(state.records)
         tenants = None if state.tenants is None else state.tenants.copy()
-        for job_id, progress in state.active.items():
+        for job_id, each in state.active.items():
+            progress = each.at(state.now) if job_id in state.running else each
             record = self._record_of(progress, Outcome.ACTIVE, state.now, self._delivery_of(job_id), state.reasons.get(job_id, ""))
             tally.add(record)
             self._add_to(tenants, progress, record)
@@ -239,6 +253,8 @@ class Simulation:
         if not self._is_between_steps:
             text = "cannot be saved during a round, such as within on_round or on_record, or after an error there"
             raise InputError(Fault("simulation", "", f"{text}; save it between steps"))
+        if self.scheduler.learner is not None:
+            raise InputError(Fault("simulation", "", "cannot be saved while it learns, since what it has learned would be lost"))
         document = {
             "settings": self._settings.to_dict(),
             "scheduler": self.scheduler.to_dict(),
@@ -284,7 +300,7 @@ class Simulation:
             admission = Admission.from_dict(document["admission"], scheduler.cluster, profile)
             made = cls.__new__(cls)
             settings = ExecutionSettings(**document["settings"])
-            made._assemble(scheduler, state, admission, settings, on_record, on_round, on_starts)
+            made._assemble(scheduler, profile, state, admission, settings, on_record, on_round, on_starts)
         return made
 
     @staticmethod
@@ -325,11 +341,21 @@ class Simulation:
         if progress.steps_done >= progress.total_steps:
             self._record(progress, self._record_of(progress, Outcome.FINISHED, job.arrival_seconds, None))
             return
-        if self._state.tenants is not None:
-            self._state.tenants.arrive(job.tenant, max(job.arrival_seconds, self._state.now))
-        seen = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
-        self.scheduler.submit(job if progress.expected_steps == progress.total_steps else job.model_copy(update=seen))
+        waits = self._open_dependencies(job)
+        if waits is None:
+            self._state.ended_badly.add(job.job_id)
+            self._record(progress, self._record_of(progress, Outcome.CANCELLED, max(job.arrival_seconds, self._state.now), None))
+            return
+        seen: dict[str, Any] = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
+        # What a job has to do is known, even if the throughput that a duration was converted with is not.
+        as_given = progress.expected_steps == progress.total_steps and self.scheduler.learner is None
+        changes = ({} if as_given else seen) | ({} if waits == job.depends_on else {"depends_on": waits})
+        self.scheduler.submit(job.model_copy(update=changes) if changes else job)
         self._state.active[job.job_id] = progress
+        if waits and self.scheduler.is_blocked(job.job_id):
+            progress.ready_seconds = None
+        elif self._state.tenants is not None:
+            self._state.tenants.arrive(job.tenant, max(job.arrival_seconds, self._state.now))
         if progress.cancelled_seconds is not None:
             heappush(self._state.cancellations, (progress.cancelled_seconds, job.job_id))
 
@@ -344,16 +370,41 @@ class Simulation:
             if job_id in state.running:  # other jobs lost their GPUs within the last round, where that was counted
                 state.active[job_id].preemptions += 1
         state.reasons = current.excluded
-        self.scheduler.forget(*state.departed)  # they left before this decision, and their records have been made
-        state.departed = []
+        if state.departed:  # they left before this decision, and their records have been made
+            self.scheduler.forget(*state.departed)
+            state.departed = []
         if self._on_round is not None:
             self._on_round(current)
         return current
 
+    def _open_dependencies(self, job: Job) -> tuple[str, ...] | None:
+        """Return the dependencies of a new job on jobs in the system, None if it can never start."""
+        state, kept = self._state, list[str]()
+        for text in job.depends_on:
+            condition, parent = dependency_of(text)
+            if condition is Condition.SINGLETON or parent in state.active:
+                kept.append(text)
+            elif not condition.holds(ended_well=parent not in state.ended_badly):
+                return None
+        return tuple(kept)
+
     def _leave(self, job_id: str, outcome: Outcome, seconds: float) -> None:
+        self._remove(job_id, outcome, seconds)
+        unblocked, state = self.scheduler.take_unblocked(), self._state
+        for ready in unblocked.ready:
+            state.active[ready].ready_seconds = seconds
+            if state.tenants is not None:
+                state.tenants.arrive(state.active[ready].job.tenant, seconds)
+        for cancelled in unblocked.cancelled:
+            self._remove(cancelled, Outcome.CANCELLED, seconds)
+
+    def _remove(self, job_id: str, outcome: Outcome, seconds: float) -> None:
+        """Record a job that has left."""
         progress = self._state.active.pop(job_id)
-        if self._state.tenants is not None:
+        if self._state.tenants is not None and progress.ready_seconds is not None:
             self._state.tenants.leave(progress.job.tenant, seconds)
+        if outcome is not Outcome.FINISHED:
+            self._state.ended_badly.add(job_id)
         self._record(progress, self._record_of(progress, outcome, seconds, self._delivery_of(job_id)))
         self._state.departed.append(job_id)
 
@@ -406,6 +457,22 @@ class Simulation:
             state.records[record.job_id] = record
         else:
             self._on_record(record)
+
+
+def _learner(learn: ThroughputLearner | Explore, cluster: Cluster) -> ThroughputLearner:
+    """Return the learner that is given, or one that knows nothing but the specifications of the cluster's accelerators."""
+    from gavel_py.throughput_profiles.learning import ThroughputLearner
+
+    if isinstance(learn, ThroughputLearner):
+        return learn
+    return ThroughputLearner(explore=learn, accelerators=AcceleratorTable.builtin().with_names(cluster.accelerator_names))
+
+
+def _check_names(cluster: Cluster, believed: Cluster) -> None:
+    """Raise `InputError` if a learner has other names for accelerators than the profile that is the truth."""
+    pairs = zip(cluster.accelerator_names, believed.accelerator_names, strict=True)
+    text = "is {!r} in the profile of the learner, which must have the names of the true profile"
+    InputError.raise_any([Fault("simulation", f"accelerator {a!r}", text.format(b)) for a, b in pairs if a != b])
 
 
 def _start_of(arrivals: Arrivals, start_seconds: float | None) -> float:

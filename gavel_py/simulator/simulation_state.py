@@ -30,8 +30,8 @@ class SimulationState:
     now: the time; arrivals, events: submissions and node events to come; usage, tenants, measuring, tally: what is measured,
     tenants None if an earlier version saved the state; active: the jobs in the system, running: those with GPUs; cancellations:
     heap of (seconds, job_id), also of jobs that have left; departed: jobs that have left since the last decision; reasons: why that
-    decision excluded jobs; records: of jobs that have left, unless the caller takes them; wall_seconds: time on the clock of this
-    computer.
+    decision excluded jobs; ended_badly: jobs that failed or were cancelled, for those that wait for them; records: of jobs that
+    have left, unless the caller takes them; wall_seconds: time on the clock of this computer.
     """
 
     now: float
@@ -48,6 +48,7 @@ class SimulationState:
     reasons: Mapping[str, str] = field(default_factory=dict)
     records: dict[str, JobRecord] = field(default_factory=dict)
     wall_seconds: float = 0.0
+    ended_badly: set[str] = field(default_factory=set)
 
     @property
     def next_cancellation(self) -> float:
@@ -63,7 +64,6 @@ class SimulationState:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as plain data. The trace is not included, only the number of jobs taken from it and their digest."""
-        self.running.write_back()
         return {
             "now": self.now,
             "taken": self.arrivals.taken,
@@ -73,13 +73,14 @@ class SimulationState:
             "tenants": None if self.tenants is None else self.tenants.to_dict(),
             "measuring": self.measuring.to_dict(),
             "tally": self.tally.to_dict(),
-            "active": [progress.to_dict() for progress in self.active.values()],
+            "active": [each.to_dict(self.now if name in self.running else None) for name, each in self.active.items()],
             "holds": list(self.running),
             "cancellations": [list(each) for each in self.cancellations],
             "gone": list(self.departed),
             "reasons": dict(self.reasons),
             "records": [record.to_dict() for record in self.records.values()],
             "wall_seconds": self.wall_seconds,
+            **({"ended_badly": sorted(self.ended_badly)} if self.ended_badly else {}),
         }
 
     @classmethod
@@ -117,6 +118,7 @@ class SimulationState:
             dict(document["reasons"]),
             {record.job_id: record for record in records},
             document["wall_seconds"],
+            set(document.get("ended_badly", ())),
         )
 
 
@@ -130,4 +132,5 @@ def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arriva
     if arrivals.digest != document["digest"]:
         text = f"was written with another trace: the first {document['taken']} jobs of this one differ from those that had arrived"
         raise InputError(Fault(str(path), "", f"{text}; pass the trace that the simulation used"))
-    return {submissions[n].job.job_id: JobProgress.from_dict(each, submissions[n]) for n, each in saved.items()}
+    now = document["now"]
+    return {submissions[n].job.job_id: JobProgress.from_dict(each, submissions[n], now) for n, each in saved.items()}

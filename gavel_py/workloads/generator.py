@@ -7,9 +7,10 @@ finds the job types of a profile that jobs of a gang size can have.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,7 +166,7 @@ def known_accelerators(profile: ThroughputProfile, accelerators: Sequence[str] |
 PUBLISHED_GANGS: Mapping[float, float] = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
 """Shares of the gang sizes in Gavel's experiments with several GPUs."""
 
-ASPECTS = ("phase", "gap", "gang", "type", "piece", "duration", "weight")
+ASPECTS = ("phase", "gap", "gang", "type", "piece", "duration", "weight", "workflow")
 """Each aspect has a separate stream of random numbers: a different gang mix does not change arrivals and durations."""
 
 
@@ -180,6 +181,7 @@ def generate_trace(
     heavy_share: float = 0.0,
     heavy_weight: float = 5.0,
     reference: str = "v100",
+    workflows: bool = False,
     seed: int = 0,
 ) -> Trace:
     """Return a random trace; the same arguments give the same trace, byte for byte.
@@ -198,6 +200,8 @@ def generate_trace(
         heavy_share: Share of the jobs with weight `heavy_weight`; the others have weight 1.
         heavy_weight: Weight of those jobs.
         reference: Accelerator to which durations refer.
+        workflows: Whether jobs belong to workflows, of 2 jobs and a geometric number more, 10.3 on average. All jobs of one arrive
+            together, and wait for some of those in the layer before theirs.
         seed: Seed of all random numbers.
 
     Raises:
@@ -212,8 +216,8 @@ def generate_trace(
         raise InputError(Fault("generate", "reference", problem))
     types = JobTypes(profile, reference, profile.accelerators)
     gang_mix = _checked(PUBLISHED_GANGS if gang_mix is None else gang_mix, types)
-    streams = zip(ASPECTS, seed_sequence(seed).spawn(len(ASPECTS)), strict=True)
-    draws = {aspect: np.random.default_rng(stream).random(num_jobs) for aspect, stream in streams}
+    streams = dict(zip(ASPECTS, seed_sequence(seed).spawn(len(ASPECTS)), strict=True))
+    draws = {aspect: np.random.default_rng(stream).random(num_jobs) for aspect, stream in streams.items()}
     times = np.zeros(num_jobs)
     if jobs_per_hour is not None:
         times = arrivals(jobs_per_hour, burstiness, draws["phase"], draws["gap"])
@@ -223,9 +227,37 @@ def generate_trace(
     weights = np.where(draws["weight"] < heavy_share, heavy_weight, 1.0)
     columns = zip(times.round(3).tolist(), seconds.tolist(), gangs, draws["type"].tolist(), weights.tolist(), strict=True)
     submissions = [_submission(number, types, *values) for number, values in enumerate(columns)]
+    if workflows:
+        submissions = list(_as_workflows(submissions, np.random.default_rng(streams["workflow"])))
     arriving = "all at time 0" if jobs_per_hour is None else f"{jobs_per_hour:g} jobs per hour, burstiness {burstiness:g}"
+    arriving += ", in workflows" if workflows else ""
     assumption = f"Generated with seed {seed}, profile {profile.name!r}: {arriving}; durations are those on {reference}."
     return Trace(submissions, TraceReport("generated", "generated", num_jobs, num_jobs, assumptions=(assumption,)))
+
+
+MORE_JOBS, MORE_PARENTS = 0.12, 0.6
+"""Of workflows: the parameter of the geometric number of jobs beside 2, and the mean of the Poisson number of parents beside 1."""
+
+
+def _as_workflows(submissions: Sequence[Submission], chance: np.random.Generator) -> Iterator[Submission]:
+    """Yield the submissions as the jobs of layered workflows, with chains, fans and joins as in batch traces."""
+    first = 0
+    for number in count():
+        size = 2 + int(chance.geometric(MORE_JOBS))
+        layers = np.sort(chance.integers(0, max(2, int(np.sqrt(size) * 1.5)), size))
+        jobs = submissions[first : first + size]
+        for place, submission in enumerate(jobs):
+            before = np.flatnonzero(layers[:place] < layers[place])
+            last = before[layers[before] == layers[before].max(initial=-1)]
+            parents: list[int] = []
+            if len(last):
+                parents = chance.choice(last, min(len(last), 1 + int(chance.poisson(MORE_PARENTS))), replace=False).tolist()
+            ids = tuple(jobs[parent].job.job_id for parent in sorted(parents))
+            changes = {"arrival_seconds": jobs[0].job.arrival_seconds, "workflow": f"w{number}", "depends_on": ids}
+            yield replace(submission, job=submission.job.model_copy(update=changes))
+        first += size
+        if first >= len(submissions):
+            return
 
 
 def _checked(gang_mix: Mapping[float, float], types: JobTypes) -> dict[float, float]:

@@ -21,7 +21,7 @@ from gavel_py.errors import Fault, InputError, decimal_hint
 from gavel_py.io import reading
 from gavel_py.io.records import number_of
 from gavel_py.problem.job import Job
-from gavel_py.workloads.submission import Skipped, Submission, TraceReport
+from gavel_py.workloads.submission import Labels, Skipped, Submission, TraceReport
 
 MISSING = {"", "none", "null", "nan", "unknown", "n/a"}
 
@@ -73,6 +73,11 @@ def moment(row: Mapping[str, object], field: str) -> float | None:
     if time.tzinfo is not None:
         time = time.astimezone(UTC).replace(tzinfo=None)
     return (time - EPOCH).total_seconds()
+
+
+def labels_of(row: Mapping[str, object], **columns: str) -> Labels:
+    """Return labels of `Submission` from a row; columns: {label: column}, of which missing ones are left out."""
+    return tuple((label, str(row[column])) for label, column in columns.items() if not is_missing(row.get(column)))
 
 
 def required_moment(row: Mapping[str, object], field: str) -> float:

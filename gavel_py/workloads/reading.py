@@ -17,7 +17,7 @@ from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.problem.job import RECORDED, Job, check_ignored
 from gavel_py.workloads.formats import format_of
 from gavel_py.workloads.intake import Intake, TraceFormat, without_collection
-from gavel_py.workloads.submission import RECORDED_FIELDS, Submission
+from gavel_py.workloads.submission import LABEL, RECORDED_FIELDS, Submission
 from gavel_py.workloads.trace import Trace
 
 
@@ -58,7 +58,7 @@ def read_trace(
                 intake.submissions[index] = each.moved(each.job.arrival_seconds - zero)
             date = datetime.fromtimestamp(zero, UTC).strftime("%Y-%m-%d %H:%M:%S")
             intake.assume(f"The clock starts with the first arrival, {date}; time zones are ignored.")
-        return Trace(intake.submissions, intake.report())
+        return Trace(intake.submissions, intake.report()).complete()
 
 
 ALWAYS = ("job_id", "job_type", "num_gpus", "arrival_seconds")
@@ -90,14 +90,14 @@ def _csv(trace: Trace) -> str:
     writer.writerow(columns)
     for submission in trace:
         values = _values(submission)
-        writer.writerow([_cell(values[column]) for column in columns])
+        writer.writerow([_cell(values.get(column)) for column in columns])
     return buffer.getvalue()
 
 
 def _json_objects(trace: Trace) -> list[str]:
     columns = _columns(trace)
     return [
-        json.dumps({column: values[column] for column in columns if values[column] is not None}, ensure_ascii=False)
+        json.dumps({column: values[column] for column in columns if values.get(column) is not None}, ensure_ascii=False)
         for values in map(_values, trace)
     ]
 
@@ -109,15 +109,15 @@ def _columns(trace: Trace) -> list[str]:
     defaults |= {RECORDED + name: getattr(unrecorded, name) for name in RECORDED_FIELDS}
     used = set(ALWAYS)
     for submission in trace:
-        used |= {name for name, value in _values(submission).items() if name not in used and value != defaults[name]}
-    return [name for name in defaults if name in used]
+        used |= {name for name, value in _values(submission).items() if name not in used and value != defaults.get(name)}
+    return [name for name in defaults if name in used] + sorted(used - defaults.keys())
 
 
 def _values(submission: Submission) -> dict[str, Any]:
     values = {name: getattr(submission.job, name) for name in Job.model_fields}
     for name in RECORDED_FIELDS:
         values[RECORDED + name] = getattr(submission, name)
-    return values
+    return values | {LABEL + name: value for name, value in submission.labels}
 
 
 def _cell(value: Any) -> str:

@@ -86,6 +86,9 @@ Status = Literal["", "passed", "killed", "failed"]
 STATUSES = frozenset(get_args(Status))
 
 
+Labels = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A job of a trace with its recorded history. Policies see only the job; a simulator may replay the rest.
@@ -101,6 +104,7 @@ class Submission:
         cancelled_seconds: Time at which it was killed, on the clock of the trace.
         estimate_seconds: Estimate of `run_seconds` before the run, such as a time limit or a mean of the user's jobs.
         accelerator: Accelerator type that it ran on.
+        labels: Further columns of the trace, known on arrival, such as the user: (name, value) pairs, sorted, without empty values.
 
     >>> Submission(Job("a", arrival_seconds=60), run_seconds=3600, status="passed").job.arrival_seconds
     60.0
@@ -114,8 +118,11 @@ class Submission:
     cancelled_seconds: float | None = None
     estimate_seconds: float | None = None
     accelerator: str = ""
+    labels: Labels = ()
 
     def __post_init__(self) -> None:
+        if self.labels:
+            object.__setattr__(self, "labels", tuple(sorted((name, value) for name, value in self.labels if value)))
         InputError.raise_any(list(self._faults()))
 
     def _faults(self) -> Iterator[Fault]:
@@ -148,5 +155,8 @@ class Submission:
         return replace(self, job=self.job.model_copy(update=changes), cancelled_seconds=cancelled)
 
 
-RECORDED_FIELDS = tuple(field.name for field in fields(Submission) if field.name != "job")
+RECORDED_FIELDS = tuple(field.name for field in fields(Submission) if field.name not in ("job", "labels"))
+
+LABEL = f"{RECORDED}label_"
+"""Prefix of the columns of labels."""
 """Fields of a submission besides the job; in files each has the prefix `recorded_`."""

@@ -13,18 +13,22 @@ import numpy as np
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.random import seed_sequence
 from gavel_py.problem.job import JobSet, check_unique
+from gavel_py.problem.workflows import Condition, WorkflowGraph, dependency_of
+from gavel_py.workloads.durations import DEFAULT_GROUP, DurationPredictor, check_group, predictions
 from gavel_py.workloads.submission import Submission, TraceReport
 
 
 class Trace(Sequence[Submission]):
-    """Submissions sorted by arrival time (stable); immutable.
+    """Submissions sorted by arrival time (stable); of jobs that arrive together, parents come before the jobs that wait for them.
+
+    Immutable.
 
     Args:
         submissions: The submissions.
         report: How they were read. Methods that change a trace append an assumption to it.
 
     Raises:
-        InputError: A job id is not unique.
+        InputError: A job id is not unique, or jobs wait for each other in a cycle.
 
     >>> from gavel_py import Job
     >>> Trace([Submission(Job("late", arrival_seconds=9)), Submission(Job("early"))]).jobs[0].job_id
@@ -35,9 +39,10 @@ class Trace(Sequence[Submission]):
         given = list(submissions)
         wrong = [Fault("trace", "", f"must hold Submission objects, found {s!r}") for s in given if not isinstance(s, Submission)]
         InputError.raise_any(wrong)
-        self.submissions: tuple[Submission, ...] = tuple(sorted(given, key=lambda s: s.job.arrival_seconds))
+        ordered = sorted(given, key=lambda s: s.job.arrival_seconds)
+        check_unique(submission.job.job_id for submission in ordered)
+        self.submissions: tuple[Submission, ...] = tuple(_parents_first(ordered))
         self.report = TraceReport() if report is None else report
-        check_unique(submission.job.job_id for submission in self.submissions)
 
     @overload
     def __getitem__(self, index: int) -> Submission: ...
@@ -66,7 +71,21 @@ class Trace(Sequence[Submission]):
 
     def changed(self, submissions: Iterable[Submission], *assumptions: str) -> Trace:
         """Return a trace of other submissions, with the report of this one and further assumptions."""
-        return Trace(submissions, self.report.assuming(*assumptions))
+        return Trace(submissions, self.report.assuming(*assumptions)).complete()
+
+    def complete(self) -> Trace:
+        """Return the trace in which jobs wait only for jobs of the trace: others, which a sample left out, count as ended."""
+        ids = {each.job.job_id for each in self.submissions} if any(each.job.depends_on for each in self.submissions) else set()
+        left, count = [], 0
+        for submission in self.submissions if ids else ():
+            kept = tuple(text for text in submission.job.depends_on if _is_among(ids, text))
+            changed = len(kept) < len(submission.job.depends_on)
+            count += changed
+            left.append(replace(submission, job=submission.job.model_copy(update={"depends_on": kept})) if changed else submission)
+        if not count:
+            return self
+        sentence = f"Jobs that wait for jobs which the trace lacks; those count as ended: {count:,}."
+        return Trace(left, self.report.assuming(sentence))
 
     def sample(self, jobs: int | float, seed: int = 0) -> Trace:
         """Return a random sample of the jobs, with their arrival times.
@@ -153,6 +172,34 @@ class Trace(Sequence[Submission]):
             renamed.append(replace(submission, job=job, accelerator=accelerator))
         return self.changed(renamed)
 
+    def with_predicted_durations(
+        self, group: Sequence[str] = DEFAULT_GROUP, *, last: int = 20, enough: int = 3, quantile: float = 0.5
+    ) -> Trace:
+        """Return the trace with `estimate_seconds` predicted by the runs that ended before each job arrived (`DurationPredictor`).
+
+        A job without a prediction, since too few runs had ended, keeps the estimate that it has.
+
+        Args:
+            group: Columns by which jobs are grouped: fields of `Job`, labels of the trace, or estimate_seconds.
+            last: How many of the last runs of a group count.
+            enough: How many a group needs.
+            quantile: Level of the prediction, 0.5 for the median.
+
+        Raises:
+            UnknownNameError: The trace has no such column.
+            InputError: A column is named twice, the quantile is not between 0 and 1, or not 1 <= enough <= last.
+        """
+        check_group(self.submissions, group)
+        found = list(predictions(self.submissions, DurationPredictor(group, last=last, enough=enough)))
+        changed = [
+            submission if prediction is None else replace(submission, estimate_seconds=prediction.quantile(quantile))
+            for submission, prediction in zip(self.submissions, found, strict=True)
+        ]
+        number, level = len(found) - found.count(None), "median" if quantile == 0.5 else f"{quantile:g} quantile"
+        similar = f"jobs with the same {', '.join(group)}" if group else "all jobs"
+        sentence = f"The estimated duration is the {level} of the last {last} finished runs of {similar}"
+        return self.changed(changed, f"{sentence}: {number:,} of {len(self):,} jobs.")
+
     def on_any_accelerator(self) -> Trace:
         """Return the trace without restrictions of jobs to accelerator types."""
         limited = sum(submission.job.allowed_accelerators is not None for submission in self.submissions)
@@ -174,3 +221,23 @@ class Trace(Sequence[Submission]):
                 submission = replace(submission, job=job.model_copy(update={"num_gpus": 1, **requests}))
             changed.append(submission)
         return self.changed(changed, f"Jobs that requested a fraction of a GPU get a whole one: {parts:,}.")
+
+
+def _is_among(ids: set[str], text: str) -> bool:
+    dependency = dependency_of(text)
+    return dependency.condition is Condition.SINGLETON or dependency.job_id in ids
+
+
+def _parents_first(submissions: list[Submission]) -> list[Submission]:
+    """Return submissions, sorted by arrival, such that of those that arrive together none waits for a later one."""
+    if not any(submission.job.depends_on for submission in submissions):
+        return submissions
+    jobs = [submission.job for submission in submissions]
+    graph = WorkflowGraph(jobs)
+    if all(parent < row for row, parents in enumerate(graph.parents) for parent in parents):
+        return submissions
+    depths = [0] * len(jobs)
+    for row in graph.order:
+        depths[row] = max((depths[parent] + 1 for parent in graph.parents[row]), default=0)
+    order = sorted(range(len(jobs)), key=lambda row: (jobs[row].arrival_seconds, depths[row]))
+    return [submissions[row] for row in order]

@@ -265,6 +265,7 @@ class TestImmutability:
             "capacities": np.array(COUNTS, dtype=float),
             "prices_per_hour": np.array([2.5, NAN]),
             "previous_fractions": np.array([[0.5, 0.5], [0, 1], [0, 0]]),
+            "uncertainty": np.array([[0.0, 0.2], [0, 0], [0.5, 0]]),
             "running_on": np.array([0, 1, -1]),
         }
 

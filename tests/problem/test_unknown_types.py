@@ -151,9 +151,25 @@ class TestOtherCase:
         assert Cluster(nodes).known_to(PROFILE).capacities.tolist() == [4]
         priced = [gp.AcceleratorType(name="V100", price_per_hour=3), gp.AcceleratorType(name="v100", price_per_hour=1)]
         told = refusal(Cluster(nodes, priced).known_to, PROFILE)
-        assert (
-            told == "cluster, field accelerator 'V100': differs from 'v100' only in case, but has another price; rename one of them"
+        assert told == (
+            "cluster, field accelerator 'V100': is the same as 'v100', since they differ only in case, but has another price; "
+            "rename one of them"
         )
+
+    def test_another_name_of_the_same_accelerator_is_matched_too(self) -> None:
+        cluster = Cluster.from_counts({"NVIDIA H100 80GB HBM3": 4, "Tesla V100-PCIE-16GB": 2})
+        with pytest.warns(gp.GavelWarning, match="they name the same accelerator") as caught:
+            problem = AllocationProblem.from_jobs(
+                [Job("a", job_type="t", allowed_accelerators=["H100 SXM5 80GB"], total_steps=9)], cluster, PROFILE
+            )
+        assert len(caught) == 2
+        assert problem.accelerator_types == ("h100", "v100")
+        assert problem.capacities.tolist() == [4, 2]
+        assert problem.runnable.tolist() == [[True, False]]
+
+    def test_another_model_or_form_is_another_accelerator(self) -> None:
+        for name in ("H100 PCIe", "H200", "V100-SXM2-32GB"):
+            assert "is not in profile" in refusal(Cluster.from_counts({name: 1}).known_to, PROFILE)
 
 
 @pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")

@@ -121,7 +121,7 @@ def test_forgetting_a_job_changes_no_other_account(lives: list[tuple[set[int], s
         for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
             own = alone.setdefault(row, DeliveryLedger(["fast", "slow"]))
             own.record(np.zeros(1, dtype=int), np.array([2.0]), everywhere[:1], fractions, np.array([column]), 100.0)
-        ledger.forget(np.array(sorted(forgotten), dtype=np.int64))
+        ledger.forget(sorted(forgotten))
         alone = {row: own for row, own in alone.items() if row not in forgotten}
         names = {row: name for name, row in ids.items()}
         assert ledger.report(ids).jobs == {names[row]: own.account(names[row], 0) for row, own in sorted(alone.items())}
@@ -174,7 +174,7 @@ def test_reasons_add_up_to_the_shortfall_whatever_happens(rounds: list[dict[str,
         if each["lost"] and columns[0] >= 0:
             ledger.take_back(rows[0], int(columns[0]), int(gangs[0]), seconds)
         accounts_add_up(ledger.report(known))
-        ledger.forget(np.array([ord(job_id) - ord("a") for job_id in each["forgotten"]], dtype=np.int64))  # type: ignore[arg-type]
+        ledger.forget([ord(job_id) - ord("a") for job_id in each["forgotten"]])  # type: ignore[attr-defined]
         accounts_add_up(ledger.report(known))
 
 

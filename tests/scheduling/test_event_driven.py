@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 import gavel_py as gp
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.fifo import Fifo
-from gavel_py.scheduling.event_driven import EventDrivenPlanner
-from gavel_py.scheduling.event_driven.queue import JobQueue, can_keep_order
+from gavel_py.scheduling.event_driven import EventDrivenPlanner, queue
+from gavel_py.scheduling.event_driven.queue import can_keep_order
 from gavel_py.scheduling.planner import RoundPlanner
 from tests.support.examples import examples
 from tests.support.fakes import refusal
@@ -145,7 +145,7 @@ def test_what_has_changed_is_remembered_only_until_the_next_decision(round_secon
     while simulation.step():
         table = simulation.scheduler._state.table
         assert len(table.changed) <= 3  # within a step few jobs come or end
-        assert table.progressed <= set(table.by_id.values())
+        assert set(np.flatnonzero(table.progressed).tolist()) <= set(table.by_id.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,7 @@ def test_a_decision_that_differs_from_the_policy_raises(monkeypatch: pytest.Monk
     for name in "ab":
         scheduler.submit(gp.Job(name, job_type=TYPES[0], total_steps=100))
     scheduler.next_round()
-    monkeypatch.setattr(JobQueue, "_taken_type", lambda _, each: 0 if each.job_id == "c" else -1)
+    monkeypatch.setattr(queue, "_taken_type", lambda each, _: 0 if each.job_id == "c" else -1)
     scheduler.complete("a")
     scheduler.submit(gp.Job("c", job_type=TYPES[0], total_steps=100))
     scheduler.next_round()

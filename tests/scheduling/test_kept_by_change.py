@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from copy import copy
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.policies import OrderedPolicy
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
-from gavel_py.scheduling.event_driven.queue import BY_POSITION, JobQueue
+from gavel_py.scheduling.event_driven.queue import JobQueue
 from gavel_py.scheduling.event_driven.queued_jobs import JobProfile, JobProfiler, QueuedJob
 from gavel_py.scheduling.jobs import JobTable
 from gavel_py.scheduling.state import SchedulerState
@@ -38,10 +39,10 @@ def counted_anew() -> Iterator[None]:
     def update(self: JobQueue) -> bool:
         table = copy(self._table)
         anew = JobQueue(self._policy, table, self._profiler, self._capacities)
-        table.changed, table.progressed = set(table.by_id.values()), set()
+        table.changed, table.progressed, table.has_progress = set(table.by_id.values()), table.progressed.copy(), False
         found = follow_queue(self)
         assert found == follow_queue(anew)
-        positions, expected = ({row: each.position for row, each in queue.by_row.items()} for queue in (self, anew))
+        positions, expected = ({row: queue._position(each) for row, each in queue.by_row.items()} for queue in (self, anew))
         assert positions == expected
         assert list(self.excluded.items()) == list(anew.excluded.items())
         return found
@@ -69,14 +70,14 @@ def counted_anew() -> Iterator[None]:
 
 def check_selection(queue: JobQueue, policy: OrderedPolicy, running_on: dict[QueuedJob, int]) -> None:
     """Compare the types of all jobs and the free GPUs with those that the policy selects."""
-    order, left = sorted(queue.by_row.values(), key=BY_POSITION), list(map(float, queue._capacities))
+    order, left = sorted(queue.by_row.values(), key=queue._position), list(map(float, queue._capacities))
     may_stay = [running_on[each] if running_on[each] in each.profile.types else -1 for each in order]
     seats, _ = policy.seats([list(each.profile.types) for each in order], [each.size for each in order], may_stay, left)
     assert [each.column for each in order] == seats
     assert queue._free == left
     assert queue._selected == [each for each in order if each.column >= 0]
     assert sorted(entry for waiting in queue._waiting.values() for entry in waiting) == [
-        (each.position, each) for each in order if each.column < 0
+        (queue._position(each), each) for each in order if each.column < 0
     ]
 
 
@@ -163,7 +164,7 @@ def test_the_incremental_selection_equals_a_full_one(
     table.add(jobs, table.requests_of(jobs))
     table.track()
     places = dict.fromkeys(range(25), 0.0)
-    queue._keys = lambda entries: [places[each.row] for each in entries]  # type: ignore[method-assign]
+    queue._keys_of = lambda rows: np.array([places[row] for row in rows.tolist()])  # type: ignore[method-assign]
     present = set(range(25))
     for order, count, renewed in lives:
         now = set(order[:count])
@@ -172,7 +173,7 @@ def test_the_incremental_selection_equals_a_full_one(
         table.changed |= (present ^ now) | {renewed}
         present = now
         queue.update()
-        queue._move([each for row, each in queue.by_row.items()], [places[row] for row in queue.by_row])
+        queue._move(np.array(list(queue.by_row), dtype=np.int64))
         running_on = {each: each.column for each in queue.by_row.values()}
         queue.select()
         check_selection(queue, chosen, running_on)

@@ -85,7 +85,7 @@ def test_an_interrupted_job_loses_its_work_since_the_last_checkpoint(
     progress = JobProgress(gp.Submission(gp.Job("b", total_steps=5000)), 5000.0, (), 5000.0, None)
     progress.start(0.0, 0.0, 0, 10.0, 0.0, spread=False)
     progress.set_partners(("a",), 6.0, 0.5, 0.0, 0.0, checkpoint)
-    progress.advance(0.0, 100.0)
+    progress.advance(100.0)
     progress.set_partners((), 10.0, 1.0, 100.0, 0.0, checkpoint)
     progress.interrupt(0.0, until, checkpoint)
     record = progress.record(gp.Outcome.ACTIVE, until, None)

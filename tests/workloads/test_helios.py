@@ -18,13 +18,20 @@ def test_jobs() -> None:
         + "4,u1,vcB,1,4,1,LOST,2020-04-18 10:01:00,2020-04-18 10:01:00,2020-04-18 10:02:00,60,0\n",
     )
     assert list(trace) == [
-        Submission(Job("1", num_gpus=8, tenant="vcA", cpus_per_gpu=8), run_seconds=3600, wait_seconds=300, status="passed"),
+        Submission(
+            Job("1", num_gpus=8, tenant="vcA", cpus_per_gpu=8),
+            run_seconds=3600,
+            wait_seconds=300,
+            status="passed",
+            labels=(("user", "u1"),),
+        ),
         Submission(
             Job("3", tenant="vcB", cpus_per_gpu=4, arrival_seconds=60),
             run_seconds=60,
             wait_seconds=0,
             status="killed",
             cancelled_seconds=120,
+            labels=(("user", "u1"),),
         ),
     ]
     assert skipped(trace) == {"asks for no GPU": 1}

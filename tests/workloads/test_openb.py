@@ -62,7 +62,11 @@ def test_accelerators_can_be_renamed_to_those_of_a_profile() -> None:
     trace = read("pods.csv", HEADER + "p0,0,0,1,1000,V100M16|V100M32|P100,LS,Succeeded,100,400,150\n")
     renamed = trace.map_accelerators({"V100M16": "v100", "V100M32": "v100", "P100": "p100"})
     assert renamed[0] == Submission(
-        Job("p0", arrival_seconds=100, allowed_accelerators=["v100", "p100"]), run_seconds=250, wait_seconds=50, status="passed"
+        Job("p0", arrival_seconds=100, allowed_accelerators=["v100", "p100"]),
+        run_seconds=250,
+        wait_seconds=50,
+        status="passed",
+        labels=(("qos", "LS"),),
     )
 
 

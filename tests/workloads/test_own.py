@@ -42,6 +42,7 @@ def submissions(draw: st.DrawFn, number: int) -> Submission:
         cancelled_seconds=draw(st.none() | st.floats(-1e6, 1e9)),
         estimate_seconds=draw(st.none() | length),
         accelerator=draw(st.just("") | accelerator),
+        labels=tuple(draw(st.dictionaries(st.sampled_from(["user", "qos", "job name"]), name)).items()),
     )
 
 
@@ -63,6 +64,15 @@ def test_a_job_set_ignores_recorded_fields() -> None:
     text = "job_id,num_gpus,recorded_run_seconds,recorded_status\na,2,60,passed\n"
     assert JobSet.from_file(file("jobs.csv", text)) == JobSet([Job("a", num_gpus=2)])
     assert list(read_trace("jobs.csv")) == [Submission(Job("a", num_gpus=2), run_seconds=60, status="passed")]
+
+
+def test_labels_are_columns_of_their_own() -> None:
+    text = "job_id,job_type,num_gpus,arrival_seconds,recorded_label_group,recorded_label_user\na,,1,0,,ann\nb,,1,0,g1,\n"
+    trace = read("jobs.csv", text)
+    assert [submission.labels for submission in trace] == [(("user", "ann"),), (("group", "g1"),)]
+    assert trace_text(trace) == text
+    assert len(JobSet.from_file("jobs.csv")) == 2
+    assert "column 'recorded_label_' is not known" in refusal(read_trace, file("none.csv", "job_id,recorded_label_\na,b\n"), "csv")
 
 
 def test_columns_with_default_values_only_are_omitted() -> None:

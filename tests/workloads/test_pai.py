@@ -83,6 +83,7 @@ def test_instances_determine_run_time_and_restarts() -> None:
     first, second = read_trace(folder())
     assert (first.run_seconds, first.wait_seconds, first.failed_attempts) == (860 - 290, 190, 2)
     assert (first.job.allowed_accelerators, second.job.allowed_accelerators) == (("V100",), None)
+    assert (first.labels, second.labels) == ((("group", "g1"),), (("group", "g2"), ("workload", "bert")))
 
 
 def test_the_gpu_type_of_the_machine_takes_precedence_over_that_of_the_task() -> None:

@@ -42,6 +42,7 @@ class TestPublished:
             status="passed",
             failed_attempts=1,
             accelerator="24GB",
+            labels=(("user", "u"),),
         )
 
     def test_a_killed_job_was_cancelled_at_its_end_and_a_failed_one_failed_each_time(self) -> None:

@@ -31,6 +31,17 @@ def test_job_steps_are_skipped() -> None:
     assert skipped(trace) == {"is a step of a job that has its own line": 3}
 
 
+def test_columns_known_at_submission_become_labels() -> None:
+    header = HEADER.replace("Account", "Account|User|JobName|Partition|QOS")
+    named = line("1").replace("lab|", "lab|ann|train 7b|gpu|normal|", 1)
+    anonymous = line("2").replace("lab|", "lab||sweep|gpu||", 1)
+    trace = read("sacct.txt", header + named + anonymous)
+    assert [dict(submission.labels) for submission in trace] == [
+        {"user": "ann", "job_name": "train 7b", "partition": "gpu", "qos": "normal"},
+        {"job_name": "sweep", "partition": "gpu"},
+    ]
+
+
 @pytest.mark.parametrize(
     ("state", "status", "failed", "cancelled"),
     [

@@ -52,18 +52,18 @@ def _smallest_conflict(jobs: JobClasses) -> list[str]:
     """Return the names of rules that cannot hold together, while all but any one of them can."""
     items = _Items(jobs)
     tight = items.tight()
-    conflict = _irreducible(tight if not items.hold(tight) else items.all, items.hold)
+    conflict = irreducible(tight if not items.hold(tight) else items.all, items.hold)
     rules, needed = items.rules_of(conflict)
     names = [items.name(item) for item in sorted(conflict)]  # limits come before throughputs
     # Rules that are named already are dropped last.
     restrictions = sorted(_restrictions(jobs, needed), key=lambda each: each.name in names)
-    restrictions = _irreducible(restrictions, lambda fewer: _kept_by(_restricted(jobs, rules, fewer), LinearSolver()) is not None)
+    restrictions = irreducible(restrictions, lambda fewer: _kept_by(_restricted(jobs, rules, fewer), LinearSolver()) is not None)
     limits = sum(item < items.num_limits for item in conflict)
     return list(dict.fromkeys([*names[:limits], *(each.name for each in restrictions), *names[limits:]]))
 
 
-def _irreducible(items: list[Item], hold: Callable[[list[Item]], bool]) -> list[Item]:
-    """Remove items, many at a time at first, while the remaining ones cannot hold."""
+def irreducible(items: list[Item], hold: Callable[[list[Item]], bool]) -> list[Item]:
+    """Return items that cannot hold together, while all but any one of them can; removes many at a time at first."""
     size = max(1, len(items))
     while size:
         start = 0

@@ -171,6 +171,7 @@ def with_columns(
         prices_per_hour=problem.prices_per_hour[source],
         gpu_parts=parts,
         previous_fractions=np.column_stack([problem.previous_fractions, np.zeros((problem.num_jobs, len(types)))]),
+        uncertainty=problem.uncertainty[:, source],  # the same estimate underlies all columns of a type
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,8 @@ NO_SECOND: Mapping[int, int] = MappingProxyType({})
 
 SCOPES: tuple[Literal["node", "rack"], ...] = ("node", "rack")
 """The localities that keep a gang together, the narrowest first."""
+
+LOCALITIES = ("any", "node", "rack")
 
 MOST_PATTERNS = 1000
 
@@ -141,13 +143,15 @@ def _narrowed(num_gpus: Floats, hosts: Hosts, j: int) -> NDArray[np.str_]:
 
 def _row_of(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: int) -> Load | None:
     gpus = int(problem.capacities[j] + LEAST_EXCESS)
-    groups = _groups(problem, requested, gpus)
-    if not groups or (groups[0].size == 1 and (problem.num_gpus >= 1).all()):
+    able = np.flatnonzero(requested.able)
+    codes, kinds, means = _kinds(problem, requested, able)
+    if not kinds or (kinds[0].size == 1 and (problem.num_gpus >= 1).all()):
         return None
-    bounds = _bounds(groups, hosts, j, gpus)
-    means = np.array([requested.times[group.entries].sum() for group in groups])
+    bounds = _bounds(kinds, hosts, j, gpus)
     if all(takes @ np.ceil(means - LEAST_EXCESS) <= places for takes, places in bounds):
         return None  # enough places at all times for the mean
+    groups = [_group_of_kind(kind, able[codes == kind.code], requested.times, gpus) for kind in kinds]
+    means = np.array([requested.times[group.entries].sum() for group in groups])
     patterns = _patterns(groups, bounds) if groups[0].size * SMALL > gpus else None
     found = _by_places(groups, means, bounds) if patterns is None else row_of_patterns(groups, requested.times, patterns)
     if found is None:
@@ -169,34 +173,45 @@ def _by_places(groups: Sequence[Group], means: Floats, bounds: Sequence[tuple[Fl
     return [np.full(len(group.entries), each) for group, each in zip(groups, takes.tolist(), strict=True)], float(places)
 
 
-def _groups(problem: AllocationProblem, requested: _Entries, gpus: int) -> list[Group]:
-    """Group the entries that may have time by size and locality; single-GPU jobs come last and fill the gaps.
+class _Kind(NamedTuple):
+    """Size and locality of gangs, and a code for both."""
 
-    Jobs of more than half a GPU need one each. Smaller ones are left out: they can share.
+    size: int
+    locality: str
+    code: int
+
+
+def _kinds(problem: AllocationProblem, requested: _Entries, able: Indices) -> tuple[Indices, list[_Kind], Floats]:
+    """Return the code of the kind of each entry that may have time, the kinds with time, and the total time of each.
+
+    Large gangs come first, and single-GPU jobs last, which fill the gaps. Jobs of more than half a GPU need one each. Smaller ones
+    are left out: they can share.
     """
-    able, times = np.flatnonzero(requested.able), requested.times
     num_gpus, localities = problem.num_gpus[requested.jobs[able]], requested.localities[able]
     sizes = np.where(num_gpus > 1 / 2, np.ceil(num_gpus), 0).astype(np.int64)
-    localities[sizes == 1] = "any"
-    groups = []
-    for size in np.unique(sizes[sizes > 0])[::-1].tolist():
-        for locality in np.unique(localities[sizes == size]).tolist():
-            entries = able[(sizes == size) & (localities == locality)]
-            if times[entries].any():
-                entries = entries[np.argsort(-times[entries], kind="stable")]
-                groups.append(group_of(size, locality, entries, times[entries], min(len(entries), gpus // size)))
-    return groups
+    number = sum((localities == name) * LOCALITIES.index(name) for name in SCOPES)
+    codes = np.where(sizes == 1, LOCALITIES.index("any"), number) - sizes * len(LOCALITIES)
+    found, place = np.unique(codes, return_inverse=True)
+    times = np.bincount(place, requested.times[able]).astype(float)
+    kinds = [_Kind(-(code // len(LOCALITIES)), LOCALITIES[code % len(LOCALITIES)], code) for code in found.tolist()]
+    some = [i for i, kind in enumerate(kinds) if kind.size and times[i]]
+    return codes, [kinds[i] for i in some], times[some]
 
 
-def _bounds(groups: Sequence[Group], hosts: Hosts, j: int, gpus: int) -> list[tuple[Floats, int]]:
-    """Return bounds for places of d GPUs, anywhere, in racks and on nodes: the places that a gang of each group takes, and their
+def _group_of_kind(kind: _Kind, entries: Indices, times: Floats, gpus: int) -> Group:
+    entries = entries[np.argsort(-times[entries], kind="stable")]
+    return group_of(kind.size, kind.locality, entries, times[entries], min(len(entries), gpus // kind.size))
+
+
+def _bounds(kinds: Sequence[_Kind], hosts: Hosts, j: int, gpus: int) -> list[tuple[Floats, int]]:
+    """Return bounds for places of d GPUs, anywhere, in racks and on nodes: the places that a gang of each kind takes, and their
     number.
     """
-    sizes = np.array([group.size for group in groups])
+    sizes = np.array([kind.size for kind in kinds])
     regions = {"any": (gpus,), "rack": hosts.gpus["rack"][j], "node": hosts.gpus["node"][j]}
     bounds = [(sizes.astype(float), gpus)]
     for scope, kept in (("any", ("node", "rack", "any")), ("rack", ("node", "rack")), ("node", ("node",))):
-        within = np.array([group.locality in kept for group in groups])
+        within = np.array([kind.locality in kept for kind in kinds])
         for d in np.unique(sizes[within & (sizes > 1)]).tolist():
             places = sum(held // d for held in regions[scope])
             bounds.append((np.where(within, sizes // d, 0).astype(float), places))

@@ -117,7 +117,8 @@ class ColocationLedger:
 
     def forget(self, job_ids: Set[str]) -> None:
         """Drop the accounts of these jobs."""
-        self._deficits = {key: deficit for key, deficit in self._deficits.items() if key.job_id not in job_ids}
+        if self._deficits:
+            self._deficits = {key: deficit for key, deficit in self._deficits.items() if key.job_id not in job_ids}
 
     def to_list(self) -> list[Any]:
         """Return the accounts as plain data."""

@@ -7,7 +7,9 @@ jobs have deficits, or running gangs would have to make room.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence, Set
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,6 +36,15 @@ if TYPE_CHECKING:
 __all__ = ["EventDecision", "EventDrivenPlanner", "GangChanges", "PlacementCache", "batch_of"]
 
 
+BY_IMPORTANCE = attrgetter("importance")
+
+
+@lru_cache
+def _hysteresis(size: int, restart_rounds: float) -> float:
+    """Return the hysteresis of a gang that has all of its time where it runs."""
+    return float(hysteresis_of(np.ones(1), np.array([size]), np.array([restart_rounds]))[0])
+
+
 class PlacementCache:
     """The free GPUs of each type beside the gangs of a queue, kept between decisions while all nodes are up."""
 
@@ -51,11 +62,22 @@ class PlacementCache:
         self._on: list[dict[str, QueuedJob]] = [{} for _ in range(count)]
         self._misplaced: list[dict[str, MisplacedGang]] = [{} for _ in range(count)]
         self._tried: list[tuple[object, ...]] = [()] * count
+        self._has_changed = [True] * count
         self._free: list[FreeGpus | None] = [None] * count
 
     def hold(self, each: QueuedJob, column: int, gpus: list[int]) -> None:
+        """Record that a gang runs on GPUs, which are counted when they are first asked for."""
+        self._hold(each, column, gpus)
+        self._rank(each)
+
+    def _rank(self, each: QueuedJob) -> None:
+        """Give its hysteresis to a gang that runs."""
+        restart = self._restart_seconds if math.isnan(each.restart_seconds) else each.restart_seconds
+        each.importance = -_hysteresis(each.size, restart / self._round_seconds), each.natural
+
+    def _hold(self, each: QueuedJob, column: int, gpus: list[int]) -> None:
         """Record that a gang holds GPUs, which have been taken or are counted when they are first asked for."""
-        each.runs_on, each.gpus = column, gpus
+        each.runs_on, each.gpus, self._has_changed[column] = column, gpus, True
         self._on[column][each.job_id] = each
         self._misplaced[column].pop(each.job_id, None)
         preference, min_nodes = each.profile.preferences[column], each.profile.min_nodes[column]
@@ -68,6 +90,7 @@ class PlacementCache:
     def release(self, each: QueuedJob) -> None:
         """Record that a gang holds no GPUs any more."""
         column, gpus, each.runs_on, each.gpus = each.runs_on, each.gpus, -1, []
+        self._has_changed[column] = True
         del self._on[column][each.job_id]
         self._misplaced[column].pop(each.job_id, None)
         free = self._free[column]
@@ -80,16 +103,20 @@ class PlacementCache:
         The result equals a placement of all gangs from scratch. If some gangs have no place, return None and forget all gangs.
         """
         changed = set(starting)
+        for each in starting:
+            each.importance = 0.0, each.natural
         for column, misplaced in enumerate(self._misplaced):
             gangs = [each for each in starting if each.column == column]
             if gangs and not self._place_beside(column, gangs):
                 moved = self._place_all(column, gangs)
             else:
-                moved = self._migrate(column, gangs) if misplaced else set()
+                moved = self._migrate(column, gangs) if misplaced and self._has_changed[column] else set()
             if moved is None:
                 self.clear()
                 return None
             changed |= moved
+        for each in starting:
+            self._rank(each)
         return changed
 
     def _place_beside(self, column: int, gangs: Sequence[QueuedJob]) -> bool:
@@ -107,7 +134,7 @@ class PlacementCache:
                 if gpus is None:
                     return False
                 free.take(gpus)
-            self.hold(each, column, gpus)
+            self._hold(each, column, gpus)
         return True
 
     def _migrate(self, column: int, starting: Sequence[QueuedJob]) -> set[QueuedJob]:
@@ -118,11 +145,11 @@ class PlacementCache:
         attempt = list(wrong.values()), new, free.room.index().room.tobytes()
         if attempt == self._tried[column]:
             return set()
-        gangs = self._by_importance([self._on[column][job_id] for job_id in wrong], new)
+        gangs = sorted([self._on[column][job_id] for job_id in wrong], key=BY_IMPORTANCE)
         moved = migrate_misplaced(free, [wrong[each.job_id] for each in gangs])
         for i, gpus in moved.items():
-            self.hold(gangs[i], column, gpus)
-        self._tried[column] = () if moved else attempt
+            self._hold(gangs[i], column, gpus)
+        self._tried[column], self._has_changed[column] = () if moved else attempt, bool(moved or new)
         return {gangs[i] for i in moved}
 
     def _place_all(self, column: int, starting: Sequence[QueuedJob]) -> set[QueuedJob] | None:
@@ -130,8 +157,7 @@ class PlacementCache:
         for each in starting:
             if each.runs_on >= 0:  # placed beside the running ones in vain
                 self.release(each)
-        new = {each.job_id for each in starting}
-        gangs = self._by_importance([*self._on[column].values(), *starting], new)
+        gangs = sorted([*self._on[column].values(), *starting], key=BY_IMPORTANCE)
         batch = batch_of(gangs, column)
         stays = np.bincount(batch.owners, minlength=len(batch)) > 0
         # At first on the GPUs that are free while running gangs stay.
@@ -146,16 +172,8 @@ class PlacementCache:
             return None
         found = {gangs[i]: gpus for i, gpus in placement.found.items() if gangs[i].gpus != gpus}
         for each, gpus in found.items():
-            self.hold(each, column, gpus)
+            self._hold(each, column, gpus)
         return set(found)
-
-    def _by_importance(self, gangs: Sequence[QueuedJob], new: Set[str]) -> list[QueuedJob]:
-        """Return gangs in the order of `SelectedGangs`; new: ids of those that start, and so have no hysteresis."""
-        restarts = np.array([each.restart_seconds for each in gangs])
-        rounds = np.where(np.isnan(restarts), self._restart_seconds, restarts) / self._round_seconds
-        gains = hysteresis_of(np.ones(len(gangs)), np.array([each.size for each in gangs]), rounds).tolist()
-        ranks = {each: 0.0 if each.job_id in new else -gain for each, gain in zip(gangs, gains, strict=True)}
-        return sorted(gangs, key=lambda each: (ranks[each], each.natural))
 
     def _free_of(self, column: int) -> FreeGpus:
         free = self._free[column]
@@ -308,7 +326,7 @@ class EventDrivenPlanner:
             else:  # it has changed, and runs on
                 self._gpus.hold(each, old.runs_on, old.gpus)
                 lost.append(each)
-                if not self._preemptive and each.runs_on in each.profile.types:
+                if not self._preemptive and each.runs_on in each.types:
                     queue.keep_running(each)
         queue.removed = []
         for each in [queue.by_row[row] for row in gangs.moved if row in queue.by_row]:

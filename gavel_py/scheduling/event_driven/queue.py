@@ -5,16 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
-from itertools import compress, count
-from operator import attrgetter, is_not
-from typing import NamedTuple, cast
+from operator import attrgetter
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies import OrderedPolicy
-from gavel_py.problem.arrays import returned_numbers
-from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler, Position, QueuedJob
+from gavel_py.problem.arrays import Floats, Indices, Mask, returned_numbers
+from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler, QueuedJob
 from gavel_py.scheduling.jobs import JobTable
 
 REMAINING = "steps_remaining"
@@ -47,11 +46,20 @@ def can_keep_order(policy: OrderedPolicy) -> bool:
 class _JobNumbers:
     """What `sort_key` reads of jobs: `fastest`, and the fields that the policy reads."""
 
-    def __init__(self, fastest: Sequence[float]) -> None:
-        self.fastest = np.array(fastest)
+    def __init__(self, fastest: Floats) -> None:
+        self.fastest = fastest
 
     def __len__(self) -> int:
         return len(self.fastest)
+
+
+Position = tuple[Any, ...]
+"""Sort key of the policy, and `QueuedJob.tie`."""
+
+FIRST = (-np.inf,)
+"""Less than any position."""
+
+OF_ROW = attrgetter("row")
 
 
 class Head(NamedTuple):
@@ -60,12 +68,6 @@ class Head(NamedTuple):
     position: Position
     place: int
     queue: list[tuple[Position, QueuedJob]]
-
-
-BY_POSITION = attrgetter("position")
-
-FIRST = (-np.inf,)
-"""Less than any position."""
 
 
 class JobQueue:
@@ -89,6 +91,8 @@ class JobQueue:
         self._excluded: dict[int, QueuedJob] = {}
         self._irregular: set[int] = set()
         self._done: set[int] = set()
+        # By row: sort keys, throughputs on the fastest type, and the jobs of `by_row`.
+        self._keys, self._fastest, self._is_queued = np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool)
         self.clear()
 
     def clear(self) -> None:
@@ -96,19 +100,22 @@ class JobQueue:
         self._selected: list[QueuedJob] = []
         self._waiting: dict[tuple[object, ...], list[tuple[Position, QueuedJob]]] = {}
         self._free, self.removed = self._capacities.copy(), []
-        self._first_change: tuple[object, ...] | None = FIRST
+        self._first_change: Position | None = FIRST
         for each in self.by_row.values():
             each.column = -1
-            self._queue_of(each).append((each.position, each))
+            self._queue_of(each).append((self._position(each), each))
         for queue in self._waiting.values():
             queue.sort()
         if not self._policy.preemptive:
             for each in self.by_row.values():
-                if each.runs_on in each.profile.types:
+                if each.runs_on in each.types:
                     self.keep_running(each)
 
+    def _position(self, each: QueuedJob) -> Position:
+        return self._keys.item(each.row), each.tie
+
     def _queue_of(self, each: QueuedJob) -> list[tuple[Position, QueuedJob]]:
-        key = (each.size, each.profile.types) if self._policy.backfill else ()
+        key = (each.size, each.types) if self._policy.backfill else ()
         return self._waiting.setdefault(key, [])
 
     # Changes
@@ -119,8 +126,8 @@ class JobQueue:
         They are if every job has steps left and requests whole GPUs without an even split.
         """
         table = self._table
+        self._fit(table.capacity)
         changed, table.changed = table.changed, set()
-        progressed, table.progressed = table.progressed - changed, set()
         left, before = table.columns["left"], len(self._excluded)
         for row in changed:
             self._remove(row)
@@ -129,37 +136,50 @@ class JobQueue:
         if removed or len(self._excluded) != len(self.excluded):
             by_name = sorted(self._excluded.values(), key=attrgetter("natural"))
             self.excluded = {each.job_id: str(each.profile.reason) for each in by_name}
-        progressing = list(map(self.by_row.__getitem__, progressed & self.by_row.keys())) if progressed else []
-        self._note_done([*arrived, *progressing])
-        moving = progressing if REMAINING in self._policy.reads else []
-        keys = self._keys([*arrived, *moving])
-        for each, key in zip(arrived, keys, strict=False):
-            each.position = (key, table.columns["arrival_seconds"].item(each.row), each.natural)
-            insort(self._queue_of(each), (each.position, each))
-            self._note_change(each.position)
-        self._move(moving, keys[len(arrived) :])
+        if arrived:
+            rows = np.array([each.row for each in arrived], dtype=np.int64)
+            self._note_done(rows)
+            self._keys[rows] = self._keys_of(rows)
+            for each in arrived:
+                self._wait(each)
+                self._note_change(self._position(each))
+        if table.has_progress:
+            progressed = np.flatnonzero(table.progressed & self._is_queued)
+            table.progressed[:] = table.has_progress = False
+            self._note_done(progressed)
+            if REMAINING in self._policy.reads:
+                self._move(progressed)
         return not self._done and not self._irregular
+
+    def _fit(self, capacity: int) -> None:
+        more = capacity - len(self._keys)
+        if more > 0:
+            self._keys, self._fastest, self._is_queued = (
+                np.concatenate([each, np.zeros(more, dtype=each.dtype)]) for each in (self._keys, self._fastest, self._is_queued)
+            )
 
     def keep_running(self, each: QueuedJob) -> None:
         """Give a waiting job the type on which it runs."""
         self._remove_waiting(each)
-        insort(self._selected, each, key=BY_POSITION)
+        insort(self._selected, each, key=self._position)
         each.column = each.runs_on
         self._free[each.column] -= each.size
 
     def deselect(self, each: QueuedJob) -> None:
         """Take its type from a job, which then waits."""
         self._remove_selected(each)
-        insort(self._queue_of(each), (each.position, each))
+        self._wait(each)
 
     def _entered(self, row: int) -> QueuedJob | None:
         """Return a new entry for a job, None if it can run nowhere."""
         table, profile = self._table, self._profiler(row)
-        each = QueuedJob(row, table.ids[row], profile, table.columns["restart_seconds"].item(row))
+        columns = table.columns
+        each = QueuedJob(row, table.ids[row], profile, columns["restart_seconds"].item(row), columns["arrival_seconds"].item(row))
         if profile.reason is not None:
             self._excluded[row] = each
             return None
         self.by_row[row] = each
+        self._fastest[row], self._is_queued[row] = profile.fastest, True
         if not profile.is_regular:
             self._irregular.add(row)
         return each
@@ -170,83 +190,94 @@ class JobQueue:
         self._done.discard(row)
         each = self.by_row.pop(row, None)
         if each is not None:
+            self._is_queued[row] = False
             self.removed.append(each)
             if each.column >= 0:
                 self._remove_selected(each)
             else:
                 self._remove_waiting(each)
                 if not self._policy.backfill:  # others may have waited for it
-                    self._note_change(each.position)
+                    self._note_change(self._position(each))
 
     def _remove_selected(self, each: QueuedJob) -> None:
-        del self._selected[bisect_left(self._selected, each.position, key=BY_POSITION)]
+        position = self._position(each)
+        del self._selected[bisect_left(self._selected, position, key=self._position)]
         self._free[each.column] += each.size
         each.column = -1
-        self._note_change(each.position)
+        self._note_change(position)
+
+    def _wait(self, each: QueuedJob) -> None:
+        insort(self._queue_of(each), (self._position(each), each))
 
     def _remove_waiting(self, each: QueuedJob) -> None:
         queue = self._queue_of(each)
-        del queue[bisect_left(queue, (each.position,))]
+        del queue[bisect_left(queue, (self._position(each),))]
 
     def _note_change(self, position: Position) -> None:
         """Record that jobs from this position on may get another type."""
         if self._first_change is None or position < self._first_change:
             self._first_change = position
 
-    def _note_done(self, entries: Sequence[QueuedJob]) -> None:
+    def _note_done(self, rows: Indices) -> None:
         """Record which of these jobs have no steps left; unknown total steps are NaN, for which the comparison is false."""
-        if entries:
-            rows, columns = [each.row for each in entries], self._table.columns
-            done = columns["steps_done"][rows] >= columns["total_steps"][rows]
-            if self._done or done.any():
-                self._done = self._done.difference(rows).union(compress(rows, done.tolist()))
+        columns = self._table.columns
+        done = columns["steps_done"][rows] >= columns["total_steps"][rows]
+        if self._done or done.any():
+            self._done = self._done.difference(rows.tolist()).union(rows[done].tolist())
 
-    def _keys(self, entries: Sequence[QueuedJob]) -> list[float]:
-        """Return the sort keys of jobs."""
-        if not entries:
-            return []
-        rows, columns, reads = [each.row for each in entries], self._table.columns, self._policy.reads
-        numbers = _JobNumbers([each.profile.fastest for each in entries])
-        for name in reads:
+    def _keys_of(self, rows: Indices) -> Floats:
+        """Return (N,) the sort keys of the jobs in these rows."""
+        columns, numbers = self._table.columns, _JobNumbers(self._fastest[rows])
+        for name in self._policy.reads:
             if name == REMAINING:
                 column = np.maximum(0.0, columns["total_steps"][rows] - columns["steps_done"][rows])
             else:
                 column = columns[COLUMNS[name]][rows]
             setattr(numbers, name, column)
-        returned = self._policy.sort_key(cast("JobClasses", numbers))
-        keys: list[float] = returned_numbers(
-            returned, len(entries), self._name, "sort_key", "finite", lambda i: entries[i].job_id
-        ).tolist()
-        return keys
+        keys = self._policy.sort_key(cast("JobClasses", numbers))
+        return returned_numbers(keys, len(rows), self._name, "sort_key", "finite", lambda i: self.by_row[rows.item(i)].job_id)
 
-    def _move(self, entries: Sequence[QueuedJob], keys: Sequence[float]) -> None:
-        """Give other sort keys to jobs."""
-        moves: list[tuple[QueuedJob, Position]] = []  # of jobs with a type: where they were
-        for each, key in zip(entries, keys, strict=True):
-            before = each.position
-            if key == before[0]:
-                continue
-            after = (key, before[1], each.natural)
-            if each.column < 0:
+    def _move(self, progressed: Indices) -> None:
+        """Give other sort keys to the jobs in these rows."""
+        selected = np.fromiter(map(OF_ROW, self._selected), dtype=np.int64, count=len(self._selected))
+        waits: Mask = np.zeros(len(self._keys), dtype=bool)
+        waits[progressed] = True
+        waits[selected] = False
+        waiting = np.flatnonzero(waits)
+        for row, key in zip(waiting.tolist(), self._keys_of(waiting).tolist() if len(waiting) else (), strict=True):
+            if key != self._keys[row]:
+                each, before = self.by_row[row], self._position(self.by_row[row])
                 self._remove_waiting(each)
-                insort(self._queue_of(each), (after, each))
-                self._note_change(min(before, after))
-            else:
-                moves.append((each, before))
-                if after > before:  # jobs that waited for it may come first now
-                    self._note_change(before)
-            each.position = after
-        if moves:
-            order = self._selected.copy()
-            self._selected.sort(key=BY_POSITION)
-            first = next(compress(count(), map(is_not, order, self._selected)), None)
-            if first is not None:
-                self._note_change(self._selected[first].position)
-            if (changed := self._first_change) is not None:
-                # Jobs on slower types that have come from behind a change to before it.
-                for each, before in moves:
-                    if before >= changed and each.column != each.profile.types[0]:
-                        self._note_change(each.position)
+                self._keys[row] = key
+                self._wait(each)
+                self._note_change(min(before, self._position(each)))
+        if len(selected):
+            self._move_selected(selected)
+
+    def _move_selected(self, rows: Indices) -> None:
+        """Give other sort keys to the jobs with a type, which are in these rows."""
+        before, keys = self._keys[rows], self._keys_of(rows)
+        later = np.flatnonzero(keys > before)
+        if len(later):  # jobs that waited for the first of these may come before it now
+            self._note_change(self._position(self._selected[later[0]]))
+        self._keys[rows] = keys
+        order = np.argsort(keys, kind="stable")
+        in_order = keys[order]
+        ties = np.flatnonzero(in_order[1:] == in_order[:-1])
+        for run in np.split(ties, np.flatnonzero(np.diff(ties) > 1) + 1) if len(ties) else ():
+            equal = slice(run[0], run[-1] + 2)
+            order[equal] = sorted(order[equal].tolist(), key=lambda i: self._selected[i].tie)
+        moved = np.flatnonzero(order != np.arange(len(rows)))
+        if len(moved):
+            self._selected = [self._selected[i] for i in order.tolist()]
+            self._note_change(self._position(self._selected[moved[0]]))
+        if self._first_change is not None:
+            # Jobs on slower types that have come from behind a change to before it, the first of which is noted.
+            start, key = bisect_left(self._selected, self._first_change, key=self._position), self._first_change[0]
+            for place in np.flatnonzero(before[order[:start]] >= key).tolist():
+                if (each := self._selected[place]).column != each.types[0]:
+                    self._note_change(self._position(each))
+                    break
 
     # Selection
 
@@ -256,76 +287,84 @@ class JobQueue:
         if first is None:
             return []
         selected, heads = self._selected, list[Head]()
-        start = bisect_left(selected, first, key=BY_POSITION) if self._policy.preemptive else len(selected)
-        for each in selected[start:]:
-            self._free[each.column] += each.size
+        start = bisect_left(selected, first, key=self._position) if self._policy.preemptive else len(selected)
+        free = self._free_before(start)
         for queue in self._waiting.values():
             place = bisect_left(queue, (first,)) if self._policy.preemptive else 0
             # Without backfilling, the first job that waits holds up all others.
-            if place < len(queue) and (self._fits(queue[place][1]) if self._policy.backfill else not place):
+            if place < len(queue) and (_fits(queue[place][1], free) if self._policy.backfill else not place):
                 heads.append(Head(queue[place][0], place, queue))
-        start += self._settle(selected[start:], min(heads, default=None))
-        kept, moved = self._serve(heads, selected[start:])
-        selected[start:] = kept
-        if not self._policy.preemptive:
-            selected.sort(key=BY_POSITION)
+        moved = self._serve(heads, start, free)
+        for each, column in moved:
+            if each.column >= 0:
+                self._free[each.column] += each.size
+            if column >= 0:
+                self._free[column] -= each.size
         for each, column in moved:
             if each.column < 0:
                 self._remove_waiting(each)
+                insort(selected, each, key=self._position)
             elif column < 0:
-                insort(self._queue_of(each), (each.position, each))
+                del selected[bisect_left(selected, self._position(each), key=self._position)]
+                self._wait(each)
             each.column = column
         return [each for each, _ in moved]
 
-    def _settle(self, selected: Sequence[QueuedJob], head: Head | None) -> int:
-        """Return how many of these jobs, before the first one that may get another type, keep theirs; take their GPUs.
+    def _free_before(self, start: int) -> list[int]:
+        """Return the GPUs of each type that are free before the jobs with a type are served from a place on."""
+        selected = self._selected
+        if start < len(selected) - start:
+            free, jobs, sign = self._capacities.copy(), selected[:start], -1
+        else:
+            free, jobs, sign = self._free.copy(), selected[start:], 1
+        for each in jobs:
+            free[each.column] += sign * each.size
+        return free
 
-        A job on its fastest type keeps it as long as all jobs before it keep the types that they had beside it, in any order.
-        """
-        end = len(selected) if head is None else bisect_left(selected, head.position, key=BY_POSITION)
-        for place in range(end):
-            each = selected[place]
-            if each.column != each.profile.types[0]:
-                return place
-            self._free[each.column] -= each.size
-        return end
-
-    def _serve(self, heads: list[Head], selected: list[QueuedJob]) -> tuple[list[QueuedJob], list[tuple[QueuedJob, int]]]:
-        """Serve jobs in order; return those with a type, and (job, type or -1) of those that have another one than before.
+    def _serve(self, heads: list[Head], start: int, free: list[int]) -> list[tuple[QueuedJob, int]]:
+        """Serve jobs in order, and return (job, type or -1) of those that get another one than before.
 
         Args:
             heads: The first jobs of queues of waiting jobs.
-            selected: The jobs that had a type, in order; emptied.
+            start: The first job with a type that is served.
+            free: The free GPUs, which are taken.
         """
-        kept, moved = list[QueuedJob](), list[tuple[QueuedJob, int]]()
+        moved, selected, backfill = list[tuple[QueuedJob, int]](), self._selected, self._policy.backfill
         heapify(heads)
-        selected.reverse()
-        while heads or selected:
-            head = heads[0] if heads and not (selected and selected[-1].position < heads[0].position) else None
-            each = selected.pop() if head is None else head.queue[head.place][1]
-            column = self._taken_type(each)
+        while True:
+            head = heads[0] if heads else None
+            end = len(selected) if head is None else bisect_left(selected, head.position, lo=start, key=self._position)
+            for place in range(start, end):
+                each = selected[place]
+                column = _taken_type(each, free)
+                if column != each.column:
+                    moved.append((each, column))
+                    if column < 0 and not backfill:
+                        return moved + [(other, -1) for other in selected[place + 1 :]]
+            if head is None:
+                return moved
+            start, (_, place, queue) = end, head
+            each = queue[place][1]
+            column = _taken_type(each, free)
             if column >= 0:
-                kept.append(each)
-            if column != each.column:
                 moved.append((each, column))
-            if column < 0 and not self._policy.backfill:
-                return kept, moved + [(other, -1) for other in selected]
-            if head is not None:
-                place, queue = head.place + 1, head.queue
-                if column >= 0 and place < len(queue):
-                    heapreplace(heads, Head(queue[place][0], place, queue))
-                else:
-                    heappop(heads)
-        return kept, moved
+            elif not backfill:
+                return moved + [(other, -1) for other in selected[start:]]
+            if column >= 0 and place + 1 < len(queue):
+                heapreplace(heads, Head(queue[place + 1][0], place + 1, queue))
+            else:
+                heappop(heads)
 
-    def _fits(self, each: QueuedJob) -> bool:
-        return any(self._free[column] >= each.size for column in each.profile.types)
 
-    def _taken_type(self, each: QueuedJob) -> int:
-        """Take GPUs of the fastest type with enough free ones for a job, as `select_types` does; return the type, -1 for none."""
-        free, size = self._free, each.size
-        for column in each.profile.types:
-            if free[column] >= size:
-                free[column] -= size
-                return column
-        return -1
+def _fits(each: QueuedJob, free: Sequence[int]) -> bool:
+    return any(free[column] >= each.size for column in each.types)
+
+
+def _taken_type(each: QueuedJob, free: list[int]) -> int:
+    """Take GPUs of the fastest type with enough free ones for a job, as `select_types` does; return the type, -1 for none."""
+    size = each.size
+    for column in each.types:
+        if free[column] >= size:
+            free[column] -= size
+            return column
+    return -1

@@ -20,9 +20,6 @@ from gavel_py.scheduling.placement.topology import NODE, SCOPES, Layout
 if TYPE_CHECKING:
     from gavel_py.scheduling.problem_cache import ProblemCache
 
-Position = tuple[float, float, tuple[tuple[str | int, ...], str]]
-"""Sort key of the policy, arrival, and id as a natural sort key."""
-
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
@@ -96,17 +93,23 @@ class QueuedJob:
         profile: What policy and placement read of it.
         size: GPUs of its gang.
         restart_seconds: Cost of a restart, NaN for the default.
-        position: Sort key in the queue.
+        types: Those on which it can run, fastest first.
+        tie: Sort key among jobs that are equal to the policy: arrival, and id as a natural sort key.
         column: The type on which the policy gives it all of its time, -1 for none.
         runs_on: The type on which it holds GPUs, -1 for none.
         gpus: These GPUs, numbered within the type.
+        importance: Sort key in the order of `SelectedGangs`; set by `PlacementCache`.
     """
 
-    __slots__ = ("column", "gpus", "job_id", "natural", "position", "profile", "restart_seconds", "row", "runs_on", "size")
+    __slots__ = (
+        *("column", "gpus", "importance", "job_id", "natural", "profile"),
+        *("restart_seconds", "row", "runs_on", "size", "tie", "types"),
+    )
 
-    def __init__(self, row: int, job_id: str, profile: JobProfile, restart_seconds: float) -> None:
-        self.row, self.job_id, self.profile, self.size = row, job_id, profile, profile.size
+    def __init__(self, row: int, job_id: str, profile: JobProfile, restart_seconds: float, arrival_seconds: float = 0.0) -> None:
+        self.row, self.job_id, self.profile, self.size, self.types = row, job_id, profile, profile.size, profile.types
         self.natural, self.restart_seconds = natural_key(job_id), restart_seconds
-        self.position: Position = (0.0, 0.0, self.natural)
+        self.tie = arrival_seconds, self.natural
+        self.importance = 0.0, self.natural
         self.column = self.runs_on = -1
         self.gpus: list[int] = []

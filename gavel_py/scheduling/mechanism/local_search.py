@@ -13,6 +13,7 @@ waiting gangs in place of one larger gang that is worth less than they are. `imp
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -129,7 +130,7 @@ class Move(NamedTuple):
 
 def displace(selection: TypeSelection, scores: Floats) -> bool:
     """Apply the displacement of largest gain; return whether there was one."""
-    return make_best(selection, displacements(selection, scores))
+    return make_best(selection, displacements(selection, scores, may_gain=True))
 
 
 def make_best(selection: TypeSelection, ways: Iterable[list[Move]]) -> bool:
@@ -142,7 +143,7 @@ def make_best(selection: TypeSelection, ways: Iterable[list[Move]]) -> bool:
     return True
 
 
-def displacements(selection: TypeSelection, scores: Floats) -> Iterator[list[Move]]:
+def displacements(selection: TypeSelection, scores: Floats, *, may_gain: bool = False) -> Iterator[list[Move]]:
     """Yield the moves that select the best waiting job of each size on each type, whether they gain or not.
 
     The gangs that make room are those worth least together; each moves to another type if that has room. A gang that fits already
@@ -151,6 +152,7 @@ def displacements(selection: TypeSelection, scores: Floats) -> Iterator[list[Mov
     Args:
         selection: The selection, which is not changed.
         scores: (N, K) value per GPU of each pair, -inf where a job must not run; such a job stays if it is there nevertheless.
+        may_gain: Whether to omit moves that certainly do not gain.
     """
     sizes = selection.num_gpus
     for column in range(scores.shape[1]):
@@ -158,7 +160,10 @@ def displacements(selection: TypeSelection, scores: Floats) -> Iterator[list[Mov
         if not waiting.size:
             continue
         firsts = waiting[first_of_each(sizes[waiting], -scores[waiting, column])]
-        leavers = _Leavers(selection, scores, column, max(0, int(sizes[firsts].max()) - selection.free[column]))
+        needed = np.maximum(0, sizes[firsts] - selection.free[column])
+        leavers = _Leavers(selection, scores, column, int(needed.max()))
+        if may_gain:
+            firsts = firsts[leavers.least_loss(needed) < sizes[firsts] * scores[firsts, column]]
         for row in firsts.tolist():
             leaving = leavers.freeing(int(sizes[row]) - selection.free[column])
             if leaving is not None:
@@ -174,27 +179,39 @@ class _Leavers:
     """
 
     def __init__(self, selection: TypeSelection, scores: Floats, column: int, limit: int) -> None:
-        rows = np.flatnonzero((selection.columns == column) & np.isfinite(scores[:, column]))
-        losses = selection.num_gpus[rows] * (scores[rows, column] - _elsewhere(selection, scores, rows, column))
-        self._least, needed = np.full(limit + 1, np.inf), np.arange(limit + 1)
-        self._least[0] = 0.0
-        self._by_size: list[tuple[int, Indices, Indices]] = []
-        for size in np.unique(selection.num_gpus[rows]).tolist():
-            of_size = np.flatnonzero(selection.num_gpus[rows] == size)
-            cheapest = of_size[np.argsort(losses[of_size], kind="stable")][: -(-limit // size)]
+        self._rows = rows = np.flatnonzero((selection.columns == column) & np.isfinite(scores[:, column]))
+        self._sizes, self._limit = selection.num_gpus[rows], limit
+        self._losses = self._sizes * (scores[rows, column] - _elsewhere(selection, scores, rows, column))
+
+    def least_loss(self, needed: Indices) -> Floats:
+        """Return lower bounds on the losses at which these numbers of GPUs become free: as if parts of gangs could leave."""
+        order = np.argsort(self._losses / self._sizes)
+        freed, lost = (np.append(0, np.cumsum(each[order])) for each in (self._sizes, self._losses))
+        bounds: Floats = np.interp(np.maximum(needed, freed[lost.argmin()]), freed, lost, right=np.inf)
+        return bounds
+
+    @cached_property
+    def _program(self) -> tuple[Floats, list[tuple[int, Indices, Indices]]]:
+        """The least loss for each number of GPUs; and by size, the gangs that leave first, and how many of them do."""
+        least, needed, by_size = np.full(self._limit + 1, np.inf), np.arange(self._limit + 1), []
+        least[0] = 0.0
+        for size in np.unique(self._sizes).tolist():
+            of_size = np.flatnonzero(self._sizes == size)
+            cheapest = of_size[np.argsort(self._losses[of_size], kind="stable")][: -(-self._limit // size)]
             counts = np.arange(len(cheapest) + 1)[:, None]
-            lost = np.concatenate([[0.0], np.cumsum(losses[cheapest])])
-            values = lost[:, None] + self._least[np.maximum(needed - counts * size, 0)]
+            lost = np.concatenate([[0.0], np.cumsum(self._losses[cheapest])])
+            values = lost[:, None] + least[np.maximum(needed - counts * size, 0)]
             best = values.argmin(axis=0)
-            self._least = values[best, needed]
-            self._by_size.append((size, rows[cheapest], best))
+            least = values[best, needed]
+            by_size.append((size, self._rows[cheapest], best))
+        return least, by_size
 
     def freeing(self, needed: int) -> list[int] | None:
         """Return the rows of the gangs that leave to free this many GPUs, largest first; None if all are not enough."""
-        needed, found = max(0, needed), []
-        if not np.isfinite(self._least[needed]):
+        (least, by_size), needed, found = self._program, max(0, needed), []
+        if not np.isfinite(least[needed]):
             return None
-        for size, rows, best in reversed(self._by_size):
+        for size, rows, best in reversed(by_size):
             count = int(best[needed])
             found += rows[:count].tolist()
             needed = max(0, needed - count * size)
@@ -232,10 +249,10 @@ def _leaving(selection: TypeSelection, scores: Floats, rows: list[int], column: 
 
 def replace_one(selection: TypeSelection, scores: Floats) -> bool:
     """Apply the replacement of largest gain; return whether there was one."""
-    return make_best(selection, replacements(selection, scores))
+    return make_best(selection, replacements(selection, scores, may_gain=True))
 
 
-def replacements(selection: TypeSelection, scores: Floats) -> Iterator[list[Move]]:
+def replacements(selection: TypeSelection, scores: Floats, *, may_gain: bool = False) -> Iterator[list[Move]]:
     """Yield the moves that replace the gang of each size on each type that is worth least, whether they gain or not.
 
     Its place goes to smaller gangs: the best waiting ones, in order, as far as they fit. Arguments as for `displacements`.
@@ -246,7 +263,10 @@ def replacements(selection: TypeSelection, scores: Floats) -> Iterator[list[Move
         rows = np.flatnonzero((selection.columns == column) & (sizes > 1) & np.isfinite(scores[:, column]))
         for row in rows[first_of_each(sizes[rows], scores[rows, column])].tolist():
             size = int(sizes[row])
-            entering = _filling(sizes, waiting[sizes[waiting] < size], size + selection.free[column])
+            smaller, room = waiting[sizes[waiting] < size], size + selection.free[column]
+            if may_gain and not (len(smaller) and room * scores[smaller[0], column] > size * scores[row, column]):
+                continue
+            entering = _filling(sizes, smaller, room)
             come = [Move(each, column, -float(sizes[each] * scores[each, column])) for each in entering]
             yield [Move(row, -1, float(size * scores[row, column])), *come]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -124,11 +125,16 @@ class TypeLayout:
     limited: bool  # whether CPUs or memory of any node are known
     racked: bool  # whether any rack has several nodes
 
+    @cached_property
+    def _node_of(self) -> list[int]:
+        """The same as `node_of`; arrays are slow to read one by one."""
+        return self.node_of.tolist()  # type: ignore[no-any-return]
+
     def by_node(self, gpus: Sequence[int]) -> dict[int, list[int]]:
         """Return {node: those of these GPUs that are on it}."""
-        groups: dict[int, list[int]] = {}
-        for n, gpu in zip(self.node_of[gpus].tolist(), gpus, strict=True):
-            groups.setdefault(n, []).append(gpu)
+        node_of, groups = self._node_of, dict[int, list[int]]()
+        for gpu in gpus:
+            groups.setdefault(node_of[gpu], []).append(gpu)
         return groups
 
     def parts_of(self, gpus: Sequence[int]) -> dict[int, int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.plugins import Plugins, one_line
-from gavel_py.workloads.formats import gavel, helios, native, openb, pai, philly, slurm_accounting
+from gavel_py.workloads.formats import alibaba2018, gavel, helios, native, openb, pai, philly, slurm_accounting
 from gavel_py.workloads.intake import Head, Intake, TraceFormat, head_of
 
 __all__ = ["format_of", "trace_formats"]
@@ -27,6 +27,7 @@ FORMATS: tuple[TraceFormat, ...] = (
     pai.FORMAT,
     pai.SIMULATOR_FORMAT,
     openb.FORMAT,
+    alibaba2018.FORMAT,
     helios.FORMAT,
     slurm_accounting.FORMAT,
 )

@@ -12,6 +12,7 @@ from gavel_py.workloads.intake import (
     amount,
     contradicts,
     count,
+    labels_of,
     moment,
     required_moment,
     run_between,
@@ -50,6 +51,7 @@ def _read(path: Path, intake: Intake) -> None:
                 status=status,
                 failed_attempts=int(status == "failed"),
                 cancelled_seconds=ended if status == "killed" else None,
+                labels=labels_of(row, user="user"),
             )
             if contradicts(run, started, ended):
                 intake.assume(DURATION)

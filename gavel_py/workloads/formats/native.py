@@ -17,10 +17,15 @@ from gavel_py.io.records import is_absent, number_of
 from gavel_py.io.writing import check_libraries
 from gavel_py.problem.job import RECORDED, Job, json_rows
 from gavel_py.workloads.intake import Head, Intake, TraceFormat, amount, count, table_rows
-from gavel_py.workloads.submission import RECORDED_FIELDS
+from gavel_py.workloads.submission import LABEL, RECORDED_FIELDS
 
 KNOWN: tuple[str, ...] = (*Job.model_fields, *(RECORDED + name for name in RECORDED_FIELDS))
 TEXTS = {"status", "accelerator"}
+
+
+def is_known(name: str) -> bool:
+    """Return whether a column is a field of `Job` or `Submission`, or a label."""
+    return name in KNOWN or (name.startswith(LABEL) and name != LABEL)
 
 
 def _read_csv(path: Path, intake: Intake) -> None:
@@ -32,7 +37,7 @@ def _read_csv(path: Path, intake: Intake) -> None:
 
 def _unknown(where: str, names: Iterable[str], intake: Intake) -> list[Fault]:
     """Return a fault for each column that is neither known nor to be ignored."""
-    unknown = (name for name in names if name not in KNOWN and name not in intake.ignored)
+    unknown = (name for name in names if not is_known(name) and name not in intake.ignored)
     return [Fault(where, "", f"column {name!r} is not known{nearest(name, KNOWN)}") for name in unknown]
 
 
@@ -59,7 +64,9 @@ def take_rows(rows: Iterable[tuple[str, Any]], intake: Intake) -> None:
                 raise InputError(Fault("", "", f"must be an object of field to value, found {type(row).__name__}"))
             fields = {str(name): value for name, value in row.items() if value is not None and name not in intake.ignored}
             recorded = {name: _recorded(name, fields.pop(RECORDED + name)) for name in RECORDED_FIELDS if RECORDED + name in fields}
-            intake.job(fields, **recorded)
+            labels = {name: fields.pop(name) for name in [*fields] if name.startswith(LABEL)}
+            texts = ((name.removeprefix(LABEL), "" if is_absent(value) else str(value)) for name, value in labels.items())
+            intake.job(fields, **recorded, labels=tuple(texts))
 
 
 def _recorded(name: str, value: Any) -> Any:
@@ -106,7 +113,7 @@ def _parquet_rows(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
 CSV = TraceFormat(
     "csv",
     "jobs of gavel-py, CSV",
-    lambda head: {"job_id"} <= set(head.columns()) <= {*KNOWN, *head.ignored},
+    lambda head: "job_id" in head.columns() and all(is_known(name) or name in head.ignored for name in head.columns()),
     _read_csv,
 )
 JSON = TraceFormat(

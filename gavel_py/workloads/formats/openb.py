@@ -13,6 +13,7 @@ from gavel_py.workloads.intake import (
     amount,
     count,
     is_missing,
+    labels_of,
     run_between,
     table_rows,
     with_columns,
@@ -48,6 +49,7 @@ def _read(path: Path, intake: Intake) -> None:
                 wait_seconds=wait,
                 status=status,
                 failed_attempts=int(status == "failed"),
+                labels=labels_of(row, qos="qos"),
             )
             ends[deleted] += row.get("pod_phase") == "Running"
             if gpus > 1 and part < 1:

@@ -14,7 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.workloads.intake import Head, Intake, SkipError, TraceFormat, amount, count, is_missing, table_rows, with_columns
+from gavel_py.workloads.intake import (
+    Head,
+    Intake,
+    SkipError,
+    TraceFormat,
+    amount,
+    count,
+    is_missing,
+    labels_of,
+    table_rows,
+    with_columns,
+)
+from gavel_py.workloads.submission import Labels
 
 TABLES = {
     "pai_job_table.csv": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
@@ -104,14 +116,17 @@ def gpu_memory_by_job(folder: Path, intake: Intake) -> dict[str, float]:
     return peak
 
 
-def required_types(folder: Path, intake: Intake) -> dict[str, str]:
-    """Return {inst_id: required GPU type} from the table of group tags, empty if it is absent."""
+def tags_by_instance(folder: Path, intake: Intake) -> dict[str, tuple[str, Labels]]:
+    """Return {inst_id: (required GPU type or "", labels)} from the table of group tags, empty if it is absent."""
     path = folder / TAGS
     if not path.is_file():
         intake.assume(f"Every job may run on every type of GPU, since {TAGS} is absent.")
         return {}
-    rows = pai_rows(path, intake)
-    return {row["inst_id"]: row["gpu_type_spec"] for _, row in rows if not is_missing(row["gpu_type_spec"])}
+    tags = {}
+    for _, row in pai_rows(path, intake):
+        required = "" if is_missing(row["gpu_type_spec"]) else row["gpu_type_spec"]
+        tags[row["inst_id"]] = required, labels_of(row, group="group", workload="workload")
+    return tags
 
 
 STATUS = {"Terminated": "passed", "Failed": "failed"}
@@ -144,15 +159,15 @@ def _read(path: Path, intake: Intake) -> None:
     folder = path if path.is_dir() else path.parent
     tasks = _tasks_by_job(folder, intake)
     instances = instances_by_job(folder, intake)
-    types, memory = required_types(folder, intake), gpu_memory_by_job(folder, intake)
+    tags, memory = tags_by_instance(folder, intake), gpu_memory_by_job(folder, intake)
     for where, row in pai_rows(folder / JOBS, intake):
         with intake.entry(where):
             own = tasks.get(row["job_name"], Tasks())
-            required = types.get(row["inst_id"])
+            required, labels = tags.get(row["inst_id"], ("", ()))
             limits: dict[str, Any] = {"allowed_accelerators": (required,)} if required else {}
             if own.whole or (own.instances == 1 and own.gpus <= 1):  # each instance has a single GPU to itself
                 limits["gpu_memory_gb"] = memory.get(row["job_name"])
-            _read_job(row, own, instances.get(row["job_name"]), limits, intake)
+            _read_job(row, own, instances.get(row["job_name"]), limits, labels, intake)
             _assume_gang(intake, own.gpus, own.instances, "sum of inst_num x plan_gpu / 100")
 
 
@@ -170,7 +185,9 @@ def _assume_gang(intake: Intake, gpus: float, instances: int, total: str) -> Non
         intake.assume(JOINED)
 
 
-def _read_job(row: dict[str, str], tasks: Tasks, instances: Instances | None, limits: dict[str, Any], intake: Intake) -> None:
+def _read_job(
+    row: dict[str, str], tasks: Tasks, instances: Instances | None, limits: dict[str, Any], labels: Labels, intake: Intake
+) -> None:
     """Add a job; limits: further fields of `Job`."""
     if not tasks.gpus:
         raise SkipError("asks for no GPU")
@@ -199,6 +216,7 @@ def _read_job(row: dict[str, str], tasks: Tasks, instances: Instances | None, li
         status=status,
         failed_attempts=(instances.retries if instances else 0) + int(status == "failed"),
         accelerator=max(types, key=lambda name: types[name], default=""),
+        labels=labels,
     )
 
 
@@ -268,6 +286,7 @@ def _read_simulator(path: Path, intake: Intake) -> None:
                 wait_seconds=amount(row, "wait_time", 0) if not is_missing(row.get("wait_time")) else None,
                 estimate_seconds=next((amount(row, name) for name in ESTIMATES if not is_missing(row.get(name))), None),
                 accelerator="" if accelerator == "CPU" or is_missing(accelerator) else accelerator,
+                labels=labels_of(row, group="group"),
             )
             _assume_gang(intake, requested, instances, "num_inst x num_gpu")
 

@@ -21,6 +21,7 @@ from gavel_py.workloads.intake import (
     amount,
     count,
     is_missing,
+    labels_of,
     moment,
     required_moment,
     run_between,
@@ -73,6 +74,7 @@ def _read_job(job: Any, memory: Mapping[str, str], intake: Intake) -> None:
         failed_attempts=len(runs) if status == "failed" else len(runs) - 1,
         cancelled_seconds=runs[-1][1] if status == "killed" else None,
         accelerator=memory.get(str(detail[0].get("ip")), ""),
+        labels=labels_of(job, user="user"),
     )
 
 

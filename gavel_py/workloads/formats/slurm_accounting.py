@@ -14,6 +14,7 @@ from gavel_py.workloads.intake import (
     TraceFormat,
     contradicts,
     is_missing,
+    labels_of,
     moment,
     required_moment,
     run_between,
@@ -74,6 +75,28 @@ STATUS = {
     "BOOT_FAIL": "failed",
     "OUT_OF_MEMORY": "failed",
 }
+
+SLURM_DEPENDENCY = re.compile(r"(after\w*):([^(]+)(?:\([^)]*\))?")
+"""One part of a dependency, such as afterok:12:13(unfulfilled)."""
+
+CONDITIONS = {"afterok", "afterany", "afternotok"}
+NOT_READ = "Dependencies other than afterok, afterany and afternotok of jobs that must all have ended are left out: {n}."
+
+
+def dependencies_of(row: Mapping[str, str], intake: Intake) -> tuple[str, ...]:
+    """Return `depends_on` from the column Dependency, as squeue and scontrol print it: afterok:12(unfulfilled),afterany:13."""
+    text = row.get("Dependency", "").strip()
+    if is_missing(text) or text == "(null)":
+        return ()
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        match = SLURM_DEPENDENCY.fullmatch(part.strip())
+        if match is None or match[1] not in CONDITIONS or "?" in text or not re.fullmatch(r"[0-9_]+(:[0-9_]+)*", match[2]):
+            intake.assume(NOT_READ)
+            continue
+        found |= {job_id: f"{match[1]}:{job_id}" for job_id in match[2].split(":")}
+    return tuple(found.values())
+
 
 UNFINISHED = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED", "CONFIGURING", "COMPLETING"}
 FAILED_BEFORE = "is an earlier attempt of a job that ran again; it counts as a failed attempt"
@@ -139,6 +162,7 @@ def _read_job(row: Mapping[str, str], earlier: list[Attempt], intake: Intake) ->
             "num_gpus": gpus,
             "arrival_seconds": submitted,
             "tenant": row.get("Account", ""),
+            "depends_on": dependencies_of(row, intake),
             "cpus_per_gpu": (int(cpus) if re.fullmatch(r"[0-9]{1,9}", cpus) else 0) / gpus,
         },
         run_seconds=sum(seconds for _, seconds in runs),
@@ -148,6 +172,7 @@ def _read_job(row: Mapping[str, str], earlier: list[Attempt], intake: Intake) ->
         cancelled_seconds=last.ended if last.status == "killed" else None,
         estimate_seconds=length_of(row, "Timelimit"),
         accelerator=accelerator,
+        labels=labels_of(row, user="User", job_name="JobName", partition="Partition", qos="QOS"),
     )
 
 

@@ -1,0 +1,245 @@
+"""Schedules of workflows on an idle cluster: which job runs where and when, and how far from the least makespan that is at most."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.io.tabular import Tabular, array_of
+from gavel_py.optimization.formulation.workflow_bound import makespan_bound
+from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.eligibility import FINISHED
+from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.job import Job, JobSet
+from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.workflows import WorkflowGraph, check_known
+
+
+@dataclass(frozen=True)
+class ScheduledJob:
+    """When and where a job runs in a schedule, without interruption.
+
+    Attributes:
+        job_id: The job.
+        accelerator: Type of its GPUs.
+        gpus: Its GPUs, as (node, index).
+        start_seconds: Start, from the start of the schedule.
+        end_seconds: End.
+    """
+
+    job_id: str
+    accelerator: str
+    gpus: tuple[tuple[str, int], ...]
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True)
+class WorkflowSchedule(Tabular):
+    """A schedule of jobs that wait for each other, with a bound that no schedule can beat.
+
+    Attributes:
+        jobs: {job_id: ScheduledJob} in the order of their starts.
+        makespan_seconds: End of the last job.
+        bound_seconds: Proven: no schedule ends earlier, not even with preemption.
+        makespans: {rule: makespan} of the list schedules that were compared; the best one is the schedule.
+    """
+
+    jobs: Mapping[str, ScheduledJob]
+    makespan_seconds: float
+    bound_seconds: float
+    makespans: Mapping[str, float]
+
+    @property
+    def gap(self) -> float:
+        """How much longer than the bound the schedule is, as a part of the bound."""
+        return self.makespan_seconds / self.bound_seconds - 1 if self.bound_seconds else 0.0
+
+    @property
+    def rule(self) -> str:
+        """The rule by which jobs were ordered."""
+        return min(self.makespans, key=self.makespans.__getitem__)
+
+    def to_columns(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return a table with a row for each job, as {column: (N,) array}."""
+        rows = self.jobs.values()
+        columns = {
+            name: array_of(getattr(each, name) for each in rows)
+            for name in ("job_id", "accelerator", "start_seconds", "end_seconds")
+        }
+        return columns | {"nodes": array_of("|".join(dict.fromkeys(node for node, _ in each.gpus)) for each in rows)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the schedule as plain data."""
+        return {
+            "makespan_seconds": self.makespan_seconds,
+            "bound_seconds": self.bound_seconds,
+            "gap": self.gap,
+            "rule": self.rule,
+            "makespans": dict(self.makespans),
+            "jobs": [
+                {
+                    "job_id": each.job_id,
+                    "accelerator": each.accelerator,
+                    "gpus": [list(gpu) for gpu in each.gpus],
+                    "start_seconds": each.start_seconds,
+                    "end_seconds": each.end_seconds,
+                }
+                for each in self.jobs.values()
+            ],
+        }
+
+    def _title(self) -> str:
+        return f"{len(self.jobs)} jobs, {self.makespan_seconds:g} s"
+
+
+RANKS, PROGRAM = "upward ranks", "linear program"
+
+
+def schedule_workflows(jobs: Iterable[Job], cluster: Cluster, profile: Profile) -> WorkflowSchedule:
+    """Schedule jobs that wait for each other on an idle cluster so that the last one ends early, and bound how early it could end.
+
+    Two list schedules are made, and the shorter one is returned. Both take the jobs in an order, among those whose parents are
+    scheduled already, and give each the GPUs on which it ends first: by upward ranks (longest path to an end, at mean speed; HEFT,
+    Topcuoglu et al., TPDS 2002), and by the longest path of the times in the linear program of the bound. The bound is
+
+        min θ:  Σ_j x_vj = 1,  Σ_v s_v d_vj x_vj <= c_j θ,  f_v >= f_u + Σ_j d_vj x_vj where v waits for u,  f_v <= θ
+
+    with x_vj the part of job v on type j, d_vj its seconds there and s_v its gang; it is computed from the duals, by weak duality.
+
+    All jobs succeed: `afterok` and `afterany` are the same here. Finished jobs are left out. Gangs are whole, without preemption,
+    and keep their locality, with the speed of their faster placement; a fraction of a GPU takes a whole one. CPUs and memory of
+    nodes decide on which types a gang may run, but not how many fit beside each other.
+
+    Args:
+        jobs: The jobs, each with `total_steps` or a duration.
+        cluster: The cluster.
+        profile: Throughputs by job type, gang size and accelerator type.
+
+    Returns:
+        The schedule, the bound and their gap.
+
+    Raises:
+        InputError: Jobs wait for each other in a cycle, for one that does not exist, or for the failure of one; a job has no known
+            length or can run nowhere.
+        ProofError: The bound could not be proven.
+
+    >>> import gavel_py as gp
+    >>> jobs = [gp.Job("a", total_steps=10), gp.Job("b", total_steps=20, depends_on=["a"]), gp.Job("c", total_steps=25)]
+    >>> speeds = gp.ThroughputProfile.from_matrix([[1.0]] * 3, job_ids=["a", "b", "c"], accelerators=["v100"])
+    >>> schedule = gp.schedule_workflows(jobs, gp.Cluster.from_counts({"v100": 2}), speeds)
+    >>> schedule.makespan_seconds, schedule.bound_seconds
+    (30.0, 30.0)
+    """
+    all_jobs = jobs if isinstance(jobs, JobSet) else JobSet(jobs)
+    check_known(all_jobs)
+    alone = [job.model_copy(update={"depends_on": ()}) if job.depends_on else job for job in all_jobs]
+    problem = AllocationProblem.from_jobs(alone, cluster, profile)
+    left = [n for n, job in enumerate(all_jobs) if problem.excluded.get(job.job_id) != FINISHED]
+    unfinished = JobSet(all_jobs.jobs[n] for n in left)
+    if not left:
+        return WorkflowSchedule({}, 0.0, 0.0, {RANKS: 0.0, PROGRAM: 0.0})
+    problem = problem.select(np.array(left))
+    _check_lengths(unfinished, problem)
+    with np.errstate(divide="ignore"):
+        durations = np.where(problem.runnable, problem.steps_remaining[:, None] / problem.throughputs, np.inf)
+    graph = WorkflowGraph(unfinished)
+    bound = makespan_bound(durations, problem.num_gpus, problem.capacities, graph)
+    mean = np.divide(np.where(problem.runnable, durations, 0.0).sum(axis=1), problem.runnable.sum(axis=1))
+    orders = {
+        RANKS: -np.array(graph.longest_paths(mean.tolist())),
+        PROGRAM: -np.array(graph.longest_paths(bound.durations.tolist())),
+    }
+    floor = _Floor(unfinished, cluster.known_to(profile))
+    schedules = {rule: floor.schedule(order.tolist(), durations, graph) for rule, order in orders.items()}
+    makespans = {rule: max(each.end_seconds for each in schedule) for rule, schedule in schedules.items()}
+    best = min(makespans, key=makespans.__getitem__)
+    ordered = sorted(schedules[best], key=lambda each: each.start_seconds)
+    return WorkflowSchedule({each.job_id: each for each in ordered}, makespans[best], bound.seconds, makespans)
+
+
+def _check_lengths(jobs: JobSet, problem: AllocationProblem) -> None:
+    faults = [Fault(job.where, "", problem.excluded[job.job_id]) for job in jobs if job.job_id in problem.excluded]
+    unknown = np.isnan(problem.steps_remaining).tolist()
+    text = "is unknown; a schedule needs total_steps, or duration_seconds with duration_accelerator"
+    faults += [Fault(job.where, "total_steps", text) for job, is_unknown in zip(jobs, unknown, strict=True) if is_unknown]
+    failing = [job for job in jobs if any(name.startswith("afternotok:") for name in job.depends_on)]
+    faults += [Fault(job.where, "depends_on", "has afternotok, but in a schedule all jobs succeed") for job in failing]
+    InputError.raise_any(faults)
+
+
+class _Floor:
+    """The GPUs of a cluster by type, and the regions in which a gang of each locality must be."""
+
+    def __init__(self, jobs: Sequence[Job], cluster: Cluster) -> None:
+        self._jobs, self._types = jobs, cluster.accelerator_names
+        self._gpus = {
+            name: [(node.name, n) for node in cluster.nodes_of(name) for n in range(node.num_gpus)] for name in self._types
+        }
+        localities = {job.locality if job.whole_gpus > 1 else "any" for job in jobs}
+        self._regions = {(name, each): self._regions_of(cluster, name, each) for name in self._types for each in localities}
+
+    def _regions_of(self, cluster: Cluster, accelerator: str, locality: str) -> list[Indices]:
+        regions: dict[str, list[int]] = {}
+        at = 0
+        for node in cluster.nodes_of(accelerator):
+            regions.setdefault(cluster.region_of(node, locality), []).extend(range(at, at + node.num_gpus))
+            at += node.num_gpus
+        return [np.array(each, dtype=np.int64) for each in regions.values()]
+
+    def schedule(self, order: Sequence[float], durations: Floats, graph: WorkflowGraph) -> list[ScheduledJob]:
+        """Return the list schedule of this order: the next job is the first one whose parents are scheduled, and ends early.
+
+        order: (N,) smaller numbers first, equal ones by row.
+        """
+        free = [np.zeros(len(self._gpus[name])) for name in self._types]
+        lengths, missing, ready_at = durations.tolist(), [len(each) for each in graph.parents], [0.0] * len(order)
+        ready = [(order[row], row) for row, count in enumerate(missing) if not count]
+        heapq.heapify(ready)
+        found = []
+        while ready:
+            row = heapq.heappop(ready)[1]
+            column, gpus, start = self._first_end(row, free, ready_at[row], lengths[row])
+            end = start + lengths[row][column]
+            free[column][gpus] = end
+            name = self._types[column]
+            held = tuple(self._gpus[name][gpu] for gpu in gpus.tolist())
+            found.append(ScheduledJob(self._jobs[row].job_id, name, held, start, end))
+            for child in graph.children[row]:
+                missing[child] -= 1
+                ready_at[child] = max(ready_at[child], end)
+                if not missing[child]:
+                    heapq.heappush(ready, (order[child], child))
+        return found
+
+    def _first_end(self, row: int, free: list[Floats], ready_at: float, lengths: list[float]) -> tuple[int, Indices, float]:
+        """Return the type and GPUs on which a job ends first, and when it starts there."""
+        job, size = self._jobs[row], self._jobs[row].whole_gpus
+        best, found = math.inf, (-1, np.zeros(0, dtype=np.int64), 0.0)
+        for column, length in enumerate(lengths):
+            if length == math.inf:
+                continue
+            for region in self._regions[self._types[column], job.locality if size > 1 else "any"]:
+                if len(region) < size:
+                    continue
+                times = free[column][region]
+                gpus = _chosen(times, size, ready_at)
+                start = max(ready_at, float(times[gpus].max()))
+                if start + length < best:
+                    best, found = start + length, (column, region[gpus], start)
+        return found
+
+
+def _chosen(times: Floats, size: int, ready_at: float) -> Indices:
+    """Return the GPUs, free from these times on, on which a gang starts first, and of those the ones that idle least before."""
+    idle = np.flatnonzero(times <= ready_at)
+    if len(idle) < size:
+        return np.argpartition(times, size - 1)[:size]
+    return idle[np.argpartition(-times[idle], size - 1)[:size]]

@@ -1,0 +1,167 @@
+"""Workflows: jobs that wait for other jobs, and questions about the graph that they form.
+
+A dependency is written as in Slurm's `--dependency`: `afterok:ID` (or `ID` alone), `afterany:ID`, `afternotok:ID` or `singleton`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from gavel_py.errors import Fault, InputError, nearest
+
+if TYPE_CHECKING:
+    from gavel_py.problem.job import Job
+
+
+class Condition(StrEnum):
+    """When the end of a job lets another one start, in Slurm's words."""
+
+    AFTEROK = "afterok"
+    """The job has finished."""
+    AFTERANY = "afterany"
+    """The job has ended in any way."""
+    AFTERNOTOK = "afternotok"
+    """The job has failed for good, or was cancelled."""
+    SINGLETON = "singleton"
+    """All earlier jobs of the same workflow and tenant have ended in any way."""
+
+    def holds(self, *, ended_well: bool) -> bool:
+        """Return whether the end of a job fulfils the condition; if not, it is never fulfilled."""
+        return ended_well if self is Condition.AFTEROK else not ended_well if self is Condition.AFTERNOTOK else True
+
+
+class Dependency(NamedTuple):
+    """A condition and the job that it is about; no job for a singleton."""
+
+    condition: Condition
+    job_id: str = ""
+
+    def __str__(self) -> str:
+        """The dependency as users write it."""
+        if self.condition is Condition.SINGLETON:
+            return str(self.condition)
+        return self.job_id if self.condition is Condition.AFTEROK else f"{self.condition}:{self.job_id}"
+
+
+SUPPORTED = "afterok:ID, afterany:ID, afternotok:ID or singleton"
+
+UNSUPPORTED = re.compile(r"^(after|aftercorr|afterburstbuffer|expand)[:+]")
+
+
+def dependency_of(text: str) -> Dependency:
+    """Return the dependency that a text describes. Raises `ValueError`."""
+    if "?" in text and re.search(r"\?\s*(after|singleton|$)", text):
+        raise ValueError(f"'?' (any one of several jobs) is not supported, found {text!r}; list jobs that must all have ended")
+    if found := UNSUPPORTED.match(text):
+        raise ValueError(f"{found[1]!r} is not supported, found {text!r}; use {SUPPORTED}")
+    if text == Condition.SINGLETON:
+        return Dependency(Condition.SINGLETON)
+    word, _, rest = text.partition(":")
+    if word not in (Condition.AFTEROK, Condition.AFTERANY, Condition.AFTERNOTOK):
+        return Dependency(Condition.AFTEROK, text)
+    if not rest.strip():
+        raise ValueError(f"{text!r} names no job; use {SUPPORTED}")
+    return Dependency(Condition(word), rest.strip())
+
+
+def check_dependencies(job_id: str, texts: Iterable[str], workflow: str) -> None:
+    """Raise `ValueError` for a job that waits for itself or twice for another one, and for a singleton without a workflow."""
+    found = [dependency_of(text) for text in texts]
+    named = [each.job_id for each in found]
+    if job_id in named:
+        raise ValueError("depends_on must not name the job itself")
+    twice = next((each for n, each in enumerate(found) if each.job_id in named[:n]), None)
+    if twice is not None:
+        raise ValueError(f"{str(twice)!r} waits for a job that is listed before; list each job once")
+    if Condition.SINGLETON in (each.condition for each in found) and not workflow:
+        raise ValueError("singleton needs a workflow: it waits for the earlier jobs of the same workflow and tenant")
+
+
+def dependencies_of(job: Job) -> list[Dependency]:
+    """Return what a job waits for."""
+    return [dependency_of(text) for text in job.depends_on]
+
+
+def why_blocked(dependencies: Iterable[str], shown: int = 3) -> str:
+    """Return the reason why a job with these unfulfilled dependencies gets no time."""
+    names = [repr(name) for name in dependencies]
+    more = [f"{len(names) - shown} more jobs"] if len(names) > shown + 1 else []
+    listed = [*names[:shown], *more] if more else names
+    return f"it waits for {' and '.join(filter(None, [', '.join(listed[:-1]), listed[-1]]))}"
+
+
+class WorkflowGraph:
+    """N jobs, and which of them wait for which. Dependencies on jobs that are not among them are ignored.
+
+    parents, children: N lists of row numbers. order: the rows, each after those it waits for.
+
+    Raises `InputError`, which names the jobs of a cycle.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = jobs
+        self.parents: list[list[int]] = [[] for _ in jobs]
+        self.children: list[list[int]] = [[] for _ in jobs]
+        rows = {job.job_id: row for row, job in enumerate(jobs)} if any(job.depends_on for job in jobs) else {}
+        earlier: dict[tuple[str, str], list[int]] = {}
+        for row, job in enumerate(jobs) if rows else ():
+            before = earlier.setdefault((job.workflow, job.tenant), []) if job.workflow else []
+            for condition, job_id in dependencies_of(job):
+                found = list(before) if condition is Condition.SINGLETON else [rows[job_id]] if job_id in rows else []
+                self.parents[row] += [parent for parent in found if parent not in self.parents[row]]
+                if condition is Condition.SINGLETON:
+                    before.clear()  # it waits for all of them, and later ones for it
+            before.append(row)
+            for parent in self.parents[row]:
+                self.children[parent].append(row)
+        self.order = self._sorted()
+
+    def _sorted(self) -> list[int]:
+        missing = [len(each) for each in self.parents]
+        order = [row for row, count in enumerate(missing) if not count]
+        for row in order:  # which grows meanwhile
+            for child in self.children[row]:
+                missing[child] -= 1
+                if not missing[child]:
+                    order.append(child)
+        if len(order) < len(missing):
+            self._raise_cycle({row for row, count in enumerate(missing) if count})
+        return order
+
+    def _raise_cycle(self, rows: set[int]) -> None:
+        """Raise for a cycle among jobs each of which waits for another one of them."""
+        path, at = dict[int, None](), min(rows)
+        while at not in path:
+            path[at] = None
+            at = next(parent for parent in self.parents[at] if parent in rows)
+        cycle = list(path)[list(path).index(at) :]
+        names = ", which waits for ".join(repr(self._jobs[row].job_id) for row in [*cycle[1:], at])
+        raise InputError(Fault(self._jobs[at].where, "depends_on", f"is a cycle: it waits for {names}"))
+
+    def longest_paths(self, seconds: Sequence[float]) -> list[float]:
+        """Return the longest path from the start of each job to an end of the graph; seconds: of the jobs alone."""
+        paths = list(seconds)
+        for row in reversed(self.order):
+            paths[row] += max((paths[child] for child in self.children[row]), default=0.0)
+        return paths
+
+    def blocked(self, is_over: Callable[[int], bool]) -> dict[int, str]:
+        """Return {row: reason} of the jobs that wait for one that is not over."""
+        waits = {row: [parent for parent in parents if not is_over(parent)] for row, parents in enumerate(self.parents) if parents}
+        return {row: why_blocked(self._jobs[parent].job_id for parent in parents) for row, parents in waits.items() if parents}
+
+
+def check_known(jobs: Sequence[Job], others: Collection[str] = ()) -> None:
+    """Raise `InputError` for jobs that wait for a job which is neither among them nor among the others."""
+    waiting = [job for job in jobs if job.depends_on]
+    ids = {job.job_id for job in jobs} if waiting else set()
+    faults = [
+        Fault(job.where, "depends_on", f"waits for job {name!r}, which does not exist{nearest(name, sorted(ids))}")
+        for job in waiting
+        for condition, name in dependencies_of(job)
+        if condition is not Condition.SINGLETON and name not in ids and name not in others
+    ]
+    InputError.raise_any(faults)

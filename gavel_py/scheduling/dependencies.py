@@ -1,0 +1,164 @@
+"""Jobs that wait for other jobs: in the system, but not in the job table, so that no problem and no round has an entry for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gavel_py.problem.job import Job
+from gavel_py.problem.workflows import Condition, Dependency, dependencies_of
+from gavel_py.scheduling.jobs import jobs_from_dict, jobs_to_dict
+
+
+class Unblocked(NamedTuple):
+    """Jobs that waited for others which have left.
+
+    Attributes:
+        ready: Ids of those that may start now.
+        cancelled: Ids of those that were cancelled, since what they waited for can no longer happen.
+    """
+
+    ready: tuple[str, ...]
+    cancelled: tuple[str, ...]
+
+
+def without_dependencies(jobs: Sequence[Job]) -> list[Job]:
+    """Return jobs as they are in the job table, where nothing waits for anything any more."""
+    return [job.model_copy(update={"depends_on": ()}) if job.depends_on else job for job in jobs]
+
+
+class Released(NamedTuple):
+    """The same as jobs, for the job table."""
+
+    ready: list[Job]
+    cancelled: list[Job]
+
+
+class BlockedJobs:
+    """The blocked jobs, and which conditions of theirs are not fulfilled.
+
+    jobs: {job_id: job}. news: what has become of blocked jobs since `take_news`.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.news = Unblocked((), ())
+        self._waits: dict[str, dict[str, Condition]] = {}  # {job_id: {parent: condition}}
+        self._children: dict[str, list[str]] = {}
+        self._members: dict[tuple[str, str], dict[str, None]] = {}  # by workflow and tenant, of the jobs in the system
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    @property
+    def reasons(self) -> dict[str, tuple[str, ...]]:
+        """{job_id: dependencies that are not fulfilled, as users write them}."""
+        plain = {Condition.SINGLETON: Condition.AFTERANY}
+        return {
+            job_id: tuple(str(Dependency(plain.get(condition, condition), parent)) for parent, condition in waits.items())
+            for job_id, waits in self._waits.items()
+        }
+
+    def submit(self, jobs: Sequence[Job], ended_well: Callable[[str], bool | None]) -> Released:
+        """Take new jobs, and return those that need not wait, and those that would wait for ever.
+
+        ended_well: whether a job that has left finished, None for one in the system.
+        """
+        new, never = {job.job_id for job in jobs}, list[Job]()
+        ready: list[Job] = []
+        for job in jobs:
+            waits: dict[str, Condition] = {}
+            is_possible = True
+            for condition, parent in dependencies_of(job) if job.depends_on else ():
+                if condition is Condition.SINGLETON:
+                    waits |= dict.fromkeys(self._members.get((job.workflow, job.tenant), ()), condition)
+                elif parent in new or parent in self.jobs or (well := ended_well(parent)) is None:
+                    waits[parent] = condition
+                else:
+                    is_possible &= condition.holds(ended_well=well)
+            if not is_possible:
+                never.append(job)
+            elif waits:
+                self._block(job, waits)
+            else:
+                ready.append(job)
+            self.note(job)
+        later = self._release([(job.job_id, False) for job in never])
+        for job in never:
+            self._leave_workflow(job)
+        self.news = Unblocked(self.news.ready, self.news.cancelled + tuple(job.job_id for job in never))
+        return Released(ready + later.ready, never + later.cancelled)
+
+    def note(self, job: Job) -> None:
+        """Record a job in the system, for which later ones of its workflow may wait."""
+        if job.workflow:
+            self._members.setdefault((job.workflow, job.tenant), {})[job.job_id] = None
+
+    def leave(self, job: Job, *, ended_well: bool) -> Released:
+        """Record that a job has left, and return the jobs that waited for it and no longer do."""
+        if job.job_id in self.jobs:
+            self._drop(job.job_id)
+        self._leave_workflow(job)
+        return self._release([(job.job_id, ended_well)])
+
+    def take_news(self) -> Unblocked:
+        """Return what has become of blocked jobs since the last call."""
+        news, self.news = self.news, Unblocked((), ())
+        return news
+
+    def _block(self, job: Job, waits: dict[str, Condition]) -> None:
+        self.jobs[job.job_id], self._waits[job.job_id] = job, waits
+        for parent in waits:
+            self._children.setdefault(parent, []).append(job.job_id)
+
+    def _drop(self, job_id: str) -> Job:
+        del self._waits[job_id]
+        return self.jobs.pop(job_id)
+
+    def _leave_workflow(self, job: Job) -> None:
+        key = job.workflow, job.tenant
+        members = self._members.get(key)
+        if members is not None:
+            members.pop(job.job_id, None)
+            if not members:
+                del self._members[key]
+
+    def _release(self, ended: list[tuple[str, bool]]) -> Released:
+        """Fulfil or refuse the conditions about these jobs, {id: whether it ended well}, and about those that this cancels."""
+        released = Released([], [])
+        while ended:
+            parent, well = ended.pop()
+            for child in self._children.pop(parent, ()):
+                condition = self._waits.get(child, {}).pop(parent, None)
+                if condition is None:  # it was cancelled before
+                    continue
+                if not condition.holds(ended_well=well):
+                    released.cancelled.append(self._drop(child))
+                    self._leave_workflow(released.cancelled[-1])
+                    ended.append((child, False))
+                elif not self._waits[child]:
+                    released.ready.append(self._drop(child))
+        ready, cancelled = (tuple(job.job_id for job in jobs) for jobs in released)
+        if ready or cancelled:
+            self.news = Unblocked(self.news.ready + ready, self.news.cancelled + cancelled)
+        return released
+
+    def replace(self, job: Job) -> None:
+        """Replace a blocked job by one of the same id."""
+        self.jobs[job.job_id] = job
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the blocked jobs as plain data."""
+        waits = [[[parent, str(condition)] for parent, condition in self._waits[job_id].items()] for job_id in self.jobs]
+        return {"jobs": jobs_to_dict(list(self.jobs.values())), "waits": waits}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], others: Sequence[Job]) -> BlockedJobs:
+        """Restore from `to_dict`; others: the jobs in the system that are not blocked."""
+        made = cls()
+        for job in others:
+            made.note(job)
+        for job, waits in zip(jobs_from_dict(document["jobs"]), document["waits"], strict=True) if document else ():
+            made._block(job, {parent: Condition(condition) for parent, condition in waits})
+            made.note(job)
+        return made
