@@ -9,11 +9,12 @@ array([[1., 0.],
 Every public name is an attribute of this package (gp.solve) and of the package below that it belongs to (gp.allocation.solve):
 
     problem               Job, JobSet, Cluster, Node, TenantTree, AllocationProblem
-    throughput_profiles   ThroughputProfile, ThroughputStore, Measurement, extend_profile
+    throughput_profiles   ThroughputProfile, ThroughputStore, Measurement, AcceleratorTable, extend_profile
     policies              Policy and its families, Then, WeightedSum, policy_names; constraints: Quota, CostBudget, Deadline, ...
-    allocation            solve, Solver, Allocation, explain, formulation
+    allocation            solve, Solver, Allocation, explain, sensitivity, formulation
     scheduling            RoundScheduler, Round, Assignment, RoundDemand, DeliveryReport
     simulator             simulate, Simulation, SimulationResult, NodeFailures
+    serving               Service, ServingProfile, plan_serving, plan_over_time, RequestTrace, simulate_requests, place_models
     workloads             read_trace, generate_trace, describe_trace, Trace, Submission
     sweeps                sweep, plan_sweep, dask_executor
     report                write_report, plot_rounds, Run, read_runs
@@ -39,8 +40,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # log records app
 
 
 PACKAGES = (
-    *("allocation", "errors", "integrations", "policies", "problem", "report", "scheduling", "simulator", "sweeps", "testing"),
-    *("throughput_profiles", "workloads"),
+    *("allocation", "errors", "integrations", "policies", "problem", "report", "scheduling", "serving", "simulator", "sweeps"),
+    *("testing", "throughput_profiles", "workloads"),
 )
 """Packages and modules of public names."""
 

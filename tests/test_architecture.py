@@ -25,7 +25,7 @@ PACKAGE = Path(gp.__file__).parent
 RATCHET = Path(__file__).with_name("ratchet.json")
 """Figures of the code as a whole that may only get better; whoever makes one better writes it there."""
 
-INSTANCES = ("policies.", "cli.", "workloads.formats.")
+INSTANCES = ("policies.", "cli.", "throughput_profiles.importers.", "workloads.formats.")
 """Where modules are instances of one interface, and small."""
 
 

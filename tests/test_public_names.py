@@ -57,7 +57,18 @@ def test_a_misspelt_name_is_an_attribute_error_that_suggests_the_name() -> None:
     assert done.stderr.splitlines()[-1] == expected
 
 
-PACKAGES = ("allocation", "policies", "problem", "report", "scheduling", "simulator", "sweeps", "throughput_profiles", "workloads")
+PACKAGES = (
+    "allocation",
+    "policies",
+    "problem",
+    "report",
+    "scheduling",
+    "serving",
+    "simulator",
+    "sweeps",
+    "throughput_profiles",
+    "workloads",
+)
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, "errors", "integrations.slurm"])

@@ -75,7 +75,10 @@ class LazyGroup(Group):
         return _decimal_only(getattr(importlib.import_module(f"{self._package}.{module}"), attribute or "command"))
 
 
-NAMES = ("completion", "explain", "policies", "profiles", "report", "rounds", "simulate", "slurm", "solve", "sweep", "trace")
+NAMES = (
+    *("completion", "explain", "policies", "profiles", "report", "rounds"),
+    *("serve", "simulate", "slurm", "solve", "sweep", "trace"),
+)
 COMMANDS = dict(zip(NAMES, NAMES, strict=True))
 
 
@@ -94,12 +97,21 @@ class _Gavel(LazyGroup):
         try:
             return super().invoke(ctx)
         except GavelError as error:
-            raise (_UserError if isinstance(error, InputError) else _RunTimeError)(with_names(str(error))) from error
+            raise (_UserError if isinstance(error, InputError) else _RunTimeError)(with_names(_text(error, ctx))) from error
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # the reader of a pipe has gone; click exits silently
             _drop_output()
             raise _RunTimeError(f"cannot write to standard output: {error.strerror or error}") from error
+
+
+def _text(error: GavelError, ctx: click.Context) -> str:
+    """Return the message of an error, with a hint if it is about throughputs that could be estimated."""
+    from gavel_py.cli.estimates import HINT, MISSING
+
+    missing = isinstance(error, InputError) and any(part in fault.problem for part in MISSING for fault in error.faults)
+    can_estimate = ctx.invoked_subcommand in ("explain", "rounds", "simulate", "slurm", "solve", "sweep")
+    return f"{error}\n{HINT}" if missing and can_estimate and "an estimate needs" not in str(error) else str(error)
 
 
 def _drop_output() -> None:

@@ -185,13 +185,15 @@ def _worst_off(value: float, screen: Screen) -> str:
     problem, served = screen.problem, screen.served
     worst, fair = float(screen.allocation.vs_fair_share[served].min(initial=math.inf)), problem.fair_share[served]
     total, gpus = float(problem.weights[served].sum()), float(problem.share_capacities.sum()) or 1.0
-    if math.isclose(worst, value * total / gpus, rel_tol=SAME):
+    if math.isclose(worst, value * total / gpus, rel_tol=SAME) and not screen.allocation.options.get("caution"):
         by_weight = problem.weights[served] * gpus / (problem.num_gpus[served] * total)
         share = "fair share" if (by_weight <= fair * (1 + SAME)).all() else "share by weight"
         return f"the worst-off job gets {percent(worst)} of its {share}"
     if screen.allocation.options.get("agnostic"):
         return f"the worst-off job has the time of {_gpus(value)} per unit of weight, with all GPU types treated as equal"
-    return f"the worst-off job does the work of {_gpus(value, 'average ')} per unit of weight"
+    work = f"the worst-off job does the work of {_gpus(value, 'average ')} per unit of weight"
+    caution = screen.allocation.options.get("caution")
+    return work + (f", even if its costliest estimate is {number(caution)} standard deviations too high" if caution else "")
 
 
 def _gpus(value: float, what: str = "") -> str:

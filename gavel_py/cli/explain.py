@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
 import gavel_py as gp
+from gavel_py.cli import estimates
 from gavel_py.cli.accounting import has_prices, hourly, money, tenant_text
 from gavel_py.cli.allocation_text import percent
 from gavel_py.cli.inputs import GAIN_NOTE, SHARING, Request, load, policies_of, takes_options, warnings_shown
@@ -51,13 +52,18 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
         if others:
             raise click.UsageError("a job is explained under one --policy at a time")
         inputs = load(request)
-        explanation = gp.explain(inputs.problem(sharing=sharing), job_id, policy, partner=partner)
+        problem = inputs.problem(sharing=sharing)
+        explanation = gp.explain(problem, job_id, policy, partner=partner)
+        one = [job for job in inputs.jobs if job.job_id == job_id]
+        able = problem.runnable[[problem.job_ids.index(job_id)]]
+        estimated = estimates.estimates_of(inputs.profile, one, problem.accelerator_types, able)
     if request.form == "json":
-        emit(json_text(explanation.to_dict()), request.out)
+        own = {} if estimated is None else {"estimates": estimates.documents(estimated)}
+        emit(json_text(explanation.to_dict() | own), request.out)
     else:
         plain = _plain(explanation, priced=has_prices(inputs.cluster)) if explanation.excluded is None else ""
         details = _report(explanation, policy.label, sharing=sharing, partner=partner)
-        parts = [plain, *details, unused_text(inputs.cluster.left_out)]
+        parts = [plain, *details, _estimates(estimated, job_id), unused_text(inputs.cluster.left_out)]
         emit("\n".join(part for part in parts if part), request.out)
 
 
@@ -77,6 +83,16 @@ def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: 
     yield _more_gpus(explanation)
     if explanation.holders:
         yield _holders(explanation)
+
+
+def _estimates(found: Sequence[gp.Estimate] | None, job_id: str) -> str:
+    """Return which speeds of a job are estimates, with their intervals; "" without --estimate."""
+    if found is None:
+        return ""
+    speeds = [f"{each.entry.accelerator} {number(each.steps_per_second)} ({estimates.interval_text(each)})" for each in found]
+    if not speeds:
+        return _wrapped("All of its speeds were measured.", "")
+    return _wrapped(f"Estimated {found[0].unit} of {job_id}, with 80 % interval: {', '.join(speeds)}.", "")
 
 
 def _plain(explanation: gp.Explanation, *, priced: bool) -> str:

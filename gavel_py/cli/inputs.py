@@ -13,7 +13,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import gavel_py as gp
+from gavel_py.cli import estimates
 from gavel_py.cli.output import counted, number
 from gavel_py.cli.standard_input import InputFile, with_names
 from gavel_py.cli.tables import table_text
@@ -34,10 +35,10 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 INPUT, INPUT_OR_TEXT, TRACE = InputFile(), InputFile(as_text=True), InputFile(suffix="")
 """Types of files to read, of files or other texts, and of traces, whose format is recognised by content only."""
 
-PROFILE: Mapping[str, Any] = {"type": INPUT_OR_TEXT, "metavar": "NAME|FILE"}
+PROFILE: Mapping[str, Any] = {"type": INPUT_OR_TEXT, "metavar": "NAME|FILE[+...]"}
 SECONDS = click.FloatRange(0, 1e9, min_open=True)
 SEED: Mapping[str, Any] = {"type": click.IntRange(min=0), "default": 0, "show_default": True, "metavar": "N"}
-STORE: Mapping[str, Any] = {"type": PATH, "metavar": "FILE", "help": "File of imported profiles."}
+STORE: Mapping[str, Any] = {"metavar": "FILE|URL", "help": "Imported profiles: a file, or postgresql://user@host/database."}
 JSON: Mapping[str, Any] = {"is_flag": True, "help": "Print JSON and nothing else."}
 
 SHARING: Mapping[str, Any] = {
@@ -156,8 +157,10 @@ def _complete_policy(ctx: click.Context, parameter: click.Parameter, incomplete:
 
 
 def _complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    names = (CompletionItem(name) for name in gp.ThroughputStore().names() if name.startswith(incomplete))
-    return [*names, CompletionItem(incomplete, type="file")]
+    names: tuple[str, ...] = ()
+    with suppress(gp.InputError):  # a message would end up among the completions
+        names = gp.ThroughputStore().names()
+    return [*(CompletionItem(name) for name in names if name.startswith(incomplete)), CompletionItem(incomplete, type="file")]
 
 
 @dataclass(frozen=True)
@@ -174,9 +177,12 @@ class Common:
     profile: str | None = option(
         **PROFILE,
         shell_complete=_complete_profile,
-        help="Profile of speeds by job type [gavel-osdi20].",
+        help="Profile of speeds by job type, or several, the first before the next [gavel-osdi20].",
     )
     throughputs: Path | None = option(type=INPUT, metavar="FILE", help="CSV of speeds by job: job_id,<type>,<type>,...")
+    estimate: str | None = option(**estimates.ESTIMATE)
+    confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
+    extrapolate: bool = option(**estimates.EXTRAPOLATE)
     policy_specs: tuple[str, ...] = option(
         "--policy",
         "-p",
@@ -193,7 +199,7 @@ class Common:
     )
     renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
     allow_unknown_types: bool = option(**ALLOW_UNKNOWN)
-    store: Path | None = option(**STORE)
+    store: str | None = option(**STORE)
     round_seconds: float = option(type=SECONDS, default=360.0, show_default=True, metavar="S", help="Length of a round.")
 
 
@@ -242,6 +248,10 @@ class Inputs:
     profile: gp.Profile
     whole_gangs: bool
 
+    def estimates(self, problem: gp.AllocationProblem) -> list[gp.Estimate] | None:
+        """Return the estimates on which the throughputs of the problem are based, None without --estimate."""
+        return estimates.estimates_of(self.profile, self.jobs, problem.accelerator_types, problem.runnable)
+
     @property
     def unused(self) -> dict[str, dict[str, int]]:
         """The entry of the JSON output for GPUs of unknown type (--allow-unknown-types), empty if there are none."""
@@ -263,35 +273,39 @@ def load(request: Request) -> Inputs:
         jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file, ignore=ignored(request.ignore_columns)))
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
+    if request.extrapolate:
+        profile = estimates.with_gangs(profile, {job.num_gpus for job in jobs})
     known = cluster.known_to(profile, allow_unknown_types=request.allow_unknown_types)
     return Inputs(jobs, known, profile, request.whole_gangs)
 
 
 def cluster_of(request: Common) -> gp.Cluster:
     """Return the cluster of --cluster, with accelerators renamed by --map-accelerator."""
-    text = request.cluster
+    return cluster_from(request.cluster, request.renames)
+
+
+def cluster_from(text: str, renames: Iterable[str]) -> gp.Cluster:
+    """Return the cluster in a file or a text, with accelerators renamed; the arguments are --cluster and --map-accelerator."""
     if Path(text).suffix not in SUFFIXES and not Path(text).exists():
         cluster = gp.Cluster.from_inline(text)
     else:
         cluster = gp.Cluster.from_file(text)
-    return cluster.renamed(assignments(request.renames, "--map-accelerator", "OLD=NEW"))
+    return cluster.renamed(assignments(renames, "--map-accelerator", "OLD=NEW"))
 
 
 def profile_of(request: Common) -> gp.Profile:
-    """Return the profile of --profile or --throughputs."""
+    """Return the profile of --profile or --throughputs, with the estimates of --estimate."""
+    estimates.check_options(request.estimate, request.confidence)
     if request.profile is not None and request.throughputs is not None:
         raise click.UsageError("--profile and --throughputs both define the speeds of jobs; give only one of them")
     if request.throughputs is not None:
-        return gp.ThroughputProfile.from_matrix(request.throughputs)
-    return find_profile(request.profile, request.store)
+        return estimates.with_estimates(gp.ThroughputProfile.from_matrix(request.throughputs), request.estimate, None)
+    return estimates.with_estimates(find_profile(request.profile, request.store), request.estimate, request.confidence)
 
 
-def find_profile(name: str | None, store: Path | None) -> gp.ThroughputProfile:
-    """Return the profile in a file or with a name in the store; None is the default profile."""
-    name = name or DEFAULT_PROFILE
-    if Path(name).suffix in {".csv", ".json"}:
-        return gp.ThroughputProfile.from_file(name)
-    return gp.ThroughputStore(store).load(name)
+def find_profile(name: str | None, store: str | None) -> gp.ThroughputProfile:
+    """Return the profile in a file or with a name in the store, or several as one; None is the default profile."""
+    return gp.ThroughputStore(store).find(name or DEFAULT_PROFILE)
 
 
 def assignments(texts: Iterable[str], option: str, form: str) -> dict[str, str]:

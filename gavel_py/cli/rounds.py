@@ -188,6 +188,7 @@ class Played:
             "constraints": [] if allocation is None else [outcome.to_dict() for outcome in allocation.constraints],
             "rounds": [round_.to_dict() for round_ in self.rounds],
             "delivery": delivery.to_dict(),
+            **({"blocked": blocked} if (blocked := self.scheduler.blocked) else {}),
             **self.loaded.unused,
         }
 
@@ -206,7 +207,9 @@ class Played:
         delivered = delivery_text(delivery, rounds) + late_jobs_text(delivery)
         constraints = "" if allocation is None else allocation_text.constraints_text([(self.policy.label, allocation)])
         down, cost_text = (wrapped([line]) if line else "" for line in (down_text(loaded.cluster, request.down_nodes), money_text))
-        return parts_text((down + shown, cost_text + delivered, table, constraints, unused_text(loaded.cluster.left_out)))
+        reasons = {job_id: f"waits for {', '.join(waits)}" for job_id, waits in self.scheduler.blocked.items()}
+        blocked = allocation_text.left_out_text("Blocked", reasons, all_of_them=request.all_jobs)
+        return parts_text((down + shown, blocked, cost_text + delivered, table, constraints, unused_text(loaded.cluster.left_out)))
 
 
 def down_text(cluster: gp.Cluster, down: Sequence[str]) -> str:
@@ -225,8 +228,7 @@ def play(
     scheduler = gp.RoundScheduler(loaded.cluster, loaded.profile, policy=policy, whole_gangs=loaded.whole_gangs, **options)
     for name in down:
         scheduler.node_down(name)
-    for job in loaded.jobs:
-        scheduler.submit(job)
+    scheduler.submit_all(list(loaded.jobs))
     return scheduler, [scheduler.next_round() for _ in range(num_rounds)]
 
 

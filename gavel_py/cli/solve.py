@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import gavel_py as gp
-from gavel_py.cli import allocation_text, inputs
+from gavel_py.cli import allocation_text, estimates, inputs
 from gavel_py.cli.accounting import tenants_header, tenants_rows, with_accounts
-from gavel_py.cli.output import csv_text, emit, json_text, unused_text
+from gavel_py.cli.output import counted, csv_text, emit, json_text, number, time_text, unit_of, unused_text
 from gavel_py.cli.rounds import delivery_text, play, rounds_text
-from gavel_py.cli.tables import parts_text
+from gavel_py.cli.tables import parts_text, table_text
 from gavel_py.cli.what_if import WhatIf, changed, changes_of, what_if_text
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ class Request(inputs.Request):
     write_program: str | None = inputs.option(
         metavar="FILE", help="Also write the program, one row per job, as .mps or .lp for other solvers."
     )
+    sensitivity: bool = inputs.option(help="With --estimate: also show which estimate would change the answer most.")
+    workflows: bool = inputs.option(
+        "--workflows", help="Schedule jobs that wait for each other up to the end of the last one, and bound how early it can end."
+    )
     sharing: bool = inputs.option(**inputs.SHARING)
     min_gain: float | None = inputs.option(**inputs.MIN_GAIN)
     top: int | None = inputs.option(
@@ -73,6 +77,8 @@ def command(request: Request) -> None:
     gavel solve jobs.csv -c cluster.yaml -p max_min_fairness -p max_min_fairness,agnostic=true
     gavel solve jobs.csv -c cluster.yaml -p min_makespan --rounds 3 --json
     gavel solve jobs.csv -c cluster.yaml --what-if v100+8 --what-if v100=0,k80+16
+    gavel solve jobs.csv -c cluster.yaml --workflows
+    gavel solve jobs.csv -c h100:16,l40s:32 --profile mine.csv --estimate --sensitivity
     """
     changes = {text: changes_of(text) for text in request.what_if}
     if changes and request.num_rounds:
@@ -80,6 +86,11 @@ def command(request: Request) -> None:
             "--rounds places jobs on the nodes of the cluster, and --what-if is about others; leave out one of them"
         )
     _check_shown(request)
+    if request.workflows:
+        with inputs.warnings_shown():
+            emit(_workflows(request), request.out)
+        return
+    _check_sensitivity(request)
     gain, limit = inputs.min_gain_of(request.sharing, request.min_gain), request.time_limit_seconds
     with inputs.warnings_shown():
         policies = inputs.policies_of(request.policy_specs, request.settings, request.constraint_files)
@@ -107,6 +118,46 @@ def command(request: Request) -> None:
         click.echo(f"The program is in {request.write_program}", err=True)
 
 
+ALLOCATION_ONLY = (
+    *("policy_specs", "settings", "constraint_files", "num_rounds", "merge_tolerance", "time_limit_seconds", "what_if"),
+    *("write_program", "sharing", "min_gain", "by", "output"),
+)
+"""Options that --workflows has no use for, since it asks no policy."""
+
+
+def _workflows(request: Request) -> str:
+    """Return the schedule of --workflows, as JSON, CSV or a table."""
+    given = [name for name in ALLOCATION_ONLY if getattr(request, name)]
+    if given or not request.whole_gangs:
+        names = {"policy_specs": "policy", "settings": "set", "constraint_files": "constraints", "num_rounds": "rounds"}
+        option = names.get(given[0], given[0]).removesuffix("_seconds") if given else "no-whole-gangs"
+        text = "makes one schedule up to the end of all jobs, without a policy"
+        raise click.UsageError(f"--workflows {text}; leave out --{option.replace('_', '-')}")
+    loaded = inputs.load(request)
+    schedule = gp.schedule_workflows(loaded.jobs, loaded.cluster, loaded.profile)
+    if request.form == "json":
+        return json_text(schedule.to_dict() | loaded.unused)
+    columns = schedule.to_columns()
+    rows = list(zip(*(values.tolist() for values in columns.values()), strict=True))
+    if request.form == "csv":
+        return csv_text(list(columns), rows)
+    shown = len(rows) if request.all_jobs else request.top or TOP
+    waits = {job.job_id: ", ".join(job.depends_on) for job in loaded.jobs}
+    unit, length = unit_of([schedule.makespan_seconds])
+    end = f"The last of {counted(len(rows), 'job')} ends after {time_text(schedule.makespan_seconds)} (by {schedule.rule})."
+    bound = f"Proven: no schedule ends before {time_text(schedule.bound_seconds)}; gap {schedule.gap:.2%}."
+    table = table_text(
+        f"Jobs in the order of their starts: {min(shown, len(rows))} of {len(rows)}",
+        ["job", "waits for", "GPUs", "nodes", f"start, {unit}", f"end, {unit}"],
+        [
+            [job_id, waits[job_id], name, nodes.replace("|", ", "), number(start / length), number(end_seconds / length)]
+            for job_id, name, start, end_seconds, nodes in rows[:shown]
+        ],
+        text_columns=4,
+    )
+    return parts_text([f"{end}\n{bound}\n", table, unused_text(loaded.cluster.left_out)])
+
+
 def _check_shown(request: Request) -> None:
     """Raise `UsageError` for options for tables that contradict each other or have no effect."""
     if request.all_jobs and request.top:
@@ -125,6 +176,17 @@ def _check_shown(request: Request) -> None:
         raise click.UsageError(f"--by, --top and --output are for tables, and --{request.form} has all jobs; leave them out")
 
 
+def _check_sensitivity(request: Request) -> None:
+    if request.sensitivity and request.estimate is None:
+        raise click.UsageError("--sensitivity is about estimated speeds; add --estimate")
+    if request.sensitivity and request.sharing:
+        raise click.UsageError("--sensitivity moves speeds of jobs that are alone on their GPUs; leave out --sharing")
+    if request.sensitivity and request.form == "csv":
+        raise click.UsageError(
+            "--csv has a row for each job, and --sensitivity is about speeds; leave out one of them, or take --json"
+        )
+
+
 @dataclass(frozen=True)
 class Result:
     """The allocation of one policy, with its first rounds (--rounds) and changed clusters (--what-if)."""
@@ -136,6 +198,7 @@ class Result:
     delivery: gp.DeliveryReport | None
     document: dict[str, Any]
     what_ifs: tuple[WhatIf, ...] = ()
+    sensitivity: gp.Sensitivity | None = None
 
     def screen(self, jobs: gp.JobSet) -> allocation_text.Screen:
         """Return what the screens of an allocation show."""
@@ -154,15 +217,28 @@ def _result(
     document = with_accounts(allocation.to_dict(), allocation)
     document["seconds"] |= seconds
     document |= loaded.unused
+    estimated = loaded.estimates(problem)
+    if estimated is not None:
+        document["estimates"] = estimates.documents(estimated)
+    found = _sensitivity(request, loaded, policy) if request.sensitivity else None
+    if found is not None:
+        document["sensitivity"] = found.to_dict()
     if not request.num_rounds:
         what_ifs = tuple(WhatIf.solved(change, other, solver) for change, other in others.items())
         document |= {"rounds": []} | ({"what_if": [each.to_dict(allocation) for each in what_ifs]} if what_ifs else {})
-        return Result(policy.label, problem, allocation, [], None, document, what_ifs)
+        return Result(policy.label, problem, allocation, [], None, document, what_ifs, found)
     options = {name: getattr(request, name) for name in ("round_seconds", "sharing", "time_limit_seconds")}
     scheduler, rounds = play(loaded, policy, request.num_rounds, **options, min_gain=request.min_gain or 1.0)
     delivery = scheduler.delivery()
     document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
-    return Result(policy.label, problem, allocation, rounds, delivery, document)
+    return Result(policy.label, problem, allocation, rounds, delivery, document, (), found)
+
+
+def _sensitivity(request: Request, loaded: inputs.Inputs, policy: gp.Policy) -> gp.Sensitivity:
+    """Return which estimates the answer of a policy depends on."""
+    assert isinstance(loaded.profile, gp.EstimatedProfile)  # noqa: S101
+    limit: dict[str, Any] = {"merge_tolerance": request.merge_tolerance, "time_limit_seconds": request.time_limit_seconds}
+    return gp.sensitivity(loaded.jobs, loaded.cluster, loaded.profile, policy, whole_gangs=loaded.whole_gangs, **limit)
 
 
 def _allocations(results: Iterable[Result]) -> Iterator[tuple[list[str], gp.Allocation]]:
@@ -213,9 +289,21 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
     parts.append(allocation_text.left_out_text("Left out", excluded, all_of_them=request.all_jobs))
     parts.append(allocation_text.constraints_text((result.label, result.allocation) for result in results))
     parts += [what_if_text(result.label, result.allocation, result.what_ifs) for result in results if result.what_ifs]
+    parts += _estimates_parts(loaded, results)
     routes = "".join(map(allocation_text.route_text, screens)) if len(results) > 1 else ""
     parts.append(routes + unused_text(loaded.cluster.left_out))
     return parts_text(parts)
+
+
+def _estimates_parts(loaded: inputs.Inputs, results: list[Result]) -> Iterator[str]:
+    """Yield the estimates on which the answers are based, under the first policy, and what each answer depends on."""
+    found = loaded.estimates(results[0].problem)
+    if found is not None:
+        yield estimates.estimates_text(estimates.held_gpus(found, loaded.jobs, results[0].allocation))
+    for result in results:
+        if result.sensitivity is not None:
+            heading = f"Under {result.label}\n" if len(results) > 1 else ""
+            yield heading + estimates.sensitivity_text(result.sensitivity)
 
 
 def _answer(request: Request, loaded: inputs.Inputs, result: Result, screen: allocation_text.Screen) -> list[str]:

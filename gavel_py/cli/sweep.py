@@ -22,6 +22,7 @@ from typing import Any, Literal
 import click
 
 import gavel_py as gp
+from gavel_py.cli import estimates
 from gavel_py.cli.inputs import ALLOW_UNKNOWN, FILE, INPUT_OR_TEXT, PROFILE, argument, option, takes_options, warnings_shown
 from gavel_py.cli.output import counted, number, progress_bar, time_text, unit_of, unused_text
 from gavel_py.cli.simulate.files import Column as ColumnType
@@ -259,6 +260,9 @@ class Request:
         type=POSITIVE, metavar="S", help="Length of rounds; may be given several times [360]."
     )
     profile: str | None = option(**PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
+    estimate: str | None = option(**estimates.ESTIMATE)
+    confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
+    extrapolate: bool = option(**estimates.EXTRAPOLATE)
     fairness: bool | None = option(
         "--fairness/--no-fairness", default=None, help="Compare each job with its time under the policy isolated [no]."
     )
@@ -284,7 +288,8 @@ def _changes(request: Request) -> dict[str, Any]:
     names = ("policies", "loads", "clusters", "round_seconds")
     lists = {name: list(getattr(request, name)) for name in names} | {"traces": traces, "seeds": seeds}
     single = {name: getattr(request, name) for name in ("mode", "profile", "fairness", "measure_jobs", "results")}
-    single["allow_unknown_types"] = request.allow_unknown_types or None
+    single |= {name: getattr(request, name) for name in ("estimate", "confidence")}
+    single |= {name: getattr(request, name) or None for name in ("allow_unknown_types", "extrapolate")}
     return {key: value for key, value in lists.items() if value} | {k: v for k, v in single.items() if v is not None}
 
 

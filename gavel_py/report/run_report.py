@@ -249,10 +249,10 @@ def write_report(
 
     Runs that differ in policy, load and seed only are compared in one section, and any other label that differs begins
     another. A section begins with a verdict: which policy is best by each metric and at which loads, by paired t-tests over
-    common seeds, corrected by Holm's method at each load; fewer than 3 common seeds are not tested. Then it has means over
-    seeds with 95 % confidence intervals (Student's t), what tenants were promised and got, and charts: distributions, time
-    series, trade-offs between metrics, and for runs that recorded them a Gantt chart of the GPUs of each gang. The same input
-    gives the same bytes with the same versions of matplotlib and jinja2. Files are written atomically.
+    common seeds, corrected by Holm's method over the pairs that a sentence compares; fewer than 3 common seeds are not tested.
+    Then it has means over seeds with 95 % confidence intervals (Student's t), what tenants were promised and got, and charts:
+    distributions, time series, trade-offs between metrics, and for runs that recorded them a Gantt chart of the GPUs of each
+    gang. The same input gives the same bytes with the same versions of matplotlib and jinja2. Files are written atomically.
 
     Args:
         runs: The runs to compare.

@@ -1,10 +1,9 @@
 """What the runs of a setting show: which policy is best by each metric, in sentences and in tables, and how sure that is.
 
 At each load, the policy with the best mean is compared with each other one by a paired t-test over the seeds that both have run on:
-runs of one seed have the same trace, so what the trace does to both policies cancels. p-values are corrected by Holm's method over
-the pairs that are compared at one load; loads are separate questions, and those with the same answer share a sentence. Tables mark
-what the sentences state. Below `MIN_SEEDS` common seeds nothing is tested, and the best mean is only the lowest or highest in these
-runs.
+runs of one seed have the same trace, so what the trace does to both policies cancels. Loads with the same best mean share
+sentences, and p-values are corrected by Holm's method over all pairs that these compare. Tables mark what the sentences state.
+Below `MIN_SEEDS` common seeds nothing is tested, and the best mean is only the lowest or highest in these runs.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class Ranking:
 
 
 def rankings_of(setting: Setting, metric: str) -> dict[float | None, Ranking]:
-    """Return {load: ranking} by a metric, with p-values corrected over the pairs of each load; {} if it does not rank policies."""
+    """Return {load: ranking} by a metric, with p-values corrected over loads of one sentence; {} if it does not rank policies."""
     better = measure_of(metric).better
     made = {}
     for load in setting.loads if better is not None else ():
@@ -93,10 +92,26 @@ def rankings_of(setting: Setting, metric: str) -> dict[float | None, Ranking]:
             means = {name: np.mean([found[seed] for seed in shared or found]) for name, found in values.items()}
             best = (min if better == "less" else max)(means, key=means.__getitem__)
             pairs = [paired(name, values[best], found) for name, found in values.items() if name != best]
-            corrected = iter(holm([pair.p_value for pair in pairs if pair.p_value is not None]))
-            pairs = [replace(pair, p_value=None if pair.p_value is None else next(corrected)) for pair in pairs]
             made[load] = Ranking(load, best, pairs, better == "less")
-    return made
+    corrected = {each.load: each for group in _sentences_of(made.values()) for each in _corrected(group)}
+    return {load: corrected[load] for load in made}
+
+
+def _sentences_of(rankings: Iterable[Ranking]) -> list[list[Ranking]]:
+    """Return the rankings in groups that share sentences: those with the same best mean, tested or not."""
+    groups: dict[tuple[bool, str], list[Ranking]] = {}
+    for ranking in rankings:
+        groups.setdefault((ranking.is_tested, ranking.best), []).append(ranking)
+    return list(groups.values())
+
+
+def _corrected(rankings: Sequence[Ranking]) -> list[Ranking]:
+    """Return rankings with their p-values corrected over all of their pairs."""
+    p_values = iter(holm([pair.p_value for each in rankings for pair in each.pairs if pair.p_value is not None]))
+    return [
+        replace(each, pairs=[replace(pair, p_value=None if pair.p_value is None else next(p_values)) for pair in each.pairs])
+        for each in rankings
+    ]
 
 
 VERDICT_METRICS = (
@@ -126,13 +141,9 @@ def verdict_of(setting: Setting) -> list[Finding]:
     for metric in VERDICT_METRICS:
         if metric not in setting.metrics:
             continue
-        rankings = [ranking for ranking in rankings_of(setting, metric).values() if ranking.pairs]
-        # Loads with the same best mean share sentences.
-        groups: dict[tuple[bool, str], list[Ranking]] = {}
-        for ranking in rankings:
-            groups.setdefault((ranking.is_tested, ranking.best), []).append(ranking)
+        groups = _sentences_of(ranking for ranking in rankings_of(setting, metric).values() if ranking.pairs)
         writer = _Writer(setting, metric)
-        text = " ".join(sentence for group in groups.values() for sentence in writer.sentences(group))
+        text = " ".join(sentence for group in groups for sentence in writer.sentences(group))
         findings += [Finding(measure_of(metric).title.capitalize(), text)] if text else []
     return findings
 

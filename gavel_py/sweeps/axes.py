@@ -125,15 +125,21 @@ def profile_value(checked: CheckedSpec) -> AxisValue:
         profile = given
     elif not isinstance(given, str):
         raise InputError(Fault(checked.where("profile"), "profile", f"must be the name of a profile or a file, found {given!r}"))
-    elif Path(given).suffix in {".csv", ".json"}:
-        profile = ThroughputProfile.from_file(checked.path(given))
     else:
-        profile = ThroughputStore().load(given)
+        profile = ThroughputStore().find(given, checked.folder)
+    content = {"name": profile.name}
+    if checked.spec.estimate:
+        if not isinstance(profile, ThroughputProfile):
+            text = "estimates speeds by job type, but throughputs gives them by job; remove one of them"
+            raise InputError(Fault(checked.where("estimate"), "estimate", text))
+        method = "gaussian_process" if checked.spec.estimate is True else checked.spec.estimate
+        profile = profile.with_estimates(method, confidence=checked.spec.confidence)
+        content |= {"estimate": method, "confidence": str(checked.spec.confidence)}
     if isinstance(profile, ThroughputProfile):
         data = json.dumps(profile.rows).encode()
     else:
         data = json.dumps([profile.job_ids, profile.accelerators]).encode() + profile.values.tobytes()
-    return AxisValue.of(profile.name, profile, {"name": profile.name, "sha256": _sha256(data)})
+    return AxisValue.of(profile.name, profile, content | {"sha256": _sha256(data)})
 
 
 def _cluster(checked: CheckedSpec, entry: Any) -> tuple[Cluster, str]:

@@ -72,7 +72,8 @@ def scenario_of(source: ScenarioSource) -> Scenario:
             raise InputError(Fault("sweep", "throughputs", text))
         return Scenario(trace.draw(profile, source.load, seed), cluster, profile)
     if isinstance(profile, ThroughputProfile):  # jobs that lack types and ends get them as in `gavel simulate`
-        names, extrapolate = cluster.accelerator_names, source.extrapolate
+        names = cluster.accelerator_names
+        extrapolate = source.extrapolate and type(profile) is ThroughputProfile  # estimates are of all gangs
         if any(map(lacks_type, trace)):
             trace, profile = assign_job_types(trace, profile, seed=seed, accelerators=names, extrapolate=extrapolate)
         if extrapolate:

@@ -20,9 +20,9 @@ from typing import Any
 
 from gavel_py import __version__
 from gavel_py.errors import Fault, GavelWarning, InputError
-from gavel_py.io.names import same_name
 from gavel_py.io.tabular import Rows
 from gavel_py.io.writing import check_libraries, check_writable, write_atomic
+from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.report.runs import Labels
 from gavel_py.report.runs.files import CellStore, GridPlace
 from gavel_py.sweeps.cell import Cell, build_simulation, run_cell, scenario_of
@@ -206,7 +206,7 @@ class SweepPlan:
             label: {
                 name: int(count)
                 for name, count in zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True)
-                if count and same_name(name, known) is None
+                if count and same_accelerator(name, known) is None
             }
             for label, (cluster, known) in clusters.items()
         }

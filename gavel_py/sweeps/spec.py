@@ -112,6 +112,8 @@ class Spec(Record):
     profile: Any = "gavel-osdi20"
     throughputs: Name | None = None
     extrapolate: bool = False
+    estimate: bool | Literal["gaussian_process", "additive", "specs"] = False
+    confidence: Annotated[Finite, Field(gt=0, lt=1)] | Literal["optimistic"] | None = None
     fairness: bool = False
     allow_unknown_types: bool = False
     measure_jobs: Annotated[JobWindow | None, PlainValidator(job_window)] = None
@@ -204,4 +206,6 @@ def _check(checked: CheckedSpec) -> None:
     if spec.throughputs is not None and "profile" in spec.model_fields_set:
         text = "and profile both define the speeds of jobs; give only one of them"
         faults.append(Fault(checked.where("throughputs"), "throughputs", text))
+    if spec.confidence is not None and not spec.estimate:
+        faults.append(Fault(checked.where("confidence"), "confidence", "selects values of estimates; set estimate: true as well"))
     InputError.raise_any(faults)

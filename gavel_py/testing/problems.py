@@ -14,7 +14,7 @@ Case = dict[str, Any]
 BY_JOB = (
     *("throughputs", "job_ids", "tenants", "num_gpus", "weights", "priorities", "steps_remaining", "total_steps"),
     *("arrival_seconds", "elapsed_seconds", "waiting_seconds", "isolated_seconds", "attained_gpu_seconds", "deadlines_seconds"),
-    *("running_on", "previous_fractions"),
+    *("running_on", "previous_fractions", "uncertainty"),
 )
 """The arrays with one entry or row per job; the others have one per accelerator type."""
 
@@ -64,6 +64,7 @@ FIXED: tuple[Case, ...] = (
         "capacities": [1, 1],
         "running_on": [1, -1, 0],
         "previous_fractions": [[0.0, 1.0], [0.0, 0.0], [0.5, 0.0]],
+        "uncertainty": [[0.0, 0.3], [0.1, 0.0], [2.0, 0.5]],
     },
 )
 
@@ -91,7 +92,7 @@ def with_jobs(case: Case, rows: list[int]) -> Case:
 def with_types(case: Case, columns: list[int]) -> Case:
     """Return the case with some of its accelerator types; jobs on removed types no longer run."""
     kept: Case = {name: values if name in BY_JOB else [values[j] for j in columns] for name, values in case.items()}
-    for name in ("throughputs", "previous_fractions"):
+    for name in ("throughputs", "previous_fractions", "uncertainty"):
         if name in case:
             kept[name] = [[row[j] for j in columns] for row in case[name]]
     if "running_on" in case:
@@ -122,6 +123,7 @@ def _random(random: np.random.Generator) -> Case:
         "priorities": random.choice([0.0, 1.0, 5.0], groups),
         "running_on": running,
         "previous_fractions": (np.arange(types) == running[:, None]) * 0.5,
+        "uncertainty": np.where(running[:, None] < 0, [0.0, 0.2, 0.5, 0.1][:types], 0.0),  # estimated, if it has not run yet
     }
     group = random.integers(0, groups, jobs)
     case: Case = {name: values[group].tolist() for name, values in by_group.items()}

@@ -218,6 +218,7 @@ class TestScheduler:
             "gpu_back": lambda: made.gpu_back("v100-0", 0),
             "gpu_lost": lambda: made.gpu_lost("v100-0", 0),
             "interrupted": lambda: made.interrupted("a"),
+            "is_blocked": lambda: made.is_blocked("a"),
             "job_failed": lambda: made.job_failed("a"),
             "lease": lambda: made.lease("a"),
             "node_down": lambda: made.node_down("v100-0"),

@@ -19,6 +19,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {"agnostic": True, "reference": "type-0"}) for name in gp.policy_names()),
     ("max_total_throughput", {"normalized": False}),
     ("max_min_fairness", {"efficiency": False}),
+    ("max_min_fairness", {"caution": 1.64}),
     ("fifo", {"backfill": True}),
     ("fifo", {"fractional": True}),
     ("shortest_job_first", {"by": "total", "fractional": True}),
@@ -54,6 +55,7 @@ def detailed_problems(draw: st.DrawFn) -> gp.AllocationProblem:
             priorities=rng.integers(-1, 3, n),
             waiting_seconds=rng.choice([0.0, 60.0, 90.0, 7200.0], n),
             attained_gpu_seconds=rng.choice([0.0, 600.0, 1800.0, 3600.0, 1e5], n),
+            uncertainty=rng.choice([0.0, 0.1, 0.5], (n, k)),
             deadlines_seconds=deadlines if missing[active].all() else np.where(missing, np.nan, deadlines),
         )
     )
@@ -72,7 +74,7 @@ def arrays(problem: gp.AllocationProblem, rows: list[int] | None = None, **chang
     """The arrays of a problem, in another order of jobs or with changes, for `from_arrays`."""
     order = list(range(problem.num_jobs)) if rows is None else rows
     by_job = ("throughputs", "num_gpus", "weights", "priorities", "steps_remaining", "arrival_seconds", "waiting_seconds")
-    by_job += ("attained_gpu_seconds", "deadlines_seconds")
+    by_job += ("attained_gpu_seconds", "deadlines_seconds", "uncertainty")
     values: dict[str, Any] = {name: getattr(problem, name)[order] for name in by_job}
     values |= {"job_ids": [problem.job_ids[i] for i in order], "capacities": problem.capacities}
     values["prices_per_hour"] = problem.prices_per_hour

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from gavel_py.cli.inputs import import_solver, policies_of, takes_options, warni
 from gavel_py.cli.output import emit
 from gavel_py.cli.simulate import runner
 from gavel_py.cli.simulate.files import Outputs, check_files, write_run_file, write_tenants_file
+from gavel_py.cli.simulate.learning import Play, plays_of
 from gavel_py.cli.simulate.options import Request, Scenario, load
 from gavel_py.cli.simulate.results import PolicyResult, compared, csv_of, json_of, needs_jobs, text_of
 from gavel_py.cli.trace.files import report_text
@@ -44,7 +46,8 @@ def command(context: click.Context, request: Request) -> None:
         state_file = runner.StateFile(request, policies)
         results: list[PolicyResult] = [] if saved is None else runner.saved_results(saved, policies)
         with together() as attempt:
-            runs = [attempt(partial(runner.Run, request, scenario, policy)) for policy in policies]
+            plays = plays_of(policies, scenario.start, request.learn, scenario.cluster)
+            runs = [attempt(partial(runner.Run, request, scenario, play)) for play in plays]
         runs = runs[len(results) :]
         import_solver(policies)
         if path is not None and saved is not None:
@@ -61,7 +64,7 @@ def command(context: click.Context, request: Request) -> None:
                 failure = error
     _write(request, scenario, results)
     if results or failure is None:
-        _print(request, scenario, compared(results), policies[len(results) :])
+        _print(request, scenario, compared(results), plays[len(results) :])
     if failure is not None:
         raise failure
     if interrupt.requested:
@@ -99,10 +102,11 @@ def _simulate(
             run = runs.pop(0)
             run.outputs, state_file.results = outputs, tuple(results)
             place = f" ({total - len(runs)} of {total})" if total > 1 else ""
-            with runner.progress(run.policy.label + place, num_jobs, until, request.with_progress) as show:
+            with runner.progress(run.label + place, num_jobs, until, request.with_progress) as show:
                 result = run.play(show, interrupt, state_file, keep=keep)
             now, in_rounds = run.simulation.now, not request.events
-            results.append(PolicyResult(run.policy, result, now, in_rounds=in_rounds, complete=run.complete, recorder=run.recorder))
+            found = PolicyResult(run.policy, result, now, in_rounds=in_rounds, complete=run.complete)
+            results.append(dataclasses.replace(found, recorder=run.recorder, learner=run.learner))
 
 
 def _write(request: Request, scenario: Scenario, results: Sequence[PolicyResult]) -> None:
@@ -114,7 +118,7 @@ def _write(request: Request, scenario: Scenario, results: Sequence[PolicyResult]
         write_tenants_file(request.tenants_out, {"policy": "text"}, scenario.cluster.accelerator_names, tenants)
 
 
-def _print(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> None:
+def _print(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[Play]) -> None:
     if request.form == "json":
         emit(json_of(request, scenario, results, not_played), request.out)
     elif request.form == "csv":

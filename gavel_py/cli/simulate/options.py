@@ -35,6 +35,7 @@ from gavel_py.cli.inputs import (
     problem_of,
     profile_of,
 )
+from gavel_py.cli.simulate import learning
 from gavel_py.cli.trace.files import FORMAT, STRICT, read
 from gavel_py.errors import Fault, InputError, decimal_hint, together
 
@@ -177,7 +178,6 @@ class ScenarioOptions(Common):
     )
     measure_jobs: tuple[int, int] | None = option(**MEASURE_JOBS)
     seed: int = option(**SEED, help="Seed of all random choices.")
-    extrapolate: bool = option(help="Estimate the throughputs of gangs that the profile lacks.")
     format_name: str | None = option("--format", **FORMAT)
     strict: bool = option(**STRICT)
     ignore_columns: tuple[str, ...] = option(**IGNORE)
@@ -195,6 +195,8 @@ PLAYED = (
 class Request(Output, ScenarioOptions):
     """All options, as typed. Fields of the last base class come first, in --help too."""
 
+    learn: learning.Explore | None = option(**learning.LEARN)
+    known: str | None = option(**learning.KNOWN)
     jobs_out: Path | None = option(
         type=FILE, metavar="FILE", help="Write a line for each job that leaves to this .csv or .parquet file."
     )
@@ -218,6 +220,8 @@ class Scenario:
     profile: gp.Profile
     node_failures: gp.NodeFailures | None
     maintenance: Sequence[gp.NodeWindow]
+    start: gp.ThroughputProfile | None = None
+    """What is known at first, with --learn; None for nothing."""
 
 
 def load(request: Request) -> Scenario:
@@ -243,7 +247,8 @@ def load(request: Request) -> Scenario:
         attempt(lambda: InputError.raise_any(endless))
         attempt(lambda: problem_of(trace.jobs, cluster, profile, whole_gangs=False, sharing=request.sharing))
     _warn(trace, request)
-    return Scenario(trace, cluster, profile, failures, windows)
+    start = learning.start_of(request, request.learn, request.known, request.seed, profile)
+    return Scenario(trace, cluster, profile, failures, windows, start)
 
 
 def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: Request) -> tuple[gp.Trace, gp.Profile]:
@@ -252,10 +257,11 @@ def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: R
         if request.extrapolate:
             raise click.UsageError("--extrapolate estimates speeds by job type, but --throughputs gives them by job; omit one")
         return trace, profile
+    extrapolate = request.extrapolate and request.estimate is None  # estimates are of all gangs
     if any(not submission.job.job_type or _lacks_end(submission.job) for submission in trace):
         names = cluster.accelerator_names
-        trace, profile = gp.assign_job_types(trace, profile, seed=request.seed, accelerators=names, extrapolate=request.extrapolate)
-    if request.extrapolate:
+        trace, profile = gp.assign_job_types(trace, profile, seed=request.seed, accelerators=names, extrapolate=extrapolate)
+    if extrapolate:
         profile = gp.extend_profile(profile, {submission.job.num_gpus for submission in trace})
     return trace, profile
 

@@ -16,6 +16,7 @@ import gavel_py as gp
 from gavel_py.cli import tables
 from gavel_py.cli.accounting import MAX_TENANTS, has_prices, tenants_table
 from gavel_py.cli.output import csv_text, gang_text, json_text, number, time_text, unit_of, unused_text
+from gavel_py.cli.simulate.learning import Play
 from gavel_py.cli.simulate.options import PLAYED, Request, Scenario
 from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.cli.trace.files import report_text
@@ -40,7 +41,8 @@ class PolicyResult:
     """The result of one policy.
 
     ended_seconds: simulated time at the end; in_rounds: false in event-driven mode; complete: false after an interrupt; recorder:
-    has the run for --run-out.
+    has the run for --run-out; learner: what learned, None with known throughputs; jct_over_known: with --learn, the
+    mean completion time over that of the same policy with known throughputs.
     """
 
     policy: gp.Policy
@@ -50,11 +52,13 @@ class PolicyResult:
     complete: bool
     fairness: Fairness | None = None
     recorder: gp.RunRecorder | None = None
+    learner: gp.ThroughputLearner | None = None
+    jct_over_known: float | None = None
 
     @property
     def label(self) -> str:
-        """The policy with its options."""
-        return self.policy.label
+        """The policy with its options, and whether it learns."""
+        return Play(self.policy, self.learner).label
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, without jobs."""
@@ -66,7 +70,15 @@ class PolicyResult:
             "summary": self.result.summary.to_dict(),
             "finish_time_fairness": None if self.fairness is None else dataclasses.asdict(self.fairness),
             "left_out": reasons(self.result),
-        }
+        } | self._learning()
+
+    def _learning(self) -> dict[str, Any]:
+        """Return what is stated of a comparison with --learn, and of what was learned."""
+        found: dict[str, Any] = {} if self.jct_over_known is None else {"jct_over_known": self.jct_over_known}
+        if self.learner is not None:
+            counts = {"observed": len(self.learner.observations), "contradictions": len(self.learner.contradictions)}
+            found["learning"] = {"explore": self.learner.explore, "measured": len(self.learner.measured), **counts}
+        return found
 
 
 def reasons(result: gp.SimulationResult) -> dict[str, str]:
@@ -80,7 +92,8 @@ def needs_jobs(policies: Sequence[gp.Policy]) -> bool:
 
 
 def compared(results: Sequence[PolicyResult]) -> list[PolicyResult]:
-    """Return the results with the finish-time fairness of all policies but `isolated`, if that is among them."""
+    """Return the results with the price of not knowing, and with the fairness of all but `isolated`, if that is among them."""
+    results = _priced(results) if any(each.learner is not None for each in results) else results
     yardstick = next((each.result for each in results if each.policy.name == YARDSTICK), None)
     if yardstick is None:
         return list(results)
@@ -88,6 +101,18 @@ def compared(results: Sequence[PolicyResult]) -> list[PolicyResult]:
         each if each.policy.name == YARDSTICK else dataclasses.replace(each, fairness=_fairness_of(each.result, yardstick))
         for each in results
     ]
+
+
+def _priced(results: Sequence[PolicyResult]) -> list[PolicyResult]:
+    """Return the results with completion times over those with known throughputs, which precede those that are compared."""
+    found: list[PolicyResult] = []
+    known: float | None = None
+    for each in results:
+        mean = None if each.result.summary.jct is None else each.result.summary.jct.mean
+        if each.learner is None and not each.policy.is_agnostic:
+            known = mean
+        found.append(dataclasses.replace(each, jct_over_known=mean / known if mean and known else None))
+    return found
 
 
 def _fairness_of(result: gp.SimulationResult, isolated: gp.SimulationResult) -> Fairness | None:
@@ -159,7 +184,12 @@ def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
         yield Metric("unfinished", "measured jobs not finished", "count", _of("unfinished"))
         yield Metric("ended_after_arrivals", "ended after the last arrival", "count", _of("ended_after_arrivals"), optional=True)
     yield from _distribution("jct", "completion time")
+    if any(each.jct_over_known is not None for each in results):
+        yield Metric("jct_over_known", "completion time over known speeds", "share", _over_known)
     yield Metric("makespan_seconds", "makespan", "time", _of("makespan_seconds"), best="least", family="completion time")
+    if any(each.result.summary.workflow_jct.count for each in results):
+        yield from _distribution("workflow_jct", "workflows from arrival to end")
+    yield Metric("blocked_seconds", "time for which jobs waited for others", "time", _of("blocked_seconds"), optional=True)
     yield from _distribution("queueing", "queueing delay")
     for name in results[0].result.summary.usage:
         yield Metric(f"{name}_utilization", f"{name} used", "share", partial(_entry, "utilization", name))
@@ -206,6 +236,10 @@ def _fairness(part: str, result: PolicyResult) -> Any:
     return None if result.fairness is None else getattr(result.fairness, part)
 
 
+def _over_known(result: PolicyResult) -> float | None:
+    return result.jct_over_known
+
+
 def _late(result: PolicyResult) -> float | None:
     return result.result.summary.late if result.result.summary.with_deadline else None
 
@@ -224,17 +258,25 @@ MAX_JOBS = 5
 """Limit of the jobs listed that have no GPUs at the end; the JSON output has all of them."""
 
 
-def text_of(scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> str:
+def text_of(scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[Play]) -> str:
     """Return the report on the trace, the tables, and notes."""
     parts = [report_text(scenario.trace.report) + "\n"]
     if results:
         rows = _rows(results, _with_deadline(scenario.trace, results))
-        table = tables.comparison_text("Simulation", [each.label for each in results], rows)
+        table = tables.comparison_text("Simulation", _columns(results), rows)
         parts += [table + unused_text(scenario.cluster.left_out), *_gangs(results), *_tenants(scenario, results)]
     notes = [note for each in results for note in _notes(each)]
     if not_played:
         notes.append(f"Not simulated: {', '.join(policy.label for policy in not_played)}.")
     return "\n".join([*parts, *([wrapped(notes)] if notes else [])])
+
+
+def _columns(results: Sequence[PolicyResult]) -> list[str]:
+    """Return the headings of the columns; short ones if one policy is compared with what it is without known throughputs."""
+    known = [each for each in results if each.learner is None and not each.policy.is_agnostic]
+    if len(known) != 1 or all(each.learner is None for each in results):
+        return [each.label for each in results]
+    return [each.label if each in known else "agnostic" if each.learner is None else "learning" for each in results]
 
 
 IN_DEADLINES = ("with_deadline", "late")
@@ -310,6 +352,9 @@ def _per(value: float | None, length: float) -> float | None:
 def _notes(result: PolicyResult) -> Iterator[str]:
     if not result.complete:
         yield f"{result.label}: interrupted after {time_text(result.ended_seconds)} of simulated time."
+    if result.learner is not None:
+        measured, observed = len(result.learner.measured), len(result.learner.observations)
+        yield f"{result.label}: {measured:,} speeds were known at first, {observed:,} were observed."
     left_out = reasons(result.result)
     for job_id, reason in list(left_out.items())[:MAX_JOBS]:
         yield f"{result.label}: job {job_id!r} has no GPUs at the end: {reason}"
@@ -317,7 +362,7 @@ def _notes(result: PolicyResult) -> Iterator[str]:
         yield f"{result.label}: ... and {len(left_out) - MAX_JOBS:,} more jobs"
 
 
-def json_of(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[gp.Policy]) -> str:
+def json_of(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[Play]) -> str:
     """Return a JSON document with the report on the trace, the settings, and the result of each policy."""
     document: dict[str, Any] = {
         "trace": scenario.trace.report.to_dict(),
@@ -340,7 +385,7 @@ def settings_of(request: Request) -> dict[str, Any]:
         "node_repair_hours": request.node_repair,
         "maintenance": list(request.maintenance),
         "measure_jobs": None if request.measure_jobs is None else list(request.measure_jobs),
-    }
+    } | ({} if request.learn is None else {"learn": request.learn, "known": request.known})
 
 
 def csv_of(results: Sequence[PolicyResult]) -> str:

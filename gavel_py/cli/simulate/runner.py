@@ -29,6 +29,7 @@ import gavel_py as gp
 from gavel_py.cli.inputs import min_gain_of
 from gavel_py.cli.output import REDRAW_SECONDS, progress_bar, time_text
 from gavel_py.cli.simulate.files import Outputs, is_parquet
+from gavel_py.cli.simulate.learning import Play
 from gavel_py.cli.simulate.options import PLAYED, Request, Scenario, seconds_of
 from gavel_py.cli.simulate.results import PolicyResult, settings_of
 from gavel_py.errors import Fault, InputError
@@ -108,8 +109,8 @@ class Run:
     that have left the system so far.
     """
 
-    def __init__(self, request: Request, scenario: Scenario, policy: gp.Policy) -> None:
-        self.policy = policy
+    def __init__(self, request: Request, scenario: Scenario, play: Play) -> None:
+        self.policy, self.label, self.learner = play.policy, play.label, play.learner
         self.outputs: Outputs | None = None
         self.complete = True
         self.until_seconds = math.inf if request.until_seconds is None else request.until_seconds
@@ -117,13 +118,14 @@ class Run:
             scenario.trace,
             scenario.cluster,
             scenario.profile,
-            policy,
+            self.policy,
             round_seconds=None if request.events else request.round_seconds,
             node_failures=scenario.node_failures,
             maintenance=scenario.maintenance,
             min_gain=min_gain_of(request.sharing, request.min_gain),
             on_round=self._round,
             on_starts=self._starts,
+            learn=self.learner,
             **{name: getattr(request, name) for name in PLAYED},
         )
         self.recorder = None if request.run_out is None else gp.RunRecorder(self.simulation, stays=True)
@@ -178,14 +180,14 @@ class Run:
         if self.recorder is not None:
             self.recorder.job(record)
         if self.outputs is not None:
-            self.outputs.job(self.policy.label, record)
+            self.outputs.job(self.label, record)
 
     def _round(self, round_: gp.Round) -> None:
         self.rounds += 1
         if self.recorder is not None:
             self.recorder.round(round_)
         if self.outputs is not None:
-            self.outputs.round(self.policy.label, round_, self.simulation.active)
+            self.outputs.round(self.label, round_, self.simulation.active)
 
     def _starts(self, seconds: float, assignments: Mapping[str, gp.Assignment]) -> None:
         if self.recorder is not None:
@@ -205,6 +207,8 @@ def check_state_options(request: Request) -> None:
     """Raise `UsageError` for incompatible options for saved states."""
     if request.state_every is not None and request.save_state is None:
         raise click.UsageError("--state-every sets how often --save-state FILE is written; give both")
+    if request.learn is not None and (request.save_state or request.continue_from):
+        raise click.UsageError("--learn does not save what was learned; omit --save-state and --continue")
     if request.run_out is not None and request.continue_from is not None:
         raise click.UsageError("--run-out records a run from its beginning, which --continue does not have; give only one of them")
     for path in (request.jobs_out, request.timeline_out):

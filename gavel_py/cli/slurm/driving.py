@@ -14,12 +14,11 @@ from typing import Any, Literal
 import click
 
 import gavel_py as gp
-from gavel_py.cli import inputs
+from gavel_py.cli import estimates, inputs
 from gavel_py.cli.inputs import (
     INPUT,
     JSON,
     MAX_ROUNDS,
-    PATH,
     PROFILE,
     SECONDS,
     assignments,
@@ -51,7 +50,9 @@ class Request:
     )
     round_seconds: float = option("--round", **_seconds(360.0), help="Length of a round.")
     profile: str | None = option(**PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
-    store: Path | None = option(type=PATH, metavar="FILE", help="Store of measured speeds [profiles.sqlite in --state].")
+    estimate: str | None = option(**estimates.ESTIMATE)
+    confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
+    store: str | None = option(metavar="FILE|URL", help="Store of measured speeds [profiles.sqlite in --state].")
     measured: str = option(default="slurm", show_default=True, metavar="NAME", help="Name of the profile of measured speeds.")
     renames: tuple[str, ...] = option(
         "--map-accelerator", metavar="OLD=NEW", help="Name of a GPU type in Slurm, and in the profile."
@@ -116,6 +117,9 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
         with suppress(gp.InputError):
             profile = store.load(request.profile)  # of measured throughputs
     profile = profile or inputs.find_profile(request.profile, request.store)
+    estimates.check_options(request.estimate, request.confidence)
+    if request.estimate is not None:
+        profile = profile.with_estimates(request.estimate, confidence=request.confidence)
     inputs.import_solver([policy])
     return gp.SlurmDriver(
         settings,

@@ -25,7 +25,7 @@ from gavel_py.cli.inputs import (
 )
 from gavel_py.cli.output import emit, json_text
 from gavel_py.cli.tables import table_text
-from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, read, write
+from gavel_py.cli.trace.files import FORMAT, GROUP, OUT, STRICT, read, similar_in, write
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,9 @@ class Import:
     renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the trace.")
     any_accelerator: bool = option(help="Allow jobs to run on all types of GPU, whatever they requested.")
     whole_gpus: bool = option(help="Give a whole GPU to jobs that requested a fraction of one.")
-    store: Path | None = option(**STORE)
+    predict_durations: bool = option(help="Estimate durations from the runs of similar jobs that ended before.")
+    group: str | None = option(**GROUP, help="Columns in which these are similar [tenant,num_gpus].")
+    store: str | None = option(**STORE)
     as_json: bool = option("--json", help="Print the import report as JSON.")
 
 
@@ -64,6 +66,7 @@ def import_trace(request: Import) -> None:
         raise click.UsageError("--extrapolate, --profile-out, --reference and --accelerators need --profile")
     if request.extrapolate and request.profile_out is None:
         raise click.UsageError("--extrapolate needs --profile-out FILE for the profile with the estimates, which the jobs need")
+    columns = similar_in(request.group, request.predict_durations, "--predict-durations")
     renames = assignments(request.renames, "--map-accelerator", "OLD=NEW")
     trace = read(request.file, request.format_name, request.strict, request.ignore_columns).map_accelerators(renames)
     if request.any_accelerator:
@@ -81,6 +84,8 @@ def import_trace(request: Import) -> None:
             buffer = io.StringIO()
             profile.to_csv(buffer)
             emit(buffer.getvalue(), request.profile_out)
+    if request.predict_durations:
+        trace = trace.with_predicted_durations(columns)
     write(trace, request.out, json_report=request.as_json)
 
 

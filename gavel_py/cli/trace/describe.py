@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +11,8 @@ import click
 import gavel_py as gp
 from gavel_py.cli.inputs import IGNORE, JSON, PATH, PROFILE, STORE, TRACE, argument, find_profile, option, takes_options
 from gavel_py.cli.output import emit, gang_text, json_text, number
-from gavel_py.cli.tables import table_text, wrapped
-from gavel_py.cli.trace.files import FORMAT, OUT, STRICT, read, report_text
+from gavel_py.cli.tables import Column, table_text, wrapped
+from gavel_py.cli.trace.files import FORMAT, GROUP, OUT, STRICT, read, report_text, similar_in
 
 MAX_NAMES = 10
 """Limit of the tenants and job types listed; the JSON output has all of them."""
@@ -31,7 +31,9 @@ class Request:
     )
     profile: str | None = option(**PROFILE, help="Profile that gives durations where a trace has steps only.")
     reference: str | None = option(metavar="TYPE", help="Accelerator of these durations [v100, or the profile's first].")
-    store: Path | None = option(**STORE)
+    predictability: bool = option(help="Also show how well finished runs predict durations, in order of time.")
+    group: str | None = option(**GROUP, help="Columns in which jobs are similar for it [tenant,num_gpus].")
+    store: str | None = option(**STORE)
     plot: Path | None = option(type=PATH, metavar="FILE", help="Also draw load and durations, as .svg or .png.")
     as_json: bool = option("--json", **JSON)
     out: Path | None = option(**OUT)
@@ -46,18 +48,23 @@ def command(request: Request) -> None:
     """
     if request.reference is not None and request.profile is None:
         raise click.UsageError("--reference needs --profile")
+    columns = similar_in(request.group, request.predictability, "--predictability")
     if request.plot is not None:
         gp.check_plot(request.plot)
     trace = read(request.file, request.format_name, request.strict, request.ignore_columns)
     if request.profile is not None:
         trace = gp.assume_durations(trace, find_profile(request.profile, request.store), request.reference)
     summary = gp.describe_trace(trace, request.periods)
+    # Every group that a prediction may fall back to, from all jobs to the finest.
+    groups = [columns[:count] for count in range(len(columns) + 1)] if request.predictability else []
+    predicted = [gp.describe_predictability(trace, group) for group in groups]
     if request.plot is not None:
         gp.plot_trace(trace, request.plot)
     if request.as_json:
-        emit(json_text({"read": trace.report.to_dict(), **summary.to_dict()}), request.out)
+        more = {"predictability": [each.to_dict() for each in predicted]} if predicted else {}
+        emit(json_text({"read": trace.report.to_dict(), **summary.to_dict(), **more}), request.out)
     else:
-        emit("\n".join([report_text(trace.report), *_texts(summary)]), request.out)
+        emit("\n".join([report_text(trace.report), *_texts(summary), *_predictability(predicted)]), request.out)
 
 
 def _texts(summary: gp.TraceSummary) -> Iterator[str]:
@@ -116,6 +123,36 @@ def _load(summary: gp.TraceSummary) -> str:
         hours = [f"{seconds / 3600:.1f}" for seconds in (period.start_seconds, period.end_seconds)]
         rows.append([*hours, str(period.num_jobs), _known(period.gpu_hours, ".0f"), *held])
     return table_text("Load over time, if no job had to wait", *_known_columns(columns, rows), text_columns=0)
+
+
+def _predictability(predicted: Sequence[gp.Predictability]) -> Iterator[str]:
+    if not predicted:
+        return
+    if not predicted[0].num_predicted:
+        yield "How well finished runs predict durations is unknown: no job arrives after enough runs have ended.\n"
+        return
+    same = Column("jobs with the same", "prose")
+    rows = [
+        [
+            " ".join(["+"] * (len(each.group) > 1) + [*each.group[-1:]]) or "(all jobs)",
+            str(each.num_groups),
+            f"{each.num_predicted / each.num_tested:.1%}",
+            *(_share(share) for share in (each.within_25_percent, each.within_factor_2, each.median_error)),
+            "-" if each.rank_correlation is None else f"{each.rank_correlation:.2f}",
+        ]
+        for each in predicted
+    ]
+    titles = ["groups", "predicted", "within 25%", "within 2x", "median error", "rank correlation"]
+    title = f"Durations predicted from finished runs, the last {predicted[0].num_tested:,} jobs tested"
+    yield table_text(title, [same, *map(Column, titles)], rows)
+    shares = [each.quantile_coverage or {} for each in predicted]
+    rows = [[row[0], *map(_share, coverage.values())] for row, coverage in zip(rows, shares, strict=True)]
+    levels = [Column(f"{level:.0%}") for level in shares[0]]
+    yield table_text("Jobs that run no longer than the predicted quantile", [same, *levels], rows)
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
 
 
 def _known_columns(columns: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:

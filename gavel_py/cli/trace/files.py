@@ -26,12 +26,20 @@ OUT: Mapping[str, Any] = {
     "metavar": "FILE",
     "help": "Write to this .csv, .json or .jsonl file instead of the terminal.",
 }
+GROUP: Mapping[str, Any] = {"metavar": "COLUMN,..."}
 
 
 def read(file: Path, format_name: str | None = None, strict: bool = False, ignore_columns: Iterable[str] = ()) -> gp.Trace:
     """Read a trace from a file."""
     allow_imports_from_here(format_name)
     return gp.read_trace(file, format_name, strict=strict, ignore=ignored(ignore_columns))
+
+
+def similar_in(group: str | None, is_wanted: bool, flag: str) -> list[str]:
+    """Return the columns of --group. Raises `click.UsageError` if it is given without the flag that uses it."""
+    if group is not None and not is_wanted:
+        raise click.UsageError(f"--group needs {flag}")
+    return list(gp.DurationPredictor().group) if group is None else [name.strip() for name in group.split(",") if name.strip()]
 
 
 def write(trace: gp.Trace, out: Path | None, *, json_report: bool = False) -> None:

@@ -32,10 +32,11 @@ class Request:
         type=INPUT_OR_TEXT, metavar="FILE|PART:S-S,...", help="Durations of a trace, or log-uniform ones [as published]."
     )
     heavy_share: float = option(type=float, default=0.0, show_default=True, metavar="X", help="Fraction of jobs with weight 5.")
+    workflows: bool = option(help="Jobs belong to workflows of about 10, and wait for some of the jobs before them.")
     profile: str = option(**PROFILE, default="gavel-osdi20", show_default=True, help="Profile of the job types.")
     reference: str = option(default="v100", show_default=True, metavar="TYPE", help="Accelerator of the durations.")
     seed: int = option(**SEED, help="Seed of all random choices.")
-    store: Path | None = option(**STORE)
+    store: str | None = option(**STORE)
     out: Path | None = option(**OUT)
 
 
@@ -57,7 +58,10 @@ def command(request: Request) -> None:
         find_profile(request.profile, request.store),
         gang_mix=None if request.gangs is None else _gangs(request.gangs),
         durations=None if request.durations is None else _durations(request.durations),
-        **{name: getattr(request, name) for name in ("jobs_per_hour", "burstiness", "heavy_share", "reference", "seed")},
+        **{
+            name: getattr(request, name)
+            for name in ("jobs_per_hour", "burstiness", "heavy_share", "reference", "workflows", "seed")
+        },
     )
     write(trace, request.out)
 

@@ -14,7 +14,7 @@ from gavel_py.integrations.slurm.parsing import printable, satisfies
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import Speeds, Tracked
-from gavel_py.io.names import same_name
+from gavel_py.problem.accelerators import how_the_same, same_accelerator
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import largest_even_gang
 from gavel_py.problem.job import Job, Locality
@@ -65,7 +65,7 @@ def partition_of(nodes: Iterable[SlurmNode], settings: SlurmSettings, known: Col
             continue
         ((slurm_name, gpus),) = node.gpus.items()
         name = settings.accelerators.get(slurm_name or UNNAMED, slurm_name or UNNAMED)
-        accelerator = same_name(name, known) or name
+        accelerator = same_accelerator(name, known) or name
         names.setdefault(accelerator, set()).add(slurm_name)
         memory = node.memory_mb / MEGABYTES_PER_GIGABYTE or None
         included.append(Node(name=node.name, accelerator=accelerator, num_gpus=gpus, cpus=node.cpus or None, memory_gb=memory))
@@ -76,8 +76,9 @@ def partition_of(nodes: Iterable[SlurmNode], settings: SlurmSettings, known: Col
         raise InputError(Fault("slurm", "partition", problem))
     for accelerator, slurm_names in names.items():
         for name in sorted(slurm_names - {accelerator}):
-            if name.casefold() == accelerator.casefold():
-                notes.append(f"GPU type {name!r} is treated as {accelerator!r} of the profile: they differ only in case")
+            if same_accelerator(name, (accelerator,)):
+                reason = how_the_same(name, accelerator)
+                notes.append(f"GPU type {name!r} is treated as {accelerator!r} of the profile: {reason}")
     types = [AcceleratorType(name=name, price_per_hour=settings.prices_per_hour.get(name)) for name in names]
     return Partition(Cluster(included, types), {name: frozenset(slurm_names) for name, slurm_names in names.items()}, tuple(notes))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ Sums = dict[tuple[str, int, str], list[float]]
 
 
 class Speeds:
-    """The throughputs in use, in steps/s: measurements, else the profile, else estimates for other gang sizes.
+    """The throughputs in use, in steps/s: measurements, else the profile, else estimates: those of the profile, or of gang sizes.
 
     base: the profile of the site; measured: {(job type, GPUs, accelerator): steps/s}; sizes: gang sizes to estimate.
     """
@@ -34,6 +34,7 @@ class Speeds:
         # Slurm can place neither co-located nor deliberately spread gangs.
         usable = [row for row in base.measurements if row.partner_job_type is None and row.placement == "consolidated"]
         self.base, self.measured, self.sizes = ThroughputProfile(base.name, usable), dict(measured or {}), set(sizes)
+        self._refitted: Callable[[ThroughputProfile], ThroughputProfile] | None = getattr(base, "refitted", None)
         self.profile = self._combined()
 
     def cover(self, sizes: Iterable[int]) -> None:
@@ -54,7 +55,8 @@ class Speeds:
             Measurement(job_type=job_type, num_gpus=gpus, accelerator=name, steps_per_second=speed, source="slurm")
             for (job_type, gpus, name), speed in self.measured.items()
         ]
-        return extend_profile(ThroughputProfile(self.base.name, [*rows, *measured]), self.sizes)
+        known = ThroughputProfile(self.base.name, [*rows, *measured])
+        return extend_profile(known, self.sizes) if self._refitted is None else self._refitted(known)
 
 
 MAX_FAILED_STARTS, MAX_PAUSE = 3, 16
