@@ -10,6 +10,8 @@ CORES := $(shell $(PYTHON) -c "import os; print(len(getattr(os, 'sched_getaffini
 WORKERS ?= $(shell expr $(CORES) + 1)
 # Tests start hundreds of processes, which would otherwise compile all modules again where bytecode is switched off.
 export PYTHONDONTWRITEBYTECODE :=
+# Several workers on all cores: threads of linear algebra would only wait for each other.
+export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: demo test quick deep lint types unit docs package lock clean
 

@@ -101,22 +101,25 @@ def with_gangs(profile: gp.Profile, num_gpus: Iterable[float]) -> gp.Profile:
     """Return the profile with the gangs of --extrapolate; one with estimates has them already."""
     if not isinstance(profile, gp.ThroughputProfile):
         raise click.UsageError("--extrapolate estimates speeds by job type, but --throughputs gives them by job; omit one")
-    return profile if _has_estimates(profile) else gp.extend_profile(profile, set(num_gpus))
+    return profile if has_estimates(profile) else gp.extend_profile(profile, set(num_gpus))
 
 
-def _has_estimates(profile: gp.Profile) -> TypeGuard[gp.EstimatedProfile]:
+def has_estimates(profile: gp.Profile) -> TypeGuard[gp.EstimatedProfile]:
+    """Return whether a profile has estimates."""
     return hasattr(profile, "estimates_of")  # without the import of its class, which takes as long as many solves
 
 
 def estimates_of(
-    profile: gp.Profile, jobs: Sequence[gp.Job], accelerators: Sequence[str], can_run: Iterable[Any]
+    profile: gp.Profile, jobs: Sequence[gp.Job], accelerators: Sequence[str], can_run: Iterable[Any] | None = None
 ) -> list[gp.Estimate] | None:
     """Return the estimates on which the throughputs of jobs are based, None for a profile without estimates.
 
-    can_run: (N, K) where jobs can run.
+    can_run: (N, K) where jobs can run, None for wherever they may.
     """
-    if not _has_estimates(profile):
+    if not has_estimates(profile):
         return None
+    if can_run is None:
+        return profile.estimates_of(jobs, accelerators)
     able: dict[tuple[str, float], Any] = {}
     for job, runnable in zip(jobs, can_run, strict=True):
         key = job.job_type, max(job.num_gpus, 1)
@@ -125,12 +128,22 @@ def estimates_of(
     return [each for each in found if able[each.entry.job_type, each.entry.num_gpus][accelerators.index(each.entry.accelerator)]]
 
 
-def documents(estimates: Iterable[gp.Estimate]) -> list[dict[str, Any]]:
-    """Return estimates as plain data."""
-    return [each.entry._asdict() | {name: getattr(each, name) for name in _FIGURES} for each in estimates]
+def json_entry(found: Iterable[gp.Estimate] | None) -> dict[str, list[dict[str, Any]]]:
+    """Return the entry of the JSON output for estimates, empty for None."""
+    if found is None:
+        return {}
+    return {"estimates": [each.entry._asdict() | {name: getattr(each, name) for name in _FIGURES} for each in found]}
 
 
 _FIGURES = ("steps_per_second", "median", "low", "high", "source", "unit")
+
+
+def count_text(found: Sequence[gp.Estimate] | None) -> str:
+    """Return how many of the speeds in use are estimates, and where they are listed; "" without --estimate."""
+    if not found:
+        return ""
+    verb = "is an estimate" if len(found) == 1 else "are estimates"
+    return wrapped([f"{counted(len(found), 'speed')} of these jobs {verb}: --json lists them with their intervals."])
 
 
 def held_gpus(estimates: Iterable[gp.Estimate], jobs: Sequence[gp.Job], allocation: gp.Allocation) -> dict[gp.Estimate, float]:

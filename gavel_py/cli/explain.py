@@ -58,8 +58,7 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
         able = problem.runnable[[problem.job_ids.index(job_id)]]
         estimated = estimates.estimates_of(inputs.profile, one, problem.accelerator_types, able)
     if request.form == "json":
-        own = {} if estimated is None else {"estimates": estimates.documents(estimated)}
-        emit(json_text(explanation.to_dict() | own), request.out)
+        emit(json_text(explanation.to_dict() | estimates.json_entry(estimated)), request.out)
     else:
         plain = _plain(explanation, priced=has_prices(inputs.cluster)) if explanation.excluded is None else ""
         details = _report(explanation, policy.label, sharing=sharing, partner=partner)

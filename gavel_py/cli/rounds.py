@@ -11,7 +11,7 @@ from typing import Any, Literal
 import click
 
 import gavel_py as gp
-from gavel_py.cli import allocation_text, inputs
+from gavel_py.cli import allocation_text, estimates, inputs
 from gavel_py.cli.accounting import (
     MAX_TENANTS,
     Outlook,
@@ -52,8 +52,7 @@ ROUNDS = 10
 FEW_JOBS = 10
 """Number of jobs up to which `gavel rounds` shows the GPUs of each job in each round without --all."""
 
-MAX_NODES = 6
-MAX_LINES = 12
+MAX_NODES, MAX_LINES = 6, 12
 """Limits of the nodes shown of the first round, and of the rounds summed up in a line; --all shows all of them."""
 
 TOLERANCE = 1e-3
@@ -189,6 +188,7 @@ class Played:
             "rounds": [round_.to_dict() for round_ in self.rounds],
             "delivery": delivery.to_dict(),
             **({"blocked": blocked} if (blocked := self.scheduler.blocked) else {}),
+            **estimates.json_entry(self.loaded.estimates()),
             **self.loaded.unused,
         }
 
@@ -209,7 +209,8 @@ class Played:
         down, cost_text = (wrapped([line]) if line else "" for line in (down_text(loaded.cluster, request.down_nodes), money_text))
         reasons = {job_id: f"waits for {', '.join(waits)}" for job_id, waits in self.scheduler.blocked.items()}
         blocked = allocation_text.left_out_text("Blocked", reasons, all_of_them=request.all_jobs)
-        return parts_text((down + shown, blocked, cost_text + delivered, table, constraints, unused_text(loaded.cluster.left_out)))
+        estimated, unused = estimates.count_text(loaded.estimates()), unused_text(loaded.cluster.left_out)
+        return parts_text((down + shown, blocked, cost_text + delivered, table, constraints, estimated, unused))
 
 
 def down_text(cluster: gp.Cluster, down: Sequence[str]) -> str:

@@ -217,9 +217,7 @@ def _result(
     document = with_accounts(allocation.to_dict(), allocation)
     document["seconds"] |= seconds
     document |= loaded.unused
-    estimated = loaded.estimates(problem)
-    if estimated is not None:
-        document["estimates"] = estimates.documents(estimated)
+    document |= estimates.json_entry(loaded.estimates(problem))
     found = _sensitivity(request, loaded, policy) if request.sensitivity else None
     if found is not None:
         document["sensitivity"] = found.to_dict()
@@ -297,9 +295,10 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
 
 def _estimates_parts(loaded: inputs.Inputs, results: list[Result]) -> Iterator[str]:
     """Yield the estimates on which the answers are based, under the first policy, and what each answer depends on."""
-    found = loaded.estimates(results[0].problem)
+    problem = results[0].problem
+    found = loaded.estimates(problem)
     if found is not None:
-        yield estimates.estimates_text(estimates.held_gpus(found, loaded.jobs, results[0].allocation))
+        yield estimates.estimates_text(estimates.held_gpus(found, loaded.jobs_of(problem), results[0].allocation))
     for result in results:
         if result.sensitivity is not None:
             heading = f"Under {result.label}\n" if len(results) > 1 else ""

@@ -49,6 +49,29 @@ def test_missing_speeds_are_an_error_that_names_the_option(gavel: Gavel, command
     assert gavel(*command, *PLACE, "--estimate").code == 0
 
 
+@pytest.mark.parametrize("command", ["rounds", "simulate"])
+def test_rounds_and_simulations_say_how_many_speeds_are_estimates(gavel: Gavel, command: str) -> None:
+    assert (
+        "3 speeds of these jobs are estimates: --json lists them with their intervals." in gavel(command, *PLACE, "--estimate").out
+    )
+    listed = json.loads(gavel(command, *PLACE, "--estimate", "--json").out)["estimates"]
+    assert {(each["job_type"], each["num_gpus"], each["accelerator"]) for each in listed} == set(HIDDEN)
+    without = ("jobs.csv", "-c", CLUSTER)
+    assert "estimate" not in gavel(command, *without).out
+    assert "estimates" not in json.loads(gavel(command, *without, "--json").out)
+
+
+def test_estimates_are_those_of_jobs_that_are_not_blocked(gavel: Gavel) -> None:
+    written(
+        "flow.csv",
+        f"{JOBS.splitlines()[0]},depends_on\n"
+        + "".join(f"{line},{'a' if n else ''}\n" for n, line in enumerate(JOBS.splitlines()[1:])),
+    )
+    found = gavel("solve", "flow.csv", *PLACE[1:], "--estimate")
+    assert found.code == 0
+    assert "1 estimated speed, those" in found.out
+
+
 def test_each_estimate_is_named_with_its_interval(gavel: Gavel) -> None:
     document = json.loads(gavel("solve", *PLACE, "--estimate", "--json").out)
     named = {(each["job_type"], each["num_gpus"], each["accelerator"]) for each in document["estimates"]}

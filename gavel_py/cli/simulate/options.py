@@ -17,6 +17,7 @@ from typing import Any, Literal
 import click
 
 import gavel_py as gp
+from gavel_py.cli import estimates as estimated
 from gavel_py.cli.inputs import (
     FILE,
     IGNORE,
@@ -222,6 +223,11 @@ class Scenario:
     maintenance: Sequence[gp.NodeWindow]
     start: gp.ThroughputProfile | None = None
     """What is known at first, with --learn; None for nothing."""
+
+    def estimates(self) -> list[gp.Estimate] | None:
+        """Return the estimates on which the speeds of the jobs are based, None without --estimate."""
+        names = self.cluster.accelerator_names
+        return estimated.estimates_of(self.profile, [each.job for each in self.trace], names)
 
 
 def load(request: Request) -> Scenario:

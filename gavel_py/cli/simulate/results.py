@@ -15,6 +15,7 @@ from typing import Any, Literal
 import gavel_py as gp
 from gavel_py.cli import tables
 from gavel_py.cli.accounting import MAX_TENANTS, has_prices, tenants_table
+from gavel_py.cli.estimates import count_text, json_entry
 from gavel_py.cli.output import csv_text, gang_text, json_text, number, time_text, unit_of, unused_text
 from gavel_py.cli.simulate.learning import Play
 from gavel_py.cli.simulate.options import PLAYED, Request, Scenario
@@ -268,7 +269,8 @@ def text_of(scenario: Scenario, results: Sequence[PolicyResult], not_played: Seq
     notes = [note for each in results for note in _notes(each)]
     if not_played:
         notes.append(f"Not simulated: {', '.join(policy.label for policy in not_played)}.")
-    return "\n".join([*parts, *([wrapped(notes)] if notes else [])])
+    estimated = count_text(scenario.estimates())
+    return "\n".join([*parts, *(part for part in (estimated, wrapped(notes) if notes else "") if part)])
 
 
 def _columns(results: Sequence[PolicyResult]) -> list[str]:
@@ -373,7 +375,7 @@ def json_of(request: Request, scenario: Scenario, results: Sequence[PolicyResult
     }
     if unused := {name: count for name, count in scenario.cluster.left_out.items() if count}:
         document["unused_gpus"] = unused
-    return json_text(document)
+    return json_text(document | json_entry(scenario.estimates()))
 
 
 def settings_of(request: Request) -> dict[str, Any]:

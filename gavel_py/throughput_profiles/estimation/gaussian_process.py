@@ -18,6 +18,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.optimize import minimize
 from scipy.stats import norm
+from threadpoolctl import threadpool_limits
 
 from gavel_py.problem.arrays import Floats, Indices
 
@@ -98,7 +99,11 @@ class Effects(Generic[X]):
         if not count:
             return np.exp(prior)
         bounds = [BOUNDS] * len(self.priors) + [NOISE_BOUNDS]
-        found = minimize(minus_log_density, prior, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MAX_ITERATIONS})
+        # Threads wait for each other at each of many small factorisations; where the cores are busy, most of the time.
+        with threadpool_limits(1, user_api="blas"):
+            found = minimize(
+                minus_log_density, prior, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MAX_ITERATIONS}
+            )
         return np.asarray(np.exp(found.x))
 
     def covariance(self, variances: Floats, first: X, second: X) -> Floats:
