@@ -128,6 +128,7 @@ def sensitivity(
     *,
     count: int = RESOLVED,
     whole_gangs: bool = True,
+    by_workflow: bool = True,
     now_seconds: float = 0.0,
     **options: Any,
 ) -> Sensitivity:
@@ -150,6 +151,7 @@ def sensitivity(
         policy: A name or a `Policy` object with an objective.
         count: Number of estimates for which the problem is solved again, at both ends each.
         whole_gangs: As for `AllocationProblem.from_jobs`.
+        by_workflow: As for `AllocationProblem.from_jobs`.
         now_seconds: As for `AllocationProblem.from_jobs`.
         options: Further arguments of `solve`.
 
@@ -165,7 +167,9 @@ def sensitivity(
     if solver.policy.empty_objective is None or getattr(solver.policy, "strategy_proof", False):
         text = "has no objective that could be lost" if solver.policy.empty_objective is None else "withholds time of its optimum"
         raise InputError(Fault(f"policy {solver.policy.name}", "", f"{text}, so estimates have no regret under it"))
-    make = partial(AllocationProblem.from_jobs, job_set, cluster, whole_gangs=whole_gangs, now_seconds=now_seconds)
+    make = partial(
+        AllocationProblem.from_jobs, job_set, cluster, whole_gangs=whole_gangs, by_workflow=by_workflow, now_seconds=now_seconds
+    )
     problem = make(profile)
     present = solver.solve(problem)
     estimates = [each for each in profile.estimates_of(job_set, problem.accelerator_types) if each.low < each.high]

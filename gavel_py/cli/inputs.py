@@ -46,6 +46,11 @@ SHARING: Mapping[str, Any] = {
     "help": "Allow pairs of jobs to share GPUs, where the profile has their speeds.",
 }
 
+BY_WORKFLOW: Mapping[str, Any] = {
+    "default": True,
+    "help": "Whether a workflow counts as one for weights, shortest first and deadlines [yes], or each of its jobs by itself.",
+}
+
 MIN_GAIN: Mapping[str, Any] = {
     "type": click.FloatRange(1.0),
     "metavar": "G",
@@ -232,6 +237,7 @@ class Problem(Common):
         default=True,
         help="Allocate only what whole gangs on the nodes can use [yes]; no: as published.",
     )
+    by_workflow: bool = option("--by-workflow/--by-job", **BY_WORKFLOW)
 
 
 @dataclass(frozen=True)
@@ -247,6 +253,7 @@ class Inputs:
     cluster: gp.Cluster
     profile: gp.Profile
     whole_gangs: bool
+    by_workflow: bool
 
     def estimates(self, problem: gp.AllocationProblem | None = None) -> list[gp.Estimate] | None:
         """Return the estimates behind the throughputs of a problem, by default that of all jobs; None without --estimate."""
@@ -272,7 +279,8 @@ class Inputs:
         Raises `InputError` for sharing with a profile that has no throughputs of pairs.
         """
         given = self.jobs, self.cluster, self.profile
-        return problem_of(*given, sharing=sharing, whole_gangs=self.whole_gangs, min_gain=min_gain)
+        options: dict[str, Any] = {"whole_gangs": self.whole_gangs, "by_workflow": self.by_workflow, "min_gain": min_gain}
+        return problem_of(*given, sharing=sharing, **options)
 
 
 def load(request: Request) -> Inputs:
@@ -284,7 +292,7 @@ def load(request: Request) -> Inputs:
     if request.extrapolate:
         profile = estimates.with_gangs(profile, {job.num_gpus for job in jobs})
     known = cluster.known_to(profile, allow_unknown_types=request.allow_unknown_types)
-    return Inputs(jobs, known, profile, request.whole_gangs)
+    return Inputs(jobs, known, profile, request.whole_gangs, request.by_workflow)
 
 
 def cluster_of(request: Common) -> gp.Cluster:

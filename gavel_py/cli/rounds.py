@@ -129,9 +129,8 @@ def _check(request: Request) -> None:
 def _until_done(request: Request, loaded: inputs.Inputs, policy: gp.Policy, options: Mapping[str, Any]) -> str:
     """Return the forecast of --until-done as text, JSON or CSV."""
     loaded.problem(sharing=request.sharing)  # raises before the simulation what is wrong with the jobs
-    found = Outlook.simulated(
-        loaded.jobs, loaded.cluster, loaded.profile, policy, request.down_nodes, whole_gangs=loaded.whole_gangs, **options
-    )
+    options = {"whole_gangs": loaded.whole_gangs, "by_workflow": loaded.by_workflow, **options}
+    found = Outlook.simulated(loaded.jobs, loaded.cluster, loaded.profile, policy, request.down_nodes, **options)
     if request.form == "json":
         head = {"policy": policy.name, "options": policy.changed_options, "round_seconds": request.round_seconds}
         return json_text({**head, "down": request.down_nodes, **found.to_dict(), **loaded.unused})
@@ -226,7 +225,8 @@ def play(
 
     down: nodes that are down, `UnknownNameError` if there is no such node; options: of the `RoundScheduler`.
     """
-    scheduler = gp.RoundScheduler(loaded.cluster, loaded.profile, policy=policy, whole_gangs=loaded.whole_gangs, **options)
+    options = {"whole_gangs": loaded.whole_gangs, "by_workflow": loaded.by_workflow, **options}
+    scheduler = gp.RoundScheduler(loaded.cluster, loaded.profile, policy=policy, **options)
     for name in down:
         scheduler.node_down(name)
     scheduler.submit_all(list(loaded.jobs))

@@ -128,9 +128,10 @@ ALLOCATION_ONLY = (
 def _workflows(request: Request) -> str:
     """Return the schedule of --workflows, as JSON, CSV or a table."""
     given = [name for name in ALLOCATION_ONLY if getattr(request, name)]
-    if given or not request.whole_gangs:
+    given += [text for text, default in (("no-whole-gangs", request.whole_gangs), ("by-job", request.by_workflow)) if not default]
+    if given:
         names = {"policy_specs": "policy", "settings": "set", "constraint_files": "constraints", "num_rounds": "rounds"}
-        option = names.get(given[0], given[0]).removesuffix("_seconds") if given else "no-whole-gangs"
+        option = names.get(given[0], given[0]).removesuffix("_seconds")
         text = "makes one schedule up to the end of all jobs, without a policy"
         raise click.UsageError(f"--workflows {text}; leave out --{option.replace('_', '-')}")
     loaded = inputs.load(request)
@@ -236,7 +237,8 @@ def _sensitivity(request: Request, loaded: inputs.Inputs, policy: gp.Policy) -> 
     """Return which estimates the answer of a policy depends on."""
     assert isinstance(loaded.profile, gp.EstimatedProfile)  # noqa: S101
     limit: dict[str, Any] = {"merge_tolerance": request.merge_tolerance, "time_limit_seconds": request.time_limit_seconds}
-    return gp.sensitivity(loaded.jobs, loaded.cluster, loaded.profile, policy, whole_gangs=loaded.whole_gangs, **limit)
+    limit |= {"whole_gangs": loaded.whole_gangs, "by_workflow": loaded.by_workflow}
+    return gp.sensitivity(loaded.jobs, loaded.cluster, loaded.profile, policy, **limit)
 
 
 def _allocations(results: Iterable[Result]) -> Iterator[tuple[list[str], gp.Allocation]]:

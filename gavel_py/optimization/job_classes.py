@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NumberedNames
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, Floor, ObjectiveRow, Rules, SparseMatrix, entries_of, scale_of
-from gavel_py.problem.arrays import JOB_ATTRIBUTES, TABLES, Floats, Indices, isolated_throughputs, size_numbers
+from gavel_py.problem.arrays import JOB_ATTRIBUTES, TABLES, WORKFLOW_COLUMNS, Floats, Indices, isolated_throughputs, size_numbers
 from gavel_py.problem.row_hashing import Numbering, number_equal, refined
 
 if TYPE_CHECKING:
@@ -385,6 +385,8 @@ def _columns(
         text = f"names {name!r}, which is not an attribute of a job{nearest(name, JOB_ATTRIBUTES)}"
         raise UnknownNameError(Fault(f"policy {reader}", "reads", text))
     values = getattr(problem, name)
+    if name in WORKFLOW_COLUMNS and _is_constant(values):
+        return []  # without workflows, classes and their order are what they would be if the policy did not read it
     if name in TABLES:
         return [part(values[:, j]) for j in range(values.shape[1])]
     if name == "job_ids" and isinstance(values, NumberedNames):
@@ -397,6 +399,10 @@ def _columns(
         text = f"is unknown, but {reader} needs it"
         InputError.raise_any([Fault(f"job {problem.job_ids[i]!r}", name, text) for i in unknown])
     return [part(values)]
+
+
+def _is_constant(values: Floats) -> bool:
+    return values.strides == (0,) or np.array_equal(values, np.broadcast_to(values[:1], values.shape), equal_nan=True)
 
 
 def merged(problem: AllocationProblem, tolerance: float) -> AllocationProblem:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.linear_sums import LinearSumPolicy
 from gavel_py.problem.arrays import Floats
@@ -15,13 +17,16 @@ class MaxProgressRate(LinearSumPolicy):
 
     Maximum progress rate: max Σ_i w_i thr_i(X) / n_i, the fractions of all jobs that are completed per second.
 
-    w_i: weight; n_i: steps remaining. Source: shortest job first as a linear program; weights as in weighted completion time
-    (Smith 1956: most weight per time left first).
+    w_i: weight; n_i: steps remaining. Of a workflow, the fraction of what all its unfinished jobs have left counts: w_i is its
+    weight, and n_i what job i would do in the seconds that they take on their fastest types.
+    Source: shortest job first as a linear program; weights as in weighted completion time (Smith 1956: most weight per time left
+    first).
     """
 
     agnostic_view = "reference"
-    reads = ("weights", "steps_remaining")
+    reads = ("weights", "steps_remaining", "ready_tasks", "workflow_seconds")
 
     def gains(self, jobs: JobClasses) -> Floats:
-        gains: Floats = (jobs.weights / jobs.steps_remaining)[:, None] * jobs.throughputs
+        steps = np.where(jobs.workflow_seconds > 0, jobs.workflow_seconds * jobs.fastest, jobs.steps_remaining)
+        gains: Floats = (jobs.weights * jobs.ready_tasks / steps)[:, None] * jobs.throughputs
         return gains

@@ -27,9 +27,15 @@ if TYPE_CHECKING:
     from gavel_py.optimization.solving.highs import LinearSolver
 
 
+def due_seconds(jobs: JobClasses) -> Floats:
+    """Return (G,) seconds to the deadline of each job, or to the latest end with which those that wait for it can meet theirs."""
+    due: Floats = np.fmin(jobs.deadlines_seconds, jobs.latest_end_seconds)
+    return due
+
+
 def required_throughputs(jobs: JobClasses, min_share: float | None) -> Floats:
     """Return (G,) the throughput required by a job of each class, at most its fastest, which past deadlines require."""
-    seconds = jobs.deadlines_seconds
+    seconds = due_seconds(jobs)
     share = jobs.isolated_throughput if min_share is None else min_share * jobs.equal_share
     needs = np.where(np.isnan(seconds), share, np.inf)
     needs = np.divide(jobs.steps_remaining, seconds, out=needs, where=seconds > 0)
@@ -83,7 +89,7 @@ class MinCost(LinearSumPolicy):
 
     direction = "min"
     agnostic_view = "reference"
-    reads = ("weights", "steps_remaining", "deadlines_seconds")
+    reads = ("weights", "steps_remaining", "deadlines_seconds", "latest_end_seconds")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,7 +173,7 @@ class MinCost(LinearSumPolicy):
 
     def _late(self, jobs: JobClasses, fractions: Floats) -> tuple[str, ...]:
         """Return a note for each job that misses its deadline or share, in the order of the problem."""
-        throughputs, needs, seconds = _throughputs(jobs, fractions), self.enough(jobs), jobs.deadlines_seconds
+        throughputs, needs, seconds = _throughputs(jobs, fractions), self.enough(jobs), due_seconds(jobs)
         in_time = seconds * throughputs >= jobs.steps_remaining * (1 - SHORT)
         late = np.where(np.isnan(seconds), _is_short(throughputs, needs), ~in_time)
         some = np.flatnonzero(late[jobs.index])

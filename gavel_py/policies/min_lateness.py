@@ -25,7 +25,8 @@ class MinLateness(DemandPolicy):
 
     Minimum lateness: min θ with thr_i >= n_i / (d_i + θ): no job ends more than θ seconds after its deadline.
 
-    θ = max_i n_i / thr_i - d_i; n_i: steps remaining, d_i: seconds from now to the deadline, below 0 where it has passed.
+    θ = max_i n_i / thr_i - d_i; n_i: steps remaining, d_i: seconds from now to the deadline, below 0 where it has passed, or to the
+    latest end with which jobs that wait for it can meet theirs, if that is earlier.
     θ below 0: every job ends at least -θ seconds before it. Jobs without a deadline need nothing and get what is left.
     Source: maximum lateness, Jackson (1955), for fractions of time.
     """
@@ -33,7 +34,7 @@ class MinLateness(DemandPolicy):
     direction = "min"
     agnostic_view = "reference"
     needs_are_convex = True
-    reads = ("steps_remaining", "deadlines_seconds")
+    reads = ("steps_remaining", "deadlines_seconds", "latest_end_seconds")
 
     def need(self, jobs: JobClasses, level: float) -> Floats:
         left = self._deadlines(jobs) + level
@@ -54,7 +55,7 @@ class MinLateness(DemandPolicy):
 
     def _deadlines(self, jobs: JobClasses) -> Floats:
         """Return (G,) d_i, all 0 with a warning if no job has a deadline, which may happen in a long-running scheduler."""
-        deadlines: Floats = jobs.deadlines_seconds
+        deadlines: Floats = np.fmin(jobs.deadlines_seconds, jobs.latest_end_seconds)
         if not np.isnan(deadlines).all():
             return deadlines
         text = f"no job has a deadline, so {self.name} treats all as due now and minimises the last end, as min_makespan does"

@@ -31,8 +31,15 @@ JOB_COLUMNS: dict[str, tuple[float, str]] = {
     "isolated_seconds": (0, "at least 0"),
     "attained_gpu_seconds": (0, "at least 0"),
     "deadlines_seconds": (np.nan, "finite or NaN"),
+    "ready_tasks": (1, "at least 1"),
+    "workflow_seconds": (0, "at least 0"),
+    "path_seconds": (0, "at least 0"),
+    "latest_end_seconds": (np.nan, "finite or NaN"),
 }
 """The (N,) arrays of numbers, with their default and validation rule (`RULES`)."""
+
+WORKFLOW_COLUMNS = ("ready_tasks", "workflow_seconds", "path_seconds", "latest_end_seconds")
+"""Those about the workflow of a job. They have their defaults where no job belongs to a workflow and none waits for another."""
 
 TABLES = ("previous_fractions", "uncertainty")
 """The (N, K) arrays other than throughputs and eligibility."""
@@ -62,6 +69,10 @@ class OptionalArrays(TypedDict, total=False):
     isolated_seconds: ArrayLike | None
     attained_gpu_seconds: ArrayLike | None
     deadlines_seconds: ArrayLike | None
+    ready_tasks: ArrayLike | None
+    workflow_seconds: ArrayLike | None
+    path_seconds: ArrayLike | None
+    latest_end_seconds: ArrayLike | None
     running_on: RunningOn
     previous_fractions: ArrayLike | None
     uncertainty: ArrayLike | None
@@ -141,6 +152,7 @@ RULES: dict[str, tuple[str, Test]] = {
     "a number": ("must not be NaN", lambda a: ~np.isnan(a)),
     "finite": ("must be a finite number", np.isfinite),
     "at least 0": ("must be a finite number of at least 0", lambda a: np.isfinite(a) & (a >= 0)),
+    "at least 1": ("must be a finite number of at least 1", lambda a: np.isfinite(a) & (a >= 1)),
     "greater than 0": ("must be a finite number greater than 0", lambda a: np.isfinite(a) & (a > 0)),
     "GPUs": (
         f"must be a whole number from 1 to {MAX_COUNT:,}, or a fraction of one GPU of at least {SMALLEST_FRACTION:g}",

@@ -34,7 +34,7 @@ from gavel_py.problem.from_jobs import Hosts, JobArrays, Profile, hosts_of, job_
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, given_pairs
 from gavel_py.problem.row_hashing import number_equal
-from gavel_py.problem.workflows import WorkflowGraph
+from gavel_py.problem.workflows import WorkflowGraph, seconds_left
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,6 +53,13 @@ class AllocationProblem:
         prices_per_hour: (K,) price of one GPU.
         tenants: N names, empty for none.
         num_gpus: (N,) s_i, whole numbers or fractions of one GPU.
+        weights: (N,) w_i; the weight of a workflow is divided among its jobs that are ready.
+        ready_tasks: (N,) jobs of its workflow that are ready, itself among them.
+        workflow_seconds: (N,) what all unfinished jobs of its workflow have left, in seconds on their fastest types; 0 if it is the
+            only one.
+        path_seconds: (N,) longest path of jobs that wait for it, from its end, in seconds on their fastest types.
+        latest_end_seconds: (N,) seconds until it must end so that jobs that wait for it can meet their deadlines on their fastest
+            types.
         running_on: (N,) column of the type on which a job runs, -1 for none.
         previous_fractions: (N, K) time fractions of the last allocation.
         uncertainty: (N, K) standard deviation of log(T_ij / P_i), 0 where throughputs are known.
@@ -83,6 +90,10 @@ class AllocationProblem:
     isolated_seconds: Floats
     attained_gpu_seconds: Floats
     deadlines_seconds: Floats
+    ready_tasks: Floats
+    workflow_seconds: Floats
+    path_seconds: Floats
+    latest_end_seconds: Floats
     running_on: Indices
     previous_fractions: Floats
     uncertainty: Floats
@@ -207,8 +218,9 @@ class AllocationProblem:
                 GPU, job_ids, tenants, num_gpus (1; whole numbers, or fractions of one GPU), weights (1), priorities (0),
                 steps_remaining (total_steps if given, else unknown), total_steps (unknown), arrival_seconds (0), elapsed_seconds
                 since arrival (0), waiting_seconds (0), isolated_seconds (0), attained_gpu_seconds (0), deadlines_seconds from now
-                (NaN = none), running_on (type name or column; None or -1 = not running), previous_fractions (N, K) (0),
-                uncertainty (N, K), the standard deviation of log(T_ij / P_i) (0; P_i: `equal_share`).
+                (NaN = none), ready_tasks (1), workflow_seconds (0), path_seconds (0), latest_end_seconds (NaN = none),
+                running_on (type name or column; None or -1 = not running), previous_fractions (N, K) (0), uncertainty
+                (N, K), the standard deviation of log(T_ij / P_i) (0; P_i: `equal_share`).
                 For co-location: pair_kinds, the pair class of each job (whole numbers, -1 = never co-located), and
                 pair_throughputs (classes, classes, K), steps/s of a job of the first class while each of its GPUs is shared with a
                 job of the second class (0 = not possible).
@@ -295,6 +307,7 @@ class AllocationProblem:
         sharing: bool = False,
         min_gain: float = 1.0,
         allow_unknown_types: bool = False,
+        by_workflow: bool = True,
     ) -> AllocationProblem:
         """Build a problem from jobs and a cluster, with throughputs from a profile.
 
@@ -321,6 +334,8 @@ class AllocationProblem:
                 that can help.
             allow_unknown_types: Whether accelerator types that the profile lacks are left out with a `GavelWarning`
                 (`Cluster.known_to`) instead of an error.
+            by_workflow: Whether a workflow counts as a whole: its weight is divided among its jobs that are ready, and policies
+                know what it has left (`workflow_seconds`, `path_seconds`, `latest_end_seconds`). False: each job by itself.
 
         Raises:
             MissingThroughputError: The profile lacks a throughput.
@@ -354,16 +369,22 @@ class AllocationProblem:
         )
         units = job_units(job_set, profile)
         problem = problem if units is None else replace(problem, units=units)
-        return problem._without_blocked(job_set) if any(job.depends_on for job in job_set) else problem
+        is_alone = not any(job.workflow or job.depends_on for job in job_set)
+        return problem if is_alone else problem._with_workflows(job_set, now_seconds, by_workflow=by_workflow)
 
-    def _without_blocked(self, jobs: JobSet) -> AllocationProblem:
+    def _with_workflows(self, jobs: JobSet, now_seconds: float, *, by_workflow: bool) -> AllocationProblem:
         """Return the problem in which jobs that wait for an unfinished one are excluded, with the reason."""
-        finished = (self.steps_remaining == 0).tolist()
-        blocked = WorkflowGraph(jobs).blocked(finished.__getitem__)
+        graph, finished = WorkflowGraph(jobs), (self.steps_remaining == 0).tolist()
+        blocked = graph.blocked(finished.__getitem__)
         runnable = self.runnable.copy()
         runnable[list(blocked)] = False
         reasons = {self.job_ids[row]: reason for row, reason in blocked.items()}
-        return replace(self, runnable=runnable, excluded=self.excluded | reasons)
+        columns: dict[str, Any] = {}
+        if by_workflow:
+            seconds = seconds_left(self.steps_remaining, self.fastest)
+            ahead = graph.outlook(seconds, self.deadlines_seconds + now_seconds, blocked)
+            columns = ahead.columns(self.weights, seconds, runnable, now_seconds)
+        return replace(self, runnable=runnable, excluded=self.excluded | reasons, **columns)
 
     @classmethod
     def _build(

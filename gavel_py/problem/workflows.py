@@ -5,14 +5,18 @@ A dependency is written as in Slurm's `--dependency`: `afterok:ID` (or `ID` alon
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
 
 from gavel_py.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
+    from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.job import Job
 
 
@@ -96,7 +100,8 @@ def why_blocked(dependencies: Iterable[str], shown: int = 3) -> str:
 class WorkflowGraph:
     """N jobs, and which of them wait for which. Dependencies on jobs that are not among them are ignored.
 
-    parents, children: N lists of row numbers. order: the rows, each after those it waits for.
+    parents, children: N lists of row numbers. order: the rows, each after those it waits for. if_failed: the rows that wait for the
+    failure of another one.
 
     Raises `InputError`, which names the jobs of a cycle.
     """
@@ -105,6 +110,7 @@ class WorkflowGraph:
         self._jobs = jobs
         self.parents: list[list[int]] = [[] for _ in jobs]
         self.children: list[list[int]] = [[] for _ in jobs]
+        self.if_failed: set[int] = set()
         rows = {job.job_id: row for row, job in enumerate(jobs)} if any(job.depends_on for job in jobs) else {}
         earlier: dict[tuple[str, str], list[int]] = {}
         for row, job in enumerate(jobs) if rows else ():
@@ -114,6 +120,8 @@ class WorkflowGraph:
                 self.parents[row] += [parent for parent in found if parent not in self.parents[row]]
                 if condition is Condition.SINGLETON:
                     before.clear()  # it waits for all of them, and later ones for it
+                elif condition is Condition.AFTERNOTOK:
+                    self.if_failed.add(row)
             before.append(row)
             for parent in self.parents[row]:
                 self.children[parent].append(row)
@@ -148,6 +156,26 @@ class WorkflowGraph:
             paths[row] += max((paths[child] for child in self.children[row]), default=0.0)
         return paths
 
+    def outlook(self, seconds: Floats, deadlines: Floats, blocked: Collection[int]) -> Outlook:
+        """Return what policies know of the workflows of the jobs.
+
+        Args:
+            seconds: (N,) what each job has left, on its fastest type.
+            deadlines: (N,) on any clock, NaN for none.
+            blocked: Rows of the jobs that wait; those that wait for a failure are not expected to run.
+        """
+        work = dict(enumerate(zip(seconds.tolist(), np.where(np.isnan(deadlines), np.inf, deadlines).tolist(), strict=True)))
+        expected = {row: work[row] for row in blocked if row not in self.if_failed}
+        ahead: dict[int, Ahead] = {}
+        look_ahead(range(len(self._jobs)), self.children.__getitem__, expected, ahead)
+        numbers: dict[tuple[str, str], int] = {}
+        keys = [(job.workflow, job.tenant) for job in self._jobs]
+        units = np.array([numbers.setdefault(key, len(numbers)) if key[0] else -1 for key in keys], dtype=np.int64)
+        waiting = np.array([row for row in expected if units[row] >= 0], dtype=np.int64)
+        blocked_ticks: Floats = np.bincount(units[waiting], ticks(seconds[waiting]), len(numbers) + 1).astype(float)[units]
+        paths, ends = np.array([ahead[row] for row in range(len(units))]).reshape(-1, 2).T
+        return Outlook(units, blocked_ticks, paths, np.where(np.isinf(ends), np.nan, ends))
+
     def blocked(self, is_over: Callable[[int], bool]) -> dict[int, str]:
         """Return {row: reason} of the jobs that wait for one that is not over."""
         waits = {row: [parent for parent in parents if not is_over(parent)] for row, parents in enumerate(self.parents) if parents}
@@ -165,3 +193,98 @@ def check_known(jobs: Sequence[Job], others: Collection[str] = ()) -> None:
         if condition is not Condition.SINGLETON and name not in ids and name not in others
     ]
     InputError.raise_any(faults)
+
+
+TICKS = 2.0**20
+"""Ticks per second, in which work is added up: sums of whole numbers do not depend on their order."""
+
+
+def ticks(seconds: Floats) -> Floats:
+    """Return times in ticks."""
+    return np.rint(seconds * TICKS)
+
+
+def seconds_left(steps_remaining: Floats, fastest: Floats) -> Floats:
+    """Return (N,) what jobs have left, in seconds on their fastest types; 0 where that is unknown, or a job can run nowhere."""
+    seconds = np.divide(steps_remaining, fastest, out=np.zeros(len(fastest)), where=fastest > 0)
+    return np.where(np.isnan(seconds), 0.0, seconds)
+
+
+class Outlook(NamedTuple):
+    """What is known of the workflows of N jobs beside these jobs.
+
+    Attributes:
+        units: (N,) number of the workflow of each job, -1 for none.
+        blocked_ticks: (N,) what the blocked jobs of its workflow have left, in ticks on their fastest types.
+        path_seconds: (N,) as in `AllocationProblem`.
+        latest_ends: (N,) `latest_end_seconds` on the clock of the deadlines, NaN for none.
+    """
+
+    units: Indices
+    blocked_ticks: Floats
+    path_seconds: Floats
+    latest_ends: Floats
+
+    def take(self, rows: Indices) -> Outlook:
+        """Return the outlook of some of the jobs."""
+        return Outlook(self.units[rows], self.blocked_ticks[rows], self.path_seconds[rows], self.latest_ends[rows])
+
+    def columns(self, weights: Floats, seconds: Floats, runnable: Mask, now_seconds: float) -> dict[str, Floats]:
+        """Return the arrays of `AllocationProblem` that depend on workflows, by name.
+
+        Args:
+            weights: (N,) of the jobs.
+            seconds: (N,) what each job has left, on its fastest type.
+            runnable: (N, K) whether a job may run on each type.
+            now_seconds: The time on the clock of the deadlines.
+        """
+        rows = np.flatnonzero((self.units >= 0) & runnable.any(axis=1))
+        units, own = self.units[rows], ticks(seconds[rows])
+        ready_tasks, workflow_seconds = np.ones(len(weights)), np.zeros(len(weights))
+        ready_tasks[rows] = np.bincount(units)[units]
+        left = np.bincount(units, own)[units] + self.blocked_ticks[rows]
+        workflow_seconds[rows] = np.where(left > own, left / TICKS, 0.0)
+        return {
+            "weights": weights / ready_tasks,
+            "ready_tasks": ready_tasks,
+            "workflow_seconds": workflow_seconds,
+            "path_seconds": self.path_seconds,
+            "latest_end_seconds": self.latest_ends - now_seconds,
+        }
+
+
+Ahead = tuple[float, float]
+"""Longest path of the jobs that wait for a job, in seconds, and its latest end so that they meet deadlines, infinite for none."""
+
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+def look_ahead(
+    names: Iterable[Name],
+    children: Callable[[Name], Iterable[Name]],
+    work: Mapping[Name, tuple[float, float]],
+    known: dict[Name, Ahead],
+) -> None:
+    """Add what is ahead of jobs to `known`.
+
+    Args:
+        names: The jobs.
+        children: Returns the jobs that wait for one.
+        work: {job: (seconds, deadline or infinity)} of those that are expected to run; others are ignored among the children.
+        known: {job: what is ahead of it}; it must have all children of its jobs.
+    """
+    stack = [name for name in names if name not in known]
+    while stack:
+        name = stack[-1]
+        expected = [child for child in children(name) if child in work]
+        missing = [child for child in expected if child not in known]
+        if missing and name not in known:
+            stack += missing
+            continue
+        stack.pop()
+        path, end = 0.0, math.inf
+        for child in expected:
+            (seconds, deadline), (further, limit) = work[child], known[child]
+            path, end = max(path, seconds + further), min(end, min(deadline, limit) - seconds)
+        known[name] = path, end

@@ -23,6 +23,7 @@ from gavel_py.policies.constraints.base import Constraint
 from gavel_py.policies.constraints.compiling import placed
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.workflows import Outlook
 from gavel_py.scheduling.colocation.groups import ColocationPromises, promises_of
 from gavel_py.scheduling.jobs import REQUEST_COLUMNS, JobTable, Objects, objects_of
 from gavel_py.scheduling.nodes import NodeStates
@@ -57,6 +58,7 @@ class PolicyInput:
         whole_gangs: As for `RoundScheduler`.
         sharing: As for `RoundScheduler`.
         min_gain: As for `RoundScheduler`.
+        outlook: What is known of the workflows of the jobs, None if that does not count.
     """
 
     now_seconds: float
@@ -72,6 +74,7 @@ class PolicyInput:
     whole_gangs: bool
     sharing: bool = False
     min_gain: float = 1.0
+    outlook: Outlook | None = None
 
     @classmethod
     def of(
@@ -94,7 +97,7 @@ class PolicyInput:
             running_on: (N,) columns of the types on which jobs run and may continue, -1 for none.
             before: The current allocation; None if there is none, or the policy does not read it.
             with_history: Whether time that is counted in rounds (waiting, isolated, attained) is read; zeros otherwise.
-            options: whole_gangs, sharing and min_gain.
+            options: whole_gangs, sharing, min_gain and outlook.
         """
         columns = table.columns
         requests = table.requests_at(rows)
@@ -139,6 +142,7 @@ class PolicyInput:
             "steps_done": encode(self.requests["steps_done"]),
             "changed": [[i, self.jobs[i].model_dump(mode="json")] for i in np.flatnonzero(~same).tolist()],
             **{name: encode(getattr(self, name)) for name in (*BY_JOB, "whole_gangs", "sharing", "min_gain")},
+            **({} if self.outlook is None else {"outlook": list(map(encode, self.outlook))}),
         }
 
     @classmethod
@@ -152,6 +156,7 @@ class PolicyInput:
         requests = table.requests_of(found)
         cache.complete(found, requests)
         arrays = {name: decode(document[name]) for name in (*BY_JOB, "whole_gangs", "sharing", "min_gain")}
+        arrays["outlook"] = Outlook(*map(decode, document["outlook"])) if "outlook" in document else None
         return cls(float(document["now_seconds"]), rows, objects_of(found), requests.pop("gangs"), requests, **arrays)
 
 
@@ -168,7 +173,7 @@ def _isolated_seconds(table: JobTable, rows: Indices, speeds: Floats) -> Floats:
     counted_again: Floats = seconds + more
     if (new >= 0).all():
         return counted_again
-    kept = np.maximum(0.0, steps - first) / np.maximum(np.maximum(counted - first, -new), np.finfo(float).tiny)
+    kept = np.divide(np.maximum(0.0, steps - first), np.maximum(counted - first, -new), out=np.ones(len(rows)), where=new < 0)
     return np.where(new >= 0, counted_again, seconds * kept)
 
 
@@ -426,6 +431,7 @@ class LazyAllocation:
     excluded: Mapping[str, str]  # {job_id: reason} of the jobs that can run nowhere
     whole_gangs: bool  # as for `RoundScheduler`
     solve: Callable[[PolicyInput], CurrentAllocation] = field(repr=False)  # solves for all jobs
+    outlook: Outlook | None = None  # (rows,) then, None if the policy does not read it
     replaced: dict[int, tuple[Job, int, Floats]] = field(default_factory=dict)  # {row: job, gang and requests before}
     steps_done: Floats | None = None  # (rows,) then, None while there are no others
 
@@ -457,7 +463,9 @@ class LazyAllocation:
         if self.steps_done is not None:
             requests["steps_done"] = self.steps_done[rows]
         history = zeros, zeros, zeros, self.running_on[rows], None
-        found = self.solve(PolicyInput(self.now_seconds, rows, jobs, gangs, requests, *history, whole_gangs=self.whole_gangs))
+        outlook = None if self.outlook is None else self.outlook.take(rows)
+        options: dict[str, Any] = {"whole_gangs": self.whole_gangs, "outlook": outlook}
+        found = self.solve(PolicyInput(self.now_seconds, rows, jobs, gangs, requests, *history, **options))
         fractions, place = found.allocation.time_fractions, {job_id: i for i, job_id in enumerate(found.problem.job_ids)}
         expected = np.zeros_like(fractions)
         expected[[place[job_id] for job_id in self.assignments.ids], self.assignments.held.types] = 1.0

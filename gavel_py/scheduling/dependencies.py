@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from gavel_py.problem.job import Job
 from gavel_py.problem.workflows import Condition, Dependency, dependencies_of
 from gavel_py.scheduling.jobs import jobs_from_dict, jobs_to_dict
+from gavel_py.scheduling.workflow_units import BlockedWork
 
 
 class Unblocked(NamedTuple):
@@ -37,14 +38,16 @@ class Released(NamedTuple):
 class BlockedJobs:
     """The blocked jobs, and which conditions of theirs are not fulfilled.
 
-    jobs: {job_id: job}. news: what has become of blocked jobs since `take_news`.
+    jobs: {job_id: job}. news: what has become of blocked jobs since `take_news`. children: {job_id: jobs that wait for it, or did}.
+    work: what blocked jobs have left.
     """
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.news = Unblocked((), ())
         self._waits: dict[str, dict[str, Condition]] = {}  # {job_id: {parent: condition}}
-        self._children: dict[str, list[str]] = {}
+        self.children: dict[str, list[str]] = {}
+        self.work = BlockedWork()
         self._members: dict[tuple[str, str], dict[str, None]] = {}  # by workflow and tenant, of the jobs in the system
 
     def __len__(self) -> int:
@@ -109,10 +112,15 @@ class BlockedJobs:
     def _block(self, job: Job, waits: dict[str, Condition]) -> None:
         self.jobs[job.job_id], self._waits[job.job_id] = job, waits
         for parent in waits:
-            self._children.setdefault(parent, []).append(job.job_id)
+            self.children.setdefault(parent, []).append(job.job_id)
+        self._count_work(job)
+
+    def _count_work(self, job: Job) -> None:
+        if Condition.AFTERNOTOK not in self._waits[job.job_id].values():
+            self.work.enter(job, self._waits)
 
     def _drop(self, job_id: str) -> Job:
-        del self._waits[job_id]
+        self.work.leave(job_id, self._waits.pop(job_id), self._waits)
         return self.jobs.pop(job_id)
 
     def _leave_workflow(self, job: Job) -> None:
@@ -128,7 +136,8 @@ class BlockedJobs:
         released = Released([], [])
         while ended:
             parent, well = ended.pop()
-            for child in self._children.pop(parent, ()):
+            self.work.end(parent)
+            for child in self.children.pop(parent, ()):
                 condition = self._waits.get(child, {}).pop(parent, None)
                 if condition is None:  # it was cancelled before
                     continue
@@ -138,6 +147,8 @@ class BlockedJobs:
                     ended.append((child, False))
                 elif not self._waits[child]:
                     released.ready.append(self._drop(child))
+                elif condition is Condition.AFTERNOTOK:
+                    self._count_work(self.jobs[child])
         ready, cancelled = (tuple(job.job_id for job in jobs) for jobs in released)
         if ready or cancelled:
             self.news = Unblocked(self.news.ready + ready, self.news.cancelled + cancelled)
@@ -145,7 +156,16 @@ class BlockedJobs:
 
     def replace(self, job: Job) -> None:
         """Replace a blocked job by one of the same id."""
+        self.move(self.jobs[job.job_id], job)
+        self.work.leave(job.job_id, self._waits[job.job_id], self._waits)
         self.jobs[job.job_id] = job
+        self._count_work(job)
+
+    def move(self, before: Job, job: Job) -> None:
+        """Record that a job in the system is replaced by one of the same id, which may have another tenant."""
+        if before.tenant != job.tenant:
+            self._leave_workflow(before)
+            self.note(job)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the blocked jobs as plain data."""

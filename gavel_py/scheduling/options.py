@@ -34,6 +34,7 @@ class SchedulerOptions:
     solve_seconds: float = 0.0
     time_limit_seconds: float | None = None
     retry_seconds: float = 0.0
+    by_workflow: bool = True
 
     def __post_init__(self) -> None:
         if not (is_finite(self.round_seconds) and self.round_seconds > 0):
@@ -45,7 +46,7 @@ class SchedulerOptions:
                 raise InputError(fault(name, f"must be a finite number of at least {bound}, found {value!r}"))
         checked: dict[str, object] = {"time_limit_seconds": checked_limit("round scheduler", self.time_limit_seconds)}
         checked |= {name: float(getattr(self, name)) for name in ("round_seconds", *lower_bounds)}
-        checked |= {name: bool(getattr(self, name)) for name in ("whole_gangs", "sharing", "by_events")}
+        checked |= {name: bool(getattr(self, name)) for name in ("whole_gangs", "sharing", "by_events", "by_workflow")}
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 

@@ -20,6 +20,7 @@ from gavel_py.allocation.solver import Solver
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.workflows import Outlook
 from gavel_py.scheduling.backoff import place_elsewhere
 from gavel_py.scheduling.colocation import plan_groups
 from gavel_py.scheduling.colocation.fractional import pack_fractional
@@ -44,6 +45,7 @@ from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests, pref
 from gavel_py.scheduling.problem_cache import ProblemCache
 from gavel_py.scheduling.round_planning import forced_gangs, plan_round
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
+from gavel_py.scheduling.workflow_units import outlook_of
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +131,12 @@ class RoundPlanner:
             whole_gangs=options.whole_gangs,
             sharing=options.sharing,
             min_gain=options.min_gain,
+            outlook=self._outlook(state, rows),
         )
+
+    def _outlook(self, state: SchedulerState, rows: Indices) -> Outlook | None:
+        """Return what policies know of the workflows of these jobs, None if workflows do not count as a whole."""
+        return outlook_of(state.table, state.blocked, rows, self.cache(state)) if self.options.by_workflow else None
 
     def cache(self, state: SchedulerState) -> ProblemCache:
         """Return the problem cache of the state for the profile and options of this planner."""
@@ -176,19 +183,22 @@ class RoundPlanner:
         if not options.by_events or options.sharing or options.mechanism not in MECHANISMS or options.min_run_seconds:
             return None
         kept, cache, seconds = state.event_planner, self.cache(state), (options.restart_seconds, options.round_seconds)
-        if kept is not None and kept.holds_for(policy, cache, *seconds):
+        if kept is not None and kept.holds_for(policy, cache, *seconds, options.by_workflow):
             return kept
         if not isinstance(policy, OrderedPolicy) or not EventDrivenPlanner.can(policy, state):
             state.event_planner = None
             state.table.track(on=False)
             return None
-        state.event_planner = EventDrivenPlanner(policy, state, cache, *seconds)
+        state.event_planner = EventDrivenPlanner(policy, state, cache, *seconds, by_workflow=options.by_workflow)
         return state.event_planner
 
     def _decide_at_event(self, state: SchedulerState, start: float) -> EventPlan | None:
         """Return the plan that follows from what has changed, None if the round must be decided in full."""
         event_planner, began = self.event_planner(state), time.perf_counter()
-        in_full = event_planner is None or not len(state.table) or state.is_backing_off(start)
+        by_workflow, reads = self.options.by_workflow and bool(state.table.workflows), self.solver.policy.reads
+        in_full = (
+            event_planner is None or not len(state.table) or state.is_backing_off(start) or (by_workflow and "weights" in reads)
+        )
         decision = None if event_planner is None or in_full else event_planner.decide(state)
         if event_planner is None or decision is None:
             return None
@@ -202,6 +212,7 @@ class RoundPlanner:
             self.options.whole_gangs,
             # All nodes are up now, and may be down when the allocation is resolved.
             partial(self._solve, state=state, nodes=NodeStates(state.nodes.cluster)),
+            self._outlook(state, np.arange(state.table.capacity)) if by_workflow and "workflow_seconds" in reads else None,
         )
         state.solver_seconds += time.perf_counter() - began
         return EventPlan(start, decision.assignments, decision.changes, allocation, decision.is_audited)

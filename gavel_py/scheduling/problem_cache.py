@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.arrays import JOB_COLUMNS, WORKFLOW_COLUMNS, Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import FINISHED, GpuMemory
 from gavel_py.problem.from_jobs import Hosts, Profile, gpu_memory, job_units, largest_gangs
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_speeds
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.workflows import seconds_left
 from gavel_py.scheduling.placement.topology import SCOPES
 from gavel_py.throughput_profiles import ThroughputProfile
 
@@ -117,6 +118,13 @@ class ProblemCache:
         can_run: Mask = self._rows[gangs, count : 2 * count] > 0
         return can_run
 
+    def seconds_left(self, gangs: Indices, steps: Floats) -> Floats:
+        """Return (N,) seconds that steps take on the fastest types while all nodes are up (`problem.workflows.seconds_left`)."""
+        self._look_up(gangs)
+        count = len(self.cluster.accelerator_names)
+        rows = self._rows[gangs]
+        return seconds_left(steps, np.where(rows[:, count : 2 * count] > 0, rows[:, :count], 0.0).max(axis=1, initial=0.0))
+
     def problem(self, policy_input: PolicyInput, nodes: NodeStates) -> AllocationProblem:
         """Return the problem on the nodes that are up; normalisers are those of the whole cluster."""
         whole, available = self.problem_if_up(policy_input), nodes.available
@@ -146,6 +154,12 @@ class ProblemCache:
         idle = np.flatnonzero(~runnable.any(axis=1)).tolist()
         ids, previous = policy_input.job_ids, policy_input.previous_fractions
         used = GpuMemory(memory_used, cluster.gpu_memory_gb)
+        workflows = {name: np.broadcast_to(JOB_COLUMNS[name][0], zeros.shape) for name in WORKFLOW_COLUMNS}
+        weights = requests["weight"]
+        if policy_input.outlook is not None:
+            left, now = self.seconds_left(gangs, remaining), policy_input.now_seconds
+            workflows |= policy_input.outlook.columns(weights, left, runnable, now)
+            weights = workflows.pop("weights")
         return AllocationProblem(
             job_ids=ids,
             accelerator_types=types,
@@ -157,7 +171,8 @@ class ProblemCache:
             prices_per_hour=cluster.prices_per_hour,
             tenants=policy_input.tenants,
             num_gpus=requests["num_gpus"],
-            weights=requests["weight"],
+            weights=weights,
+            **workflows,
             priorities=requests["priority"],
             steps_remaining=remaining,
             total_steps=total,
@@ -220,7 +235,7 @@ class ProblemCache:
     def _problem_of(self, jobs: Sequence[Job]) -> AllocationProblem:
         """Return the problem of jobs that have done no steps."""
         new = [with_steps(job, 0.0) for job in jobs]
-        return AllocationProblem.from_jobs(new, self.cluster, self.profile, whole_gangs=self.whole_gangs)
+        return AllocationProblem.from_jobs(new, self.cluster, self.profile, whole_gangs=self.whole_gangs, by_workflow=False)
 
     def _pairs(self, policy_input: PolicyInput, single: Floats, used: GpuMemory) -> PairSpeeds | None:
         """Return the throughputs of pairs, None without sharing; single: (N, K) throughputs of single jobs."""

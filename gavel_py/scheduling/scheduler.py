@@ -95,6 +95,7 @@ class RoundScheduler(Synchronized):
             (`Round.notes`).
         retry_seconds: Back-off of a job after a failure (`job_failed`, `interrupted`): so long it is not started again, twice as
             long after each further failure, up to an hour, and not on the same nodes if others can hold it. 0 for none.
+        by_workflow: As for `AllocationProblem.from_jobs`.
         allow_unknown_types: Whether GPUs of types that the profile lacks are left out (`Cluster.known_to`).
 
     Raises:
@@ -120,6 +121,7 @@ class RoundScheduler(Synchronized):
     solve_seconds: float = _option("solve_seconds", "Shortest time between two solves while only jobs change.")
     time_limit_seconds: float | None = _option("time_limit_seconds", "Time limit of a solve, None for no limit.")
     retry_seconds: float = _option("retry_seconds", "Back-off of a job after its first failure, 0 for none.")
+    by_workflow: bool = _option("by_workflow", "Whether a workflow counts as a whole.")
 
     def __init__(
         self,
@@ -138,6 +140,7 @@ class RoundScheduler(Synchronized):
         solve_seconds: float = 0.0,
         time_limit_seconds: float | None = None,
         retry_seconds: float = 0.0,
+        by_workflow: bool = True,
         allow_unknown_types: bool = False,
     ) -> None:
         options = SchedulerOptions(
@@ -152,6 +155,7 @@ class RoundScheduler(Synchronized):
             solve_seconds=solve_seconds,
             time_limit_seconds=time_limit_seconds,
             retry_seconds=retry_seconds,
+            by_workflow=by_workflow,
         )
         known, observer = observed(profile, cluster.accelerator_names)
         self.cluster = cluster.known_to(known, allow_unknown_types=allow_unknown_types)
@@ -500,6 +504,7 @@ class RoundScheduler(Synchronized):
         requests = self._checked([job])
         if isinstance(state.allocation, LazyAllocation):
             state.allocation.remember(row)
+        state.blocked.move(state.table.jobs[row], job)
         state.table.replace(job, requests)
         if requests["gangs"].item(0) != gang:
             state.stop(row)

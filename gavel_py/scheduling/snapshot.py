@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SCHEDULER = SnapshotFormat("gavel-py scheduler", 3, "a scheduler state written by RoundScheduler.save")
 
-DEFAULTS = {"solve_seconds": 0.0, "time_limit_seconds": None, "retry_seconds": 0.0}
+DEFAULTS = {"solve_seconds": 0.0, "time_limit_seconds": None, "retry_seconds": 0.0, "by_workflow": True}
 """Options that earlier versions did not have; a file contains them only if they differ from these values."""
 
 HAD = "that the scheduler used"

@@ -83,14 +83,14 @@ def scenario_of(source: ScenarioSource) -> Scenario:
 
 @lru_cache(maxsize=CACHED_SCENARIOS)
 def problem_of(
-    source: ScenarioSource, *, whole_gangs: bool = True, sharing: bool = False, min_gain: float = 1.0
+    source: ScenarioSource, *, whole_gangs: bool = True, by_workflow: bool = True, sharing: bool = False, min_gain: float = 1.0
 ) -> AllocationProblem:
     """Return the problem of all jobs of the trace at time 0, from a cache.
 
     Raises `InputError` for sharing with a profile that has no throughputs of pairs.
     """
     trace, cluster, profile = scenario_of(source)
-    options: dict[str, Any] = {"whole_gangs": whole_gangs, "sharing": sharing, "min_gain": min_gain}
+    options: dict[str, Any] = {"whole_gangs": whole_gangs, "by_workflow": by_workflow, "sharing": sharing, "min_gain": min_gain}
     problem = AllocationProblem.from_jobs(trace.jobs, cluster, profile, **options)
     if sharing and problem.pairs is None:
         raise InputError(Fault("", "sharing", f"needs the speeds of pairs of jobs, but profile {profile.name!r} has none"))

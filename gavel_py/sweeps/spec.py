@@ -45,6 +45,7 @@ class Settings(Record):
     label: ClassVar[str] = "settings"
 
     whole_gangs: bool = True
+    by_workflow: bool = True
     restart_seconds: NotNegative = 0.0
     min_run_seconds: NotNegative = 0.0
     solve_seconds: NotNegative = 0.0
@@ -197,7 +198,7 @@ def _check(checked: CheckedSpec) -> None:
         given = spec.model_fields_set & {"loads", "round_seconds", "fairness", "measure_jobs"}
         text = "concerns time, so it does not apply to a static solve; remove it, or set mode: simulate"
         faults += [Fault(checked.where(key), key, text) for key in sorted(given)]
-        of_time = sorted(checked.settings.model_fields_set - {"whole_gangs", "sharing", "min_gain"})
+        of_time = sorted(checked.settings.model_fields_set - {"whole_gangs", "by_workflow", "sharing", "min_gain"})
         faults += [Fault(checked.where("settings", key), f"settings.{key}", text) for key in of_time]
     may_share = checked.settings.sharing or any(isinstance(each, Mapping) and each.get("sharing") for each in spec.policies)
     if "min_gain" in checked.settings.model_fields_set and not may_share:

@@ -283,8 +283,8 @@ class TestMasked:
         mask = np.zeros(values.shape, dtype=bool)
         mask[1] = True
         masked, absent = np.ma.array(values, mask=mask), np.where(mask, np.nan, values)
-        if name == "deadlines_seconds":
-            assert np.isnan(given_with(name, masked).deadlines_seconds).tolist() == [False, True, False]
+        if name in {"deadlines_seconds", "latest_end_seconds"}:
+            assert np.isnan(getattr(given_with(name, masked), name)).tolist() == [False, True, False]
         else:
             assert refusal(given_with, name, masked) == refusal(given_with, name, absent)
 

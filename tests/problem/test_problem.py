@@ -43,6 +43,10 @@ BY_JOB = {
     "isolated_seconds": [6.0, 7.0, 8.0],
     "attained_gpu_seconds": [9.0, 10.0, 11.0],
     "deadlines_seconds": [NAN, -5.0, 100.0],
+    "ready_tasks": [1.0, 2.0, 2.0],
+    "workflow_seconds": [0.0, 30.0, 30.0],
+    "path_seconds": [0.0, 20.0, 5.0],
+    "latest_end_seconds": [NAN, -5.0, 100.0],
 }
 
 
@@ -74,6 +78,10 @@ class TestFromArrays:
             ("isolated_seconds", [0, 0, 0]),
             ("attained_gpu_seconds", [0, 0, 0]),
             ("deadlines_seconds", [NAN, NAN, NAN]),
+            ("ready_tasks", [1, 1, 1]),
+            ("workflow_seconds", [0, 0, 0]),
+            ("path_seconds", [0, 0, 0]),
+            ("latest_end_seconds", [NAN, NAN, NAN]),
             ("running_on", [-1, -1, -1]),
             ("previous_fractions", [[0, 0], [0, 0], [0, 0]]),
             ("prices_per_hour", [NAN, NAN]),
@@ -188,6 +196,8 @@ class TestFaultsInArrays:
             ("isolated_seconds", "must be a finite number of at least 0", [-1, NAN, INF]),
             ("attained_gpu_seconds", "must be a finite number of at least 0", [-1, NAN, INF]),
             ("deadlines_seconds", "must be a finite number, or NaN for none", [INF, -INF]),
+            ("ready_tasks", "must be a finite number of at least 1", [0, 0.5, NAN, INF]),
+            ("workflow_seconds", "must be a finite number of at least 0", [-1, NAN, INF]),
         ],
     )
     def test_a_wrong_value_names_its_job_and_field(self, field: str, rule: str, wrong: list[float]) -> None:

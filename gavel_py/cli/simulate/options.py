@@ -19,6 +19,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli import estimates as estimated
 from gavel_py.cli.inputs import (
+    BY_WORKFLOW,
     FILE,
     IGNORE,
     INPUT_OR_TEXT,
@@ -151,6 +152,7 @@ class ScenarioOptions(Common):
     )
     sharing: bool = option(**SHARING)
     min_gain: float | None = option(**MIN_GAIN)
+    by_workflow: bool = option("--by-workflow/--by-job", **BY_WORKFLOW)
     interference: float = option(
         type=click.FloatRange(0, 1, max_open=True),
         default=0.0,
@@ -187,7 +189,7 @@ class ScenarioOptions(Common):
 PLAYED = (
     *("restart_seconds", "min_run_seconds", "solve_seconds", "mechanism", "sharing", "interference", "job_failures"),
     *("checkpoint_seconds", "estimates", "measure_jobs", "seed", "retry_seconds"),
-    "starts_between_rounds",
+    *("starts_between_rounds", "by_workflow"),
 )
 """Options that are arguments of `Simulation` by the same names."""
 

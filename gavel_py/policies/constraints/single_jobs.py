@@ -157,7 +157,7 @@ class Deadline(Constraint):
     """Require that jobs end by their deadlines: thr_i >= n_i / d_i, n_i steps remaining, d_i seconds from now to the deadline.
 
     It conflicts if a deadline is past or too near. A soft deadline is missed by 1 − thr_i · d_i / n_i, like `MinThroughput` with
-    this rate, and by 1 if it is past.
+    this rate, and by 1 if it is past; it includes the latest ends of jobs for which others with deadlines wait.
 
     Attributes:
         job: The job's id; None for all jobs that have a deadline and can run.
@@ -199,7 +199,10 @@ class Deadline(Constraint):
 
     def _seconds(self, scope: Scope, rows: Indices) -> Floats:
         """Return the seconds to the deadlines of these jobs, NaN for jobs without one."""
-        return scope.problem.deadlines_seconds[rows] if self.seconds is None else np.full(len(rows), self.seconds)
+        if self.seconds is not None:
+            return np.full(len(rows), self.seconds)
+        own, problem = scope.problem.deadlines_seconds[rows], scope.problem
+        return own if self.penalty is None else np.fmin(own, problem.latest_end_seconds[rows])
 
 
 def _able(constraint: Constraint, scope: Scope, rows: Indices) -> Indices:

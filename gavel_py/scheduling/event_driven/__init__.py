@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Set
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,9 +26,10 @@ from gavel_py.scheduling.placement.gangs import GangBatch, HeldGpus, PlacementPr
 from gavel_py.scheduling.placement.migration import MisplacedGang, migrate_misplaced
 from gavel_py.scheduling.placement.topology import ANYWHERE, NOTHING, Layout
 from gavel_py.scheduling.round import Assignments
+from gavel_py.scheduling.workflow_units import workflow_seconds
 
 if TYPE_CHECKING:
-    from gavel_py.problem.arrays import Floats
+    from gavel_py.problem.arrays import Floats, Indices
     from gavel_py.scheduling.jobs import JobTable
     from gavel_py.scheduling.problem_cache import ProblemCache
     from gavel_py.scheduling.state import SchedulerState
@@ -214,6 +215,14 @@ AUDIT_EVERY = 1_000
 """Number of decisions of which one is compared with a solve for all jobs."""
 
 
+def _workflow_seconds(state: SchedulerState, cache: ProblemCache, rows: Indices) -> Floats:
+    return workflow_seconds(state.table, state.blocked, rows, cache)
+
+
+def _no_seconds(rows: Indices) -> Floats:
+    return np.zeros(len(rows))
+
+
 class GangChanges(NamedTuple):
     """How the gangs of a round differ from those of the round before."""
 
@@ -243,11 +252,19 @@ class EventDrivenPlanner:
         return all(node.cpus is None and node.memory_gb is None for node in state.nodes.cluster.nodes)
 
     def __init__(
-        self, policy: OrderedPolicy, state: SchedulerState, cache: ProblemCache, restart_seconds: float, round_seconds: float
+        self,
+        policy: OrderedPolicy,
+        state: SchedulerState,
+        cache: ProblemCache,
+        restart_seconds: float,
+        round_seconds: float,
+        *,
+        by_workflow: bool,
     ) -> None:
-        self._made_for = policy, cache, restart_seconds, round_seconds
+        self._made_for = policy, cache, restart_seconds, round_seconds, by_workflow
         self.profiler = JobProfiler(policy, state.table, state.layout, state.spans, cache)
-        self._queue = JobQueue(policy, state.table, self.profiler, state.nodes.cluster.capacities.tolist())
+        seconds = partial(_workflow_seconds, state, cache) if by_workflow else _no_seconds
+        self._queue = JobQueue(policy, state.table, self.profiler, state.nodes.cluster.capacities.tolist(), seconds)
         self._gpus = PlacementCache(state.layout, restart_seconds, round_seconds)
         self._starts = [part.gpus.start for part in state.layout.parts]
         self._preemptive = policy.preemptive
@@ -255,10 +272,10 @@ class EventDrivenPlanner:
         self._latest: Assignments | None = None  # those of the latest decision, None until one is complete
         state.table.track()
 
-    def holds_for(self, policy: Policy, cache: ProblemCache, restart_seconds: float, round_seconds: float) -> bool:
-        """Return whether this planner was made for these arguments."""
-        made_for, its_cache, *seconds = self._made_for
-        return policy is made_for and cache is its_cache and seconds == [restart_seconds, round_seconds]
+    def holds_for(self, policy: Policy, cache: ProblemCache, *options: object) -> bool:
+        """Return whether this planner was made for these arguments; options: the others of `__init__`."""
+        made_for, its_cache, *others = self._made_for
+        return policy is made_for and cache is its_cache and others == list(options)
 
     def decide(self, state: SchedulerState) -> EventDecision | None:
         """Return the decision, None if it must be made in full."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
@@ -18,6 +18,8 @@ from gavel_py.scheduling.jobs import JobTable
 
 REMAINING = "steps_remaining"
 
+OF_WORKFLOW = "workflow_seconds"
+
 COLUMNS = {
     "num_gpus": "num_gpus",
     "weights": "weight",
@@ -25,7 +27,7 @@ COLUMNS = {
     "arrival_seconds": "arrival_seconds",
     "total_steps": "total_steps",
 }
-"""{what a policy reads: column of the job table}; `REMAINING` follows from two of them."""
+"""{what a policy reads: column of the job table}; `REMAINING` follows from two, `OF_WORKFLOW` from all jobs of a workflow."""
 
 DECIDING_METHODS = ("sort_key", "view", "check", "serve", "decide")
 
@@ -40,7 +42,7 @@ def can_keep_order(policy: OrderedPolicy) -> bool:
     declared = next(i for i, each in enumerate(classes) if "by_job" in vars(each))
     is_overridden = any(name in vars(each) for each in classes[:declared] for name in DECIDING_METHODS)
     is_regular = type(policy).seats is OrderedPolicy.seats and not is_overridden
-    return policy.by_job and is_regular and set(policy.reads) <= {*COLUMNS, REMAINING}
+    return policy.by_job and is_regular and set(policy.reads) <= {*COLUMNS, REMAINING, OF_WORKFLOW}
 
 
 class _JobNumbers:
@@ -82,8 +84,16 @@ class JobQueue:
         removed: Jobs that have left or changed since the latest decision; callers empty it.
     """
 
-    def __init__(self, policy: OrderedPolicy, table: JobTable, profiler: JobProfiler, capacities: Sequence[float]) -> None:
+    def __init__(
+        self,
+        policy: OrderedPolicy,
+        table: JobTable,
+        profiler: JobProfiler,
+        capacities: Sequence[float],
+        workflow_seconds: Callable[[Indices], Floats],
+    ) -> None:
         self._policy, self._table, self._profiler = policy, table, profiler
+        self._workflow_seconds = workflow_seconds
         self._name, self._capacities = f"policy {policy.name}", list(map(int, capacities))
         self.by_row: dict[int, QueuedJob] = {}
         self.excluded: dict[str, str] = {}
@@ -149,6 +159,8 @@ class JobQueue:
             self._note_done(progressed)
             if REMAINING in self._policy.reads:
                 self._move(progressed)
+        if OF_WORKFLOW in self._policy.reads and table.workflows:  # others of the workflow have progressed, come or left
+            self._move(np.flatnonzero((table.units >= 0) & self._is_queued))
         return not self._done and not self._irregular
 
     def _fit(self, capacity: int) -> None:
@@ -231,6 +243,8 @@ class JobQueue:
         for name in self._policy.reads:
             if name == REMAINING:
                 column = np.maximum(0.0, columns["total_steps"][rows] - columns["steps_done"][rows])
+            elif name == OF_WORKFLOW:
+                column = self._workflow_seconds(rows)
             else:
                 column = columns[COLUMNS[name]][rows]
             setattr(numbers, name, column)
