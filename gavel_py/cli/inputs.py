@@ -260,12 +260,7 @@ class Inputs:
         if not estimates.has_estimates(self.profile):
             return None
         problem = self.problem() if problem is None else problem
-        return estimates.estimates_of(self.profile, self.jobs_of(problem), problem.accelerator_types, problem.runnable)
-
-    def jobs_of(self, problem: gp.AllocationProblem) -> list[gp.Job]:
-        """Return the job of each row of the problem, which has none for blocked jobs."""
-        by_id = {job.job_id: job for job in self.jobs}
-        return [by_id[job_id] for job_id in problem.job_ids]
+        return estimates.estimates_of(self.profile, self.jobs, problem.accelerator_types, problem.runnable)
 
     @property
     def unused(self) -> dict[str, dict[str, int]]:

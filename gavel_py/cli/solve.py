@@ -297,10 +297,9 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
 
 def _estimates_parts(loaded: inputs.Inputs, results: list[Result]) -> Iterator[str]:
     """Yield the estimates on which the answers are based, under the first policy, and what each answer depends on."""
-    problem = results[0].problem
-    found = loaded.estimates(problem)
+    found = loaded.estimates(results[0].problem)
     if found is not None:
-        yield estimates.estimates_text(estimates.held_gpus(found, loaded.jobs_of(problem), results[0].allocation))
+        yield estimates.estimates_text(estimates.held_gpus(found, loaded.jobs, results[0].allocation))
     for result in results:
         if result.sensitivity is not None:
             heading = f"Under {result.label}\n" if len(results) > 1 else ""
