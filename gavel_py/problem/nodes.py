@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from gavel_py.errors import Fault, InputError, nearest, together
 from gavel_py.io import reading
@@ -121,16 +122,43 @@ def _accelerator_types(entries: Any, where: Callable[..., str]) -> list[Accelera
 
 
 class _NodeEntry(Node):
-    """A node of a cluster file, or `count` equal nodes named name-0, name-1, ..."""
+    """A node of a cluster file, several named by a list in brackets, or `count` equal nodes named name-0, name-1, ..."""
 
     count: Whole | None = None
 
+    @field_validator("name")
+    @classmethod
+    def _check_list(cls, name: str) -> str:
+        _names(name)
+        return name
+
     def expanded(self) -> Iterator[Node]:
         fields = self.model_dump(exclude={"count"})
-        if self.count is None:
-            yield Node(**fields)
-        for index in range(self.count or 0):
-            yield Node(**fields | {"name": f"{self.name}-{index}"})
+        endings = [""] if self.count is None else [f"-{index}" for index in range(self.count)]
+        for name in _names(self.name):
+            yield from (Node(**fields | {"name": name + ending}) for ending in endings)
+
+
+RANGES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+MAX_NAMES = 100_000
+"""Limit of the nodes that one name stands for, against slips of the keyboard."""
+
+
+def _names(name: str) -> list[str]:
+    """Return the names that a name with a list in brackets stands for, as in Slurm: a[08-10,12] is a08, a09, a10, a12."""
+    start, bracket, rest = name.partition("[")
+    listed, closing, end = rest.partition("]")
+    if not bracket:
+        return [name]
+    if not closing or not RANGES.fullmatch(listed) or set(end) & set("[]"):
+        raise ValueError(f"{name!r} has brackets that are not a list of numbers and ranges, as in h100-[0-3,7]")
+    found: list[str] = []
+    for part in listed.split(","):
+        first, _, last = part.partition("-")
+        if int(last or first) < int(first) or len(found) + int(last or first) - int(first) >= MAX_NAMES:
+            raise ValueError(f"the range {part!r} in {name!r} must ascend and have at most {MAX_NAMES:,} numbers")
+        found += [f"{start}{number:0{len(first)}d}{end}" for number in range(int(first), int(last or first) + 1)]
+    return found
 
 
 class _OpenbNode(Record):

@@ -588,3 +588,26 @@ def test_a_wider_locality_never_holds_less(racks: list[str | None], gpus: int) -
     cluster = Cluster([node(f"n{i}", "v100", gpus + i, rack) for i, rack in enumerate(racks)])
     in_node, in_rack, anywhere = (cluster.largest_gang("v100", locality) for locality in ("node", "rack", "any"))
     assert in_node <= in_rack <= anywhere == cluster.num_gpus
+
+
+class TestLists:
+    """Names in cluster files with a list in brackets, as in Slurm."""
+
+    @staticmethod
+    def names(name: str, more: str = "") -> list[str]:
+        Path("c.yaml").write_text(f"nodes:\n  - {{name: '{name}', accelerator: v100, num_gpus: 4{more}}}\n")
+        return [each.name for each in Cluster.from_file("c.yaml").nodes]
+
+    def test_ranges_numbers_and_leading_zeros(self) -> None:
+        assert self.names("fast-[0-2,7]") == ["fast-0", "fast-1", "fast-2", "fast-7"]
+        assert self.names("a[08-10].lan") == ["a08.lan", "a09.lan", "a10.lan"]
+        assert self.names("b[3]", ", count: 2") == ["b3-0", "b3-1"]
+
+    @pytest.mark.parametrize("name", ["a[", "a[]", "a[1-]", "a[x]", "a[1][2]", "a[3-1]", "a[0-100000]", "a[0-99999,7]"])
+    def test_what_is_no_list_is_refused(self, name: str) -> None:
+        with pytest.raises(InputError, match=r"c\.yaml, line 2.*name: .*(brackets|range)"):
+            self.names(name)
+
+    def test_names_appear_once(self) -> None:
+        with pytest.raises(InputError, match="appears twice"):
+            self.names("a[1-3,2]")
