@@ -44,6 +44,7 @@ from gavel_py.integrations.slurm import WallClock as WallClock
 from gavel_py.integrations.slurm import slurm_plugin as slurm_plugin
 from gavel_py.integrations.slurm import slurm_run as slurm_run
 from gavel_py.optimization.checking.certificates import Proof as Proof
+from gavel_py.optimization.checking.time_shares import CountTimes as CountTimes
 from gavel_py.optimization.checking.time_shares import Pairs as Pairs
 from gavel_py.optimization.formulation.program import Program as Program
 from gavel_py.optimization.job_classes import JobClasses as JobClasses

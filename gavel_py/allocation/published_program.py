@@ -50,8 +50,8 @@ def formulation(
         cannot run     X_ij = 0                  where a job cannot run
 
     and those of CPUs, memory and `constraints`, labelled by their names. The rows that `solve` adds for whole gangs, for the
-    placement of gangs and for pairs of jobs follow too, with their columns; X is then (N, K') (docs/sharing.md,
-    docs/whole-gangs.md).
+    placement of gangs, for pairs of jobs and for the numbers of GPUs of elastic jobs follow too, with their columns; X is then
+    (N, K') (docs/sharing.md, docs/whole-gangs.md, docs/elastic.md).
 
     The objective is that of `Allocation.objective_value`, in its unit. For a policy that optimises one objective after the other,
     the program is that of the last one, with a constraint that keeps the earlier ones at their optimum; for `water_filling` and
@@ -157,10 +157,10 @@ def _stated(problem: AllocationProblem, solver: Solver, *, as_linear: bool = Fal
 
 def _columns(problem: AllocationProblem, solver: Solver) -> Columns:
     """Return the columns and rules of the program that `solve` ends with."""
-    if problem.hosts is None and problem.pairs is None and not solver.sharing:
+    if problem.hosts is None and problem.pairs is None and problem.counts is None and not solver.sharing:
         problem, rules = constrained(problem, solver.policy.constraints)
         return Columns.of_types(problem, rules.also(Rules(rows=tuple(node_rows(problem)))))
-    evidence = solver.solve(problem).evidence  # finds the rows of whole gangs and of pairs
+    evidence = solver.solve(problem).evidence  # finds the rows of whole gangs and of pairs, and the columns of elastic jobs
     assert evidence is not None  # noqa: S101
     return evidence.columns
 
@@ -224,7 +224,7 @@ class _RowPerJob(Program):
     def names(self) -> Iterator[str]:
         """Yield the names of the entries of X in the order of cvxpy's columns, type by type."""
         jobs = [f"{row}_{_plain(self.jobs.example(row))}" for row in range(len(self.jobs))]
-        types = [_plain(name) for name in self.jobs.problem.accelerator_types]
+        types = [_plain(name) for name in self.jobs.accelerator_types]
         types = [f"{name}_{j}" if types.count(name) > 1 else name for j, name in enumerate(types)]
         return (f"X_{job}_{name}" for name in types for job in jobs)
 

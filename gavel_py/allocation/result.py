@@ -21,7 +21,7 @@ from gavel_py.errors import Fault, InputError, ProofError, UnknownNameError, nea
 from gavel_py.io.snapshots import decode, encode
 from gavel_py.io.tabular import Tabular, array_of
 from gavel_py.optimization.checking.certificates import Evidence, Proof, StageProof
-from gavel_py.optimization.checking.time_shares import Pairs, TimeShares
+from gavel_py.optimization.checking.time_shares import CountTimes, Pairs, TimeShares
 from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.solving.levels import limit_prices
@@ -125,7 +125,8 @@ class Allocation(Tabular):
         spread_fractions: (N, K) the part of X_ij with the gang on more nodes than it needs, None if the placement does not matter.
         pairs: The pairs of jobs that share GPUs, and for how long; None if no jobs may share. Their time is part of X_ij, and a
             pair occupies its GPUs once.
-        throughputs: (N,) Σ_j T_ij X_ij, steps/s, each part at the speed of its placement.
+        counts: The time of elastic jobs on each number of GPUs; None if all jobs are fixed gangs. It is part of X_ij.
+        throughputs: (N,) Σ_j T_ij X_ij, steps/s, each part at the speed of its placement and number of GPUs.
         normalized_throughputs: (N,) v_i, throughput over P_i, that on the cluster's mix of GPUs all the time; 0 for excluded jobs.
         vs_fair_share: (N,) v_i / min(1, w_i C / (s_i Σ w)), 1 = as fast as on the job's slice of the cluster; NaN if not in a file.
         utilization: (K,) Σ_i s_i X_ij / c_j, 0 for a type without GPUs.
@@ -150,6 +151,7 @@ class Allocation(Tabular):
     time_fractions: Floats
     spread_fractions: Floats | None = None
     pairs: Pairs | None = None
+    counts: CountTimes | None = None
     throughputs: Floats
     normalized_throughputs: Floats
     vs_fair_share: Floats
@@ -192,8 +194,18 @@ class Allocation(Tabular):
             apart = np.nan_to_num(np.abs(alone + self.pairs.by_job(*alone.shape) - self.time_fractions), nan=np.inf)
             proof = replace(proof, violation=max(proof.violation, float(apart.max(initial=0.0))))
         proof.check()
+        self._check_counts(evidence, times)
         self._check_figures(evidence, times, proof)
         return proof
+
+    @property
+    def gpu_counts(self) -> dict[str, dict[tuple[str, int], float]]:
+        """{job id: {(accelerator type, number of GPUs): time fraction}} of the elastic jobs that have time."""
+        found: dict[str, dict[tuple[str, int], float]] = {}
+        for entry in zip(*map(np.ndarray.tolist, vars(self.counts).values()), strict=True) if self.counts is not None else ():
+            i, j, count, part = entry
+            found.setdefault(self.job_ids[i], {})[self.accelerator_types[j], count] = part
+        return found
 
     @property
     def gpus(self) -> Floats:
@@ -203,6 +215,9 @@ class Allocation(Tabular):
             InputError: The allocation was read from a file.
         """
         times = self.time_fractions
+        if self.counts is not None:
+            elastic, held = self.counts.by_job(times.shape)
+            return self._problem.num_gpus[:, None] * (times - elastic) + held
         own = times if self.pairs is None else times - self.pairs.by_job(*times.shape) / 2
         return self._problem.num_gpus[:, None] * own
 
@@ -217,6 +232,7 @@ class Allocation(Tabular):
             InputError: The tenant of a job is not a leaf of the tree, or the allocation was read from a file.
         """
         problem = self._problem
+        wanted = problem.num_gpus if problem.counts is None else problem.counts.by_job(problem.counts.largest, problem.num_gpus)
         return tenant_shares(
             problem.tenants,
             self.gpus,
@@ -228,7 +244,7 @@ class Allocation(Tabular):
             arrival_seconds=problem.arrival_seconds,
             vs_fair_share=self.vs_fair_share,
             work=problem.num_gpus * self.normalized_throughputs,
-            gpus_wanted=problem.num_gpus,
+            gpus_wanted=wanted,
             prices_per_hour=problem.prices_per_hour,
         )
 
@@ -267,6 +283,13 @@ class Allocation(Tabular):
         self._check_pairs(evidence)
         self._check_stages(proof)
         self._check_constraints(evidence, times)
+
+    def _check_counts(self, evidence: Evidence, times: TimeShares) -> None:
+        found = evidence.columns.counts_of(times)
+        if (self.counts is None) != (found is None):
+            raise ProofError(f"the times of elastic jobs: the problem has {'none' if self.counts is not None else 'some'}")
+        for name, stated in vars(self.counts).items() if self.counts is not None else ():
+            check_same(f"the {name} of elastic jobs", stated, getattr(found, name))
 
     def _check_pairs(self, evidence: Evidence) -> None:
         """Check the gains of pairs; their times are part of the proof."""
@@ -366,6 +389,7 @@ class Allocation(Tabular):
             "route": None if self.route is None else asdict(self.route) | {"failed": list(self.route.failed)},
             "accelerator_types": list(self.accelerator_types),
             **({} if self.pairs is None else {"pairs": self.pairs.to_list(self.job_ids, self.accelerator_types)}),
+            **({"counts": {name: encode(each) for name, each in vars(self.counts).items()}} if by_column and self.counts else {}),
             "jobs": {name: encode(getattr(self, name)) for name in BY_JOB}
             if by_column
             else [self._job(i) for i in range(len(self.job_ids))],
@@ -393,6 +417,7 @@ class Allocation(Tabular):
                 status=AllocationStatus(document["status"]),
                 accelerator_types=types,
                 pairs=Pairs.from_list(document["pairs"], jobs["job_ids"], types) if "pairs" in document else None,
+                counts=_counts_of(document, types),
                 utilization=np.array([document["utilization"][t] for t in types], dtype=float),
                 objective_value=document["objective"]["value"],
                 objective_bound=document["objective"]["bound"],
@@ -419,9 +444,13 @@ class Allocation(Tabular):
 
     def _job(self, i: int) -> dict[str, Any]:
         spread = {} if self.spread_fractions is None else {"spread_fractions": self._by_type(self.spread_fractions[i])}
+        counts: dict[str, dict[str, float]] = {}
+        for j, count, part in () if self.counts is None else self.counts.of(i):
+            counts.setdefault(self.accelerator_types[j], {})[str(count)] = part
         return {
             "job_id": self.job_ids[i],
             "time_fractions": self._by_type(self.time_fractions[i]),
+            **({"gpu_counts": counts} if counts else {}),
             **spread,
             "throughput": float(self.throughputs[i]),
             "normalized_throughput": float(self.normalized_throughputs[i]),
@@ -435,6 +464,23 @@ class Allocation(Tabular):
 def _stage(stage: StageProof) -> dict[str, Any]:
     """Return a stage as plain data, without the scale, which is for comparisons within a process."""
     return {name: value for name, value in asdict(stage).items() if name != "scale"}
+
+
+def _counts_of(document: Mapping[str, Any], types: Sequence[str]) -> CountTimes | None:
+    """Return the times of elastic jobs from the plain data of an allocation, None without such jobs."""
+    if "counts" in document:
+        return CountTimes(**{name: decode(each) for name, each in document["counts"].items()})
+    jobs = document["jobs"]
+    if isinstance(jobs, dict) or not any("gpu_counts" in job for job in jobs):
+        return None
+    entries = [
+        (i, types.index(name), int(count), float(time))
+        for i, job in enumerate(jobs)
+        for name, times in job.get("gpu_counts", {}).items()
+        for count, time in times.items()
+    ]
+    rows, columns, counts, found = zip(*entries, strict=True)
+    return CountTimes(np.array(rows), np.array(columns), np.array(counts), np.array(found))
 
 
 def _columns_of(jobs: Sequence[dict[str, Any]] | dict[str, Any], types: Sequence[str]) -> dict[str, Any]:
@@ -495,6 +541,7 @@ def stated(policy: Policy, answer: Answer, route: Route, started: float, status:
         job_ids=problem.job_ids,
         accelerator_types=problem.accelerator_types,
         pairs=columns.pairs_of(times, decision.pairs),
+        counts=columns.counts_of(times),
         objective_value=proof.value,
         objective_bound=proof.bound,
         shadow_prices=prices,

@@ -21,6 +21,7 @@ from gavel_py.optimization.checking.time_shares import TimeShares
 from gavel_py.optimization.formulation.colocation import pair_columns
 from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.cuts import node_rows
+from gavel_py.optimization.formulation.elastic import elastic_columns
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses, classes_of, merged, separate_jobs
 from gavel_py.optimization.solving.highs import NO_LIMIT, Algorithm, LinearSolver, TimeLimit, TimeLimitReached, checked_limit
@@ -163,11 +164,7 @@ class Solver(Synchronized):
             return nothing(problem, self.policy, rules, started)
         _check_units(problem, self.policy)
         self._kept.limit = limit
-        if problem.pairs is None:
-            columns = Columns.of_types(problem, rules)
-        else:
-            check_sharing(self.policy)
-            columns = pair_columns(problem, rules, problem.pairs)
+        columns = self._columns(problem, rules)
         try:
             answer, route = self._answer(columns)
         except _Stopped as stopped:
@@ -186,6 +183,16 @@ class Solver(Synchronized):
                 return stated(self.policy, self._noted(answer), stopped.route.after(route), started, TIME_LIMIT)
             columns, route = answer.evidence.columns, again.after(route)
         return stated(self.policy, answer, route, started)
+
+    def _columns(self, problem: AllocationProblem, rules: Rules) -> Columns:
+        """Return the columns of the program: of types, with those of partners or of numbers of GPUs."""
+        if problem.counts is not None:
+            check_elastic(self.policy, problem)
+            return elastic_columns(problem, rules, problem.counts)
+        if problem.pairs is not None:
+            check_sharing(self.policy)
+            return pair_columns(problem, rules, problem.pairs)
+        return Columns.of_types(problem, rules)
 
     def _limit(self, problem: AllocationProblem) -> TimeLimit:
         """Return the limit of the search, which leaves time to bound and check the best allocation found by then."""
@@ -337,6 +344,19 @@ def _log(allocation: Allocation) -> None:
         text = "%s: reduction %s, %d classes, %s, %d programs, %d iterations"
         algorithm = route.algorithm or "no program"
         logger.debug(text, allocation.policy, route.reduction, route.classes, algorithm, route.programs, route.iterations)
+
+
+def check_elastic(policy: Policy, problem: AllocationProblem) -> None:
+    """Raise `InputError` for a policy that cannot choose the numbers of GPUs of elastic jobs."""
+    where = f"policy {policy.name}"
+    if policy.empty_objective is None:
+        text = "solves no program, so it cannot choose the number of GPUs of elastic jobs; use a policy with an objective"
+        raise InputError(Fault(where, "", text))
+    if policy.is_agnostic:
+        text = "ignores throughputs, so it cannot choose the number of GPUs of elastic jobs"
+        raise InputError(Fault(where, "option agnostic", text))
+    if problem.pairs is not None:
+        raise InputError(Fault(where, "", "cannot decide which jobs share GPUs while some are elastic; disable sharing"))
 
 
 def check_sharing(policy: Policy) -> None:

@@ -140,6 +140,8 @@ def schedule_workflows(jobs: Iterable[Job], cluster: Cluster, profile: Profile) 
     """
     all_jobs = jobs if isinstance(jobs, JobSet) else JobSet(jobs)
     check_known(all_jobs)
+    text = "is not chosen by a schedule of workflows, whose bound needs num_gpus"
+    InputError.raise_any([Fault(job.where, "gpu_counts", text) for job in all_jobs if job.is_elastic])
     alone = [job.model_copy(update={"depends_on": ()}) if job.depends_on else job for job in all_jobs]
     problem = AllocationProblem.from_jobs(alone, cluster, profile)
     left = [n for n, job in enumerate(all_jobs) if problem.excluded.get(job.job_id) != FINISHED]

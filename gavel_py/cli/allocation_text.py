@@ -272,6 +272,8 @@ def _groups(screen: Screen, *, apart: bool) -> list[Group]:
     named = [texts.setdefault((job.job_type, job.tenant), len(texts)) for job in screen.jobs]
     answers = [allocation.time_fractions, *([] if allocation.spread_fractions is None else [allocation.spread_fractions])]
     columns = [problem.throughputs, problem.num_gpus[:, None], problem.weights[:, None], np.array(named)[:, None]]
+    if problem.counts is not None:
+        columns += [problem.counts.kinds[:, None], np.round(allocation.gpus, 9)]
     table = np.column_stack([*columns, *(np.round(each, 9) for each in answers)])[served]
     if apart:
         table = np.arange(len(served))[:, None]
@@ -320,17 +322,27 @@ def _row(screen: Screen, group: Group, *, wide: bool) -> list[str]:
     types = range(len(allocation.accelerator_types))
     shares = [_share(allocation, i, j) for j in types]
     if not wide:
-        used = sorted((j for j in types if allocation.time_fractions[i, j] > 0), key=lambda j: -allocation.time_fractions[i, j])
-        texts = [f"{shares[j]} {shortened(allocation.accelerator_types[j], MAX_TYPE)}" for j in used]
+        texts = _times(allocation, i, shares)
         shares = [
             ", ".join([*texts[:MAX_TYPES], *([f"{len(texts) - MAX_TYPES} more"] if len(texts) > MAX_TYPES else [])]) or "none"
         ]
     like = f"+{len(group.rows) - 1}" if len(group.rows) > 1 else ""
     figures = (screen.problem.weights[i], allocation.throughputs[i], allocation.normalized_throughputs[i])
-    first = [allocation.job_ids[i], like, job.job_type, job.tenant, *shares, gang_text(job.num_gpus)]
+    size = "-".join(map(str, job.gpu_range)) if job.is_elastic else gang_text(job.num_gpus)
+    first = [allocation.job_ids[i], like, job.job_type, job.tenant, *shares, size]
     end, cost = screen.forecast.end_seconds[i], screen.forecast.cost_per_hour[i]
     last = ["-" if math.isnan(end) else time_text(end), money(None if math.isnan(cost) else cost)]
     return [*first, *map(number, figures), f"{allocation.vs_fair_share[i]:.2f}", *last]
+
+
+def _times(allocation: gp.Allocation, i: int, shares: Sequence[str]) -> list[str]:
+    """Return the types on which a job has time, the most first, each with its share; of elastic jobs by number of GPUs."""
+    names = [shortened(name, MAX_TYPE) for name in allocation.accelerator_types]
+    counts = () if allocation.counts is None else allocation.counts.of(i)
+    if counts:
+        return [f"{time:.1%} {count} {names[j]}" for j, count, time in sorted(counts, key=lambda each: -each[2])]
+    used = (j for j in range(len(names)) if allocation.time_fractions[i, j] > 0)
+    return [f"{shares[j]} {names[j]}" for j in sorted(used, key=lambda j: -allocation.time_fractions[i, j])]
 
 
 def _share(allocation: gp.Allocation, i: int, j: int) -> str:
@@ -351,7 +363,7 @@ def _tenants_text(screen: Screen, *, wide: bool) -> str:
 
 
 def _types_text(screen: Screen, *, wide: bool) -> str:
-    allocation, sizes, gpus = screen.allocation, screen.problem.num_gpus, screen.allocation.gpus
+    allocation, gpus = screen.allocation, screen.allocation.gpus
     members: dict[str, list[int]] = {}
     for i in screen.served:
         members.setdefault(screen.jobs[i].job_type, []).append(i)
@@ -363,7 +375,8 @@ def _types_text(screen: Screen, *, wide: bool) -> str:
     rows = []
     for name, found in sorted(members.items(), key=lambda item: -len(item[1])):
         held, speed, share = gpus[found].sum(axis=0), allocation.normalized_throughputs[found], allocation.vs_fair_share[found]
-        counts = [f"{len(found):,}", number(sizes[found].sum()), *(number(each) for each in held)]
+        wanted = sum(screen.jobs[i].gpu_range[1] if screen.jobs[i].is_elastic else screen.jobs[i].num_gpus for i in found)
+        counts = [f"{len(found):,}", number(wanted), *(number(each) for each in held)]
         rows.append([name or "(none)", *counts, number(speed.mean()), f"{share.mean():.2f}", f"{share.min():.2f}"])
     return table_text("Jobs by job type (GPUs held on average)", columns, rows, wide=wide)
 

@@ -170,9 +170,13 @@ def _later(explanation: gp.Explanation, *, priced: bool) -> Iterator[str]:
 def _share(explanation: gp.Explanation, label: str) -> str:
     size = explanation.num_gpus
     gang = f"{gang_text(size)} of a GPU" if size < 1 else counted(int(size), "GPU")
+    gang = gang if explanation.gpu_counts is None else "elastic"
     share = "" if explanation.vs_fair_share is None else f", {explanation.vs_fair_share:.3g} times its fair share"
     speed = f"{number(explanation.throughput)} steps/s, speed {number(explanation.normalized_throughput)}{share}"
     times = [f"{part:.1%} on {name}" for name, part in explanation.time_fractions.items() if part >= MIN_TIME]
+    if explanation.gpu_counts is not None:
+        parts = [(part, f"{n} {name}") for name, counts in explanation.gpu_counts.items() for n, part in counts.items()]
+        times = [f"{part:.1%} on {what}" for part, what in parts if part >= MIN_TIME]
     waits = 1 - sum(explanation.time_fractions.values())
     if waits >= MIN_TIME:
         times.append(f"{waits:.1%} waiting")

@@ -152,6 +152,12 @@ class JobClasses:
         """(G,) s_g, GPUs of each gang."""
         return self.problem.num_gpus[self.rows]
 
+    @property
+    def is_elastic(self) -> NDArray[np.bool_]:
+        """(G,) whether the jobs of a class may run on several numbers of GPUs."""
+        counts = self.problem.counts
+        return np.zeros(len(self), dtype=bool) if counts is None else counts.kinds[self.rows] >= 0
+
     @cached_property
     def equal_share(self) -> Floats:
         """(G,) P_g = Σ_j T_gj c_j / C, steps/s, over all types, including those where the gang does not fit."""
@@ -161,7 +167,13 @@ class JobClasses:
 
     @cached_property
     def isolated_throughput(self) -> Floats:
-        """(G,) iso_g, steps/s in the isolated share, an N-th of each type: x_gj = (c_j / N) / s_g, divided by max(1, Σ_j x_gj)."""
+        """(G,) iso_g, steps/s in the isolated share, an N-th of each type: x_gj = (c_j / N) / s_g, divided by max(1, Σ_j x_gj).
+
+        Raises `InputError` if a job is elastic: its part of the cluster may be more than one gang can use.
+        """
+        if self.is_elastic.any():
+            text = "compares jobs with their isolated share, which is not defined for an elastic job"
+            raise InputError(Fault(f"policy {self.reader}", "", text))
         return isolated_throughputs(self.throughputs, self.num_gpus, self._by_type.share_capacities, self.num_jobs)
 
     @cached_property

@@ -36,6 +36,9 @@ def due_seconds(jobs: JobClasses) -> Floats:
 def required_throughputs(jobs: JobClasses, min_share: float | None) -> Floats:
     """Return (G,) the throughput required by a job of each class, at most its fastest, which past deadlines require."""
     seconds = due_seconds(jobs)
+    if min_share is None and jobs.is_elastic.any():
+        text = "is required with elastic jobs, whose isolated share is not defined"
+        raise InputError(Fault("policy min_cost", "option min_share", text))
     share = jobs.isolated_throughput if min_share is None else min_share * jobs.equal_share
     needs = np.where(np.isnan(seconds), share, np.inf)
     needs = np.divide(jobs.steps_remaining, seconds, out=needs, where=seconds > 0)

@@ -78,6 +78,9 @@ class OptionalArrays(TypedDict, total=False):
     uncertainty: ArrayLike | None
     pair_kinds: ArrayLike | None
     pair_throughputs: ArrayLike | None
+    count_kinds: ArrayLike | None
+    gpu_counts: ArrayLike | None
+    count_throughputs: ArrayLike | None
 
 
 def isolated_shares(num_gpus: Floats, capacities: Floats, num_jobs: int) -> Floats:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.eligibility import GpuMemory, largest_even_gang
+from gavel_py.problem.gpu_counts import GpuCounts, gpu_counts
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_speeds, placement_speeds
 
 if TYPE_CHECKING:
@@ -77,8 +78,10 @@ def hosts_of(
 class Profile(Protocol):
     """The interface of throughput profiles that a problem reads (`gavel_py.throughput_profiles`).
 
-    Five further methods are optional. `job_units(jobs)` returns the unit of the throughputs of each of N jobs, or None if all are
-    the same. The others return NaN for what was not measured, or None if nothing was:
+    Six further methods are optional. `job_units(jobs)` returns the unit of the throughputs of each of N jobs, or None if all are
+    the same. `count_matrix(jobs, accelerators)` returns `matrix` with NaN for what was not measured; elastic jobs need it, and
+    `gang_sizes`, all measured gang sizes, if they ask for a range. The others return NaN for what was not measured, or None if
+    nothing was:
     `spread_matrix(jobs, accelerators)`: (N, K) steps/s of each gang on more nodes than it needs;
     `pair_matrix(jobs, accelerators)`: (Q, Q, K) steps/s of each of Q gangs while all its GPUs are shared with each other gang;
     `memory_matrix(jobs, accelerators)`: (N, K) GB of memory that each gang uses on each of its GPUs;
@@ -128,7 +131,7 @@ class JobArrays:
 
     throughputs, allowed, largest_gangs: (N, K); total_steps, steps_remaining, deadlines_seconds (from now): (N,), NaN = none;
     speeds: of consolidated and spread gangs, None if the profile has no difference; memory: GB per GPU of jobs and types;
-    uncertainty: (N, K) as in `AllocationProblem`, None if nothing is estimated.
+    uncertainty: (N, K) as in `AllocationProblem`, None if nothing is estimated; counts: of elastic jobs, None if there are none.
     """
 
     throughputs: Floats
@@ -140,12 +143,13 @@ class JobArrays:
     speeds: PlacementSpeeds | None
     memory: GpuMemory
     uncertainty: Floats | None
+    counts: GpuCounts | None = None
 
     def columns(self, jobs: Sequence[Job], now_seconds: float) -> dict[str, ArrayLike | None]:
         """Return the arrays of `JOB_COLUMNS` by name, except those about the past of jobs, which a caller provides."""
         return {
             "tenants": tuple(job.tenant for job in jobs),
-            "num_gpus": [job.num_gpus for job in jobs],
+            "num_gpus": [1 if job.is_elastic else job.num_gpus for job in jobs],  # each of its GPUs is a unit
             "weights": [job.weight for job in jobs],
             "priorities": [job.priority for job in jobs],
             "steps_remaining": self.steps_remaining,
@@ -170,16 +174,33 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
     memory = gpu_memory(jobs, cluster, profile)
     usable = allowed & (gangs <= spans) & memory.fits
-    restricted = _restricted(jobs, names, usable)
+    counts = gpu_counts(jobs, cluster, profile, lambda gangs: _usable(gangs, cluster, profile))
+    if counts is not None:
+        usable = counts.by_job(counts.able.any(axis=2), usable)
+        memory = replace(memory, needed=np.where(counts.is_elastic[:, None], np.nan, memory.needed))
+        spans = np.where(counts.is_elastic[:, None], usable, spans)  # in units of one GPU
+    restricted = _restricted(jobs, names, usable if counts is None else usable & ~counts.is_elastic[:, None])
     throughputs = profile.matrix(restricted, names)
+    if counts is not None:
+        throughputs = counts.by_job(counts.per_gpu, throughputs)
     total_steps = _total_steps(jobs, profile, usable)
     done = np.array([job.steps_done for job in jobs], dtype=float)
-    fastest = np.where(usable, throughputs, 0.0).max(axis=1, initial=0.0)
+    best = throughputs if counts is None else counts.by_job(counts.best, throughputs)
+    fastest = np.where(usable, best, 0.0).max(axis=1, initial=0.0)
     deadlines = _deadlines(jobs, total_steps, fastest) - now_seconds
-    speeds = placement_speeds(jobs, cluster, throughputs, getattr(profile, "spread_matrix", None))
+    speeds = None  # of elastic jobs, only consolidated gangs are known
+    if counts is None:
+        speeds = placement_speeds(jobs, cluster, throughputs, getattr(profile, "spread_matrix", None))
     uncertainty = _uncertainty(restricted, cluster, profile)
     remaining = np.maximum(0.0, total_steps - done)
-    return JobArrays(throughputs, allowed, spans, total_steps, remaining, deadlines, speeds, memory, uncertainty)
+    return JobArrays(throughputs, allowed, spans, total_steps, remaining, deadlines, speeds, memory, uncertainty, counts)
+
+
+def _usable(gangs: Sequence[Job], cluster: Cluster, profile: Profile) -> Mask:
+    """Return (V, K) whether gangs are allowed on a type, which can hold them."""
+    sizes = np.array([gang.num_gpus for gang in gangs], dtype=float)[:, None]
+    usable: Mask = _allowed(gangs, cluster.accelerator_names) & (sizes <= largest_gangs(gangs, cluster))
+    return usable & gpu_memory(gangs, cluster, profile).fits
 
 
 def job_units(jobs: Sequence[Job], profile: Profile) -> tuple[str, ...] | None:

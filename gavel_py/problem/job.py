@@ -22,11 +22,13 @@ from gavel_py.io.records import (
     Positive,
     Record,
     Text,
+    Whole,
     check_records,
     is_absent,
     repeated,
 )
 from gavel_py.io.tabular import Tabular, array_of
+from gavel_py.problem.gpu_counts import check_counts
 from gavel_py.problem.workflows import WorkflowGraph, check_dependencies, check_known
 
 if TYPE_CHECKING:
@@ -51,7 +53,12 @@ class Job(Record):
     Attributes:
         job_id: Unique name.
         job_type: Row of the throughput profile.
-        num_gpus: GPUs of the gang, all or nothing, or a fraction of one GPU, whose rest other jobs may use.
+        num_gpus: GPUs of the gang, all or nothing, or a fraction of one GPU, whose rest other jobs may use; the smallest number of
+            an elastic job.
+        gpu_counts: Numbers of GPUs of an elastic job, among which the scheduler chooses; those that the profile lacks are not
+            offered.
+        min_gpus: Smallest number (1) of an elastic job that may have any gang size of the profile in a range.
+        max_gpus: Largest one, instead of gpu_counts.
         weight: Relative claim: weight 2 is worth twice as much as weight 1.
         priority: Jobs with higher priority are served first.
         total_steps: Work in training steps, None if unknown.
@@ -102,6 +109,9 @@ class Job(Record):
     max_retries: Annotated[Integer, Field(ge=0, le=MAX_COUNT)] = DEFAULT_RETRIES
     depends_on: tuple[Name, ...] = ()
     workflow: Text = ""
+    gpu_counts: tuple[Integer, ...] | None = None
+    min_gpus: Whole | None = None
+    max_gpus: Whole | None = None
 
     def __init__(self, job_id: str | None = None, /, **fields: Any) -> None:
         super().__init__(**({} if job_id is None else {"job_id": job_id}), **fields)
@@ -111,10 +121,22 @@ class Job(Record):
         """Number of GPUs on which the job runs: its gang, or 1 for a fraction."""
         return math.ceil(self.num_gpus)
 
-    @field_validator("allowed_accelerators", "depends_on", mode="before")
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the scheduler chooses the number of GPUs."""
+        return self.gpu_counts is not None or self.max_gpus is not None
+
+    @property
+    def gpu_range(self) -> tuple[int, int]:
+        """The smallest and the largest number of GPUs on which the job may run."""
+        if self.gpu_counts:
+            return self.gpu_counts[0], self.gpu_counts[-1]
+        return (self.min_gpus or 1, self.max_gpus) if self.max_gpus is not None else (self.whole_gpus, self.whole_gpus)
+
+    @field_validator("allowed_accelerators", "depends_on", "gpu_counts", mode="before")
     @classmethod
     def _split_names(cls, value: object) -> object:
-        """Split a cell of a CSV file with several names, such as v100|p100."""
+        """Split a cell of a CSV file with several values, such as v100|p100."""
         return tuple(part.strip() for part in value.split("|")) if isinstance(value, str) else value
 
     @model_validator(mode="after")
@@ -129,6 +151,11 @@ class Job(Record):
             raise ValueError("allowed_accelerators must name at least one accelerator, or be omitted to allow all")
         if self.depends_on:
             check_dependencies(self.job_id, self.depends_on, self.workflow)
+        if self.gpu_counts is not None or self.min_gpus is not None or self.max_gpus is not None:
+            given = self.num_gpus if "num_gpus" in self.model_fields_set else None
+            check_counts(self.gpu_counts, self.min_gpus, self.max_gpus, given)
+            self.__dict__["gpu_counts"] = self.gpu_counts and tuple(sorted(self.gpu_counts))  # the record is frozen
+            self.__dict__["num_gpus"] = self.gpu_range[0]
         return self
 
 
@@ -304,7 +331,7 @@ class JobSet(Sequence[Job], Tabular):
 
 
 def _joined(value: object) -> object:
-    return "|".join(value) if isinstance(value, tuple) else value
+    return "|".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def _is_empty(value: object) -> bool:

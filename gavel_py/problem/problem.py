@@ -31,6 +31,7 @@ from gavel_py.problem.arrays import (
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import screen
 from gavel_py.problem.from_jobs import Hosts, JobArrays, Profile, hosts_of, job_arrays, job_units
+from gavel_py.problem.gpu_counts import GpuCounts, given_counts
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, given_pairs
 from gavel_py.problem.row_hashing import number_equal
@@ -52,7 +53,8 @@ class AllocationProblem:
         excluded: {job_id: reason} of the jobs that get no time.
         prices_per_hour: (K,) price of one GPU.
         tenants: N names, empty for none.
-        num_gpus: (N,) s_i, whole numbers or fractions of one GPU.
+        num_gpus: (N,) s_i, whole numbers or fractions of one GPU; 1 for elastic jobs, whose throughputs are those of each GPU at
+            the smallest number that is offered.
         weights: (N,) w_i; the weight of a workflow is divided among its jobs that are ready.
         ready_tasks: (N,) jobs of its workflow that are ready, itself among them.
         workflow_seconds: (N,) what all unfinished jobs of its workflow have left, in seconds on their fastest types; 0 if it is the
@@ -68,7 +70,8 @@ class AllocationProblem:
         hosts: The nodes of the cluster, None if unknown or not taken into account.
         pairs: Throughputs of co-located jobs, None without co-location.
         units: N units of the throughputs, None if the profile has a single unit or none.
-        gpu_parts: (K,) part of a GPU per requested GPU, ½ in pair columns; None if all are 1.
+        gpu_parts: (K,) GPUs per requested GPU, ½ in pair columns, n in columns for n GPUs; None if all are 1.
+        counts: Throughputs of elastic jobs by number of GPUs, None without such jobs.
     """
 
     job_ids: Sequence[str]
@@ -103,6 +106,7 @@ class AllocationProblem:
     pairs: PairSpeeds | None = None
     units: Sequence[str] | None = None
     gpu_parts: Floats | None = None
+    counts: GpuCounts | None = None
 
     @property
     def num_jobs(self) -> int:
@@ -126,25 +130,41 @@ class AllocationProblem:
     def equal_share(self) -> Floats:
         """(N,) P_i = Σ_j T_ij c_j / C, steps/s of a job that divides its time over types in proportion to their capacities.
 
-        The normaliser of Gavel (OSDI 2020, section 4.1), independent of N, gang sizes and weights.
+        The normaliser of Gavel (OSDI 2020, section 4.1), independent of N, gang sizes and weights. For elastic jobs it is that of
+        one GPU, P_i = Σ_j (T_ij(m_ij) / m_ij) c_j / C, m_ij: the smallest number of GPUs offered on type j.
         """
         return self.throughputs @ (self.share_capacities / (self.share_capacities.sum() or 1.0))
 
     @cached_property
     def fair_share(self) -> Floats:
-        """(N,) min(1, w_i C / (s_i Σ w)), the part of its time that a job has on its slice of the cluster (`fair_shares`)."""
-        return fair_shares(self.num_gpus, self.weights, self.share_capacities, self.runnable)
+        """(N,) min(1, w_i C / (s_i Σ w)), the part of its time that a job has on its slice of the cluster (`fair_shares`).
+
+        For elastic jobs, min(largest number of GPUs, w_i C / Σ w), the GPUs of that slice which it can use.
+        """
+        if self.counts is None:
+            return fair_shares(self.num_gpus, self.weights, self.share_capacities, self.runnable)
+        gpus = self.counts.by_job(np.maximum(1.0, self.counts.largest), self.num_gpus)
+        shares: Floats = fair_shares(gpus, self.weights, self.share_capacities, self.runnable) * gpus / self.num_gpus
+        return shares
 
     @cached_property
     def isolated_throughput(self) -> Floats:
-        """(N,) iso_i, steps/s in the isolated share of 1/N of the cluster, N the jobs that can run (`isolated_throughputs`)."""
+        """(N,) iso_i, steps/s in the isolated share of 1/N of the cluster, N the jobs that can run (`isolated_throughputs`).
+
+        Of an elastic job, as if it had one GPU.
+        """
         return isolated_throughputs(self.throughputs, self.num_gpus, self.share_capacities, self.num_jobs - len(self.excluded))
 
     @cached_property
     def fastest(self) -> Floats:
-        """(N,) max_j T_ij over the types where the job can run; 0 for excluded jobs."""
-        fastest: Floats = np.where(self.runnable, self.throughputs, 0.0).max(axis=1, initial=0.0)
+        """(N,) max_j T_ij over the types where the job can run, on its best number of GPUs; 0 for excluded jobs."""
+        fastest: Floats = np.where(self.runnable, self.best_throughputs, 0.0).max(axis=1, initial=0.0)
         return fastest
+
+    @property
+    def best_throughputs(self) -> Floats:
+        """(N, K) T_ij, of elastic jobs on the best number of GPUs that the type can hold."""
+        return self.throughputs if self.counts is None else self.counts.by_job(self.counts.best, self.throughputs)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{n}: {c:g}" for n, c in zip(self.accelerator_types, self.capacities, strict=True))
@@ -168,7 +188,10 @@ class AllocationProblem:
         spans, done = np.minimum(spans, counts), np.zeros(self.num_jobs, dtype=bool)
         names = self.job_ids, self.accelerator_types
         runnable, excluded = screen(*names, self.throughputs, self.runnable, self.num_gpus, spans, done)
-        return replace(self, capacities=counts, runnable=runnable, excluded=excluded | self.excluded)
+        kept = None if self.counts is None else self.counts.within(counts)
+        if kept is not None:
+            runnable &= kept.by_job(kept.able.any(axis=2), np.broadcast_to(np.True_, runnable.shape))
+        return replace(self, capacities=counts, runnable=runnable, excluded=excluded | self.excluded, counts=kept)
 
     def select(self, rows: Indices | Mask) -> AllocationProblem:
         """Return the problem of some jobs only.
@@ -195,7 +218,8 @@ class AllocationProblem:
         excluded = {job: self.excluded[job] for job in picked["job_ids"] if job in self.excluded}
         hosts = None if self.hosts is None else self.hosts.select(rows)
         pairs = None if self.pairs is None else self.pairs.select(rows)
-        return replace(self, excluded=excluded, hosts=hosts, pairs=pairs, **picked)
+        counts = None if self.counts is None else self.counts.select(rows)
+        return replace(self, excluded=excluded, hosts=hosts, pairs=pairs, counts=counts, **picked)
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -224,6 +248,9 @@ class AllocationProblem:
                 For co-location: pair_kinds, the pair class of each job (whole numbers, -1 = never co-located), and
                 pair_throughputs (classes, classes, K), steps/s of a job of the first class while each of its GPUs is shared with a
                 job of the second class (0 = not possible).
+                For elastic jobs: count_kinds, the kind of each job (whole numbers, -1 = num_gpus is fixed), gpu_counts (L,), all
+                numbers of GPUs, ascending, and count_throughputs (kinds, K, L), steps/s of a job on that many GPUs (0 = not
+                offered). The throughputs and num_gpus of elastic jobs are not read.
 
         Raises:
             InputError: All faults of the arrays, each with its job and field.
@@ -284,7 +311,9 @@ class AllocationProblem:
         index = None if type_index is None else check.in_order("type_index", type_index[0], [("job", ids)], type_index[1])
         pair_kinds = check.in_order("pair_kinds", arrays.get("pair_kinds"), [("job", ids)])
         counts = check.numbers("capacities", capacities, 0, "at least 0", [("accelerator type", types)])
-        problem = cls._build(check, ids, types, table, counts, arrays, type_index=index)
+        by_count = arrays.get("count_kinds"), arrays.get("gpu_counts"), arrays.get("count_throughputs")
+        elastic = given_counts(*by_count, len(ids), counts)
+        problem = cls._build(check, ids, types, table, counts, arrays, type_index=index, elastic=elastic)
         pair_throughputs = arrays.get("pair_throughputs")
         if pair_kinds is None and pair_throughputs is None:
             return problem
@@ -366,6 +395,7 @@ class AllocationProblem:
             found=arrays,
             hosts=hosts_of(job_set, cluster, speeds, arrays.memory) if whole_gangs else None,
             pairs=arrays.pairs(job_set, cluster.accelerator_names, profile, min_gain) if sharing else None,
+            elastic=arrays.counts,
         )
         units = job_units(job_set, profile)
         problem = problem if units is None else replace(problem, units=units)
@@ -400,6 +430,7 @@ class AllocationProblem:
         found: JobArrays | None = None,
         hosts: Hosts | None = None,
         pairs: PairSpeeds | None = None,
+        elastic: GpuCounts | None = None,
     ) -> AllocationProblem:
         """Validate the remaining arrays and determine where each job can run; found: from jobs and a cluster, None from arrays."""
         jobs, accelerators = ("job", ids), ("accelerator type", types)
@@ -415,15 +446,10 @@ class AllocationProblem:
         uncertainty = check.numbers("uncertainty", arrays.get("uncertainty"), 0, "at least 0", [jobs, accelerators])
         running = check.columns_of("running_on", arrays.get("running_on"), ids, types)
         check.finish()
-        gangs, finished, shape = columns["num_gpus"], columns["steps_remaining"] == 0, (len(ids), len(types))
-        allowed = np.broadcast_to(np.True_, shape) if found is None else found.allowed
-        largest_gangs = np.broadcast_to(capacities, shape) if found is None else found.largest_gangs
-        one: slice | Indices = slice(None)
-        index, speeds, memory = None, table, None if found is None else found.memory
-        if type_index is not None:  # jobs of the same type and gang size can run on the same types
-            same = number_equal([type_index, size_numbers(gangs), finished], len(ids))
-            one, index, speeds = same.first, same.index, table[type_index[same.first]]
-        runnable, excluded = screen(ids, types, speeds, allowed[one], gangs[one], largest_gangs[one], finished[one], index, memory)
+        if elastic is not None:
+            columns["num_gpus"] = elastic.units(columns["num_gpus"])
+            table, type_index = elastic.rates(table, type_index, by_job=found is not None)
+        runnable, excluded = _screened(ids, types, table, type_index, columns, capacities, found, elastic)
         return cls(
             job_ids=ids,
             accelerator_types=types,
@@ -441,8 +467,37 @@ class AllocationProblem:
             hosts=hosts,
             pairs=pairs,
             units=None,
+            counts=elastic,
             **columns,
         )
 
 
-_NOT_BY_JOB = {"accelerator_types", "capacities", "share_capacities", "prices_per_hour", "excluded", "hosts", "pairs", "gpu_parts"}
+def _screened(
+    ids: Sequence[str],
+    types: tuple[str, ...],
+    table: Floats,
+    type_index: Indices | None,
+    columns: dict[str, Floats],
+    capacities: Floats,
+    found: JobArrays | None,
+    elastic: GpuCounts | None,
+) -> tuple[Mask, dict[str, str]]:
+    """Return where each job can run, and why it can run nowhere (`screen`). table: rows of jobs, or of types with `type_index`."""
+    gangs, finished, shape = columns["num_gpus"], columns["steps_remaining"] == 0, (len(ids), len(types))
+    allowed = np.broadcast_to(np.True_, shape) if found is None else found.allowed
+    largest_gangs = np.broadcast_to(capacities, shape) if found is None else found.largest_gangs
+    if elastic is not None:
+        largest_gangs = elastic.by_job(elastic.able.any(axis=2), largest_gangs)  # in units of one GPU
+    one: slice | Indices = slice(None)
+    index, speeds, memory = None, table, None if found is None else found.memory
+    if type_index is not None:  # jobs of the same type and gang size can run on the same types
+        same = number_equal([type_index, size_numbers(gangs), finished], len(ids))
+        one, index, speeds = same.first, same.index, table[type_index[same.first]]
+    runnable, excluded = screen(ids, types, speeds, allowed[one], gangs[one], largest_gangs[one], finished[one], index, memory)
+    return runnable, excluded if elastic is None else excluded | elastic.reasons(ids, types, excluded)
+
+
+_NOT_BY_JOB = {
+    *("accelerator_types", "capacities", "share_capacities", "prices_per_hour"),
+    *("excluded", "hosts", "pairs", "gpu_parts", "counts"),
+}

@@ -185,6 +185,7 @@ class ProblemCache:
             running_on=policy_input.running_on,
             previous_fractions=np.broadcast_to(0.0, throughputs.shape) if previous is None else previous,
             uncertainty=uncertainty,
+            counts=None,
             hosts=self._hosts(rows, PlacementSpeeds(consolidated, spread), used) if self.whole_gangs else None,
             pairs=self._pairs(policy_input, np.where(np.isnan(consolidated), throughputs, consolidated), used),
             units=job_units([self.models[gang] for gang in gangs.tolist()], self.profile) if self._has_units else None,

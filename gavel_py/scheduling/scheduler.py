@@ -655,6 +655,8 @@ class RoundScheduler(Synchronized):
     def _checked(self, jobs: Sequence[Job]) -> dict[str, NDArray[Any]]:
         """Return the requests of jobs; raises for jobs that the policy cannot decide on, which would fail every later round."""
         planner, state = self._planner, self._state
+        text = "is chosen by allocations (solve) only; rounds need num_gpus"
+        InputError.raise_any([Fault(job.where, "gpu_counts", text) for job in jobs if job.is_elastic])
         requests = state.table.requests_of(jobs)
         cache = planner.cache(state)
         cache.complete(jobs, requests)

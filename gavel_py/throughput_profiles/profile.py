@@ -344,6 +344,11 @@ class ThroughputProfile:
         """Return the name that the profile has for an accelerator, or the name itself if it has none."""
         return same_accelerator(name, self.accelerators) or name
 
+    def count_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
+        """Return `matrix` with NaN for what was not measured, which elastic jobs are not offered."""
+        distinct, rows = _distinct((job.job_type, job.num_gpus) for job in jobs)
+        return _table(distinct, accelerators, lambda key, name: self._speed(Entry(*key, name)))[rows]
+
     def spread_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64] | None:
         """Return (N, K) steps/s of N gangs, alone and spread over more nodes than necessary; NaN where unmeasured.
 

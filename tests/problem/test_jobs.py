@@ -76,9 +76,11 @@ class TestJob:
         assert pickle.loads(pickle.dumps(job)) == job  # noqa: S301
 
 
+NEAR = "did you mean 'num_gpus' or 'min_gpus' or 'max_gpus'?"
+
 FIELD_LIST = (
     "known: job_id, job_type, num_gpus, weight, priority, total_steps, steps_done, arrival_seconds, deadline_seconds, "
-    "deadline_factor, tenant, allowed_accelerators, ... (23 in total)"
+    "deadline_factor, tenant, allowed_accelerators, ... (26 in total)"
 )
 
 
@@ -203,9 +205,7 @@ class TestJobFaults:
                 "job 'a': deadline_seconds and deadline_factor are both given; give only one",
                 id="two deadlines",
             ),
-            pytest.param(
-                {"job_id": "a", "num_gpu": 2}, "job 'a', field num_gpu: is not known; did you mean 'num_gpus'?", id="misspelt"
-            ),
+            pytest.param({"job_id": "a", "num_gpu": 2}, f"job 'a', field num_gpu: is not known; {NEAR}", id="misspelt"),
             pytest.param(
                 {"job_id": "a", "colour": "red"},
                 f"job 'a', field colour: is not known; {FIELD_LIST}",
@@ -303,7 +303,7 @@ class TestCsv:
             pytest.param("job_id,num_gpus\na\n", "jobs.csv, line 2: has 1 fields, but the header has 2", id="too few fields"),
             pytest.param(
                 "job_id,num_gpu\na,2\n",
-                "jobs.csv, line 2 (job 'a'), field num_gpu: is not known; did you mean 'num_gpus'?",
+                f"jobs.csv, line 2 (job 'a'), field num_gpu: is not known; {NEAR}",
                 id="unknown column",
             ),
             pytest.param(

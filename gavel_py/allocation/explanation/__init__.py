@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation.explanation.bindings import reasons_of
+from gavel_py.allocation.explanation.bindings import count_bindings, reasons_of
 from gavel_py.allocation.explanation.neighbours import held_gpus, holders_of, one_more_of_each, partners_of, together
 from gavel_py.allocation.explanation.records import Binding, Explanation, Holder, OneMoreGpu, Others, Partner, Together
 from gavel_py.allocation.result import Allocation
@@ -73,6 +73,7 @@ def explain(
         policy=allocation.policy,
         options=allocation.options,
         num_gpus=plain_size(problem.num_gpus[i]),
+        gpu_counts=None if allocation.counts is None else allocation[job_id].get("gpu_counts"),
         equal_jobs=reasons.equal_jobs,
         time_fractions=_by_type(allocation, allocation.time_fractions[i]),
         gpus=_by_type(allocation, problem.num_gpus[i] * held[i]),
@@ -84,7 +85,7 @@ def explain(
         bound=allocation.objective_bound,
         excluded=allocation.excluded.get(job_id),
         notes=tuple(note for note in allocation.notes if note.startswith(f"job {job_id!r} ")),
-        bindings=reasons.bindings,
+        bindings=(*reasons.bindings, *count_bindings(evidence.base, allocation, i)),
         one_more_gpu=() if job_id in allocation.excluded else tuple(one_more_of_each(problem, allocation, solver, i)),
         holders=holders,
         others=others,

@@ -2,7 +2,8 @@
 
 `reasons_of` returns them. If the policy solves a program, a job is bound by rows with a dual price, by its own time and by lower
 bounds (`_ProofBindings`). Under an ordered policy it is bound by the GPUs and limits that earlier jobs left over (`ServiceOrder`).
-In both cases it may be bound by constraints that rule out types (`place_bindings`).
+In both cases it may be bound by constraints that rule out types (`place_bindings`). `count_bindings` says why an elastic job has no
+more GPUs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from gavel_py.problem.problem import AllocationProblem
 
 SOME = 1e-9
 """Time fractions below this count as 0."""
+
+LITTLE = 1e-9
+"""Relative change of a throughput that is rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,3 +314,35 @@ def _contested(evidence: Evidence, scarce: Mask, limits: Iterable[Row]) -> Mask:
     for row in limits:
         contested |= any_column(evidence.columns, row.costs(all_jobs, problem.num_gpus) > 0)
     return contested
+
+
+def count_bindings(problem: AllocationProblem, allocation: Allocation, i: int) -> Iterator[Binding]:
+    """Yield for each type on which an elastic job has time why it has no more GPUs there; nothing for a fixed gang."""
+    if allocation.counts is None or problem.counts is None or problem.counts.kinds[i] < 0:
+        return
+    held: dict[int, list[int]] = {}
+    for j, count, _ in allocation.counts.of(i):
+        held.setdefault(j, []).append(count)
+    for j, counts in held.items():
+        name, offered = allocation.accelerator_types[j], problem.counts.offered(i, j)
+        price = None if allocation.shadow_prices is None else float(allocation.shadow_prices[j])
+        yield Binding("count", name, None, f"on {' or '.join(map(str, counts))} {name}: {_more(name, offered, counts, price)}")
+
+
+def _more(name: str, offered: dict[int, float], counts: list[int], price: float | None) -> str:
+    """Return what the next faster number of GPUs adds to the least one, and why the job does not have it all of the time."""
+    count = counts[0]
+    speed = offered[count]
+    faster = [n for n in offered if n > count and offered[n] > speed * (1 + LITTLE)]
+    if not faster:
+        slower = [n for n in offered if n > count]
+        return f"{slower[0]} would not be faster" if slower else f"no larger number of GPUs is offered on {name}"
+    more = faster[0]
+    gain = f"{100 * (offered[more] / speed - 1):.3g} % to its speed there for {_times(more / count)} the GPUs"
+    if more in counts:
+        return f"{more} add {gain}, which others need for a part of the time"
+    return f"{more} would add {gain}{'' if price == 0 else ', which are worth more to others'}"
+
+
+def _times(factor: float) -> str:
+    return "twice" if factor == 2 else f"{factor:.3g} times"

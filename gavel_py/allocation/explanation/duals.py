@@ -191,6 +191,7 @@ def time_bindings(jobs: JobClasses, at: int, times: Floats, names: Sequence[str]
     where = " and ".join(dict.fromkeys(names[j] for j in np.flatnonzero(times > SOME).tolist()))
     if could_use(jobs.throughputs[at], runnable, times).any():
         own = ", or GPUs of its own," if (jobs.gpu_parts < 1).any() else ""
+        own = ", or more of them," if jobs.is_elastic[at] else own
         what = f"it runs all of the time: only faster GPUs{own} would help it"
     elif could_use(real, runnable, times).any():
         what = f"it runs all of the time, on {where}, and the policy takes no type to be faster"

@@ -99,8 +99,11 @@ def partners_of(allocation: Allocation, i: int) -> tuple[Partner, ...]:
 
 
 def held_gpus(allocation: Allocation) -> Floats:
-    """Return (N, K) the time of each job on each type, where time on shared GPUs counts half."""
+    """Return (N, K) the time of each job on each type; on shared GPUs it counts half, on n GPUs of an elastic job n times."""
     times = allocation.time_fractions
+    if allocation.counts is not None:
+        elastic, held = allocation.counts.by_job(times.shape)
+        return times - elastic + held
     return times if allocation.pairs is None else times - allocation.pairs.by_job(*times.shape) / 2
 
 

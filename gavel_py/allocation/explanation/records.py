@@ -14,7 +14,7 @@ class Binding:
     """One reason for which a job gets no more.
 
     Attributes:
-        kind: "level", "floor", "limit", "gpus", "partners", "time", "place", "order", "discount" or "formula".
+        kind: "level", "floor", "limit", "gpus", "partners", "time", "place", "order", "discount", "formula" or "count".
         name: The accelerator type, limit, job or policy that binds.
         price: The largest gain in the objective per unit: per GPU, or per unit by which a limit is relaxed. None if unknown or not
             applicable.
@@ -98,10 +98,10 @@ class Explanation:
         job_id: The job.
         policy: Name of the policy.
         options: Options of the policy that differ from their defaults.
-        num_gpus: GPUs of the gang, s.
+        num_gpus: GPUs of the gang, s; 1 for an elastic job.
         equal_jobs: Number of other jobs that the policy cannot tell apart from this one; they get the same.
         time_fractions: {type: x_j}.
-        gpus: {type: s x_j}, shared GPUs count half.
+        gpus: {type: s x_j}, the GPUs held on average; shared GPUs count half.
         throughput: Steps per second.
         normalized_throughput: Throughput over that of running all the time on the cluster's mix of GPUs.
         vs_fair_share: The same over the job's fair share; see `Allocation`. None for an explanation from a file without it.
@@ -123,6 +123,7 @@ class Explanation:
         cost_per_hour: Of its GPUs on average over time; None if unknown.
         cost_until_done: The same until it ends; None if unknown.
         tenant: What its tenant is promised and gets, None without one.
+        gpu_counts: {type: {number of GPUs: time fraction}} of an elastic job, None for a fixed gang.
     """
 
     job_id: str
@@ -153,6 +154,7 @@ class Explanation:
     cost_per_hour: float | None = None
     cost_until_done: float | None = None
     tenant: TenantShare | None = None
+    gpu_counts: dict[str, dict[str, float]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as plain data, as `gavel explain --json` prints it (docs/file-formats.md)."""

@@ -146,8 +146,47 @@ def _checked(problem: AllocationProblem, rules: Rules) -> Iterator[NDArray[np.ge
     yield from (problem.throughputs, problem.runnable, problem.num_gpus)
     if problem.pairs is not None:
         yield problem.pairs.kinds
+    if problem.counts is not None:
+        yield problem.counts.kinds
     yield from {id(column): column for row in rules.hard_rows for column in row.split}.values()
     yield from (floor.throughputs for floor in rules.floors)
+
+
+@dataclass(frozen=True, eq=False)
+class CountTimes:
+    """The times of elastic jobs on each number of GPUs: P entries, by job.
+
+    Attributes:
+        jobs: (P,) rows of the jobs.
+        types: (P,) columns of the accelerator types.
+        counts: (P,) numbers of GPUs.
+        times: (P,) parts of wall-clock time, above 0.
+    """
+
+    jobs: Indices
+    types: Indices
+    counts: Indices
+    times: Floats
+
+    def __len__(self) -> int:
+        """P."""
+        return len(self.times)
+
+    def of(self, i: int) -> list[tuple[int, int, float]]:
+        """Return the (type, number of GPUs, time) of the job in row i."""
+        start, end = np.searchsorted(self.jobs, [i, i + 1]).tolist()
+        columns = (self.types[start:end].tolist(), self.counts[start:end].tolist(), self.times[start:end].tolist())
+        return list(zip(*columns, strict=True))
+
+    def by_job(self, shape: tuple[int, int]) -> tuple[Floats, Floats]:
+        """Return (N, K) the time of elastic jobs on each type, and the GPUs that they hold there on average."""
+        places, size = self.jobs * shape[1] + self.types, shape[0] * shape[1]
+        time, gpus = (np.bincount(places, each, size).astype(float) for each in (self.times, self.times * self.counts))
+        return time.reshape(shape), gpus.reshape(shape)
+
+    def to_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the entries by column."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from gavel_py.optimization.checking.time_shares import Pairs, TimeShares
+from gavel_py.optimization.checking.time_shares import CountTimes, Pairs, TimeShares
 from gavel_py.optimization.formulation.cuts import ONE_EACH, gang_rows, placement_rows
 from gavel_py.optimization.formulation.linear_rows import Limit, Load, Row, Rules
 from gavel_py.optimization.formulation.packings import fraction_rows, packing_rows
@@ -117,6 +117,10 @@ class Columns:
         """Return the pairs of jobs that share GPUs, None if the problem has no pairs. chosen: pairs that the policy has chosen."""
         return None if self.base.pairs is None else Pairs.nobody()
 
+    def counts_of(self, times: TimeShares) -> CountTimes | None:  # noqa: ARG002
+        """Return the times of elastic jobs by type and number of GPUs, None without such jobs."""
+        return None
+
     def gains_of(self, pairs: Pairs) -> Floats | None:  # noqa: ARG002
         """Return (P,) the gains of these pairs, None if no two jobs gain by sharing GPUs."""
         return None
@@ -175,12 +179,15 @@ def with_columns(
     )
 
 
-def with_rules(problem: AllocationProblem, rules: Rules, source: Indices, parts: Floats) -> tuple[Rules, dict[int, int]]:
+def with_rules(
+    problem: AllocationProblem, rules: Rules, source: Indices, parts: Floats, *, per_gpu: bool = False
+) -> tuple[Rules, dict[int, int]]:
     """Return the rules over all columns, with a row for the GPUs of each type that has several, and `Columns.joint`.
 
-    Places stay the same: they allow types.
+    per_gpu: whether a job takes other resources, CPUs and memory, by its GPUs in a column; else it takes them in full. Places stay
+    the same: they allow types.
     """
-    wider = tuple(_wider(row, source, parts) for row in rules.rows)
+    wider = tuple(_wider(row, source, parts, parts if per_gpu else np.ones(len(parts))) for row in rules.rows)
     known = dict(zip(map(id, rules.rows), wider, strict=True))
     constraints = tuple(replace(each, rows=tuple(known[id(row)] for row in each.rows)) for each in rules.constraints)
     types = np.unique(source[len(problem.capacities) :]).tolist()
@@ -194,12 +201,12 @@ def with_rules(problem: AllocationProblem, rules: Rules, source: Indices, parts:
     return replace(rules, rows=(*wider, *joint), constraints=constraints), places
 
 
-def _wider(row: Row, source: Indices, parts: Floats) -> Row:
-    """Return a row over all columns: GPUs count by the part that a job has of them, other resources in full."""
+def _wider(row: Row, source: Indices, parts: Floats, resources: Floats) -> Row:
+    """Return a row over all columns: GPUs count by the part that a job has of them, other resources by `resources`."""
     if isinstance(row, Limit):
         return replace(row, per_gpu=row.per_gpu[source] * parts)
     if isinstance(row, Load):
-        loads = {column: row.loads[j] for column, j in enumerate(source.tolist()) if j in row.loads}
+        loads = {column: row.loads[j] * resources[column] for column, j in enumerate(source.tolist()) if j in row.loads}
         return replace(row, loads=loads, num_types=len(source))
     raise TypeError(f"no form over several columns is known for {row!r}")
 

@@ -55,14 +55,14 @@ SMALL = 16
 def gang_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH) -> list[Load]:
     """Return rows that all deliverable allocations satisfy and (N, K') `fractions` break, at most one for each type.
 
-    columns: {j: {column: part of its GPUs that a gang has there}} of the types with several columns (`Columns.columns_of`). There
-    are no rows for a problem that was not built from a cluster.
+    columns: {j: {column: GPUs that a gang has there for each that it requests}} of the types with several columns
+    (`Columns.columns_of`). There are no rows for a problem that was not built from a cluster.
     """
     hosts = problem.hosts
     if hosts is None:
         return []
     found = (
-        _row_of(problem, hosts, _together(problem, hosts, fractions, columns.get(j, {j: 1.0})), j) for j in range(len(hosts.cpus))
+        _row_of(problem, hosts, _requested(problem, hosts, fractions, columns.get(j, {j: 1.0})), j) for j in range(len(hosts.cpus))
     )
     return [row for row in found if row is not None]
 
@@ -86,11 +86,12 @@ def placement_rows(problem: AllocationProblem, fractions: Floats, second: Mappin
 class _Entries:
     """Requested times on one type: M entries, each a job with a locality.
 
-    able: (M,) entries that may have time; columns: for each of equally long parts of the entries, the columns of the problem that
-    they stand for, with the factor of a coefficient there.
+    gpus: (M,) of each gang; able: (M,) entries that may have time; columns: for each of equally long parts of the entries, the
+    columns of the problem that they stand for, with the factor of a coefficient there.
     """
 
     jobs: Indices
+    gpus: Floats
     able: Mask
     times: Floats
     localities: NDArray[np.str_]
@@ -107,12 +108,22 @@ class _Entries:
         return by_column
 
 
-def _together(problem: AllocationProblem, hosts: Hosts, fractions: Floats, columns: Mapping[int, float]) -> _Entries:
-    """Return all time on a type, with gangs anywhere within their locality."""
+def _requested(problem: AllocationProblem, hosts: Hosts, fractions: Floats, columns: Mapping[int, float]) -> _Entries:
+    """Return all time on a type, with gangs anywhere within their locality; larger gangs in a column are entries of their own."""
     these = list(columns)
+    if max(columns.values()) > 1:
+        jobs, parts = np.arange(len(fractions)), np.array(list(columns.values()))
+        return _Entries(
+            np.tile(jobs, len(these)),
+            np.outer(parts, problem.num_gpus).ravel(),
+            problem.runnable[:, these].T.ravel(),
+            fractions[:, these].T.ravel(),
+            np.tile(hosts.localities, len(these)),
+            tuple({column: 1.0} for column in these),
+        )
     times: Floats = fractions[:, these] @ np.array(list(columns.values()))
     able = np.asarray(problem.runnable[:, these].any(axis=1))
-    return _Entries(np.arange(len(times)), able, times, hosts.localities, (columns,))
+    return _Entries(np.arange(len(times)), problem.num_gpus, able, times, hosts.localities, (columns,))
 
 
 def _by_placement(
@@ -124,10 +135,11 @@ def _by_placement(
     faster = np.where(differ & ~apart, narrow, hosts.localities)
     jobs = np.arange(len(faster))
     if second is None:
-        return _Entries(jobs, problem.runnable[:, j], fractions[:, j], faster, ({j: 1.0},))
+        return _Entries(jobs, problem.num_gpus, problem.runnable[:, j], fractions[:, j], faster, ({j: 1.0},))
     slower, columns = np.where(apart, narrow, hosts.localities), [j, second]
     return _Entries(
         np.tile(jobs, 2),
+        np.tile(problem.num_gpus, 2),
         problem.runnable[:, columns].T.ravel(),
         fractions[:, columns].T.ravel(),
         np.concatenate([faster, slower]),
@@ -144,7 +156,7 @@ def _narrowed(num_gpus: Floats, hosts: Hosts, j: int) -> NDArray[np.str_]:
 def _row_of(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: int) -> Load | None:
     gpus = int(problem.capacities[j] + LEAST_EXCESS)
     able = np.flatnonzero(requested.able)
-    codes, kinds, means = _kinds(problem, requested, able)
+    codes, kinds, means = _kinds(requested, able)
     if not kinds or (kinds[0].size == 1 and (problem.num_gpus >= 1).all()):
         return None
     bounds = _bounds(kinds, hosts, j, gpus)
@@ -181,13 +193,13 @@ class _Kind(NamedTuple):
     code: int
 
 
-def _kinds(problem: AllocationProblem, requested: _Entries, able: Indices) -> tuple[Indices, list[_Kind], Floats]:
+def _kinds(requested: _Entries, able: Indices) -> tuple[Indices, list[_Kind], Floats]:
     """Return the code of the kind of each entry that may have time, the kinds with time, and the total time of each.
 
     Large gangs come first, and single-GPU jobs last, which fill the gaps. Jobs of more than half a GPU need one each. Smaller ones
     are left out: they can share.
     """
-    num_gpus, localities = problem.num_gpus[requested.jobs[able]], requested.localities[able]
+    num_gpus, localities = requested.gpus[able], requested.localities[able]
     sizes = np.where(num_gpus > 1 / 2, np.ceil(num_gpus), 0).astype(np.int64)
     number = sum((localities == name) * LOCALITIES.index(name) for name in SCOPES)
     codes = np.where(sizes == 1, LOCALITIES.index("any"), number) - sizes * len(LOCALITIES)

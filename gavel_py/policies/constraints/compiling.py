@@ -110,7 +110,7 @@ def _nowhere(problem: AllocationProblem, i: int, bans: list[_Ban], insists: _Ban
 def _fastest(problem: AllocationProblem, i: int, bans: Iterable[_Ban]) -> float:
     """Return the throughput of a job on the fastest type that is left."""
     left = np.logical_and.reduce([problem.runnable[i], *(ban.allowed for ban in bans)])
-    return float(np.where(left, problem.throughputs[i], 0.0).max())
+    return float(np.where(left, problem.best_throughputs[i], 0.0).max())
 
 
 def _fewest(bans: list[_Ban], conflicts: Callable[[Sequence[_Ban]], bool]) -> list[_Ban]:

@@ -289,6 +289,11 @@ class EstimatedProfile(ThroughputProfile):
         self._find(_entries(jobs, accelerators))
         return super().matrix(jobs, accelerators)
 
+    def count_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats:
+        """Return `matrix` with NaN for what is neither measured nor can be estimated."""
+        self._find(_entries(jobs, accelerators))
+        return super().count_matrix(jobs, accelerators)
+
     def uncertainty_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str], shares: Floats) -> Floats | None:
         """Return (N, K) standard deviations of log(T_ij / Σ_k T_ik share_k) under joint draws, None if nothing is estimated.
 

@@ -1,0 +1,255 @@
+"""Throughputs of elastic jobs by accelerator type and number of GPUs.
+
+An elastic job may run on one of several numbers of GPUs. `GpuCounts` has the throughput of each number on each type, once for all
+jobs that are equal in it (a kind), and which of them a cluster can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gavel_py.errors import Fault, InputError, MissingThroughputError
+from gavel_py.io.records import MAX_COUNT
+from gavel_py.problem.arrays import Floats, Indices, Mask
+
+if TYPE_CHECKING:
+    from gavel_py.problem.cluster import Cluster
+    from gavel_py.problem.from_jobs import Profile
+    from gavel_py.problem.job import Job
+
+
+NO_SPEED = "its throughput is 0 on every number of GPUs"
+"""Why an elastic job without any throughput is excluded."""
+
+
+@dataclass(frozen=True, eq=False)
+class GpuCounts:
+    """Throughputs of elastic jobs, by Q kinds of jobs that are equal in them.
+
+    Attributes:
+        kinds: (N,) the kind of each job, -1 for a job whose number of GPUs is fixed.
+        counts: (L,) all numbers of GPUs, ascending.
+        speeds: (Q, K, L) steps/s on counts[l] GPUs of type j, 0 where that number is not offered.
+        fits: (Q, K, L) whether the nodes of the type can hold that many GPUs of one such job.
+    """
+
+    kinds: Indices
+    counts: Indices
+    speeds: Floats
+    fits: Mask
+
+    @cached_property
+    def able(self) -> Mask:
+        """(Q, K, L) where jobs of a kind may have time."""
+        able: Mask = self.fits & (self.speeds > 0)
+        return able
+
+    @cached_property
+    def per_gpu(self) -> Floats:
+        """(Q, K) steps/s of each GPU at the smallest number offered on the type, 0 if none is."""
+        offered = self.speeds > 0
+        smallest = offered.argmax(axis=2)
+        speeds = np.take_along_axis(self.speeds, smallest[:, :, None], axis=2)[:, :, 0]
+        rates: Floats = np.where(offered.any(axis=2), speeds / self.counts[smallest], 0.0)
+        return rates
+
+    @cached_property
+    def best(self) -> Floats:
+        """(Q, K) steps/s at the best number of GPUs that a type can hold, 0 if it can hold none."""
+        best: Floats = np.where(self.able, self.speeds, 0.0).max(axis=2, initial=0.0)
+        return best
+
+    @cached_property
+    def largest(self) -> Floats:
+        """(Q,) the largest number of GPUs on which a job may run, 0 for none."""
+        largest: Floats = np.where(self.able.any(axis=1), self.counts, 0).max(axis=1, initial=0).astype(float)
+        return largest
+
+    @property
+    def is_elastic(self) -> Mask:
+        """(N,) whether a job may run on several numbers of GPUs."""
+        elastic: Mask = self.kinds >= 0
+        return elastic
+
+    def by_job(self, of_kinds: Any, others: Any) -> Any:
+        """Return a (Q, ...) table as one of all jobs, with the rows of `others` for jobs whose number of GPUs is fixed."""
+        table = np.array(others)
+        table[self.is_elastic] = of_kinds[self.kinds[self.is_elastic]]
+        return table
+
+    def rates(self, table: Floats, type_index: Indices | None, *, by_job: bool) -> tuple[Floats, Indices | None]:
+        """Return the throughputs of all jobs with those of each GPU of elastic ones, as a table and the row of each job in it.
+
+        table: of all jobs without a `type_index`, else of job types; by_job: whether the table must have a row for each job.
+        """
+        if type_index is not None:
+            return np.vstack([table, self.per_gpu]), np.where(self.is_elastic, len(table) + self.kinds, type_index)
+        if self.is_elastic.all() and not by_job:
+            return self.per_gpu, self.kinds
+        return self.by_job(self.per_gpu, table), None
+
+    def units(self, num_gpus: Floats) -> Floats:
+        """Return (N,) s_i: of elastic jobs 1, since each of their GPUs is a unit."""
+        return np.where(self.is_elastic, 1.0, num_gpus)
+
+    def reasons(self, job_ids: Sequence[str], types: Sequence[str], excluded: Mapping[str, str]) -> dict[str, str]:
+        """Return {job id: why} of the elastic jobs for which no number of GPUs fits. excluded: all jobs that can run nowhere."""
+        found = {}
+        for i in np.flatnonzero(self.is_elastic).tolist() if excluded else ():
+            kind = int(self.kinds[i])
+            if job_ids[i] not in excluded or self.able[kind].any():
+                continue
+            sizes = [self.counts[speeds > 0].tolist() for speeds in self.speeds[kind]]
+            text = "; ".join(f"{name}: {', '.join(map(str, each))}" for name, each in zip(types, sizes, strict=True) if each)
+            found[job_ids[i]] = f"no number of GPUs that it can run on fits ({text})" if text else NO_SPEED
+        return found
+
+    def within(self, capacities: Floats) -> GpuCounts:
+        """Return the throughputs with the numbers of GPUs that the types have."""
+        return replace(self, fits=self.fits & (self.counts <= capacities[:, None]))
+
+    def select(self, rows: Indices) -> GpuCounts:
+        """Return the throughputs of some of the jobs."""
+        return replace(self, kinds=self.kinds[rows])
+
+    def offered(self, i: int, j: int) -> dict[int, float]:
+        """Return {number of GPUs: steps/s} of an elastic job on a type."""
+        kind = self.kinds[i]
+        return {int(self.counts[place]): float(self.speeds[kind, j, place]) for place in np.flatnonzero(self.able[kind, j])}
+
+
+def given_counts(
+    kinds: ArrayLike | None, counts: ArrayLike | None, speeds: ArrayLike | None, num_jobs: int, capacities: Floats
+) -> GpuCounts | None:
+    """Return the throughputs from arrays (`AllocationProblem.from_arrays`), None if there are none.
+
+    Raises `InputError` for invalid arrays.
+    """
+    given = {"count_kinds": kinds, "gpu_counts": counts, "count_throughputs": speeds}
+    if all(each is None for each in given.values()):
+        return None
+    InputError.raise_any([Fault("", name, f"is required with {', '.join(given)}") for name, each in given.items() if each is None])
+    sizes, table, numbers = np.asarray(counts), np.asarray(speeds, dtype=float), np.asarray(kinds)
+    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or not len(sizes) or (sizes < 1).any() or (np.diff(sizes) <= 0).any():
+        raise InputError(Fault("", "gpu_counts", f"must be whole numbers of GPUs in ascending order, found {counts!r}"))
+    if table.ndim != 3 or table.shape[1:] != (len(capacities), len(sizes)):
+        text = f"must have the shape (kinds, {len(capacities)}, {len(sizes)}), found {table.shape}"
+        raise InputError(Fault("", "count_throughputs", text))
+    if not (np.isfinite(table) & (table >= 0)).all():
+        text = "must be finite numbers of at least 0, in steps/s; 0 where a number of GPUs is not offered"
+        raise InputError(Fault("", "count_throughputs", text))
+    if numbers.shape != (num_jobs,) or numbers.dtype.kind not in "iu" or not ((numbers >= -1) & (numbers < len(table))).all():
+        text = f"must be {num_jobs} whole numbers from 0 to {len(table) - 1}, or -1 for a job whose number of GPUs is fixed"
+        raise InputError(Fault("", "count_kinds", text))
+    fits = np.broadcast_to(sizes <= capacities[:, None], table.shape)
+    return _sorted(GpuCounts(numbers.astype(np.int64), sizes.astype(np.int64), table, fits))
+
+
+def _sorted(found: GpuCounts) -> GpuCounts:
+    """Return the same throughputs with kinds by content: equal ones are one kind, and their order is not that of the jobs."""
+    rows = np.column_stack([found.speeds.reshape(len(found.speeds), -1), found.fits.reshape(len(found.fits), -1)])
+    _, first, place = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    kinds = np.where(found.kinds >= 0, place.ravel()[found.kinds], -1)
+    return GpuCounts(kinds, found.counts, found.speeds[first], found.fits[first])
+
+
+SAME_KIND = (
+    *("job_type", "gpu_counts", "min_gpus", "max_gpus", "allowed_accelerators", "locality", "even_split"),
+    *("cpus_per_gpu", "memory_gb_per_gpu", "gpu_memory_gb"),
+)
+"""The fields of a job on which its numbers of GPUs depend."""
+
+
+def with_gpus(job: Job, count: int) -> Job:
+    """Return an elastic job as a gang of a fixed number of GPUs."""
+    return job.model_copy(update={"num_gpus": count, "gpu_counts": None, "min_gpus": None, "max_gpus": None})
+
+
+def counts_of(job: Job, profile: Profile) -> tuple[int, ...]:
+    """Return the numbers of GPUs that an elastic job asks for: those of a range are the gang sizes that the profile knows."""
+    if job.gpu_counts is not None:
+        return job.gpu_counts
+    least, most = job.gpu_range
+    known = getattr(profile, "gang_sizes", None)
+    if known is None:
+        raise InputError(Fault(job.where, "max_gpus", f"needs throughputs by gang size, which {profile.name} does not have"))
+    found = tuple(int(size) for size in known if least <= size <= most)
+    if not found:
+        text = f"the profile {profile.name!r} has no gang of {least} to {most} GPUs"
+        raise MissingThroughputError(Fault(job.where, "max_gpus", text))
+    return found
+
+
+def gpu_counts(jobs: Sequence[Job], cluster: Cluster, profile: Profile, usable: Any) -> GpuCounts | None:
+    """Return the throughputs of the elastic jobs, None if there are none.
+
+    usable: returns (V, K) whether each of V gangs with a fixed number of GPUs can be placed on a type.
+
+    Raises:
+        InputError: The profile has no throughputs by gang size.
+        MissingThroughputError: It has none of the numbers of GPUs that a job asks for.
+    """
+    keys = [tuple(getattr(job, name) for name in SAME_KIND) if job.is_elastic else None for job in jobs]
+    first = {key: job for key, job in zip(reversed(keys), reversed(jobs), strict=True) if key is not None}
+    if not first:
+        return None
+    look_up = getattr(profile, "count_matrix", None)
+    if look_up is None:
+        job = next(iter(first.values()))
+        text = f"needs throughputs by number of GPUs, which {profile.name} does not have"
+        raise InputError(Fault(job.where, "gpu_counts", text))
+    asked = {key: counts_of(job, profile) for key, job in first.items()}
+    counts = np.array(sorted({size for sizes in asked.values() for size in sizes}), dtype=np.int64)
+    gangs = [with_gpus(job, size) for key, job in first.items() for size in asked[key]]
+    kinds = np.repeat(np.arange(len(first)), [len(asked[key]) for key in first])
+    places = np.searchsorted(counts, [gang.num_gpus for gang in gangs])
+    measured, fitting = look_up(gangs, cluster.accelerator_names), usable(gangs)
+    _check_measured(gangs, kinds, np.isnan(measured), profile)
+    shape = len(first), len(cluster.accelerator_names), len(counts)
+    speeds, fits = np.zeros(shape), np.zeros(shape, dtype=bool)
+    speeds[kinds, :, places], fits[kinds, :, places] = np.nan_to_num(measured), fitting
+    number = {key: n for n, key in enumerate(first)}
+    return _sorted(GpuCounts(np.array([-1 if key is None else number[key] for key in keys]), counts, speeds, fits))
+
+
+def _check_measured(gangs: Sequence[Job], kinds: Indices, absent: Mask, profile: Profile) -> None:
+    """Raise `MissingThroughputError` for the jobs none of whose numbers of GPUs the profile knows."""
+    faults = []
+    for kind in range(int(kinds[-1]) + 1):
+        rows = np.flatnonzero(kinds == kind)
+        if absent[rows].all():
+            sizes = ", ".join(str(gangs[row].num_gpus) for row in rows.tolist())
+            job = gangs[int(rows[0])]
+            text = f"the profile {profile.name!r} has no throughput of {job.job_type!r} on any of {sizes} GPUs"
+            faults.append(Fault(job.where, "gpu_counts", text))
+    if faults:
+        raise MissingThroughputError(*faults)
+
+
+def check_counts(counts: Sequence[int] | None, least: int | None, most: int | None, fixed: int | float | None) -> None:
+    """Raise `ValueError` for numbers of GPUs of a job that contradict each other. fixed: `num_gpus`, None if not given."""
+    if counts is not None:
+        if least is not None or most is not None:
+            raise ValueError("gpu_counts and min_gpus or max_gpus are both given; give only one")
+        if not counts:
+            raise ValueError("gpu_counts must name at least one number of GPUs, or be omitted for a fixed gang")
+        twice = sorted({count for count in counts if list(counts).count(count) > 1})
+        if twice:
+            raise ValueError(f"gpu_counts has {twice[0]} twice; each number of GPUs is given once")
+        if not 1 <= min(counts) <= max(counts) <= MAX_COUNT:
+            wrong = next(count for count in counts if not 1 <= count <= MAX_COUNT)
+            raise ValueError(f"gpu_counts must be whole numbers of GPUs from 1 to {MAX_COUNT:,}, found {wrong}")
+    elif most is None:
+        raise ValueError("min_gpus needs max_gpus, the largest number of GPUs on which the job may run")
+    elif least is not None and least > most:
+        raise ValueError(f"min_gpus must not exceed max_gpus, found {least} and {most}")
+    smallest = min(counts) if counts is not None else least or 1
+    if fixed is not None and fixed != smallest:
+        name = "gpu_counts" if counts is not None else "max_gpus"
+        raise ValueError(f"num_gpus and {name} are both given; give num_gpus for a fixed gang, or {name} for an elastic job")
