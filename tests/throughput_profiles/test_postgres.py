@@ -23,6 +23,7 @@ import gavel_py as gp
 from gavel_py.throughput_profiles import database
 from gavel_py.throughput_profiles.files import Row
 from tests.support.commands import runner
+from tests.support.examples import examples
 from tests.support.postgres import Server, needs_postgres, run_server
 from tests.throughput_profiles import test_store
 from tests.throughput_profiles.test_store import (  # noqa: F401 (the tests run here too, on the store of this module)
@@ -86,7 +87,7 @@ batches = st.lists(rows, min_size=1, max_size=6, unique_by=lambda row: (row.job_
 changes = st.tuples(st.sampled_from(["save", "add", "delete"]), st.sampled_from(["mine", "Ähre", "zebra"]), batches)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=examples(12, costly=True))
 @given(steps=st.lists(changes, max_size=6))
 def test_any_changes_give_what_they_give_in_a_file(server: Server, tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
     new = f"store_{next(NUMBERS)}"
