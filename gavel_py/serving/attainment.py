@@ -332,35 +332,25 @@ def rate_at_slo(
     return RateAtSlo(float(found.mean()), spread.half_width if spread else None, tuple(found.tolist()), num_requests)
 
 
-GRID = np.geomspace(0.002, 1.2, 16)
-"""Loads of a coarse search."""
-
-
-def coarse_rates(
-    stage_seconds: Sequence[float], slo_seconds: float, cv: float, attainments: Sequence[float], overheads: ServingOverheads
-) -> list[float]:
-    """Return about the rate at the SLO of one replica for several attainments, 0 below a load of 0.2 %; 64 short runs in all."""
-    table = compile_groups([ModelGroup({"": tuple(stage_seconds)})], [""], overheads)
-    arrivals = [np.cumsum(unit_gaps(cv, 4_000, generator_of(seed + 1, 0))) for seed in range(4)]
-    rates = GRID / float(overheads.stages(stage_seconds).max())
-    limit = slo_seconds - overheads.request_seconds + TOLERANCE_SECONDS
-    attained = _attained(table, arrivals, np.tile(rates, (len(arrivals), 1)), limit).mean(axis=0)
-    falling = np.minimum.accumulate(attained)
-    # np.interp needs ascending points; beyond the grid, it returns the ends.
-    found = np.interp(attainments, falling[::-1], rates[::-1])
-    return [rate if falling[0] >= share else 0.0 for rate, share in zip(found.tolist(), attainments, strict=True)]
-
-
 def _attained(table: ServerTable, arrivals: Sequence[Floats], rates: Floats, limit: float) -> Floats:
     """Return (seeds, P) parts of the requests that end within the limit at (seeds, P) rates."""
+    return parts_in_time(runs_at(table, arrivals, rates, limit)).reshape(rates.shape)
+
+
+def runs_at(table: ServerTable, arrivals: Sequence[Floats], rates: Floats, limit: float) -> list[Run]:
+    """Return a run for each of (seeds, P) rates of arrivals with a rate of 1."""
     runs = []
     for unit, tried in zip(arrivals, rates, strict=True):
         for rate in tried.tolist():
             seconds = unit / rate
             runs.append(Run(seconds, np.zeros(len(seconds), dtype=np.intp), seconds + limit, table))
-    first = int(WARM_UP * len(arrivals[0]))
-    parts = [1 - np.isnan(served.ends[first:]).mean() for served in serve(runs)]
-    return np.array(parts, dtype=float).reshape(rates.shape)
+    return runs
+
+
+def parts_in_time(runs: Sequence[Run]) -> Floats:
+    """Return (R,) the part of the requests of each run that end in time, without those of the beginning."""
+    parts = [1 - np.isnan(served.ends[int(WARM_UP * len(served.ends)) :]).mean() for served in serve(runs)]
+    return np.array(parts, dtype=float)
 
 
 def _check_rate(

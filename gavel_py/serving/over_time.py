@@ -36,6 +36,9 @@ LEAST_DEMAND = 1e-9
 STAY = 2
 """Intervals that a replica is expected to stay, over which the time of its load is spread."""
 
+TIE = GAP / 10
+"""Part of all requests that the most loads cost in the plan that knows the future."""
+
 NODES = 20_000
 
 Replicas = tuple[Floats, ...]
@@ -224,6 +227,7 @@ class _Curve:
         base = np.array([columns.demand.sum() for columns in market.services])
         weights = market.gains / base
         self.markets = [self._at(np.maximum(each, LEAST_DEMAND), base, weights) for each in rates]
+        self._levels: dict[tuple[int, int, bytes], float] = {}
 
     def _at(self, rates: Floats, base: Floats, weights: Floats) -> Market:
         services = tuple(
@@ -256,18 +260,18 @@ class _Curve:
         """Return what one plan for all intervals reaches, and the plan that knows the whole curve. known: other plans."""
         joint, count = self._joint(), len(self.market.services)
         before = tuple(None if i < count else i - count for i in range(len(joint.services)))
-        program = Program(joint, changes=Changes(before, self.lost, self.cost))
         fixed = Program(joint, changes=Changes(before, 1.0, self.cost))
         fixed.program.upper[fixed.first_new :] = 0.0  # replicas can only be given up
         static = self._split(_solved(fixed, TimeLimit(limit)))
+        # Loads cost only so much that needless ones do not happen, less than the gap in all: there is a replica per GPU at most.
+        most_loads = max(1.0, float(joint.limits.sum()))
+        price = TIE * float(joint.gains.sum()) / most_loads
+        program = Program(joint, changes=Changes(before, self.lost, price))
         found = program.whole(gap=GAP, limit=TimeLimit(limit))
         plans = [static, *known, *([] if found is None else [self._split(program.plan_of(found.values)[1])])]
         # The best of all known plans, since the time limit may end the program early.
-        best = max((self.outcome(each) for each in plans), key=lambda each: each.served_requests)
-        # The program charges each load, the outcome only the time that it takes.
-        charged = Program(joint, changes=Changes(before, self.lost, 0.0)) if self.cost else program
-        proven = found if charged is program else charged.whole(gap=GAP, limit=TimeLimit(limit))
-        bound = None if proven is None else -proven.bound * self.interval
+        best = max(map(self.outcome, plans), key=lambda each: each.served_requests)
+        bound = None if found is None else (price * most_loads - found.bound) * self.interval
         return {"one plan for all": self.outcome(static), "known future": replace(best, bound=bound)}
 
     def _joint(self) -> Market:
@@ -290,7 +294,11 @@ class _Curve:
     def served(self, at: int, i: int, replicas: Floats, before: Replicas | None) -> tuple[float, int]:
         """Return the served fraction of a service in an interval, and the replicas that it loads."""
         new = np.maximum(replicas - before[i], 0.0) if before is not None else np.zeros(len(replicas))
-        return best_level(self.markets[at].services[i], replicas - self.lost * new)[0], round(float(new.sum()))
+        working = replicas - self.lost * new
+        key = at, i, working.tobytes()
+        if key not in self._levels:
+            self._levels[key] = best_level(self.markets[at].services[i], working)[0]
+        return self._levels[key], round(float(new.sum()))
 
     def outcome(self, plans: Sequence[Replicas]) -> PlanOutcome:
         total, loads = 0.0, 0

@@ -19,9 +19,10 @@ from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.solving.highs import LinearProgram, solve_whole
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
-from gavel_py.serving.attainment import coarse_rates
+from gavel_py.serving.attainment import parts_in_time, runs_at
+from gavel_py.serving.requests import generator_of, unit_gaps
 from gavel_py.serving.services import Service, ServingProfile, ServingRate
-from gavel_py.serving.simulation import TOLERANCE_SECONDS, ModelGroup, ServingOverheads
+from gavel_py.serving.simulation import TOLERANCE_SECONDS, ModelGroup, ServingOverheads, compile_groups
 
 ATTAINMENTS = (0.99, 0.95, 0.9, 0.75, 0.5)
 """At which the program for shapes is solved."""
@@ -29,8 +30,14 @@ ATTAINMENTS = (0.99, 0.95, 0.9, 0.75, 0.5)
 MAX_LISTS = 12
 """Lists of shapes that are tried."""
 
+MAX_CASES = 8
+"""Cases of stage times, SLO and cv that are simulated side by side, which takes some 100 MB."""
+
 NODES = 200
 """Of branch and bound for the program of shapes, whose rates are coarse."""
+
+GRID = np.geomspace(0.002, 1.2, 16)
+"""Loads at which rates are looked for."""
 
 ROUNDING_GB = 1e-9
 
@@ -223,17 +230,41 @@ def merges(options: Options) -> Iterator[tuple[int, int, int]]:
 
 def _programs(options: Options, rates: Floats, cvs: Floats, overheads: ServingOverheads) -> Iterator[Counts]:
     """Yield the list of shapes of the program for each attainment."""
-    served: dict[tuple[object, ...], list[float]] = {}
+    cases = {pair: (times, float(options.slo_seconds[pair[0]]), float(cvs[pair[0]])) for pair, times in options.stages.items()}
+    distinct = list(dict.fromkeys(cases.values()))
+    served: dict[object, list[float]] = {}
+    for at in range(0, len(distinct), MAX_CASES):
+        some = distinct[at : at + MAX_CASES]
+        served |= zip(some, _coarse_rates(some, ATTAINMENTS, overheads), strict=True)
     table = np.zeros((len(ATTAINMENTS), len(options.services), len(options.shapes)))
-    for (service, shape), stages in options.stages.items():
-        slo, cv = float(options.slo_seconds[service]), float(cvs[service])
-        key = stages, slo, cv
-        if key not in served:
-            served[key] = coarse_rates(stages, slo, cv, ATTAINMENTS, overheads)
-        table[:, service, shape] = served[key]
+    for (service, shape), case in cases.items():
+        table[:, service, shape] = served[case]
     for at_slo in table:
         if at_slo.any():
             yield program_of_shapes(options, rates, at_slo)
+
+
+def _coarse_rates(
+    cases: Sequence[tuple[Sequence[float], float, float]], attainments: Sequence[float], overheads: ServingOverheads
+) -> list[list[float]]:
+    """Return about the rate at the SLO of one replica for each case (stage times, SLO, cv) and attainment, 0 below a load of 0.2 %.
+
+    There are 64 short runs for each case, those of all cases side by side.
+    """
+    runs, tried = [], []
+    for stage_seconds, slo_seconds, cv in cases:
+        table = compile_groups([ModelGroup({"": tuple(stage_seconds)})], [""], overheads)
+        tried.append(GRID / float(overheads.stages(stage_seconds).max()))
+        limit = slo_seconds - overheads.request_seconds + TOLERANCE_SECONDS
+        arrivals = [np.cumsum(unit_gaps(cv, 4_000, generator_of(seed + 1, 0))) for seed in range(4)]
+        runs += runs_at(table, arrivals, np.tile(tried[-1], (len(arrivals), 1)), limit)
+    found = []
+    for rates, parts in zip(tried, parts_in_time(runs).reshape(len(cases), -1, len(GRID)), strict=True):
+        falling = np.minimum.accumulate(parts.mean(axis=0))
+        # np.interp needs ascending points; beyond the grid, it returns the ends.
+        at = np.interp(attainments, falling[::-1], rates[::-1]).tolist()
+        found.append([rate if falling[0] >= share else 0.0 for rate, share in zip(at, attainments, strict=True)])
+    return found
 
 
 def program_of_shapes(options: Options, rates: Floats, at_slo: Floats) -> Counts:

@@ -15,6 +15,7 @@ from scipy.optimize import linprog
 import gavel_py as gp
 from gavel_py.serving.shapes import Options, options_of, program_of_shapes, proposals
 from tests.serving.alpaserve import LATENCY, OVERHEADS, RATES, STAGES
+from tests.support.examples import examples
 
 
 def cluster_of(num_gpus: int, memory_gb: float = 13.0) -> gp.Cluster:
@@ -31,22 +32,28 @@ MEASURED: dict[str, Any] = {"requests_per_second": 3.0, "condition": "closed_loo
 PAIRS = gp.ServingProfile("pairs", [rate("m", [0.148], 5.2), rate("m", [0.075, 0.076], 2.6)])
 
 
+def deep(*case: Any) -> Any:
+    """Return a case that only `make deep` runs; `benchmarks/serving_requests.py` has all of them."""
+    return pytest.param(*case, marks=pytest.mark.deep)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("scale", "target"), [(2, 0.849), (3, 0.959), (5, 0.992), (10, 0.995)])
+@pytest.mark.parametrize(("scale", "target"), [deep(2, 0.849), (3, 0.959), deep(5, 0.992), (10, 0.995)])
 def test_eight_bursty_models_on_eight_gpus_share_pairs(scale: float, target: float) -> None:
     services = [gp.Service(f"m{n}", model="m", rate=2.5, cv=3, slo_seconds=scale * 0.148) for n in range(8)]
-    placement = gp.place_models(services, cluster_of(8), PAIRS, overheads=OVERHEADS)
+    placement = gp.place_models(services, cluster_of(8), PAIRS, overheads=OVERHEADS, search_requests=6_000)
     assert placement.attainment.count == 5
     assert placement.attainment.mean >= target
     assert placement.attainment.low <= placement.promised.attainment + 0.01
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scale", "target"), [(1.5, 0.620), (2, 0.800), (3, 0.921)])
+@pytest.mark.parametrize(("scale", "target"), [deep(1.5, 0.620), (2, 0.800), deep(3, 0.921)])
 def test_the_published_case_of_24_models_is_met_on_its_trace_unseen(scale: float, target: float) -> None:
     rows = [rate("bert", stages, 5.2 / (op * len(stages)), op) for (op, _), stages in STAGES.items()]
     services = [gp.Service(name, model="bert", rate=each, cv=4, slo_seconds=scale * LATENCY) for name, each in RATES.items()]
-    placement = gp.place_models(services, cluster_of(16), gp.ServingProfile("bert", rows), overheads=OVERHEADS, seed=1)
+    options: dict[str, Any] = {"overheads": OVERHEADS, "search_requests": 6_000, "seed": 1}
+    placement = gp.place_models(services, cluster_of(16), gp.ServingProfile("bert", rows), **options)
     assert placement.replay(gp.RequestTrace.generate(RATES, 200, cv=4)).attainment >= target
     assert placement.attainment.mean >= target
 
@@ -73,7 +80,7 @@ def test_of_all_placements_of_three_models_on_two_gpus_the_best_is_found(seed: i
 
 
 @given(data=st.data())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(15, costly=True))
 def test_memory_gpus_and_limits_of_replicas_are_kept(data: st.DataObject) -> None:
     count, gpus = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))
     rows, services = [], []
@@ -145,7 +152,7 @@ def served_by(counts: tuple[int, ...], options: Options, rates: np.ndarray, at_s
     memory=st.lists(st.sampled_from([4.0, 7.0, 12.0]), min_size=4, max_size=4),
     weight=st.sampled_from([1.0, 3.0]),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15, costly=True))
 def test_the_program_of_shapes_serves_as_much_as_the_best_of_all_lists(
     rates: list[float], at_slo: list[float], memory: list[float], weight: float
 ) -> None:
@@ -246,13 +253,13 @@ def test_rates_of_models_with_stage_times_are_simulated_and_kept_by_a_replay() -
         gp.Service("b", model="m", rate=2.0, cv=2, slo_seconds=0.11, attainment=0.5),
         gp.Service("c", model="m", rate=1.0),
     ]
-    found = gp.simulated_rates(services, gp.ServingProfile("p", rows), seeds=4)
+    found = gp.simulated_rates(services, gp.ServingProfile("p", rows), seeds=2)
     by_shape = {(row.model, row.pipeline_parallel, row.slo_seconds): row for row in found.rows}
     assert set(by_shape) == {("m", 1, 0.11), ("m", 1, 0.5), ("m", 1, None), ("m", 2, 0.5), ("m", 2, None), ("llm", 1, None)}
     assert by_shape["m", 1, None].requests_per_second == pytest.approx(10.0)
     assert by_shape["m", 1, None].condition == "offline"
     promised = by_shape["m", 2, 0.5].requests_per_second or 0.0
-    assert promised == gp.rate_at_slo([0.06, 0.06], 0.5, seeds=4).rate
+    assert promised == gp.rate_at_slo([0.06, 0.06], 0.5, seeds=2).rate
     replicas = [
         {"service": "a", "model": "m", "accelerator": "v100", "operator_parallel": 1, "pipeline_parallel": 2, "replicas": 2}
     ]

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
 import gavel_py as gp
 from gavel_py.errors import ProofError
+from tests.support.examples import examples
 from tests.support.shared_data import SHARED, needs_shared_data
 
 Floats = np.ndarray
@@ -198,6 +199,7 @@ def routed(service: gp.Service, rates: list[list[float]], numbers: tuple[int, ..
     return float(-found.fun)
 
 
+@settings(max_examples=examples(40, costly=True))
 @given(small(), st.sampled_from(["max_min", "weighted_rate"]))
 def test_small_plans_are_the_best_of_all(instance: Any, objective: Any) -> None:
     services, counts, rows = instance
