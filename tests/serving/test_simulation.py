@@ -67,7 +67,7 @@ def scenes(draw: st.DrawFn) -> tuple[gp.RequestTrace, list[gp.ModelGroup], dict[
     ticks = st.integers(1, 12).map(lambda n: n * GRID)
     groups = []
     for _ in range(draw(st.integers(1, 4))):
-        stages = draw(st.integers(1, 3))
+        stages = draw(st.integers(1, 6))
         held = draw(st.lists(st.sampled_from(services), unique=True))
         times = st.lists(ticks, min_size=stages, max_size=stages)
         shared = draw(times)
