@@ -54,11 +54,17 @@ class ReplicaType(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """What a profile offers a service. columns: of the program, without uses; types: of their replicas; notes: on their rates."""
+    """What a profile offers a service with B sizes of requests on n types of replicas.
+
+    columns: of the program, without uses; speeds: (n, B) largest known requests/s, on whatever condition; stages: seconds of each
+    stage of the types, none where they are not known; note: on the rates.
+    """
 
     buckets: tuple[Bucket | None, ...]
     columns: Columns
     types: tuple[ReplicaType, ...]
+    speeds: Floats
+    stages: tuple[tuple[float, ...], ...]
     note: str
 
 
@@ -156,7 +162,27 @@ def _offer(service: Service, cluster: Cluster, profile: ServingProfile) -> Offer
     columns = Columns(np.array(list(demand.values())), table, none, np.zeros(len(types)), service.min_replicas, most)
     chosen = columns.useful([each.num_gpus for each in types], [each.accelerator for each in types])
     kept = tuple(each for each, keep in zip(types, chosen.tolist(), strict=True) if keep)
-    return Offer(buckets, columns.restricted_to(chosen), kept, "; ".join(sorted(notes)))
+    speeds, stages = _known_speeds(profile.rows_of(service.model), kept, buckets)
+    return Offer(buckets, columns.restricted_to(chosen), kept, speeds, stages, "; ".join(sorted(notes)))
+
+
+def _known_speeds(
+    rows: Sequence[ServingRate], types: Sequence[ReplicaType], buckets: Sequence[Bucket | None]
+) -> tuple[Floats, tuple[tuple[float, ...], ...]]:
+    """Return (n, B) the largest known requests/s of each type of replica, and the seconds of its stages."""
+    fastest: dict[tuple[ReplicaType, Bucket | None], float] = {}
+    stages: dict[ReplicaType, tuple[float, ...]] = {}
+    for row in rows:
+        each = _replica_type(row)
+        fastest[each, row.bucket] = max(fastest.get((each, row.bucket), 0.0), row.requests_per_second or 0.0)
+        if row.stage_seconds and row.bucket is None:
+            stages[each] = row.stage_seconds
+    speeds = [[fastest.get((each, bucket), fastest.get((each, None), 0.0)) for bucket in buckets] for each in types]
+    return np.array(speeds), tuple(stages.get(each, ()) for each in types)
+
+
+def _replica_type(row: ServingRate) -> ReplicaType:
+    return ReplicaType(row.accelerator, row.num_gpus, row.operator_parallel, row.pipeline_parallel, row.batch)
 
 
 def _usable_rates(
@@ -174,7 +200,7 @@ def _usable_rates(
         rate = (row.requests_per_second or 0.0) * (factor or 1.0)
         trust = -PREFERRED.index(str(row.condition)) if service.has_slo else 0
         note = f"Service {service.name!r} relies on {factor:g} of {row.condition} rates" if factor != 1.0 else ""
-        key = ReplicaType(row.accelerator, row.num_gpus, row.operator_parallel, row.pipeline_parallel, row.batch), row.bucket
+        key = _replica_type(row), row.bucket
         found[key] = max(found.get(key, (-math.inf, 0.0, "")), (trust, rate, note))
     if not found:
         raise InputError(Fault(service.where, "model", f"{service.model!r} cannot be served here: {'; '.join(reasons)}"))
@@ -201,7 +227,7 @@ def _not_placed(row: ServingRate, cluster: Cluster) -> str:
 def _not_usable(service: Service, row: ServingRate) -> str:
     """Return why the service may not rely on a rate, empty if it may."""
     if row.requests_per_second is None:
-        return "the profile has stage times only, from which a simulation finds rates"
+        return "the profile has stage times only; gp.simulated_rates finds rates for them"
     if not service.has_slo:
         return ""
     if row.condition in AT_REST:

@@ -16,7 +16,7 @@ from gavel_py.problem.arrays import Floats
 from gavel_py.report.charts import NUM_STYLES, Axis, Chart, Curve, Panel, Table
 from gavel_py.report.measures import estimate
 from gavel_py.serving.attainment import MARGIN_SECONDS, RequestScenario, simulate_many
-from gavel_py.serving.placement import Arrivals, ModelPlacement
+from gavel_py.serving.replay import Arrivals, ModelPlacement
 from gavel_py.serving.services import Service
 from gavel_py.serving.shapes import slo_of
 

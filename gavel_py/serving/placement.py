@@ -1,172 +1,48 @@
 """Placement of models on groups of GPUs: most requests within their SLO under bursts, promised and found.
 
-`shapes` proposes how many groups to make of each shape, `groups` puts models on them. All of that is judged on one trace of
-requests; what is found on traces of other seeds stands beside the promise. Li et al. (AlpaServe, OSDI 2023) showed what is gained.
+`shapes` proposes how many groups to make of each shape. Models are added to them one by one: to the group that works least, the
+model whose requests are missed most. Then single changes are kept if the simulator finds them better: a model replaced on a group,
+two exchanged, groups merged or split. All of that is judged on one trace of requests; what is found on traces of other seeds stands
+beside the promise (`replay`). Li et al. (AlpaServe, OSDI 2023) showed what is gained.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError, nearest, relocated_faults, together
-from gavel_py.io import reading
-from gavel_py.io.records import number_of
-from gavel_py.io.tabular import Tabular
+from gavel_py.errors import Fault, InputError
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
-from gavel_py.report.measures import Estimate, estimate
-from gavel_py.serving.attainment import MARGIN_SECONDS, RequestResult, rate_at_slo, simulate_requests
-from gavel_py.serving.groups import BATCH, Judge, filled_greedily, keeps_limits, refined
-from gavel_py.serving.requests import MAX_CV, RequestTrace
-from gavel_py.serving.services import Service, ServingProfile, ServingRate
-from gavel_py.serving.shapes import options_of, proposals, slo_of
-from gavel_py.serving.simulation import NO_OVERHEADS, ModelGroup, ServingOverheads
-
-if TYPE_CHECKING:
-    from gavel_py.io.tabular import Array
+from gavel_py.serving.replay import Arrivals, ModelPlacement, replayed_placement
+from gavel_py.serving.requests import RequestTrace
+from gavel_py.serving.services import Service, ServingProfile
+from gavel_py.serving.shapes import ROUNDING_GB, Counts, Held, Options, merges, options_of, proposals
+from gavel_py.serving.simulation import (
+    NO_OVERHEADS,
+    ServerTable,
+    ServingOverheads,
+    busy_seconds,
+    compile_groups,
+    run_of,
+    serve,
+)
 
 BEST_LISTS = 2
 """Lists of shapes that are changed one thing at a time, of those tried."""
 
+MAX_PASSES = 40
+"""Simulations while models are added to a list; where there is more room, several are added after each."""
 
-class Arrivals:
-    """Requests of services, drawn or from their files."""
+BATCH = 64
+"""Single changes that are simulated side by side."""
 
-    def __init__(self, services: Sequence[Service]) -> None:
-        self._services = services
-        self._files = {service.name: _read(service) for service in services if service.trace is not None}
-        self.cvs: Floats = np.array([_cv(self._files[s.name]) if s.name in self._files else s.cv for s in services])
-
-    @property
-    def are_drawn(self) -> bool:
-        """Whether requests of some service are drawn, so that another seed gives another trace."""
-        return len(self._files) < len(self._services)
-
-    def seconds(self, requests: int) -> float:
-        """Return the time in which about as many requests arrive; half of the shortest file, if there is one."""
-        if self._files:
-            return min(trace.duration_seconds for trace in self._files.values()) / 2
-        return requests / sum(service.rate or 0.0 for service in self._services)
-
-    def trace(self, seconds: float, seed: int, *, is_second_half: bool) -> RequestTrace:
-        """Return requests of this time: drawn with a seed, and from the first or the last part of files."""
-        rates = {service.name: service.rate for service in self._services if service.rate is not None}
-        cvs = {service.name: service.cv for service in self._services}
-        parts = [RequestTrace.generate(rates, seconds, cv=cvs, seed=seed)] if rates else []
-        for file in self._files.values():
-            first = file.duration_seconds - seconds if is_second_half else 0.0
-            parts.append(file.between(first, first + seconds))
-        return RequestTrace.merged(parts)
-
-
-def _read(service: Service) -> RequestTrace:
-    trace = RequestTrace.from_file(str(service.trace), service=service.name)
-    if service.name in trace.services:
-        return trace.of(service.name)
-    if len(trace.services) == 1:
-        return replace(trace, services=(service.name,))
-    problem = f"{service.trace} has requests of {len(trace.services)} services, but none named {service.name!r}"
-    raise InputError(Fault(f"service {service.name!r}", "trace", problem))
-
-
-def _cv(trace: RequestTrace) -> float:
-    """Return the coefficient of variation of the gaps in a trace."""
-    gaps = np.diff(trace.seconds)
-    return float(min(MAX_CV, gaps.std() / gaps.mean()))
-
-
-@dataclass(frozen=True, eq=False)
-class ModelPlacement(Tabular):
-    """Groups of GPUs with the models on them, and the attainment promised and found.
-
-    Attributes:
-        services: The services.
-        groups: The groups.
-        promised: Result on the trace that the search saw.
-        found: Results on traces that it did not see.
-        overheads: Of the simulations.
-    """
-
-    services: tuple[Service, ...]
-    groups: tuple[ModelGroup, ...]
-    promised: RequestResult
-    found: tuple[RequestResult, ...]
-    overheads: ServingOverheads
-
-    @property
-    def attainment(self) -> Estimate:
-        """Attainment found: mean over the traces that the search did not see, with a 95 % confidence interval."""
-        spread = estimate(result.attainment for result in self.found)
-        return Estimate(math.nan, None, 0) if spread is None else spread
-
-    @property
-    def replicas(self) -> dict[str, int]:
-        """Groups that hold each service."""
-        counts = Counter(name for group in self.groups for name in group.stage_seconds)
-        return {service.name: counts[service.name] for service in self.services}
-
-    @property
-    def utilization(self) -> Floats:
-        """(G,) part of the time for which the GPUs of each group compute, on average over the traces that were found."""
-        used: Floats = np.array([result.utilization for result in self.found]).mean(axis=0)
-        return used
-
-    def replay(self, trace: RequestTrace, *, margin_seconds: float = MARGIN_SECONDS) -> RequestResult:
-        """Serve another trace with this placement.
-
-        Args:
-            trace: Requests of some of the services.
-            margin_seconds: As for `simulate_requests`.
-
-        Raises:
-            InputError: As `simulate_requests`; a service without a place has its requests refused.
-        """
-        known = {service.name: slo_of(service) for service in self.services if service.name in trace.services}
-        return simulate_requests(trace, self.groups, known, overheads=self.overheads, margin_seconds=margin_seconds)
-
-    def to_columns(self) -> dict[str, Array]:
-        """Return a row for each service: rate, SLO, replicas, attainment asked for, promised, found (mean), and found least."""
-        names = [service.name for service in self.services]
-        found = np.array([[result.attainments[name] for name in names] for result in self.found])
-        return {
-            "service": np.array(names, dtype=object),
-            "rate": np.array([self.promised.trace.rates[each.name] if each.rate is None else each.rate for each in self.services]),
-            "slo_seconds": np.array([slo_of(service) for service in self.services]),
-            "replicas": np.array(list(self.replicas.values())),
-            "target": np.array([service.attainment for service in self.services]),
-            "promised": np.array([self.promised.attainments[name] for name in names]),
-            "found": found.mean(axis=0),
-            "found_least": found.min(axis=0),
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the placement as plain data."""
-        columns = {name: values.tolist() for name, values in self.to_columns().items()}
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        plain = [
-            {name: None if value in (math.inf, None) or value != value else value for name, value in row.items()} for row in rows
-        ]
-        groups = [group.to_dict() | {"utilization": use} for group, use in zip(self.groups, self.utilization.tolist(), strict=True)]
-        attained = self.attainment
-        return {
-            "promised": self.promised.attainment,
-            "found": attained.mean,
-            "found_half_width": attained.half_width,
-            "found_by_seed": [result.attainment for result in self.found],
-            "services": plain,
-            "groups": groups,
-        }
-
-    def _title(self) -> str:
-        return f"{len(self.groups)} groups, attainment {self.attainment.mean:.4f} found, {self.promised.attainment:.4f} promised"
+SMALL = 1e-4
+"""Worth of a mean latency of one second, in attainment, to choose among placements with the same attainment."""
 
 
 def place_models(
@@ -221,137 +97,208 @@ def place_models(
     return replayed_placement(services, groups, overheads=overheads, seed=seed, requests=search_requests, test_seeds=test_seeds)
 
 
-def replayed_placement(
-    services: Sequence[Service],
-    groups: Sequence[ModelGroup],
-    *,
-    overheads: ServingOverheads = NO_OVERHEADS,
-    seed: int = 0,
-    requests: int = 12_000,
-    test_seeds: int = 5,
-) -> ModelPlacement:
-    """Return the placement with these groups, with its attainment on the traces of which `place_models` promises and finds.
+class Judgement(NamedTuple):
+    """attainment: by weight; score: the same less a little for latency; lacks: (S,) missed requests; busy: (G,) seconds of work."""
 
-    Args:
-        services: Services with a rate and cv, or with a trace file.
-        groups: The groups, such as those that `read_groups` reads.
-        overheads: Time that serving adds to the stages.
-        seed: Of the trace whose attainment is promised; those of the next seeds are found.
-        requests: Expected in the first trace; the others have twice as many.
-        test_seeds: Number of the others. Files give one, their second half.
+    attainment: float
+    score: float
+    lacks: Floats
+    busy: Floats
 
-    Raises:
-        InputError: There is no group, or a file of requests has faults.
+
+class Judge:
+    """Simulates placements on one trace. Groups with the same shape and models are compiled once.
+
+    requests: (S,) of each service in the trace.
     """
-    arrivals = Arrivals(services)
-    tests = range(seed + 1, seed + 1 + (test_seeds if arrivals.are_drawn else 1))
-    traces = [arrivals.trace(arrivals.seconds(requests), seed, is_second_half=False)]
-    traces += [arrivals.trace(arrivals.seconds(2 * requests), each, is_second_half=True) for each in tests]
-    slo = {service.name: slo_of(service) for service in services}
-    results = []
-    for trace in traces:
-        margin = min(MARGIN_SECONDS, trace.duration_seconds / 10)
-        results.append(simulate_requests(trace, groups, slo, overheads=overheads, margin_seconds=margin))
-    return ModelPlacement(tuple(services), tuple(groups), results[0], tuple(results[1:]), overheads)
+
+    def __init__(self, options: Options, trace: RequestTrace, overheads: ServingOverheads) -> None:
+        self._options, self._trace, self._overheads = options, trace, overheads
+        self._compiled: dict[Held, ServerTable] = {}
+        order = [trace.services.index(service.name) for service in options.services]
+        self._slo = np.empty(len(order))
+        self._slo[order] = options.slo_seconds
+        self._weights = np.empty(len(order))
+        self._weights[order] = options.weights
+        self._weight_of = self._weights[trace.service_index]
+        self._order = order
+        self.requests = np.bincount(trace.service_index, minlength=len(order)).astype(float)[order]
+
+    def judged(self, placements: Sequence[Sequence[Held]]) -> list[Judgement]:
+        """Return the judgement of each placement."""
+        tables = [self._table(groups) for groups in placements]
+        runs = [run_of(self._trace, self._slo, table, self._overheads) for table in tables]
+        found = []
+        for run, served in zip(runs, serve(runs), strict=True):
+            missed = np.isnan(served.ends)
+            latencies = np.where(missed, 0.0, served.ends - self._trace.seconds)
+            attained = 1 - float(self._weight_of[missed].sum() / self._weight_of.sum())
+            mean = float(latencies.sum() / max(1, len(missed) - missed.sum()))
+            lacks = np.bincount(self._trace.service_index[missed], self._weight_of[missed], len(self._slo)).astype(
+                float, copy=False
+            )
+            found.append(Judgement(attained, attained - SMALL * mean, lacks[self._order], busy_seconds(run, served)))
+        return found
+
+    def _table(self, groups: Sequence[Held]) -> ServerTable:
+        each = [self._one(group) for group in groups]
+        clocks = max(len(table.stages) for table in each)
+        stages = [np.pad(table.stages, ((0, clocks - len(table.stages)), (0, 0), (0, 0))) for table in each]
+        lead, work = (np.hstack([table[n] for table in each]) for n in (0, 2))
+        return ServerTable(lead, np.concatenate(stages, axis=2), work)
+
+    def _one(self, group: Held) -> ServerTable:
+        if group not in self._compiled:
+            self._compiled[group] = compile_groups([self._options.group(group)], self._trace.services, self._overheads)
+        return self._compiled[group]
 
 
-GROUP_FIELDS = {"accelerator", "operator_parallel", "pipeline_parallel", "num_gpus", "stage_seconds", "utilization"}
+def filled_greedily(options: Options, lists: Sequence[Counts], judge: Judge) -> list[tuple[Held, ...]]:
+    """Return a placement for each list of shapes: models are added where GPUs work least, those that are missed most first."""
+    placements = [[(k, frozenset[int]()) for k, count in enumerate(counts) for _ in range(count)] for counts in lists]
+    open_ones = list(range(len(lists)))
+    for groups in placements:
+        _add_floors(options, groups)
+    while open_ones:
+        judged = judge.judged([placements[n] for n in open_ones])
+        for n, judgement in zip(list(open_ones), judged, strict=True):
+            if not judgement.lacks.any():
+                _fill(options, placements[n], judgement, judge.requests)
+                open_ones.remove(n)
+            elif not _add(options, placements[n], judgement):
+                open_ones.remove(n)
+    return [tuple(groups) for groups in placements]
 
 
-def read_groups(path: str | Path) -> tuple[ModelGroup, ...]:
-    """Read groups from a YAML or JSON file with a list of them under `groups`, such as the output of `gavel serve simulate --json`.
-
-    Args:
-        path: The file. A group has stage_seconds, {service: [seconds of each stage]}, and may have operator_parallel and
-            accelerator.
-
-    Raises:
-        InputError: All faults of the file, each with its line.
-    """
-    document = reading.document(path)
-    entries = document.value.get("groups") if isinstance(document.value, Mapping) else document.value
-    if not isinstance(entries, list) or not entries:
-        raise InputError(Fault(document.where(), "groups", "must be a list of groups"))
-    with together() as attempt:
-        groups = [attempt(partial(_group, document.where("groups", n), entry)) for n, entry in enumerate(entries)]
-    return tuple(groups)
-
-
-def _group(where: str, entry: Any) -> ModelGroup:
-    if not isinstance(entry, Mapping) or not isinstance(stages := entry.get("stage_seconds"), Mapping):
-        raise InputError(
-            Fault(where, "stage_seconds", "must map services to the seconds of each stage, such as {chat: [0.1, 0.1]}")
+def _add(options: Options, groups: list[Held], judgement: Judgement) -> bool:
+    """Add a model, or several where there is much room; return False if none fits."""
+    least = min(options.memory_gb.values())
+    room = sum(int((options.room(group) + ROUNDING_GB) / least) if least else len(options.services) for group in groups)
+    lacks, counts = judgement.lacks.copy(), _replicas(options, groups)
+    added = 0
+    work = judgement.busy / [options.shapes[k].pipeline_parallel for k, _ in groups]
+    for g in np.argsort(work, kind="stable").tolist():
+        wanted = (
+            s for s in np.argsort(-lacks, kind="stable").tolist() if options.fits(s, groups[g]) and _is_below(options, s, counts)
         )
-    unknown = [
-        Fault(where, str(name), f"is not known{nearest(str(name), GROUP_FIELDS)}") for name in entry if name not in GROUP_FIELDS
-    ]
-    InputError.raise_any(unknown)
-    operators = entry.get("operator_parallel", 1)
-    if isinstance(operators, bool) or not isinstance(operators, int) or operators < 1:
-        raise InputError(Fault(where, "operator_parallel", f"must be a whole number of at least 1, found {operators!r:.60}"))
-    seconds = {str(name): [number_of(each) for each in times] if isinstance(times, list) else [] for name, times in stages.items()}
-    with relocated_faults(lambda fault: Fault(where, fault.field, fault.problem)):
-        return ModelGroup(seconds, operators, str(entry.get("accelerator", "")))
+        service = next(wanted, None)
+        if service is not None:
+            groups[g] = groups[g][0], groups[g][1] | {service}
+            lacks[service] /= 2
+            counts[service] += 1
+            added += 1
+        if added * MAX_PASSES >= room:
+            break
+    return added > 0
 
 
-def simulated_rates(
-    services: Sequence[Service], profile: ServingProfile, *, overheads: ServingOverheads = NO_OVERHEADS, seeds: int = 8
-) -> ServingProfile:
-    """Return a profile in which rows with stage times have the rates that simulation finds for these services.
-
-    A row with stage_seconds and no rate gets one row for each SLO of the services of its model: the rate at the SLO of one replica,
-    at the largest attainment and cv of a service of the model with this SLO, with the condition "slo". Services without an SLO get
-    what the slowest stage can do, with the condition "offline". Rows for SLOs below their latency are left out.
-
-    Args:
-        services: The services.
-        profile: The profile; rows with a rate stay as they are.
-        overheads: Time that serving adds to the stages.
-        seeds: Of `rate_at_slo`.
-
-    Raises:
-        InputError: No row is left.
-    """
-    rows = []
-    for row in profile.rows:
-        if row.requests_per_second is not None or not row.stage_seconds:
-            rows.append(row)
-            continue
-        own = [service for service in services if service.model == row.model]
-        for slo in sorted({slo_of(service) for service in own}):
-            alike = [service for service in own if slo_of(service) == slo]
-            found = {"requests_per_second": 1 / float(overheads.stages(row.stage_seconds).max()), "condition": "offline"}
-            if slo < math.inf:
-                if overheads.latency(row.stage_seconds) > slo:
-                    continue
-                cv, share = max(service.cv for service in alike), max(service.attainment for service in alike)
-                rate = rate_at_slo(row.stage_seconds, slo, cv=cv, attainment=share, overheads=overheads, seeds=seeds).rate
-                found = {"requests_per_second": rate, "condition": "slo", "slo_seconds": slo}
-            rows.append(ServingRate(**row.model_dump() | found))
-    if not rows:
-        raise InputError(Fault(f"serving profile {profile.name!r}", "", "has no rate within the SLOs of the services"))
-    return ServingProfile(profile.name, rows)
+def _fill(options: Options, groups: list[Held], judgement: Judgement, requests: Floats) -> None:
+    """Fill the memory that is left, since other traces have other bursts: with the models that have most requests per replica."""
+    while _add(options, groups, judgement._replace(lacks=requests / (1 + np.array(_replicas(options, groups))))):
+        pass
 
 
-def replica_groups(replicas: Iterable[Mapping[str, Any]], profile: ServingProfile) -> tuple[ModelGroup, ...]:
-    """Return a group for each replica of a plan, so that `replayed_placement` finds the attainment of the plan.
+def _replicas(options: Options, groups: Iterable[Held]) -> list[int]:
+    counts = Counter(service for _, held in groups for service in held)
+    return [counts[service] for service in range(len(options.services))]
 
-    Args:
-        replicas: Rows with service, model, accelerator, operator_parallel, pipeline_parallel and the number of replicas, such as
-            those of a serving plan.
-        profile: Rows with the stage times of these replicas.
 
-    Raises:
-        InputError: The profile has no stage times of a replica.
-        UnknownNameError: The profile lacks a model.
-    """
-    groups: list[ModelGroup] = []
-    for each in replicas:
-        shape = each["accelerator"], each["operator_parallel"], each["pipeline_parallel"]
-        timed = [row for row in profile.rows_of(each["model"]) if row.stage_seconds and row.bucket is None]
-        times = {(row.accelerator, row.operator_parallel, row.pipeline_parallel): row.stage_seconds for row in timed}
-        if shape not in times:
-            problem = f"has no stage_seconds of {each['model']!r} on {shape[0]}, operator parallel {shape[1]}, {shape[2]} stages"
-            raise InputError(Fault(f"serving profile {profile.name!r}", "stage_seconds", problem))
-        groups += [ModelGroup({each["service"]: times[shape]}, shape[1], shape[0])] * int(each["replicas"])
+def _is_below(options: Options, service: int, counts: Sequence[int]) -> bool:
+    most = options.services[service].max_replicas
+    return most is None or counts[service] < most
+
+
+def _add_floors(options: Options, groups: list[Held]) -> None:
+    """Add the least number of replicas of each service, to the groups with most room."""
+    for service, each in enumerate(options.services):
+        for _ in range(each.min_replicas):
+            possible = [g for g, group in enumerate(groups) if options.fits(service, group)]
+            if possible:
+                g = max(possible, key=lambda g: options.room(groups[g]))
+                groups[g] = groups[g][0], groups[g][1] | {service}
+
+
+def refined(
+    options: Options, placement: tuple[Held, ...], judge: Judge, batches: int, chance: np.random.Generator
+) -> tuple[Judgement, tuple[Held, ...]]:
+    """Return the placement after single changes, the best of each batch kept if it is better."""
+    best, found = judge.judged([placement])[0], placement
+    for _ in range(batches):
+        if best.attainment == 1.0:
+            break
+        tried = list(dict.fromkeys(_changed(options, found, chance) for _ in range(BATCH)))
+        tried = [each for each in tried if each != found and keeps_limits(options, each)]
+        if not tried:
+            break
+        judged = judge.judged(tried)
+        at = max(range(len(tried)), key=lambda n: judged[n].score)
+        if judged[at].score > best.score + 1e-9:
+            best, found = judged[at], tried[at]
+    return best, found
+
+
+def keeps_limits(options: Options, placement: Sequence[Held]) -> bool:
+    """Return whether each service has its least and at most its largest number of replicas."""
+    counts = _replicas(options, placement)
+    limits = [(each.min_replicas, each.max_replicas) for each in options.services]
+    return all(least <= count and (most is None or count <= most) for (least, most), count in zip(limits, counts, strict=True))
+
+
+def _changed(options: Options, placement: tuple[Held, ...], chance: np.random.Generator) -> tuple[Held, ...]:
+    """Return the placement with one random change; it may be the same."""
+    drawn, groups = chance.random(), list(placement)
+    if drawn < 0.15:
+        _reshape(options, groups, chance)
+    elif drawn < 0.4:
+        _exchange(options, groups, chance)
+    else:
+        _replace(options, groups, chance)
     return tuple(groups)
+
+
+def _replace(options: Options, groups: list[Held], chance: np.random.Generator) -> None:
+    """Take a model from a group, if there is one, and add another that fits then; sometimes only add."""
+    g = int(chance.integers(len(groups)))
+    shape, held = groups[g]
+    if held and chance.random() < 0.8:
+        held = held - {int(chance.choice(sorted(held)))}
+    counts = _replicas(options, groups)
+    fitting = [s for s in range(len(options.services)) if options.fits(s, (shape, held)) and _is_below(options, s, counts)]
+    fitting = [s for s in fitting if s not in groups[g][1]]
+    if fitting:
+        groups[g] = shape, held | {int(chance.choice(fitting))}
+
+
+def _exchange(options: Options, groups: list[Held], chance: np.random.Generator) -> None:
+    """Exchange a model of a group with one of another."""
+    if len(groups) < 2:
+        return
+    a, b = chance.choice(len(groups), 2, replace=False).tolist()
+    ours, theirs = sorted(groups[a][1] - groups[b][1]), sorted(groups[b][1] - groups[a][1])
+    if not ours or not theirs:
+        return
+    gone, come = int(chance.choice(ours)), int(chance.choice(theirs))
+    first, second = (groups[a][0], groups[a][1] - {gone}), (groups[b][0], groups[b][1] - {come})
+    if options.fits(come, first) and options.fits(gone, second):
+        groups[a], groups[b] = (first[0], first[1] | {come}), (second[0], second[1] | {gone})
+
+
+def _reshape(options: Options, groups: list[Held], chance: np.random.Generator) -> None:
+    """Merge groups into one of another shape with as many GPUs, or split one, with as many of their models as fit."""
+    possible_merges = list(merges(options))
+    if not possible_merges:
+        return
+    small, large, parts = possible_merges[int(chance.integers(len(possible_merges)))]
+    is_merged = chance.random() < 0.5
+    taken, made, count = (small, large, parts) if is_merged else (large, small, 1)
+    possible = [g for g, (shape, _) in enumerate(groups) if shape == taken]
+    if len(possible) < count:
+        return
+    gone = chance.choice(possible, count, replace=False).tolist()
+    models = [service for g in gone for service in sorted(groups[g][1])]
+    new: list[Held] = [(made, frozenset())] * (1 if is_merged else parts)
+    for service in [*models, *models] if not is_merged else models:
+        at = max(range(len(new)), key=lambda n: options.room(new[n]))
+        if options.fits(service, new[at]):
+            new[at] = made, new[at][1] | {service}
+    groups[:] = [*(group for g, group in enumerate(groups) if g not in gone), *new]

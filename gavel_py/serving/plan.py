@@ -99,7 +99,7 @@ class ServingPlan(Tabular):
         """
         market = self._market
         assert market is not None and self._multipliers is not None  # noqa: S101, PT018
-        tables = [_tables_of(market, i, self) for i in range(len(market.offers))]
+        tables = [tables_of(market, i, self) for i in range(len(market.offers))]
         replicas = [y for y, _ in tables]
         _check_limits(market, replicas)
         levels = np.array([_checked_level(market, i, *table) for i, table in enumerate(tables)])
@@ -320,7 +320,7 @@ def _check_limits(named: NamedMarket, replicas: Sequence[Floats]) -> None:
             raise ProofError(f"service {service.name!r}: its replicas are not whole, or not as many as they must be: {y.tolist()}")
 
 
-def _tables_of(named: NamedMarket, i: int, plan: ServingPlan) -> tuple[Floats, Floats]:
+def tables_of(named: NamedMarket, i: int, plan: ServingPlan) -> tuple[Floats, Floats]:
     """Return (n,) replicas and (n, B) parts of the demand of a service, from the rows of the plan."""
     service, offer = named.services[i], named.offers[i]
     types = {each: k for k, each in enumerate(offer.types)}
@@ -328,16 +328,16 @@ def _tables_of(named: NamedMarket, i: int, plan: ServingPlan) -> tuple[Floats, F
     replicas, parts = np.zeros(len(types)), np.zeros((len(types), len(sizes)))
     for row in plan.replicas:
         if row["service"] == service.name:
-            replicas[types[_type_of(row)]] += row["replicas"]
+            replicas[types[type_of(row)]] += row["replicas"]
     for row in plan.routes:
         if row["service"] == service.name:
             bucket = None if row["prompt_tokens"] is None else Bucket(row["prompt_tokens"], row["output_tokens"])
             b = sizes[bucket]
-            parts[types[_type_of(row)], b] += row["requests_per_second"] / offer.columns.demand[b]
+            parts[types[type_of(row)], b] += row["requests_per_second"] / offer.columns.demand[b]
     return replicas, parts
 
 
-def _type_of(row: Mapping[str, Any]) -> ReplicaType:
+def type_of(row: Mapping[str, Any]) -> ReplicaType:
     return ReplicaType(*(row[name] for name in ReplicaType._fields))
 
 
@@ -389,5 +389,5 @@ def beside_training(plan: ServingPlan, training: AllocationProblem, policy: str 
         assert without is not None and allocation.objective_value is not None  # noqa: S101, PT018
         prices = {"objective": allocation.objective_value, "objective_without_replica": without}
         price = abs(without - allocation.objective_value)
-        rows.append({"service": row["service"], "replica": str(_type_of(row)), **_type_of(row)._asdict(), **prices, "price": price})
+        rows.append({"service": row["service"], "replica": str(type_of(row)), **type_of(row)._asdict(), **prices, "price": price})
     return replace(plan, training=allocation, replica_prices=rows)

@@ -1,7 +1,8 @@
 """Shapes of groups: what can be placed where, and how many groups to make of each shape (operator x pipeline parallel).
 
 A program in whole numbers proposes lists of shapes, with the rates that one group serves at several attainments, found by
-simulation. Lists with one shape only, and lists with some groups merged or one split, are proposed beside it.
+simulation. Lists with one shape only, and lists with some groups merged or one split, are proposed beside it. `simulated_rates`
+finds such rates for profiles of plans, which count replicas of single models.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.solving.highs import LinearProgram, solve_whole
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
-from gavel_py.serving.attainment import parts_in_time, runs_at
+from gavel_py.serving.attainment import parts_in_time, rate_at_slo, runs_at
 from gavel_py.serving.requests import generator_of, unit_gaps
 from gavel_py.serving.services import Service, ServingProfile, ServingRate
-from gavel_py.serving.simulation import TOLERANCE_SECONDS, ModelGroup, ServingOverheads, compile_groups
+from gavel_py.serving.simulation import NO_OVERHEADS, TOLERANCE_SECONDS, ModelGroup, ServingOverheads, compile_groups
 
 ATTAINMENTS = (0.99, 0.95, 0.9, 0.75, 0.5)
 """At which the program for shapes is solved."""
@@ -302,3 +303,42 @@ def program_of_shapes(options: Options, rates: Floats, at_slo: Floats) -> Counts
     program = LinearProgram(costs, 0.0, matrix, limits, 0, np.zeros(size), np.full(size, np.inf))
     found = solve_whole(program, np.arange(size) < num_shapes + count, gap=1e-3, nodes=NODES)
     return (0,) * num_shapes if found is None else tuple(found.values[:num_shapes].astype(int).tolist())
+
+
+def simulated_rates(
+    services: Sequence[Service], profile: ServingProfile, *, overheads: ServingOverheads = NO_OVERHEADS, seeds: int = 8
+) -> ServingProfile:
+    """Return a profile in which rows with stage times have the rates that simulation finds for these services.
+
+    A row with stage_seconds and no rate gets one row for each SLO of the services of its model: the rate at the SLO of one replica,
+    at the largest attainment and cv of a service of the model with this SLO, with the condition "slo". Services without an SLO get
+    what the slowest stage can do, with the condition "offline". Rows for SLOs below their latency are left out.
+
+    Args:
+        services: The services.
+        profile: The profile; rows with a rate stay as they are.
+        overheads: Time that serving adds to the stages.
+        seeds: Of `rate_at_slo`.
+
+    Raises:
+        InputError: No row is left.
+    """
+    rows = []
+    for row in profile.rows:
+        if row.requests_per_second is not None or not row.stage_seconds:
+            rows.append(row)
+            continue
+        own = [service for service in services if service.model == row.model]
+        for slo in sorted({slo_of(service) for service in own}):
+            alike = [service for service in own if slo_of(service) == slo]
+            found = {"requests_per_second": 1 / float(overheads.stages(row.stage_seconds).max()), "condition": "offline"}
+            if slo < math.inf:
+                if overheads.latency(row.stage_seconds) > slo:
+                    continue
+                cv, share = max(service.cv for service in alike), max(service.attainment for service in alike)
+                rate = rate_at_slo(row.stage_seconds, slo, cv=cv, attainment=share, overheads=overheads, seeds=seeds).rate
+                found = {"requests_per_second": rate, "condition": "slo", "slo_seconds": slo}
+            rows.append(ServingRate(**row.model_dump() | found))
+    if not rows:
+        raise InputError(Fault(f"serving profile {profile.name!r}", "", "has no rate within the SLOs of the services"))
+    return ServingProfile(profile.name, rows)

@@ -246,7 +246,7 @@ def test_faults_of_group_files_are_named(tmp_path: Any, text: str, problem: str)
         gp.read_groups(path)
 
 
-def test_rates_of_models_with_stage_times_are_simulated_and_kept_by_a_replay() -> None:
+def test_rates_of_models_with_stage_times_are_simulated() -> None:
     rows = [rate("m", [0.1], 5.0), rate("m", [0.06, 0.06], 3.0), gp.ServingRate(model="llm", accelerator="v100", **MEASURED)]
     services = [
         gp.Service("a", model="m", rate=8.0, slo_seconds=0.5),
@@ -260,14 +260,5 @@ def test_rates_of_models_with_stage_times_are_simulated_and_kept_by_a_replay() -
     assert by_shape["m", 1, None].condition == "offline"
     promised = by_shape["m", 2, 0.5].requests_per_second or 0.0
     assert promised == gp.rate_at_slo([0.06, 0.06], 0.5, seeds=2).rate
-    replicas = [
-        {"service": "a", "model": "m", "accelerator": "v100", "operator_parallel": 1, "pipeline_parallel": 2, "replicas": 2}
-    ]
-    groups = gp.replica_groups(replicas, found)
-    assert [group.num_gpus for group in groups] == [2, 2]
-    a = gp.Service("a", model="m", rate=2 * promised, slo_seconds=0.5)
-    assert gp.replayed_placement([a], groups).attainment.mean >= 0.99 - 0.005
-    with pytest.raises(gp.InputError, match="has no stage_seconds of 'llm' on v100"):
-        gp.replica_groups([replicas[0] | {"model": "llm", "pipeline_parallel": 1}], found)
     with pytest.raises(gp.InputError, match="has no rate within the SLOs"):
         gp.simulated_rates([gp.Service("a", model="m", rate=1.0, slo_seconds=0.05)], gp.ServingProfile("p", rows[:2]))

@@ -39,6 +39,23 @@ def test_json_and_csv_have_the_plan(plan: Gavel) -> None:
     assert len(lines) == 1 + len(document["replicas"])
 
 
+def test_promised_and_found_attainment_are_side_by_side(plan: Gavel) -> None:
+    assert "service  requests/s  served  promised   found  least found" in plan().out
+    assert "promised" not in plan("--seeds", "0").out
+    replay = json.loads(plan("--json", "--seeds", "3").out)["replay"]
+    assert replay["services"][0]["promised"] == 0.75
+    assert replay["services"][0]["found"] == pytest.approx(0.75, abs=0.01)
+    assert len(replay["requests"]) == 3
+
+
+def test_stage_times_get_rates_by_simulation(plan: Gavel) -> None:
+    written("services.csv", "name,model,rate,slo_seconds,attainment\nchat,m,1,0.5,0.9\n")
+    written("rates.csv", "model,accelerator,stage_seconds\nm,a,0.1\n")
+    document = json.loads(plan("--json", "--seeds", "1").out)
+    assert document["served_fractions"] == {"chat": 1.0}
+    assert document["replay"]["found"] >= 0.9
+
+
 def test_limits_and_prices_are_options(plan: Gavel) -> None:
     document = json.loads(plan("-o", "min_cost", "--times", "0.5", "--price", "a=1", "--price", "b=1", "--json").out)
     assert (document["value"], document["status"]) == (3.0, "optimal")
@@ -69,6 +86,7 @@ def test_a_conflict_is_one_message(plan: Gavel) -> None:
         (("--plot", "a.svg"), "give --intervals N with it"),
         (("--floor", "chat=much"), "'much' is not a number"),
         (("--price", "z=1"), "the cluster has no 'z'"),
+        (("--seeds", "-1"), "-1 is not in the range x>=0"),
         (("--intervals", "2"), "field trace: is required with --intervals"),
         (("--intervals", "2", "--floor", "chat=1"), "are for a single plan"),
         (("--intervals", "2", "-o", "min_cost"), "leave out --objective min_cost"),

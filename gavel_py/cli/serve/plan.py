@@ -15,6 +15,7 @@ from gavel_py.cli.inputs import (
     INPUT_OR_TEXT,
     PATH,
     SECONDS,
+    SEED,
     Output,
     argument,
     assignments,
@@ -25,7 +26,7 @@ from gavel_py.cli.inputs import (
     warnings_shown,
 )
 from gavel_py.cli.output import counted, csv_text, emit, json_text, number
-from gavel_py.cli.serve.simulate import serving_profile
+from gavel_py.cli.serve.simulate import serving_profile, share_text
 from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.errors import together
 
@@ -67,6 +68,10 @@ class Request(Output):
         type=click.FloatRange(0), default=30.0, show_default=True, metavar="S", help="Time to load a model."
     )
     times: float = option(type=click.FloatRange(0, min_open=True), default=1.0, metavar="X", help="Multiply all rates by X [1].")
+    seed: int = option(**SEED, help="Seed of the requests with which the plan is replayed.")
+    seeds: int = option(
+        type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Traces on which it is replayed; 0 for none."
+    )
     plot: Path | None = option(type=PATH, metavar="FILE", help="With --intervals: draw GPUs by service, as .svg or .png.")
     time_limit_seconds: float | None = option("--time-limit", type=SECONDS, metavar="S", help="Stop then with the best plan.")
 
@@ -77,7 +82,8 @@ def command(request: Request) -> None:
     """Plan replicas of models on a fixed set of GPUs.
 
     The plan has the replicas of each model on each type of GPU, and the requests that each of them serves. Replicas are whole,
-    and requests of one size may be divided among them. The answer states how far from the best one it may be.
+    and requests of one size may be divided among them. The answer states how far from the best one it may be, and what is found
+    when requests are simulated on these replicas.
 
     \b
     gavel serve plan services.yaml -c cluster.yaml
@@ -90,11 +96,21 @@ def command(request: Request) -> None:
             services = attempt(lambda: gp.read_services(request.services_file))
             cluster = attempt(lambda: _cluster(request))
             profile = attempt(lambda: serving_profile(request.profile))
+        profile = _with_rates(services, profile)
         if request.intervals is not None:
             _emit_schedule(request, _schedule(request, services, cluster, profile))
         else:
+            if request.times != 1 and any(each.trace for each in services):
+                raise click.UsageError("--times multiplies rates; with a trace, give --intervals 1 too, or a rate instead")
             scaled = [each.model_copy(update={"rate": each.rate * request.times}) if each.rate else each for each in services]
-            _emit_plan(request, _plan(request, scaled, cluster, profile))
+            plan = _plan(request, scaled, cluster, profile)
+            _emit_plan(request, plan, gp.replayed_plan(plan, seed=request.seed, traces=request.seeds) if request.seeds else None)
+
+
+def _with_rates(services: tuple[gp.Service, ...], profile: gp.ServingProfile) -> gp.ServingProfile:
+    """Return the profile with simulated rates, if it has stage times without rates."""
+    has_times_only = any(row.requests_per_second is None for row in profile.rows)
+    return gp.simulated_rates(services, profile) if has_times_only else profile
 
 
 def _check(request: Request) -> None:
@@ -175,13 +191,13 @@ def _schedule(
     )
 
 
-def _emit_plan(request: Request, plan: gp.ServingPlan) -> None:
+def _emit_plan(request: Request, plan: gp.ServingPlan, replay: gp.PlanReplay | None) -> None:
     if request.form == "json":
-        emit(json_text(plan.to_dict()), request.out)
+        emit(json_text(plan.to_dict() | ({} if replay is None else {"replay": replay.to_dict()})), request.out)
     elif request.form == "csv":
         emit(_csv(plan.to_columns()), request.out)
     else:
-        emit("\n".join(_plan_texts(plan)), request.out)
+        emit("\n".join(_plan_texts(plan, replay)), request.out)
 
 
 def _emit_schedule(request: Request, schedule: gp.ServingSchedule) -> None:
@@ -199,17 +215,40 @@ def _csv(columns: Mapping[str, Any]) -> str:
     return csv_text(list(columns), zip(*(values.tolist() for values in columns.values()), strict=True))
 
 
-def _plan_texts(plan: gp.ServingPlan) -> Iterator[str]:
+def _plan_texts(plan: gp.ServingPlan, replay: gp.PlanReplay | None) -> Iterator[str]:
     state = "proven optimal" if plan.status == "optimal" else f"at most {plan.gap:.1%} from the best, bound {number(plan.bound)}"
-    price = "" if plan.price_per_hour is None else f" The GPUs in use cost {number(plan.price_per_hour)} per hour."
+    price = (
+        ""
+        if plan.price_per_hour is None or plan.objective == "min_cost"
+        else f" The GPUs in use cost {number(plan.price_per_hour)} per hour."
+    )
     yield wrapped([f"{MEANING[plan.objective]} {number(plan.value)}, {state}.{price}"], indent="")
     rows = [[row["service"], _replica(row), str(row["replicas"]), str(row["num_gpus"] * row["replicas"])] for row in plan.replicas]
-    yield table_text("Replicas", ["service", "replica", "replicas", "GPUs"], rows, text_columns=2)
-    served = [[each.name, f"{plan.served[each.name]:.1%}"] for each in plan.services]
-    yield table_text("Served fractions", ["service", "served"], served)
+    titles = ["service", "replica", "replicas", "GPUs"]
+    if replay is not None:
+        titles, rows = [*titles, "in use"], [[*row, f"{part:.0%}"] for row, part in zip(rows, replay.utilization, strict=True)]
+    yield table_text("Replicas", titles, rows, text_columns=2)
+    if replay is None:
+        served = [[each.name, f"{plan.served[each.name]:.1%}"] for each in plan.services]
+        yield table_text("Served fractions", ["service", "served"], served)
+    else:
+        yield from _replay_texts(replay)
     gpus = [[name, str(used), str(plan.gpus_free[name])] for name, used in plan.gpus_used.items()]
     yield table_text("GPUs", ["type", "in use", "free"], gpus)
     yield wrapped(plan.explain().splitlines()[1:], indent="  ")
+
+
+def _replay_texts(replay: gp.PlanReplay) -> Iterator[str]:
+    found = replay.attainment
+    spread = "" if found.half_width is None else f" ± {found.half_width:.4f}"
+    traces = f"{counted(found.count, 'trace')} of about {sum(replay.requests) / len(replay.requests):,.0f} requests"
+    columns = replay.to_columns()
+    rows = [
+        [name, number(rate), f"{part:.1%}", *map(share_text, shares)]
+        for name, rate, part, *shares in zip(*(values.tolist() for values in columns.values()), strict=True)
+    ]
+    yield table_text("Services", ["service", "requests/s", "served", "promised", "found", "least found"], rows)
+    yield wrapped([f"Attainment {replay.promised_attainment:.4f} promised, {found.mean:.4f}{spread} found on {traces}."], indent="")
 
 
 def _replica(row: Mapping[str, Any]) -> str:

@@ -189,7 +189,7 @@ def _texts(placement: gp.ModelPlacement, replayed: gp.RequestResult | None, file
     columns = _table(placement, None)
     titles = ["service", "requests/s", "SLO, s", "replicas", "target", "promised", "found", "least found"]
     rows = [
-        [name, number(rate), _seconds(slo), str(replicas), f"{target:.3f}", *map(_share, shares)]
+        [name, number(rate), _seconds(slo), str(replicas), f"{target:.3f}", *map(share_text, shares)]
         for name, rate, slo, replicas, target, *shares in zip(*columns.values(), strict=True)
     ]
     yield table_text("Services", titles, rows)
@@ -197,10 +197,10 @@ def _texts(placement: gp.ModelPlacement, replayed: gp.RequestResult | None, file
     if replayed is not None:
         table = replayed.to_columns()
         rows = [
-            [name, f"{count:,}", _share(share), *map(_seconds, spans)]
+            [name, f"{count:,}", share_text(share), *map(_seconds, spans)]
             for name, count, share, *spans in zip(*(values.tolist() for values in table.values()), strict=True)
         ]
-        title = f"Requests of {file}: attainment {_share(replayed.attainment)}"
+        title = f"Requests of {file}: attainment {share_text(replayed.attainment)}"
         yield table_text(title, ["service", "requests", "attainment", "median, s", "90%, s", "99%, s"], rows)
 
 
@@ -216,7 +216,8 @@ def _groups_text(placement: gp.ModelPlacement) -> str:
     return table_text("Groups of GPUs", columns, rows, text_columns=0)
 
 
-def _share(share: float | None) -> str:
+def share_text(share: float | None) -> str:
+    """Return an attainment with four digits, "-" if there is none."""
     return "-" if share is None or share != share else f"{share:.4f}"
 
 
