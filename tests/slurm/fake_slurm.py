@@ -64,6 +64,7 @@ class FakeJob:
 
 class FakeSlurm:
     """nodes: {name: (type, GPUs)}; new: whether the output is that of 24.05 instead of 22.05; stuck: jobs that never start;
+    blocked: nodes on which none starts; counted: {node: further fields of sinfo};
     slow: {job: seconds to stop}; fails: called before each command, and may raise; refuses: returns the error message for a line of
     scontrol, if any; config, accounts: output of scontrol, by default with the current account as SlurmUser.
     """
@@ -74,6 +75,8 @@ class FakeSlurm:
         self.jobs: dict[int, FakeJob] = {}
         self.sent: list[str] = []
         self.stuck: set[int] = set()
+        self.blocked: set[str] = set()
+        self.counted: dict[str, dict[str, Any]] = {}
         self.slow: dict[int, float] = {}
         self.elsewhere: dict[int, dict[str, int]] = {}
         self.fails: Callable[[Sequence[str]], None] | None = None
@@ -194,7 +197,8 @@ class FakeSlurm:
             return {}
         count = sum(gpus.values()) or -(-sum(gpus_in(job.per_job).values()) // job.nodes)
         kind = next(iter(gpus or gpus_in(job.per_job)))
-        names = [n for n in job.wanted or self.nodes if self.states[n] == "IDLE" and kind in ("", self.nodes[n][0])]
+        usable = [name for name in job.wanted or self.nodes if self.states[name] == "IDLE" and name not in self.blocked]
+        names = [name for name in usable if kind in ("", self.nodes[name][0])]
         names = [name for name in names if self.free(name) >= count][: job.nodes]
         return dict.fromkeys(names, count) if len(names) == job.nodes else {}
 
@@ -211,6 +215,7 @@ class FakeSlurm:
                         "features": t,
                         "partitions": ["gpu", "free"],
                         "real_memory": 64000,
+                        **self.counted.get(n, {}),
                     }
                     for n, (t, g) in self.nodes.items()
                 ]
@@ -225,6 +230,7 @@ class FakeSlurm:
                     "memory": {"minimum": 64000},
                     "partition": {"name": p},
                     "features": {"active": t},
+                    **self.counted.get(n, {}),
                 }
                 for n, (t, g) in self.nodes.items()
                 for p in ("gpu", "free")

@@ -70,6 +70,7 @@ def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDri
         "accelerators",
         "stop_seconds",
         "start_seconds",
+        "retry_seconds",
     }
     settings = gp.SlurmSettings("gpu", **{name: options.pop(name) for name in keys & options.keys()})
     options = {"round_seconds": 100.0} | options

@@ -11,7 +11,7 @@ import pytest
 from gavel_py.integrations.slurm.apply import start_line
 from gavel_py.integrations.slurm.state import Tracked
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
-from tests.slurm.support import BERT, cluster, cluster_with, driver
+from tests.slurm.support import BERT, cluster, cluster_with, driver, events
 
 
 def test_a_slow_stop_delays_only_the_jobs_that_get_its_gpus(tmp_path: Path) -> None:
@@ -104,27 +104,36 @@ def test_jobs_on_an_unresponsive_node_are_left_alone(tmp_path: Path) -> None:
     assert slurm.jobs[there].restarts > 0
 
 
-@pytest.mark.slow
-def test_failed_starts_are_held_again_and_pause_after_three(tmp_path: Path) -> None:
-    slurm = cluster()
-    slurm.submit(1, per_job="gpu:4", comment=BERT)
-    slurm.submit(2, per_job="gpu:4", comment=BERT)
+def test_a_job_that_does_not_start_runs_elsewhere_within_seconds(tmp_path: Path) -> None:
+    """Slurm does not say why nothing starts on the fast node."""
+    slurm = cluster_with(4, 1)
+    slurm.blocked = {"v100-0"}
+    with driver(slurm, tmp_path, start_seconds=5.0, retry_seconds=5.0) as driven:
+        _, applied = driven.round()
+        assert sorted(applied.waiting) == ["1", "2", "3", "4"]
+        slurm.clock.seconds += 5.0
+        filled = driven.fill()
+        assert filled is not None
+        assert sorted(filled.started) == ["1", "2", "3", "4"]
+    assert [job.held for job in slurm.jobs.values()] == [{"k80-0": 1}] * 4
+
+
+def test_failed_starts_are_tried_later_and_left_to_slurm_after_three(tmp_path: Path) -> None:
+    slurm = cluster_with(1, 4)
     slurm.stuck = {1}
-    tries = []
-    with driver(slurm, tmp_path) as driven:
-        for _ in range(9):
-            _, applied = driven.round()
-            tries.append("1" in applied.waiting)
-            assert (slurm.jobs[1].priority == 0) is tries[-1], "it waits on our hold only while it is planned"
-            assert not tries[-1] or slurm.jobs[1].wanted
-            assert tries[-1] or not slurm.jobs[1].wanted, "Slurm may start it anywhere"
-            slurm.clock.seconds += 100
-        assert tries[:3] == [True, True, True]
-        assert 0 < sum(tries[3:]) < len(tries[3:])
-        slurm.stuck = set()
-        for _ in range(20):
+    free = []
+    with driver(slurm, tmp_path, start_seconds=5.0, retry_seconds=30.0) as driven:
+        for _ in range(12):
             driven.round()
+            free.append(slurm.jobs[1].priority > 0)
+            assert free[-1] is not bool(slurm.jobs[1].wanted), "Slurm may start it anywhere, or the driver where it has decided"
             slurm.clock.seconds += 100
+        assert free[:3] == [False, False, False]
+        assert 0 < sum(free[3:]) < len(free[3:]), "it is tried now and then"
+        assert events(tmp_path, "unplanned")[0]["why"].startswith("it did not start on the selected nodes 3 times")
+        slurm.stuck = set()
+        slurm.run(["squeue"])
+        driven.round()
     assert slurm.jobs[1].state == "RUNNING"
 
 

@@ -74,7 +74,7 @@ def test_slurm_is_missing_or_does_not_answer(gavel: Gavel, monkeypatch: pytest.M
     program.write_text("#!/bin/sh\necho hello\n")
     assert "printed no JSON: hello" in gavel("plan", "--partition", "opt").err
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "sinfo was not found: Slurm's commands must be installed" in gavel("plan", "--partition", "opt").err
+    assert "squeue was not found: Slurm's commands must be installed" in gavel("plan", "--partition", "opt").err
 
 
 def test_install(gavel: Gavel, tmp_path: Path) -> None:

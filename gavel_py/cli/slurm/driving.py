@@ -74,7 +74,7 @@ class Request:
         **_seconds(0.0, positive=False), help="Minimum time between two allocations while only jobs change."
     )
     timeout_seconds: float = option("--timeout", **_seconds(60.0), help="Time limit of a Slurm command.")
-    poll_seconds: float = option("--poll", **_seconds(30.0), help="Time between two readings of the queue.")
+    poll_seconds: float = option("--poll", **_seconds(5.0), help="Time between two readings of the queue.")
     stop_seconds: float = option(**_seconds(120.0), help="Time that jobs may take to stop.")
     start_seconds: float = option(**_seconds(60.0), help="Time that jobs may take to start.")
     on_exit: Literal["leave", "release"] = option(

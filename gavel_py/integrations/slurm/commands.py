@@ -24,14 +24,17 @@ from gavel_py.integrations.slurm.records import SlurmJob, Snapshot
 
 
 class WallClock:
-    """The clock of this machine; `stop` ends all waiting."""
+    """The clock of this machine, which never goes back; `stop` ends all waiting."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
+        self._ahead = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """Return the seconds since 1970."""
-        return time.time()
+        """Return the seconds since 1970. After the clock of the machine was set back, they count on from where they were."""
+        steady = time.monotonic()
+        self._ahead = max(self._ahead, time.time() - steady)
+        return steady + self._ahead
 
     def sleep(self, seconds: float) -> bool:
         """Wait, and return whether to continue; False after `stop`."""
@@ -120,10 +123,11 @@ def json_from(commands: SlurmCommands, *arguments: str) -> dict[str, Any]:
 
 def read_cluster(commands: SlurmCommands, now_seconds: float) -> Snapshot:
     """Return the current nodes and jobs. Raises `SlurmError` if Slurm does not answer."""
+    # Jobs first: what a job frees in between is then free, rather than used by nobody knows whom.
+    jobs, unreadable = jobs_from(json_from(commands, "squeue", "--all", "--json"))
     nodes = nodes_from(json_from(commands, "sinfo", "--all", "--json"))
     if not nodes:
         raise SlurmError("sinfo --all --json lists no nodes; Slurm 21.08 or later and a configured cluster are required")
-    jobs, unreadable = jobs_from(json_from(commands, "squeue", "--all", "--json"))
     return Snapshot(now_seconds, nodes, jobs, unreadable)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from gavel_py.integrations.slurm.state import DriverState, Speeds, Tracked, load
 from gavel_py.integrations.slurm.sync import Log, Progress, Reconciler
 from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
-from gavel_py.scheduling import NodeState, Round, RoundScheduler, Wait
+from gavel_py.scheduling import Assignment, NodeState, Round, RoundScheduler, Wait
 from gavel_py.throughput_profiles import ThroughputProfile
 
 Target = Mapping[str, int]
@@ -156,6 +156,9 @@ class ClusterSnapshot:
         return printable(text)
 
 
+TOTALS = ("promised_gpu_seconds", "delivered_gpu_seconds", "owed_gpu_seconds")
+
+
 @dataclass(frozen=True)
 class Decided:
     """A planned round.
@@ -164,11 +167,13 @@ class Decided:
         picture: The reading from which it was planned.
         begun: The round of the scheduler.
         moves: The actions that it requires.
+        totals: GPU-seconds promised, delivered and owed until it begins.
     """
 
     picture: ClusterSnapshot
     begun: Round
     moves: Actions
+    totals: Sequence[float]
 
     @property
     def waiting(self) -> dict[str, str]:
@@ -183,8 +188,8 @@ class Decided:
 
     def account(self) -> dict[str, Any]:
         """Return the figures of the round for reports: GPUs by type, active jobs, promised and delivered time so far, prices."""
-        scheduler, totals = self.picture.state.scheduler, self.picture.state.departed_totals
-        allocation, delivery = scheduler.allocation, scheduler.delivery()
+        scheduler = self.picture.state.scheduler
+        allocation = scheduler.allocation
         down = dict.fromkeys(scheduler.cluster.accelerator_names, 0)
         for node in scheduler.cluster.nodes:
             down[node.accelerator] += 0 if scheduler.nodes[node.name] is NodeState.UP else node.num_gpus
@@ -196,12 +201,28 @@ class Decided:
             "gpus": dict(zip(scheduler.cluster.accelerator_names, scheduler.cluster.capacities.tolist(), strict=True)),
             "down": down,
             "active": len(self.picture.state.tracked),
-            "promised_gpu_seconds": totals[0] + delivery.promised_gpu_seconds,
-            "delivered_gpu_seconds": totals[1] + delivery.delivered_gpu_seconds,
-            "owed_gpu_seconds": totals[2] + delivery.shortfall_gpu_seconds,
+            **dict(zip(TOTALS, self.totals, strict=True)),
             "solver_seconds": 0.0 if allocation is None else allocation.seconds.get("solve", 0.0),
             "prices": prices,
         }
+
+
+MAX_FAILED_STARTS = 3
+"""After so many failed starts, Slurm may start a job where and when it chooses while the job's back-off lasts."""
+
+
+def given_up(scheduler: RoundScheduler, now: float) -> dict[str, str]:
+    """Return {job: why} of the waiting jobs that are left to Slurm while their back-off lasts."""
+    running = scheduler.running
+    return {
+        job_id: f"it did not start on the selected nodes {each.failures} times; it will be tried again later"
+        for job_id, each in scheduler.backoffs.items()
+        if each.failures >= MAX_FAILED_STARTS and now < each.until_seconds and job_id not in running
+    }
+
+
+def _targets(assignments: Mapping[str, Assignment]) -> dict[str, Target]:
+    return {job_id: dict(Counter(node for node, _ in held.gpus)) for job_id, held in assignments.items()}
 
 
 class RoundPlanner:
@@ -259,14 +280,30 @@ class RoundPlanner:
             scheduler.interrupted(job_id)
             for node, index in running[job_id].gpus:
                 scheduler.gpu_lost(node, index)
+        totals = state.totals(now)
         begun = scheduler.next_round(now)
         state.forget_departed()
         state.rounds += 1
-        self._update_unplanned(picture, begun.excluded)
-        targets = {job_id: dict(Counter(node for node, _ in held.gpus)) for job_id, held in begun.assignments.items()}
+        excluded = {**begun.excluded, **given_up(scheduler, now)}
+        self._update_unplanned(picture, excluded)
         unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
-        actions = actions_for(targets, snapshot.jobs, state.tracked, unresponsive, begun.excluded)
-        return Decided(picture, begun, replace(actions, give_back={**picture.let_go, **actions.give_back}))
+        actions = actions_for(_targets(begun.assignments), snapshot.jobs, state.tracked, unresponsive, excluded)
+        return Decided(picture, begun, replace(actions, give_back={**picture.let_go, **actions.give_back}), totals)
+
+    def fill(self, picture: ClusterSnapshot) -> Actions | None:
+        """Return what starts waiting jobs on GPUs that idle within the round in progress, None if no job starts."""
+        state, snapshot, scheduler = picture.state, picture.snapshot, picture.state.scheduler
+        now = max(scheduler.last_start_seconds or 0.0, snapshot.seconds)
+        started = scheduler.start_waiting(now)
+        if not started:
+            return None
+        excluded = {i: why for i, why in state.unplanned.items() if i not in started} | given_up(scheduler, now)
+        unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
+        actions = actions_for(_targets(scheduler.running), snapshot.jobs, state.tracked, unresponsive, excluded)
+        running = (*actions.keep, *actions.stop)  # nobody is stopped within a round
+        start = {job_id: target for job_id, target in actions.start.items() if job_id in started}
+        cannot = {job_id: why for job_id, why in actions.cannot.items() if job_id in started}
+        return replace(actions, keep=running, stop=(), start=start, cannot=cannot, give_back={})
 
     def _update_unplanned(self, picture: ClusterSnapshot, excluded: Mapping[str, str]) -> None:
         """Record the jobs left to Slurm, and log those that are new or have another reason."""

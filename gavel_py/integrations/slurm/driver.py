@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -12,10 +13,10 @@ from typing import Any, Self
 from gavel_py.errors import Fault, InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm import commands as slurm
 from gavel_py.integrations.slurm.apply import Applied, Applier, restore_lines
-from gavel_py.integrations.slurm.decision import Actions, ClusterSnapshot, Decided, RoundPlanner
+from gavel_py.integrations.slurm.decision import TOTALS, Actions, ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.event_log import EventLog, warn
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_held_by_driver
-from gavel_py.integrations.slurm.records import Phase
+from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DriverState, Speeds, measurements_of, save_state
 from gavel_py.integrations.slurm.sync import Progress
@@ -53,6 +54,27 @@ OUTCOME = ("started", "elsewhere", "waiting", "left", "lingering", "given_back",
 """Parts of `Applied` in the log."""
 
 
+LONGEST_IDLE_SECONDS = 30.0
+"""Idle GPUs are offered to waiting jobs at least so often, even if no job has changed: nodes may be back, and back-offs over."""
+
+
+class _Seen:
+    """The jobs at the last attempt to start some within a round."""
+
+    def __init__(self) -> None:
+        self._jobs: object = None
+        self._seconds = -math.inf
+
+    def is_news(self, jobs: Mapping[str, SlurmJob], now: float) -> bool:
+        """Return whether another attempt is worthwhile: jobs wait, and some have changed since, or it is long ago."""
+        current = {job_id: (job.phase, job.is_held, job.partition, job.comment) for job_id, job in jobs.items()}
+        waits = any(job.phase is Phase.WAITING for job in jobs.values())
+        if not waits or (current == self._jobs and now - self._seconds < LONGEST_IDLE_SECONDS):
+            return False
+        self._jobs, self._seconds = current, now
+        return True
+
+
 class SlurmDriver:
     """Drives one partition of a Slurm cluster.
 
@@ -68,7 +90,7 @@ class SlurmDriver:
         measured: Name of the profile for them in the store.
         commands: Replacement of Slurm's commands, for tests.
         clock: Replacement of the system clock, for tests.
-        **options: `round_seconds`, `restart_seconds`, `min_run_seconds` and `solve_seconds` of `RoundScheduler`.
+        **options: `round_seconds`, `restart_seconds`, `min_run_seconds`, `solve_seconds` and `retry_seconds` of `RoundScheduler`.
 
     Raises:
         InputError: An argument is invalid.
@@ -94,6 +116,7 @@ class SlurmDriver:
         self._clock = slurm.WallClock() if clock is None else clock
         self._store, self._measured = store, measured
         self._round_seconds = options.setdefault("round_seconds", 360.0)
+        options.setdefault("retry_seconds", settings.retry_seconds)
         steps = Progress(None if progress is None else Path(progress))
         path = None if self._directory is None else self._directory / STATE
         self._planner = RoundPlanner(settings, profile, self.policy, options, path, steps, self._log)
@@ -158,25 +181,46 @@ class SlurmDriver:
         picture = self.look()
         self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)
         decided = self._decide(picture)
-        state, actions = picture.state, decided.moves
-        begun, refused = decided.begun, dict(picture.refused)
+        actions, begun = decided.moves, decided.begun
         planned = {name: getattr(actions, name) for name in ("keep", "stop", "hold", "start", "cannot", "give_back")}
-        planned |= {"round": begun.index, "excluded": begun.excluded, "refused": refused, **decided.account()}
+        planned |= {"round": begun.index, "excluded": begun.excluded, "refused": dict(picture.refused), **decided.account()}
         self._log("round", seconds=begun.start_seconds, **planned)
+        return decided, self._carry_out(picture, actions, "applied")
+
+    def _carry_out(self, picture: ClusterSnapshot, actions: Actions, event: str) -> Applied:
+        """Change Slurm accordingly, enter the outcome in the state, and log it as this event."""
+        state = picture.state
         state.stopping |= set(actions.stop)
         self._save()
+        for job_id in actions.stop:
+            state.tracked[job_id].stop_seconds = math.floor(self._clock.now())  # as Slurm, which counts whole seconds
         applied = Applier(actions, {**picture.known, **state.tracked}, self._commands, self._clock).apply(
-            self.settings.stop_seconds, self.settings.start_seconds, picture.most_nodes, may_annotate=self._may_annotate
+            self.settings.stop_seconds, self.settings.start_seconds, picture.most_nodes, may_annotate=bool(self._may_annotate)
         )
-        self._record_outcome(state, actions, applied)
+        self._record_outcome(state, applied)
         state.stopping = set(applied.lingering)
         self._try_to_save()
         outcome = {name: round(getattr(applied, name), 3) for name in ("stop_seconds", "start_seconds")}
-        self._log("applied", **outcome, **{name: getattr(applied, name) for name in OUTCOME})
+        outcome |= {} if event == "applied" else {"start": actions.start}
+        self._log(event, **outcome, **{name: getattr(applied, name) for name in OUTCOME})
         if applied.given_back:
             self._log("let_go", jobs={job_id: actions.give_back[job_id] for job_id in applied.given_back})
         slurm.check_started(applied.sent, applied.started, applied.errors, self.settings.partition)
-        return decided, applied
+        return applied
+
+    def fill(self) -> Applied | None:
+        """Start waiting jobs on GPUs that idle within the round in progress; no job is stopped.
+
+        Returns:
+            The outcome, None if no job starts.
+
+        Raises:
+            SlurmError: Slurm does not answer, or does not allow this account to manage jobs.
+            GavelError: The cluster cannot be planned, or the state cannot be saved. Then nothing has been changed in Slurm.
+        """
+        picture = self.look()
+        actions = self._planner.fill(picture)
+        return None if actions is None else self._carry_out(picture, actions, "filled")
 
     def run(self, rounds: int | None = None, *, tell: Callable[[Decided, Applied], None] | None = None) -> None:
         """Run rounds until the clock stops, then leave or release the jobs on hold.
@@ -216,7 +260,11 @@ class SlurmDriver:
         self.end()
 
     def _watch_until(self, end: float, had_jobs: bool) -> bool:
-        """Update jobs until the next round is due or no job runs while others wait; return False if the clock stops."""
+        """Update jobs, and start waiting ones where GPUs idle, until the next round is due or no job runs while others wait.
+
+        Returns False if the clock stops.
+        """
+        seen = _Seen()
         while True:
             left = max(0.0, end - self._clock.now())
             # Called even if Slurm took longer than the round, since the clock may have stopped.
@@ -225,38 +273,40 @@ class SlurmDriver:
             if not left:
                 return True
             try:
-                if end - self._clock.now() > 0 and self._is_idle(had_jobs):
+                if end - self._clock.now() > 0 and self._is_due(had_jobs, seen):
                     return True
+            except (InputError, slurm.RightsError, SolverError) as error:
+                self._log("undecided", why=str(error))
             except SlurmError as error:
                 self._log("no_answer", why=str(error))
 
-    def _is_idle(self, had_jobs: bool) -> bool:
-        """Update jobs, and return whether a round is due early: no managed job runs, and some can."""
-        state, reconciler = self._planner.state, self._planner.reconciler
+    def _is_due(self, had_jobs: bool, seen: _Seen) -> bool:
+        """Update jobs, start waiting ones on idle GPUs, and return whether a round is due early: no job runs, and some can."""
+        state, reconciler, now = self._planner.state, self._planner.reconciler, self._clock.now()
         if state is None or reconciler is None:
             return False
         jobs, known, before = slurm.read_jobs(self._commands), {*state.tracked, *state.aside, *self._left_to_slurm}, state.turnover
-        reconciler.update_jobs(jobs, self._clock.now())
+        reconciler.update_jobs(jobs, now)
         if state.turnover != before:
             self._try_to_save()
-        if any(tracked.runs for tracked in state.tracked.values()):
-            return False
-        if had_jobs and state.tracked.keys() - state.unplanned.keys():
-            return True
-        new = [job for job in jobs.values() if job.phase is Phase.WAITING and job.job_id not in known]
-        now = self._clock.now()
-        return any(eligibility_of(job, self.settings.partition, now).role is Role.MANAGED for job in new)
+        if not any(tracked.runs for tracked in state.tracked.values()):
+            if had_jobs and state.tracked.keys() - state.unplanned.keys():
+                return True
+            new = [job for job in jobs.values() if job.phase is Phase.WAITING and job.job_id not in known]
+            if any(eligibility_of(job, self.settings.partition, now).role is Role.MANAGED for job in new):
+                return True
+        if seen.is_news(jobs, now):
+            self.fill()
+        return False
 
-    def _record_outcome(self, state: DriverState, actions: Actions, applied: Applied) -> None:
+    def _record_outcome(self, state: DriverState, applied: Applied) -> None:
         """Update the scheduler and the records of jobs with the outcome of a round."""
         if self._planner.reconciler is not None:
             self._planner.reconciler.update_jobs(applied.jobs, self._clock.now())
+        now = max(self._clock.now(), state.scheduler.last_start_seconds or 0.0)
         for job_id in [*applied.waiting, *applied.elsewhere]:
             if job_id in state.tracked:
-                state.scheduler.interrupted(job_id)
-        for job_id in applied.waiting:
-            if job_id in state.tracked and (job_id not in actions.cannot or job_id in actions.misfits):
-                state.tracked[job_id].count_failed_start(state.rounds)
+                state.scheduler.interrupted(job_id, now_seconds=now)
 
     def _decide(self, picture: ClusterSnapshot) -> Decided:
         """Plan a round with the latest measurements, and add them to the store.
@@ -309,7 +359,8 @@ class SlurmDriver:
                 self._log("released", jobs=[job.job_id for job in held])
             except SlurmError as error:
                 self._log("no_answer", why=str(error))
-        self._log("ended")
+        totals = {} if state is None else dict(zip(TOTALS, state.totals(self._clock.now()), strict=True))
+        self._log("ended", **totals)
 
     def _save(self) -> None:
         if self._directory is not None and self._planner.state is not None:

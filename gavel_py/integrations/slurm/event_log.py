@@ -45,13 +45,14 @@ class LoggedJob:
 
 @dataclass
 class Replay:
-    """The contents of a log. start: the entry of the driver's latest start; rounds: the fields of each round; end_seconds: time of
-    the last entry.
+    """The contents of a log. start: the entry of the driver's latest start; rounds: the fields of each round; totals: the entries
+    with the GPU-seconds promised and owed until then; end_seconds: time of the last entry.
     """
 
     start: dict[str, Any] = field(default_factory=dict)
     jobs: dict[str, LoggedJob] = field(default_factory=dict)
     rounds: list[dict[str, Any]] = field(default_factory=list)
+    totals: list[dict[str, Any]] = field(default_factory=list)
     end_seconds: float = 0.0
     collector: StayCollector = field(default_factory=lambda: StayCollector((), stays=True))
 
@@ -77,6 +78,9 @@ class Replay:
             self.start = entry
         elif event == "round":
             self.rounds.append({name: entry[name] for name in ROUND_FIELDS})
+            self.totals.append(entry)
+        elif event == "ended" and "promised_gpu_seconds" in entry:
+            self.totals.append(entry)
         elif event == "arrived":
             self.jobs.setdefault(entry["job"], LoggedJob(entry["job_type"], entry["gpus"], entry["arrival_seconds"]))
         elif event == "started":
@@ -167,7 +171,7 @@ def slurm_run(path: str | Path) -> Run:
         },
         metrics=_metrics(replay, finished, jcts, origin, stays),
         jct_seconds=jcts,
-        over_time=replace(_over_time(rounds, stays, limits), seconds=limits - origin),
+        over_time=replace(_over_time(replay, stays, limits), seconds=limits - origin),
         stays=[replace(stay, start_seconds=stay.start_seconds - origin, end_seconds=stay.end_seconds - origin) for stay in stays],
         shares=_shares(replay.jobs, stays, replay.end_seconds),
     )
@@ -178,7 +182,7 @@ def _metrics(
 ) -> dict[str, float | None]:
     ended = [job.left_seconds for job in replay.jobs.values() if job.left_seconds is not None]
     waits = [float(job.left_seconds or 0.0) - job.arrival_seconds - job.running_seconds for job in finished]
-    latest = replay.rounds[-1]
+    latest = replay.totals[-1]
     return {
         "mean_jct_seconds": float(jcts.mean()) if len(jcts) else None,
         "median_jct_seconds": float(np.median(jcts)) if len(jcts) else None,
@@ -187,6 +191,7 @@ def _metrics(
         "mean_queueing_seconds": float(np.mean(np.maximum(0.0, waits))) if waits else None,
         "utilization": _utilization(replay, stays),
         "undelivered_share": latest["owed_gpu_seconds"] / latest["promised_gpu_seconds"] if latest["promised_gpu_seconds"] else 0.0,
+        "delivered_gpu_seconds": sum(stay.gpus * (stay.end_seconds - stay.start_seconds) for stay in stays),
         "finished": float(len(finished)),
         "preemptions": float(sum(job.preemptions for job in replay.jobs.values())),
         "solver_seconds": float(sum(entry["solver_seconds"] for entry in replay.rounds)),
@@ -204,28 +209,34 @@ def _utilization(replay: Replay, stays: Sequence[Stay]) -> float | None:
     return used / available if available > 0 else None
 
 
-def _over_time(rounds: Sequence[Mapping[str, Any]], stays: Sequence[Stay], limits: Floats) -> OverTime:
+def _over_time(replay: Replay, stays: Sequence[Stay], limits: Floats) -> OverTime:
     """Return the time series of the rounds. limits: (T + 1,) their starts, and the end of the log."""
-    lengths = np.maximum(np.diff(limits), 1e-9)
+    rounds, lengths = replay.rounds, np.maximum(np.diff(limits), 1e-9)
     gpus: Mapping[str, float] = rounds[-1]["gpus"]
     used = {name: np.zeros(len(lengths)) for name in gpus}
+    delivered = np.zeros(len(lengths))
     for stay in stays:
+        overlap = np.minimum(stay.end_seconds, limits[1:]) - np.maximum(stay.start_seconds, limits[:-1])
+        held = np.maximum(0.0, overlap) * stay.gpus
+        delivered += held
         if stay.accelerator in used:
-            overlap = np.minimum(stay.end_seconds, limits[1:]) - np.maximum(stay.start_seconds, limits[:-1])
-            used[stay.accelerator] += np.maximum(0.0, overlap) * stay.gpus
+            used[stay.accelerator] += held
     return OverTime(
         seconds=limits,
         used={name: np.minimum(1.0, used[name] / lengths / max(gpus[name], 1.0)) for name in gpus},
         prices={name: np.array([entry["prices"].get(name, np.nan) for entry in rounds]) for name in gpus},
         active_jobs=np.array([float(entry["active"]) for entry in rounds]),
-        promised_gpu_seconds=_increments(rounds, "promised_gpu_seconds"),
-        delivered_gpu_seconds=_increments(rounds, "delivered_gpu_seconds"),
+        promised_gpu_seconds=_promised(replay, limits),
+        delivered_gpu_seconds=delivered,
     )
 
 
-def _increments(rounds: Sequence[Mapping[str, Any]], name: str) -> Floats:
-    """Return (T,) increments of a running total, which restarts when jobs are forgotten or the cluster changes."""
-    return np.maximum(0.0, np.diff(np.array([0.0, *(float(entry[name]) for entry in rounds)])))
+def _promised(replay: Replay, limits: Floats) -> Floats:
+    """Return (T,) the GPU-seconds promised in each round, from totals up to some times, which restart when the cluster changes."""
+    seconds = [entry["seconds"] for entry in replay.totals]
+    increments = np.maximum(0.0, np.diff([float(entry["promised_gpu_seconds"]) for entry in replay.totals]))
+    at = np.clip(np.searchsorted(limits, seconds[:-1], side="right") - 1, 0, len(limits) - 2)
+    return np.bincount(at, weights=increments, minlength=len(limits) - 1).astype(float)
 
 
 def _shares(jobs: Mapping[str, LoggedJob], stays: Sequence[Stay], end: float) -> dict[str, dict[str, float]]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.integrations.slurm.job_roles import Place, parse_annotation, parse_comment
 from gavel_py.integrations.slurm.parsing import printable, satisfies
-from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
+from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Usage
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import Speeds, Tracked
 from gavel_py.problem.accelerators import how_the_same, same_accelerator
@@ -104,13 +104,29 @@ def gpus_used(jobs: Iterable[SlurmJob]) -> dict[str, int]:
     return dict(used)
 
 
-def cpus_used(jobs: Iterable[SlurmJob]) -> dict[str, float]:
-    """Return {node: CPUs held by these jobs}; Slurm reports the CPUs of whole jobs, which are divided evenly by node."""
-    used: dict[str, float] = {}
+def used_by_others(nodes: Mapping[str, SlurmNode], jobs: Iterable[SlurmJob], managed: Container[str]) -> dict[str, Usage]:
+    """Return {node: what jobs other than the managed ones have there}: of each resource, what Slurm counts there in all without
+    the managed jobs, or what the jobs it lists have, whichever is more.
+
+    Slurm may count more than the listed jobs have: after a node failure, version 22.05 forgets to give back GPUs.
+    """
+    own: dict[str, Usage] = {}
+    others: dict[str, Usage] = {}
     for job in jobs:
-        for node in job.used_nodes:
-            used[node] = used.get(node, 0.0) + job.cpus / len(job.used_nodes)
-    return used
+        found = own if job.job_id in managed else others
+        for node, used in job.used.items():
+            found[node] = found.get(node, Usage()).plus(used)
+    names, none = nodes.keys() | others.keys(), Usage()
+    totals = {name: nodes[name].used if name in nodes else none for name in names}
+    return {
+        name: Usage(
+            *(
+                max(total - mine, its)
+                for total, mine, its in zip(totals[name], own.get(name, none), others.get(name, none), strict=True)
+            )
+        )
+        for name in names
+    }
 
 
 def most_measured(profile: ThroughputProfile) -> str:

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, product
+from itertools import chain, product, repeat
 from typing import Any
 
-from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode
+from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Usage
 from gavel_py.io.records import CONTROL
 
 PLAIN = re.compile(r"[A-Za-z0-9_.:=-]+(?:[&|][A-Za-z0-9_.:=-]+)*")
@@ -222,8 +222,7 @@ def _job(job_id: str, entry: Mapping[str, Any]) -> SlurmJob:
     nodes = _nodes(entry, phase)
     per_node = gpus_in(as_text(entry.get("tres_per_node")))
     requested, is_by_node = _requested(entry, nodes, per_node)
-    used_nodes = tuple(expand(as_text(entry.get("nodes")))) if phase in {Phase.RUNNING, Phase.STOPPING} else ()
-    details = [sum(gpus_in(text).values()) for text in entry.get("gres_detail") or []]  # in the order of the nodes
+    used = _used(entry) if phase in {Phase.RUNNING, Phase.STOPPING} else {}
     plain = {name: convert(entry.get(key)) for convert, keys in PLAIN_FIELDS for name, key in keys.items()}
     return SlurmJob(
         job_id=job_id,
@@ -234,8 +233,8 @@ def _job(job_id: str, entry: Mapping[str, Any]) -> SlurmJob:
         min_nodes=_requested_nodes(entry) or nodes,
         one_node=(is_by_node and nodes == 1) or as_number(entry.get("max_nodes")) == 1,
         per_node=sum(per_node.values()) > 0,
-        held={node: gpus for node, gpus in zip(used_nodes, details, strict=False) if gpus},
-        used_nodes=used_nodes,
+        held={node: int(each.gpus) for node, each in used.items() if each.gpus},
+        used=used,
         required_nodes=tuple(expand(as_text(entry.get("required_nodes")))),
         memory_mb_per_node=as_number(entry.get("memory_per_node")) or 0.0,
         memory_mb_per_cpu=as_number(entry.get("memory_per_cpu")) or 0.0,
@@ -253,6 +252,37 @@ def phase_of(states: frozenset[str]) -> Phase:
     if states & ENDING:
         return Phase.STOPPING
     return Phase.RUNNING if states & ALLOCATED else Phase.WAITING
+
+
+def _used(entry: Mapping[str, Any]) -> dict[str, Usage]:
+    """Return {node: what a job has there}. Where Slurm does not list CPUs by node, those of the job are divided evenly."""
+    names = expand(as_text(entry.get("nodes")))
+    gpus = [sum(gpus_in(text).values()) for text in entry.get("gres_detail") or []]  # in the order of the nodes
+    cores, memory = _listed(entry.get("job_resources"))
+    cpus, listed = _whole(entry.get("cpus")), sum(cores.get(name, 0) for name in names)
+    shares = {name: cores.get(name, 0) / listed if listed else 1.0 / len(names) for name in names}
+    return {
+        name: Usage(count, cpus * shares[name], memory.get(name, 0.0))
+        for name, count in zip(names, chain(gpus, repeat(0)), strict=False)
+    }
+
+
+def _listed(resources: Any) -> tuple[dict[str, int], dict[str, float]]:
+    """Return {node: allocated cores} and {node: allocated memory (MB)} as far as Slurm lists them."""
+    if not isinstance(resources, Mapping):
+        return {}, {}
+    nodes = resources.get("nodes")
+    entries = nodes.get("allocation") if isinstance(nodes, Mapping) else resources.get("allocated_nodes")
+    cores: dict[str, int] = {}
+    memory: dict[str, float] = {}
+    for entry in entries if isinstance(entries, list) else []:
+        name, sockets = as_text(entry.get("nodename") or entry.get("name")), entry.get("sockets") or {}
+        each = sockets.values() if isinstance(sockets, Mapping) else sockets
+        cores[name] = sum(len(socket.get("cores") or ()) for socket in each)
+        within = entry.get("memory")
+        total = within.get("allocated") if isinstance(within, Mapping) else entry.get("memory_allocated")
+        memory[name] = as_number(total) or 0.0
+    return cores, memory
 
 
 def _nodes(entry: Mapping[str, Any], phase: Phase) -> int:
@@ -370,6 +400,11 @@ def _plain(entry: Mapping[str, Any]) -> Iterator[SlurmNode]:
             features=_names(entry.get("active_features") or entry.get("features")),
             cpus=int(as_number(entry.get("cpus")) or 0),
             memory_mb=as_number(entry.get("real_memory")) or 0.0,
+            used=Usage(
+                sum(gpus_in(as_text(entry.get("gres_used"))).values()),
+                as_number(entry.get("alloc_cpus")) or 0.0,
+                as_number(entry.get("alloc_memory")) or 0.0,
+            ),
         )
 
 
@@ -388,6 +423,11 @@ def _grouped(entry: Mapping[str, Any]) -> Iterator[SlurmNode]:
                 # `minimum` is that of each node, `total` the sum over all nodes of the entry.
                 cpus=int(as_number(cpus.get("minimum")) or (as_number(cpus.get("total")) or 0) / len(names)),
                 memory_mb=as_number(memory.get("minimum")) or 0.0,
+                used=Usage(
+                    sum(gpus_in(as_text((entry.get("gres") or {}).get("used"))).values()),
+                    (as_number(cpus.get("allocated")) or 0.0) / len(names),
+                    (as_number(memory.get("allocated")) or 0.0) / len(names),
+                ),
             )
 
 

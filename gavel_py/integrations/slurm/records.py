@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Phase(StrEnum):
@@ -29,9 +30,21 @@ class Phase(StrEnum):
         return self in {Phase.FINISHED, Phase.CANCELLED, Phase.FAILED}
 
 
+class Usage(NamedTuple):
+    """What jobs have on a node."""
+
+    gpus: float = 0.0
+    cpus: float = 0.0
+    memory_mb: float = 0.0
+
+    def plus(self, other: Usage) -> Usage:
+        """Return the sum of both."""
+        return Usage(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
 @dataclass(frozen=True)
 class SlurmNode:
-    """A node. gpus: {type: GPUs}; states: such as IDLE, DRAIN; memory_mb: host memory."""
+    """A node. gpus: {type: GPUs}; states: such as IDLE, DRAIN; memory_mb: host memory; used: what all jobs there have together."""
 
     name: str
     gpus: Mapping[str, int]
@@ -40,6 +53,7 @@ class SlurmNode:
     features: frozenset[str]
     cpus: int
     memory_mb: float
+    used: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,7 @@ class SlurmJob:
         one_node: Whether it requests a single node.
         per_node: Whether it requests its GPUs per node.
         held: {node: GPUs} of a running job.
-        used_nodes: All nodes of a running job, including those without GPUs.
+        used: {node: what it has there} of a running job, including nodes without GPUs.
         cpus: CPUs of the whole job, allocated or required by its tasks.
         cpus_per_gpu, cpus_per_node: Requested CPUs; 0 if not requested in this unit.
         memory_mb_per_gpu, memory_mb_per_cpu, memory_mb_per_node: Requested memory; 0 if not requested in this unit.
@@ -89,7 +103,7 @@ class SlurmJob:
     min_nodes: int
     max_nodes: int
     per_node: bool
-    used_nodes: tuple[str, ...]
+    used: Mapping[str, Usage]
     cpus_per_gpu: int
     memory_mb_per_gpu: int
     memory_mb_per_cpu: float

@@ -72,7 +72,7 @@ class SlurmSettings:
         poll_seconds: Interval between readings of the queue within a round.
         stop_seconds: Time limit for jobs to stop.
         start_seconds: Time limit for jobs to start.
-        retry_seconds: First delay before a controller that does not answer is tried again.
+        retry_seconds: First delay before a controller that does not answer, or a job that did not start, is tried again.
         on_exit: Whether held jobs stay on hold ("leave") or are released to Slurm ("release") when the driver ends.
 
     Raises:
@@ -85,7 +85,7 @@ class SlurmSettings:
     type_rules: tuple[TypeRule, ...] = ()
     default_type: str | None = None
     default_steps: float | None = None
-    poll_seconds: float = 30.0
+    poll_seconds: float = 5.0
     stop_seconds: float = 120.0
     start_seconds: float = 60.0
     retry_seconds: float = 5.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,8 @@ class Speeds:
         return extend_profile(known, self.sizes) if self._refitted is None else self._refitted(known)
 
 
-MAX_FAILED_STARTS, MAX_PAUSE = 3, 16
-"""A job with this many failed starts in a row is left to Slurm for a pause in rounds, which doubles up to the limit."""
-
 HISTORY = (
-    *("arrival_seconds", "place", "steps_done", "first_start_seconds", "running_seconds"),
+    *("arrival_seconds", "place", "steps_done", "first_start_seconds", "running_seconds", "counted_seconds"),
     *("starts", "preemptions", "measured", "types_used"),
 )
 
@@ -88,10 +85,10 @@ class Tracked:
 
     num_gpus: size of the gang; place: whether it must be on one node; seen_seconds: time up to which progress is counted;
     total_steps: None if unknown; held, accelerator: {node: GPUs} and type at the last reading, empty while it waits;
-    stay_start_seconds, stay_start_steps: time and steps at the start of the current stay; failed_starts: in a row;
-    not_before_round: end of the pause after failed starts; measured: {accelerator: [steps, seconds]} of measured stays;
-    types_used: accelerators on which it has run; request: from `request_text`; is_known: whether the job type is its own, not the
-    default.
+    stay_start_seconds, stay_start_steps: time and steps at the start of the current stay; stop_seconds: when it was told to stop;
+    waited_seconds: the last time at which it was seen waiting; measured: {accelerator: [steps, seconds]} of measured stays;
+    types_used: accelerators on which it has run; counted_seconds: running time that the totals of departed jobs contain;
+    request: from `request_text`; is_known: whether the job type is its own, not the default.
 
     The user's request, which each start overwrites in Slurm: per_node: whether GPUs are requested per node; min_nodes, max_nodes:
     accepted node counts (0: no limit); exact_nodes: the node count that --ntasks-per-node implies, else 0; min_cpus: CPUs per node,
@@ -114,10 +111,11 @@ class Tracked:
     stay_start_steps: float | None = None
     first_start_seconds: float | None = None
     running_seconds: float = 0.0
+    counted_seconds: float = 0.0
     starts: int = 0
     preemptions: int = 0
-    failed_starts: int = 0
-    not_before_round: int = 0
+    stop_seconds: float | None = None
+    waited_seconds: float = 0.0
     measured: dict[str, list[float]] = field(default_factory=dict)
     types_used: list[str] = field(default_factory=list)
     request: str = ""
@@ -127,11 +125,6 @@ class Tracked:
     max_nodes: int = 0
     exact_nodes: int = 0
     min_cpus: int | None = None
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether the job has failed to start too often."""
-        return self.failed_starts >= MAX_FAILED_STARTS
 
     @property
     def runs(self) -> bool:
@@ -144,21 +137,16 @@ class Tracked:
         for name in (*HISTORY, *(NODE_REQUEST if before.num_gpus == self.num_gpus else ())):
             setattr(self, name, getattr(before, name))
 
-    def count_failed_start(self, rounds: int) -> None:
-        """Count a failed start and pause the job if there were too many; rounds: number of rounds so far."""
-        self.failed_starts += 1
-        if self.is_given_up:
-            self.not_before_round = rounds + min(MAX_PAUSE, 2 ** (self.failed_starts - MAX_FAILED_STARTS))
-
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain data."""
         return {SAVED_KEYS.get(name, name): value for name, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Tracked:
-        """Return the record that `to_dict` converted to plain data."""
+        """Return the record that `to_dict` converted to plain data, here or in an earlier version."""
         names = {key: name for name, key in SAVED_KEYS.items()}
-        return cls(**{names.get(key, key): value for key, value in document.items()})
+        values = {names.get(key, key): value for key, value in document.items()}
+        return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
 
 
 DRIVER = SnapshotFormat("gavel-py slurm driver", 2, "a driver state written by gavel slurm run")
@@ -170,8 +158,8 @@ class DriverState:
 
     tracked: managed jobs; aside: jobs set aside, in case they return; stopping: jobs being stopped, whose hold is the driver's;
     departed: jobs that the scheduler forgets after the next decision; sums: of measured stays; pending: entries of `sums` that
-    `speeds` does not have yet; rounds: number of rounds so far; departed_totals: promised, delivered and owed GPU-seconds of
-    forgotten jobs; unplanned: {job: why} of jobs that the latest decision leaves to Slurm; multi_partition: jobs that wait in
+    `speeds` does not have yet; rounds: number of rounds so far; departed_totals: promised, delivered and owed GPU-seconds of jobs
+    that have departed; unplanned: {job: why} of jobs that the latest decision leaves to Slurm; multi_partition: jobs that wait in
     several partitions, of which Slurm shows only one once they run.
     """
 
@@ -195,14 +183,36 @@ class DriverState:
         jobs = self.tracked.values()
         return len(jobs), sum(job.starts for job in jobs), sum(job.runs for job in jobs)
 
+    def totals(self, now: float) -> list[float]:
+        """Return the GPU-seconds promised, delivered and owed so far: delivered by Slurm's start and end times."""
+        accounts = [self._account(tracked, now) for tracked in self.tracked.values()]
+        return [sum(parts) for parts in zip(self.departed_totals, *accounts, strict=True)]
+
+    def depart(self, tracked: Tracked, now: float) -> None:
+        """Drop a job, which the scheduler forgets after its next decision, and add its account to the totals."""
+        account = self._account(self.tracked.pop(tracked.job_id), now)
+        self.departed_totals = [total + part for total, part in zip(self.departed_totals, account, strict=True)]
+        self.departed.append(tracked.job_id)
+        tracked.counted_seconds = tracked.running_seconds
+
+    def _account(self, tracked: Tracked, now: float) -> list[float]:
+        delivered = tracked.running_seconds - tracked.counted_seconds
+        promised = self._promised_seconds(tracked.job_id, now)
+        return [tracked.num_gpus * seconds for seconds in (promised, delivered, max(0.0, promised - delivered))]
+
+    def _promised_seconds(self, job_id: str, now: float) -> float:
+        """Return the time promised to a job so far; the scheduler counts a round as a whole when it begins."""
+        scheduler, account = self.scheduler, self.scheduler.delivery_of(job_id)
+        if account is None or scheduler.last_start_seconds is None:
+            return 0.0
+        left, allocation = scheduler.last_start_seconds + scheduler.round_seconds - now, scheduler.allocation
+        if left <= 0 or allocation is None or job_id not in allocation.job_ids:
+            return account.promised_seconds
+        share = float(allocation.time_fractions[allocation.job_ids.index(job_id)].sum())
+        return max(0.0, account.promised_seconds - share * left)
+
     def forget_departed(self) -> None:
-        """Drop departed jobs from the scheduler, and add their promised, delivered and owed time to the totals."""
-        for job_id in self.departed:
-            account = self.scheduler.delivery_of(job_id)
-            if account is not None:
-                seconds = (account.promised_seconds, account.delivered_seconds, account.shortfall_seconds)
-                totals = zip(self.departed_totals, seconds, strict=True)
-                self.departed_totals = [total + account.num_gpus * each for total, each in totals]
+        """Drop departed jobs from the scheduler."""
         self.scheduler.forget(*self.departed)
         self.departed = []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm import job_mapping, job_roles
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
-from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot
+from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DriverState, Tracked, record_measurements
 from gavel_py.problem.job import Job
@@ -93,7 +93,7 @@ class Reconciler:
         if tracked.runs:
             start = tracked.stay_start_seconds
             stays = runs and job is not None and dict(job.held) == tracked.held and (job.start_seconds or start) <= start + 1.0
-            until = min(now, job.end_seconds or now) if is_over and job is not None else now
+            until = now if stays else self._end_of_stay(tracked, job, now)
             self._advance(tracked, until)
             if not stays:
                 # Without a stop by the driver, the job is ending or its node has failed.
@@ -101,11 +101,21 @@ class Reconciler:
         if runs and job is not None and not tracked.runs:
             self._begin_stay(tracked, job, now)
             self._advance(tracked, now)
+        if not tracked.runs:
+            tracked.waited_seconds = math.floor(now)
         if is_over:
             self._remove(tracked, job, now)
 
+    @staticmethod
+    def _end_of_stay(tracked: Tracked, job: SlurmJob | None, now: float) -> float:
+        """Return when a job ended its stay: as Slurm says, or when the driver told it to stop."""
+        ends = [now, tracked.stop_seconds]
+        if job is not None and job.phase is not Phase.WAITING:
+            ends.append(job.start_seconds if job.phase is Phase.RUNNING else job.end_seconds)
+        return max(tracked.stay_start_seconds, min(end for end in ends if end is not None))
+
     def _begin_stay(self, tracked: Tracked, job: SlurmJob, now: float) -> None:
-        start = min(now, job.start_seconds or now)
+        start = max(tracked.waited_seconds, min(now, job.start_seconds or now))
         tracked.held, tracked.accelerator = dict(job.held), self.types.get(next(iter(job.held)), "")
         tracked.stay_start_seconds = tracked.seen_seconds = start
         steps = self.progress.steps(tracked.job_id)
@@ -114,7 +124,6 @@ class Reconciler:
         tracked.starts += 1
         if tracked.accelerator not in tracked.types_used:
             tracked.types_used.append(tracked.accelerator)
-        tracked.failed_starts = 0
         tracked.first_start_seconds = start if tracked.first_start_seconds is None else tracked.first_start_seconds
         self.log("started", seconds=start, job=tracked.job_id, accelerator=tracked.accelerator, nodes=tracked.held)
 
@@ -135,9 +144,10 @@ class Reconciler:
             measured = tracked.measured.setdefault(tracked.accelerator, [0.0, 0.0])
             measured[0] += steps - tracked.stay_start_steps
             measured[1] += until - tracked.stay_start_seconds
+        tracked.running_seconds -= max(0.0, tracked.seen_seconds - until)  # it was seen to run after it had been told to stop
         tracked.preemptions += preempted
         self.log("stopped", seconds=until, job=tracked.job_id, steps=tracked.steps_done, preempted=preempted)
-        tracked.held, tracked.stay_start_steps = {}, None
+        tracked.held, tracked.stay_start_steps, tracked.stop_seconds = {}, None, None
 
     def _remove(self, tracked: Tracked, job: SlurmJob | None, now: float) -> None:
         state = self.state
@@ -145,12 +155,11 @@ class Reconciler:
         ended = now if job is None else min(now, job.end_seconds or now)
         user_steps = tracked.total_steps if self.progress.steps(tracked.job_id) is None else None
         state.pending |= record_measurements(state, tracked, outcome, user_steps)
-        del state.tracked[tracked.job_id]
+        state.depart(tracked, ended)
         if outcome == Phase.FINISHED:
             state.scheduler.complete(tracked.job_id)
         else:
             state.scheduler.cancel(tracked.job_id)
-        state.departed.append(tracked.job_id)
         names = ("arrival_seconds", "running_seconds", "starts", "preemptions")
         fields = {name: getattr(tracked, name) for name in names} | {"jct_seconds": ended - tracked.arrival_seconds}
         self.log("left", seconds=ended, job=tracked.job_id, outcome=outcome, **fields)
@@ -166,13 +175,13 @@ class Reconciler:
         for job_id, tracked in list(state.tracked.items()):
             is_changed = live[job_id].phase is Phase.WAITING and tracked.request != job_mapping.request_text(live[job_id])
             if is_changed or self.roles[job_id].role is not Role.MANAGED:
-                self._set_aside(job_id)
+                self._set_aside(job_id, now)
         state.aside = {job_id: tracked for job_id, tracked in state.aside.items() if job_id in live}
         self._submit_new({job_id: job for job_id, job in live.items() if self.roles[job_id].role is Role.MANAGED}, now)
         self._sync_nodes(snapshot.nodes)
         self._sync_running()
-        others = [job for job_id, job in live.items() if job_id not in state.tracked]
-        sync_unavailable_gpus(state.scheduler, snapshot.nodes, job_mapping.gpus_used(others), job_mapping.cpus_used(others))
+        others = job_mapping.used_by_others(snapshot.nodes, live.values(), state.tracked)
+        sync_unavailable_gpus(state.scheduler, snapshot.nodes, others)
         self._report_progress()
 
     def _eligibility(self, job: SlurmJob, now: float) -> Eligibility:
@@ -181,12 +190,6 @@ class Reconciler:
             return Eligibility(Role.OTHER, job_roles.SEVERAL_PARTITIONS)
         known = ChainMap(state.tracked, state.aside)
         eligibility = job_roles.eligibility_of(job, partition, now, known, state.stopping)
-        if eligibility.role is Role.MANAGED and job.job_id in known and known[job.job_id].is_given_up:
-            problem = f"it did not start on the selected nodes {known[job.job_id].failed_starts} times"
-            if job.phase is Phase.WAITING and known[job.job_id].not_before_round > state.rounds:
-                return Eligibility(Role.LEFT, f"{problem}; it will be tried again later")
-            if job.phase is not Phase.WAITING and job.job_id in state.aside:
-                return Eligibility(Role.LEFT, f"{problem}, and Slurm has started it")
         is_new = job.job_id not in known and not job.restarts and state.rounds > 0
         if eligibility.role is Role.MANAGED and job.required_nodes and is_new:
             return Eligibility(
@@ -194,11 +197,11 @@ class Reconciler:
             )  # requested by its user, since the driver has not yet touched it
         return eligibility
 
-    def _set_aside(self, job_id: str) -> None:
+    def _set_aside(self, job_id: str, now: float) -> None:
         state, eligibility = self.state, self.roles[job_id]
-        tracked = state.tracked.pop(job_id)
+        tracked = state.tracked[job_id]
+        state.depart(tracked, now)
         state.scheduler.cancel(job_id)
-        state.departed.append(job_id)
         if eligibility.role is not Role.OTHER:
             state.aside[job_id] = tracked
         self.log("aside", job=job_id, why=eligibility.why or "it has been changed")
@@ -293,28 +296,27 @@ class Reconciler:
                 scheduler.report(job.job_id, steps_done=steps)
 
 
-def sync_unavailable_gpus(
-    scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode], used: Mapping[str, int], used_cpus: Mapping[str, float]
-) -> None:
+def sync_unavailable_gpus(scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode], used: Mapping[str, Usage]) -> None:
     """Mark as lost the free GPUs that managed jobs cannot use: held by other jobs, without a free CPU, or on unresponsive nodes.
 
-    Managed gangs keep their GPUs. Which of the GPUs of a node are marked does not matter. The CPUs of other jobs are reserved.
-    used, used_cpus: {node: GPUs} and {node: CPUs} held by jobs that are not managed.
+    Managed gangs keep their GPUs. Which of the GPUs of a node are marked does not matter. CPUs and memory of other jobs are
+    reserved. used: {node: what jobs that are not managed have there}.
     """
     held = {gpu for assignment in scheduler.running.values() for gpu in assignment.gpus}
     lost = set(scheduler.lost_gpus)
     unresponsive = job_mapping.unresponsive_nodes(nodes)
     for node in scheduler.cluster.nodes:
-        scheduler.reserve(node.name, cpus=used_cpus.get(node.name, 0.0))
+        others = used.get(node.name, Usage())
+        scheduler.reserve(node.name, cpus=others.cpus, memory_gb=others.memory_mb / job_mapping.MEGABYTES_PER_GIGABYTE)
         gpus = [(node.name, index) for index in range(node.num_gpus)]
         marked = [gpu for gpu in gpus if gpu in lost]
         free = [gpu for gpu in gpus if gpu not in held and gpu not in lost]
         present = sum(nodes[node.name].gpus.values()) if node.name in nodes else node.num_gpus
-        unavailable = used.get(node.name, 0) + max(0, node.num_gpus - present)
+        unavailable = int(others.gpus) + max(0, node.num_gpus - present)
         if node.name in unresponsive:
             unavailable = node.num_gpus
-        if node.cpus is not None and node.name in used_cpus:
-            unavailable = max(unavailable, node.num_gpus - int(max(0.0, node.cpus - used_cpus[node.name])))
+        if node.cpus is not None and others.cpus:
+            unavailable = max(unavailable, node.num_gpus - int(max(0.0, node.cpus - others.cpus)))
         for name, index in reversed(free[len(free) - max(0, min(len(free), unavailable - len(marked))) :]):
             scheduler.gpu_lost(name, index)
         for name, index in marked[: max(0, len(marked) - unavailable)]:

@@ -72,6 +72,10 @@ class LoopbackCluster:
         """Return all jobs in the controller by id, including ended ones."""
         return jobs_of(self.tell("scontrol", "--details", "--oneliner", "show", "jobs"))
 
+    def running(self) -> set[int]:
+        """Return the jobs that hold GPUs or CPUs."""
+        return {job for job, each in self.jobs().items() if each.state == "RUNNING"}
+
     def why(self) -> str:
         """Return the last errors in the logs of the daemons."""
         texts = [path.read_text(errors="replace") for path in sorted((self.folder / "log").iterdir())]

@@ -64,7 +64,7 @@ def test_all_kinds_of_requests_run(cluster: LoopbackCluster) -> None:
         latest = [decision for decision in decisions(log_of(cluster)) if decision.applied][-1]
         return {job: each for job, each in running(cluster).items() if job in planned} == latest.targets
 
-    with driving(cluster, "--round", "5") as driver:
+    with driving(cluster, "--round", "2") as driver:
         driver.rounds(1)
         driver.until(all_have_run, 120, "each job to run")
         undisturbed = driver.applied() + 1

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 
+import gavel_py as gp
 from tests.slurm.loopback.cluster import LoopbackCluster, booted
 from tests.slurm.loopback.configuration import Nodes, Settings
 from tests.slurm.loopback.driving import driving, gavel, log_of, plugin
@@ -48,6 +50,25 @@ def test_operator_rights_suffice_for_the_driver(cluster: LoopbackCluster) -> Non
     assert {job: each.placement for job, each in seen.items() if each.placement} == decisions(log_of(cluster))[-1].targets
     assert {job: (each.comment, each.admin_comment) for job, each in seen.items()} == comments, "it writes where it may"
     assert set(seen) == set(jobs)
+    delivered_as_accounted(cluster)
+
+
+def delivered_as_accounted(cluster: LoopbackCluster) -> None:
+    """Log, report and picture agree with the accounts of Slurm; each job has 4 GPUs."""
+    (end,) = events(log_of(cluster), "ended")
+    run = gp.slurm_run(log_of(cluster))
+    lines = cluster.tell("sacct", "-DXnP", "--allusers", "--format=Start,End").split()
+    times = [[timestamp(word, end["seconds"]) for word in line.split("|")] for line in lines if "Unknown|" not in line]
+    accounted = 4 * sum(min(to, end["seconds"]) - since for since, to in times)
+    assert accounted > 30
+    assert run.over_time is not None
+    drawn = run.over_time.delivered_gpu_seconds.sum()
+    for seconds in (end["delivered_gpu_seconds"], run.metrics["delivered_gpu_seconds"], drawn):
+        assert seconds == pytest.approx(accounted, rel=0.02)
+
+
+def timestamp(word: str, otherwise: float) -> float:
+    return otherwise if word == "Unknown" else datetime.fromisoformat(word).timestamp()
 
 
 @pytest.mark.deep

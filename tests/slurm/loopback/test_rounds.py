@@ -17,16 +17,16 @@ from tests.slurm.loopback.waiting import until
 pytestmark = [needs_slurm, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("rounds", [6, pytest.param(10, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("rounds", [5, pytest.param(10, marks=pytest.mark.deep)])
 def test_60_jobs_run_as_planned(cluster: LoopbackCluster, rounds: int) -> None:
     jobs = [job for number in range(15) for job in mixed(cluster, number)]
     assert len(jobs) == 60
     # It ends by itself; after a signal during a round, it would only wait some seconds for Slurm.
-    with driving(cluster, "--round", "4", "--rounds", str(rounds)) as driver:
+    with driving(cluster, "--round", "2", "--rounds", str(rounds)) as driver:
         assert driver.wait(within=300) == 0, driver.output()
     played = decisions(log_of(cluster))
-    assert len(played) == rounds
-    assert [went_wrong(decision) for decision in played] == [{}] * rounds
+    assert len([decision for decision in played if not decision.within]) == rounds
+    assert [went_wrong(decision) for decision in played] == [{}] * len(played)
     for job in jobs:
         decided = [decision.start[job] for decision in played if job in decision.start and not had_ended(cluster, job, decision)]
         assert allocations(cluster, job) == [set(target) for target in decided], f"job {job}"

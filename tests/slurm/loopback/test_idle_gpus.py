@@ -1,0 +1,43 @@
+"""No job waits beside idle GPUs: not for CPUs that others have elsewhere, and not for the next round."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.slurm.loopback.cluster import booted
+from tests.slurm.loopback.configuration import Nodes, Settings
+from tests.slurm.loopback.driving import driving, log_of
+from tests.slurm.loopback.logbook import decisions
+from tests.slurm.loopback.presence import needs_slurm
+from tests.slurm.loopback.scenes import finish, gang
+from tests.slurm.loopback.waiting import until
+
+pytestmark = [needs_slurm, pytest.mark.slow]
+
+
+def test_jobs_start_where_there_is_room_and_newcomers_within_seconds(settings: Settings) -> None:
+    """Jobs of another partition have all CPUs of one fast node, and most of the other; a round lasts for 90 s."""
+    with booted(replace(settings, nodes=(Nodes("v100", 2), Nodes("k80", 2)))) as cluster:
+        for node, cpus in (("v100-0", 16), ("v100-1", 13)):
+            words = ("--partition=plain", f"--nodelist={node}", f"--cpus-per-task={cpus}", "--output=/dev/null", "--chdir=/")
+            cluster.tell("sbatch", *words, "--wrap=sleep 300")
+        until(lambda: len(cluster.running()) == 2, 20, "the jobs of the other partition")
+        first = [gang(cluster, "--gpus=1", "--cpus-per-gpu=4") for _ in range(6)]
+        with driving(cluster, "--round", "90") as driver:
+            driver.until(lambda: cluster.running() >= set(first), 30, "all six jobs to run on slow GPUs")
+            nodes = {node for job in first for node in cluster.jobs()[job].placement}
+            assert nodes == {"k80-0", "k80-1"}
+            submitted = time.time()
+            newcomer = gang(cluster, "--gpus=1", "--cpus-per-gpu=4")
+            driver.until(lambda: newcomer in cluster.running(), 20, "the newcomer to run")
+            assert time.time() - submitted < 10
+            late = [gang(cluster, "--gpus=1", "--cpus-per-gpu=4") for _ in range(2)]
+            driver.until(lambda: len(cluster.running() & set(late)) == 1, 20, "the last GPU to be in use")
+            finish(cluster, first[0])
+            driver.until(lambda: cluster.running() >= set(late), 20, "the GPU of the job that has ended to be in use")
+            assert driver.end() == 0, driver.output()
+        assert {each.restarts for each in cluster.jobs().values()} == {0}
+        assert len([decision for decision in decisions(log_of(cluster)) if not decision.within]) == 1
