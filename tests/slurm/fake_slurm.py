@@ -11,7 +11,7 @@ from typing import Any
 
 from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.commands import CommandResult
-from gavel_py.integrations.slurm.parsing import gpus_in
+from gavel_py.integrations.slurm.notation import gpus_in
 
 __all__ = ["FakeClock", "FakeJob", "FakeSlurm"]
 

@@ -11,17 +11,8 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.integrations.slurm.job_roles import JobComment, annotated, parse_annotation, parse_comment
-from gavel_py.integrations.slurm.parsing import (
-    as_number,
-    as_words,
-    expand,
-    gpus_in,
-    is_node_name,
-    jobs_from,
-    nodes_from,
-    phase_of,
-    printable,
-)
+from gavel_py.integrations.slurm.notation import as_number, as_words, expand, gpus_in, is_node_name, printable
+from gavel_py.integrations.slurm.parsing import jobs_from, nodes_from, phase_of
 from gavel_py.integrations.slurm.records import Phase
 from tests.slurm.support import RECORDED
 

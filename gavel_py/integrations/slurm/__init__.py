@@ -1,6 +1,6 @@
 """A driver that manages the jobs of a Slurm partition in rounds, and the job_submit plugin that holds new jobs for it.
 
-`records` and `parsing` read Slurm; `job_roles` decides which jobs are managed, and `job_mapping` converts them for the scheduler;
+`records`, `parsing` and `notation` read Slurm; `job_roles` decides which jobs are managed, and `job_mapping` converts them for the scheduler;
 `sync` reconciles the scheduler with Slurm; `decision` plans a round and derives its actions, which `apply` carries out through
 `commands`, the only module that starts processes; `driver` runs the loop with `state` and `event_log`.
 """
@@ -17,7 +17,7 @@ from gavel_py.integrations.slurm.decision import ClusterSnapshot as SlurmPicture
 from gavel_py.integrations.slurm.decision import Decided as SlurmDecided
 from gavel_py.integrations.slurm.driver import SlurmDriver
 from gavel_py.integrations.slurm.event_log import slurm_run
-from gavel_py.integrations.slurm.parsing import is_node_name
+from gavel_py.integrations.slurm.notation import is_node_name
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
 
 __all__ = [

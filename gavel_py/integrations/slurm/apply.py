@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock, read_jobs
 from gavel_py.integrations.slurm.decision import Actions, Target
 from gavel_py.integrations.slurm.job_roles import parse_comment
-from gavel_py.integrations.slurm.parsing import is_node_name, printable
+from gavel_py.integrations.slurm.notation import is_node_name, printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.state import Tracked
 

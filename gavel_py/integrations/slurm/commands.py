@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gavel_py.errors import SlurmError
-from gavel_py.integrations.slurm.parsing import jobs_from, nodes_from, printable
+from gavel_py.integrations.slurm.notation import printable
+from gavel_py.integrations.slurm.parsing import jobs_from, nodes_from
 from gavel_py.integrations.slurm.records import SlurmJob, Snapshot
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm import job_mapping, job_roles
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
-from gavel_py.integrations.slurm.parsing import printable
+from gavel_py.integrations.slurm.notation import printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DriverState, Speeds, Tracked, load_state

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.integrations.slurm.job_roles import Place, parse_annotation, parse_comment
-from gavel_py.integrations.slurm.parsing import printable, satisfies
+from gavel_py.integrations.slurm.notation import printable, satisfies
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Usage
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import Speeds, Tracked

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from gavel_py.errors import decimal_hint
-from gavel_py.integrations.slurm.parsing import is_plain, printable
+from gavel_py.integrations.slurm.notation import is_plain, printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.io.names import natural_key
 from gavel_py.io.records import number_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, decimal_hint, nearest
-from gavel_py.integrations.slurm.parsing import is_node_name
+from gavel_py.integrations.slurm.notation import is_node_name
 from gavel_py.io import reading
 from gavel_py.io.records import number_of
 
