@@ -73,7 +73,7 @@ def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDri
         "retry_seconds",
     }
     settings = gp.SlurmSettings("gpu", **{name: options.pop(name) for name in keys & options.keys()})
-    options = {"round_seconds": 100.0} | options
+    options = {"round_seconds": 100.0, "restart_seconds": 0.0, "min_run_seconds": 0.0} | options
     policy = options.pop("policy", "max_min_fairness")
     return gp.SlurmDriver(settings, profile(), policy, directory=folder, commands=slurm, clock=slurm.clock, **options)
 

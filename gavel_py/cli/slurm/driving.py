@@ -68,8 +68,12 @@ class Request:
         type=DIRECTORY, metavar="DIR", help="Directory where each job writes its steps to a file named after its id."
     )
     state: Path | None = option(type=DIRECTORY, metavar="DIR", help="Directory of state, log, lock and measured speeds.")
-    restart_seconds: float = option(**_seconds(0.0, positive=False), help="Time that a job loses when it starts.")
-    min_run_seconds: float = option(**_seconds(0.0, positive=False), help="Time that a job runs before it may be preempted.")
+    restart_seconds: float | None = option(
+        type=click.FloatRange(0, 1e9), metavar="S", help="Time that a job loses when it is stopped and started [measured]."
+    )
+    min_run_seconds: float | None = option(
+        type=click.FloatRange(0, 1e9), metavar="S", help="Time that a job runs before it may be preempted [50 times that]."
+    )
     solve_seconds: float = option(
         **_seconds(0.0, positive=False), help="Minimum time between two allocations while only jobs change."
     )

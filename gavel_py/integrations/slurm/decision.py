@@ -17,6 +17,7 @@ from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DriverState, Speeds, Tracked, load_state
 from gavel_py.integrations.slurm.sync import Log, Progress, Reconciler
+from gavel_py.integrations.slurm.turns import MECHANISM
 from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.scheduling import Assignment, NodeState, Round, RoundScheduler, Wait
@@ -202,6 +203,8 @@ class Decided:
             "down": down,
             "active": len(self.picture.state.tracked),
             **dict(zip(TOTALS, self.totals, strict=True)),
+            "restart_seconds": scheduler.restart_seconds,
+            "min_run_seconds": scheduler.min_run_seconds,
             "solver_seconds": 0.0 if allocation is None else allocation.seconds.get("solve", 0.0),
             "prices": prices,
         }
@@ -245,7 +248,7 @@ class RoundPlanner:
             text = f"{default!r} is not in profile {profile.name!r}{nearest(default, profile.job_types)}"
             raise UnknownNameError(Fault("slurm", "default_type", text))
         self._settings = replace(settings, default_type=default)
-        self._profile, self._policy, self._options = profile, policy, dict(options)
+        self._profile, self._policy, self._options = profile, policy, {"mechanism": MECHANISM, **options}
         self._path, self._progress, self._log = path, progress, log
         self.state: DriverState | None = None
         self.reconciler: Reconciler | None = None
@@ -281,6 +284,7 @@ class RoundPlanner:
             for node, index in running[job_id].gpus:
                 scheduler.gpu_lost(node, index)
         totals = state.totals(now)
+        state.restart_cost.apply(scheduler, frozenset(self._options))
         begun = scheduler.next_round(now)
         state.forget_departed()
         state.rounds += 1

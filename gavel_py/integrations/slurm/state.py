@@ -10,6 +10,7 @@ from typing import Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.job_roles import Place
 from gavel_py.integrations.slurm.records import Phase
+from gavel_py.integrations.slurm.turns import RestartCost
 from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
 from gavel_py.policies import Policy
 from gavel_py.policies.serialization import policy_document
@@ -160,7 +161,7 @@ class DriverState:
     departed: jobs that the scheduler forgets after the next decision; sums: of measured stays; pending: entries of `sums` that
     `speeds` does not have yet; rounds: number of rounds so far; departed_totals: promised, delivered and owed GPU-seconds of jobs
     that have departed; unplanned: {job: why} of jobs that the latest decision leaves to Slurm; multi_partition: jobs that wait in
-    several partitions, of which Slurm shows only one once they run.
+    several partitions, of which Slurm shows only one once they run; restart_cost: as measured.
     """
 
     partition: str
@@ -176,6 +177,7 @@ class DriverState:
     departed_totals: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     unplanned: dict[str, str] = field(default_factory=dict)
     multi_partition: set[str] = field(default_factory=set)
+    restart_cost: RestartCost = field(default_factory=RestartCost)
 
     @property
     def turnover(self) -> tuple[int, int, int]:
@@ -235,6 +237,7 @@ def save_state(path: Path, state: DriverState) -> None:
         "past": list(state.departed_totals),
         "unplanned": dict(state.unplanned),
         "several": sorted(state.multi_partition),
+        "restart_cost": asdict(state.restart_cost),
     }
     DRIVER.write(path, document)
 
@@ -267,8 +270,9 @@ def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
             pending={(job_type, gpus, name) for job_type, gpus, name in document["news"]},
             rounds=document["rounds"],
             departed_totals=list(document["past"]),
-            unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these two
+            unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these three
             multi_partition=set(document.get("several", ())),
+            restart_cost=RestartCost(**document.get("restart_cost", {})),
         )
 
 

@@ -42,6 +42,7 @@ def options(cluster: LoopbackCluster) -> list[str]:
     (cluster.folder / "profile.csv").write_text(profile_text())
     places = {"--state": "driver", "--progress": "progress", "--profile": "profile.csv"}
     times = {"--poll": "1", "--timeout": "10", "--stop-seconds": "30", "--start-seconds": "30"}
+    times |= {"--restart-seconds": "0", "--min-run-seconds": "0"}  # rounds here are shorter than turns should be
     words = {"--partition": PARTITION} | {name: str(cluster.folder / place) for name, place in places.items()} | times
     return [word for pair in words.items() for word in pair]
 

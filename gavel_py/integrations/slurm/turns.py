@@ -1,0 +1,72 @@
+"""How often preemption pays: what a stop and a start cost on this cluster, and how long the turns of jobs are.
+
+`RestartCost` is measured from the cluster's own stops and starts. `choose` is the mechanism of the driver's rounds: where every job
+has GPUs, jobs exchange types rarely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gavel_py.scheduling import RoundScheduler
+from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, URGENT_ROUNDS, RoundDemand
+from gavel_py.scheduling.mechanism.rules import choose_jobs
+
+MECHANISM = f"{__name__}:choose"
+
+PATIENCE = 5.0
+"""Turns are longer by this factor where no job waits. Exchanging types then only evens out speeds, which can wait: 45 equal jobs on
+36 fast and 36 slower GPUs exchange 18 places every 20 rounds or so, instead of every third one."""
+
+LOST_SHARE = 0.02
+"""Share of GPU time that preemptions may cost: a job runs for the cost of a restart divided by this before it is preempted."""
+
+UNMEASURED_STOP_SECONDS = 10.0
+"""Assumed until the first stop: a third of the time that Slurm gives a job by default ("KillWait")."""
+
+SAMPLES = 20
+"""Number of measurements of which the median counts."""
+
+
+def choose(demand: RoundDemand) -> NDArray[np.int64]:
+    """Return the (N,) column of the type on which each job runs this round, -1 for none.
+
+    As the deficits decide (`choose_jobs`), but with turns `PATIENCE` times as long if all jobs that can run have GPUs then.
+    """
+    patient = choose_jobs(demand, hysteresis_rounds=PATIENCE * HYSTERESIS_ROUNDS, urgent_rounds=PATIENCE * URGENT_ROUNDS)
+    return patient if (patient[demand.possible.any(axis=1)] >= 0).all() else choose_jobs(demand)
+
+
+@dataclass
+class RestartCost:
+    """Seconds for which GPUs idle when one job gives way to another. stops, starts: the latest measurements, in seconds."""
+
+    stops: list[float] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+
+    def measure(self, *, stop_seconds: float | None, start_seconds: float | None) -> None:
+        """Add the times that the stops and the starts of a round took, None where there were none."""
+        if stop_seconds is not None:
+            self.stops = [*self.stops, stop_seconds][-SAMPLES:]
+        if start_seconds is not None:
+            self.starts = [*self.starts, start_seconds][-SAMPLES:]
+
+    @property
+    def seconds(self) -> float:
+        """The median time of a stop and of a start."""
+        return (median(self.starts) if self.starts else 0.0) + (median(self.stops) if self.stops else UNMEASURED_STOP_SECONDS)
+
+    def apply(self, scheduler: RoundScheduler, fixed: frozenset[str]) -> None:
+        """Let a scheduler plan with this cost, except for options that the user has fixed.
+
+        Where no job waits, jobs may leave their GPUs at any time, since they only do so for faster ones or after a long turn.
+        """
+        if "restart_seconds" not in fixed:
+            scheduler.restart_seconds = self.seconds
+        if "min_run_seconds" not in fixed:
+            is_crowded = len(scheduler.jobs) > len(scheduler.running)
+            scheduler.min_run_seconds = self.seconds / LOST_SHARE if is_crowded else 0.0
