@@ -112,9 +112,29 @@ def head_text(screen: Screen, more_tenants: str) -> str:
     if idle:
         start = f"{counted(len(idle), 'job')} without GPU time: "
         lines.append(styled(start + listed(idle, line_width() - len(start)), "warn"))
+    if limit := _limit_text(screen):
+        lines.append(limit)
     lines += forecast_lines(allocation, screen.problem, screen.served)
     tenants = tenants_line(allocation.tenants(), more_tenants)
     return wrapped([*lines, *([tenants] if tenants else [])]) + details_text(screen)
+
+
+def _limit_text(screen: Screen) -> str:
+    """Return which jobs limit max-min fairness since they cannot run faster, while others could; "" if there are none."""
+    import numpy as np
+
+    allocation, problem = screen.allocation, screen.problem
+    if allocation.policy != "max_min_fairness" or allocation.objective_value is None or allocation.constraints:
+        return ""
+    levels = allocation.normalized_throughputs * problem.num_gpus / problem.weights
+    fastest = allocation.throughputs >= problem.fastest * (1 - SAME)
+    limited = [i for i in screen.served if fastest[i] and levels[i] <= allocation.objective_value * (1 + SAME)]
+    others = np.setdiff1d(screen.served, limited)
+    if not limited or fastest[others].all():
+        return ""
+    names = listed([allocation.job_ids[i] for i in limited], 40)
+    have = "has all that it" if len(limited) == 1 else "have all that they"
+    return f"{names} {have} can use, which limits the guarantee for all; -p water_filling shares the rest fairly among the others."
 
 
 def details_text(screen: Screen) -> str:

@@ -171,6 +171,19 @@ def test_no_fair_share_is_claimed_to_be_optimal_that_another_allocation_exceeds(
     assert least == pytest.approx([0.8015, 1.0], abs=1e-4)
 
 
+def test_jobs_that_limit_all_others_are_named(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of one GPU that runs all the time on the only type has no more to gain; the gangs get what is left."""
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "speeds.csv").write_text("job_id,v100\nsmall,1\nfast,3\nslow,3\n")
+    (tmp_path / "jobs.csv").write_text("job_id,num_gpus\nsmall,1\nfast,4\nslow,4\n")
+    given = ["jobs.csv", "--throughputs", "speeds.csv", "-c"]
+    said = "small has all that it can use, which limits the guarantee for all; -p water_filling shares the rest fairly"
+    assert f"{said} among the others." in gavel("solve", *given, "v100:5").out
+    assert "has all that it can use" not in gavel("solve", *given, "v100:9").out, "all have all that they can use"
+    assert "has all that it can use" not in gavel("solve", *given, "v100:2").out, "more GPUs would raise the level"
+    assert "has all that it can use" not in gavel("solve", *given, "v100:5", "-p", "water_filling").out
+
+
 def in_terminal(*arguments: str, **environment: str) -> str:
     """Return what a command prints on a terminal."""
     master, slave = pty.openpty()
