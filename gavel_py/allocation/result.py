@@ -23,7 +23,7 @@ from gavel_py.io.tabular import Tabular, array_of
 from gavel_py.optimization.checking.certificates import Evidence, Proof, StageProof
 from gavel_py.optimization.checking.time_shares import CountTimes, Pairs, TimeShares
 from gavel_py.optimization.formulation.columns import Columns
-from gavel_py.optimization.formulation.linear_rows import Rules
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, Rules
 from gavel_py.optimization.solving.levels import limit_prices
 from gavel_py.policies import Decision, Policy
 from gavel_py.policies.base import AllocationStatus
@@ -520,6 +520,14 @@ def nothing(problem: AllocationProblem, policy: Policy, rules: Rules, started: f
     evidence = Evidence(Columns.of_types(problem, rules), None, empty_value=value)
     answer = Answer(Decision(times.fractions, None, prices), times, 0, evidence, evidence.proof(times))
     return stated(policy, answer, Route("none", 0), started, AllocationStatus.EMPTY)
+
+
+def unpromised(problem: AllocationProblem, policy: Policy) -> Allocation:
+    """Return an allocation that gives no job any time, for rounds that decide by themselves; there is nothing to prove."""
+    times = TimeShares(problem, np.zeros(problem.throughputs.shape))
+    evidence = Evidence(Columns.of_types(problem, NO_RULES), None)
+    answer = Answer(Decision(times.fractions), times, 0, evidence, evidence.proof(times))
+    return stated(policy, answer, Route("none", 0), time.perf_counter(), AllocationStatus.DIRECT)
 
 
 def stated(policy: Policy, answer: Answer, route: Route, started: float, status: AllocationStatus | None = None) -> Allocation:

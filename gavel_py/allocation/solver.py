@@ -187,7 +187,10 @@ class Solver(Synchronized):
     def _columns(self, problem: AllocationProblem, rules: Rules) -> Columns:
         """Return the columns of the program: of types, with those of partners or of numbers of GPUs."""
         if problem.counts is not None:
-            check_elastic(self.policy, problem)
+            check_elastic(self.policy)
+            if problem.pairs is not None:
+                text = "cannot decide which jobs share GPUs while some are elastic; disable sharing"
+                raise InputError(Fault(f"policy {self.policy.name}", "", text))
             return elastic_columns(problem, rules, problem.counts)
         if problem.pairs is not None:
             check_sharing(self.policy)
@@ -346,7 +349,7 @@ def _log(allocation: Allocation) -> None:
         logger.debug(text, allocation.policy, route.reduction, route.classes, algorithm, route.programs, route.iterations)
 
 
-def check_elastic(policy: Policy, problem: AllocationProblem) -> None:
+def check_elastic(policy: Policy) -> None:
     """Raise `InputError` for a policy that cannot choose the numbers of GPUs of elastic jobs."""
     where = f"policy {policy.name}"
     if policy.empty_objective is None:
@@ -355,8 +358,9 @@ def check_elastic(policy: Policy, problem: AllocationProblem) -> None:
     if policy.is_agnostic:
         text = "ignores throughputs, so it cannot choose the number of GPUs of elastic jobs"
         raise InputError(Fault(where, "option agnostic", text))
-    if problem.pairs is not None:
-        raise InputError(Fault(where, "", "cannot decide which jobs share GPUs while some are elastic; disable sharing"))
+    if policy.needs_isolated_share:
+        text = "compares jobs with their isolated share, which is not defined for an elastic job"
+        raise InputError(Fault(where, "", f"{text}; give min_share" if hasattr(policy, "min_share") else text))
 
 
 def check_sharing(policy: Policy) -> None:

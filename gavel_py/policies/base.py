@@ -38,6 +38,8 @@ class AllocationStatus(StrEnum):
     """By a formula, as a baseline; there is no objective."""
     EMPTY = "empty"
     """No job can run."""
+    DIRECT = "direct"
+    """Rounds decide by themselves, so no time is promised."""
     TIME_LIMIT = "time_limit"
     """The solve reached its time limit. The allocation is valid, and its gap bounds the distance from the optimum."""
 
@@ -167,6 +169,11 @@ class Policy(ABC):
         values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
         values.pop("constraints")
         return {name: value for name, (value, default) in values.items() if value != default}
+
+    @property
+    def needs_isolated_share(self) -> bool:
+        """Whether it compares throughputs with `isolated_throughput`, which is not defined for elastic jobs."""
+        return "isolated_seconds" in self.reads
 
     @property
     def adds_raw_throughputs(self) -> bool:

@@ -80,6 +80,10 @@ class Then(Policy):
         return self.agnostic or (self.first.is_agnostic and self.second.is_agnostic)
 
     @property
+    def needs_isolated_share(self) -> bool:
+        return self.first.needs_isolated_share or self.second.needs_isolated_share
+
+    @property
     def adds_raw_throughputs(self) -> bool:
         return self.first.adds_raw_throughputs or self.second.adds_raw_throughputs
 

@@ -36,9 +36,6 @@ def due_seconds(jobs: JobClasses) -> Floats:
 def required_throughputs(jobs: JobClasses, min_share: float | None) -> Floats:
     """Return (G,) the throughput required by a job of each class, at most its fastest, which past deadlines require."""
     seconds = due_seconds(jobs)
-    if min_share is None and jobs.is_elastic.any():
-        text = "is required with elastic jobs, whose isolated share is not defined"
-        raise InputError(Fault("policy min_cost", "option min_share", text))
     share = jobs.isolated_throughput if min_share is None else min_share * jobs.equal_share
     needs = np.where(np.isnan(seconds), share, np.inf)
     needs = np.divide(jobs.steps_remaining, seconds, out=needs, where=seconds > 0)
@@ -99,6 +96,10 @@ class MinCost(LinearSumPolicy):
         if self.min_share is not None and not 0 <= self.min_share < np.inf:
             text = f"must be a number of at least 0, found {self.min_share!r}"
             raise InputError(Fault(f"policy {self.name}", "option min_share", text))
+
+    @property
+    def needs_isolated_share(self) -> bool:
+        return self.min_share is None
 
     @property
     def is_plain(self) -> bool:

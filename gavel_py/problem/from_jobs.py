@@ -174,7 +174,7 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
     memory = gpu_memory(jobs, cluster, profile)
     usable = allowed & (gangs <= spans) & memory.fits
-    counts = gpu_counts(jobs, cluster, profile, lambda gangs: _usable(gangs, cluster, profile))
+    counts = gpu_counts(jobs, cluster, profile, lambda gangs: usable_types(gangs, cluster, profile))
     if counts is not None:
         usable = counts.by_job(counts.able.any(axis=2), usable)
         memory = replace(memory, needed=np.where(counts.is_elastic[:, None], np.nan, memory.needed))
@@ -196,7 +196,7 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     return JobArrays(throughputs, allowed, spans, total_steps, remaining, deadlines, speeds, memory, uncertainty, counts)
 
 
-def _usable(gangs: Sequence[Job], cluster: Cluster, profile: Profile) -> Mask:
+def usable_types(gangs: Sequence[Job], cluster: Cluster, profile: Profile) -> Mask:
     """Return (V, K) whether gangs are allowed on a type, which can hold them."""
     sizes = np.array([gang.num_gpus for gang in gangs], dtype=float)[:, None]
     usable: Mask = _allowed(gangs, cluster.accelerator_names) & (sizes <= largest_gangs(gangs, cluster))

@@ -71,6 +71,12 @@ class GpuCounts:
         largest: Floats = np.where(self.able.any(axis=1), self.counts, 0).max(axis=1, initial=0).astype(float)
         return largest
 
+    @cached_property
+    def smallest(self) -> Floats:
+        """(Q,) the smallest number of GPUs on which a job may run, 1 for none."""
+        able: Mask = np.logical_or.reduce(self.able, axis=1)
+        return np.where(able.any(axis=1), self.counts[able.argmax(axis=1)], 1).astype(float)
+
     @property
     def is_elastic(self) -> Mask:
         """(N,) whether a job may run on several numbers of GPUs."""
@@ -152,11 +158,27 @@ def given_counts(
 
 
 def _sorted(found: GpuCounts) -> GpuCounts:
-    """Return the same throughputs with kinds by content: equal ones are one kind, and their order is not that of the jobs."""
+    """Return the same throughputs by content: equal kinds are one, in an order that is not that of the jobs; no count is without
+    throughput.
+    """
+    some: Mask = np.logical_or.reduce(found.speeds > 0, axis=(0, 1))
+    some[0] |= not some.any()
+    found = GpuCounts(found.kinds, found.counts[some], found.speeds[:, :, some], found.fits[:, :, some])
     rows = np.column_stack([found.speeds.reshape(len(found.speeds), -1), found.fits.reshape(len(found.fits), -1)])
     _, first, place = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     kinds = np.where(found.kinds >= 0, place.ravel()[found.kinds], -1)
     return GpuCounts(kinds, found.counts, found.speeds[first], found.fits[first])
+
+
+def merged_counts(kinds: Indices, found: Sequence[GpuCounts]) -> GpuCounts:
+    """Return the throughputs of N jobs from those of single jobs; kinds: (N,) the one that each is like, -1 for fixed gangs."""
+    sizes = np.unique(np.concatenate([each.counts for each in found]))
+    shape = len(found), found[0].speeds.shape[1], len(sizes)
+    speeds, fits = np.zeros(shape), np.zeros(shape, dtype=bool)
+    for n, each in enumerate(found):
+        places, kind = np.searchsorted(sizes, each.counts), int(each.kinds[0])
+        speeds[n][:, places], fits[n][:, places] = each.speeds[kind], each.fits[kind]
+    return _sorted(GpuCounts(kinds, sizes, speeds, fits))
 
 
 SAME_KIND = (

@@ -33,7 +33,7 @@ def select_starts(planner: RoundPlanner, state: SchedulerState, now: float) -> t
     current = replace(planner.applied_now(before, planner.policy_input(state, now), state), note=before.note)
     running = state.gangs.of(current.rows)
     previous = running if plan is None else _with_planned(state, running, current.rows, plan)
-    demand = _demand_within_round(planner, state, current, running)
+    demand = _demand_within_round(planner, state, current, running, now)
     held = planner.place(state, current, demand, running, previous, now)
     found = plan_of(state, now, current.rows, held.where(~running.runs), current)
     starts = _part_of(state, found, _startable(state, current, found))
@@ -61,10 +61,10 @@ def _idle_gpus(state: SchedulerState) -> Mask:
 
 
 def _demand_within_round(
-    planner: RoundPlanner, state: SchedulerState, current: CurrentAllocation, running: HeldGpus
+    planner: RoundPlanner, state: SchedulerState, current: CurrentAllocation, running: HeldGpus, now: float
 ) -> RoundDemand:
     """Return the demand for GPUs that idle within a round; running: (N,) GPUs of running gangs, which keep them."""
-    demand = planner.demand(state, current, running)
+    demand = planner.demand(state, current, running, now)
     # What the round promises is in the deficits already.
     deficits = np.where(demand.runnable, demand.deficits - demand.fractions, 0.0)
     demand = replace(demand, deficits=deficits)

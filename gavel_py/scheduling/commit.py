@@ -100,6 +100,7 @@ def begin_round(state: SchedulerState, plan: RoundPlan | EventPlan, start: float
         columns["running_since_seconds"][stopped] = np.nan
         started = rows[new]
         columns["running_since_seconds"][started], columns["has_run"][started] = new_round.start_seconds, True
+        columns["starts"][started] += 1
         gangs.begin(rows, held, is_spread)
     gangs.moved = set()
     if isinstance(state.allocation, CurrentAllocation):  # a lazy one belongs to the event-driven mode, which counts no rounds
@@ -164,6 +165,7 @@ def begin_starts(state: SchedulerState, starts: RoundPlan, plan: RoundPlan | Non
     state.gangs.add(rows, held, is_spread)
     _receive(state, starts, np.flatnonzero(~counted), started, is_spread)
     columns["running_since_seconds"][rows], columns["has_run"][rows] = now, True
+    columns["starts"][rows] += 1
     columns["waiting_since_seconds"][rows] = last.end_seconds
     state.last_rows = np.union1d(state.rows_of_last, rows)
     state.last = replace(last, assignments=last.assignments.updated(started))
@@ -202,9 +204,13 @@ def _receive(state: SchedulerState, starts: RoundPlan, gangs: Indices, started: 
         return
     seconds = last.end_seconds - starts.start_seconds
     rest, at = seconds / (last.end_seconds - last.start_seconds), current.index_of(state.table)[rows]
-    fractions, types = current.fractions[at], held.types
+    fractions, types = current.promised[at], held.types
     given = fractions[np.arange(len(at)), types]
-    state.ledger.receive(rows, current.problem.num_gpus[at], given, types, seconds, rest)
+    shares = np.ones(len(current.rows))
+    shares[at] = held.shares
+    units = current.units_of(shares)
+    more = 1.0 if units is None else units[at]
+    state.ledger.receive(rows, current.problem.num_gpus[at], given, types, seconds * more, rest * more)
     if current.spread_fractions is not None:
         spread = current.spread_fractions[at]
         state.ledger.record_placement(rows, fractions, spread, types, is_spread[gangs], seconds, rest)
@@ -221,13 +227,14 @@ def _account(
     problem = current.problem
     # Jobs that have left since the round was planned are promised nothing.
     present = current.present(state.table)[:, None]
-    fractions = current.fractions * present
+    fractions = current.promised * present
     columns, shares = state.gangs.types[current.rows], np.zeros(state.table.capacity)
     shares[rows] = held.shares
     waits = _waits(state, current, fractions, columns, present, shares[current.rows], new_round.start_seconds)
-    offered = _offered(problem, columns)
+    units = current.units_of(shares[current.rows])
+    offered = _offered(problem, columns, units)
     runnable, ledger = current.runnable_if_up, state.ledger
-    ledger.record(current.rows, problem.num_gpus, runnable, fractions, columns, round_seconds, waits, offered)
+    ledger.record(current.rows, problem.num_gpus, runnable, fractions, columns, round_seconds, waits, offered, units)
     if current.spread_fractions is not None:
         is_spread = state.gangs.is_spread[current.rows] & (columns >= 0)
         ledger.record_placement(current.rows, fractions, current.spread_fractions, columns, is_spread, round_seconds)
@@ -258,10 +265,10 @@ def _waits(
     return np.where(state.waits_after_failure(current.rows, start) & (codes >= 0), WAITS.index(Wait.BACKOFF), codes)
 
 
-def _offered(problem: AllocationProblem, columns: Indices) -> Floats:
-    """Return (K,) the GPUs that this round could give; twice as many if two jobs may share each."""
-    ran = columns >= 0
-    used = np.bincount(columns[ran], weights=problem.num_gpus[ran], minlength=len(problem.capacities))
+def _offered(problem: AllocationProblem, columns: Indices, units: Floats | None) -> Floats:
+    """Return (K,) the GPUs that this round could give; twice as many if two jobs may share each. units: as for `record`."""
+    ran, gpus = columns >= 0, problem.num_gpus if units is None else problem.num_gpus * units
+    used = np.bincount(columns[ran], weights=gpus[ran], minlength=len(problem.capacities))
     # Nodes may have come back since the allocation was solved.
     return np.maximum(problem.capacities * (1 if problem.pairs is None else 2), used)
 

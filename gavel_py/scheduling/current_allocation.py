@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.allocation.result import Allocation
+from gavel_py.allocation.result import Allocation, unpromised
 from gavel_py.errors import ProofError
 from gavel_py.io.names import natural_key
 from gavel_py.io.snapshots import decode, encode
-from gavel_py.policies.base import AllocationStatus
+from gavel_py.policies.base import AllocationStatus, Policy
 from gavel_py.policies.constraints.base import Constraint
 from gavel_py.policies.constraints.compiling import placed
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.row_hashing import number_equal
 from gavel_py.problem.workflows import Outlook
 from gavel_py.scheduling.colocation.groups import ColocationPromises, promises_of
 from gavel_py.scheduling.jobs import REQUEST_COLUMNS, JobTable, Objects, objects_of
+from gavel_py.scheduling.mechanism.demand import Speeds
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.problem_cache import ProblemCache
 from gavel_py.scheduling.round import Assignments
@@ -292,6 +294,49 @@ class CurrentAllocation:
         fractions = self.allocation.time_fractions
         return fractions if self.reused is None else self.reused.rows_of(fractions)
 
+    @cached_property
+    def promised(self) -> Floats:
+        """(N, K) what a round is promised: time fractions, of elastic jobs times their GPUs."""
+        counts = self.allocation.counts
+        if counts is None:
+            return self.fractions
+        times = self.allocation.time_fractions
+        elastic, held = counts.by_job(times.shape)
+        promised: Floats = times - elastic + held
+        return promised if self.reused is None else self.reused.rows_of(promised)
+
+    def counts_of(self, i: int) -> list[tuple[int, int, float]]:
+        """Return the (type, number of GPUs, time) of an elastic job, none for other jobs."""
+        row = i if self.reused is None else int(self.reused.rows[i])
+        return [] if self.allocation.counts is None or row < 0 else self.allocation.counts.of(row)
+
+    def promised_options(self, speeds: Speeds, deficits: Floats) -> Mask:
+        """Return (N, C) the options in which jobs are promised time, or lack some by (N, K) deficits.
+
+        For what an elastic job lacks on a type where it is promised none, that is its smallest number of GPUs.
+        """
+        found = np.zeros((len(self.rows), len(speeds.types)), dtype=bool)
+        lacking = (self.promised > NEGLIGIBLE) | (deficits > NEGLIGIBLE)
+        counts = self.problem.counts
+        offered = speeds.table[speeds.kinds] > 0
+        for j in range(len(self.problem.capacities)):
+            options = np.flatnonzero(speeds.types == j)
+            first = options[offered[:, options].argmax(axis=1)] if len(options) else options
+            rows = np.flatnonzero(lacking[:, j] & offered[:, options].any(axis=1))
+            found[rows, first[rows]] = True
+        for i in np.flatnonzero(counts.is_elastic).tolist() if counts is not None else ():
+            times = [each for each in self.counts_of(i) if each[2] > NEGLIGIBLE]
+            for j in {j for j, _, _ in times}:
+                found[i, speeds.types == j] = False
+            for j, size, _ in times:
+                found[i, (speeds.types == j) & (speeds.gpus == size)] = True
+        return found & offered
+
+    def units_of(self, gpus: Floats) -> Floats | None:
+        """Return (N,) what a round counts for a job that runs on these GPUs: all of an elastic job; None if it is 1 for all."""
+        counts = self.problem.counts
+        return None if counts is None else np.where(counts.is_elastic, gpus, 1.0)
+
     def index_of(self, table: JobTable) -> Indices:
         """Return (rows,) the index of each job of the table in this allocation, -1 for jobs without one."""
         index = np.full(table.capacity, -1, dtype=np.int64)
@@ -361,6 +406,44 @@ def solve_allocation(policy_input: PolicyInput, nodes: NodeStates, solver: Solve
     if nodes.available is not nodes.cluster:
         runnable = runnable | (cache.problem_if_up(policy_input).runnable & ~problem.runnable)
     return CurrentAllocation(policy_input, nodes.to_dict(), solved, allocation, runnable)
+
+
+def unpromised_allocation(policy_input: PolicyInput, nodes: NodeStates, policy: Policy, cache: ProblemCache) -> CurrentAllocation:
+    """Return an allocation that promises no time, for rounds that decide by themselves."""
+    problem = cache.problem(policy_input, nodes)
+    runnable = problem.runnable
+    if nodes.available is not nodes.cluster:
+        runnable = runnable | (cache.problem_if_up(policy_input).runnable & ~problem.runnable)
+    nothing = unpromised(problem, policy)
+    return CurrentAllocation(policy_input, nodes.to_dict(), problem, nothing, runnable)
+
+
+def least_gpus(problem: AllocationProblem) -> Indices:
+    """Return (N,) the GPUs of gangs, of elastic jobs the smallest number."""
+    gpus = np.ceil(problem.num_gpus)
+    return (gpus if problem.counts is None else problem.counts.by_job(problem.counts.smallest, gpus)).astype(np.int64)
+
+
+def speeds_of(problem: AllocationProblem) -> Speeds:
+    """Return the throughputs of all jobs by type and number of GPUs, 0 where they cannot run."""
+    counts, gpus, types = problem.counts, np.ceil(problem.num_gpus).astype(np.int64), len(problem.capacities)
+    fixed = np.ones(problem.num_jobs, dtype=bool) if counts is None else ~counts.is_elastic
+    rows = np.flatnonzero(fixed)
+    alike = number_equal([*problem.throughputs[rows].T, gpus[rows]], len(rows))
+    one = rows[alike.first]
+    sizes = np.unique(np.concatenate([gpus[one], [] if counts is None else counts.counts])).astype(np.int64)
+    first = 0 if counts is None else len(counts.speeds)
+    table = np.zeros((first + len(one), types, len(sizes)))
+    kinds = np.zeros(problem.num_jobs, dtype=np.int64)
+    if counts is not None:
+        table[:first, :, np.searchsorted(sizes, counts.counts)] = np.where(counts.able, counts.speeds, 0.0)
+        kinds = counts.kinds.copy()
+    table[first + np.arange(len(one)), :, np.searchsorted(sizes, gpus[one])] = problem.throughputs[one]
+    kinds[rows] = first + alike.index
+    flat = table.reshape(len(table), -1)
+    some = np.flatnonzero((flat > 0).any(axis=0))
+    where, places = np.divmod(some, len(sizes))
+    return Speeds(kinds, where, sizes[places], flat[:, some])
 
 
 NEGLIGIBLE = 1e-9

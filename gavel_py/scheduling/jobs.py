@@ -31,10 +31,16 @@ GANG_FIELDS = (
     "cpus_per_gpu",
     "memory_gb_per_gpu",
     "gpu_memory_gb",
+    "gpu_counts",
+    "min_gpus",
+    "max_gpus",
 )
 """Fields of a job that decide where its gang may run, and with a profile by job type how fast."""
 
 GANG_KEY = attrgetter(*GANG_FIELDS)
+
+ELASTIC_FIELDS = frozenset({"num_gpus", "gpu_counts", "min_gpus", "max_gpus"})
+"""Fields of which some exclude others."""
 
 Objects = NDArray[np.object_]
 
@@ -76,6 +82,7 @@ HISTORY_COLUMNS = {
     "running_since_seconds": np.nan,  # start of its current uninterrupted run, NaN while it does not run
     "has_run": 0,  # 1 if it has ever held GPUs
     "failures": 0,  # how many times it failed
+    "starts": 0,  # how often it has been given other GPUs than before
     "left": -1,  # how it left, as an index into `DEPARTURES`; -1 while it is in the system
 }
 """Columns of the history of jobs, with their first values. Saved files contain them by name."""
@@ -448,7 +455,8 @@ class JobTable:
         rows = np.arange(len(jobs))
         for name, column in table.columns.items():
             if name in HISTORY_COLUMNS:
-                column[rows] = np.array(document["histories"][name], dtype=float)
+                # Earlier versions did not count starts.
+                column[rows] = np.array(document["histories"].get(name, document["histories"]["has_run"]), dtype=float)
         for job, left in zip(jobs, table.columns["left"][rows].tolist(), strict=True):
             if left >= 0:
                 table.remove(job.job_id, DEPARTURES[int(left)])
@@ -467,7 +475,10 @@ def changed_job(job: Job, fields: dict[str, object]) -> Job:
     """Return the job with other fields, validated like a new job. Raises `InputError`."""
     place = f"job {job.job_id!r}"
     InputError.raise_any([Fault(place, name, f"cannot be changed: it {why}") for name, why in FIXED.items() if name in fields])
-    return Job(**{name: getattr(job, name) for name in type(job).model_fields} | fields)
+    kept = {name: getattr(job, name) for name in type(job).model_fields}
+    if not ELASTIC_FIELDS.isdisjoint(fields):  # `num_gpus` follows from these, or they from it
+        kept = {name: value for name, value in kept.items() if name not in ELASTIC_FIELDS}
+    return Job(**kept | fields)
 
 
 def _own_key(job: Job) -> tuple[object, ...]:

@@ -32,7 +32,8 @@ class DeliveryLedger:
     """Accounts of all jobs over all rounds, for K accelerator types, by the rows of the jobs in the `JobTable`.
 
     A deficit is the running balance D_ij += X_ij − received_ij in rounds, whatever the allocation, within the bounds
-    MAX_PAYBACK_ROUNDS and MAX_DEFICIT_ROUNDS; it is dropped where the job can no longer run. A second deficit, A_ij += S_ij −
+    MAX_PAYBACK_ROUNDS and MAX_DEFICIT_ROUNDS; it is dropped where the job can no longer run. Of elastic jobs all times are those of
+    their GPUs together, in GPU-rounds and GPU-seconds, with a gang size of 1. A second deficit, A_ij += S_ij −
     received, counts rounds promised on spread placements in the same way.
 
     A shortfall max(0, promised − delivered) is split by reason when it rises; when it falls, all reasons fall in proportion.
@@ -110,6 +111,7 @@ class DeliveryLedger:
         round_seconds: float,
         waits: Indices | None = None,
         offered: Floats | None = None,
+        units: Floats | None = None,
     ) -> None:
         """Enter one round of N jobs.
 
@@ -122,10 +124,11 @@ class DeliveryLedger:
             round_seconds: Length of the round.
             waits: (N,) why the other jobs waited (`waits_of`).
             offered: (K,) GPUs that could be given; without limit by default.
+            units: (N,) what a round counts for a job that ran: the GPUs of an elastic job, 1 for others; None if it is 1 for all.
         """
         self._open(rows, num_gpus)
         self._set_round_seconds(round_seconds)
-        received = self._received(columns)
+        received = self._received(columns) if units is None else self._received(columns) * units[:, None]
         codes = np.full(len(rows), -1) if waits is None else waits
         waiting = np.flatnonzero(codes >= 0)
         self.waits[rows[waiting], codes[waiting]] += 1
@@ -140,8 +143,12 @@ class DeliveryLedger:
         self.received[rows] += received
         self.rounds[rows] += (self.rounds[rows] >= 0) & ((columns >= 0) | (fractions > 0).any(axis=1))
         self._offered += np.inf if offered is None else offered * round_seconds
-        max_surplus = np.maximum(1.0, MAX_PAYBACK_ROUNDS * fractions)
-        balance = np.clip(deficits + fractions - received, -max_surplus, MAX_DEFICIT_ROUNDS)
+        max_surplus, one = np.maximum(1.0, MAX_PAYBACK_ROUNDS * fractions), 1.0
+        if units is not None:  # a round of all GPUs
+            self.rounds[rows[units != 1]] = -1.0
+            one = np.maximum(1.0, np.maximum(fractions, received).max(axis=1, keepdims=True, initial=0.0))
+            max_surplus = np.maximum(one, max_surplus)
+        balance = np.clip(deficits + fractions - received, -max_surplus, MAX_DEFICIT_ROUNDS * one)
         self.deficits[rows] = np.where(runnable, balance, 0.0)
 
     def record_placement(
@@ -173,7 +180,15 @@ class DeliveryLedger:
         not_promised = np.where(is_spread[:, None], spread <= 0, spread >= fractions) & (fractions > 0) & matters
         self.misplaced[rows] += (not_promised & (on_type > 0)).any(axis=1) * seconds
 
-    def receive(self, rows: Indices, num_gpus: Floats, fractions: Floats, columns: Indices, seconds: float, rounds: float) -> None:
+    def receive(
+        self,
+        rows: Indices,
+        num_gpus: Floats,
+        fractions: Floats,
+        columns: Indices,
+        seconds: float | Floats,
+        rounds: float | Floats,
+    ) -> None:
         """Enter the rest of the round in progress for N gangs that start within it; nothing is promised for it.
 
         Args:
@@ -181,7 +196,7 @@ class DeliveryLedger:
             num_gpus: (N,) gang sizes.
             fractions: (N,) time fractions on the types on which the gangs start.
             columns: (N,) these types.
-            seconds: The rest of the round.
+            seconds: The rest of the round, times the GPUs of an elastic job.
             rounds: The same as a part of the round.
         """
         self._open(rows, num_gpus)

@@ -44,6 +44,9 @@ class SchedulerOptions:
             value = getattr(self, name)
             if not (is_finite(value) and value >= bound):
                 raise InputError(fault(name, f"must be a finite number of at least {bound}, found {value!r}"))
+        if self.mechanism == "direct" and (self.sharing or self.by_events):
+            name = "sharing" if self.sharing else "by_events"
+            raise InputError(fault(name, "cannot be used with the mechanism direct, which chooses whole gangs in rounds"))
         checked: dict[str, object] = {"time_limit_seconds": checked_limit("round scheduler", self.time_limit_seconds)}
         checked |= {name: float(getattr(self, name)) for name in ("round_seconds", *lower_bounds)}
         checked |= {name: bool(getattr(self, name)) for name in ("whole_gangs", "sharing", "by_events", "by_workflow")}
@@ -56,10 +59,13 @@ class SchedulerOptions:
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "mechanism"}
 
     def check_policy(self, policy: Policy) -> None:
-        """Raise `InputError` for a policy or a time between solves that the event-driven mode cannot serve."""
+        """Raise `InputError` for a policy or a time between solves that the event-driven mode or the mechanism cannot serve."""
         if self.by_events and self.solve_seconds:
             text = f"must be 0 in event-driven mode, where every event leads to a decision, found {self.solve_seconds:g}"
             raise InputError(fault("solve_seconds", text))
+        if self.mechanism == "direct" and policy.constraints:
+            text = f"limit allocations, which the mechanism direct does not follow; remove them from {policy.name}"
+            raise InputError(fault("constraints", text))
         why = why_rounds(policy) if self.by_events else ""
         if why:
             raise InputError(fault("by_events", f"cannot be used with {policy.name}, {why}"))

@@ -31,14 +31,17 @@ from gavel_py.scheduling.current_allocation import (
     CurrentAllocation,
     LazyAllocation,
     PolicyInput,
+    least_gpus,
     reuse_allocation,
     solve_allocation,
+    speeds_of,
+    unpromised_allocation,
 )
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
 from gavel_py.scheduling.learning import ProgressObserver
 from gavel_py.scheduling.mechanism import NAMES as MECHANISMS
 from gavel_py.scheduling.mechanism import resolve_mechanism
-from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand
+from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizeDemand, SizingMechanism
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.options import SchedulerOptions
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests, preferences_of
@@ -48,6 +51,9 @@ from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 from gavel_py.scheduling.workflow_units import outlook_of
 
 logger = logging.getLogger(__name__)
+
+FOLLOWING = tuple(name for name in MECHANISMS if name != "direct")
+"""The built-in mechanisms that follow an allocation."""
 
 ROUNDING = 1e-9
 """Relative slack of times that are compared with starts of rounds, which are sums of their lengths."""
@@ -76,7 +82,7 @@ class RoundPlanner:
         held = None
         # A user's function may choose otherwise even if nothing has to change.
         measures = self.observer is not None and self.observer.choose(state, current)
-        if self.options.mechanism in MECHANISMS and not measures and not state.is_backing_off(start):
+        if self.options.mechanism in FOLLOWING and not measures and not state.is_backing_off(start):
             held = forced_gangs(state, current, backfill=self.backfills)
         if held is None:
             held = self._select_and_place(state, current, self._locked(state, current, start), start)
@@ -170,6 +176,8 @@ class RoundPlanner:
 
     def _solve(self, policy_input: PolicyInput, state: SchedulerState, nodes: NodeStates) -> CurrentAllocation:
         cache = self.cache(state)
+        if self.options.mechanism == "direct":
+            return unpromised_allocation(policy_input, nodes, self.solver.policy, cache)
         with state.calling_out():
             found = solve_allocation(policy_input, nodes, self.solver, cache)
         state.solver_seconds += found.allocation.seconds["solve"]
@@ -180,7 +188,7 @@ class RoundPlanner:
     def event_planner(self, state: SchedulerState) -> EventDrivenPlanner | None:
         """Return the event-driven planner of this state, None if options or policy need rounds to be decided in full."""
         options, policy = self.options, self.solver.policy
-        if not options.by_events or options.sharing or options.mechanism not in MECHANISMS or options.min_run_seconds:
+        if not options.by_events or options.sharing or options.mechanism not in FOLLOWING or options.min_run_seconds:
             return None
         kept, cache, seconds = state.event_planner, self.cache(state), (options.restart_seconds, options.round_seconds)
         if kept is not None and kept.holds_for(policy, cache, *seconds, options.by_workflow):
@@ -221,7 +229,8 @@ class RoundPlanner:
 
     def _select_and_place(self, state: SchedulerState, current: CurrentAllocation, fixed: HeldGpus, start: float) -> HeldGpus:
         """Return (N,) the GPUs of the jobs that run from `start` seconds on; fixed: (N,) GPUs that jobs must keep."""
-        return self.place(state, current, self.demand(state, current, fixed), fixed, state.continuing_gangs(current.rows), start)
+        demand = self.demand(state, current, fixed, start)
+        return self.place(state, current, demand, fixed, state.continuing_gangs(current.rows), start)
 
     def place(
         self,
@@ -276,18 +285,18 @@ class RoundPlanner:
         partners = _partners(state, current, demand, running)
         return plan_groups(plan, pack, partners, demand, requests, problem.job_ids, parts, previous, fixed)
 
-    def _mechanism(self, state: SchedulerState, accelerator_types: Sequence[str]) -> Mechanism:
+    def _mechanism(self, state: SchedulerState, accelerator_types: Sequence[str]) -> SizingMechanism:
         """Return the mechanism, which may call the scheduler back while it selects."""
         mechanism = resolve_mechanism(self.options.mechanism, accelerator_types)
 
-        def select(demand: RoundDemand) -> NDArray[np.int64]:
+        def select(demand: RoundDemand) -> NDArray[np.int64] | GangSelection:
             with state.calling_out():
                 return mechanism(demand)
 
         return select
 
-    def demand(self, state: SchedulerState, current: CurrentAllocation, fixed: HeldGpus) -> RoundDemand:
-        """Return the demand of the next round; fixed: (N,) GPUs that jobs must keep."""
+    def demand(self, state: SchedulerState, current: CurrentAllocation, fixed: HeldGpus, start: float) -> RoundDemand:
+        """Return the demand of the round that begins at `start` seconds; fixed: (N,) GPUs that jobs must keep."""
         problem, rows, ledger, columns = current.problem, current.rows, state.ledger, state.table.columns
         runnable = problem.runnable & current.present(state.table)[:, None]
         deficits = np.where(runnable, ledger.deficits[rows], 0.0)
@@ -298,10 +307,10 @@ class RoundPlanner:
         running_on = state.continuing_types[rows]
         return RoundDemand(
             deficits=deficits,
-            fractions=current.fractions,
+            fractions=current.promised,
             runnable=runnable,
             throughputs=np.where(runnable, problem.throughputs, 0.0),
-            num_gpus=np.ceil(problem.num_gpus).astype(np.int64),
+            num_gpus=least_gpus(problem),
             capacities=problem.capacities.astype(np.int64),
             running_on=running_on,
             backfill=self.backfills,
@@ -312,6 +321,28 @@ class RoundPlanner:
             locked=fixed.runs,
             promised=ledger.promised[rows].sum(axis=1) / self.options.round_seconds,
             new=columns["has_run"][rows] == 0,
+            sizes=self._sizes(state, current, running_on, restart_rounds * self.options.round_seconds, start),
+        )
+
+    def _sizes(
+        self, state: SchedulerState, current: CurrentAllocation, running_on: Indices, restart_seconds: Floats, start: float
+    ) -> SizeDemand | None:
+        """Return what decides the numbers of GPUs of jobs, None if all are fixed and the mechanism follows the allocation."""
+        if (problem := current.problem).counts is None and self.options.mechanism != "direct":
+            return None
+        speeds = speeds_of(problem)
+        elastic = np.zeros(problem.num_jobs, dtype=bool) if problem.counts is None else problem.counts.is_elastic
+        held = np.where(running_on >= 0, state.gangs.of(current.rows).sizes, 0)
+        return SizeDemand(
+            speeds=speeds,
+            is_elastic=elastic,
+            running_on=running_on,
+            held=held,
+            promised=current.promised_options(speeds, state.ledger.deficits[current.rows]),
+            weights=problem.weights,
+            age_seconds=np.maximum(0.0, start - problem.arrival_seconds),
+            restarts=np.maximum(state.table.columns["starts"][current.rows] - 1, 0),
+            restart_seconds=restart_seconds,
         )
 
     @property
@@ -323,6 +354,9 @@ class RoundPlanner:
         """Return (N,) the GPUs of running gangs that have not run for their minimum time yet and may continue where they run."""
         held, since = state.continuing_gangs(current.rows), state.table.columns["running_since_seconds"][current.rows]
         new = held.runs & (start - since < self.options.min_run_seconds)
+        if current.problem.counts is not None or self.options.mechanism == "direct":  # a job that restarts is left alone
+            costs = current.policy_input.requests["restart_seconds"]
+            new |= held.runs & (start - since < np.where(np.isnan(costs), self.options.restart_seconds, costs))
         if not new.any():
             return HeldGpus.none(len(held))
         index = {job_id: i for i, job_id in enumerate(current.problem.job_ids)} if held.partners else {}

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from gavel_py.problem.arrays import JOB_COLUMNS, WORKFLOW_COLUMNS, Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import FINISHED, GpuMemory
-from gavel_py.problem.from_jobs import Hosts, Profile, gpu_memory, job_units, largest_gangs
+from gavel_py.problem.from_jobs import Hosts, Profile, gpu_memory, job_units, largest_gangs, usable_types
+from gavel_py.problem.gpu_counts import GpuCounts, gpu_counts, merged_counts
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_speeds
 from gavel_py.problem.problem import AllocationProblem
@@ -63,6 +64,7 @@ class ProblemCache:
     _rows: Floats = field(init=False)
     _is_known: NDArray[np.bool_] = field(init=False)
     _reasons: dict[int, str] = field(default_factory=dict)
+    _elastic: dict[int, GpuCounts] = field(default_factory=dict)  # of each gang that is elastic
     _pair_table: PairTable | None = None
     _has_units: bool = field(init=False)
 
@@ -132,6 +134,8 @@ class ProblemCache:
             return whole
         gangs, place = np.unique(policy_input.gangs, return_inverse=True)
         spans = largest_gangs([self.models[gang] for gang in gangs.tolist()], available)[place.ravel()]
+        if whole.counts is not None:
+            whole = replace(whole, counts=self._counts_on(available, gangs, place.ravel()))
         problem = whole.with_capacities(available.capacities, largest_gangs=spans)
         why = {i: reason if i in whole.excluded else f"{nodes.reason}: {reason}" for i, reason in problem.excluded.items()}
         hosts = None
@@ -154,6 +158,7 @@ class ProblemCache:
         idle = np.flatnonzero(~runnable.any(axis=1)).tolist()
         ids, previous = policy_input.job_ids, policy_input.previous_fractions
         used = GpuMemory(memory_used, cluster.gpu_memory_gb)
+        counts = self._counts(gangs)
         workflows = {name: np.broadcast_to(JOB_COLUMNS[name][0], zeros.shape) for name in WORKFLOW_COLUMNS}
         weights = requests["weight"]
         if policy_input.outlook is not None:
@@ -170,7 +175,7 @@ class ProblemCache:
             excluded={ids[i]: FINISHED if finished[i] else self._reasons[gangs.item(i)] for i in idle},
             prices_per_hour=cluster.prices_per_hour,
             tenants=policy_input.tenants,
-            num_gpus=requests["num_gpus"],
+            num_gpus=requests["num_gpus"] if counts is None else counts.units(requests["num_gpus"]),
             weights=weights,
             **workflows,
             priorities=requests["priority"],
@@ -185,13 +190,28 @@ class ProblemCache:
             running_on=policy_input.running_on,
             previous_fractions=np.broadcast_to(0.0, throughputs.shape) if previous is None else previous,
             uncertainty=uncertainty,
-            counts=None,
-            hosts=self._hosts(rows, PlacementSpeeds(consolidated, spread), used) if self.whole_gangs else None,
+            counts=counts,
+            hosts=self._hosts(rows, PlacementSpeeds(consolidated, spread), used, counts) if self.whole_gangs else None,
             pairs=self._pairs(policy_input, np.where(np.isnan(consolidated), throughputs, consolidated), used),
             units=job_units([self.models[gang] for gang in gangs.tolist()], self.profile) if self._has_units else None,
         )
 
-    def _hosts(self, rows: Floats, speeds: PlacementSpeeds, used: GpuMemory) -> Hosts:
+    def _counts(self, gangs: Indices) -> GpuCounts | None:
+        """Return the throughputs of elastic jobs, None without any; gangs: (N,)."""
+        found = [self._elastic[gang] for gang in np.unique(gangs).tolist() if gang in self._elastic] if self._elastic else []
+        if not found:
+            return None
+        number = np.full(int(gangs.max()) + 1, -1, dtype=np.int64)
+        number[[gang for gang in np.unique(gangs).tolist() if gang in self._elastic]] = np.arange(len(found))
+        return merged_counts(number[gangs], found)
+
+    def _counts_on(self, available: Cluster, gangs: Indices, place: Indices) -> GpuCounts | None:
+        """Return the throughputs of elastic jobs on the nodes that are up; gangs: distinct ones; place: (N,) of the jobs."""
+        models = [self.models[gang] for gang in gangs.tolist()]
+        found = gpu_counts(models, available, self.profile, lambda some: usable_types(some, available, self.profile))
+        return None if found is None else found.select(place)
+
+    def _hosts(self, rows: Floats, speeds: PlacementSpeeds, used: GpuMemory, counts: GpuCounts | None) -> Hosts:
         cpus, memory, locality, _ = rows[:, -REQUESTS:].T.copy()
         return Hosts(
             self.cluster.node_sizes,  # type: ignore[arg-type]
@@ -200,7 +220,7 @@ class ProblemCache:
             np.array(SCOPES)[locality.astype(np.int64)],
             cpus,
             memory,
-            None if np.isnan(speeds.spread).all() else speeds,
+            None if counts is not None or np.isnan(speeds.spread).all() else speeds,
             used,
             self.cluster.node_rooms,
         )
@@ -229,7 +249,9 @@ class ProblemCache:
         by_type = [found.throughputs, found.runnable, *placements, found.uncertainty, memory]
         self._rows[gangs] = np.hstack([*by_type, np.array(requests, dtype=float)])
         self._is_known[gangs] = True
-        for gang, model in zip(gangs, models, strict=True):
+        for i, (gang, model) in enumerate(zip(gangs, models, strict=True)):
+            if found.counts is not None and model.is_elastic:
+                self._elastic[gang] = found.counts.select(np.array([i]))
             if model.job_id in found.excluded:
                 self._reasons[gang] = found.excluded[model.job_id]
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from gavel_py.errors import InputError
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.scheduling.mechanism.demand import Mechanism, RoundDemand, hysteresis_of, rounded
+from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizingMechanism, hysteresis_of, rounded
 from gavel_py.scheduling.placement import Places, place_batch
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
 from gavel_py.scheduling.placement.gangs import GangBatch, HeldGpus, PlacementPreference, ResourceRequests, Spans
@@ -29,7 +30,7 @@ def plan_round(
     pool: FreeResources,
     spans: Spans,
     previous: HeldGpus,
-    mechanism: Mechanism,
+    mechanism: SizingMechanism,
     *,
     fixed: HeldGpus | None = None,
 ) -> HeldGpus:
@@ -52,8 +53,12 @@ def plan_round(
     _take(pool, held, np.flatnonzero(held.runs), requests)
     while True:
         left = _remaining_demand(demand, requests, waiting, pool)
-        columns = _checked(mechanism(left), left)
-        selected = SelectedGangs(columns, demand, requests, spans, pool, previous)
+        selection, before = mechanism(left), previous
+        if isinstance(selection, GangSelection):
+            left = replace(left, num_gpus=selection.num_gpus)
+            before = resized(previous, selection, pool)
+        columns = _checked(selection.columns if isinstance(selection, GangSelection) else selection, left)
+        selected = SelectedGangs(columns, left, requests, spans, pool, before)
         places = place_batch(pool, selected.batch)
         new, placed = selected.placed(places), selected.rows[places.placed]
         held = held.replaced(placed, new.take(placed))
@@ -107,6 +112,35 @@ class SelectedGangs:
         gangs = np.fromiter(places.found, dtype=np.int64, count=len(places.found))
         found = HeldGpus.of(self.batch.types[gangs], list(places.found.values()))
         return self._previous.where(stays).replaced(self.rows[gangs], found)
+
+
+def resized(previous: HeldGpus, selection: GangSelection, pool: FreeResources) -> HeldGpus:
+    """Return the GPUs on which gangs stay that change their number of GPUs on a type.
+
+    A gang that shrinks keeps GPUs on the nodes where it has most. One that grows gets free GPUs of its own nodes, unless these are
+    too few.
+    """
+    there = previous.runs & (previous.types == selection.columns)
+    changed = np.flatnonzero(there & (previous.sizes != selection.num_gpus))
+    if not len(changed):
+        return previous
+    free, kept = pool.free.copy(), previous.where(there)
+    free[kept.gpus] = False
+    found: dict[int, list[int]] = {}
+    for row in changed[np.argsort((selection.num_gpus - previous.sizes)[changed], kind="stable")].tolist():
+        own, size = previous.list_of(row), int(selection.num_gpus[row])
+        nodes = Counter(pool.layout.node_of[own].tolist())
+        if size < len(own):
+            ranked = sorted(own, key=lambda gpu: (-nodes[int(pool.layout.node_of[gpu])], int(pool.layout.node_of[gpu])))
+            found[row] = sorted(ranked[:size])
+            free[ranked[size:]] = pool.free[ranked[size:]]
+            continue
+        more = np.flatnonzero(free & np.isin(pool.layout.node_of, list(nodes)))[: size - len(own)].tolist()
+        if len(own) + len(more) == size:
+            found[row] = sorted([*own, *more])
+            free[more] = False
+    rows = np.array(list(found), dtype=np.int64)
+    return previous.replaced(rows, HeldGpus.of(selection.columns[rows], list(found.values()))) if found else previous
 
 
 def _weights(rows: Indices, columns: Indices, demand: RoundDemand) -> Floats:
@@ -166,8 +200,8 @@ def forced_gangs(state: SchedulerState, current: CurrentAllocation, *, backfill:
     fits the GPUs left over.
     """
     fractions, problem, running = current.fractions, current.problem, state.continuing_gangs(current.rows)
-    if (problem.num_gpus < 1).any():
-        return None  # fractional jobs are packed onto GPUs in each round
+    if (problem.num_gpus < 1).any() or problem.counts is not None:
+        return None  # fractional jobs are packed onto GPUs in each round, and elastic ones may change their number of GPUs
     if current.colocation_promises is not None or running.partners:
         return None
     if not ((fractions == 0) | (fractions == 1)).all():

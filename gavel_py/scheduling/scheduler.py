@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocation.result import Allocation
-from gavel_py.allocation.solver import Solver
+from gavel_py.allocation.solver import Solver, check_elastic
 from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.policies import Policy
 from gavel_py.problem.arrays import JOB_ATTRIBUTES
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.gpu_counts import counts_of
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.problem.workflows import check_known, dependencies_of
 from gavel_py.scheduling.backoff import Backoff
@@ -30,9 +31,9 @@ from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_r
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
 from gavel_py.scheduling.dependencies import Released, Unblocked, without_dependencies
-from gavel_py.scheduling.jobs import DEPARTURES, Departure, JobTable, changed_job
+from gavel_py.scheduling.jobs import DEPARTURES, ELASTIC_FIELDS, Departure, JobTable, changed_job
 from gavel_py.scheduling.learning import ProgressObserver, observed
-from gavel_py.scheduling.mechanism import resolve_mechanism
+from gavel_py.scheduling.mechanism import SIZING, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeState, NodeStates
 from gavel_py.scheduling.options import SchedulerOptions, fault, is_finite
@@ -80,8 +81,8 @@ class RoundScheduler(Synchronized):
             profile is swapped between rounds.
         policy: A name or a `Policy`, which decides on the allocation.
         round_seconds: Length of a round.
-        mechanism: Rule that selects the jobs of a round: deficit, priority, the name of one that an installed package offers,
-            package.module:name of a function, or a function of a `RoundDemand`.
+        mechanism: Rule that selects the jobs of a round: deficit, priority, direct (docs/elastic.md), the name of one that an
+            installed package offers, package.module:name of a function, or a function of a `RoundDemand`.
         restart_seconds: Cost of a restart, for jobs without `Job.restart_seconds`.
         min_run_seconds: For this long after its start a gang is not preempted, unless it loses its GPUs or may no longer run there.
         whole_gangs: As for `AllocationProblem.from_jobs`.
@@ -487,7 +488,8 @@ class RoundScheduler(Synchronized):
     def update(self, job_id: str, /, **fields: object) -> None:
         """Change fields of a job (weight, priority, deadline, locality, num_gpus, ...) from the next round on.
 
-        A job whose request for GPUs changes (`GANG_FIELDS`: num_gpus, locality, ...) loses the GPUs that it holds, and restarts.
+        A job whose request for GPUs changes (`GANG_FIELDS`: num_gpus, locality, ...) loses the GPUs that it holds, and restarts. An
+        elastic job that may still run on as many GPUs (gpu_counts, min_gpus, max_gpus) keeps them.
 
         Raises:
             UnknownNameError: The job is not in the system.
@@ -506,10 +508,15 @@ class RoundScheduler(Synchronized):
             state.allocation.remember(row)
         state.blocked.move(state.table.jobs[row], job)
         state.table.replace(job, requests)
-        if requests["gangs"].item(0) != gang:
+        if requests["gangs"].item(0) != gang and not self._keeps_gpus(row, job, fields):
             state.stop(row)
         state.note_change()
         logger.debug("job %s has changed: %s", job_id, ", ".join(fields))
+
+    def _keeps_gpus(self, row: int, job: Job, fields: Collection[str]) -> bool:
+        """Return whether an elastic job of which these fields have changed may still run on the GPUs that it holds."""
+        held = len(self._state.gangs.gpus_of(row))
+        return job.is_elastic and ELASTIC_FIELDS.issuperset(fields) and held in counts_of(job, self._planner.profile)
 
     @synchronized
     def report(self, job_id: str, *, steps_done: float) -> None:
@@ -626,9 +633,11 @@ class RoundScheduler(Synchronized):
         running = state.gangs.rows[state.gangs.rows != row]
         taken = set(state.layout.named(state.gangs.of(running).gpus.tolist()))
         accelerator, found = state.nodes.free_place(job_id, gpus, taken)
-        requested = state.table.jobs[row].num_gpus
-        if len(found) != requested:
-            raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be {requested} in total, found {len(found)}"))
+        job = state.table.jobs[row]
+        requested = counts_of(job, self._planner.profile) if job.is_elastic else (job.num_gpus,)
+        if len(found) not in requested:
+            text = f"must be {' or '.join(map(str, requested))} in total, found {len(found)}"
+            raise InputError(Fault(f"job {job_id!r}", "gpus", text))
         column, numbers = state.layout.type_number[accelerator], state.layout.numbers(found).tolist()
         state.gangs.put(row, column, numbers, is_spread=state.spans.is_spread(accelerator, [name for name, _ in found]))
         columns = state.table.columns
@@ -655,8 +664,7 @@ class RoundScheduler(Synchronized):
     def _checked(self, jobs: Sequence[Job]) -> dict[str, NDArray[Any]]:
         """Return the requests of jobs; raises for jobs that the policy cannot decide on, which would fail every later round."""
         planner, state = self._planner, self._state
-        text = "is chosen by allocations (solve) only; rounds need num_gpus"
-        InputError.raise_any([Fault(job.where, "gpu_counts", text) for job in jobs if job.is_elastic])
+        self._check_sizes(jobs)
         requests = state.table.requests_of(jobs)
         cache = planner.cache(state)
         cache.complete(jobs, requests)
@@ -670,6 +678,29 @@ class RoundScheduler(Synchronized):
             policy_input = PolicyInput.of_new(jobs, requests, whole_gangs=self.whole_gangs)
             planner.solver.policy.check(cache.problem_if_up(policy_input))
         return requests
+
+    def _check_sizes(self, jobs: Sequence[Job]) -> None:
+        """Raise `InputError` for elastic jobs that mechanism, options, policy or other jobs do not go with."""
+        table, options = self._state.table, self._planner.options
+        elastic, parts = [job for job in jobs if job.is_elastic], [job for job in jobs if job.num_gpus < 1]
+        if elastic and options.mechanism not in SIZING:
+            text = f"needs one of the mechanisms {', '.join(SIZING)}, which choose numbers of GPUs"
+            raise InputError(*(Fault(job.where, "gpu_counts", text) for job in elastic))
+        if parts and options.mechanism == "direct":
+            text = "must be a whole number with the mechanism direct"
+            raise InputError(*(Fault(job.where, "num_gpus", f"{text}, found {job.num_gpus:g}") for job in parts))
+        if elastic and options.sharing:
+            text = "cannot be combined with sharing: rounds choose either the number of GPUs of a job or its partners"
+            raise InputError(*(Fault(job.where, "gpu_counts", text) for job in elastic))
+        if elastic and self._planner.observer is not None:
+            text = "cannot be combined with a learner, which observes gangs of a fixed number of GPUs"
+            raise InputError(*(Fault(job.where, "gpu_counts", text) for job in elastic))
+        others = table.jobs_at(table.in_natural_order) if elastic or parts else []
+        if (elastic and (parts or any(job.num_gpus < 1 for job in others))) or (parts and any(job.is_elastic for job in others)):
+            text = "cannot be combined with fractions of a GPU in rounds: either all jobs have whole GPUs, or none is elastic"
+            raise InputError(*(Fault(job.where, "gpu_counts" if elastic else "num_gpus", text) for job in elastic or parts))
+        if elastic and options.mechanism != "direct":
+            check_elastic(self.policy)
 
     def _back_off(self, job_id: str, now_seconds: float | None, *, only_running: bool = False) -> None:
         """Begin the back-off of a job that failed at this time, if the scheduler has any."""

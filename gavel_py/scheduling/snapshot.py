@@ -204,7 +204,7 @@ def _upgraded(document: Mapping[str, Any]) -> dict[str, Any]:
         "jobs": {
             "jobs": _columns([jobs.get(job_id, past.get(job_id, {"job_id": job_id})) for job_id in ids]),
             "present": len(jobs),
-            "histories": {name: [_history(each, name) for each in histories] for name in HISTORY_COLUMNS},
+            "histories": {name: [_history(each, name) for each in histories] for name in HISTORY_COLUMNS if name != "starts"},
         },
         "ledger": _ledger(old["ledger"], places),
         "allocation": None if current is None else _allocation(current, places, list(cluster.accelerator_names)),

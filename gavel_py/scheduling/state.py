@@ -603,8 +603,9 @@ class SchedulerState:
             return
         seconds = last.end_seconds - max(from_seconds, self.counted_since.get(job_id, last.start_seconds))
         rounds, attained = seconds / (last.end_seconds - last.start_seconds), self.table.columns["attained_gpu_seconds"]
-        column, is_spread = self.layout.type_number[counted.accelerator], self.is_assigned_spread(counted)
-        self.ledger.take_back(row, column, counted.size, seconds, rounds=rounds, is_spread=is_spread, reason=reason)
+        column, is_spread, size = self.layout.type_number[counted.accelerator], self.is_assigned_spread(counted), counted.size
+        each, gpus = (size, 1.0) if self.table.jobs[row].is_elastic else (1.0, size)  # elastic jobs have accounts of GPU-seconds
+        self.ledger.take_back(row, column, gpus, seconds * each, rounds=rounds * each, is_spread=is_spread, reason=reason)
         attained[row] = max(0.0, attained.item(row) - seconds * counted.gpu_share)
         for key in self.partner_keys(job_id, counted):
             self.colocation_ledger.receive(key, -rounds)

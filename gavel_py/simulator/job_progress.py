@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gavel_py.errors import MissingThroughputError
+from gavel_py.problem.gpu_counts import with_gpus
 from gavel_py.simulator.results import JobRecord, Outcome
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class JobProgress:
         self.earlier_gpu_seconds: dict[int, float] = {}
         self.starts = self.preemptions = self.failures = 0
         self.failing = deque(sorted(failing_at))
-        self._speeds: dict[tuple[str, bool], float] = {}
+        self._speeds: dict[tuple[str, bool, float], float] = {}
 
     @property
     def fails_at(self) -> float:
@@ -118,7 +119,7 @@ class JobProgress:
 
     @property
     def saved_gpus(self) -> float:
-        """GPUs of the gang that partners account for."""
+        """GPUs of the gang that partners account for; below 0 if an elastic job has more than its smallest number."""
         return self.job.num_gpus - self.own_gpus
 
     @property
@@ -145,21 +146,36 @@ class JobProgress:
         needed = max(0.0, min(self.total_steps, self.fails_at) - self.steps_done)
         return self.begin_seconds + needed / self.speed if self.speed else math.inf
 
-    def speed_on(self, profile: Profile, accelerator: str, *, spread: bool) -> float:
-        """Return steps/s on a type without partners; the consolidated speed if the profile has none for spread gangs."""
-        key = accelerator, spread
+    def speed_on(self, profile: Profile, accelerator: str, *, spread: bool, gpus: int | None = None) -> float:
+        """Return steps/s on a type without partners; the consolidated speed if the profile has none for spread gangs.
+
+        gpus: of an elastic job, by default its smallest number.
+        """
+        job = with_gpus(self.job, gpus) if self.job.is_elastic and gpus is not None else self.job
+        key = accelerator, spread, job.num_gpus
         if key not in self._speeds:
             speed = None
             if spread:
                 with suppress(MissingThroughputError):
-                    speed = profile.job_throughput(self.job, accelerator, "spread")
-            self._speeds[key] = float(profile.job_throughput(self.job, accelerator) if speed is None else speed)
+                    speed = profile.job_throughput(job, accelerator, "spread")
+            self._speeds[key] = float(profile.job_throughput(job, accelerator) if speed is None else speed)
         return self._speeds[key]
 
     def start(
-        self, seconds: float, starting_seconds: float, column: int, speed: float, price_per_hour: float, *, spread: bool
+        self,
+        seconds: float,
+        starting_seconds: float,
+        column: int,
+        speed: float,
+        price_per_hour: float,
+        *,
+        spread: bool,
+        gpus: int | None = None,
     ) -> None:
-        """Start a run on new GPUs; starting_seconds: how long the start takes. Steps done so far are checkpointed."""
+        """Start a run on new GPUs; starting_seconds: how long the start takes. Steps done so far are checkpointed.
+
+        gpus: of an elastic job, by default its smallest number.
+        """
         self.starts += 1
         if self.type_index not in (-1, column):
             earlier = self.earlier_gpu_seconds
@@ -169,7 +185,7 @@ class JobProgress:
         self.checkpoint_steps, self.since_seconds, self.run_start_seconds = self.steps_done, seconds, seconds
         self.accounted_seconds = seconds
         self.uncommitted_seconds = self.uncommitted_saved = 0.0
-        self.partners, self.own_gpus = (), float(self.job.num_gpus)
+        self.partners, self.own_gpus = (), float(gpus if self.job.is_elastic and gpus is not None else self.job.num_gpus)
         self.type_index, self.speed, self.price_per_hour = column, speed, price_per_hour
         self.is_spread = spread
         self.first_start_seconds = seconds if self.first_start_seconds is None else self.first_start_seconds
@@ -289,7 +305,7 @@ class JobProgress:
         return JobRecord(
             job_id=job.job_id,
             job_type=job.job_type,
-            num_gpus=job.num_gpus,
+            num_gpus=1 if job.is_elastic else job.num_gpus,
             tenant=job.tenant,
             outcome=outcome,
             arrival_seconds=job.arrival_seconds,

@@ -153,6 +153,8 @@ class RunRecorder:
 
     def _promised_by(self, allocation: Allocation) -> float:
         """Return the mean number of GPUs that an allocation gives the jobs in the system."""
+        if allocation.evidence is not None and allocation.counts is not None:
+            return float(allocation.gpus.sum())
         sizes = {job.job_id: job.num_gpus for job in self._simulation.scheduler.jobs}
         return float(np.array([sizes.get(job_id, 0) for job_id in allocation.job_ids]) @ allocation.time_fractions.sum(axis=1))
 

@@ -44,7 +44,7 @@ class JobRecord:
     Attributes:
         job_id: its name.
         job_type: row of the throughput profile.
-        num_gpus: GPUs of its gang.
+        num_gpus: GPUs of its gang; 1 for an elastic job, whose promised and undelivered seconds are GPU-seconds.
         tenant: its tenant.
         arrival_seconds: when it was submitted.
         outcome: its state at the end.
@@ -53,7 +53,7 @@ class JobRecord:
         jct_seconds: from arrival to end, of finished jobs; from when it no longer waited for other jobs, if it did.
         queueing_seconds: time in the system without GPUs, in which it did not wait for other jobs.
         running_seconds: time with GPUs.
-        gpu_seconds: num_gpus · running_seconds, less what partners account for on shared GPUs.
+        gpu_seconds: GPUs · running_seconds, less what partners account for on shared GPUs.
         lost_gpu_seconds: GPU-seconds of these spent on starts and on work that was lost.
         starts: how often it received GPUs that it did not have.
         preemptions: how often it lost GPUs before it was done.

@@ -240,10 +240,10 @@ class RoundExecution:
         """Start a gang without partners; nodes: the node of each of its GPUs."""
         state, progress, accelerator = self._state, self._state.active[job_id], self._types[column]
         spread = self._spans.is_spread(accelerator, nodes)
-        speed = progress.speed_on(self._profile, accelerator, spread=spread)
+        speed = progress.speed_on(self._profile, accelerator, spread=spread, gpus=len(nodes))
         own = progress.job.restart_seconds
         restart = self._restart_seconds if own is None else own
-        progress.start(seconds, restart, column, speed, self._prices[column], spread=spread)
+        progress.start(seconds, restart, column, speed, self._prices[column], spread=spread, gpus=len(nodes))
         state.running.add(progress)
         # At the end of the round, its whole length is counted as used.
         state.usage.used[accelerator] -= (seconds - state.now) * progress.own_gpus

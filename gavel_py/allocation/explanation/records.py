@@ -159,7 +159,8 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as plain data, as `gavel explain --json` prints it (docs/file-formats.md)."""
         lists = {name: list(map(asdict, getattr(self, name))) for name in _LISTS}
-        return asdict(self) | lists | {"notes": list(self.notes)}
+        document = asdict(self) | lists | {"notes": list(self.notes)}
+        return document if self.gpu_counts is not None else {name: each for name, each in document.items() if name != "gpu_counts"}
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Explanation:

@@ -148,7 +148,7 @@ class ScenarioOptions(Common):
         default="deficit",
         show_default=True,
         metavar="NAME",
-        help="How jobs are chosen for a round: deficit, priority (as published), or package.module:name.",
+        help="How jobs are chosen for a round: deficit, priority (as published), direct, or package.module:name.",
     )
     sharing: bool = option(**SHARING)
     min_gain: float | None = option(**MIN_GAIN)

@@ -1,8 +1,8 @@
 """Mechanisms: rules that select the jobs of a round and their accelerator types, as pure functions of a `RoundDemand`.
 
 `demand` defines the demand, selections, and the scores, in which a restart has its price (`hysteresis_of`). `rules` has the default
-rule, improved by `local_search`, and Gavel's published one. Installed packages offer mechanisms as entry points of the group
-`gavel_py.mechanisms`, and a user's own is named package.module:name.
+rule, improved by `local_search`, and Gavel's published one; `elastic` chooses numbers of GPUs as well. Installed packages offer
+mechanisms as entry points of the group `gavel_py.mechanisms`, and a user's own is named package.module:name.
 """
 
 from __future__ import annotations
@@ -13,20 +13,25 @@ from functools import cache, partial
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.plugins import Plugins
-from gavel_py.scheduling.mechanism.demand import Mechanism
+from gavel_py.scheduling.mechanism.demand import Mechanism, SizingMechanism
+from gavel_py.scheduling.mechanism.elastic import choose_by_goodput, choose_promised
 from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs, published_order
 
-__all__ = ["NAMES", "resolve_mechanism"]
+__all__ = ["NAMES", "SIZING", "resolve_mechanism"]
 
-NAMES = ("deficit", "priority")
+NAMES = ("deficit", "priority", "direct")
+
+SIZING = ("deficit", "direct")
+"""The mechanisms that choose the numbers of GPUs of elastic jobs."""
 
 PLUGINS = Plugins("gavel_py.mechanisms", "mechanism", "mechanisms", "function", NAMES, inspect.isfunction)
 
 
-def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[str]) -> Mechanism:
+def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[str]) -> SizingMechanism:
     """Return the mechanism of a name, or a function unchanged.
 
-    `choose_jobs` is called `deficit`, and `choose_by_priority` `priority`.
+    `choose_jobs` is called `deficit`, or `choose_promised` where jobs are elastic; `choose_by_priority` is called `priority`, and
+    `choose_by_goodput` `direct`.
 
     Args:
         mechanism: A name, of a built-in mechanism, of one that an installed package offers, or package.module:name of a function;
@@ -38,7 +43,9 @@ def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[st
         InputError: It is neither a name nor a function.
     """
     if mechanism == "deficit":
-        return choose_jobs
+        return lambda demand: choose_jobs(demand) if demand.sizes is None else choose_promised(demand)
+    if mechanism == "direct":
+        return choose_by_goodput
     if mechanism == "priority":
         return partial(choose_by_priority, type_order=published_order(accelerator_types))
     if isinstance(mechanism, str):

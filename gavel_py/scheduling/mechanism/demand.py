@@ -5,12 +5,72 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.arrays import Floats, Indices
+
+
+@dataclass(frozen=True, eq=False)
+class Speeds:
+    """Throughputs of N jobs by C options (type, number of GPUs), as those of S kinds of jobs.
+
+    Attributes:
+        kinds: (N,) the kind of each job.
+        types: (C,) the type of each option.
+        gpus: (C,) its number of GPUs.
+        table: (S, C) steps/s, 0 where a job has no such option.
+    """
+
+    kinds: Indices
+    types: Indices
+    gpus: Indices
+    table: Floats
+
+    def place_of(self, types: Indices, gpus: Indices) -> Indices:
+        """Return (N,) the options with these types and numbers of GPUs, -1 where there is none."""
+        most = int(max(self.gpus.max(initial=0), gpus.max(initial=0))) + 1
+        order = np.argsort(self.types * most + self.gpus)
+        keys, wanted = (self.types * most + self.gpus)[order], types * most + gpus
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        found: Indices = np.where((types >= 0) & (keys[at] == wanted), order[at], -1)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class SizeDemand:
+    """What decides the numbers of GPUs of N jobs in a round.
+
+    Attributes:
+        speeds: Throughputs by type and number of GPUs.
+        is_elastic: (N,) whether the number of GPUs is chosen, and deficits and fractions are in GPU-rounds.
+        running_on: (N,) column of the type in the previous round, -1 for none.
+        held: (N,) GPUs on which jobs ran there, 0 for none.
+        promised: (N, C) whether a job is promised time in each option of `speeds`.
+        weights: (N,).
+        age_seconds: (N,) time since jobs arrived.
+        restarts: (N,) how often they have been given other GPUs than before, the first start left out.
+        restart_seconds: (N,) cost of a restart.
+    """
+
+    speeds: Speeds
+    is_elastic: NDArray[np.bool_]
+    running_on: Indices
+    held: Indices
+    promised: NDArray[np.bool_]
+    weights: Floats
+    age_seconds: Floats
+    restarts: Floats
+    restart_seconds: Floats
+
+
+class GangSelection(NamedTuple):
+    """Selected jobs with numbers of GPUs. columns: (N,) of their types, -1 for jobs that wait; num_gpus: (N,)."""
+
+    columns: Indices
+    num_gpus: Indices
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -22,7 +82,7 @@ class RoundDemand:
         fractions: (N, K) time fractions X_ij.
         runnable: (N, K) whether job i may run on type j in this round.
         throughputs: (N, K) steps/s, 0 where the job can never run.
-        num_gpus: (N,) gang sizes s_i.
+        num_gpus: (N,) gang sizes s_i; the smallest number of an elastic job, whose deficits and fractions are in GPU-rounds.
         capacities: (K,) free GPUs c_j.
         running_on: (N,) column of the type in the previous round, -1 for none.
         backfill: Whether GPUs left over may go to jobs without a claim.
@@ -32,6 +92,7 @@ class RoundDemand:
         new: (N,) jobs that have never run; none by default.
         promised: (N,) rounds promised so far on all types; infinite by default.
         preferences: (N, K) `PlacementPreference` of each job on each type; ANY by default.
+        sizes: What decides the numbers of GPUs of jobs; None if all are fixed.
     """
 
     deficits: Floats
@@ -48,6 +109,7 @@ class RoundDemand:
     new: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((), dtype=bool))
     promised: Floats = field(default_factory=lambda: np.full((), np.inf))
     preferences: NDArray[np.int8] = field(default_factory=lambda: np.zeros((), dtype=np.int8))
+    sizes: SizeDemand | None = None
 
     def __post_init__(self) -> None:
         """Broadcast defaults to their full shape."""
@@ -81,11 +143,19 @@ class RoundDemand:
 
     def copy(self) -> RoundDemand:
         """Return a copy with arrays of its own, which may be changed before properties are read."""
-        arrays: dict[str, Any] = {each.name: getattr(self, each.name).copy() for each in fields(self) if each.name != "backfill"}
+        names = [each.name for each in fields(self) if each.name not in FIELDS_APART]
+        arrays: dict[str, Any] = {name: getattr(self, name).copy() for name in names}
         return replace(self, **arrays)
 
 
+FIELDS_APART = ("backfill", "sizes")
+"""Fields of a demand that are not arrays."""
+
 Mechanism = Callable[[RoundDemand], NDArray[np.int64]]
+"""Returns the (N,) column of the type on which each job runs, -1 for none."""
+
+SizingMechanism = Callable[[RoundDemand], NDArray[np.int64] | GangSelection]
+"""A mechanism that may choose the numbers of GPUs as well."""
 
 
 def rounded(rounds: Floats) -> Floats:

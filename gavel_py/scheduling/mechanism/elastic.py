@@ -1,0 +1,317 @@
+"""Selection with numbers of GPUs: which jobs run in a round, on which type, and on how many GPUs.
+
+Each job has options, (type, number of GPUs) with a worth. `best_options` chooses at most one for each job within the GPUs of each
+type, such that their worths add up to the most: the linear relaxation over classes of equal jobs has nearly whole answers, with
+one split class for each type at most; what is left after rounding down is a small integer program. `choose_promised` delivers an
+allocation by such worths, and `choose_by_goodput` decides by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from gavel_py.optimization.formulation.linear_rows import SparseMatrix
+from gavel_py.optimization.solving.highs import LinearProgram, solve_whole, solved_once
+from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.row_hashing import number_equal
+from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizeDemand, scores_of
+
+logger = logging.getLogger(__name__)
+
+ROUNDING = 1e-6
+"""Values of a linear program that are this close to a whole number are whole."""
+
+FEW_CLASSES = 60
+"""Maximum number of classes in the integer program for what rounding leaves over."""
+
+FEW_JOBS = 60
+"""Up to this number of jobs, the integer program decides on all of them: rounding is worst where few jobs fill a type."""
+
+MOST_NODES = 200
+"""Limit of the search tree of integer programs, which nearly always end at its root."""
+
+WAITING = 1.1
+"""λ: what a job that waits costs, relative to one that runs at its slowest option (Sia, SOSP 2023, section 3.4)."""
+
+POWER = -0.5
+"""p: how much more a job counts that runs at its slowest option than one at a faster one (Sia)."""
+
+FACTORS = 32
+"""Restart factors are rounded to this part, so that jobs of about the same age are equal."""
+
+SMALLEST = 1e-9
+"""Least relative speed of which a power is taken."""
+
+SWITCH_ROUNDS = 1.5
+"""A job changes its number of GPUs if its claim differs from the present one by more than this multiple of the change."""
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What G classes of equal jobs may run on, as C options (type, number of GPUs).
+
+    index: (N,) the class of each job; sizes: (G,) jobs of each; types, gpus: (C,); worths: (G, C), 0 or less where a job had
+    better wait, or cannot run.
+    """
+
+    index: Indices
+    sizes: Indices
+    types: Indices
+    gpus: Indices
+    worths: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The chosen options. options: (N,) of the jobs, -1 for those that wait; worth: their sum; bound: no selection has more."""
+
+    options: Indices
+    worth: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """The difference between worth and bound, relative to the bound."""
+        return (self.bound - self.worth) / self.bound if self.bound > 0 else 0.0
+
+
+def best_options(options: Options, capacities: Indices) -> Selection:
+    """Return the best option of each job within (K,) GPUs, with a bound on the best that is possible."""
+    classes, columns = np.nonzero(options.worths > 0)
+    if not len(classes):
+        return Selection(np.full(len(options.index), -1, dtype=np.int64), 0.0, 0.0)
+    program = _Program(options, capacities, classes, columns)
+    if options.sizes.sum() <= FEW_JOBS:
+        chosen = program.whole(np.zeros(len(classes)), np.arange(len(options.sizes)))
+        bound = program.worth(chosen)
+    else:
+        relaxed = program.relaxed()
+        kept = program.without_least(np.floor(relaxed + ROUNDING))
+        chosen, bound = program.whole(kept, program.left_over(kept)), program.worth(relaxed)
+    taken = np.zeros(options.worths.shape, dtype=np.int64)
+    taken[classes, columns] = chosen
+    return Selection(_dealt(options, taken), program.worth(chosen), max(bound, program.worth(chosen)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """max Σ worth x with Σ_c x_gc <= n_g and Σ gpus x <= c_j, for the E pairs of classes and options with a worth."""
+
+    options: Options
+    capacities: Indices
+    classes: Indices
+    columns: Indices
+
+    @cached_property
+    def worths(self) -> Floats:
+        """(E,)."""
+        worths: Floats = self.options.worths[self.classes, self.columns]
+        return worths
+
+    @cached_property
+    def gpus(self) -> Floats:
+        """(E,)."""
+        return self.options.gpus[self.columns].astype(float)
+
+    @cached_property
+    def types(self) -> Indices:
+        """(E,)."""
+        types: Indices = self.options.types[self.columns]
+        return types
+
+    def worth(self, values: Floats) -> float:
+        """Return the sum of the worths of (E,) numbers of jobs."""
+        return float(self.worths @ values)
+
+    def relaxed(self) -> Floats:
+        """Return (E,) the best numbers of jobs, which need not be whole."""
+        every = np.arange(len(self.worths))
+        return solved_once(self._of(every, self.options.sizes.astype(float), self.capacities.astype(float))).values
+
+    def without_least(self, values: Floats) -> Floats:
+        """Return whole (E,) values without one job of each of those with the least worth per GPU, so that there is a choice."""
+        taken = np.flatnonzero(values >= 1)
+        fewer = values.copy()
+        fewer[taken[np.argsort((self.worths / self.gpus)[taken], kind="stable")[: FEW_CLASSES // 2]]] -= 1
+        return fewer
+
+    def left_over(self, values: Floats) -> Indices:
+        """Return the classes of which jobs wait, those with most to gain first."""
+        count = len(self.options.sizes)
+        waiting = self.options.sizes - np.bincount(self.classes, values, count) > ROUNDING
+        used = np.bincount(self.types, values * self.gpus, len(self.capacities))
+        fits = self.gpus <= (self.capacities - used)[self.types] + ROUNDING
+        best = np.zeros(count)
+        np.maximum.at(best, self.classes[fits], (self.worths / self.gpus)[fits])
+        some = np.flatnonzero(waiting & (best > 0))
+        return some[np.argsort(-best[some], kind="stable")[:FEW_CLASSES]]
+
+    def whole(self, values: Floats, among: Indices) -> Floats:
+        """Return whole (E,) values with further jobs of some classes, as many as the GPUs left over allow."""
+        own = np.flatnonzero(np.isin(self.classes, among))
+        jobs: Floats = self.options.sizes - np.bincount(self.classes, values, len(self.options.sizes)).astype(float)
+        gpus: Floats = self.capacities - np.bincount(self.types, values * self.gpus, len(self.capacities)).astype(float)
+        own = own[self.gpus[own] <= gpus[self.types[own]] + ROUNDING]
+        if not len(own):
+            return values
+        found = solve_whole(self._of(own, jobs, gpus), np.ones(len(own), dtype=bool), nodes=MOST_NODES)
+        more = values.copy()
+        if found is not None:
+            more[own] += found.values
+        return more
+
+    def _of(self, entries: Indices, jobs: Floats, gpus: Floats) -> LinearProgram:
+        """Return the program of some entries, with (G,) jobs and (K,) GPUs."""
+        present, rows = np.unique(self.classes[entries], return_inverse=True)
+        count, types = len(present), len(gpus)
+        scale = np.maximum(gpus, 1.0)
+        places = np.stack([rows.ravel(), count + self.types[entries]], axis=1).ravel()
+        values = np.stack([np.ones(len(entries)), self.gpus[entries] / scale[self.types[entries]]], axis=1).ravel()
+        matrix = SparseMatrix(places, np.repeat(np.arange(len(entries)), 2), values, (count + types, len(entries)))
+        limits = np.concatenate([jobs[present], gpus / scale])
+        return LinearProgram(
+            costs=-self.worths[entries],
+            offset=0.0,
+            matrix=matrix,
+            limits=limits,
+            equalities=0,
+            lower=np.zeros(len(entries)),
+            upper=jobs[self.classes[entries]],
+        )
+
+
+def _dealt(options: Options, taken: Indices) -> Indices:
+    """Return (N,) the options of jobs, from the (G, C) numbers of jobs of each class that have them; first jobs first."""
+    order = np.argsort(options.index, kind="stable")
+    first = np.concatenate([[0], np.cumsum(options.sizes)[:-1]])
+    chosen = np.full(len(order), -1, dtype=np.int64)
+    classes, columns = np.nonzero(taken)
+    numbers = taken[classes, columns]
+    before = np.cumsum(taken, axis=1)[classes, columns] - numbers
+    starts = np.repeat(first[classes] + before, numbers)
+    within = np.arange(len(starts)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
+    chosen[order[starts + within]] = np.repeat(columns, numbers)
+    return chosen
+
+
+def choose_by_goodput(demand: RoundDemand) -> GangSelection:
+    """Return the jobs of a round with types and numbers of GPUs, by their goodput and what restarts cost (`goodput_options`).
+
+    Raises:
+        ValueError: The demand has no `sizes`.
+    """
+    if demand.sizes is None:
+        raise ValueError("the mechanism direct needs a demand with sizes")
+    options = goodput_options(demand.sizes, demand.runnable)
+    return _selected(best_options(options, demand.capacities), options)
+
+
+def goodput_options(sizes: SizeDemand, runnable: Mask) -> Options:
+    """Return the options of jobs by goodput, w_i (λ − (r_ic f_ic)^p) with r_ic = T_ic / min_c T_ic.
+
+    f_ic: what a job would have kept of its age without its restarts and one more, (age − restarts · cost) / (age + cost), for a
+    change of its option; 1 for a job that is younger than a restart takes. So a job changes only for what pays the restart off.
+    The more jobs run, the better: the one that waits counts 1.1 times as much as the one that runs at its slowest option.
+
+    Source: Jayaram Subramanya et al., Sia (SOSP 2023), section 3.4.
+
+    runnable: (N, K).
+    """
+    speeds, cost, age = sizes.speeds, sizes.restart_seconds, sizes.age_seconds
+    running_on = np.where(sizes.held > 0, sizes.running_on, -1)
+    now = speeds.place_of(running_on, sizes.held)
+    kept = np.divide(np.maximum(age - sizes.restarts * cost, 0.0), age + cost, out=np.ones(len(age)), where=age + cost > 0)
+    levels = np.where((age < cost) | (now < 0), FACTORS, np.round(kept * FACTORS)).astype(np.int64)
+    alike = number_equal([speeds.kinds, now, levels, sizes.weights, *np.packbits(runnable, axis=1).T], len(age))
+    one = alike.first
+    able = runnable[one][:, speeds.types]
+    table = np.where(able, speeds.table[speeds.kinds[one]], 0.0)
+    least = np.where(table > 0, table, np.inf).min(axis=1, keepdims=True, initial=np.inf)
+    relative = np.divide(table, least, out=np.zeros(table.shape), where=table > 0)
+    stays = now[one][:, None] == np.arange(table.shape[1])
+    relative *= np.where(stays, 1.0, levels[one][:, None] / FACTORS)
+    worths = np.where(relative > 0, WAITING - np.maximum(relative, SMALLEST) ** POWER, 0.0) * sizes.weights[one][:, None]
+    return Options(alike.index, alike.counts, speeds.types, speeds.gpus, worths)
+
+
+def choose_promised(demand: RoundDemand) -> GangSelection:
+    """Return the jobs of a round with types and numbers of GPUs, such that all get what the allocation promises them.
+
+    Each job has one option on each type where it is promised time, on `wanted_gpus`; its worth is the score of the pair
+    (`scores_of`) times its GPUs. With `backfill`, GPUs left over go to waiting jobs, each where it is fastest.
+    """
+    assert demand.sizes is not None  # noqa: S101
+    gpus = wanted_gpus(demand, demand.sizes)
+    options = _promised_options(demand, gpus)
+    selection = _selected(best_options(options, demand.capacities), options)
+    return _backfilled(selection, demand, demand.sizes) if demand.backfill else selection
+
+
+def wanted_gpus(demand: RoundDemand, sizes: SizeDemand) -> Indices:
+    """Return (N, K) the number of GPUs on which each job should run on each type in this round, 0 where it is promised no time.
+
+    A job that is promised time on several numbers takes the largest that its claim, in GPU-rounds, pays for: those GPUs are what
+    it lacks. It keeps the number that it runs on while its claim is nearer to it than `SWITCH_ROUNDS` times the difference.
+    """
+    speeds, shape = sizes.speeds, demand.fractions.shape
+    least, paid, kept = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
+    for option in np.argsort(speeds.gpus, kind="stable").tolist():
+        j, size, there = int(speeds.types[option]), int(speeds.gpus[option]), sizes.promised[:, option]
+        least[:, j] = np.where(there & (least[:, j] == 0), size, least[:, j])
+        paid[:, j] = np.where(there & (size <= demand.claims[:, j] + ROUNDING), size, paid[:, j])
+        kept[:, j] |= there & (sizes.held == size) & demand.running[:, j]
+    paid = np.maximum(paid, least)
+    now = np.where(kept, sizes.held[:, None], 0)
+    near = np.abs(demand.claims - now) <= SWITCH_ROUNDS * np.abs(paid - now)
+    wanted: Indices = np.where(kept & near, now, paid)
+    return wanted
+
+
+def _promised_options(demand: RoundDemand, gpus: Indices) -> Options:
+    """Return the options of jobs on `gpus`, (N, K), each of its own class; fixed gangs and claims in rounds are as they are."""
+    assert demand.sizes is not None  # noqa: S101
+    rounds = np.where(demand.sizes.is_elastic[:, None], np.maximum(gpus, 1), 1)
+    in_rounds = replace(
+        demand,
+        deficits=demand.deficits / rounds,
+        fractions=np.minimum(demand.fractions / rounds, 1.0),
+        runnable=demand.runnable & (gpus > 0),
+        num_gpus=np.maximum(gpus.max(axis=1, initial=0), 1),
+    )
+    scores = scores_of(in_rounds)
+    jobs, types = scores.shape
+    found = np.unique(gpus[gpus > 0]) if (gpus > 0).any() else np.ones(1, dtype=np.int64)
+    worths = np.zeros((jobs, types * len(found)))
+    rows, columns = np.nonzero(np.isfinite(scores) & (gpus > 0) & (gpus <= demand.capacities))
+    place = columns * len(found) + np.searchsorted(found, gpus[rows, columns])
+    worths[rows, place] = np.maximum(scores[rows, columns], ROUNDING) * gpus[rows, columns]
+    every, ones = np.arange(jobs), np.ones(jobs, dtype=np.int64)
+    return Options(every, ones, np.repeat(np.arange(types), len(found)), np.tile(found, types), worths)
+
+
+def _selected(selection: Selection, options: Options) -> GangSelection:
+    """Return a selection by type and number of GPUs."""
+    logger.debug("numbers of GPUs: worth %.6g, gap %.1e", selection.worth, selection.gap)
+    chosen = selection.options
+    return GangSelection(np.where(chosen >= 0, options.types[chosen], -1), np.where(chosen >= 0, options.gpus[chosen], 0))
+
+
+def _backfilled(selection: GangSelection, demand: RoundDemand, sizes: SizeDemand) -> GangSelection:
+    """Return the selection with GPUs left over given to waiting jobs, largest claims first, each where it is fastest."""
+    speeds, columns, gpus = sizes.speeds, selection.columns.copy(), selection.num_gpus.copy()
+    free = demand.capacities - np.bincount(columns[columns >= 0], gpus[columns >= 0], len(demand.capacities)).astype(np.int64)
+    waiting = np.flatnonzero((columns < 0) & demand.runnable.any(axis=1))
+    for i in waiting[np.argsort(-demand.claims[waiting].max(axis=1, initial=-np.inf), kind="stable")].tolist():
+        if not free.any():
+            break
+        able = demand.runnable[i][speeds.types] & (speeds.gpus <= free[speeds.types])
+        rates = np.where(able, speeds.table[speeds.kinds[i]], 0.0)
+        best = int(rates.argmax())
+        if rates[best] > 0:
+            columns[i], gpus[i] = speeds.types[best], speeds.gpus[best]
+            free[columns[i]] -= gpus[i]
+    return GangSelection(columns, gpus)
