@@ -130,8 +130,8 @@ from gavel_py.serving.replay import ModelPlacement as ModelPlacement
 from gavel_py.serving.replay import PlanReplay as PlanReplay
 from gavel_py.serving.replay import replayed_placement as replayed_placement
 from gavel_py.serving.replay import replayed_plan as replayed_plan
+from gavel_py.serving.requests import Bucket as Bucket
 from gavel_py.serving.requests import RequestTrace as RequestTrace
-from gavel_py.serving.services import Bucket as Bucket
 from gavel_py.serving.services import Service as Service
 from gavel_py.serving.services import ServingProfile as ServingProfile
 from gavel_py.serving.services import ServingRate as ServingRate

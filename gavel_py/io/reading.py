@@ -85,6 +85,34 @@ def csv_rows(path: str | Path, required: tuple[str, ...] = ()) -> Iterator[tuple
         raise InputError(Fault(str(path), "", "is empty; a header line with column names is required"))
 
 
+def known_csv_rows(path: str | Path, required: tuple[str, ...], known: Collection[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the rows of a CSV file as `csv_rows` does. Raises `InputError` for columns that are not `known`."""
+    where, header = csv_header(path)
+    unknown = [name for name in header if name and name not in known]
+    InputError.raise_any([Fault(where, "", f"column {name!r} is not known{nearest(name, known)}") for name in unknown])
+    return csv_rows(path, required)
+
+
+def entries(path: str | Path, key: str, required: tuple[str, ...], known: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield (place, fields) of the records of a file: rows of a CSV file, or the list under `key` of a YAML or JSON file."""
+    readers: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {
+        ".csv": lambda: known_csv_rows(path, required, known),
+        **dict.fromkeys((".yaml", ".yml", ".json"), lambda: _listed(document(path), key)),
+    }
+    return readers[suffix_of(path, readers)]()
+
+
+def _listed(file: Document, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield the entries of the list under `key`, or of the list that the file is."""
+    value, is_mapping = file.value, isinstance(file.value, Mapping)
+    listed = value.get(key) if is_mapping else value
+    if not isinstance(listed, list):
+        raise InputError(Fault(file.where(), key, f"must be a list of entries under the key {key}"))
+    unknown = [name for name in value if name != key] if is_mapping else []
+    InputError.raise_any([Fault(file.where(name), "", f"key {name!r} is not known{nearest(str(name), [key])}") for name in unknown])
+    return ((file.where(key, i) if is_mapping else file.where(i), entry) for i, entry in enumerate(listed))
+
+
 def csv_header(path: str | Path) -> tuple[str, list[str]]:
     """Return ("file, line n", cells) of the first row that is not blank; no cells if there is none."""
     with closing(_cells(path)) as rows:

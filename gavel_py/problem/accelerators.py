@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import field_validator, model_validator
 
-from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
 from gavel_py.io.names import same_name
 from gavel_py.io.records import Name, Positive, Record, Text, check_records
@@ -258,13 +258,7 @@ def _builtin(more: str | None) -> AcceleratorTable:
 
 def _read(path: str | Path) -> list[AcceleratorSpec]:
     """Return the accelerators of a CSV file. Raises `InputError` with all faults, each with its line."""
-    where, header = reading.csv_header(path)
-    known = tuple(AcceleratorSpec.model_fields)
-    unknown = [
-        Fault(where, "", f"column {column!r} is not known{nearest(column, known)}") for column in header if column not in known
-    ]
-    InputError.raise_any(unknown)
-    return _checked(reading.csv_rows(path, required=("name",)))
+    return _checked(reading.known_csv_rows(path, ("name",), AcceleratorSpec.model_fields))
 
 
 def _checked(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[AcceleratorSpec]:

@@ -13,8 +13,8 @@ from gavel_py.serving.pictures import AttainmentCurve, attainment_curve, plot_at
 from gavel_py.serving.placement import place_models
 from gavel_py.serving.plan import ServingPlan, beside_training, plan_serving
 from gavel_py.serving.replay import ModelPlacement, PlanReplay, replayed_placement, replayed_plan
-from gavel_py.serving.requests import RequestTrace
-from gavel_py.serving.services import Bucket, Service, ServingProfile, ServingRate, read_services
+from gavel_py.serving.requests import Bucket, RequestTrace
+from gavel_py.serving.services import Service, ServingProfile, ServingRate, read_services
 from gavel_py.serving.shapes import simulated_rates
 from gavel_py.serving.simulation import ModelGroup, ServingOverheads, read_groups
 

@@ -19,8 +19,8 @@ from gavel_py.optimization.checking.infeasibility import irreducible
 from gavel_py.optimization.formulation.replicas import Columns, Market, is_feasible
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
-from gavel_py.serving.requests import RequestTrace
-from gavel_py.serving.services import Bucket, Service, ServingProfile, ServingRate
+from gavel_py.serving.requests import Bucket, RequestTrace
+from gavel_py.serving.services import Service, ServingProfile, ServingRate
 
 if TYPE_CHECKING:
     from gavel_py.io.tabular import Array

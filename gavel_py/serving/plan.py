@@ -31,7 +31,8 @@ from gavel_py.serving.market import (
     named_market,
     raise_unsolved,
 )
-from gavel_py.serving.services import Bucket, Service, ServingProfile
+from gavel_py.serving.requests import Bucket
+from gavel_py.serving.services import Service, ServingProfile
 
 if TYPE_CHECKING:
     from gavel_py.allocation.result import Allocation

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 MAX_CV = 20.0
 """Largest burstiness. Beyond it nearly all requests of a trace arrive in one burst, and a trace says nothing about the next one."""
 
+MAX_TOKENS = 100_000_000
+"""Of the prompt or the answer of a request; more come from a wrong column."""
+
 MAX_REQUESTS = 50_000_000
 """Expected requests of a drawn trace; more would not fit into memory and come from a wrong unit of the rate."""
 
@@ -41,6 +44,30 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 ONE_SERVICE = "all"
 """The service of requests in a file without a column for it."""
+
+
+class Bucket(NamedTuple):
+    """A size of requests; as text, "128/2048".
+
+    >>> str(Bucket(128, 2048))
+    '128/2048'
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.prompt_tokens}/{self.output_tokens}"
+
+
+def bucket_of(value: object) -> Bucket:
+    """Return a bucket from a pair of numbers or from text such as "128/2048"."""
+    parts = value.split("/") if isinstance(value, str) else value
+    if isinstance(parts, list | tuple) and len(parts) == 2:
+        sizes = [number_of(part) for part in parts]
+        if all(0 <= size <= MAX_TOKENS and size == int(size) for size in sizes) and any(sizes):
+            return Bucket(*map(int, sizes))
+    raise ValueError(f"must be prompt tokens/output tokens, such as 128/2048, found {value!r:.60}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,10 @@ long ones. Both records are read from YAML, JSON and CSV files; rates also come 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
 from pydantic import Field, PlainValidator, field_validator, model_validator
 
@@ -28,6 +28,7 @@ from gavel_py.io.records import (
     number_of,
     repeated,
 )
+from gavel_py.serving.requests import MAX_CV, MAX_TOKENS, Bucket, bucket_of
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.throughput_profiles.units import Condition
 
@@ -36,35 +37,6 @@ if TYPE_CHECKING:
 
 LIST_SEPARATOR = ";"
 """Between the entries of a list in a cell of a CSV file."""
-
-LARGEST_CV = 20.0
-"""Limit of the coefficient of variation: of such arrivals, 99 % come within 1 % of the time."""
-
-MAX_TOKENS = 100_000_000
-
-
-class Bucket(NamedTuple):
-    """A size of requests; as text, "128/2048".
-
-    >>> str(Bucket(128, 2048))
-    '128/2048'
-    """
-
-    prompt_tokens: int
-    output_tokens: int
-
-    def __str__(self) -> str:
-        return f"{self.prompt_tokens}/{self.output_tokens}"
-
-
-def _bucket(value: object) -> Bucket:
-    """Return a bucket from a pair of numbers or from text such as "128/2048"."""
-    parts = value.split("/") if isinstance(value, str) else value
-    if isinstance(parts, list | tuple) and len(parts) == 2:
-        sizes = [number_of(part) for part in parts]
-        if all(0 <= size <= MAX_TOKENS and size == int(size) for size in sizes) and any(sizes):
-            return Bucket(*map(int, sizes))
-    raise ValueError(f"must be prompt tokens/output tokens, such as 128/2048, found {value!r:.60}")
 
 
 def _mix(value: object) -> dict[Bucket, float]:
@@ -78,7 +50,7 @@ def _mix(value: object) -> dict[Bucket, float]:
         raise ValueError(f"must map request sizes to shares, such as {{128/128: 0.6, 1000/1000: 0.4}}, found {value!r:.60}")
     found: dict[Bucket, float] = {}
     for key, share in pairs:
-        bucket, number = _bucket(key), number_of(share)
+        bucket, number = bucket_of(key), number_of(share)
         if not 0 <= number < float("inf"):
             raise ValueError(f"the share of {bucket} must be a finite number of at least 0, found {share!r:.60}")
         if bucket in found:
@@ -92,7 +64,7 @@ def _mix(value: object) -> dict[Bucket, float]:
 
 Mix = Annotated[dict[Bucket, float], PlainValidator(_mix)]
 Attainment = Annotated[Finite, Field(gt=0, le=1)]
-Variation = Annotated[Finite, Field(ge=0, le=LARGEST_CV)]
+Variation = Annotated[Finite, Field(ge=0, le=MAX_CV)]
 Tokens = Annotated[Integer, Field(ge=0, le=MAX_TOKENS)]
 
 
@@ -333,7 +305,10 @@ class ServingProfile(Record):
         Raises:
             InputError: All faults of the file, each with its line.
         """
-        return cls(Path(path).stem, check_records(ServingRate, _entries(path, "rates", ("model", "accelerator"), ServingRate)))
+        return cls(
+            Path(path).stem,
+            check_records(ServingRate, reading.entries(path, "rates", ("model", "accelerator"), ServingRate.model_fields)),
+        )
 
     @classmethod
     def builtin(cls, name: str) -> ServingProfile:
@@ -405,38 +380,10 @@ def read_services(path: str | Path) -> tuple[Service, ...]:
     Raises:
         InputError: All faults of the file, each with its line, and names that appear twice.
     """
-    rows = list(_entries(path, "services", ("name", "model"), Service))
+    rows = list(reading.entries(path, "services", ("name", "model"), Service.model_fields))
     services = check_records(Service, rows)
     names = ((where, service.name) for (where, _), service in zip(rows, services, strict=True))
     InputError.raise_any(repeated("service", "name", names))
     if not services:
         raise InputError(Fault(str(path), "services", "has no services"))
     return tuple(services)
-
-
-def _entries(path: str | Path, key: str, required: tuple[str, ...], model: type[Record]) -> Iterator[tuple[str, Any]]:
-    """Yield (place, fields) of the records of a file: rows of a CSV file, or entries of the list under `key` of a document."""
-    readers: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {
-        ".csv": lambda: _csv_entries(path, required, model),
-        **dict.fromkeys((".yaml", ".yml", ".json"), lambda: _document_entries(path, key)),
-    }
-    return readers[reading.suffix_of(path, readers)]()
-
-
-def _csv_entries(path: str | Path, required: tuple[str, ...], model: type[Record]) -> Iterator[tuple[str, Any]]:
-    where, header = reading.csv_header(path)
-    unknown = [name for name in header if name and name not in model.model_fields]
-    InputError.raise_any([Fault(where, "", f"column {name!r} is not known{nearest(name, model.model_fields)}") for name in unknown])
-    return reading.csv_rows(path, required)
-
-
-def _document_entries(path: str | Path, key: str) -> Iterator[tuple[str, Any]]:
-    document = reading.document(path)
-    value = document.value
-    entries = value.get(key) if isinstance(value, Mapping) else value
-    if not isinstance(entries, list):
-        raise InputError(Fault(document.where(), key, f"must be a list of entries under the key {key}"))
-    for name in value if isinstance(value, Mapping) else ():
-        if name != key:
-            raise InputError(Fault(document.where(name), "", f"key {name!r} is not known{nearest(str(name), [key])}"))
-    return ((document.where(key, i) if isinstance(value, Mapping) else document.where(i), entry) for i, entry in enumerate(entries))
