@@ -118,6 +118,7 @@ from gavel_py.serving.over_time import PlanOutcome as PlanOutcome
 from gavel_py.serving.over_time import ServingSchedule as ServingSchedule
 from gavel_py.serving.over_time import demand_curve as demand_curve
 from gavel_py.serving.over_time import plan_over_time as plan_over_time
+from gavel_py.serving.over_time import replayed_schedule as replayed_schedule
 from gavel_py.serving.pictures import AttainmentCurve as AttainmentCurve
 from gavel_py.serving.pictures import attainment_curve as attainment_curve
 from gavel_py.serving.pictures import plot_attainment as plot_attainment

@@ -8,7 +8,7 @@ nor sweeps.
 
 from gavel_py import names_in
 from gavel_py.serving.attainment import RateAtSlo, RequestResult, RequestScenario, rate_at_slo, simulate_many, simulate_requests
-from gavel_py.serving.over_time import PlanOutcome, ServingSchedule, demand_curve, plan_over_time
+from gavel_py.serving.over_time import PlanOutcome, ServingSchedule, demand_curve, plan_over_time, replayed_schedule
 from gavel_py.serving.pictures import AttainmentCurve, attainment_curve, plot_attainment, plot_serving_gpus
 from gavel_py.serving.placement import place_models
 from gavel_py.serving.plan import ServingPlan, beside_training, plan_serving
@@ -48,6 +48,7 @@ __all__ = [
     "read_services",
     "replayed_placement",
     "replayed_plan",
+    "replayed_schedule",
     "simulate_many",
     "simulate_requests",
     "simulated_rates",

@@ -9,7 +9,7 @@ serves, with the time that its loads take.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,10 @@ from gavel_py.io.tabular import Rows, Tabular
 from gavel_py.optimization.formulation.replicas import Changes, Market, Program, best_level
 from gavel_py.optimization.solving.highs import TimeLimit, checked_limit
 from gavel_py.optimization.solving.whole_replicas import GAP
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.cluster import Cluster
-from gavel_py.serving.market import Quota, named_market
+from gavel_py.serving.market import NamedMarket, Offer, Quota, named_market
+from gavel_py.serving.replay import PlanReplay, requests_in_time, target_of
 from gavel_py.serving.requests import RequestTrace
 from gavel_py.serving.services import Service, ServingProfile
 
@@ -80,6 +81,9 @@ class ServingSchedule(Tabular):
     replicas: Rows
     outcome: PlanOutcome
     compared: dict[str, PlanOutcome] = field(default_factory=dict)
+    _named: NamedMarket | None = None
+    _curve: _Curve | None = None
+    _plans: Sequence[Replicas] = ()
 
     def to_columns(self) -> dict[str, Array]:
         """Return the table of intervals as {column: (rows,) array}."""
@@ -192,7 +196,64 @@ def plan_over_time(
                 }
             )
     requests = float((rates @ np.array([service.weight for service in chosen])).sum() * interval_seconds)
-    return ServingSchedule(interval_seconds, load_seconds, requests, rows, replicas, curve.outcome(plans), compared)
+    return ServingSchedule(
+        interval_seconds, load_seconds, requests, rows, replicas, curve.outcome(plans), compared, named, curve, plans
+    )
+
+
+def replayed_schedule(schedule: ServingSchedule, traces: Mapping[str, RequestTrace], *, seed: int = 0) -> PlanReplay:
+    """Return the attainment that a schedule promises, and what is found when the requests of traces are simulated on its replicas.
+
+    Requests are routed as `replayed_plan` does, interval by interval. While replicas are loaded, those that stay serve alone.
+    Requests that are in a queue when an interval ends are served, but do not delay those of the next one.
+
+    Args:
+        schedule: The schedule, as `plan_over_time` returns it.
+        traces: {service: its requests}, those of the demand curve.
+        seed: Of the sizes of requests, where the services state a mix.
+
+    Raises:
+        InputError: The schedule was not made by `plan_over_time`, or a service has no trace.
+    """
+    named, curve = schedule._named, schedule._curve
+    faults = [] if named is not None else [Fault("replay of a schedule", "schedule", "was not made by plan_over_time")]
+    services = () if named is None else named.services
+    faults += [
+        Fault("replay of a schedule", "traces", f"has none of service {each.name!r}")
+        for each in services
+        if each.name not in traces
+    ]
+    InputError.raise_any(faults)
+    assert named is not None and curve is not None  # noqa: S101, PT018
+    rates, served, found = {}, {}, {}
+    for i, service in enumerate(services):
+        rows = [row for row in schedule.intervals if row["service"] == service.name]
+        demand = np.array([row["requests_per_second"] for row in rows])
+        levels = np.array([row["served_fraction"] for row in rows])
+        rates[service.name] = float(demand.mean())
+        served[service.name] = float(demand @ levels / demand.sum()) if demand.any() else 1.0
+        good = list(_good_requests(schedule, named.offers[i], service, i, traces[service.name], seed))
+        found[service.name] = float(np.concatenate(good).mean()) if good else float("nan")
+    promised = {each.name: served[each.name] * target_of(each) for each in services}
+    requests = sum(len(traces[each.name]) for each in services)
+    return PlanReplay(rates=rates, served=served, promised=promised, found=(found,), requests=(requests,), utilization=())
+
+
+def _good_requests(
+    schedule: ServingSchedule, offer: Offer, service: Service, i: int, trace: RequestTrace, seed: int
+) -> Iterator[Mask]:
+    """Yield which requests of a service are in time, for each time with the same replicas."""
+    curve, length = schedule._curve, schedule.interval_seconds
+    assert curve is not None  # noqa: S101
+    plans = [plan[i] for plan in schedule._plans]
+    for at, replicas in enumerate(plans):
+        staying = np.minimum(replicas, plans[at - 1]) if at else replicas
+        loaded = schedule.load_seconds if (staying < replicas).any() else 0.0
+        for first, last, present in ((0.0, loaded, staying), (loaded, length, replicas)):
+            start, end = (min(at * length + each, trace.duration_seconds) for each in (first, last))
+            if start < end:
+                parts = best_level(curve.markets[at].services[i], present)[1]
+                yield requests_in_time(service, offer, present, parts, [trace.between(start, end)], seed)[0][0]
 
 
 def _checked_curve(

@@ -13,18 +13,18 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.tabular import Tabular
-from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.report.measures import Estimate, estimate
 from gavel_py.serving.attainment import MARGIN_SECONDS, RequestResult, simulate_requests, window
 from gavel_py.serving.market import TOLERANCE, Offer, ReplicaType, nearest_index
 from gavel_py.serving.plan import ServingPlan, tables_of, type_of
-from gavel_py.serving.requests import MAX_CV, RequestTrace
+from gavel_py.serving.requests import GOLDEN, MAX_CV, RequestTrace
 from gavel_py.serving.services import Service
 from gavel_py.serving.shapes import slo_of
 from gavel_py.serving.simulation import (
@@ -222,7 +222,8 @@ class PlanReplay(Tabular):
         promised: {service: attainment}: the served fraction times the attainment that the service asks for, if it has an SLO.
         found: {service: attainment} on each trace; without an SLO, the part of the requests that ended before the trace did.
         requests: Requests of each trace.
-        utilization: Part of the time for which the replicas of each row of the plan were busy, on average over the traces.
+        utilization: Part of the time for which the replicas of each row of the plan were busy, on average over the traces; none for
+            plans over time.
     """
 
     rates: dict[str, float]
@@ -312,30 +313,34 @@ def replayed_plan(plan: ServingPlan, *, seed: int = 0, requests: int = 12_000, t
     busy: dict[tuple[str, ReplicaType], float] = {}
     for i, service in enumerate(plan.services):
         tables = tables_of(market, i, plan)
-        served = _served(service, market.offers[i], *tables, [trace.of(service.name) for trace in drawn], seed)
-        for attained, part in zip(found, served.attained, strict=True):
-            attained[service.name] = part
-        busy |= {(service.name, each): part for each, part in zip(market.offers[i].types, served.busy, strict=True)}
-    targets = {service.name: service.attainment if service.has_slo else 1.0 for service in plan.services}
+        in_time, used = requests_in_time(service, market.offers[i], *tables, [trace.of(service.name) for trace in drawn], seed)
+        for attained, good, trace in zip(found, in_time, drawn, strict=True):
+            counted = good[window(trace.of(service.name).seconds, min(MARGIN_SECONDS, trace.duration_seconds / 10))]
+            attained[service.name] = float(counted.mean()) if len(counted) else math.nan
+        busy |= {(service.name, each): part for each, part in zip(market.offers[i].types, used.tolist(), strict=True)}
     return PlanReplay(
         rates={each.name: float(offer.columns.demand.sum()) for each, offer in zip(plan.services, market.offers, strict=True)},
         served=dict(plan.served),
-        promised={name: part * targets[name] for name, part in plan.served.items()},
+        promised={each.name: plan.served[each.name] * target_of(each) for each in plan.services},
         found=tuple(found),
         requests=tuple(map(len, drawn)),
         utilization=tuple(busy[row["service"], type_of(row)] for row in plan.replicas),
     )
 
 
-class _Served(NamedTuple):
-    """attained: part of the requests in time, for each trace; busy: part of the time of each type of replica, over the traces."""
-
-    attained: list[float]
-    busy: list[float]
+def target_of(service: Service) -> float:
+    """Return the part of the requests that are routed which a plan promises to be in time."""
+    return service.attainment if service.has_slo else 1.0
 
 
-def _served(service: Service, offer: Offer, replicas: Floats, parts: Floats, traces: Sequence[RequestTrace], seed: int) -> _Served:
-    """Simulate the requests of one service on its (n,) replicas, to which (n, B) parts of its demand are routed."""
+def requests_in_time(
+    service: Service, offer: Offer, replicas: Floats, parts: Floats, traces: Sequence[RequestTrace], seed: int
+) -> tuple[list[Mask], Floats]:
+    """Simulate the requests of one service on its (n,) replicas, to which (n, B) parts of its demand are routed.
+
+    Returns:
+        (N,) which requests ended in time, for each trace, and (n,) the part of the time for which each type of replica was busy.
+    """
     tables = {k: _table(offer, k, int(count)) for k, count in enumerate(replicas.tolist()) if count > 0}
     runs, places = [], []
     for number, trace in enumerate(traces):
@@ -355,9 +360,7 @@ def _served(service: Service, offer: Offer, replicas: Floats, parts: Floats, tra
         in_time[number][chosen] = served.ends <= latest  # refused requests have no end, NaN
         ended = float(np.nanmax(served.ends, initial=traces[number].duration_seconds))
         busy[k] += busy_seconds(run, served).sum() / (replicas[k] * max(1, len(offer.stages[k])) * ended * len(traces))
-    counted = [window(trace.seconds, min(MARGIN_SECONDS, trace.duration_seconds / 10)) for trace in traces]
-    attained = [float(each[part].mean()) if len(each[part]) else math.nan for each, part in zip(in_time, counted, strict=True)]
-    return _Served(attained, busy.tolist())
+    return in_time, busy
 
 
 def _table(offer: Offer, k: int, count: int) -> ServerTable:
@@ -382,10 +385,6 @@ def _sizes(service: Service, offer: Offer, trace: RequestTrace, chance: np.rando
         return nearest_index(trace, buckets)
     shares = offer.columns.demand / offer.columns.demand.sum()
     return np.asarray(chance.choice(len(shares), len(trace), p=shares), dtype=np.intp)
-
-
-GOLDEN = (math.sqrt(5) - 1) / 2
-"""The multiples of it are spread evenly over 0 to 1 after each step, so that shares are kept over short times."""
 
 
 def _routed(sizes: Indices, parts: Floats) -> Indices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -41,6 +42,9 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "output_tokens": ("output_tokens", "generatedtokens"),
 }
 """Names of the columns of a file in lower case; those of the Azure LLM inference traces are among them."""
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""The multiples of it are spread evenly over 0 to 1 after each step, so that shares are kept over short times."""
 
 ONE_SERVICE = "all"
 """The service of requests in a file without a column for it."""
@@ -213,6 +217,27 @@ class RequestTrace(Tabular):
         if not 0 < factor < np.inf:
             raise InputError(f"the factor of a rate must be a finite number greater than 0, found {factor!r}")
         return replace(self, seconds=self.seconds / factor, duration_seconds=self.duration_seconds / factor)
+
+    def times_as_many(self, factor: float, *, shift_seconds: float = 5.0) -> RequestTrace:
+        """Return `factor` times as many requests in the same time: copies of the trace, each a little later, the last one in part.
+
+        Args:
+            factor: Greater than 0, at most 1,000.
+            shift_seconds: How much later each copy is; what would come after the end comes at the start.
+
+        Raises:
+            InputError: Another factor.
+        """
+        if not 0 < factor <= 1_000:
+            raise InputError(f"the factor must be greater than 0 and at most 1,000, found {factor!r}")
+        rank = (np.arange(len(self)) * GOLDEN) % 1  # spread evenly, so that a part of the requests has the same bursts
+        copies = [np.flatnonzero(rank < factor - copy) for copy in range(math.ceil(factor))]
+        at = np.concatenate(copies)
+        seconds = self.seconds[at] + shift_seconds * np.repeat(np.arange(len(copies)), [len(part) for part in copies])
+        seconds -= self.duration_seconds * (seconds > self.duration_seconds)
+        order = np.argsort(seconds, kind="stable")
+        tokens = [None if each is None else each[at[order]] for each in (self.input_tokens, self.output_tokens)]
+        return RequestTrace(seconds[order], self.service_index[at[order]], self.services, self.duration_seconds, *tokens)
 
     def between(self, start_seconds: float, end_seconds: float) -> RequestTrace:
         """Return the requests of a part of the trace; its times start at 0 again.

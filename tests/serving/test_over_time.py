@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,33 @@ def test_a_load_must_be_worth_its_cost() -> None:
     demand = {"x": [4.0, 0.0, 0.0], "y": [0.0, 0.5, 0.5]}
     assert schedule(demand, load_seconds=0).outcome.loads == 1
     assert schedule(demand, load_seconds=0, load_cost=110).outcome.loads == 0
+
+
+def evenly(rate: float, start: float, end: float) -> gp.RequestTrace:
+    """Requests at equal gaps from start to end, of a trace of 400 s."""
+    seconds = np.arange(start + 0.5 / rate, end, 1 / rate)
+    return gp.RequestTrace(seconds, np.zeros(len(seconds), dtype=np.intp), ("any",), 400.0)
+
+
+def test_a_replay_finds_that_loading_replicas_serve_nothing() -> None:
+    traces = {"x": evenly(4, 0, 100), "y": evenly(4, 100, 400)}
+    found = schedule(gp.demand_curve(traces, 4), load_seconds=40)
+    assert found.outcome.loads == 4
+    replay = gp.replayed_schedule(found, traces)
+    levels = [row["served_fraction"] for row in found.intervals if row["service"] == "y"][1:]
+    assert levels == pytest.approx([0, 0.6, 1])  # the first interval with other demand does not count alone; loads take 40 of 100 s
+    assert replay.promised == pytest.approx({"x": 1.0, "y": sum(levels) / 3})
+    assert replay.found[0] == pytest.approx(replay.promised, abs=0.02)
+    assert replay.requests == (1600,)
+
+
+def test_replays_of_schedules_name_what_is_missing() -> None:
+    traces = {"x": evenly(1, 0, 400), "y": evenly(1, 0, 400)}
+    found = schedule(gp.demand_curve(traces, 4))
+    with pytest.raises(gp.InputError, match="field traces: has none of service 'y'"):
+        gp.replayed_schedule(found, {"x": traces["x"]})
+    with pytest.raises(gp.InputError, match="was not made by plan_over_time"):
+        gp.replayed_schedule(replace(found, _named=None), traces)
 
 
 @settings(max_examples=examples(25))

@@ -106,4 +106,7 @@ def test_intervals_of_traces_are_planned_and_drawn(plan: Gavel) -> None:
     assert len(document["intervals"]) == 4
     assert set(document["compared"]) == {"each interval alone", "one plan for all", "known future"}
     assert Path("gpus.svg").read_text().startswith("<?xml")
+    assert document["replay"]["found"] == pytest.approx(document["replay"]["promised"], abs=0.05)
     assert "this plan" in plan("--intervals", "4", "--load-seconds", "5").out
+    assert "1 trace of about 200 requests" in plan("--intervals", "4", "--load-seconds", "5", "--times", "2").out
+    assert "--times multiplies rates; with a trace" in " ".join(plan("--times", "2").err.split())

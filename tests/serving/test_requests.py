@@ -126,3 +126,19 @@ def test_merging_cutting_and_speeding_up_keep_the_requests() -> None:
         both.of("c")
     with pytest.raises(gp.InputError, match="no part from 50 to 150"):
         both.between(50, 150)
+
+
+@pytest.mark.parametrize("factor", [0.25, 1.0, 2.6])
+def test_a_trace_is_copied_with_the_bursts_that_it_has(factor: float) -> None:
+    trace = gp.RequestTrace.generate({"a": 5.0, "b": 1.0}, 500, cv=3, seed=1)
+    more = trace.times_as_many(factor)
+    assert len(more) == pytest.approx(factor * len(trace), abs=3)
+    assert more.rates == pytest.approx({name: factor * rate for name, rate in trace.rates.items()}, rel=0.1)
+    assert more.duration_seconds == trace.duration_seconds
+    if factor == 1.0:
+        assert more.seconds.tolist() == trace.seconds.tolist()
+    else:
+        counts = [np.histogram(each.seconds, bins=10, range=(0, 500))[0] for each in (trace, more)]
+        assert np.corrcoef(*counts)[0, 1] > 0.8
+    with pytest.raises(gp.InputError, match="greater than 0 and at most 1,000, found 0"):
+        trace.times_as_many(0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.serving.simulation import SIDE_BY_SIDE, TOLERANCE_SECONDS, compile_groups, run_of, serve
+from gavel_py.serving.simulation import MANY_GROUPS, SIDE_BY_SIDE, TOLERANCE_SECONDS, compile_groups, run_of, serve
 
 GRID = 1 / 64
 """Times are multiples of this, so that sums of them are exact and equal times are common."""
@@ -101,6 +101,18 @@ def test_runs_side_by_side_have_the_same_bits_as_alone(drawn: list[Any]) -> None
         alone = serve([run])[0]
         assert np.array_equal(alone.ends, together.ends, equal_nan=True)
         assert np.array_equal(alone.groups, together.groups)
+
+
+def test_many_equal_servers_answer_as_few_do() -> None:
+    """From `MANY_GROUPS` on they are in a heap, also side by side."""
+    trace = gp.RequestTrace.generate({"a": 300.0, "b": 100.0}, 30, cv=2, seed=1)
+    equal = [gp.ModelGroup({"a": [0.1], "b": [0.15]})] * (MANY_GROUPS + 1)
+    unlike = [*equal[:-1], gp.ModelGroup({"a": [0.1], "b": [0.15 + 1e-15]})]
+    one, other = (gp.simulate_requests(trace, groups, 0.3) for groups in (equal, unlike))
+    assert one.latencies == pytest.approx(other.latencies, abs=1e-12, nan_ok=True)
+    assert 0.3 < one.attainment < 1
+    many = gp.simulate_many([gp.RequestScenario(trace, equal, 0.3)] * SIDE_BY_SIDE)
+    assert all(np.array_equal(each.latencies, one.latencies, equal_nan=True) for each in many)
 
 
 def test_a_pipeline_of_equal_requests_is_one_server_with_a_lead() -> None:

@@ -98,7 +98,9 @@ def command(request: Request) -> None:
             profile = attempt(lambda: serving_profile(request.profile))
         profile = _with_rates(services, profile)
         if request.intervals is not None:
-            _emit_schedule(request, _schedule(request, services, cluster, profile))
+            traces = _traces(request, services)
+            schedule = _schedule(request, services, cluster, profile, traces)
+            _emit_schedule(request, schedule, gp.replayed_schedule(schedule, traces, seed=request.seed) if request.seeds else None)
         else:
             if request.times != 1 and any(each.trace for each in services):
                 raise click.UsageError("--times multiplies rates; with a trace, give --intervals 1 too, or a rate instead")
@@ -167,16 +169,25 @@ def _plan(request: Request, services: list[gp.Service], cluster: gp.Cluster, pro
     return gp.beside_training(plan, gp.AllocationProblem.from_jobs(jobs, known, speeds), request.policy)
 
 
-def _schedule(
-    request: Request, services: tuple[gp.Service, ...], cluster: gp.Cluster, profile: gp.ServingProfile
-) -> gp.ServingSchedule:
+def _traces(request: Request, services: tuple[gp.Service, ...]) -> dict[str, gp.RequestTrace]:
+    """Return the requests of each service, with those of --times."""
     missing = [service.name for service in services if service.trace is None]
     if missing:
         raise gp.InputError(gp.Fault(f"service {missing[0]!r}", "trace", "is required with --intervals"))
     traces = {each.name: gp.RequestTrace.from_file(str(each.trace), service=each.name) for each in services}
     traces = {name: trace.of(name) if len(trace.services) > 1 else trace for name, trace in traces.items()}
+    return {name: trace if request.times == 1 else trace.times_as_many(request.times) for name, trace in traces.items()}
+
+
+def _schedule(
+    request: Request,
+    services: tuple[gp.Service, ...],
+    cluster: gp.Cluster,
+    profile: gp.ServingProfile,
+    traces: dict[str, gp.RequestTrace],
+) -> gp.ServingSchedule:
     count = request.intervals or 1
-    curve = {name: request.times * rates for name, rates in gp.demand_curve(traces, count).items()}
+    curve = gp.demand_curve(traces, count)
     seconds = max(trace.duration_seconds for trace in traces.values()) / count
     return gp.plan_over_time(
         services,
@@ -193,22 +204,26 @@ def _schedule(
 
 def _emit_plan(request: Request, plan: gp.ServingPlan, replay: gp.PlanReplay | None) -> None:
     if request.form == "json":
-        emit(json_text(plan.to_dict() | ({} if replay is None else {"replay": replay.to_dict()})), request.out)
+        emit(json_text(_with_replay(plan.to_dict(), replay)), request.out)
     elif request.form == "csv":
         emit(_csv(plan.to_columns()), request.out)
     else:
         emit("\n".join(_plan_texts(plan, replay)), request.out)
 
 
-def _emit_schedule(request: Request, schedule: gp.ServingSchedule) -> None:
+def _emit_schedule(request: Request, schedule: gp.ServingSchedule, replay: gp.PlanReplay | None) -> None:
     if request.plot is not None:
         _draw(schedule, request.plot)
     if request.form == "json":
-        emit(json_text(schedule.to_dict()), request.out)
+        emit(json_text(_with_replay(schedule.to_dict(), replay)), request.out)
     elif request.form == "csv":
         emit(_csv(schedule.to_columns()), request.out)
     else:
-        emit("\n".join(_schedule_texts(schedule)), request.out)
+        emit("\n".join(_schedule_texts(schedule, replay)), request.out)
+
+
+def _with_replay(document: dict[str, Any], replay: gp.PlanReplay | None) -> dict[str, Any]:
+    return document | ({} if replay is None else {"replay": replay.to_dict()})
 
 
 def _csv(columns: Mapping[str, Any]) -> str:
@@ -256,7 +271,7 @@ def _replica(row: Mapping[str, Any]) -> str:
     return f"{row['num_gpus']} {row['accelerator']}{stages}"
 
 
-def _schedule_texts(schedule: gp.ServingSchedule) -> Iterator[str]:
+def _schedule_texts(schedule: gp.ServingSchedule, replay: gp.PlanReplay | None) -> Iterator[str]:
     outcomes = {"this plan": schedule.outcome, **schedule.compared}
     rows = [
         [name, f"{each.served_requests / schedule.requests:.2%}" if schedule.requests else "-", str(each.loads)]
@@ -265,6 +280,8 @@ def _schedule_texts(schedule: gp.ServingSchedule) -> Iterator[str]:
     count = len({row["interval"] for row in schedule.intervals})
     every = f"{counted(count, 'interval')} of {schedule.interval_seconds:.0f} s, {number(schedule.load_seconds)} s to load a model"
     yield table_text(every, ["plan", "requests served", "loads"], rows)
+    if replay is not None:
+        yield from _replay_texts(replay)
     rows = [
         [
             str(row["interval"]),
