@@ -124,6 +124,7 @@ from gavel_py.serving.pictures import attainment_curve as attainment_curve
 from gavel_py.serving.pictures import plot_attainment as plot_attainment
 from gavel_py.serving.pictures import plot_serving_gpus as plot_serving_gpus
 from gavel_py.serving.placement import place_models as place_models
+from gavel_py.serving.placement import read_groups as read_groups
 from gavel_py.serving.plan import ServingPlan as ServingPlan
 from gavel_py.serving.plan import beside_training as beside_training
 from gavel_py.serving.plan import plan_serving as plan_serving
@@ -140,7 +141,6 @@ from gavel_py.serving.services import read_services as read_services
 from gavel_py.serving.shapes import simulated_rates as simulated_rates
 from gavel_py.serving.simulation import ModelGroup as ModelGroup
 from gavel_py.serving.simulation import ServingOverheads as ServingOverheads
-from gavel_py.serving.simulation import read_groups as read_groups
 from gavel_py.simulator import Distribution as Distribution
 from gavel_py.simulator import JobRecord as JobRecord
 from gavel_py.simulator import NodeFailures as NodeFailures

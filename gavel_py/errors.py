@@ -127,8 +127,8 @@ class ConflictError(InputError):
     def __init__(self, constraints: Sequence[str], *, alone: bool) -> None:
         self.constraints: tuple[str, ...] = tuple(constraints)
         many = "these constraints cannot all hold, but would if any one of them were removed or made soft:"
-        single = "no allocation can satisfy this, whatever the other jobs get:" if len(constraints) == 1 else ""
-        head = single or ("no allocation can satisfy any of these, whatever the other jobs get:" if alone else many)
+        single = "no allocation can satisfy this, whatever the others get:" if len(constraints) == 1 else ""
+        head = single or ("no allocation can satisfy any of these, whatever the others get:" if alone else many)
         super().__init__(head, *(f"  {name}" for name in constraints))
 
 

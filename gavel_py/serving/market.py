@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from gavel_py.errors import ConflictError, Fault, InputError, SolverError, UnknownNameError, nearest
+from gavel_py.errors import ConflictError, Fault, InputError, SolverError, UnknownNameError, nearest, relocated_faults
 from gavel_py.io.names import repeated
 from gavel_py.optimization.checking.infeasibility import irreducible
 from gavel_py.optimization.formulation.replicas import Columns, Market, is_feasible
@@ -153,10 +153,13 @@ def _offer(service: Service, cluster: Cluster, profile: ServingProfile) -> Offer
     demand = _demand(service, sorted({bucket for each in rates.values() for bucket in each if bucket is not None}))
     buckets, types = tuple(demand), tuple(rates)
     table = np.array([[rates[each].get(bucket, rates[each].get(None, 0.0)) for bucket in buckets] for each in types])
-    unserved = [str(bucket) for b, bucket in enumerate(buckets) if not table[:, b].any()]
+    unserved = [bucket for b, bucket in enumerate(buckets) if not table[:, b].any()]
     if unserved:
-        problem = f"no replica of model {service.model!r} in the cluster serves requests of size {', '.join(unserved)}"
-        raise InputError(Fault(service.where, "mix", problem))
+        replica = f"no replica of model {service.model!r} in the cluster"
+        if unserved == [None]:
+            why = " within the SLO, with such bursts" if service.has_slo else ""
+            raise InputError(Fault(service.where, "model", f"{replica} serves any requests{why}: all of its rates are 0"))
+        raise InputError(Fault(service.where, "mix", f"{replica} serves requests of size {', '.join(map(str, unserved))}"))
     most = np.inf if service.max_replicas is None else service.max_replicas
     none = np.zeros((len(types), 0))
     columns = Columns(np.array(list(demand.values())), table, none, np.zeros(len(types)), service.min_replicas, most)
@@ -248,7 +251,8 @@ def _demand(service: Service, sizes: Sequence[Bucket]) -> dict[Bucket | None, fl
         if len(sizes) == 1:
             return {sizes[0]: rate}
         raise InputError(Fault(service.where, "mix", f"is required, since the rates of model {service.model!r} depend on sizes"))
-    trace = RequestTrace.from_file(service.trace, service=service.name)
+    with relocated_faults(lambda fault: Fault(service.where, "trace", str(fault))):
+        trace = RequestTrace.from_file(service.trace, service=service.name)
     trace = trace.of(service.name) if len(trace.services) > 1 else trace
     found = {bucket: service.mix[bucket] for bucket in service.buckets if bucket is not None} or nearest_sizes(trace, sizes)
     shares = {bucket: share for bucket, share in found.items() if share > 0}

@@ -205,7 +205,8 @@ def replayed_schedule(schedule: ServingSchedule, traces: Mapping[str, RequestTra
     """Return the attainment that a schedule promises, and what is found when the requests of traces are simulated on its replicas.
 
     Requests are routed as `replayed_plan` does, interval by interval. While replicas are loaded, those that stay serve alone.
-    Requests that are in a queue when an interval ends are served, but do not delay those of the next one.
+    Requests that are in a queue when an interval ends are served, but do not delay those of the next one; without an SLO they count
+    if they end within the time of another interval.
 
     Args:
         schedule: The schedule, as `plan_over_time` returns it.
@@ -253,7 +254,7 @@ def _good_requests(
             start, end = (min(at * length + each, trace.duration_seconds) for each in (first, last))
             if start < end:
                 parts = best_level(curve.markets[at].services[i], present)[1]
-                yield requests_in_time(service, offer, present, parts, [trace.between(start, end)], seed)[0][0]
+                yield requests_in_time(service, offer, present, parts, [trace.between(start, end)], seed, length)[0][0]
 
 
 def _checked_curve(

@@ -334,9 +334,17 @@ def target_of(service: Service) -> float:
 
 
 def requests_in_time(
-    service: Service, offer: Offer, replicas: Floats, parts: Floats, traces: Sequence[RequestTrace], seed: int
+    service: Service,
+    offer: Offer,
+    replicas: Floats,
+    parts: Floats,
+    traces: Sequence[RequestTrace],
+    seed: int,
+    more_seconds: float = 0.0,
 ) -> tuple[list[Mask], Floats]:
     """Simulate the requests of one service on its (n,) replicas, to which (n, B) parts of its demand are routed.
+
+    Without an SLO, requests must end within these seconds after their trace.
 
     Returns:
         (N,) which requests ended in time, for each trace, and (n,) the part of the time for which each type of replica was busy.
@@ -356,7 +364,7 @@ def requests_in_time(
     in_time = [np.zeros(len(trace), dtype=bool) for trace in traces]
     busy = np.zeros(len(replicas))
     for run, served, (number, k, chosen) in zip(runs, serve(runs), places, strict=True):
-        latest = np.inf if service.has_slo else traces[number].duration_seconds
+        latest = np.inf if service.has_slo else traces[number].duration_seconds + more_seconds
         in_time[number][chosen] = served.ends <= latest  # refused requests have no end, NaN
         ended = float(np.nanmax(served.ends, initial=traces[number].duration_seconds))
         busy[k] += busy_seconds(run, served).sum() / (replicas[k] * max(1, len(offer.stages[k])) * ended * len(traces))

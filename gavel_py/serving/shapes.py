@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, relocated_faults
 from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.solving.highs import LinearProgram, solve_whole
 from gavel_py.problem.arrays import Floats
@@ -138,7 +138,7 @@ def _problem(
     service: Service, rows: Sequence[ServingRate], cluster: Cluster, memory: Mapping[str, float], overheads: ServingOverheads
 ) -> Fault | None:
     """Return why a service fits nowhere, None if it does fit."""
-    where = f"service {service.name!r}"
+    where = service.where
     if service.rate is None and service.trace is None:
         return Fault(where, "rate", "a rate or a trace is required")
     if service.ttft_seconds is not None or service.tpot_seconds is not None:
@@ -160,8 +160,7 @@ def _problem(
         return Fault(where, "model", f"{service.model!r} fits no group of GPUs: it needs at least {needs}, which have {there}")
     if not any(_keeps(service, row, overheads) for row in within):
         fastest = min(overheads.latency(row.stage_seconds) for row in within)
-        problem = f"must be at least the fastest latency, {fastest:.6g} s, found {service.slo_seconds:g}"
-        return Fault(where, "slo_seconds", problem)
+        return _slower_than(service, fastest)
     return None
 
 
@@ -321,8 +320,10 @@ def simulated_rates(
         seeds: Of `rate_at_slo`.
 
     Raises:
-        InputError: No row is left.
+        InputError: A service has an SLO below the fastest latency.
+        UnknownNameError: The profile lacks a model.
     """
+    InputError.raise_any([fault for service in services for fault in _too_fast(service, profile, overheads)])
     rows = []
     for row in profile.rows:
         if row.requests_per_second is not None or not row.stage_seconds:
@@ -339,6 +340,19 @@ def simulated_rates(
                 rate = rate_at_slo(row.stage_seconds, slo, cv=cv, attainment=share, overheads=overheads, seeds=seeds).rate
                 found = {"requests_per_second": rate, "condition": "slo", "slo_seconds": slo}
             rows.append(ServingRate(**row.model_dump() | found))
-    if not rows:
-        raise InputError(Fault(f"serving profile {profile.name!r}", "", "has no rate within the SLOs of the services"))
     return ServingProfile(profile.name, rows)
+
+
+def _too_fast(service: Service, profile: ServingProfile, overheads: ServingOverheads) -> list[Fault]:
+    """Return the fault of a service that no row of its model can serve within its SLO, if all of them have stage times only."""
+    with relocated_faults(lambda fault: Fault(service.where, fault.field, fault.problem)):
+        rows = profile.rows_of(service.model)
+    if any(row.requests_per_second is not None for row in rows):
+        return []
+    fastest = min(overheads.latency(row.stage_seconds) for row in rows)
+    return [] if fastest <= slo_of(service) else [_slower_than(service, fastest)]
+
+
+def _slower_than(service: Service, fastest: float) -> Fault:
+    problem = f"must be at least the fastest latency, {fastest:.6g} s, found {service.slo_seconds:g}"
+    return Fault(service.where, "slo_seconds", problem)

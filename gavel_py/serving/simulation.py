@@ -16,17 +16,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from heapq import heapreplace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.errors import Fault, InputError, nearest, relocated_faults, together
-from gavel_py.io import reading
-from gavel_py.io.records import number_of
+from gavel_py.errors import Fault, InputError
 from gavel_py.problem.arrays import Floats
 from gavel_py.serving.requests import RequestTrace
 
@@ -89,45 +85,6 @@ class ModelGroup:
             "num_gpus": self.num_gpus,
             "stage_seconds": {name: list(seconds) for name, seconds in self.stage_seconds.items()},
         }
-
-
-GROUP_FIELDS = {"accelerator", "operator_parallel", "pipeline_parallel", "num_gpus", "stage_seconds", "utilization"}
-
-
-def read_groups(path: str | Path) -> tuple[ModelGroup, ...]:
-    """Read groups from a YAML or JSON file with a list of them under `groups`, such as the output of `gavel serve simulate --json`.
-
-    Args:
-        path: The file. A group has stage_seconds, {service: [seconds of each stage]}, and may have operator_parallel and
-            accelerator.
-
-    Raises:
-        InputError: All faults of the file, each with its line.
-    """
-    document = reading.document(path)
-    entries = document.value.get("groups") if isinstance(document.value, Mapping) else document.value
-    if not isinstance(entries, list) or not entries:
-        raise InputError(Fault(document.where(), "groups", "must be a list of groups"))
-    with together() as attempt:
-        groups = [attempt(partial(_group, document.where("groups", n), entry)) for n, entry in enumerate(entries)]
-    return tuple(groups)
-
-
-def _group(where: str, entry: Any) -> ModelGroup:
-    if not isinstance(entry, Mapping) or not isinstance(stages := entry.get("stage_seconds"), Mapping):
-        raise InputError(
-            Fault(where, "stage_seconds", "must map services to the seconds of each stage, such as {chat: [0.1, 0.1]}")
-        )
-    unknown = [
-        Fault(where, str(name), f"is not known{nearest(str(name), GROUP_FIELDS)}") for name in entry if name not in GROUP_FIELDS
-    ]
-    InputError.raise_any(unknown)
-    operators = entry.get("operator_parallel", 1)
-    if isinstance(operators, bool) or not isinstance(operators, int) or operators < 1:
-        raise InputError(Fault(where, "operator_parallel", f"must be a whole number of at least 1, found {operators!r:.60}"))
-    seconds = {str(name): [number_of(each) for each in times] if isinstance(times, list) else [] for name, times in stages.items()}
-    with relocated_faults(lambda fault: Fault(where, fault.field, fault.problem)):
-        return ModelGroup(seconds, operators, str(entry.get("accelerator", "")))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from tests.serving.test_plan import cluster_of, rate
+from tests.serving.known_answers import cluster_of, rate
 from tests.support.examples import examples
 from tests.support.shared_data import SHARED, needs_shared_data
 

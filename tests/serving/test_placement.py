@@ -260,5 +260,8 @@ def test_rates_of_models_with_stage_times_are_simulated() -> None:
     assert by_shape["m", 1, None].condition == "offline"
     promised = by_shape["m", 2, 0.5].requests_per_second or 0.0
     assert promised == gp.rate_at_slo([0.06, 0.06], 0.5, seeds=2).rate
-    with pytest.raises(gp.InputError, match="has no rate within the SLOs"):
-        gp.simulated_rates([gp.Service("a", model="m", rate=1.0, slo_seconds=0.05)], gp.ServingProfile("p", rows[:2]))
+    too_fast = gp.Service("a", model="m", rate=1.0, slo_seconds=0.05)
+    with pytest.raises(
+        gp.InputError, match=r"service 'a', field slo_seconds: must be at least the fastest latency, 0\.1 s, found 0\.05"
+    ):
+        gp.simulated_rates([too_fast], gp.ServingProfile("p", rows[:2]))

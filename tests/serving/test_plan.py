@@ -14,42 +14,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.errors import ProofError
+from tests.serving.known_answers import case, cluster_of, cut_plans, equal_shares, grids, melange, rate
 from tests.support.examples import examples
-from tests.support.shared_data import SHARED, needs_shared_data
+from tests.support.shared_data import needs_shared_data
 
 Floats = np.ndarray
 
 
-def cluster_of(counts: dict[str, int], prices: dict[str, float] | None = None, per_node: int = 8) -> gp.Cluster:
-    nodes = gp.Cluster.from_counts({name: (count, per_node) for name, count in counts.items()}).nodes
-    return gp.Cluster(nodes, [gp.AcceleratorType(name=name, price_per_hour=(prices or {}).get(name)) for name in counts])
-
-
-def rate(model: str, accelerator: str, num_gpus: int, rate: float, bucket: tuple[int, int] | None = None) -> gp.ServingRate:
-    sizes = {} if bucket is None else {"prompt_tokens": bucket[0], "output_tokens": bucket[1]}
-    fields = {"model": model, "accelerator": accelerator, "num_gpus": num_gpus, "requests_per_second": rate}
-    return gp.ServingRate(**fields, **sizes, condition="closed_loop")
-
-
 # ------------------------------------------------------------------------------------------------------------------- known answers
-
-
-def case() -> tuple[list[gp.Service], gp.Cluster, gp.ServingProfile]:
-    """The fixed set of 88 GPUs and four services."""
-    document = json.loads((SHARED / "serving_stock" / "case.json").read_text())
-    services, rows = [], []
-    for entry in document["services"]:
-        mix = {(each["prompt_tokens"], each["output_tokens"]): each["share"] for each in entry["mix"]}
-        services.append(gp.Service(entry["name"], model=entry["name"], rate=entry["demand_per_second"], mix=mix))
-        for each in entry["rates"]:
-            bucket = each["prompt_tokens"], each["output_tokens"]
-            gpus = each["tensor_parallel"]
-            rows.append(rate(entry["name"], each["accelerator"], gpus, each["requests_per_second"], bucket))
-    return services, cluster_of(document["stock"], document["price_per_gpu_hour"]), gp.ServingProfile("case", rows)
 
 
 @needs_shared_data
@@ -75,69 +51,19 @@ def relaxed_fraction(plan: gp.ServingPlan) -> float:
 
 @needs_shared_data
 def test_equal_shares_and_cut_plans_serve_less() -> None:
-    services, cluster, profile = case()
-    gpus = dict(zip(cluster.accelerator_names, cluster.capacities.astype(int).tolist(), strict=True))
-    quarter = cluster_of({name: count // 4 for name, count in gpus.items()})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", gp.GavelWarning)
-        equal = min(gp.plan_serving([service], quarter, profile).value for service in services)
-        assert equal == pytest.approx(0.607, abs=5e-4)
-        prices = dict(zip(cluster.accelerator_names, cluster.prices_per_hour.tolist(), strict=True))
-        ample = cluster_of(dict.fromkeys(gpus, 1000), prices)
-        alone = [gp.plan_serving([service], ample, profile, "min_cost").gpus_used for service in services]
-    needed = {name: sum(used[name] for used in alone) for name in gpus}
-    assert min(gpus[name] / needed[name] for name in gpus if needed[name]) == pytest.approx(0.348, abs=5e-4)
+    assert equal_shares() == pytest.approx(0.607, abs=5e-4)
+    assert cut_plans() == pytest.approx(0.348, abs=5e-4)
 
 
 @needs_shared_data
 def test_melange_example_costs_less_with_shares_of_requests() -> None:
-    document = json.loads((SHARED / "melange" / "example.json").read_text())
-    rates, prices, grid = melange_tables(document["gpu_info"], document["workload_distribution"], document["total_request_rate"])
-    assert melange_cost(rates, grid, prices) == pytest.approx(6.70)
-    assert rent(rates, grid, prices) == pytest.approx(4.68)
-
-
-def melange_tables(info: dict[str, Any], mix: list[list[float]], rate: float) -> tuple[Floats, Floats, Floats]:
-    """(B,) requests/s, (K,) prices, (B, K) requests/s of a GPU."""
-    grid = np.array([np.array(each["tputs"], dtype=float).ravel() for each in info.values()]).T
-    return rate * np.array(mix).ravel(), np.array([each["cost"] for each in info.values()]), grid
-
-
-def melange_cost(rates: Floats, grid: Floats, prices: Floats) -> float:
-    """The published program, with all requests of a size on one type, by another solver."""
-    sizes, types = grid.shape
-    load = np.divide(rates[:, None], grid, out=np.zeros_like(grid), where=grid > 0)
-    assigned = np.hstack([np.kron(np.eye(sizes), np.ones(types)), np.zeros((sizes, types))])
-    loaded = np.hstack([np.vstack([np.kron(load[b], 1)[None].T * np.eye(types) for b in range(sizes)]).T, -np.eye(types)])
-    upper = np.r_[(grid > 0).ravel().astype(float), np.full(types, np.inf)]
-    constraints = [LinearConstraint(assigned, 1, 1), LinearConstraint(loaded, -np.inf, 0)]
-    costs = np.r_[np.zeros(sizes * types), prices]
-    found = milp(costs, constraints=constraints, bounds=Bounds(0, upper), integrality=np.ones(len(costs)))
-    return float(found.fun)
-
-
-def rent(rates: Floats, grid: Floats, prices: Floats) -> float:
-    """The cheapest plan of this package, on as many GPUs as it wants."""
-    names = [f"type-{k}" for k in range(len(prices))]
-    buckets = [(n + 1, 1) for n in range(len(rates))]
-    rows = [rate("m", name, 1, grid[b, k], buckets[b]) for b in range(len(rates)) for k, name in enumerate(names)]
-    service = gp.Service("s", model="m", rate=rates.sum(), mix=dict(zip(buckets, rates.tolist(), strict=True)))
-    cluster = cluster_of(dict.fromkeys(names, 1000), dict(zip(names, prices.tolist(), strict=True)))
-    plan = gp.plan_serving([service], cluster, gp.ServingProfile("grid", rows), "min_cost")
-    plan.verify()
-    return plan.value
+    assert melange() == pytest.approx((4.68, 6.70))
 
 
 @needs_shared_data
-@pytest.mark.parametrize("total", [2.0, 17.0, 60.0])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_shares_are_never_dearer_than_whole_sizes_on_published_grids(total: float, seed: int) -> None:
-    grids = [json.loads((SHARED / "aibrix" / f"simulator-llama2-7b-{name}.json").read_text()) for name in ("a40", "a100")]
-    grid = np.array([np.array(each["tputs"]).ravel() for each in grids]).T
-    prices = np.array([each["cost"] for each in grids])
-    served = (grid > 0).any(axis=1)
-    rates = total * np.random.default_rng(seed).dirichlet(np.full(int(served.sum()), 0.3))
-    assert rent(rates, grid[served], prices) <= melange_cost(rates, grid[served], prices) * (1 + 2e-4)
+def test_shares_are_never_dearer_than_whole_sizes_on_published_grids() -> None:
+    for shares, slices in grids():
+        assert shares <= slices * (1 + 2e-4)
 
 
 # --------------------------------------------------------------------------------------------------------------------- brute force

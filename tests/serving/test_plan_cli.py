@@ -98,6 +98,39 @@ def test_wrong_use_is_explained(plan: Gavel, options: tuple[str, ...], expected:
     assert expected in " ".join(done.err.split())
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ("chat,m,,2,1,0.05", "line 2 (service 'chat'), field slo_seconds: must be at least the fastest latency, 0.1 s, found 0.05"),
+        ("chat,n,,2,1,", "line 2 (service 'chat'), field model: 'n' is missing; known: m, zero"),
+        ("chat,m,,0,1,", "line 2 (service 'chat'), field rate: must be greater than 0, found '0'"),
+        ("chat,m,,2,21,", "line 2 (service 'chat'), field cv: must be at most 20, found '21'"),
+        ("chat,m,,2,20,1", "serves any requests within the SLO, with such bursts: all of its rates are 0"),
+        ("chat,m,t.csv,,1,", "field trace: t.csv, line 4: arrives before the request above it; sort the file"),
+        ("chat,m,u.csv,,1,", "field trace: u.csv: cannot be read: No such file"),
+        ("chat,zero,,2,1,", "no replica of model 'zero' in the cluster serves any requests: all of its rates are 0"),
+        ("chat,m,,2,1,\nchat,m,,2,1,", "line 3 (service 'chat'), field name: appears twice, first at services.csv, line 2"),
+    ],
+)
+def test_services_that_cannot_be_planned_are_named(plan: Gavel, fields: str, expected: str) -> None:
+    written("rates.csv", "model,accelerator,stage_seconds,requests_per_second,condition\nm,a,0.1,,\nzero,a,,0,closed_loop\n")
+    written("services.csv", f"name,model,trace,rate,cv,slo_seconds\n{fields}\n")
+    written("t.csv", "seconds\n0\n2\n1\n")
+    done = plan()
+    assert done.code == 2
+    assert expected in " ".join(done.err.split())
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("cv", [0, 20])
+def test_arrivals_at_equal_gaps_and_in_extreme_bursts_are_planned(plan: Gavel, cv: int) -> None:
+    written("rates.csv", "model,accelerator,requests_per_second,condition\nm,a,5,offline\n")
+    written("services.csv", f"name,model,rate,cv,ttft_seconds,rate_factor\nchat,m,2,{cv},1,0.5\n")
+    replay = json.loads(plan("--json").out)["replay"]
+    assert replay["promised"] == 0.99
+    assert (replay["found"] >= 0.99) == (cv == 0)
+
+
 def test_intervals_of_traces_are_planned_and_drawn(plan: Gavel) -> None:
     arrivals = "".join(f"{second}\n" for second in range(100))
     written("chat.csv", "seconds\n" + arrivals)

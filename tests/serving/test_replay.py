@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.serving.replay import _routed
-from tests.serving.test_plan import cluster_of, rate
+from tests.serving.known_answers import cluster_of, rate
 from tests.support.examples import examples
 
 SIZED = gp.ServingProfile("sized", [rate("m", "a", 1, 2.0, (1, 1)), rate("m", "a", 1, 1.0, (9, 9)), rate("m", "b", 2, 3.0, (1, 1))])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
 
 import gavel_py as gp
-from tests.support.shared_data import SHARED, needs_shared_data
+from tests.serving.known_answers import mlperf
+from tests.support.shared_data import needs_shared_data
 
 YAML = """\
 services:
@@ -152,16 +151,8 @@ def test_throughputs_of_serving_become_rates() -> None:
 @needs_shared_data
 def test_the_page_states_the_price_of_an_slo_and_the_error_of_adding_rates() -> None:
     """Figures of docs/serving.md from the results of MLPerf Inference v5.1."""
-    with open(SHARED / "mlperf-inference-v5.1" / "closed_datacenter.csv", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["units"] == "Tokens/s"]
-    rates: dict[tuple[str, str], dict[str, float]] = {}
-    for row in rows:
-        rates.setdefault((row["id"], row["model"]), {})[row["scenario"]] = float(row["result"])
-    for scenario, count, expected in (("Server", 156, 0.90), ("Interactive", 58, 0.55)):
-        ratios = [each[scenario] / each["Offline"] for each in rates.values() if scenario in each and "Offline" in each]
-        assert len(ratios) == count
-        assert median(ratios) == pytest.approx(expected, abs=0.005)
-    numbers = ("5.1-0065", "5.1-0066", "5.1-0067", "5.1-0090", "5.1-0091")
-    mixed, mi300x, mi325x, two_nodes, other = (rates[number, "llama2-70b-99"]["Offline"] for number in numbers)
-    assert mixed / (4 * mi300x + 2 * mi325x) == pytest.approx(0.938, abs=5e-4)
-    assert other / (two_nodes + mi300x) == pytest.approx(0.989, abs=5e-4)
+    found = mlperf()
+    assert found["Server"] == (pytest.approx(0.90, abs=0.005), 156)
+    assert found["Interactive"] == (pytest.approx(0.55, abs=0.005), 58)
+    assert found["5.1-0065"][0] == pytest.approx(0.938, abs=5e-4)
+    assert found["5.1-0091"][0] == pytest.approx(0.989, abs=5e-4)
