@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gavel_py as gp
-from gavel_py.cli.output import counted, csv_text, gang_text, number, time_text
+from gavel_py.cli.output import counted, csv_text, number, size_text, time_text
 from gavel_py.cli.tables import Column, line_width, listed, shortened, table_text
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ class Outlook:
             start = record.first_start_seconds
             times = ["-" if start is None else time_text(start), "-" if end is None else time_text(end)]
             cost = money(self._cost(job)) if has_prices(self.cluster) else ""
-            rows.append([job.job_id, job.tenant, gang_text(job.num_gpus), *times, cost, self._reason(job)])
+            rows.append([job.job_id, job.tenant, size_text(job), *times, cost, self._reason(job)])
         kept = [i for i in range(len(titles)) if any(row[i] for row in rows)]
         title = f"Jobs by their end{f', the first {len(shown)}; {more:,} more: --all' if more else ''}"
         return table_text(title, [titles[i] for i in kept], [[row[i] for i in kept] for row in rows])

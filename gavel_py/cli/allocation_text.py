@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import gavel_py as gp
 from gavel_py.cli.accounting import forecast_lines, money, tenants_line, tenants_table
-from gavel_py.cli.output import counted, gang_text, number, time_text
+from gavel_py.cli.output import counted, number, size_text, time_text
 from gavel_py.cli.tables import Column, Metric, bar, comparison_text, line_width, listed, shortened, styled, table_text, wrapped
 
 if TYPE_CHECKING:
@@ -348,8 +348,7 @@ def _row(screen: Screen, group: Group, *, wide: bool) -> list[str]:
         ]
     like = f"+{len(group.rows) - 1}" if len(group.rows) > 1 else ""
     figures = (screen.problem.weights[i], allocation.throughputs[i], allocation.normalized_throughputs[i])
-    size = "-".join(map(str, job.gpu_range)) if job.is_elastic else gang_text(job.num_gpus)
-    first = [allocation.job_ids[i], like, job.job_type, job.tenant, *shares, size]
+    first = [allocation.job_ids[i], like, job.job_type, job.tenant, *shares, size_text(job)]
     end, cost = screen.forecast.end_seconds[i], screen.forecast.cost_per_hour[i]
     last = ["-" if math.isnan(end) else time_text(end), money(None if math.isnan(cost) else cost)]
     return [*first, *map(number, figures), f"{allocation.vs_fair_share[i]:.2f}", *last]

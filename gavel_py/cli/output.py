@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+import gavel_py as gp
 from gavel_py.cli.standard_input import with_names
 from gavel_py.errors import Fault, InputError
 
@@ -90,6 +91,11 @@ def unused_text(gpus: Mapping[str, int]) -> str:
 def gang_text(num_gpus: float) -> str:
     """Return the size of a gang as text; a fraction of a GPU has four significant digits."""
     return f"{num_gpus:.4g}" if num_gpus < 1 else str(num_gpus)
+
+
+def size_text(job: gp.Job) -> str:
+    """Return the GPUs of a job as text: its gang, or the smallest and the largest of an elastic job, as in 1-8."""
+    return "-".join(map(str, job.gpu_range)) if job.is_elastic else gang_text(job.num_gpus)
 
 
 def number(value: float | None) -> str:

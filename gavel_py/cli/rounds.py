@@ -24,7 +24,7 @@ from gavel_py.cli.accounting import (
     tenants_rows,
     tenants_table,
 )
-from gavel_py.cli.output import counted, csv_text, emit, gang_text, json_text, time_text, unused_text
+from gavel_py.cli.output import counted, csv_text, emit, gang_text, json_text, size_text, time_text, unused_text
 from gavel_py.cli.tables import (
     Column,
     cell_width,
@@ -258,7 +258,7 @@ def table_of_rounds(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
         for job, row in zip(jobs, cells, strict=True):
             # GPUs are printed in the first round of a table and where they change.
             stays = [k != group[0] and row[k] == row[k - 1] and job.job_id in rounds[k].kept for k in group]
-            rows.append([job.job_id, gang_text(job.num_gpus), *("=" if s else row[k] for s, k in zip(stays, group, strict=True))])
+            rows.append([job.job_id, size_text(job), *("=" if s else row[k] for s, k in zip(stays, group, strict=True))])
         aligned = [Column(columns[0], "name"), *(Column(name, "text") for name in columns[1:])]
         tables.append(table_text(f"GPUs of each job (node:GPU; {SAME})", aligned, rows))
     return "\n".join(tables)

@@ -182,3 +182,12 @@ def test_prices_that_are_partly_unknown_are_not_summed(gavel: Gavel, tmp_path: P
     (tmp_path / "cluster.yaml").write_text("nodes:\n  - {name: fast, accelerator: v100, num_gpus: 2}\n")
     for command in (["rounds", *SMALL], ["rounds", *SMALL, "--until-done"], ["solve", *SMALL]):
         assert "cost" not in gavel(*command).out
+
+
+def test_elastic_jobs_are_shown_with_their_range_of_gpus(gavel: Gavel, tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text(
+        "job_id,job_type,gpu_counts,num_gpus,total_steps\na,A3C,,1,1e6\nb,ResNet-50 (batch size 64),1|2|4,,1e5\n"
+    )
+    for more in (["-n", "1"], ["--until-done"]):
+        lines = gavel("rounds", "e.csv", "-c", "v100:4/4", *more).out.splitlines()
+        assert sorted(line.split()[:2] for line in lines if line.startswith(("  a ", "  b "))) == [["a", "1"], ["b", "1-4"]]
