@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import click
@@ -55,12 +56,14 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
         problem = inputs.problem(sharing=sharing)
         explanation = gp.explain(problem, job_id, policy, partner=partner)
         one = [job for job in inputs.jobs if job.job_id == job_id]
-        able = problem.runnable[[problem.job_ids.index(job_id)]]
+        row = problem.job_ids.index(job_id)
+        able = problem.runnable[[row]]
         estimated = estimates.estimates_of(inputs.profile, one, problem.accelerator_types, able)
     if request.form == "json":
-        emit(json_text(explanation.to_dict() | estimates.json_entry(estimated)), request.out)
+        emit(json_text(explanation.to_dict() | workflow_entry(problem, row) | estimates.json_entry(estimated)), request.out)
     else:
         plain = _plain(explanation, priced=has_prices(inputs.cluster)) if explanation.excluded is None else ""
+        plain += _workflow(inputs.jobs, problem, row) if explanation.excluded is None else ""
         details = _report(explanation, policy.label, sharing=sharing, partner=partner)
         parts = [plain, *details, _estimates(estimated, job_id), unused_text(inputs.cluster.left_out)]
         emit("\n".join(part for part in parts if part), request.out)
@@ -111,6 +114,35 @@ def _plain(explanation: gp.Explanation, *, priced: bool) -> str:
         lines.append(f"{tenant_text(explanation.tenant)}.")
     return "".join(_wrapped(line, "") for line in lines)
 
+
+def _workflow(jobs: gp.JobSet, problem: gp.AllocationProblem, row: int) -> str:
+    """Return in sentences what a job shares with others of its workflow, and which jobs wait for it."""
+    job_id, lines = problem.job_ids[row], []
+    tasks = int(problem.ready_tasks[row])
+    if tasks > 1:
+        name = next(job.workflow for job in jobs if job.job_id == job_id)
+        lines.append(f"It is one of {tasks} jobs of workflow {name} that are ready, which share one weight.")
+    waiting = [job.job_id for job in jobs if any(text.rpartition(":")[2] == job_id for text in job.depends_on)]
+    if waiting:
+        path = time_text(float(problem.path_seconds[row])) if problem.path_seconds[row] else ""
+        text = f"{_joined(waiting[:MAX_PARTNERS])} {'waits' if len(waiting) == 1 else 'wait'} for it"
+        lines.append(text + (f"; the longest path of jobs that do takes {path} on their fastest types." if path else "."))
+    latest = float(problem.latest_end_seconds[row])
+    if not math.isnan(latest):
+        lines.append(
+            f"They can meet their deadlines if it ends within {time_text(latest)}." if latest > 0 else "They will be late."
+        )
+    return "".join(_wrapped(line, "") for line in lines)
+
+
+def workflow_entry(problem: gp.AllocationProblem, row: int) -> dict[str, dict[str, float | None]]:
+    """Return what policies read of the workflow of a job as an entry of the JSON output; empty if it has none."""
+    values = {name: float(getattr(problem, name)[row]) for name in WORKFLOW}
+    columns = {name: None if math.isnan(value) else value for name, value in values.items()}
+    return {"workflow": columns} if list(columns.values()) != [1.0, 0.0, 0.0, None] else {}
+
+
+WORKFLOW = ("ready_tasks", "workflow_seconds", "path_seconds", "latest_end_seconds")
 
 GAINS = {
     **dict.fromkeys(("max_min_fairness", "water_filling"), "raise what the worst-off jobs get"),

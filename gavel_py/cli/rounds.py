@@ -159,10 +159,9 @@ class Played:
         """Return the rounds as text, JSON or CSV, and draw them."""
         request, delivery = self.request, self.scheduler.delivery()
         if request.plot is not None:
-            seconds, label = request.round_seconds, self.policy.label
-            gp.plot_rounds(
-                self.rounds, self.scheduler.cluster, request.plot, round_seconds=seconds, delivery=delivery, policy=label
-            )
+            more: dict[str, Any] = {"round_seconds": request.round_seconds, "delivery": delivery, "policy": self.policy.label}
+            workflows = {job.job_id: job.workflow for job in self.loaded.jobs if job.workflow}
+            gp.plot_rounds(self.rounds, self.scheduler.cluster, request.plot, **more, workflows=workflows)
             click.echo(f"The picture of the rounds is in {request.plot}", err=True)
         if request.form == "csv" and not request.by:
             return csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(self.rounds))

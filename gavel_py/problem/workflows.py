@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -52,9 +53,13 @@ class Dependency(NamedTuple):
 
 SUPPORTED = "afterok:ID, afterany:ID, afternotok:ID or singleton"
 
+PARSED = 10_000
+"""Number of texts that are kept with what they mean, since each is read several times while its job comes and goes."""
+
 UNSUPPORTED = re.compile(r"^(after|aftercorr|afterburstbuffer|expand)[:+]")
 
 
+@lru_cache(maxsize=PARSED)
 def dependency_of(text: str) -> Dependency:
     """Return the dependency that a text describes. Raises `ValueError`."""
     if "?" in text and re.search(r"\?\s*(after|singleton|$)", text):
@@ -156,7 +161,7 @@ class WorkflowGraph:
             paths[row] += max((paths[child] for child in self.children[row]), default=0.0)
         return paths
 
-    def outlook(self, seconds: Floats, deadlines: Floats, blocked: Collection[int]) -> Outlook:
+    def outlook(self, seconds: Floats, deadlines: Floats, blocked: Collection[int]) -> WorkflowOutlook:
         """Return what policies know of the workflows of the jobs.
 
         Args:
@@ -170,11 +175,11 @@ class WorkflowGraph:
         look_ahead(range(len(self._jobs)), self.children.__getitem__, expected, ahead)
         numbers: dict[tuple[str, str], int] = {}
         keys = [(job.workflow, job.tenant) for job in self._jobs]
-        units = np.array([numbers.setdefault(key, len(numbers)) if key[0] else -1 for key in keys], dtype=np.int64)
-        waiting = np.array([row for row in expected if units[row] >= 0], dtype=np.int64)
-        blocked_ticks: Floats = np.bincount(units[waiting], ticks(seconds[waiting]), len(numbers) + 1).astype(float)[units]
-        paths, ends = np.array([ahead[row] for row in range(len(units))]).reshape(-1, 2).T
-        return Outlook(units, blocked_ticks, paths, np.where(np.isinf(ends), np.nan, ends))
+        workflow_of = np.array([numbers.setdefault(key, len(numbers)) if key[0] else -1 for key in keys], dtype=np.int64)
+        waiting = np.array([row for row in expected if workflow_of[row] >= 0], dtype=np.int64)
+        left = np.bincount(workflow_of[waiting], ticks(seconds[waiting]), len(numbers) + 1).astype(float)  # the last for -1
+        paths, ends = np.array([ahead[row] for row in range(len(workflow_of))]).reshape(-1, 2).T
+        return WorkflowOutlook(workflow_of, left[workflow_of], paths, np.where(np.isinf(ends), np.nan, ends))
 
     def blocked(self, is_over: Callable[[int], bool]) -> dict[int, str]:
         """Return {row: reason} of the jobs that wait for one that is not over."""
@@ -187,12 +192,25 @@ def check_known(jobs: Sequence[Job], others: Collection[str] = ()) -> None:
     waiting = [job for job in jobs if job.depends_on]
     ids = {job.job_id for job in jobs} if waiting else set()
     faults = [
-        Fault(job.where, "depends_on", f"waits for job {name!r}, which does not exist{nearest(name, sorted(ids))}")
+        Fault(job.where, "depends_on", f"waits for job {name!r}, which does not exist{_meant(name, ids)}")
         for job in waiting
         for condition, name in dependencies_of(job)
         if condition is not Condition.SINGLETON and name not in ids and name not in others
     ]
     InputError.raise_any(faults)
+
+
+def _meant(name: str, ids: Collection[str]) -> str:
+    """Return what may be meant by the name of a job that does not exist, as the end of a message."""
+    word, _, rest = name.partition(":")
+    if word.lower() in set(Condition) and rest:
+        return f"; conditions are written in lower case: {word.lower()}:{rest}"
+    parts = [part.strip() for part in re.split("[,:?]", name)]
+    if len(parts) > 1 and ids and all(part in ids for part in parts):
+        if "?" in name:
+            return "; '?' (any one of several jobs) is not supported"
+        return f"; several jobs are separated by |: {'|'.join(parts)}"
+    return nearest(name, sorted(ids))
 
 
 TICKS = 2.0**20
@@ -210,24 +228,36 @@ def seconds_left(steps_remaining: Floats, fastest: Floats) -> Floats:
     return np.where(np.isnan(seconds), 0.0, seconds)
 
 
-class Outlook(NamedTuple):
+class WorkflowOutlook(NamedTuple):
     """What is known of the workflows of N jobs beside these jobs.
 
     Attributes:
-        units: (N,) number of the workflow of each job, -1 for none.
+        workflow_of: (N,) number of the workflow of each job, -1 for none.
         blocked_ticks: (N,) what the blocked jobs of its workflow have left, in ticks on their fastest types.
         path_seconds: (N,) as in `AllocationProblem`.
         latest_ends: (N,) `latest_end_seconds` on the clock of the deadlines, NaN for none.
     """
 
-    units: Indices
+    workflow_of: Indices
     blocked_ticks: Floats
     path_seconds: Floats
     latest_ends: Floats
 
-    def take(self, rows: Indices) -> Outlook:
+    def take(self, rows: Indices) -> WorkflowOutlook:
         """Return the outlook of some of the jobs."""
-        return Outlook(self.units[rows], self.blocked_ticks[rows], self.path_seconds[rows], self.latest_ends[rows])
+        return WorkflowOutlook(self.workflow_of[rows], self.blocked_ticks[rows], self.path_seconds[rows], self.latest_ends[rows])
+
+    def workflow_seconds(self, seconds: Floats, ready: Indices) -> Floats:
+        """Return (N,) `AllocationProblem.workflow_seconds`.
+
+        Args:
+            seconds: (N,) what each job has left, on its fastest type.
+            ready: The jobs with a workflow that may run.
+        """
+        workflow_of, own, found = self.workflow_of[ready], ticks(seconds[ready]), np.zeros(len(seconds))
+        left = np.bincount(workflow_of, own)[workflow_of] + self.blocked_ticks[ready]
+        found[ready] = np.where(left > own, left / TICKS, 0.0)
+        return found
 
     def columns(self, weights: Floats, seconds: Floats, runnable: Mask, now_seconds: float) -> dict[str, Floats]:
         """Return the arrays of `AllocationProblem` that depend on workflows, by name.
@@ -238,16 +268,13 @@ class Outlook(NamedTuple):
             runnable: (N, K) whether a job may run on each type.
             now_seconds: The time on the clock of the deadlines.
         """
-        rows = np.flatnonzero((self.units >= 0) & runnable.any(axis=1))
-        units, own = self.units[rows], ticks(seconds[rows])
-        ready_tasks, workflow_seconds = np.ones(len(weights)), np.zeros(len(weights))
-        ready_tasks[rows] = np.bincount(units)[units]
-        left = np.bincount(units, own)[units] + self.blocked_ticks[rows]
-        workflow_seconds[rows] = np.where(left > own, left / TICKS, 0.0)
+        rows = np.flatnonzero((self.workflow_of >= 0) & runnable.any(axis=1))
+        workflow_of, ready_tasks = self.workflow_of[rows], np.ones(len(weights))
+        ready_tasks[rows] = np.bincount(workflow_of)[workflow_of]
         return {
             "weights": weights / ready_tasks,
             "ready_tasks": ready_tasks,
-            "workflow_seconds": workflow_seconds,
+            "workflow_seconds": self.workflow_seconds(seconds, rows),
             "path_seconds": self.path_seconds,
             "latest_end_seconds": self.latest_ends - now_seconds,
         }

@@ -322,14 +322,14 @@ def add_job_ids(axes: Axes, boxes: Sequence[Box], unit: float, lane: float, size
 
 
 def add_lane_names(axes: Axes, nodes: Sequence[LaneGroup], types: Sequence[LaneGroup], lane: float, size: float) -> None:
-    """Write nodes at the left and types at the right, as far as there is room, and draw lines between them."""
+    """Write nodes at the left and types, if there are any, at the right, as far as there is room, and draw lines between them."""
     named = spaced(nodes, (size + 2) / lane)
     axes.set_yticks([node.middle for node in named], [shortened(clean(node.name), MAX_NODE_NAME) for node in named], size=size)
     axes.tick_params(axis="y", length=0)
     beside = axes.get_yaxis_transform()
     if len(named) == len(nodes):
         axes.hlines([node.end for node in nodes[:-1]], 0, 1, LIGHT["muted"], linewidth=0.4, transform=beside, zorder=4)
-    places = spread([group.middle for group in types], 2.7 * size / lane, types[-1].end)
+    places = spread([group.middle for group in types], 2.7 * size / lane, types[-1].end) if types else []
     for group, place in zip(types, places, strict=True):
         text = f"{shortened(clean(group.name), MAX_NODE_NAME)}\n{counted(group.size, 'GPU')}"
         axes.text(1.005, place, text, transform=beside, va="center", size=size, weight="bold")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from gavel_py.io.names import natural_key
 from gavel_py.problem.arrays import Floats
 from gavel_py.report.charts import Axis, Chart, Curve, Palette, Panel, Point, Table
 from gavel_py.report.figures import bars_figure, heat_figure, lines_figure, points_figure, stays_figure
@@ -30,7 +33,7 @@ from gavel_py.report.measures import (
     short,
 )
 from gavel_py.report.runs import OverTime, Run, Stay
-from gavel_py.report.timeline import StayLanes, colours_of, stay_grid, stay_lanes
+from gavel_py.report.timeline import NO_WORKFLOWS, StayLanes, colours_of, stay_grid, stay_lanes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -261,6 +264,9 @@ GRID_COLUMNS = 800
 MAX_SHAPES, MAX_ROWS = 1500, 620
 """Stays drawn as shapes, more become an image; GPUs of that image, of more only every n-th is drawn."""
 
+MAX_DRAWN_WORKFLOWS = 30
+"""Workflows with rows of their own."""
+
 MAX_LISTED_STAYS = 200
 """Rows of a table of stays; more are summed by accelerator type."""
 
@@ -282,8 +288,13 @@ def heat_chart(name: str, title: str, run: Run) -> Iterator[Chart]:
     yield Chart(name, title, description, draw, Table(["job type", *columns], rows))
 
 
-def stays_chart(name: str, title: str, stays: Sequence[Stay], types: Sequence[str] = ()) -> Iterator[Chart]:
-    """Yield the stays of one run as a Gantt chart, if there are any. types: order of the accelerator types."""
+def stays_chart(
+    name: str, title: str, stays: Sequence[Stay], types: Sequence[str] = (), workflows: Mapping[str, str] = NO_WORKFLOWS
+) -> Iterator[Chart]:
+    """Yield the stays of one run as a Gantt chart, if there are any.
+
+    types: order of the accelerator types; workflows: {job_id: workflow}.
+    """
     stays = [stay for stay in stays if stay.gpus > 0 and stay.end_seconds > stay.start_seconds]
     if not stays:
         return
@@ -294,11 +305,46 @@ def stays_chart(name: str, title: str, stays: Sequence[Stay], types: Sequence[st
         f"{counted(lanes.count, 'GPU')} from the top down, time to the right. Each bar is a job; nothing is drawn where a "
         "GPU is idle. A run does not record which GPUs of its node a gang had, so it is drawn on the first free ones."
     )
+    if workflows:
+        description += " The jobs of a workflow have one colour."
     if is_image:
         of_gpus = f" and one GPU of {row_step}" if row_step > 1 else ""
         description += f" Drawn as an image of {GRID_COLUMNS} moments{of_gpus}: short stays may be missing."
     table = _list_of_stays(lanes, stays) if len(stays) <= MAX_LISTED_STAYS else _sums_of_stays(lanes, stays)
-    yield Chart(name, title, description, partial(stays_figure, lanes, grid, colours_of(grid), row_step if is_image else 0), table)
+    draw = partial(stays_figure, lanes, grid, colours_of(grid, workflows), row_step if is_image else 0)
+    yield Chart(name, title, description, draw, table)
+
+
+def workflows_chart(name: str, title: str, stays: Sequence[Stay], workflows: Mapping[str, str]) -> Iterator[Chart]:
+    """Yield the jobs of workflows of one run as a Gantt chart with a group of rows for each; workflows: {job_id: workflow}."""
+    known = [stay for stay in stays if stay.job_id in workflows and stay.gpus > 0 and stay.end_seconds > stay.start_seconds]
+    spans: dict[str, tuple[float, float]] = {}
+    for stay in known:
+        first, last = spans.get(workflows[stay.job_id], (math.inf, -math.inf))
+        spans[workflows[stay.job_id]] = min(first, stay.start_seconds), max(last, stay.end_seconds)
+    if not spans:
+        return
+    in_order = sorted(spans, key=lambda each: (spans[each], natural_key(each)))
+    drawn = in_order[:MAX_DRAWN_WORKFLOWS]
+    rows_of = {  # one bar for all nodes of a gang
+        (stay.job_id, stay.start_seconds): replace(stay, node=workflows[stay.job_id], accelerator="", gpus=1)
+        for stay in known
+        if workflows[stay.job_id] in drawn
+    }
+    lanes = replace(stay_lanes(list(rows_of.values())), types=())
+    unit, start = Measure("", "time").unit([last - first for first, last in spans.values()]), min(spans.values())[0]
+    counts = Counter(workflows[job_id] for job_id in {stay.job_id for stay in known})
+    rows = [
+        [clean(each), str(counts[each]), *(short(seconds / unit.size) for seconds in (first - start, last - start, last - first))]
+        for each, (first, last) in ((each, spans[each]) for each in in_order[:MAX_LISTED_STAYS])
+    ]
+    description = "A group of rows for each workflow, time to the right. Each bar is a job while it held GPUs, however many."
+    if len(drawn) < len(spans):
+        description += f" Drawn are the first {len(drawn)} of {len(spans):,} workflows."
+    grid = stay_grid(lanes, GRID_COLUMNS)
+    draw = partial(stays_figure, lanes, grid, colours_of(grid), 0)
+    headings = ["workflow", "jobs", unit.heading("from"), unit.heading("to"), unit.heading("from first start to last end")]
+    yield Chart(name, title, description, draw, Table(headings, rows))
 
 
 def _list_of_stays(lanes: StayLanes, stays: Sequence[Stay]) -> Table:
@@ -338,7 +384,9 @@ def stays_charts(palette: Palette) -> Iterator[Chart]:
         if run is not None and shown < MAX_GANTT_CHARTS:
             shown += 1
             types = tuple(run.over_time.used) if run.over_time else ()
-            yield from stays_chart(f"gpus-{shown}", f"GPUs over time{_of_run(palette, group.policy, run)}", run.stays, types)
+            suffix = _of_run(palette, group.policy, run)
+            yield from stays_chart(f"gpus-{shown}", f"GPUs over time{suffix}", run.stays, types, run.workflows)
+            yield from workflows_chart(f"workflows-{shown}", f"Workflows over time{suffix}", run.stays, run.workflows)
 
 
 def _of_run(palette: Palette, policy: str, run: Run) -> str:

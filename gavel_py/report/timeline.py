@@ -7,7 +7,7 @@ GPUs were held on it at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from numbers import Real
@@ -184,20 +184,28 @@ def bars_of(rounds: Sequence[Round], lanes: Lanes) -> list[Bar]:
     return sorted(bars, key=lambda bar: (bar.first_lane, bar.first))
 
 
+NO_WORKFLOWS: Mapping[str, str] = {}
+
 COLOURS = ("#77AADD", "#EE8866", "#EEDD88", "#004488", "#FFAABB", "#44BB99", "#994455", "#99DDFF", "#BBCC33", "#117733")
 """Paul Tol's light qualitative scheme, meant for filled areas with text, and three of his dark colours
 (https://personal.sron.nl/~pault)."""
 
 
-def colours_of(grid: RoundGrid) -> list[str]:
-    """Return a colour for each job: the next in turn that no earlier neighbour, on the next GPU or in the next round, has."""
-    neighbours = _neighbours(grid)
+def colours_of(grid: RoundGrid, workflows: Mapping[str, str] = NO_WORKFLOWS) -> list[str]:
+    """Return a colour for each job: the next in turn that no earlier neighbour, on the next GPU or in the next round, has.
+
+    workflows: {job_id: workflow}; the jobs of one have one colour.
+    """
+    numbers: dict[tuple[bool, str], int] = {}
+    keys = [(name in workflows, workflows.get(name, name)) for name in grid.job_ids]
+    owners = np.array([numbers.setdefault(key, len(numbers)) for key in keys] + [IDLE], dtype=np.int64)
+    neighbours = _neighbours(owners[grid.jobs])  # IDLE is the last of them
     chosen: list[int] = []
-    for job in range(len(grid.job_ids)):
-        taken = {chosen[other] for other in neighbours.get(job, ()) if other < job}
-        candidates = [(job + offset) % len(COLOURS) for offset in range(len(COLOURS))]
+    for owner in range(len(numbers)):
+        taken = {chosen[other] for other in neighbours.get(owner, ()) if other < owner}
+        candidates = [(owner + offset) % len(COLOURS) for offset in range(len(COLOURS))]
         chosen.append(next((colour for colour in candidates if colour not in taken), candidates[0]))
-    return [COLOURS[colour] for colour in chosen]
+    return [COLOURS[chosen[owner]] for owner in owners[:-1].tolist()]
 
 
 def is_dark(colour: str) -> bool:
@@ -207,8 +215,7 @@ def is_dark(colour: str) -> bool:
     return luminance < 0.18  # the luminance at which both contrasts are equal
 
 
-def _neighbours(grid: RoundGrid) -> dict[int, set[int]]:
-    jobs = grid.jobs
+def _neighbours(jobs: NDArray[np.int64]) -> dict[int, set[int]]:
     aside = np.stack([jobs[:, :-1].ravel(), jobs[:, 1:].ravel()])
     below = np.stack([jobs[:-1].ravel(), jobs[1:].ravel()])
     pairs = np.concatenate([aside, below], axis=1)
@@ -322,6 +329,7 @@ def plot_rounds(
     round_seconds: float,
     delivery: DeliveryReport | None = None,
     policy: str | None = None,
+    workflows: Mapping[str, str] = NO_WORKFLOWS,
 ) -> None:
     """Draw consecutive rounds as a Gantt chart: time from left to right, GPUs by type and node from top to bottom.
 
@@ -335,6 +343,7 @@ def plot_rounds(
         round_seconds: Length of a round.
         delivery: Adds the undelivered share and the number of all jobs to the title.
         policy: Name of the policy for the title.
+        workflows: {job_id: workflow}; the jobs of one have one colour, which a legend names.
 
     Raises:
         InputError: As `check_plot` does, for rounds that are empty or not consecutive, for GPUs that are not in the cluster or
@@ -349,9 +358,10 @@ def plot_rounds(
     title = f"{head}{counted(len(rounds), 'round')} of {duration(round_seconds)}, {counted(len(lanes.gpus), 'GPU')}"
     subtitle = ", ".join(_subtitle(grid, rounds, delivery))
 
-    from gavel_py.report.timeline_drawing import rounds_image
+    from gavel_py.report.timeline_drawing import Coloured, rounds_image
 
-    image = rounds_image(rounds, lanes, grid, float(round_seconds), title, subtitle, FORMATS[Path(path).suffix.lower()])
+    coloured = Coloured(grid, workflows)
+    image = rounds_image(rounds, lanes, coloured, float(round_seconds), title, subtitle, FORMATS[Path(path).suffix.lower()])
     write_atomic(path, image)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,9 @@ STRIP = 54.0
 ID_SIZES = (4.2, 8.0)
 """Smallest and largest font size of job ids in bars."""
 
+MAX_WORKFLOWS = 9
+"""Workflows in the legend."""
+
 MAX_SHAPES = 3000
 """Bars that an SVG holds as shapes; more become an image in it."""
 
@@ -50,13 +53,22 @@ INK, MUTED, LOST = LIGHT["ink"], LIGHT["muted"], "#CC0000"
 STYLE: dict[str, Any] = {"axes.edgecolor": MUTED, "text.color": INK, "font.size": SMALL, "savefig.bbox": "tight"}
 
 
+class Coloured:
+    """A grid, and the colours of its jobs and of their workflows; workflows: {job_id: workflow}."""
+
+    def __init__(self, grid: RoundGrid, workflows: Mapping[str, str]) -> None:
+        self.grid = grid
+        self.of_jobs = dict(zip(grid.job_ids, colours_of(grid, workflows), strict=True))
+        self.of_workflows = {workflows[name]: colour for name, colour in self.of_jobs.items() if name in workflows}
+
+
 class RoundsFigure:
     """The figure of some rounds, drawn by `draw`."""
 
-    def __init__(self, rounds: Sequence[Round], lanes: Lanes, grid: RoundGrid, round_seconds: float) -> None:
+    def __init__(self, rounds: Sequence[Round], lanes: Lanes, coloured: Coloured, round_seconds: float) -> None:
         self.rounds, self.lanes, self.round_seconds = rounds, lanes, round_seconds
-        self.bars = bars_of(rounds, lanes)
-        colours = dict(zip(grid.job_ids, colours_of(grid), strict=True))
+        self.bars, self.workflows = bars_of(rounds, lanes), coloured.of_workflows
+        grid, colours = coloured.grid, coloured.of_jobs
         self.boxes = [Box(b.job_id, b.first, b.end, b.first_lane, b.end_lane, colours[b.job_id]) for b in self.bars]
         self.num_lanes, self.num_rounds = grid.jobs.shape
         lane = min(MAX_LANE, MAX_HEIGHT / self.num_lanes)
@@ -135,6 +147,10 @@ class RoundsFigure:
             Line2D([], [], color=LOST, markersize=10, label="is preempted", **mark),
             Patch(facecolor="white", edgecolor=MUTED, linewidth=0.5, label="idle"),
         ]
+        named = list(self.workflows.items())[:MAX_WORKFLOWS]
+        handles += [Patch(facecolor=colour, label=f"workflow {clean(name)}") for name, colour in named]
+        if len(self.workflows) > len(named):
+            handles.append(Line2D([], [], linestyle="none", label=f"{len(self.workflows) - len(named)} more workflows"))
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 0), "borderaxespad": 4.5, "ncols": 3}
         self.axes.legend(handles=handles, **place, frameon=False, borderpad=0, labelcolor=MUTED)
 
@@ -160,10 +176,12 @@ class RoundsFigure:
 
 
 def rounds_image(
-    rounds: Sequence[Round], lanes: Lanes, grid: RoundGrid, round_seconds: float, title: str, subtitle: str, form: str
+    rounds: Sequence[Round], lanes: Lanes, coloured: Coloured, round_seconds: float, title: str, subtitle: str, form: str
 ) -> bytes:
     """Return the figure of some rounds as the bytes of an SVG or PNG file."""
-    return image_bytes(lambda: RoundsFigure(rounds, lanes, grid, round_seconds).draw(title, subtitle), STYLE, form, ground="white")
+    return image_bytes(
+        lambda: RoundsFigure(rounds, lanes, coloured, round_seconds).draw(title, subtitle), STYLE, form, ground="white"
+    )
 
 
 DECADES = [factor * 10.0**power for power in range(-9, 16) for factor in (1, 2, 5)]

@@ -24,7 +24,7 @@ from gavel_py.policies.constraints.compiling import placed
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import number_equal
-from gavel_py.problem.workflows import Outlook
+from gavel_py.problem.workflows import WorkflowOutlook
 from gavel_py.scheduling.colocation.groups import ColocationPromises, promises_of
 from gavel_py.scheduling.jobs import REQUEST_COLUMNS, JobTable, Objects, objects_of
 from gavel_py.scheduling.mechanism.demand import Speeds
@@ -76,7 +76,7 @@ class PolicyInput:
     whole_gangs: bool
     sharing: bool = False
     min_gain: float = 1.0
-    outlook: Outlook | None = None
+    outlook: WorkflowOutlook | None = None
 
     @classmethod
     def of(
@@ -158,7 +158,7 @@ class PolicyInput:
         requests = table.requests_of(found)
         cache.complete(found, requests)
         arrays = {name: decode(document[name]) for name in (*BY_JOB, "whole_gangs", "sharing", "min_gain")}
-        arrays["outlook"] = Outlook(*map(decode, document["outlook"])) if "outlook" in document else None
+        arrays["outlook"] = WorkflowOutlook(*map(decode, document["outlook"])) if "outlook" in document else None
         return cls(float(document["now_seconds"]), rows, objects_of(found), requests.pop("gangs"), requests, **arrays)
 
 
@@ -514,7 +514,7 @@ class LazyAllocation:
     excluded: Mapping[str, str]  # {job_id: reason} of the jobs that can run nowhere
     whole_gangs: bool  # as for `RoundScheduler`
     solve: Callable[[PolicyInput], CurrentAllocation] = field(repr=False)  # solves for all jobs
-    outlook: Outlook | None = None  # (rows,) then, None if the policy does not read it
+    outlook: WorkflowOutlook | None = None  # (rows,) then, None if the policy does not read it
     replaced: dict[int, tuple[Job, int, Floats]] = field(default_factory=dict)  # {row: job, gang and requests before}
     steps_done: Floats | None = None  # (rows,) then, None while there are no others
 

@@ -160,7 +160,7 @@ class JobTable:
         ids: (rows,) ids of the jobs.
         jobs: (rows,) the jobs; their `steps_done` may be older than the column of that name.
         gangs: (rows,) numbers of the gangs: equal for jobs with equal `GANG_FIELDS`.
-        units: (rows,) numbers of the workflows of the jobs in the system, -1 for none; workflows: these numbers.
+        workflow_of: (rows,) numbers of the workflows of the jobs in the system, -1 for none; workflows: these numbers.
         columns: Further columns: `REQUEST_COLUMNS` and `HISTORY_COLUMNS`.
         models: One job for each number of `gangs`.
         changed: While tracked (`track`): rows of jobs that have arrived, changed or left since the reader last emptied it.
@@ -171,7 +171,7 @@ class JobTable:
         self.ids: Objects = np.empty(0, dtype=object)
         self.jobs: Objects = np.empty(0, dtype=object)
         self.gangs: Indices = np.empty(0, dtype=np.int64)
-        self.units: Indices = np.empty(0, dtype=np.int64)
+        self.workflow_of: Indices = np.empty(0, dtype=np.int64)
         self.workflows = WorkflowNumbers()
         self._requests: Floats = np.zeros((len(REQUEST_COLUMNS), 0))
         self._history: Floats = np.zeros((len(HISTORY_COLUMNS), 0))
@@ -307,7 +307,7 @@ class JobTable:
         at = _index(rows)
         self.ids[at] = np.fromiter(ids, dtype=object, count=len(ids))
         self._put(at, jobs, requests)
-        self.units[at] = list(map(self.workflows.enter, jobs))
+        self.workflow_of[at] = list(map(self.workflows.enter, jobs))
         self._history[:, at] = NEW_HISTORY[:, None]
         steps = requests["steps_done"]
         self.columns["steps_at_start"][at] = self.columns["steps_counted"][at] = steps
@@ -331,7 +331,7 @@ class JobTable:
         """Replace a job in the system by one of the same id."""
         row = self._present[job.job_id]
         self.workflows.leave(self.jobs[row])
-        self.units[row] = self.workflows.enter(job)
+        self.workflow_of[row] = self.workflows.enter(job)
         self._put(_index([row]), [job], requests)
         if self._is_tracked:
             self.changed.add(row)
@@ -358,7 +358,7 @@ class JobTable:
         for name in ("ids", "jobs", "gangs", "progressed"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
-        self.units = np.concatenate([self.units, np.full(more, -1, dtype=np.int64)])
+        self.workflow_of = np.concatenate([self.workflow_of, np.full(more, -1, dtype=np.int64)])
         # In rows without a job, `left` is 0 as for jobs that have left.
         self._requests, self._history = (np.pad(each, ((0, 0), (0, more))) for each in (self._requests, self._history))
         self._name_columns()
@@ -386,7 +386,7 @@ class JobTable:
             self.progressed[row] = False
         self.columns["left"][row] = DEPARTURES.index(how)
         self.workflows.leave(self.jobs[row])
-        self.units[row] = -1
+        self.workflow_of[row] = -1
         return row
 
     def fail(self, job_id: str) -> bool:

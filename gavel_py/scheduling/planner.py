@@ -20,7 +20,7 @@ from gavel_py.allocation.solver import Solver
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.from_jobs import Profile
-from gavel_py.problem.workflows import Outlook
+from gavel_py.problem.workflows import WorkflowOutlook
 from gavel_py.scheduling.backoff import place_elsewhere
 from gavel_py.scheduling.colocation import plan_groups
 from gavel_py.scheduling.colocation.fractional import pack_fractional
@@ -48,7 +48,7 @@ from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests, pref
 from gavel_py.scheduling.problem_cache import ProblemCache
 from gavel_py.scheduling.round_planning import forced_gangs, plan_round
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
-from gavel_py.scheduling.workflow_units import outlook_of
+from gavel_py.scheduling.workflow_units import outlook_of, workflows_of
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class RoundPlanner:
             outlook=self._outlook(state, rows),
         )
 
-    def _outlook(self, state: SchedulerState, rows: Indices) -> Outlook | None:
+    def _outlook(self, state: SchedulerState, rows: Indices) -> WorkflowOutlook | None:
         """Return what policies know of the workflows of these jobs, None if workflows do not count as a whole."""
         return outlook_of(state.table, state.blocked, rows, self.cache(state)) if self.options.by_workflow else None
 
@@ -203,10 +203,9 @@ class RoundPlanner:
     def _decide_at_event(self, state: SchedulerState, start: float) -> EventPlan | None:
         """Return the plan that follows from what has changed, None if the round must be decided in full."""
         event_planner, began = self.event_planner(state), time.perf_counter()
-        by_workflow, reads = self.options.by_workflow and bool(state.table.workflows), self.solver.policy.reads
-        in_full = (
-            event_planner is None or not len(state.table) or state.is_backing_off(start) or (by_workflow and "weights" in reads)
-        )
+        # What the policy reads of workflows; a queue does not know the weights.
+        of_workflows = self.solver.policy.reads if self.options.by_workflow and state.table.workflows else ()
+        in_full = event_planner is None or not len(state.table) or state.is_backing_off(start) or "weights" in of_workflows
         decision = None if event_planner is None or in_full else event_planner.decide(state)
         if event_planner is None or decision is None:
             return None
@@ -220,7 +219,7 @@ class RoundPlanner:
             self.options.whole_gangs,
             # All nodes are up now, and may be down when the allocation is resolved.
             partial(self._solve, state=state, nodes=NodeStates(state.nodes.cluster)),
-            self._outlook(state, np.arange(state.table.capacity)) if by_workflow and "workflow_seconds" in reads else None,
+            workflows_of(state.table, state.blocked, self.cache(state)) if "workflow_seconds" in of_workflows else None,
         )
         state.solver_seconds += time.perf_counter() - began
         return EventPlan(start, decision.assignments, decision.changes, allocation, decision.is_audited)

@@ -63,6 +63,7 @@ class ProblemCache:
     models: list[Job]
     _rows: Floats = field(init=False)
     _is_known: NDArray[np.bool_] = field(init=False)
+    _fastest: Floats = field(init=False)
     _reasons: dict[int, str] = field(default_factory=dict)
     _elastic: dict[int, GpuCounts] = field(default_factory=dict)  # of each gang that is elastic
     _pair_table: PairTable | None = None
@@ -72,6 +73,7 @@ class ProblemCache:
         self._has_units = job_units(self.models[:1], self.profile) is not None
         self._rows = np.zeros((0, BY_TYPE * len(self.cluster.accelerator_names) + REQUESTS))
         self._is_known = np.zeros(0, dtype=bool)
+        self._fastest = np.zeros(0)
 
     def holds_for(self, cluster: Cluster, profile: Profile, whole_gangs: bool, models: list[Job]) -> bool:
         """Return whether the cache was made for these arguments."""
@@ -123,9 +125,7 @@ class ProblemCache:
     def seconds_left(self, gangs: Indices, steps: Floats) -> Floats:
         """Return (N,) seconds that steps take on the fastest types while all nodes are up (`problem.workflows.seconds_left`)."""
         self._look_up(gangs)
-        count = len(self.cluster.accelerator_names)
-        rows = self._rows[gangs]
-        return seconds_left(steps, np.where(rows[:, count : 2 * count] > 0, rows[:, :count], 0.0).max(axis=1, initial=0.0))
+        return seconds_left(steps, self._fastest[gangs])
 
     def problem(self, policy_input: PolicyInput, nodes: NodeStates) -> AllocationProblem:
         """Return the problem on the nodes that are up; normalisers are those of the whole cluster."""
@@ -231,6 +231,7 @@ class ProblemCache:
             more = max(len(self.models), 2 * len(self._rows)) - len(self._rows)
             self._rows = np.concatenate([self._rows, np.zeros((more, self._rows.shape[1]))])
             self._is_known = np.concatenate([self._is_known, np.zeros(more, dtype=bool)])
+            self._fastest = np.concatenate([self._fastest, np.zeros(more)])
         is_new = ~self._is_known[gangs]
         new = np.unique(gangs[is_new]).tolist() if is_new.any() else []
         while new:
@@ -248,7 +249,7 @@ class ProblemCache:
         requests = [(job.cpus_per_gpu, job.memory_gb_per_gpu, SCOPES.index(job.locality), job.even_split) for job in models]
         by_type = [found.throughputs, found.runnable, *placements, found.uncertainty, memory]
         self._rows[gangs] = np.hstack([*by_type, np.array(requests, dtype=float)])
-        self._is_known[gangs] = True
+        self._is_known[gangs], self._fastest[gangs] = True, found.fastest
         for i, (gang, model) in enumerate(zip(gangs, models, strict=True)):
             if found.counts is not None and model.is_elastic:
                 self._elastic[gang] = found.counts.select(np.array([i]))
@@ -256,8 +257,8 @@ class ProblemCache:
                 self._reasons[gang] = found.excluded[model.job_id]
 
     def _problem_of(self, jobs: Sequence[Job]) -> AllocationProblem:
-        """Return the problem of jobs that have done no steps."""
-        new = [with_steps(job, 0.0) for job in jobs]
+        """Return the problem of jobs that have done no steps and wait for none."""
+        new = [with_steps(job, 0.0).model_copy(update={"depends_on": ()}) for job in jobs]
         return AllocationProblem.from_jobs(new, self.cluster, self.profile, whole_gangs=self.whole_gangs, by_workflow=False)
 
     def _pairs(self, policy_input: PolicyInput, single: Floats, used: GpuMemory) -> PairSpeeds | None:

@@ -470,14 +470,14 @@ class RoundScheduler(Synchronized):
             state.table.check_new(job)
             if job.job_id in state.blocked.jobs:
                 raise InputError(Fault(f"job {job.job_id!r}", "job_id", "was submitted before; a job id can be used only once"))
-        JobSet(jobs)  # raises for an id that occurs twice, and for a cycle
+        if len(jobs) > 1:
+            JobSet(jobs)  # raises for an id that occurs twice, and for a cycle
         if jobs:
             self._check_parents(jobs)
-            ready = without_dependencies(jobs)
-            requests = self._checked(ready)
+            requests = self._checked(jobs)
             released = state.blocked.submit(jobs, self._ended_well)
             if len(released.ready) == len(jobs):
-                state.table.add(ready, requests)
+                state.table.add(without_dependencies(jobs), requests)
                 state.fit()
             else:
                 self._take_released(released)
@@ -498,7 +498,7 @@ class RoundScheduler(Synchronized):
         state = self._state
         if job_id in state.blocked.jobs:
             job = changed_job(state.blocked.jobs[job_id], fields)
-            self._checked(without_dependencies([job]))
+            self._checked([job])
             state.blocked.replace(job)
             return
         row = state.table.known(job_id)
@@ -677,6 +677,8 @@ class RoundScheduler(Synchronized):
         if not is_checked:
             policy_input = PolicyInput.of_new(jobs, requests, whole_gangs=self.whole_gangs)
             planner.solver.policy.check(cache.problem_if_up(policy_input))
+            if event_planner is not None:
+                event_planner.profiler.checked.update(requests["gangs"].tolist())
         return requests
 
     def _check_sizes(self, jobs: Sequence[Job]) -> None:

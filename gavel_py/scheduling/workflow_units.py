@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavel_py.problem.workflows import TICKS, Ahead, Outlook, look_ahead, ticks
+from gavel_py.problem.workflows import TICKS, Ahead, WorkflowOutlook, look_ahead
 
 if TYPE_CHECKING:
     from gavel_py.problem.arrays import Floats, Indices
@@ -20,27 +20,29 @@ if TYPE_CHECKING:
     from gavel_py.scheduling.jobs import JobTable
     from gavel_py.scheduling.problem_cache import ProblemCache
 
+EVERY = slice(None)
+
 Unit = tuple[str, str]
 """A workflow: its name and the tenant."""
 
 
 class WorkflowNumbers:
-    """Small numbers for the workflows of jobs in a table; a number is free again when the last of its jobs has left."""
+    """Small numbers for the workflows of jobs in the system; a number is free again when the last of its jobs has left.
+
+    blocked_ticks: what the blocked jobs of each have left, by its number, and a last 0 for -1.
+    """
 
     def __init__(self) -> None:
+        self.blocked_ticks = np.zeros(8)
         self._numbers: dict[Unit, int] = {}
         self._members: list[int] = []
         self._free: list[int] = []
 
-    def __len__(self) -> int:
-        """One more than the largest number."""
-        return len(self._members)
-
     def __bool__(self) -> bool:
         return bool(self._numbers)
 
-    def enter(self, job: Job) -> int:
-        """Count a job, and return the number of its workflow, -1 for none."""
+    def enter(self, job: Job, blocked: float = 0.0) -> int:
+        """Count a job, and return the number of its workflow, -1 for none; blocked: what it has left, in ticks, if it waits."""
         if not job.workflow:
             return -1
         unit = job.workflow, job.tenant
@@ -50,43 +52,39 @@ class WorkflowNumbers:
             self._numbers[unit] = number
             if number == len(self._members):
                 self._members.append(0)
+            if number + 1 == len(self.blocked_ticks):
+                self.blocked_ticks = np.concatenate([self.blocked_ticks, np.zeros(number + 1)])
         self._members[number] += 1
+        self.blocked_ticks[number] += blocked
         return number
 
-    def leave(self, job: Job) -> None:
-        """Count a job no longer."""
+    def leave(self, job: Job, blocked: float = 0.0) -> None:
+        """Count a job no longer; blocked: as when it was entered."""
         if not job.workflow:
             return
         unit = job.workflow, job.tenant
         number = self._numbers[unit]
         self._members[number] -= 1
+        self.blocked_ticks[number] -= blocked
         if not self._members[number]:
             del self._numbers[unit]
+            self.blocked_ticks[number] = 0.0
             self._free.append(number)
-
-    def by_number(self, values: Mapping[Unit, float]) -> Floats:
-        """Return the values of workflows by their numbers, and a last 0 for -1."""
-        found = np.zeros(len(self) + 1)
-        for unit, value in values.items():
-            number = self._numbers.get(unit)
-            if number is not None:
-                found[number] = value
-        return found
 
 
 class BlockedWork:
-    """What blocked jobs have left: in all by workflow (`ticks`), and ahead of the jobs for which they wait (`ahead_of`).
+    """What blocked jobs have left: in all by workflow (`WorkflowNumbers`), and ahead of the jobs for which they wait (`ahead_of`).
 
     Jobs that wait for a failure are not expected to run, and are not entered.
     """
 
     def __init__(self) -> None:
-        self.ticks: dict[Unit, float] = {}
-        self._work: dict[str, tuple[float, float]] = {}  # {job_id: seconds, deadline}
-        self._new: dict[str, Job] = {}  # those of which these are not known yet
         self._jobs: dict[str, Job] = {}
+        self._new: dict[str, Job] = {}  # those that have not been looked up
+        self._work: dict[str, tuple[float, float]] = {}  # {job_id: seconds, deadline} of the others
         self._ahead: dict[str, Ahead] = {}
         self._cache: ProblemCache | None = None
+        self._workflows = WorkflowNumbers()
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state of a copy, which looks all work up anew."""
@@ -103,12 +101,9 @@ class BlockedWork:
         if job is None:
             return
         self._forget(parents, waits)
-        work = self._work.pop(job_id, None)
-        if self._new.pop(job_id, None) is None and work is not None and job.workflow:
-            unit, left = (job.workflow, job.tenant), round(work[0] * TICKS)
-            others = self.ticks.pop(unit, 0.0) - left
-            if others > 0:
-                self.ticks[unit] = others
+        self._new.pop(job_id, None)
+        if job_id in self._work:
+            self._workflows.leave(job, round(self._work.pop(job_id)[0] * TICKS))
 
     def end(self, job_id: str) -> None:
         """Record that a job that was ready has left."""
@@ -125,20 +120,20 @@ class BlockedWork:
     def look_up(self, cache: ProblemCache, table: JobTable) -> None:
         """Look up the work of jobs of which it is not known, or known from another profile only."""
         if cache is not self._cache:
-            self._cache, self._new = cache, dict(self._jobs)
-            self._work, self.ticks, self._ahead = {}, {}, {}
+            for job_id, (seconds, _) in self._work.items():
+                self._workflows.leave(self._jobs[job_id], round(seconds * TICKS))
+            self._cache, self._workflows, self._new = cache, table.workflows, dict(self._jobs)
+            self._work, self._ahead = {}, {}
         if not self._new:
             return
         jobs = [job.model_copy(update={"depends_on": ()}) for job in self._new.values()]
         requests = table.requests_of(jobs)
         cache.complete(jobs, requests)
-        seconds = cache.seconds_left(requests["gangs"], requests["total_steps"] - requests["steps_done"])
+        found = cache.seconds_left(requests["gangs"], requests["total_steps"] - requests["steps_done"])
         deadlines = np.nan_to_num(requests["deadline_seconds"], nan=np.inf)
-        for job, left, each, deadline in zip(jobs, ticks(seconds).tolist(), seconds.tolist(), deadlines.tolist(), strict=True):
-            self._work[job.job_id] = each, deadline
-            if job.workflow and left:
-                unit = job.workflow, job.tenant
-                self.ticks[unit] = self.ticks.get(unit, 0.0) + left
+        for job, seconds, deadline in zip(jobs, found.tolist(), deadlines.tolist(), strict=True):
+            self._work[job.job_id] = seconds, deadline
+            self._workflows.enter(job, round(seconds * TICKS))
         self._new = {}
 
     def ahead_of(self, names: Sequence[str], children: Mapping[str, Sequence[str]]) -> list[Ahead]:
@@ -147,37 +142,37 @@ class BlockedWork:
         return [self._ahead[name] for name in names]
 
 
-def outlook_of(table: JobTable, blocked: BlockedJobs, rows: Indices, cache: ProblemCache) -> Outlook | None:
+def outlook_of(table: JobTable, blocked: BlockedJobs, rows: Indices, cache: ProblemCache) -> WorkflowOutlook | None:
     """Return what is known of the workflows of jobs in these rows of the table; None if they have none and no job is blocked."""
     if not table.workflows and not blocked:
         return None
-    units, blocked_ticks = units_of(table, blocked, rows, cache)
-    paths, ends = np.zeros(len(rows)), np.full(len(rows), np.nan)
+    outlook = workflows_of(table, blocked, cache, rows)
     if blocked:
         children = blocked.children
         names = table.ids[rows].tolist()
         places = [place for place, name in enumerate(names) if name in children]
         found = np.array(blocked.work.ahead_of([names[place] for place in places], children)).reshape(-1, 2)
-        paths[places], ends[places] = found[:, 0], np.where(np.isinf(found[:, 1]), np.nan, found[:, 1])
-    return Outlook(units, blocked_ticks, paths, ends)
+        outlook.path_seconds[places] = found[:, 0]
+        outlook.latest_ends[places] = np.where(np.isinf(found[:, 1]), np.nan, found[:, 1])
+    return outlook
 
 
-def units_of(table: JobTable, blocked: BlockedJobs, rows: Indices, cache: ProblemCache) -> tuple[Indices, Floats]:
-    """Return `units` and `blocked_ticks` of an `Outlook` of jobs in these rows of the table."""
+def workflows_of(table: JobTable, blocked: BlockedJobs, cache: ProblemCache, rows: Indices | slice = EVERY) -> WorkflowOutlook:
+    """Return the outlook of jobs in these rows of the table without what is ahead of them."""
     blocked.work.look_up(cache, table)
-    units = table.units[rows]
-    return units, table.workflows.by_number(blocked.work.ticks)[units]
+    workflow_of = table.workflow_of[rows].copy()
+    zeros = np.zeros(len(workflow_of))
+    return WorkflowOutlook(workflow_of, table.workflows.blocked_ticks[workflow_of], zeros, zeros + np.nan)
 
 
-def workflow_seconds(table: JobTable, blocked: BlockedJobs, rows: Indices, cache: ProblemCache) -> Floats:
-    """Return `AllocationProblem.workflow_seconds` of jobs in these rows of the table, while all nodes are up."""
+def workflow_seconds(table: JobTable, blocked: BlockedJobs, cache: ProblemCache, *, by_workflow: bool) -> Floats:
+    """Return (rows,) `AllocationProblem.workflow_seconds` of the jobs of the table while all nodes are up; 0 if not by workflow."""
     found = np.zeros(table.capacity)
-    members = np.flatnonzero(table.units >= 0)
-    if len(members):
-        columns, zeros = table.columns, np.zeros(len(members))
+    members = np.flatnonzero(table.workflow_of >= 0)
+    if by_workflow and len(members):
+        columns = table.columns
         left = np.maximum(0.0, columns["total_steps"][members] - columns["steps_done"][members])
         seconds = cache.seconds_left(table.gangs[members], left)
-        runnable = cache.can_run(table.gangs[members]) & (left != 0)[:, None]
-        outlook = Outlook(*units_of(table, blocked, members, cache), zeros, zeros)
-        found[members] = outlook.columns(zeros, seconds, runnable, 0.0)["workflow_seconds"]
-    return found[rows]
+        outlook = workflows_of(table, blocked, cache, members)
+        found[members] = outlook.workflow_seconds(seconds, np.flatnonzero(seconds > 0))
+    return found

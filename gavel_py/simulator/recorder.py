@@ -77,6 +77,7 @@ class RunRecorder:
         self._promised, self._prices = 0.0, self._unknown
         self._active = self._delivered = 0
         self.jct_seconds: dict[str, float] = {}
+        self._workflows: dict[str, str] | None = {} if stays else None
 
     def round(self, begun: Round) -> None:
         """Record a round.
@@ -113,6 +114,8 @@ class RunRecorder:
         """
         if record.measured and record.jct_seconds is not None:
             self.jct_seconds[record.job_id] = record.jct_seconds
+        if record.workflow and self._workflows is not None:
+            self._workflows[record.job_id] = record.workflow
         end = self._simulation.now if record.end_seconds is None else record.end_seconds
         self._held.leave(record.job_id, record.job_type, max(0.0, end - record.arrival_seconds), end, measured=record.measured)
 
@@ -149,6 +152,7 @@ class RunRecorder:
             stays=tuple(self._held.stays()),
             shares=self._held.shares(),
             tenants=summary.tenants,
+            workflows=self._workflows or {},
         )
 
     def _promised_by(self, allocation: Allocation) -> float:

@@ -20,7 +20,7 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
 from gavel_py.problem.tenants import TenantTree
-from gavel_py.problem.workflows import Condition, dependency_of
+from gavel_py.problem.workflows import Condition, dependency_of, why_blocked
 from gavel_py.scheduling import Assignment, JobDelivery, Round, RoundScheduler
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.simulator.arrivals import Admission, Arrivals, Estimates, JobFailures, check_settings
@@ -214,9 +214,10 @@ class Simulation:
         state = self._state
         tally, records = state.tally.copy(), dict(state.records)
         tenants = None if state.tenants is None else state.tenants.copy()
+        reasons = {**state.reasons, **{job_id: why_blocked(waits) for job_id, waits in self.scheduler.blocked.items()}}
         for job_id, each in state.active.items():
             progress = each.at(state.now) if job_id in state.running else each
-            record = self._record_of(progress, Outcome.ACTIVE, state.now, self._delivery_of(job_id), state.reasons.get(job_id, ""))
+            record = self._record_of(progress, Outcome.ACTIVE, state.now, self._delivery_of(job_id), reasons.get(job_id, ""))
             tally.add(record)
             self._add_to(tenants, progress, record)
             records[job_id] = record

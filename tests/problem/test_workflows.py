@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.problem.workflows import WorkflowGraph, dependencies_of
+from gavel_py.problem.workflows import WorkflowGraph, check_known, dependencies_of
 
 
 def _chain(*names: str) -> list[gp.Job]:
@@ -57,6 +57,22 @@ def test_a_file_names_an_unknown_job_with_its_line(tmp_path):
     path.write_text("job_id,depends_on\nprepare,\ntrain,prepar\n")
     with pytest.raises(gp.InputError, match=r"line 3.*'prepar', which does not exist; did you mean 'prepare'"):
         gp.JobSet.from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("depends_on", "hint"),
+    [
+        ("a,b", "several jobs are separated by |: a|b"),
+        ("afterany:a:b", "several jobs are separated by |: a|b"),
+        ("a?b", "'?' (any one of several jobs) is not supported"),
+        ("AfterOK:a", "conditions are written in lower case: afterok:a"),
+        ("c", "which does not exist; known: a, b, d"),
+    ],
+)
+def test_a_job_that_does_not_exist_may_be_several_or_a_condition(depends_on, hint):
+    with pytest.raises(gp.InputError, match="which does not exist") as error:
+        check_known([gp.Job("a"), gp.Job("b"), gp.Job("d", depends_on=[depends_on])])
+    assert str(error.value).endswith(hint)
 
 
 def test_an_id_that_occurs_twice_is_refused_with_dependencies_too():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from tests.support.workflows import layered_workflow
 
 
 def _scheduler(gpus: int = 2, names: int = 40, **options: Any) -> gp.RoundScheduler:
@@ -211,3 +212,24 @@ def test_blocked_jobs_are_in_no_problem_whatever_happens(jobs: list[gp.Job], by_
         model.cancel()
     assert not scheduler.blocked
     assert not scheduler.jobs
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.deep)])
+def test_blocked_jobs_of_random_workflows_are_in_no_problem(count: int):
+    for seed in range(count):
+        chance = np.random.default_rng(seed)
+        parents = layered_workflow(chance, int(chance.integers(2, 25)))
+        scheduler, ended, now = _scheduler(gpus=4, policy=str(chance.choice(["fifo", "max_min_fairness"]))), set[int](), 0.0
+        scheduler.submit_all([_job(n, *(f"j{each}" for each in sorted(before)), workflow="w") for n, before in enumerate(parents)])
+        while len(ended) < len(parents):
+            scheduler.next_round(now)
+            ready = {f"j{n}" for n, before in enumerate(parents) if n not in ended and before <= ended}
+            current = scheduler._state.current_allocation
+            assert current is not None
+            assert set(current.problem.job_ids) == ready
+            assert len(current.problem.throughputs) == len(current.fractions) == len(ready)
+            assert scheduler.blocked.keys() == {f"j{n}" for n in range(len(parents)) if n not in ended} - ready
+            for job_id in sorted(scheduler.running)[: int(chance.integers(1, 4))]:
+                scheduler.complete(job_id)
+                ended.add(int(job_id[1:]))
+            now += 360.0

@@ -38,7 +38,7 @@ def counted_anew() -> Iterator[None]:
 
     def update(self: JobQueue) -> bool:
         table = copy(self._table)
-        anew = JobQueue(self._policy, table, self._profiler, self._capacities, self._workflow_seconds)
+        anew = JobQueue(self._policy, table, self._profiler, self._capacities, self._look_up_workflows)
         table.changed, table.progressed, table.has_progress = set(table.by_id.values()), table.progressed.copy(), False
         found = follow_queue(self)
         assert found == follow_queue(anew)
@@ -160,7 +160,7 @@ def test_the_incremental_selection_equals_a_full_one(
         JobProfile(size, True, types, 1.0, 0, [0, 0, 0], [1, 1, 1], None) for size, types in zip(sizes, wishes, strict=True)
     ]
     profiler = cast("JobProfiler", lambda row: profiles[row])
-    queue = JobQueue(chosen, table, profiler, [6, 4, 3], lambda rows: np.zeros(len(rows)))
+    queue = JobQueue(chosen, table, profiler, [6, 4, 3], lambda: np.zeros(table.capacity))
     jobs = [gp.Job(f"j{i}", num_gpus=size, total_steps=1) for i, size in enumerate(sizes)]
     table.add(jobs, table.requests_of(jobs))
     table.track()

@@ -47,20 +47,26 @@ def begin() -> gp.RoundScheduler:
 
 
 def go_on(made: gp.RoundScheduler, number: int) -> None:
-    """Another job comes, the one before the last may leave, and a round is played."""
+    """Another job comes, which may wait for the one before, an earlier one may leave, and a round is played."""
     if number < 400:
-        made.submit(gp.Job(f"j{number}", num_gpus=1 + number % 3))
+        depends_on = [f"j{number - 1}"] if number % 4 == 2 else ()
+        made.submit(gp.Job(f"j{number}", num_gpus=1 + number % 3, depends_on=depends_on, workflow=f"w{number // 4}"))
     if number % 2 and 5 < number < 400:
         made.complete(f"j{number - 4}")
     made.next_round()
 
 
-def as_after(rounds: int) -> gp.Round:
-    """Return the round after this number of rounds of an undisturbed scheduler."""
+def undisturbed(rounds: int) -> gp.RoundScheduler:
+    """Return a scheduler after this number of rounds."""
     made = begin()
     for number in range(1, rounds + 1):
         go_on(made, number)
-    return made.next_round()
+    return made
+
+
+def as_after(rounds: int) -> gp.Round:
+    """Return the round after this number of rounds of an undisturbed scheduler."""
+    return undisturbed(rounds).next_round()
 
 
 def started(path: Path, way: str) -> subprocess.Popen[str]:
@@ -90,6 +96,7 @@ def test_the_last_complete_save_survives(tmp_path: Path, way: str, complete: int
     assert (-process.returncode in {signal.SIGKILL, signal.SIGXFSZ}, errors) == (True, "")
     assert output.split() == ["1", "2"]
     made = gp.RoundScheduler.load(path, profile())
+    assert made.blocked == undisturbed(complete).blocked == {"j2": ("j1",)}
     assert made.next_round() == as_after(complete)
     made.save(path)
     gp.RoundScheduler.load(path, profile())

@@ -76,6 +76,21 @@ def test_a_failure_for_good_cancels_what_needs_success_and_starts_what_needs_fai
     assert result.summary.workflow_jct.count == 0
 
 
+def test_a_job_that_is_blocked_at_the_end_says_by_whom():
+    jobs = [
+        gp.Job("a", total_steps=100),
+        gp.Job("b", total_steps=30, depends_on=["a"]),
+        gp.Job("c", total_steps=9, depends_on=["b"]),
+        gp.Job("d", total_steps=1, arrival_seconds=50),  # the last event
+    ]
+    result = _run(jobs, 1, until_seconds=20)
+    assert {name: record.reason for name, record in result.jobs.items()} == {
+        "a": "",
+        "b": "it waits for 'a'",
+        "c": "it waits for 'b'",
+    }
+
+
 def test_parents_that_do_not_exist_or_arrive_later_are_refused():
     with pytest.raises(gp.InputError, match="does not exist"):
         _run([gp.Job("a", total_steps=1), gp.Job("b", total_steps=1, depends_on="x")], 1)

@@ -86,7 +86,7 @@ def test_jobs_of_others_are_left_alone_and_their_gpus_are_not_planned(tmp_path: 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"more": {"dependency": "afterok:1(unfulfilled)"}}, "it waits for another job"),
+        ({"more": {"dependency": "afterok:1(unfulfilled)"}}, "it waits for another job, afterok:1"),
         ({"comment": BERT + " gavel-hold"}, "its user holds it"),
         ({"admin_comment": ""}, "its user or an administrator holds it"),
         ({"eligible": 1_800_000_000.0}, "it begins later"),

@@ -131,6 +131,10 @@ class Role(StrEnum):
         return self in {Role.LEFT, Role.OTHER}
 
 
+UNFULFILLED = re.compile(r"\((unfulfilled|failed)\)")
+"""What Slurm adds to a dependency that holds a job."""
+
+
 class Eligibility(NamedTuple):
     """The role of a job and the reason, as a clause."""
 
@@ -202,7 +206,7 @@ def _wait_reason(job: SlurmJob, now_seconds: float, known: Container[str], stopp
     if job.is_held and _is_held_by_others(job, known, stopping):
         return "its user or an administrator holds it"
     if job.dependency:
-        return "it waits for another job"
+        return f"it waits for another job, {UNFULFILLED.sub('', job.dependency)}"
     # A requeue sets a start time too, which the driver may change.
     begins = job.eligible_seconds
     if begins is not None and begins > now_seconds and job.restarts == 0:

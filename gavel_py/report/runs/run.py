@@ -106,6 +106,7 @@ class Run(Tabular):
         stays: The GPUs held by each gang; empty if they were not recorded.
         shares: {job type: {accelerator type: mean share of the time of its jobs}}.
         tenants: What each tenant was promised and got, parents first; empty if no job names a tenant.
+        workflows: {job_id: workflow} of the jobs in `stays` that belong to one.
     """
 
     labels: Labels
@@ -116,6 +117,7 @@ class Run(Tabular):
     stays: Sequence[Stay] = ()
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     tenants: Sequence[TenantShare] = ()
+    workflows: Mapping[str, str] = field(default_factory=dict)
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """Return a table of one row, labels and metrics; the list that `read_runs` returns has one of all runs."""
@@ -151,6 +153,7 @@ def document_of(run: Run) -> dict[str, Any]:
         "stays": [[getattr(stay, name) for name in STAY_TYPES] for stay in run.stays],
         "shares": {job_type: dict(shares) for job_type, shares in run.shares.items()},
         **({"tenants": [each.to_dict() for each in run.tenants]} if run.tenants else {}),
+        **({"workflows": dict(run.workflows)} if run.workflows else {}),
     }
 
 
@@ -166,6 +169,7 @@ def run_from(document: Mapping[str, Any]) -> Run:
         stays=tuple(map(_stay, document["stays"])),
         shares={job_type: {name: float(part) for name, part in each.items()} for job_type, each in document["shares"].items()},
         tenants=tuple(map(_tenant, document.get("tenants", ()))),
+        workflows=dict(_checked(item, (str,)) for item in document.get("workflows", {}).items()),
     )
 
 

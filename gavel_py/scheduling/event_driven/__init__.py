@@ -29,7 +29,7 @@ from gavel_py.scheduling.round import Assignments
 from gavel_py.scheduling.workflow_units import workflow_seconds
 
 if TYPE_CHECKING:
-    from gavel_py.problem.arrays import Floats, Indices
+    from gavel_py.problem.arrays import Floats
     from gavel_py.scheduling.jobs import JobTable
     from gavel_py.scheduling.problem_cache import ProblemCache
     from gavel_py.scheduling.state import SchedulerState
@@ -215,14 +215,6 @@ AUDIT_EVERY = 1_000
 """Number of decisions of which one is compared with a solve for all jobs."""
 
 
-def _workflow_seconds(state: SchedulerState, cache: ProblemCache, rows: Indices) -> Floats:
-    return workflow_seconds(state.table, state.blocked, rows, cache)
-
-
-def _no_seconds(rows: Indices) -> Floats:
-    return np.zeros(len(rows))
-
-
 class GangChanges(NamedTuple):
     """How the gangs of a round differ from those of the round before."""
 
@@ -263,8 +255,8 @@ class EventDrivenPlanner:
     ) -> None:
         self._made_for = policy, cache, restart_seconds, round_seconds, by_workflow
         self.profiler = JobProfiler(policy, state.table, state.layout, state.spans, cache)
-        seconds = partial(_workflow_seconds, state, cache) if by_workflow else _no_seconds
-        self._queue = JobQueue(policy, state.table, self.profiler, state.nodes.cluster.capacities.tolist(), seconds)
+        found = partial(workflow_seconds, state.table, state.blocked, cache, by_workflow=by_workflow)
+        self._queue = JobQueue(policy, state.table, self.profiler, state.nodes.cluster.capacities.tolist(), found)
         self._gpus = PlacementCache(state.layout, restart_seconds, round_seconds)
         self._starts = [part.gpus.start for part in state.layout.parts]
         self._preemptive = policy.preemptive

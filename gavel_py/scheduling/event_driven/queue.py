@@ -90,10 +90,10 @@ class JobQueue:
         table: JobTable,
         profiler: JobProfiler,
         capacities: Sequence[float],
-        workflow_seconds: Callable[[Indices], Floats],
+        workflow_seconds: Callable[[], Floats],
     ) -> None:
         self._policy, self._table, self._profiler = policy, table, profiler
-        self._workflow_seconds = workflow_seconds
+        self._look_up_workflows, self._workflow_seconds = workflow_seconds, np.zeros(0)
         self._name, self._capacities = f"policy {policy.name}", list(map(int, capacities))
         self.by_row: dict[int, QueuedJob] = {}
         self.excluded: dict[str, str] = {}
@@ -137,6 +137,8 @@ class JobQueue:
         """
         table = self._table
         self._fit(table.capacity)
+        if OF_WORKFLOW in self._policy.reads:
+            self._workflow_seconds = self._look_up_workflows()
         changed, table.changed = table.changed, set()
         left, before = table.columns["left"], len(self._excluded)
         for row in changed:
@@ -153,14 +155,15 @@ class JobQueue:
             for each in arrived:
                 self._wait(each)
                 self._note_change(self._position(each))
+        moved = np.zeros(len(self._keys), dtype=bool)
         if table.has_progress:
-            progressed = np.flatnonzero(table.progressed & self._is_queued)
+            moved |= table.progressed & self._is_queued
             table.progressed[:] = table.has_progress = False
-            self._note_done(progressed)
-            if REMAINING in self._policy.reads:
-                self._move(progressed)
+            self._note_done(np.flatnonzero(moved))
         if OF_WORKFLOW in self._policy.reads and table.workflows:  # others of the workflow have progressed, come or left
-            self._move(np.flatnonzero((table.units >= 0) & self._is_queued))
+            moved |= (table.workflow_of >= 0) & self._is_queued
+        if REMAINING in self._policy.reads and moved.any():
+            self._move(np.flatnonzero(moved))
         return not self._done and not self._irregular
 
     def _fit(self, capacity: int) -> None:
@@ -244,18 +247,18 @@ class JobQueue:
             if name == REMAINING:
                 column = np.maximum(0.0, columns["total_steps"][rows] - columns["steps_done"][rows])
             elif name == OF_WORKFLOW:
-                column = self._workflow_seconds(rows)
+                column = self._workflow_seconds[rows]
             else:
                 column = columns[COLUMNS[name]][rows]
             setattr(numbers, name, column)
         keys = self._policy.sort_key(cast("JobClasses", numbers))
         return returned_numbers(keys, len(rows), self._name, "sort_key", "finite", lambda i: self.by_row[rows.item(i)].job_id)
 
-    def _move(self, progressed: Indices) -> None:
-        """Give other sort keys to the jobs in these rows."""
+    def _move(self, moved: Indices) -> None:
+        """Give other sort keys to the jobs in these rows, and to those with a type."""
         selected = np.fromiter(map(OF_ROW, self._selected), dtype=np.int64, count=len(self._selected))
         waits: Mask = np.zeros(len(self._keys), dtype=bool)
-        waits[progressed] = True
+        waits[moved] = True
         waits[selected] = False
         waiting = np.flatnonzero(waits)
         for row, key in zip(waiting.tolist(), self._keys_of(waiting).tolist() if len(waiting) else (), strict=True):
@@ -278,6 +281,8 @@ class JobQueue:
         order = np.argsort(keys, kind="stable")
         in_order = keys[order]
         ties = np.flatnonzero(in_order[1:] == in_order[:-1])
+        if (before[order[ties]] == before[order[ties + 1]]).all():  # they were in order before
+            ties = ties[:0]
         for run in np.split(ties, np.flatnonzero(np.diff(ties) > 1) + 1) if len(ties) else ():
             equal = slice(run[0], run[-1] + 2)
             order[equal] = sorted(order[equal].tolist(), key=lambda i: self._selected[i].tie)

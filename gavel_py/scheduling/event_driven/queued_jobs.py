@@ -36,15 +36,21 @@ class JobProfile:
 
 
 class JobProfiler:
-    """Returns the profiles of jobs on a cluster with all nodes up, under one policy."""
+    """Returns the profiles of jobs on a cluster with all nodes up, under one policy.
+
+    checked: gangs of which it is known that the policy can decide on them.
+    """
 
     def __init__(self, policy: OrderedPolicy, table: JobTable, layout: Layout, spans: Spans, cache: ProblemCache) -> None:
         self._policy, self._table, self._layout, self._spans, self._cache = policy, table, layout, spans, cache
         self._by_gang: dict[int, JobProfile] = {}
+        self.checked: set[int] = set()
 
     def knows(self, jobs: Sequence[Job], gangs: Collection[int]) -> bool:
-        """Return whether the profiles of these gangs are cached, and the total steps of their jobs are known."""
-        return self._by_gang.keys() >= set(gangs) and all(job.total_steps is not None for job in jobs)
+        """Return whether these gangs have been checked, and the total steps of their jobs are known."""
+        return all(gang in self._by_gang or gang in self.checked for gang in gangs) and all(
+            job.total_steps is not None for job in jobs
+        )
 
     def __call__(self, row: int) -> JobProfile:
         """Return the profile of a job. Raises `InputError` as `Policy.check`."""

@@ -1,0 +1,57 @@
+"""Workflows as groups: in the picture of rounds, and in the charts of a run."""
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+
+import gavel_py as gp
+from gavel_py.report.run_charts import stays_chart, workflows_chart
+from gavel_py.report.runs.run import document_of, run_from
+from gavel_py.report.timeline import IDLE, RoundGrid, colours_of
+
+WORKFLOWS = {"a": "night", "b": "night", "c": "day"}
+
+
+def _run() -> gp.Run:
+    jobs = [
+        gp.Job("a", total_steps=100, workflow="night", num_gpus=2),
+        gp.Job("b", total_steps=50, workflow="night", depends_on="a"),
+        gp.Job("c", total_steps=30, workflow="day", arrival_seconds=5),
+        gp.Job("d", total_steps=20, arrival_seconds=5),
+    ]
+    speeds = gp.ThroughputProfile.from_matrix(np.ones((4, 1)), job_ids=list("abcd"), accelerators=["v100"])
+    return gp.record_run(jobs, gp.Cluster.from_inline("v100:2/1"), speeds, "fifo", stays=True, round_seconds=None)
+
+
+def test_the_jobs_of_a_workflow_have_one_colour_and_neighbours_have_others() -> None:
+    grid = RoundGrid(["a", "x", "b", "c"], np.array([[0, 1], [2, 3], [IDLE, IDLE]]))
+    a, x, b, c = colours_of(grid, WORKFLOWS)
+    assert a == b
+    assert len({a, x, c}) == 3
+    assert len(set(colours_of(grid))) >= 3
+    assert colours_of(grid) == colours_of(grid, {})
+
+
+def test_the_legend_of_rounds_names_workflows(tmp_path: Path) -> None:
+    speeds = gp.ThroughputProfile.from_matrix(np.ones((3, 1)), job_ids=list("abc"), accelerators=["v100"])
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 3}), speeds)
+    scheduler.submit_all([gp.Job(name, workflow=workflow) for name, workflow in WORKFLOWS.items()])
+    path, rounds = tmp_path / "rounds.svg", [scheduler.next_round()]
+    gp.plot_rounds(rounds, scheduler.cluster, path, round_seconds=360, workflows=WORKFLOWS)
+    texts = {element.text for element in ET.fromstring(path.read_text()).iter()}  # noqa: S314
+    assert {"workflow night", "workflow day"} <= texts
+
+
+def test_a_run_keeps_its_workflows_and_draws_a_group_for_each() -> None:
+    run = _run()
+    assert dict(run.workflows) == WORKFLOWS
+    assert run_from(document_of(run)).workflows == run.workflows
+    (chart,) = workflows_chart("w", "Workflows", run.stays, run.workflows)
+    assert [row[:2] for row in chart.table.rows] == [["night", "2"], ["day", "1"]]
+    assert [row[2:] for row in chart.table.rows] == [["0", "150", "150"], ["100", "130", "30"]]
+    names = {text.get_text() for axes in chart.draw().axes for text in axes.get_yticklabels()}
+    assert names == {"night", "day"}
+    assert list(workflows_chart("w", "Workflows", run.stays, {})) == []
+    (gpus,) = stays_chart("g", "GPUs", run.stays, (), run.workflows)
+    assert "workflow have one colour" in gpus.description
