@@ -42,7 +42,9 @@ from gavel_py.integrations.slurm import SlurmSettings as SlurmSettings
 from gavel_py.integrations.slurm import TypeRule as TypeRule
 from gavel_py.integrations.slurm import WallClock as WallClock
 from gavel_py.integrations.slurm import slurm_plugin as slurm_plugin
+from gavel_py.integrations.slurm import slurm_release as slurm_release
 from gavel_py.integrations.slurm import slurm_run as slurm_run
+from gavel_py.integrations.slurm import slurm_service as slurm_service
 from gavel_py.optimization.checking.certificates import Proof as Proof
 from gavel_py.optimization.checking.time_shares import CountTimes as CountTimes
 from gavel_py.optimization.checking.time_shares import Pairs as Pairs

@@ -66,7 +66,8 @@ class FakeSlurm:
     """nodes: {name: (type, GPUs)}; new: whether the output is that of 24.05 instead of 22.05; stuck: jobs that never start;
     blocked: nodes on which none starts; counted: {node: further fields of sinfo};
     slow: {job: seconds to stop}; fails: called before each command, and may raise; refuses: returns the error message for a line of
-    scontrol, if any; config, accounts: output of scontrol, by default with the current account as SlurmUser.
+    scontrol, if any; config, accounts: output of scontrol, by default with the current account as SlurmUser;
+    beacons: {job: comment} of signs of life.
     """
 
     def __init__(self, clock: FakeClock, nodes: dict[str, tuple[str, int]], *, new: bool = False) -> None:
@@ -76,6 +77,7 @@ class FakeSlurm:
         self.sent: list[str] = []
         self.stuck: set[int] = set()
         self.blocked: set[str] = set()
+        self.beacons: dict[str, str] = {}
         self.counted: dict[str, dict[str, Any]] = {}
         self.slow: dict[int, float] = {}
         self.elsewhere: dict[int, dict[str, int]] = {}
@@ -95,6 +97,17 @@ class FakeSlurm:
             self.fails(arguments)
         if arguments[0] == "sinfo":
             return CommandResult(0, json.dumps(self._sinfo()), "")
+        if arguments[0] == "squeue" and "--name=gavel-driver" in arguments:
+            return CommandResult(0, "".join(f"{job_id}|{comment}\n" for job_id, comment in self.beacons.items()), "")
+        if arguments[0] == "sbatch":
+            self.beacons[str(90_000 + len(self.beacons))] = next(w for w in arguments if w.startswith("--comment="))[10:]
+            return CommandResult(0, f"{90_000 + len(self.beacons) - 1}\n", "")
+        if list(arguments[:2]) == ["scontrol", "update"]:
+            self.beacons[arguments[2].removeprefix("JobId=")] = arguments[3].removeprefix("Comment=")
+            return CommandResult(0, "", "")
+        if arguments[0] == "scancel":
+            del self.beacons[arguments[1]]
+            return CommandResult(0, "", "")
         if arguments[0] == "squeue":
             self._schedule()
             return CommandResult(0, json.dumps({"jobs": [self._shape(job) for job in self.jobs.values()]}), "")

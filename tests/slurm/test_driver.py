@@ -270,7 +270,7 @@ def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
             no_answer()
 
     slurm.fails = sometimes
-    with driver(slurm, tmp_path) as driven:
+    with driver(slurm, tmp_path) as driven, pytest.warns(gp.GavelWarning, match="slurmctld does not answer"):
         driven.run(rounds=12)
     slurm.fails = None
     assert events(tmp_path, "no_answer")

@@ -6,7 +6,11 @@ import click
 
 from gavel_py.cli import LazyGroup
 
-COMMANDS = {name: f"driving.{name}" for name in ("status", "plan", "run")} | {"install": "install", "report": "report"}
+COMMANDS = {name: f"driving.{name}" for name in ("status", "plan", "run")} | {
+    "install": "install",
+    "release": "release",
+    "report": "report",
+}
 
 
 @click.group("slurm", cls=LazyGroup, package=__name__, modules=COMMANDS)

@@ -84,6 +84,9 @@ class Request:
     on_exit: Literal["leave", "release"] = option(
         default="leave", show_default=True, help="What to do with jobs on hold at the end."
     )
+    on_failure: Literal["retry", "release"] = option(
+        default="retry", show_default=True, help="What to do with them if no round is possible."
+    )
 
 
 def state_directory(request: Request) -> Path:
@@ -93,7 +96,7 @@ def state_directory(request: Request) -> Path:
     return request.state or user_state_path("gavel-py") / "slurm" / request.partition
 
 
-SETTINGS = ("default_type", "default_steps", "poll_seconds", "stop_seconds", "start_seconds", "on_exit")
+SETTINGS = ("default_type", "default_steps", "poll_seconds", "stop_seconds", "start_seconds", "on_exit", "on_failure")
 ROUNDS = ("round_seconds", "restart_seconds", "min_run_seconds", "solve_seconds")
 """Options that are arguments of `SlurmSettings` and of `RoundScheduler` by the same names."""
 
@@ -187,7 +190,7 @@ def run(request: Request, once: bool, rounds: int | None, dry_run: bool) -> None
         if dry_run:
             click.echo(plan_text(driver.plan()), nl=False)
             return
-        with driver, _ending(clock):
+        with driver, _ending(clock, driver):
             click.echo(f"State and log are in {state_directory(request)}.", err=True)
             if once or rounds == 1:
                 decided, applied = driver.round()
@@ -198,13 +201,16 @@ def run(request: Request, once: bool, rounds: int | None, dry_run: bool) -> None
 
 
 @contextmanager
-def _ending(clock: gp.WallClock) -> Iterator[None]:
-    """Stop the clock on SIGINT and SIGTERM, so that the driver ends after its current step."""
+def _ending(clock: gp.WallClock, driver: gp.SlurmDriver) -> Iterator[None]:
+    """Stop the clock on SIGINT and SIGTERM, so that the driver ends after its current step; on SIGHUP, begin a new log file."""
 
     def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        clock.stop()
+        if number == signal.SIGHUP:
+            driver.reopen_log()
+        else:
+            clock.stop()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import shutil
 from pathlib import Path
 
 import click
@@ -33,14 +34,38 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
 @click.option("--partition", required=True, metavar="NAME", help="Partition to manage.")
 @click.option("--user", "users", multiple=True, metavar="NAME", help="SlurmUser and the driver's account; root is always included.")
 @click.option("--default-partition", is_flag=True, help="Jobs without a partition go to this one.")
+@click.option(
+    "--dead-seconds",
+    type=click.FloatRange(0, 1e6),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Jobs pass if the driver has been silent for so long; 0: never.",
+)
+@click.option("--reject-odd", is_flag=True, help="Refuse gangs such as 5 GPUs that fit only as 1 on each of 5 nodes.")
+@click.option("--service", type=FILE, metavar="FILE", help="Also write a unit of systemd, for the last account of --user.")
 @click.option("--out", type=FILE, metavar="FILE", help="Write the plugin to this file instead of the terminal.")
-def command(partition: str, users: tuple[str, ...], default_partition: bool, out: Path | None) -> None:
+def command(
+    partition: str,
+    users: tuple[str, ...],
+    default_partition: bool,
+    dead_seconds: float,
+    reject_odd: bool,
+    service: Path | None,
+    out: Path | None,
+) -> None:
     """Write the job_submit plugin for Slurm.
 
-    It puts new jobs on hold, and notes when they came and which of them their users hold. The other steps of the installation are
-    listed on standard error.
+    While a driver gives signs of life, it puts new jobs on hold, and notes when they came and which of them their users hold. The
+    other steps of the installation are listed on standard error.
     """
-    text = gp.slurm_plugin(partition, [_uid(name) for name in users], is_default=default_partition)
+    numbers = [_uid(name) for name in users]
+    if service is not None:
+        if not users:
+            raise click.UsageError("--service needs --user NAME, the account that runs the driver")
+        program = shutil.which("gavel") or "gavel"
+        emit(gp.slurm_service(partition, user=users[-1], command=program), service)
+    text = gp.slurm_plugin(partition, numbers, is_default=default_partition, dead_seconds=dead_seconds, reject_odd=reject_odd)
     emit(text, out)
     click.echo(ADVICE.format(where=out or "this text", partition=partition), nl=False, err=True)
 

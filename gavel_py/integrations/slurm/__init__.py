@@ -7,17 +7,20 @@ out through `commands`, the only module that starts processes; `driver` runs the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from importlib.resources import files
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.apply import Applied as SlurmApplied
+from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, slurm_release
 from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock
 from gavel_py.integrations.slurm.decision import ClusterSnapshot as SlurmPicture
 from gavel_py.integrations.slurm.decision import Decided as SlurmDecided
 from gavel_py.integrations.slurm.driver import SlurmDriver
 from gavel_py.integrations.slurm.event_log import slurm_run
 from gavel_py.integrations.slurm.notation import is_node_name
+from gavel_py.integrations.slurm.records import BEACON
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
 
 __all__ = [
@@ -30,25 +33,65 @@ __all__ = [
     "TypeRule",
     "WallClock",
     "slurm_plugin",
+    "slurm_release",
     "slurm_run",
+    "slurm_service",
 ]
 
 
-def slurm_plugin(partition: str, administrators: Iterable[int] = (), *, is_default: bool = False) -> str:
+def slurm_plugin(
+    partition: str,
+    administrators: Iterable[int] = (),
+    *,
+    is_default: bool = False,
+    dead_seconds: float = DEAD_SECONDS,
+    reject_odd: bool = False,
+) -> str:
     """Return a job_submit.lua that puts new jobs of a partition on hold.
 
     Args:
         partition: The managed partition.
         administrators: User ids, besides root, that may release jobs: SlurmUser and the account of the driver.
         is_default: Whether jobs that name no partition are submitted to this one.
+        reject_odd: Whether gangs are refused that need more nodes than their GPUs fill, since all nodes must have the same number.
+        dead_seconds: Without a sign of life of the driver for so long, jobs pass as if there were no plugin; 0 to hold them always.
+
+    Raises:
+        InputError: The name of the partition is invalid, or the time is negative or not finite.
+    """
+    if not is_node_name(partition):
+        raise InputError(Fault("slurm", "partition", f"{partition!r} is not a valid partition name"))
+    if not 0 <= dead_seconds < math.inf:
+        raise InputError(Fault("slurm", "dead_seconds", f"must be a finite number of at least 0, found {dead_seconds!r}"))
+    numbers = ", ".join(f"[{int(uid)}] = true" for uid in sorted({0, *administrators}))
+    text = (files(__package__) / "job_submit.lua").read_text(encoding="utf-8")
+    for name, value in {
+        "PARTITION": partition,
+        "IS_DEFAULT": str(is_default).lower(),
+        "ADMINISTRATORS": numbers,
+        "BEACON": BEACON,
+        "REJECT_ODD": str(reject_odd).lower(),
+        "DEAD_SECONDS": str(math.ceil(dead_seconds)),
+    }.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def slurm_service(partition: str, *, user: str, command: str = "gavel", state: str = "/var/lib/gavel-slurm") -> str:
+    """Return a unit of systemd that runs the driver, and releases the jobs on hold when it cannot.
+
+    Args:
+        partition: The managed partition.
+        user: The account of the driver.
+        command: The path of gavel.
+        state: The directory for state and log.
 
     Raises:
         InputError: The name of the partition is invalid.
     """
     if not is_node_name(partition):
         raise InputError(Fault("slurm", "partition", f"{partition!r} is not a valid partition name"))
-    numbers = ", ".join(f"[{int(uid)}] = true" for uid in sorted({0, *administrators}))
-    text = (files(__package__) / "job_submit.lua").read_text(encoding="utf-8")
-    for name, value in (("PARTITION", partition), ("IS_DEFAULT", str(is_default).lower()), ("ADMINISTRATORS", numbers)):
+    text = (files(__package__) / "gavel-slurm.service").read_text(encoding="utf-8")
+    for name, value in {"PARTITION": partition, "USER": user, "COMMAND": command, "STATE": state}.items():
         text = text.replace(f"@{name}@", value)
     return text

@@ -5,12 +5,12 @@ The functions at the end write the scontrol commands for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock, read_jobs
 from gavel_py.integrations.slurm.decision import Actions, Target
-from gavel_py.integrations.slurm.job_roles import parse_comment
+from gavel_py.integrations.slurm.job_roles import is_held_by_driver, parse_annotation, parse_comment
 from gavel_py.integrations.slurm.notation import is_node_name, printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.state import Tracked
@@ -70,12 +70,13 @@ class Applied:
 
 @dataclass(frozen=True)
 class Applier:
-    """Carries out the actions of one round. tracked: records of the jobs concerned."""
+    """Carries out the actions of one round. tracked: records of the jobs concerned; beat: is called while it waits."""
 
     actions: Actions
     tracked: Mapping[str, Tracked]
     commands: SlurmCommands
     clock: WallClock
+    beat: Callable[[], None] = lambda: None
     applied: Applied = field(default_factory=Applied)
 
     def apply(self, stop_limit: float, start_limit: float, partition_nodes: int, *, may_annotate: bool) -> Applied:
@@ -182,6 +183,7 @@ class Applier:
         """Read jobs until a condition holds or the time is up, and return the last reading."""
         end, pause, is_ending = self.clock.now() + seconds, MIN_POLL, False
         while True:
+            self.beat()
             jobs = read_jobs(self.commands)
             if is_done(jobs) or self.clock.now() >= end:
                 return jobs
@@ -285,7 +287,30 @@ def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partit
     jobs = [job for job in jobs if is_job_id(job.job_id)]
     changed = [job for job in jobs if job.job_id in known and (job.required_nodes or job.restarts)]
     updates = [_restore_line(job, known[job.job_id], partition_nodes) for job in changed]
+    # Of jobs without a record, these have nodes by a driver; users who ask for nodes are left to Slurm.
+    unknown = [job for job in jobs if job.job_id not in known and job.required_nodes and _has_place(job)]
+    updates += [f"update JobId={job.job_id} ReqNodeList= NumNodes={job.nodes}-{job.nodes} StartTime=now" for job in unknown]
     return [*updates, *batch_lines("release", (job.job_id for job in jobs))]
+
+
+def _has_place(job: SlurmJob) -> bool:
+    annotation = parse_annotation(job.admin_comment)
+    return annotation is not None and annotation.place is not None
+
+
+def release_held(
+    commands: SlurmCommands, partition: str, known: Mapping[str, Tracked], stopping: Container[str], partition_nodes: int
+) -> list[str]:
+    """Release all jobs that wait on a hold of a driver or its plugin to Slurm, and return them; may be repeated.
+
+    known: records of jobs that a driver has held, as far as its state is there; partition_nodes: as for `restore_lines`.
+    Raises `SlurmError`.
+    """
+    held = [job for job in read_jobs(commands).values() if is_held_by_driver(job, partition, known, stopping)]
+    lines = restore_lines(held, known, partition_nodes)
+    if lines:
+        commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
+    return [job.job_id for job in held]
 
 
 def _restore_line(job: SlurmJob, tracked: Tracked, partition_nodes: int) -> str:

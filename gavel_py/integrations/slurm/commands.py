@@ -21,7 +21,7 @@ from typing import Any
 from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.notation import printable
 from gavel_py.integrations.slurm.parsing import jobs_from, nodes_from
-from gavel_py.integrations.slurm.records import SlurmJob, Snapshot
+from gavel_py.integrations.slurm.records import BEACON, SlurmJob, Snapshot
 
 
 class WallClock:
@@ -125,7 +125,7 @@ def json_from(commands: SlurmCommands, *arguments: str) -> dict[str, Any]:
 def read_cluster(commands: SlurmCommands, now_seconds: float) -> Snapshot:
     """Return the current nodes and jobs. Raises `SlurmError` if Slurm does not answer."""
     # Jobs first: what a job frees in between is then free, rather than used by nobody knows whom.
-    jobs, unreadable = jobs_from(json_from(commands, "squeue", "--all", "--json"))
+    jobs, unreadable = _queue(commands)
     nodes = nodes_from(json_from(commands, "sinfo", "--all", "--json"))
     if not nodes:
         raise SlurmError("sinfo --all --json lists no nodes; Slurm 21.08 or later and a configured cluster are required")
@@ -134,7 +134,13 @@ def read_cluster(commands: SlurmCommands, now_seconds: float) -> Snapshot:
 
 def read_jobs(commands: SlurmCommands) -> dict[str, SlurmJob]:
     """Return the current jobs."""
-    return jobs_from(json_from(commands, "squeue", "--all", "--json"))[0]
+    return _queue(commands)[0]
+
+
+def _queue(commands: SlurmCommands) -> tuple[dict[str, SlurmJob], tuple[str, ...]]:
+    """Return the jobs without signs of life of drivers, and descriptions of unreadable entries."""
+    jobs, unreadable = jobs_from(json_from(commands, "squeue", "--all", "--json"))
+    return {job_id: job for job_id, job in jobs.items() if job.name != BEACON or job.num_gpus}, unreadable
 
 
 SLURM_USER = re.compile(r"^SlurmUser\s*=\s*(\S+?)\((\d+)\)", re.MULTILINE)
@@ -146,6 +152,15 @@ LEVELS = {"Operator": False, "Administrator": True}
 
 Account coordinators are not sufficient: they manage only jobs of their accounts, and users can release what they hold.
 """
+
+KILL_WAIT = re.compile(r"^KillWait\s*=\s*(\d+)", re.MULTILINE)
+
+
+def kill_wait_seconds(commands: SlurmCommands) -> float | None:
+    """Return the time that Slurm gives jobs to stop, None if it does not say. Raises `SlurmError` if Slurm does not answer."""
+    found = KILL_WAIT.search(output(commands, "scontrol", "show", "config"))
+    return None if found is None else float(found[1])
+
 
 REFUSED = re.compile(r"access/permission denied|invalid user id|unspecified error|job_?submit", re.IGNORECASE)
 """Messages of Slurm for denied changes; the last two are caused by job_submit plugins."""

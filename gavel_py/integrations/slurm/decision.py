@@ -295,11 +295,14 @@ class RoundPlanner:
         return Decided(picture, begun, replace(actions, give_back={**picture.let_go, **actions.give_back}), totals)
 
     def fill(self, picture: ClusterSnapshot) -> Actions | None:
-        """Return what starts waiting jobs on GPUs that idle within the round in progress, None if no job starts."""
+        """Return what starts waiting jobs on GPUs that idle within the round in progress and releases those left to Slurm.
+
+        None if there are no such jobs.
+        """
         state, snapshot, scheduler = picture.state, picture.snapshot, picture.state.scheduler
         now = max(scheduler.last_start_seconds or 0.0, snapshot.seconds)
         started = scheduler.start_waiting(now)
-        if not started:
+        if not started and not picture.let_go:
             return None
         excluded = {i: why for i, why in state.unplanned.items() if i not in started} | given_up(scheduler, now)
         unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
@@ -307,7 +310,7 @@ class RoundPlanner:
         running = (*actions.keep, *actions.stop)  # nobody is stopped within a round
         start = {job_id: target for job_id, target in actions.start.items() if job_id in started}
         cannot = {job_id: why for job_id, why in actions.cannot.items() if job_id in started}
-        return replace(actions, keep=running, stop=(), start=start, cannot=cannot, give_back={})
+        return replace(actions, keep=running, stop=(), start=start, cannot=cannot, give_back=picture.let_go)
 
     def _update_unplanned(self, picture: ClusterSnapshot, excluded: Mapping[str, str]) -> None:
         """Record the jobs left to Slurm, and log those that are new or have another reason."""

@@ -2,77 +2,31 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from gavel_py.errors import Fault, InputError, SlurmError, SolverError
+from gavel_py.errors import InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm import commands as slurm
-from gavel_py.integrations.slurm.apply import Applied, Applier, restore_lines
+from gavel_py.integrations.slurm.apply import Applied, Applier, release_held
+from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, remove_signs
 from gavel_py.integrations.slurm.decision import TOTALS, Actions, ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.event_log import EventLog, warn
-from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_held_by_driver
-from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
+from gavel_py.integrations.slurm.records import Phase
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.state import DriverState, Speeds, measurements_of, save_state
-from gavel_py.integrations.slurm.sync import Progress
+from gavel_py.integrations.slurm.state import STATE, DriverState, Speeds, measurements_of, save_state
+from gavel_py.integrations.slurm.sync import Progress, Seen
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 
-
-@contextmanager
-def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold a lock that the operating system releases at the end of the process. Raises `InputError` if another process has it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a+", encoding="ascii", errors="replace")  # noqa: SIM115
-    except OSError as error:
-        hint = "the state needs a directory that this account can write to (--state)"
-        raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}; {hint}")) from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            holder = file.read(20).strip() or "unknown"
-            text = f"another driver is running with this state (process {holder}); only one is allowed"
-            raise InputError(Fault(str(path), "", text)) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
-
-
-STATE, LOG, LOCK = "state.json", "log.jsonl", "lock"
+LOG, LOCK = "log.jsonl", "lock"
 MAX_RETRY_SECONDS = 60.0
 
 OUTCOME = ("started", "elsewhere", "waiting", "left", "lingering", "given_back", "errors")
 """Parts of `Applied` in the log."""
-
-
-LONGEST_IDLE_SECONDS = 30.0
-"""Idle GPUs are offered to waiting jobs at least so often, even if no job has changed: nodes may be back, and back-offs over."""
-
-
-class _Seen:
-    """The jobs at the last attempt to start some within a round."""
-
-    def __init__(self) -> None:
-        self._jobs: object = None
-        self._seconds = -math.inf
-
-    def is_news(self, jobs: Mapping[str, SlurmJob], now: float) -> bool:
-        """Return whether another attempt is worthwhile: jobs wait, and some have changed since, or it is long ago."""
-        current = {job_id: (job.phase, job.is_held, job.partition, job.comment) for job_id, job in jobs.items()}
-        waits = any(job.phase is Phase.WAITING for job in jobs.values())
-        if not waits or (current == self._jobs and now - self._seconds < LONGEST_IDLE_SECONDS):
-            return False
-        self._jobs, self._seconds = current, now
-        return True
 
 
 class SlurmDriver:
@@ -125,6 +79,7 @@ class SlurmDriver:
         self._planner = RoundPlanner(settings, profile, self.policy, given, path, steps, self._log)
         self._event_log: EventLog | None = None
         self._resources = ExitStack()
+        self._beacon: Beacon | None = None
         self._may_annotate: bool | None = None
         self._unstored: set[tuple[str, int, str]] = set()
         self._left_to_slurm: frozenset[str] = frozenset()
@@ -140,6 +95,11 @@ class SlurmDriver:
     def __exit__(self, *error: object) -> None:
         self._event_log = None
         self._resources.close()
+
+    def reopen_log(self) -> None:
+        """Write to a new file from now on, after the log was moved; may be called from a signal handler."""
+        if self._event_log is not None:
+            self._event_log.is_moved = True
 
     @property
     def state(self) -> DriverState | None:
@@ -181,7 +141,16 @@ class SlurmDriver:
         """
         if self._may_annotate is None:
             self._may_annotate = slurm.may_annotate(self._commands)
+            kill_wait = slurm.kill_wait_seconds(self._commands)
+            if kill_wait is not None and kill_wait >= self.settings.stop_seconds:
+                limit = f"--stop-seconds is {self.settings.stop_seconds:g}"
+                warn(f"jobs may take {kill_wait:g} s to stop (KillWait), but {limit}; their GPUs would stay empty for a round")
+        if self._beacon is None:
+            self._begin_beacon()
+        self._beat()
         picture = self.look()
+        if self._beacon is not None:
+            self._beacon.offer = offer_of(picture.snapshot.nodes.values(), self.settings.partition)
         self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)
         decided = self._decide(picture)
         actions, begun = decided.moves, decided.begun
@@ -197,7 +166,7 @@ class SlurmDriver:
         self._save()
         for job_id in actions.stop:
             state.tracked[job_id].stop_seconds = math.floor(self._clock.now())  # as Slurm, which counts whole seconds
-        applied = Applier(actions, {**picture.known, **state.tracked}, self._commands, self._clock).apply(
+        applied = Applier(actions, {**picture.known, **state.tracked}, self._commands, self._clock, self._beat).apply(
             self.settings.stop_seconds, self.settings.start_seconds, picture.most_nodes, may_annotate=bool(self._may_annotate)
         )
         self._record_outcome(state, applied)
@@ -233,7 +202,7 @@ class SlurmDriver:
         """Run rounds until the clock stops, then leave or release the jobs on hold.
 
         If the controller does not answer, the driver retries. Other errors after the first round are logged, and the next round
-        begins when it is due; jobs keep running meanwhile.
+        begins when it is due; jobs keep running meanwhile, and the settings tell whether those on hold are released.
 
         Args:
             rounds: Number of rounds after which to end; None for no limit.
@@ -243,6 +212,7 @@ class SlurmDriver:
             GavelError: An error before the first round is complete that retrying would not resolve.
         """
         retry, completed = self.settings.retry_seconds, 0
+        notify("READY=1")
         while True:
             try:
                 decided, applied = self.round()
@@ -254,12 +224,17 @@ class SlurmDriver:
                     break
                 end, had_jobs = decided.begun.end_seconds, bool(applied.kept or applied.started)
             except (InputError, slurm.RightsError, SolverError) as error:
+                if self.settings.on_failure == "release":
+                    self.release()
                 if not completed:
                     raise
                 self._log("undecided", why=str(error))
+                warn(f"no round was possible, the next attempt follows in {self._round_seconds:g} s: {error}")
                 end, had_jobs = self._clock.now() + self._round_seconds, False
             except SlurmError as error:
                 self._log("no_answer", why=str(error), retry_seconds=retry)
+                if not completed:
+                    warn(f"slurmctld does not answer, the next attempt follows in {retry:g} s: {error}")
                 end, had_jobs = self._clock.now() + retry, False
                 retry = min(MAX_RETRY_SECONDS, retry * 2)
             if not self._watch_until(end, had_jobs):
@@ -271,8 +246,9 @@ class SlurmDriver:
 
         Returns False if the clock stops.
         """
-        seen = _Seen()
+        seen = Seen()
         while True:
+            self._beat()
             left = max(0.0, end - self._clock.now())
             # Called even if Slurm took longer than the round, since the clock may have stopped.
             if not self._clock.sleep(min(left, self.settings.poll_seconds)):
@@ -287,7 +263,7 @@ class SlurmDriver:
             except SlurmError as error:
                 self._log("no_answer", why=str(error))
 
-    def _is_due(self, had_jobs: bool, seen: _Seen) -> bool:
+    def _is_due(self, had_jobs: bool, seen: Seen) -> bool:
         """Update jobs, start waiting ones on idle GPUs, and return whether a round is due early: no job runs, and some can."""
         state, reconciler, now = self._planner.state, self._planner.reconciler, self._clock.now()
         if state is None or reconciler is None:
@@ -357,17 +333,39 @@ class SlurmDriver:
         """Release the jobs on hold if the settings require it; `run` calls it at its end."""
         state = self._planner.state
         if self.settings.on_exit == "release" and state is not None:
-            try:
-                jobs, known = slurm.read_jobs(self._commands), state.aside | state.tracked
-                # This includes jobs that were set aside, and those that have arrived since the last round.
-                held = [job for job in jobs.values() if is_held_by_driver(job, self.settings.partition, known, state.stopping)]
-                lines = restore_lines(held, known, len(state.scheduler.cluster.nodes))
-                self._commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
-                self._log("released", jobs=[job.job_id for job in held])
-            except SlurmError as error:
-                self._log("no_answer", why=str(error))
+            self.release()
         totals = {} if state is None else dict(zip(TOTALS, state.totals(self._clock.now()), strict=True))
         self._log("ended", **totals)
+
+    def release(self) -> None:
+        """Release all jobs on hold to Slurm, and those that come until the next round; an error is only logged."""
+        state = self._planner.state
+        known, stopping, nodes = (
+            ({}, set(), 0) if state is None else (state.aside | state.tracked, state.stopping, len(state.scheduler.cluster.nodes))
+        )
+        try:
+            remove_signs(self._commands, self.settings.partition)
+            self._beacon = None
+            # This includes jobs that were set aside, and those that have arrived since the last round.
+            jobs = release_held(self._commands, self.settings.partition, known, stopping, nodes)
+            self._log("released", jobs=jobs)
+        except SlurmError as error:
+            self._log("no_answer", why=str(error))
+
+    def _begin_beacon(self) -> None:
+        """Give the first sign of life, unless another driver manages the partition. Raises `InputError`, `SlurmError`."""
+        if self._directory is None or not self.settings.beacon:
+            return
+        beacon = Beacon(self._commands, self._clock, self.settings.partition, self._directory)
+        beacon.begin()
+        self._beacon = beacon
+        if beacon.problem:
+            self._log("no_beacon", why=beacon.problem)
+            warn(f"there is no sign of life for the job_submit plugin, which lets jobs pass: sbatch says {beacon.problem!r}")
+
+    def _beat(self) -> None:
+        if self._beacon is not None:
+            self._beacon.beat()
 
     def _save(self) -> None:
         if self._directory is not None and self._planner.state is not None:

@@ -119,17 +119,21 @@ def warn(text: str) -> None:
 class EventLog:
     """Appends entries to a log.
 
-    If an entry cannot be written, it is dropped with a `GavelWarning`, since jobs do not depend on the log.
+    If an entry cannot be written, it is dropped with a `GavelWarning`, since jobs do not depend on the log. After a signal handler
+    has set `is_moved`, the next entry begins a new file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: FileIO | None = None
+        self.is_moved = False
 
     def write(self, event: str, seconds: float, **fields: Any) -> None:
         """Write an entry without buffering."""
         line = json.dumps({"event": event, "seconds": round(seconds, 3), **fields}, separators=(",", ":"), allow_nan=False)
         try:
+            if self.is_moved:
+                self.close()
             if self._file is None:
                 self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
             self._file.write(f"{line}\n".encode())
@@ -138,8 +142,10 @@ class EventLog:
 
     def close(self) -> None:
         """Close the file."""
+        self.is_moved = False
         if self._file is not None:
             self._file.close()
+            self._file = None
 
 
 def slurm_run(path: str | Path) -> Run:

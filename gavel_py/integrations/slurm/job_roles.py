@@ -57,7 +57,7 @@ def parse_comment(comment: str) -> JobComment:
 Place = Literal["any", "node"]
 """Whether a gang may span nodes or must be on one."""
 
-ANNOTATION = re.compile(r"gavel:submit=(\d{1,12})(;plugin)?(?:;place=(any|node))?")
+ANNOTATION = re.compile(r"gavel:submit=(\d{1,12})(;plugin)?(?:;of=([A-Za-z0-9._-]+))?(?:;place=(any|node))?")
 
 SAFE_TEXT = re.compile(r"[A-Za-z0-9 _.:;,+@/=-]*")
 """Existing text of an AdminComment is written back only if scontrol cannot misread it."""
@@ -68,25 +68,27 @@ class Annotation:
     """The driver's entry in an AdminComment.
 
     submit_seconds: time of submission, which Slurm overwrites at a requeue; place: None before the driver takes the job over;
-    by_plugin: whether the plugin put it on hold, and thus notes in the comment what users hold.
+    by_plugin: whether the plugin put it on hold, and thus notes in the comment what users hold; partition: whose plugin that was,
+    "" if it was an earlier version.
     """
 
     submit_seconds: float
     place: Place | None = None
     by_plugin: bool = False
+    partition: str = ""
 
 
 def parse_annotation(admin_comment: str) -> Annotation | None:
     """Return the annotation of a job, or None if it has none.
 
     >>> parse_annotation("gavel:submit=1700000000;place=node")
-    Annotation(submit_seconds=1700000000.0, place='node', by_plugin=False)
+    Annotation(submit_seconds=1700000000.0, place='node', by_plugin=False, partition='')
     """
     found = ANNOTATION.search(admin_comment)
     if found is None:
         return None
-    place: Place | None = "any" if found[3] == "any" else "node" if found[3] == "node" else None
-    return Annotation(float(found[1]), place, by_plugin=found[2] is not None)
+    place: Place | None = "any" if found[4] == "any" else "node" if found[4] == "node" else None
+    return Annotation(float(found[1]), place, by_plugin=found[2] is not None, partition=found[3] or "")
 
 
 def annotated(admin_comment: str, submit_seconds: float, place: Place) -> str | None:
@@ -100,6 +102,7 @@ def annotated(admin_comment: str, submit_seconds: float, place: Place) -> str | 
         return None
     before = parse_annotation(admin_comment)
     plugin = ";plugin" if before is not None and before.by_plugin else ""
+    plugin += f";of={before.partition}" if before is not None and before.partition else ""
     annotation = f"gavel:submit={submit_seconds:.0f}{plugin};place={place}"
     return f"{rest.replace(' ', '_')};{annotation}" if rest else annotation
 
@@ -180,11 +183,12 @@ def over_array_limits(jobs: Mapping[str, SlurmJob], managed: Iterable[str]) -> d
 def is_held_by_driver(job: SlurmJob, partition: str, known: Container[str], stopping: Container[str]) -> bool:
     """Return whether a job waits on a hold of the driver or its plugin, and not of its user.
 
-    An annotation in another partition may be from another driver, so only known jobs count there.
+    A job may have been moved to another partition. If its annotation does not name this one, only known jobs count there.
     """
     if not job.is_held or parse_comment(job.comment).is_held:
         return False
-    is_annotated = partition in job.partition.split(",") and parse_annotation(job.admin_comment) is not None
+    annotation = parse_annotation(job.admin_comment)
+    is_annotated = annotation is not None and (annotation.partition == partition or partition in job.partition.split(","))
     return (is_annotated or job.job_id in known) and not _is_held_by_others(job, known, stopping)
 
 

@@ -1,5 +1,6 @@
 -- job_submit.lua: written by `gavel slurm install`, gavel-py.
 -- Jobs of the managed partition that ask for GPUs start on hold; only administrators release them (the driver is one).
+-- Without a sign of life of the driver for a while, jobs pass as if there were no plugin.
 -- It notes when they came, since a requeue overwrites their submit time, whether they want to be on one node, since a start
 -- overwrites that, and what their users hold. The driver's account may have no right to note anything itself.
 
@@ -7,12 +8,22 @@ local PARTITION = "@PARTITION@"
 local IS_DEFAULT = @IS_DEFAULT@
 local ADMINISTRATORS = { @ADMINISTRATORS@ }
 local HOLD = "gavel%-hold"
+-- The driver keeps a job on hold whose comment says when it was last alive; 0 seconds: never ask.
+local BEACON = "@BEACON@"
+local DEAD_SECONDS = @DEAD_SECONDS@
+
+local REJECT_ODD = @REJECT_ODD@
+local UNAVAILABLE = 2014 -- "Requested node configuration is not available"
 
 local function is_managed(partition)
    if partition == nil or partition == "" then
       return IS_DEFAULT
    end
    return partition == PARTITION
+end
+
+local function is_among(partitions)
+   return string.find("," .. (partitions or "") .. ",", "," .. PARTITION .. ",", 1, true) ~= nil
 end
 
 local function wants_gpus(job)
@@ -42,9 +53,81 @@ local function is_administrator(uid)
    return ADMINISTRATORS[uid] == true
 end
 
+-- The driver's sign of life: its comment and its account, or nothing if it is dead.
+local function sign_of_life()
+   if slurm.jobs ~= nil then
+      for _, each in pairs(slurm.jobs) do
+         if each.name == BEACON and each.partition == PARTITION and is_administrator(each.user_id) then
+            local seconds = tonumber(string.match(each.comment or "", "alive=(%d+)"))
+            if seconds ~= nil and (DEAD_SECONDS == 0 or os.time() - seconds < DEAD_SECONDS) then
+               return each.comment, each.user_id
+            end
+         end
+      end
+   end
+   if DEAD_SECONDS == 0 or slurm.jobs == nil then
+      return ""
+   end
+   return nil
+end
+
+-- Why no node can ever have what a job asks for; jobs on hold are not checked by Slurm itself.
+local function impossible(job, offer)
+   local types = string.match(offer, "types=(%S*)")
+   local gpus = tonumber(string.match(offer, "gpus=(%d+)"))
+   local memory = tonumber(string.match(offer, "mem=(%d+)"))
+   if types == nil or gpus == nil or memory == nil then
+      return nil
+   end
+   for _, field in ipairs({ "tres_per_job", "tres_per_node", "tres_per_task", "tres_per_socket", "gres" }) do
+      for kind in string.gmatch(job[field] or "", "gpu:([%a_][%w_.-]*)") do
+         if string.find("," .. types .. ",", "," .. kind .. ",", 1, true) == nil then
+            return "no node of partition " .. PARTITION .. " has GPUs of type " .. kind .. "; there are " .. types
+         end
+      end
+   end
+   local by_node = tonumber(string.match(job.tres_per_node or job.gres or "", "gpu:?[^,]-:?(%d+)$"))
+   if by_node ~= nil and by_node > gpus then
+      return "no node of partition " .. PARTITION .. " has " .. by_node .. " GPUs; the largest have " .. gpus
+   end
+   local asked = job.min_mem_per_node
+   if asked ~= nil and asked ~= slurm.NO_VAL64 and asked > memory and asked < 1e15 then
+      return "no node of partition " .. PARTITION .. " has " .. asked .. " MB; the largest have " .. memory
+   end
+   return nil
+end
+
+-- On how many nodes more than necessary a gang has to run so that each has the same number of its GPUs.
+local function odd_split(job, offer)
+   local gpus = tonumber(string.match(offer, "gpus=(%d+)"))
+   local asked = tonumber(string.match(job.tres_per_job or "", "gpu:?[^,]-:?(%d+)$"))
+   if gpus == nil or asked == nil or asked <= gpus then
+      return nil
+   end
+   local fewest = math.ceil(asked / gpus)
+   local nodes = fewest
+   while asked % nodes ~= 0 do
+      nodes = nodes + 1
+   end
+   if nodes == fewest then
+      return nil
+   end
+   local better = math.floor(fewest * gpus)
+   return string.format("%d GPUs run on %d nodes with %d each, since each node must have as many; %d would fit on %d nodes",
+      asked, nodes, math.floor(asked / nodes), better, fewest)
+end
+
 function slurm_job_submit(job, partitions, uid)
-   if not is_managed(job.partition) or not wants_gpus(job) then
+   if not (is_managed(job.partition) or is_among(job.partition)) or not wants_gpus(job) then
       return slurm.SUCCESS
+   end
+   local sign = sign_of_life()
+   if sign == nil then
+      return slurm.SUCCESS
+   end
+   if not is_managed(job.partition) then
+      slurm.log_user("partition " .. PARTITION .. " cannot be one of several, since its jobs wait for their turn there; name it alone")
+      return slurm.ERROR
    end
    -- Of a heterogeneous job, which Slurm schedules by itself, only the first part has a script.
    local part = job.het_job_offset
@@ -63,19 +146,35 @@ function slurm_job_submit(job, partitions, uid)
       slurm.log_user("partition " .. PARTITION .. " accepts only jobs that may be requeued; omit --no-requeue")
       return slurm.ERROR
    end
+   local why = impossible(job, sign)
+   if why ~= nil then
+      slurm.log_user(why)
+      return UNAVAILABLE
+   end
+   local odd = odd_split(job, sign)
+   if odd ~= nil then
+      slurm.log_user(odd)
+      if REJECT_ODD then
+         return slurm.ERROR
+      end
+   end
    if job.priority == 0 then
       job.comment = (job.comment or "") .. " gavel-hold"
    end
    job.priority = 0
    job.requeue = 1
-   job.admin_comment = "gavel:submit=" .. os.time() .. ";plugin" .. place_of(job)
+   job.admin_comment = "gavel:submit=" .. os.time() .. ";plugin;of=" .. PARTITION .. place_of(job)
    return slurm.SUCCESS
 end
 
--- A user's hold of a job that is held already changes nothing in Slurm, so it is noted in the comment; a release takes the note
--- away, and leaves the driver's hold.
+-- A hold by anybody but the driver changes nothing in Slurm if the job is held already, so it is noted in the comment; a release takes
+-- the note away, and leaves the driver's hold. Administrators may also release jobs without a note.
 function slurm_job_modify(job, record, partitions, uid)
-   if is_administrator(uid) or not is_managed(record.partition) or job.priority == slurm.NO_VAL then
+   if not is_managed(record.partition) or job.priority == slurm.NO_VAL then
+      return slurm.SUCCESS
+   end
+   local sign, driver = sign_of_life()
+   if driver == uid or (driver == nil and is_administrator(uid)) then
       return slurm.SUCCESS
    end
    local comment = string.gsub(record.comment or "", "%s*" .. HOLD, "")
@@ -83,10 +182,13 @@ function slurm_job_modify(job, record, partitions, uid)
       job.comment = comment .. " gavel-hold"
       return slurm.SUCCESS
    end
-   if string.find(record.admin_comment or "", "gavel:", 1, true) == nil then
+   if string.find(record.admin_comment or "", "gavel:", 1, true) == nil or sign == nil then
       return slurm.SUCCESS
    end
    if comment == (record.comment or "") then
+      if is_administrator(uid) then
+         return slurm.SUCCESS
+      end
       slurm.log_user("gavel starts the jobs of partition " .. PARTITION .. " when it is their turn")
       return slurm.ERROR
    end

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+BEACON = "gavel-driver"
+"""Name of the job that is the sign of life of a driver; readings of the queue leave it out."""
+
 
 class Phase(StrEnum):
     """The state of a job, independent of the version of Slurm."""

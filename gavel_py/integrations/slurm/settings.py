@@ -14,6 +14,7 @@ from gavel_py.io import reading
 from gavel_py.io.records import number_of
 
 OnExit = Literal["leave", "release"]
+OnFailure = Literal["retry", "release"]
 COLUMNS = ("name", "job_type", "total_steps")
 TIMES = ("poll_seconds", "stop_seconds", "start_seconds", "retry_seconds")
 
@@ -73,6 +74,9 @@ class SlurmSettings:
         stop_seconds: Time limit for jobs to stop.
         start_seconds: Time limit for jobs to start.
         retry_seconds: First delay before a controller that does not answer, or a job that did not start, is tried again.
+        on_failure: What to do when no round is possible, as with a full disk or an unreadable state: "retry", or "release" the jobs
+            on hold to Slurm as well.
+        beacon: Whether the driver gives a sign of life in Slurm, which the plugin needs to hold jobs.
         on_exit: Whether held jobs stay on hold ("leave") or are released to Slurm ("release") when the driver ends.
 
     Raises:
@@ -90,6 +94,8 @@ class SlurmSettings:
     start_seconds: float = 60.0
     retry_seconds: float = 5.0
     on_exit: OnExit = "leave"
+    on_failure: OnFailure = "retry"
+    beacon: bool = True
 
     def __post_init__(self) -> None:
         named: dict[str, object] = {name: getattr(self, name) for name in TIMES}
@@ -104,6 +110,7 @@ class SlurmSettings:
         if not is_node_name(self.partition):  # names of partitions follow the same rules
             faults.append(Fault("slurm", "partition", f"{self.partition!r} is not a valid partition name"))
         InputError.raise_any(faults)
-        if self.on_exit not in get_args(OnExit):
-            text = f"{self.on_exit!r} is not known{nearest(self.on_exit, get_args(OnExit))}"
-            raise UnknownNameError(Fault("slurm", "on_exit", text))
+        for name, kind in (("on_exit", OnExit), ("on_failure", OnFailure)):
+            value = getattr(self, name)
+            if value not in get_args(kind):
+                raise UnknownNameError(Fault("slurm", name, f"{value!r} is not known{nearest(value, get_args(kind))}"))

@@ -150,6 +150,9 @@ class Tracked:
         return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
 
 
+STATE = "state.json"
+"""Name of the file in the directory of a driver."""
+
 DRIVER = SnapshotFormat("gavel-py slurm driver", 2, "a driver state written by gavel slurm run")
 
 

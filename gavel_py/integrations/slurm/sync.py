@@ -321,3 +321,24 @@ def sync_unavailable_gpus(scheduler: RoundScheduler, nodes: Mapping[str, SlurmNo
             scheduler.gpu_lost(name, index)
         for name, index in marked[: max(0, len(marked) - unavailable)]:
             scheduler.gpu_back(name, index)
+
+
+LONGEST_IDLE_SECONDS = 30.0
+"""Idle GPUs are offered to waiting jobs at least so often, even if no job has changed: nodes may be back, and back-offs over."""
+
+
+class Seen:
+    """The jobs at the last attempt to start some within a round."""
+
+    def __init__(self) -> None:
+        self._jobs: object = None
+        self._seconds = -math.inf
+
+    def is_news(self, jobs: Mapping[str, SlurmJob], now: float) -> bool:
+        """Return whether another attempt is worthwhile: jobs wait, and some have changed since, or it is long ago."""
+        current = {job_id: (job.phase, job.is_held, job.partition, job.comment) for job_id, job in jobs.items()}
+        waits = any(job.phase is Phase.WAITING for job in jobs.values())
+        if not waits or (current == self._jobs and now - self._seconds < LONGEST_IDLE_SECONDS):
+            return False
+        self._jobs, self._seconds = current, now
+        return True

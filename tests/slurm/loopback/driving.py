@@ -30,9 +30,12 @@ def log_of(cluster: LoopbackCluster) -> Path:
     return cluster.folder / "driver" / "log.jsonl"
 
 
-def plugin(*users: str) -> str:
-    """Return the job_submit plugin; users: accounts that may manage jobs, besides the one that runs the tests."""
+def plugin(*users: str, dead_seconds: float = 0.0) -> str:
+    """Return the job_submit plugin; users: accounts that may manage jobs, besides the one that runs the tests; dead_seconds: 0 to
+    hold jobs without a driver as well, which most tests submit first.
+    """
     named = [word for user in (str(os.getuid()), *users) for word in ("--user", user)]
+    named += ["--dead-seconds", str(dead_seconds)]
     command = [sys.executable, "-m", "gavel_py", "slurm", "install", "--partition", PARTITION, *named]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
@@ -91,11 +94,17 @@ def _prefix(uid: int, gid: int) -> list[str]:
 
 
 def gavel(
-    cluster: LoopbackCluster, *words: str, tools: Path | None = None, user: str | None = None, within: float = 120.0
+    cluster: LoopbackCluster,
+    *words: str,
+    tools: Path | None = None,
+    user: str | None = None,
+    within: float = 120.0,
+    timeout_only: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `gavel slurm` to its end, optionally as another user."""
+    """Run `gavel slurm` to its end, optionally as another user; timeout_only: without options that only drivers have."""
+    few = [sys.executable, "-m", "gavel_py", "slurm", *words, "--partition", PARTITION, "--timeout", "10"]
     return subprocess.run(
-        command_of(cluster, words, user),
+        few if timeout_only else command_of(cluster, words, user),
         cwd=cluster.folder,
         env=surroundings(cluster, tools),
         capture_output=True,

@@ -31,7 +31,7 @@ class JobSeen:
 def jobs_of(text: str) -> dict[int, JobSeen]:
     """Parse the output of `scontrol --details --oneliner show jobs`."""
     jobs = (_job(line) for line in text.splitlines() if line.startswith("JobId="))
-    return {job.id: job for job in jobs}
+    return {job.id: job for job in jobs if job.name != "gavel-driver"}  # the driver's sign of life
 
 
 def _job(line: str) -> JobSeen:

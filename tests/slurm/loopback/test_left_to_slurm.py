@@ -143,7 +143,8 @@ def test_a_job_waiting_for_the_whole_cluster_blocks_no_start(cluster: LoopbackCl
 
 @pytest.mark.deep
 def test_jobs_in_several_partitions_are_left_to_slurm(cluster: LoopbackCluster) -> None:
-    job = gang(cluster, "--partition=plain,gavel", "--gpus=2", "--begin=now+1hour")
+    job = gang(cluster, "--gpus=2", "--begin=now+1hour")
+    cluster.tell("scontrol", "update", f"JobId={job}", "Partition=plain,gavel")
     others = crowd(cluster, 30)
     with driving(cluster, "--round", "4") as driver:
         driver.rounds(1)

@@ -1,0 +1,28 @@
+"""gavel slurm release: the jobs on hold of a driver that is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.output import counted
+
+DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command("release")
+@click.option("--partition", required=True, metavar="NAME", help="Partition whose jobs are released.")
+@click.option("--state", type=DIRECTORY, metavar="DIR", help="The directory of the driver's state, if it can be read.")
+@click.option(
+    "--timeout", type=click.FloatRange(0.1, 1e6), default=60.0, show_default=True, metavar="S", help="Time limit of a command."
+)
+def command(partition: str, state: Path | None, timeout: float) -> None:
+    """Release the jobs that a driver or its plugin holds.
+
+    For when the driver is dead, on any host with an account that may manage jobs. Jobs that their users hold stay on hold. New jobs
+    pass the plugin from now on, until a driver runs again. May be repeated.
+    """
+    released = gp.slurm_release(partition, directory=state, commands=gp.SlurmCommands(timeout))
+    click.echo(f"{counted(len(released), 'job')} released.")

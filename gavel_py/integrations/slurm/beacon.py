@@ -1,0 +1,208 @@
+"""The sign of life of a driver: a job in Slurm that never starts, whose comment says when its driver was last alive, and which.
+
+The job_submit plugin reads it inside slurmctld, so jobs are held only while a driver is there to start them, on whichever host. A
+second driver finds it before it manages the same partition; one with the same state finds its lock (`exclusive_lock`). systemd,
+where it runs the driver, is told as often (`notify`). `slurm_release` ends the holds of a driver that is dead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from gavel_py.errors import Fault, InputError, SlurmError
+from gavel_py.integrations.slurm.apply import release_held
+from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock, output
+from gavel_py.integrations.slurm.notation import printable
+from gavel_py.integrations.slurm.records import BEACON, SlurmNode
+from gavel_py.integrations.slurm.state import STATE, load_state
+from gavel_py.policies import resolve_policy
+
+BEAT_SECONDS = 20.0
+
+DEAD_SECONDS = 300.0
+"""A driver that has given no sign of life for so long is dead. Its longest step takes less: stops, starts, a slow controller."""
+
+COMMENT = re.compile(r"gavel:driver=(\S+) alive=(\d+)")
+
+
+class Sign(NamedTuple):
+    """A sign of life. owner: host, process and a digest of the state directory."""
+
+    job_id: str
+    owner: str
+    seconds: float
+
+    @property
+    def origin(self) -> str:
+        """The host and the process of the driver."""
+        host, process, _ = self.owner.rsplit(":", 2)
+        return f"process {process} on {host}"
+
+
+def notify(state: str) -> None:
+    """Tell systemd a state such as READY=1 or WATCHDOG=1, if it runs this program and wants to know."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if path:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.sendto(state.encode(), path.replace("@", "\0", 1) if path.startswith("@") else path)
+
+
+def signs_of_life(commands: SlurmCommands, partition: str) -> list[Sign]:
+    """Return the signs of life in a partition. Raises `SlurmError` if Slurm does not answer."""
+    text = output(commands, "squeue", "--all", "--noheader", f"--name={BEACON}", f"--partition={partition}", "--format=%i|%k")
+    found = [(line.partition("|")[0].strip(), COMMENT.search(line)) for line in text.splitlines()]
+    return [Sign(job_id, comment[1], float(comment[2])) for job_id, comment in found if comment]
+
+
+def remove_signs(commands: SlurmCommands, partition: str) -> None:
+    """Remove the signs of life, so that the plugin lets jobs pass at once. Raises `SlurmError`."""
+    for sign in signs_of_life(commands, partition):
+        # Slurm remembers the job for a while, and so does the plugin.
+        commands.run(["scontrol", "update", f"JobId={sign.job_id}", f"Comment=gavel:driver={sign.owner} alive=0"])
+        commands.run(["scancel", sign.job_id])
+
+
+def offer_of(nodes: Iterable[SlurmNode], partition: str) -> str:
+    """Return the GPU types of a partition and what its largest nodes have, for the plugin to refuse what is impossible.
+
+    Jobs on hold are not checked by Slurm itself.
+    """
+    mine = [node for node in nodes if partition in node.partitions and node.gpus]
+    types = ",".join(sorted({name for node in mine for name in node.gpus if name}))
+    gpus = max((sum(node.gpus.values()) for node in mine), default=0)
+    memory = max((node.memory_mb for node in mine), default=0.0)
+    return f"types={types} gpus={gpus} mem={memory:.0f}"
+
+
+@dataclass
+class Beacon:
+    """The sign of life of one driver. problem: why there is none, "" if there is; offer: what the partition has (`offer_of`)."""
+
+    commands: SlurmCommands
+    clock: WallClock
+    partition: str
+    directory: Path
+    problem: str = ""
+    offer: str = ""
+    _job_id: str = ""
+    _beaten: float = field(default=0.0)
+
+    @property
+    def _place(self) -> str:
+        return hashlib.sha256(str(self.directory.resolve()).encode()).hexdigest()[:12]
+
+    @property
+    def _host(self) -> str:
+        return re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
+
+    @property
+    def _comment(self) -> str:
+        return f"gavel:driver={self._host}:{os.getpid()}:{self._place} alive={self.clock.now():.0f} {self.offer}".strip()
+
+    def begin(self) -> None:
+        """Give the first sign of life, in place of an earlier one of this driver or of a dead one.
+
+        Raises:
+            InputError: Another driver manages the partition.
+            SlurmError: Slurm does not answer.
+        """
+        signs = signs_of_life(self.commands, self.partition)
+        for sign in signs:
+            host, _, place = sign.owner.rsplit(":", 2)
+            is_mine = (host, place) == (self._host, self._place)  # the lock of the directory tells that its driver has ended
+            if not is_mine and self.clock.now() - sign.seconds < DEAD_SECONDS:
+                ago = self.clock.now() - sign.seconds
+                cure = f"end it first, or if its host is dead: gavel slurm release --partition {self.partition}"
+                text = f"another driver manages it: {sign.origin}, last alive {ago:.0f} s ago; {cure}"
+                raise InputError(Fault("slurm", f"partition {self.partition}", text))
+        self._job_id = signs[0].job_id if signs else self._submitted()
+        self._beaten = 0.0
+        self.beat()
+
+    def _submitted(self) -> str:
+        """Submit the job and return its id, "" if Slurm refuses it."""
+        words = [f"--job-name={BEACON}", f"--partition={self.partition}", "--hold", "--time=1", "--ntasks=1", "--chdir=/"]
+        words += ["--output=/dev/null", f"--comment={self._comment}", "--wrap=true", "--parsable"]
+        result = self.commands.run(["sbatch", *words])
+        self.problem = "" if result.code == 0 else printable(result.err or result.out)
+        return result.out.strip().partition(";")[0] if result.code == 0 else ""
+
+    def beat(self) -> None:
+        """Give a sign of life, if the last one was a while ago. An error only means that there is none."""
+        now = self.clock.now()
+        if now - self._beaten < BEAT_SECONDS:
+            return
+        self._beaten = now
+        notify("WATCHDOG=1")
+        with suppress(SlurmError):
+            if self._job_id:
+                result = self.commands.run(["scontrol", "update", f"JobId={self._job_id}", f"Comment={self._comment}"])
+                if result.code:
+                    self._job_id = ""
+            if not self._job_id:
+                self._job_id = self._submitted()
+
+    def end(self) -> None:
+        """Remove the sign of life. Raises `SlurmError`."""
+        remove_signs(self.commands, self.partition)
+        self._job_id = ""
+
+
+@contextmanager
+def exclusive_lock(path: Path) -> Iterator[None]:
+    """Hold a lock that the operating system releases at the end of the process. Raises `InputError` if another process has it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+", encoding="ascii", errors="replace")  # noqa: SIM115
+    except OSError as error:
+        hint = "the state needs a directory that this account can write to (--state)"
+        raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}; {hint}")) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read(20).strip() or "unknown"
+            text = f"another driver is running with this state (process {holder}); only one is allowed"
+            raise InputError(Fault(str(path), "", text)) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def slurm_release(partition: str, *, directory: str | Path | None = None, commands: SlurmCommands | None = None) -> list[str]:
+    """Release the jobs of a partition that wait on a hold of a driver or its plugin, as when the host of the driver is dead.
+
+    From then on, the plugin lets jobs pass. Needs no state, and may be repeated.
+
+    Args:
+        partition: The partition.
+        directory: The state of the driver, if it is there: it also knows jobs that came without the plugin, and original requests.
+        commands: Replacement of Slurm's commands, for tests.
+
+    Returns:
+        The ids of the jobs.
+
+    Raises:
+        SlurmError: Slurm does not answer, or refuses to release jobs.
+    """
+    commands = SlurmCommands() if commands is None else commands
+    state = None
+    path = None if directory is None else Path(directory) / STATE
+    if path is not None and path.exists():
+        with suppress(InputError):
+            state = load_state(path, partition, resolve_policy("max_min_fairness"))
+    remove_signs(commands, partition)
+    if state is None:
+        return release_held(commands, partition, {}, set(), 0)
+    return release_held(commands, partition, state.aside | state.tracked, state.stopping, len(state.scheduler.cluster.nodes))

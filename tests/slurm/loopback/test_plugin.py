@@ -1,0 +1,49 @@
+"""What the plugin refuses or tells at submission, and jobs that are moved before the driver has read them."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from tests.slurm.loopback.cluster import LoopbackCluster, booted
+from tests.slurm.loopback.configuration import Nodes, Settings
+from tests.slurm.loopback.driving import driving
+from tests.slurm.loopback.presence import needs_slurm
+from tests.slurm.loopback.scenes import gang
+
+pytestmark = [needs_slurm, pytest.mark.slow]
+
+REFUSED = {
+    ("--gpus=a100:1",): "no node of partition gavel has GPUs of type a100; there are k80,v100",
+    ("--nodes=1", "--gres=gpu:v100:8"): "no node of partition gavel has 8 GPUs; the largest have 4",
+    ("--gpus=1", "--mem=100G"): "no node of partition gavel has 102400 MB; the largest have 64000",
+    ("--gpus=1", "--partition=plain,gavel"): "partition gavel cannot be one of several",
+}
+
+
+def test_impossible_requests_are_refused_and_odd_ones_explained(settings: Settings) -> None:
+    with booted(replace(settings, nodes=(Nodes("v100", 2), Nodes("k80", 1)))) as cluster:
+        waiting = gang(cluster, "--gpus=4", "--constraint=v100")
+        with driving(cluster, "--round", "60") as driver:
+            driver.rounds(1)
+            driver.until(lambda: "types=" in cluster.tell("squeue", "-h", "--name=gavel-driver", "-o", "%k"), 40, "its offer")
+            for request, why in REFUSED.items():
+                told = submitted(cluster, *request)
+                assert told.returncode != 0, request
+                assert why in told.stderr, told.stderr
+            assert "node configuration is not available" in submitted(cluster, "--gpus=a100:1").stderr
+            odd = submitted(cluster, "--gpus=5")
+            assert odd.returncode == 0
+            assert "5 GPUs run on 5 nodes with 1 each, since each node must have as many; 8 would fit on 2 nodes" in odd.stderr
+            assert submitted(cluster, "--gpus=6", "--hold").stderr == ""
+            moved = gang(cluster, "--gpus=4", "--constraint=v100", "--begin=now+1hour")
+            cluster.tell("scontrol", "update", f"JobId={moved}", "Partition=plain", "StartTime=now")
+            assert cluster.jobs()[moved].held
+            driver.until(lambda: not cluster.jobs()[moved].held, 10, "a job that has been moved away to be released")
+        assert cluster.jobs()[waiting].placement
+
+
+def submitted(cluster: LoopbackCluster, *words: str) -> subprocess.CompletedProcess[str]:
+    return cluster.run("sbatch", "--partition=gavel", *words, "--output=/dev/null", "--chdir=/", "--wrap=sleep 60")

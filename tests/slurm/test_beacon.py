@@ -1,0 +1,136 @@
+"""Signs of life: a second driver is refused, and no partition is held in silence."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+import gavel_py as gp
+from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, notify, signs_of_life
+from tests.slurm.fake_slurm import FakeSlurm
+from tests.slurm.support import cluster_with, driver, events
+
+
+def held(slurm: FakeSlurm) -> set[int]:
+    return {job.number for job in slurm.jobs.values() if job.state == "PENDING" and not job.priority}
+
+
+def test_a_driver_gives_signs_of_life_all_the_time(tmp_path: Path) -> None:
+    slurm = cluster_with(3, 4)
+    oldest = 0.0
+
+    def look(seconds: float) -> None:
+        nonlocal oldest
+        (sign,) = signs_of_life(slurm, "gpu")
+        oldest = max(oldest, seconds - sign.seconds)
+
+    slurm.slow = dict.fromkeys(slurm.jobs, 100.0)
+    slurm.clock.on_sleep, slurm.clock.stops_at = look, slurm.clock.now() + 700
+    with driver(slurm, tmp_path) as driven:
+        driven.run()
+    assert oldest < DEAD_SECONDS / 10, "also while it waits for jobs to stop"
+    assert len(slurm.beacons) == 1, "a restart goes on where it was"
+
+
+def test_a_second_driver_with_another_state_is_refused(tmp_path: Path) -> None:
+    slurm = cluster_with(3, 4)
+    with driver(slurm, tmp_path / "first") as first, driver(slurm, tmp_path / "second") as second:
+        first.round()
+        sent = len(slurm.sent)
+        slurm.clock.seconds += 100
+        with pytest.raises(gp.InputError, match=r"another driver manages it: process \d+ on .*, last alive 100 s ago"):
+            second.run()
+        assert len(slurm.sent) == sent
+    with driver(slurm, tmp_path / "first") as again:
+        again.round()
+    slurm.clock.seconds += DEAD_SECONDS
+    with driver(slurm, tmp_path / "second") as second:
+        second.round()
+    assert len(slurm.beacons) == 1
+
+
+@pytest.mark.parametrize("with_state", [True, False])
+def test_release_needs_no_state_and_may_be_repeated(tmp_path: Path, with_state: bool) -> None:
+    slurm = cluster_with(5, 4)
+    slurm.submit(6, per_job="gpu:4", comment="gavel-hold")
+    with driver(slurm, tmp_path) as driven:
+        for _ in range(4):
+            driven.round()
+            slurm.clock.seconds += 100
+    assert len(held(slurm)) == 4
+    directory = tmp_path if with_state else None
+    released = gp.slurm_release("gpu", directory=directory, commands=slurm)
+    assert set(map(int, released)) == {number for number, job in slurm.jobs.items() if job.priority and not job.held}
+    assert held(slurm) == {6}, "its user holds it"
+    assert not any(slurm.jobs[int(job_id)].wanted for job_id in released), "it may start anywhere"
+    assert not slurm.beacons
+    assert gp.slurm_release("gpu", directory=directory, commands=slurm) == []
+
+
+@pytest.mark.parametrize(("on_failure", "kept"), [("retry", True), ("release", False)])
+def test_a_state_that_cannot_be_read_or_saved(tmp_path: Path, on_failure: str, kept: bool) -> None:
+    slurm = cluster_with(3, 4)
+    (tmp_path / "state.json").write_text("{")
+    with driver(slurm, tmp_path, on_failure=on_failure) as driven, pytest.raises(gp.InputError, match=r"state\.json"):
+        driven.run()
+    assert held(slurm) == ({1, 2, 3} if kept else set())
+    assert bool(slurm.beacons) is kept
+
+
+def test_rounds_that_are_not_possible_any_more_release_jobs_and_say_so(tmp_path: Path) -> None:
+    slurm = cluster_with(3, 4)
+    slurm.clock.stops_at = slurm.clock.now() + 150
+
+    def disk_is_full(*_: object) -> None:
+        (tmp_path / "state.json").unlink()
+        (tmp_path / "state.json").mkdir()
+
+    with driver(slurm, tmp_path, on_failure="release") as driven, pytest.warns(gp.GavelWarning, match=r"state\.json") as told:
+        driven.run(tell=disk_is_full)
+    assert any("no round was possible" in str(each.message) for each in told)
+    assert held(slurm) == set()
+    assert not slurm.beacons
+
+
+def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(path)
+        channel.settimeout(5.0)
+        slurm = cluster_with(1, 4)
+        slurm.clock.stops_at = slurm.clock.now() + 50
+        with driver(slurm, tmp_path / "state") as driven:
+            driven.run()
+        channel.setblocking(False)
+        words = [channel.recv(100) for _ in range(3)]
+    assert words == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    notify("READY=1")
+
+
+def test_the_log_is_written_to_a_new_file_after_it_was_moved(tmp_path: Path) -> None:
+    slurm = cluster_with(1, 4)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        (tmp_path / "log.jsonl").rename(tmp_path / "log.jsonl.1")
+        driven.reopen_log()
+        slurm.clock.seconds += 100
+        driven.round()
+    assert len(events(tmp_path, "round")) == 1
+    assert '"event":"round"' in (tmp_path / "log.jsonl.1").read_text()
+
+
+def test_the_plugin_and_the_unit_are_for_this_partition() -> None:
+    text = gp.slurm_plugin("gpu", [7], dead_seconds=59.5)
+    assert 'local BEACON = "gavel-driver"' in text
+    assert "local DEAD_SECONDS = 60\n" in text
+    unit = gp.slurm_service("gpu", user="gavel", command="/opt/bin/gavel")
+    assert "ExecStart=/opt/bin/gavel slurm run --partition gpu --state /var/lib/gavel-slurm" in unit
+    assert "@" not in unit
+    with pytest.raises(gp.InputError, match="dead_seconds"):
+        gp.slurm_plugin("gpu", dead_seconds=-1)
+    with pytest.raises(gp.InputError, match="not a valid partition"):
+        gp.slurm_service("a b", user="gavel")
