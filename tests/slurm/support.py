@@ -67,6 +67,8 @@ def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDri
         "type_rules",
         "on_exit",
         "on_failure",
+        "trust",
+        "trusted",
         "poll_seconds",
         "accelerators",
         "stop_seconds",

@@ -62,6 +62,13 @@ def test_mistakes_are_reported(gavel: Gavel, words: tuple[str, ...], text: str) 
 
 
 def test_slurm_is_missing_or_does_not_answer(gavel: Gavel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "squeue").rename(tmp_path / "bin" / "elsewhere")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    done = gavel("status", "--partition", "opt")
+    assert (done.code, done.out) == (1, "")
+    assert "no Slurm here: sinfo or squeue does not answer (squeue was not found" in done.err
+    (tmp_path / "bin" / "elsewhere").rename(tmp_path / "bin" / "squeue")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}/usr/bin:/bin")
     program = tmp_path / "bin" / "sinfo"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     done = gavel("plan", "--partition", "opt", "--timeout", "0.2")

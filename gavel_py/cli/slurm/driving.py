@@ -64,6 +64,10 @@ class Request:
     type_of: tuple[str, ...] = option(metavar="PATTERN=TYPE", help="Job type of jobs whose name matches, as in bert*=TYPE.")
     default_type: str | None = option(metavar="TYPE", help="Job type of all other jobs.")
     default_steps: float | None = option(type=SECONDS, metavar="N", help="Steps of jobs that specify none.")
+    trust: float = option(
+        type=click.FloatRange(1, 1e9), default=10.0, show_default=True, metavar="X", help="Factor by which jobs may differ from it."
+    )
+    trusted: tuple[str, ...] = option("--trust-user", metavar="NAME=X", help="The same for the jobs of one user.")
     progress: Path | None = option(
         type=DIRECTORY, metavar="DIR", help="Directory where each job writes its steps to a file named after its id."
     )
@@ -89,14 +93,19 @@ class Request:
     )
 
 
-def state_directory(request: Request) -> Path:
-    """Return the directory of --state, by default in the user's state directory."""
+def state_directory(request: Request) -> Path | None:
+    """Return the directory of --state, by default in the user's state directory; None for an account without a home."""
     from platformdirs import user_state_path
 
-    return request.state or user_state_path("gavel-py") / "slurm" / request.partition
+    if request.state is not None:
+        return request.state
+    try:
+        return user_state_path("gavel-py") / "slurm" / request.partition
+    except RuntimeError:
+        return None
 
 
-SETTINGS = ("default_type", "default_steps", "poll_seconds", "stop_seconds", "start_seconds", "on_exit", "on_failure")
+SETTINGS = ("default_type", "default_steps", "poll_seconds", "stop_seconds", "start_seconds", "on_exit", "on_failure", "trust")
 ROUNDS = ("round_seconds", "restart_seconds", "min_run_seconds", "solve_seconds")
 """Options that are arguments of `SlurmSettings` and of `RoundScheduler` by the same names."""
 
@@ -107,20 +116,24 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
     (policy,) = inputs.policies_of(specs, request.settings, request.constraint_files)
     prices = {name: _price(name, price) for name, price in assignments(request.prices, "--price", "TYPE=PRICE").items()}
     types = assignments(request.type_of, "--type-of", "PATTERN=TYPE")
+    users = assignments(request.trusted, "--trust-user", "NAME=X")
     renames = assignments(request.renames, "--map-accelerator", "OLD=NEW")
     rules = () if request.types is None else gp.TypeRule.from_csv(request.types)
     settings = gp.SlurmSettings(
         partition=request.partition,
         accelerators=renames,
         prices_per_hour=prices,
+        trusted={name: _price(name, text, "--trust-user") for name, text in users.items()},
         type_rules=(*(gp.TypeRule(*pair) for pair in types.items()), *rules),
         **{name: getattr(request, name) for name in SETTINGS},
     )
     # Not in the user's data directory by default, since the account of a daemon often has no home directory.
     is_named = request.store is not None or os.environ.get("GAVEL_PY_STORE")
-    store = gp.ThroughputStore(request.store if is_named else state_directory(request) / "profiles.sqlite")
+    directory = state_directory(request)
+    path = request.store if is_named or directory is None else directory / "profiles.sqlite"
+    store = gp.ThroughputStore(path) if is_named or directory is not None else None
     profile = None
-    if request.profile is not None:
+    if request.profile is not None and store is not None:
         with suppress(gp.InputError):
             profile = store.load(request.profile)  # of measured throughputs
     profile = profile or inputs.find_profile(request.profile, request.store)
@@ -132,7 +145,7 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
         settings,
         profile,
         policy,
-        directory=state_directory(request),
+        directory=directory,
         progress=request.progress,
         store=store,
         measured=request.measured,
@@ -142,12 +155,12 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
     )
 
 
-def _price(name: str, text: str) -> float:
+def _price(name: str, text: str, option: str = "--price") -> float:
     hint = decimal_hint(text)
     try:
         return float("" if hint else text)
     except ValueError:
-        raise click.UsageError(f"--price {name}={text!r} is not a number{hint}") from None
+        raise click.UsageError(f"{option} {name}={text!r} is not a number{hint}") from None
 
 
 @click.command("status")
@@ -159,7 +172,11 @@ def status(request: Request, as_json: bool) -> None:
     Shows which jobs are managed and as which job type, and which are left alone and why.
     """
     with warnings_shown():
-        picture = driver_of(request).look()
+        driver = driver_of(request)
+        try:
+            picture = driver.look()
+        except gp.SlurmError as error:
+            raise gp.SlurmError(f"no Slurm here: sinfo or squeue does not answer ({error})") from None
     emit(json_text(status_document(picture)) if as_json else status_text(picture), None)
 
 
@@ -190,6 +207,8 @@ def run(request: Request, once: bool, rounds: int | None, dry_run: bool) -> None
         if dry_run:
             click.echo(plan_text(driver.plan()), nl=False)
             return
+        if state_directory(request) is None:
+            raise click.UsageError("this account has no home directory; give a directory for the state: --state DIR")
         with driver, _ending(clock, driver):
             click.echo(f"State and log are in {state_directory(request)}.", err=True)
             if once or rounds == 1:
@@ -223,10 +242,18 @@ def status_document(picture: gp.SlurmPicture) -> dict[str, Any]:
     return {"nodes": _nodes(picture), "jobs": _jobs(picture), "notes": list(picture.notes)}
 
 
+COUNTS = ("gpus", "managed", "others")
+
+
 def status_text(picture: gp.SlurmPicture) -> str:
-    """Return the observed cluster as tables of nodes and jobs, and notes."""
-    shown = ("node", "accelerator", "state", "gpus", "managed", "others")
-    nodes = [[str(node[name]) for name in shown] for node in _nodes(picture)]
+    """Return the observed cluster as tables of nodes by type and state, and of jobs, and notes."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for node in _nodes(picture):
+        groups.setdefault((node["accelerator"], node["state"]), []).append(node)
+    nodes = [
+        [" ".join(folded_names(node["node"] for node in group)), *key, *(str(sum(node[name] for node in group)) for name in COUNTS)]
+        for key, group in groups.items()
+    ]
     jobs = [
         [
             *(job["job"], job["user"], job["job_type"] or "-"),
@@ -238,7 +265,7 @@ def status_text(picture: gp.SlurmPicture) -> str:
     columns = [Column("job", "name"), Column("user", "name", 2), Column("type", "name"), Column("where", "prose")]
     columns += [Column("standing", "prose"), Column("GPUs"), Column("steps", optional=1), Column("of", optional=1)]
     parts = [
-        table_text("Nodes", ["node", "GPU type", "state", "GPUs", "managed", "others"], nodes, 3),
+        table_text("Nodes", [Column("nodes", "prose"), "GPU type", "state", "GPUs", "managed", "others"], nodes, 3),
         table_text("Jobs", columns, jobs) if jobs else "No jobs.\n",
         *(f"{note}\n" for note in picture.notes),
     ]

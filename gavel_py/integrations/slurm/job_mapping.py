@@ -34,6 +34,9 @@ UNNAMED = "gpu"
 
 MEGABYTES_PER_GIGABYTE = 1024.0
 
+LONGEST_SECONDS = 365 * 86_400.0
+"""Time for which a job without a limit is believed to run."""
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -238,6 +241,10 @@ def scheduler_job(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds:
     locality: Locality = "node" if tracked.place == "node" or tracked.exact_nodes == 1 or fits_node else "any"
     known = _with_room(tracked, known, locality, resources, matcher, settings.partition)
     steps = tracked.total_steps or settings.default_steps
+    if tracked.total_steps:
+        fastest = speeds.fastest(tracked.job_type, tracked.num_gpus)
+        believable = settings.trust_in(tracked.user) * fastest * (job.time_limit_seconds or LONGEST_SECONDS)
+        steps = min(tracked.total_steps, believable)
     if not steps and job.time_limit_seconds is not None:
         # Users choose a time limit that suffices on every type, hence on the slowest.
         steps = job.time_limit_seconds * min(speeds.speed(tracked.job_type, tracked.num_gpus, name) for name in known)

@@ -70,6 +70,8 @@ class SlurmSettings:
         type_rules: Rules for job types, of which the first match applies.
         default_type: Job type of jobs whose type is unknown; None for the type with measurements of the most gang sizes.
         default_steps: Steps of jobs that give none; None for what the time limit allows on the slowest type.
+        trust: Progress files and the steps in comments are believed up to this factor from the speeds of the profile.
+        trusted: {user: trust in the jobs of this user, in its place}.
         poll_seconds: Interval between readings of the queue within a round.
         stop_seconds: Time limit for jobs to stop.
         start_seconds: Time limit for jobs to start.
@@ -89,6 +91,8 @@ class SlurmSettings:
     type_rules: tuple[TypeRule, ...] = ()
     default_type: str | None = None
     default_steps: float | None = None
+    trust: float = 10.0
+    trusted: Mapping[str, float] = field(default_factory=dict)
     poll_seconds: float = 5.0
     stop_seconds: float = 120.0
     start_seconds: float = 60.0
@@ -96,6 +100,10 @@ class SlurmSettings:
     on_exit: OnExit = "leave"
     on_failure: OnFailure = "retry"
     beacon: bool = True
+
+    def trust_in(self, user: str) -> float:
+        """Return the factor from the speeds of the profile up to which the jobs of a user are believed."""
+        return self.trusted.get(user, self.trust)
 
     def __post_init__(self) -> None:
         named: dict[str, object] = {name: getattr(self, name) for name in TIMES}
@@ -106,6 +114,12 @@ class SlurmSettings:
             Fault("slurm", name, f"must be a finite number greater than 0, found {value!r}")
             for name, value in named.items()
             if not (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf)
+        ]
+        factors = {"trust": self.trust} | {f"trust in {user!r}": factor for user, factor in self.trusted.items()}
+        faults += [
+            Fault("slurm", name, f"must be a finite number of at least 1, found {factor!r}")
+            for name, factor in factors.items()
+            if not 1 <= factor < math.inf
         ]
         if not is_node_name(self.partition):  # names of partitions follow the same rules
             faults.append(Fault("slurm", "partition", f"{self.partition!r} is not a valid partition name"))

@@ -50,6 +50,10 @@ class Speeds:
         known = self.profile.has(job_type, num_gpus, accelerator)
         return self.profile.throughput(job_type, num_gpus, accelerator) if known else 0.0
 
+    def fastest(self, job_type: str, num_gpus: int) -> float:
+        """Return the largest throughput of a gang on any type, in steps/s, 0 if none is known."""
+        return max((self.speed(job_type, num_gpus, name) for name in self.profile.accelerators), default=0.0)
+
     def _combined(self) -> ThroughputProfile:
         rows = [row for row in self.base.measurements if (row.job_type, row.num_gpus, row.accelerator) not in self.measured]
         measured = [
@@ -89,7 +93,8 @@ class Tracked:
     stay_start_seconds, stay_start_steps: time and steps at the start of the current stay; stop_seconds: when it was told to stop;
     waited_seconds: the last time at which it was seen waiting; measured: {accelerator: [steps, seconds]} of measured stays;
     types_used: accelerators on which it has run; counted_seconds: running time that the totals of departed jobs contain;
-    request: from `request_text`; is_known: whether the job type is its own, not the default.
+    request: from `request_text`; is_known: whether the job type is its own, not the default; is_outlier:
+    whether it has reported more steps than can be believed.
 
     The user's request, which each start overwrites in Slurm: per_node: whether GPUs are requested per node; min_nodes, max_nodes:
     accepted node counts (0: no limit); exact_nodes: the node count that --ntasks-per-node implies, else 0; min_cpus: CPUs per node,
@@ -121,6 +126,7 @@ class Tracked:
     types_used: list[str] = field(default_factory=list)
     request: str = ""
     is_known: bool = True
+    is_outlier: bool = False
     per_node: bool = False
     min_nodes: int = 1
     max_nodes: int = 0
@@ -283,25 +289,32 @@ MIN_MEASURED_SECONDS = 60.0
 """Shorter measurements are dominated by the start of the job."""
 
 
-def record_measurements(state: DriverState, tracked: Tracked, outcome: str, user_steps: float | None) -> set[tuple[str, int, str]]:
-    """Add the measured stays of a departing job to the sums, and return the entries with new measurements.
+def record_measurements(
+    state: DriverState, tracked: Tracked, outcome: str, user_steps: float | None, trust: float
+) -> tuple[set[tuple[str, int, str]], list[str]]:
+    """Add the measured stays of a departing job to the sums, and return the entries with new measurements and what was left out.
 
-    A job without progress file counts if it finished, its user gave its steps (`user_steps`), and it ran on one type only.
+    A job without progress file counts if it finished, its user gave its steps (`user_steps`), and it ran on one type only. Speeds
+    that differ from the profile by more than a factor of `trust` are left out.
     """
     if not tracked.is_known:
-        return set()
+        return set(), []
     measured: Mapping[str, list[float]] = tracked.measured
     if not measured and outcome == Phase.FINISHED and user_steps and len(tracked.types_used) == 1:
         measured = {tracked.types_used[0]: [user_steps, tracked.running_seconds]}
-    changed = set()
+    changed, outliers = set(), list[str]()
     for accelerator, (steps, seconds) in measured.items():
         if seconds > 0 and steps > 0:
+            usual = state.speeds.speed(tracked.job_type, tracked.num_gpus, accelerator)
+            if usual and not 1 / trust <= steps / seconds / usual <= trust:
+                outliers.append(f"did {steps / seconds:.3g} steps/s on {accelerator}, where {usual:.3g} are usual (--trust)")
+                continue
             entry = (tracked.job_type, tracked.num_gpus, accelerator)
             sums = state.sums.setdefault(entry, [0.0, 0.0])
             sums[0] += steps
             sums[1] += seconds
             changed.add(entry)
-    return {entry for entry in changed if state.sums[entry][1] >= MIN_MEASURED_SECONDS}
+    return {entry for entry in changed if state.sums[entry][1] >= MIN_MEASURED_SECONDS}, outliers
 
 
 def measurements_of(sums: Sums, entries: set[tuple[str, int, str]]) -> list[Measurement]:

@@ -58,6 +58,9 @@ class Progress:
         return steps if math.isfinite(steps) and steps >= 0 else None
 
 
+MAX_STEPS = 1e15
+"""No job does more; larger numbers would be lost in rounding errors."""
+
 OVERRUN = 1.1
 """A running job that has reached its total steps is expected to need this multiple of them."""
 
@@ -132,14 +135,29 @@ class Reconciler:
         passed = max(0.0, until - tracked.seen_seconds)
         tracked.seen_seconds = max(until, tracked.seen_seconds)
         tracked.running_seconds += passed
-        steps = self.progress.steps(tracked.job_id)
+        steps = self._believable(tracked, until)
         if steps is None:
             speed = self.state.speeds.speed(tracked.job_type, tracked.num_gpus, tracked.accelerator)
             steps = tracked.steps_done + passed * speed
         tracked.steps_done = steps
 
-    def _end_stay(self, tracked: Tracked, until: float, *, preempted: bool) -> None:
+    def _believable(self, tracked: Tracked, until: float) -> float | None:
+        """Return the steps that a job reports, None without a report or if no job of its type could have done so many."""
         steps = self.progress.steps(tracked.job_id)
+        if steps is None:
+            return None
+        seconds = max(tracked.running_seconds, until - tracked.arrival_seconds)
+        fastest = self.state.speeds.fastest(tracked.job_type, tracked.num_gpus)
+        if steps <= self.settings.trust_in(tracked.user) * fastest * seconds or not tracked.is_known:
+            return min(steps, MAX_STEPS)
+        if not tracked.is_outlier:
+            tracked.is_outlier = True
+            most = f"{fastest * seconds:.3g} would be the most at the speed of the profile (--trust)"
+            self.log("outlier", job=tracked.job_id, user=tracked.user, why=f"reports {steps:.3g} steps, but {most}")
+        return None
+
+    def _end_stay(self, tracked: Tracked, until: float, *, preempted: bool) -> None:
+        steps = None if tracked.is_outlier else self.progress.steps(tracked.job_id)
         if steps is not None and tracked.stay_start_steps is not None and steps > tracked.stay_start_steps:
             measured = tracked.measured.setdefault(tracked.accelerator, [0.0, 0.0])
             measured[0] += steps - tracked.stay_start_steps
@@ -154,7 +172,10 @@ class Reconciler:
         outcome = "unknown" if job is None else str(job.phase)
         ended = now if job is None else min(now, job.end_seconds or now)
         user_steps = tracked.total_steps if self.progress.steps(tracked.job_id) is None else None
-        state.pending |= record_measurements(state, tracked, outcome, user_steps)
+        changed, outliers = record_measurements(state, tracked, outcome, user_steps, self.settings.trust_in(tracked.user))
+        state.pending |= changed
+        for why in outliers:
+            self.log("outlier", job=tracked.job_id, user=tracked.user, why=why)
         state.depart(tracked, ended)
         if outcome == Phase.FINISHED:
             state.scheduler.complete(tracked.job_id)
