@@ -281,7 +281,7 @@ class PlanReplay(Tabular):
         return f"attainment {self.attainment.mean:.4f} found, {self.promised_attainment:.4f} promised"
 
 
-def replayed_plan(plan: ServingPlan, *, seed: int = 0, requests: int = 12_000, traces: int = 5) -> PlanReplay:
+def replayed_plan(plan: ServingPlan, *, seed: int = 0, requests: int | None = None, traces: int = 5) -> PlanReplay:
     """Return the attainment that a plan promises, and what is found when requests are simulated on its replicas.
 
     Each request goes to the types of replicas to which the plan routes its size, in the same shares, and there to the replica that
@@ -293,13 +293,15 @@ def replayed_plan(plan: ServingPlan, *, seed: int = 0, requests: int = 12_000, t
     Args:
         plan: The plan, as `plan_serving` returns it.
         seed: Of the arrivals.
-        requests: Expected in each trace; a file of requests is replayed as it is, up to the end of the shortest.
+        requests: Expected in each trace, by default 200 for each replica and at least 12,000; a file of requests is replayed as it
+            is, up to the end of the shortest.
         traces: Number of traces, of this seed and the next ones; 1 if all services have files.
 
     Raises:
         InputError: The plan was not made by `plan_serving`, or a number is below 1.
     """
     market = plan._market
+    requests = max(12_000, 200 * sum(row["replicas"] for row in plan.replicas)) if requests is None else requests
     faults = [] if market is not None else [Fault("replay of a plan", "plan", "was not made by plan_serving")]
     for name, value in (("requests", requests), ("traces", traces)):
         faults += [] if value >= 1 else [Fault("replay of a plan", name, f"must be a whole number of at least 1, found {value!r}")]
