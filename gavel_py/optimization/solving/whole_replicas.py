@@ -77,9 +77,6 @@ LEAST_PRICE = 0.01
 STEP = 1.015
 """The level at which the bound is tested, over the estimated one."""
 
-TESTS = 2
-"""Levels at which the bound is tested."""
-
 UNUSED = 0.5
 """Units of each shared limit that remain unused."""
 
@@ -207,13 +204,9 @@ class _Search:
             total = sum(self._best_of_one(i, multipliers.prices, float(gain)) for i, gain in enumerate(gains.tolist()))
             return float(multipliers.prices @ market.limits) + total
         tested = self.whole_level * STEP
-        for _ in range(TESTS):
-            least = np.array([-self._best_of_one(i, self.prices, 0.0, tested) for i in range(len(self.costs))])
-            if least.sum() > self.worth * (1 + ROUNDING):
-                return market.common * tested
-            found = self._level_at(tested, least)
-            tested *= STEP * self.worth / float(least.sum())
-        return market.common * found
+        least = np.array([-self._best_of_one(i, self.prices, 0.0, tested) for i in range(len(self.costs))])
+        is_out_of_reach = least.sum() > self.worth * (1 + ROUNDING)
+        return market.common * (tested if is_out_of_reach else self._level_at(tested, least))
 
     def _level_at(self, tested: float, least: Floats) -> float:
         """Return a level above which the services cost more than all GPUs are worth; (I,) least: their costs at a lower one."""
