@@ -313,6 +313,14 @@ def test_fractions_of_gpus_and_learners_do_not_go_with_elastic_jobs() -> None:
         learning.submit(elastic(1)[0])
 
 
+def test_among_equal_jobs_those_that_run_go_on() -> None:
+    jobs = [gp.Job(f"j{n}", job_type="resnet", num_gpus=8, total_steps=1e6) for n in range(6)]
+    made = scheduler(jobs, "direct")
+    first = made.next_round().assignments.keys()
+    assert len(first) == 3
+    assert all(made.next_round().assignments.keys() == first for _ in range(5))
+
+
 def test_direct_rounds_of_fixed_gangs_promise_nothing_and_fill_the_cluster() -> None:
     jobs = [gp.Job(f"j{n}", job_type="resnet", num_gpus=4, total_steps=1e6) for n in range(9)]
     made = scheduler(jobs, "direct")

@@ -152,7 +152,7 @@ def import_profile(store: gp.ThroughputStore, file: Path, name: str | None, repl
 
     FILE is a profile as CSV, Gavel's throughputs as JSON, the output of sacct --parsable2 (the same job name on different types
     gives relative speeds), or published throughputs. Formats: csv, gavel, sacct, mlperf-training, mlperf-inference,
-    mlperf-inference-summary, megatron-bridge, llm-foundry, elasticflow, trtllm, trtllm-precision.
+    mlperf-inference-summary, megatron-bridge, llm-foundry, elasticflow, trtllm, trtllm-precision, pollux (a folder).
 
     A figure that contradicts the others by more than 4 standard deviations is stored, with a warning.
     """

@@ -40,8 +40,11 @@ WAITING = 1.1
 POWER = -0.5
 """p: how much more a job counts that runs at its slowest option than one at a faster one (Sia)."""
 
-FACTORS = 32
-"""Restart factors are rounded to this part, so that jobs of about the same age are equal."""
+KEEPS = 0.02
+"""What it is worth to leave a job where it runs: among equal jobs, those that run go on."""
+
+FACTORS, FEW_FACTORS, MANY_JOBS = 32, 8, 100_000
+"""Restart factors are rounded to this part, of many jobs to a larger one, so that jobs of about the same age are equal."""
 
 SMALLEST = 1e-9
 """Least relative speed of which a power is taken."""
@@ -225,7 +228,8 @@ def goodput_options(sizes: SizeDemand, runnable: Mask) -> Options:
     running_on = np.where(sizes.held > 0, sizes.running_on, -1)
     now = speeds.place_of(running_on, sizes.held)
     kept = np.divide(np.maximum(age - sizes.restarts * cost, 0.0), age + cost, out=np.ones(len(age)), where=age + cost > 0)
-    levels = np.where((age < cost) | (now < 0), FACTORS, np.round(kept * FACTORS)).astype(np.int64)
+    parts = FACTORS if len(age) <= MANY_JOBS else FEW_FACTORS
+    levels = np.where((age < cost) | (now < 0), parts, np.round(kept * parts)).astype(np.int64)
     alike = number_equal([speeds.kinds, now, levels, sizes.weights, *np.packbits(runnable, axis=1).T], len(age))
     one = alike.first
     able = runnable[one][:, speeds.types]
@@ -233,8 +237,9 @@ def goodput_options(sizes: SizeDemand, runnable: Mask) -> Options:
     least = np.where(table > 0, table, np.inf).min(axis=1, keepdims=True, initial=np.inf)
     relative = np.divide(table, least, out=np.zeros(table.shape), where=table > 0)
     stays = now[one][:, None] == np.arange(table.shape[1])
-    relative *= np.where(stays, 1.0, levels[one][:, None] / FACTORS)
-    worths = np.where(relative > 0, WAITING - np.maximum(relative, SMALLEST) ** POWER, 0.0) * sizes.weights[one][:, None]
+    relative *= np.where(stays, 1.0, levels[one][:, None] / parts)
+    worths = np.where(relative > 0, WAITING - np.maximum(relative, SMALLEST) ** POWER + KEEPS * stays, 0.0)
+    worths *= sizes.weights[one][:, None]
     return Options(alike.index, alike.counts, speeds.types, speeds.gpus, worths)
 
 

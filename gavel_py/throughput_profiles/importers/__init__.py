@@ -10,8 +10,8 @@ from pathlib import Path
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io import reading
 from gavel_py.throughput_profiles.files import READERS, REQUIRED, Measurement, checked_rows
-from gavel_py.throughput_profiles.importers import elasticflow, llm_foundry, megatron_bridge, mlperf, trtllm
-from gavel_py.throughput_profiles.importers.tables import ProfileFormat, head_of, with_columns
+from gavel_py.throughput_profiles.importers import elasticflow, llm_foundry, megatron_bridge, mlperf, pollux, trtllm
+from gavel_py.throughput_profiles.importers.tables import Head, ProfileFormat, head_of, with_columns
 
 __all__ = ["FORMATS", "profile_formats", "read_as"]
 
@@ -29,6 +29,7 @@ FORMATS: tuple[ProfileFormat, ...] = (
     elasticflow.FORMAT,
     trtllm.FORMAT,
     trtllm.BY_PRECISION,
+    pollux.FORMAT,
 )
 """The order in which formats are tried on a file."""
 
@@ -61,7 +62,8 @@ def read_as(path: str | Path, name: str | None = None) -> tuple[Measurement, ...
 
 def _recognised(path: str | Path) -> ProfileFormat | None:
     """Return the format of a file, None for the user's own CSV and for files that no format recognises."""
-    if not Path(path).is_file():  # a pipe can be read only once
+    is_folder = Path(path).is_dir()
+    if not is_folder and not Path(path).is_file():  # a pipe can be read only once
         return None
-    head = head_of(path)
+    head = Head(Path(path), "") if is_folder else head_of(path)
     return None if with_columns(*REQUIRED)(head) else next((each for each in FORMATS if each.recognises(head)), None)

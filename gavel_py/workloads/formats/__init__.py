@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.plugins import Plugins, one_line
-from gavel_py.workloads.formats import alibaba2018, gavel, helios, native, openb, pai, philly, slurm_accounting
+from gavel_py.workloads.formats import alibaba2018, gavel, helios, native, openb, pai, philly, pollux, slurm_accounting
 from gavel_py.workloads.intake import Head, Intake, TraceFormat, head_of
 
 __all__ = ["format_of", "trace_formats"]
@@ -29,6 +29,8 @@ FORMATS: tuple[TraceFormat, ...] = (
     openb.FORMAT,
     alibaba2018.FORMAT,
     helios.FORMAT,
+    pollux.FORMAT,
+    pollux.FIXED_FORMAT,
     slurm_accounting.FORMAT,
 )
 """The order in which formats are tried on a file."""
