@@ -129,6 +129,7 @@ def test_arrivals_at_equal_gaps_and_in_extreme_bursts_are_planned(plan: Gavel, c
     replay = json.loads(plan("--json").out)["replay"]
     assert replay["promised"] == 0.99
     assert (replay["found"] >= 0.99) == (cv == 0)
+    assert ("Fewer requests of chat are in time than promised" in plan().out) == (cv > 0)
 
 
 def test_intervals_of_traces_are_planned_and_drawn(plan: Gavel) -> None:

@@ -30,6 +30,9 @@ from gavel_py.cli.serve.simulate import serving_profile, share_text
 from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.errors import together
 
+SHORT = 0.02
+"""Attainment by which a replay may fall short of the promise without being mentioned."""
+
 MEANING = {"max_min": "Least served fraction", "weighted_rate": "Weighted requests/s served", "min_cost": "Price per hour"}
 
 
@@ -263,7 +266,14 @@ def _replay_texts(replay: gp.PlanReplay) -> Iterator[str]:
         for name, rate, part, *shares in zip(*(values.tolist() for values in columns.values()), strict=True)
     ]
     yield table_text("Services", ["service", "requests/s", "served", "promised", "found", "least found"], rows)
-    yield wrapped([f"Attainment {replay.promised_attainment:.4f} promised, {found.mean:.4f}{spread} found on {traces}."], indent="")
+    sentences = [f"Attainment {replay.promised_attainment:.4f} promised, {found.mean:.4f}{spread} found on {traces}."]
+    short = columns["service"][columns["promised"] - columns["found"] > SHORT].tolist()
+    if short:
+        sentences.append(
+            f"Fewer requests of {', '.join(short)} are in time than promised: they come in bursts, which the rates of replicas do "
+            "not show. More replicas (min_replicas), or a lower rate_factor, make room for them."
+        )
+    yield wrapped(sentences, indent="")
 
 
 def _replica(row: Mapping[str, Any]) -> str:
