@@ -12,7 +12,8 @@ import numpy as np
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.random import seed_sequence
-from gavel_py.problem.job import JobSet, check_unique
+from gavel_py.problem.gpu_counts import with_gpus
+from gavel_py.problem.job import Job, JobSet, check_unique
 from gavel_py.problem.workflows import Condition, WorkflowGraph, dependency_of
 from gavel_py.workloads.durations import DEFAULT_GROUP, DurationPredictor, check_group, predictions
 from gavel_py.workloads.submission import Submission, TraceReport
@@ -207,6 +208,27 @@ class Trace(Sequence[Submission]):
             return self
         free = (replace(s, job=s.job.model_copy(update={"allowed_accelerators": None})) for s in self.submissions)
         return self.changed(free, f"Jobs that requested certain GPU types may run on all types: {limited:,}.")
+
+    def with_elastic_jobs(self, max_gpus: int) -> Trace:
+        """Return the trace in which jobs may run on any number of GPUs whose throughput is known; elastic jobs stay as they are.
+
+        Args:
+            max_gpus: Largest number.
+        """
+        fixed = [submission.job for submission in self.submissions if not submission.job.is_elastic]
+        if not fixed:
+            return self
+        fields = {"num_gpus": 1, "max_gpus": Job("any", max_gpus=max_gpus).max_gpus}
+        changed = (s if s.job.is_elastic else replace(s, job=s.job.model_copy(update=fields)) for s in self.submissions)
+        return self.changed(changed, f"Jobs may run on any number of GPUs from 1 to {max_gpus}: {len(fixed):,}.")
+
+    def with_fixed_gangs(self) -> Trace:
+        """Return the trace in which elastic jobs are gangs of their smallest number of GPUs."""
+        elastic = sum(submission.job.is_elastic for submission in self.submissions)
+        if not elastic:
+            return self
+        changed = (replace(s, job=with_gpus(s.job, s.job.gpu_range[0])) for s in self.submissions)
+        return self.changed(changed, f"Elastic jobs are gangs of their smallest number of GPUs: {elastic:,}.")
 
     def on_whole_gpus(self) -> Trace:
         """Return the trace with a whole GPU for each job that requested a fraction; its CPUs and memory stay the same."""

@@ -47,6 +47,8 @@ def command(context: click.Context, request: Request) -> None:
         results: list[PolicyResult] = [] if saved is None else runner.saved_results(saved, policies)
         with together() as attempt:
             plays = plays_of(policies, scenario.start, request.learn, scenario.cluster)
+            if request.elastic:
+                plays = [dataclasses.replace(play, elastic=elastic) for play in plays for elastic in (False, True)]
             runs = [attempt(partial(runner.Run, request, scenario, play)) for play in plays]
         runs = runs[len(results) :]
         import_solver(policies)
@@ -106,7 +108,7 @@ def _simulate(
                 result = run.play(show, interrupt, state_file, keep=keep)
             now, in_rounds = run.simulation.now, not request.events
             found = PolicyResult(run.policy, result, now, in_rounds=in_rounds, complete=run.complete)
-            results.append(dataclasses.replace(found, recorder=run.recorder, learner=run.learner))
+            results.append(dataclasses.replace(found, recorder=run.recorder, learner=run.learner, elastic=run.elastic))
 
 
 def _write(request: Request, scenario: Scenario, results: Sequence[PolicyResult]) -> None:

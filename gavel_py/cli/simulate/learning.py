@@ -63,14 +63,17 @@ KNOWN: Mapping[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Play:
-    """What is simulated: a policy, with known or with learned speeds."""
+    """What is simulated: a policy, with known or with learned speeds; elastic: whether jobs are, None for those of the trace."""
 
     policy: gp.Policy
     learner: gp.ThroughputLearner | None = None
+    elastic: bool | None = None
 
     @property
     def label(self) -> str:
-        """The policy with its options, and whether it learns."""
+        """The policy with its options, whether it learns, and with --elastic whether jobs are elastic."""
+        if self.elastic is not None:
+            return f"{self.policy.label} ({'elastic' if self.elastic else 'fixed gangs'})"
         return self.policy.label if self.learner is None else f"{self.policy.label} (learning)"
 
 

@@ -150,6 +150,7 @@ class ScenarioOptions(Common):
         metavar="NAME",
         help="How jobs are chosen for a round: deficit, priority (as published), direct, or package.module:name.",
     )
+    elastic: bool = option(help="Compare gangs as requested with jobs on any number of GPUs that the profile has.")
     sharing: bool = option(**SHARING)
     min_gain: float | None = option(**MIN_GAIN)
     by_workflow: bool = option("--by-workflow/--by-job", **BY_WORKFLOW)
@@ -226,6 +227,12 @@ class Scenario:
     start: gp.ThroughputProfile | None = None
     """What is known at first, with --learn; None for nothing."""
 
+    def trace_of(self, elastic: bool | None) -> gp.Trace:
+        """Return the trace with all jobs elastic, or with fixed gangs; None: as it is."""
+        if elastic is None:
+            return self.trace
+        return self.trace.with_elastic_jobs(_largest_gang(self.profile)) if elastic else self.trace.with_fixed_gangs()
+
     def estimates(self) -> list[gp.Estimate] | None:
         """Return the estimates on which the speeds of the jobs are based, None without --estimate."""
         names = self.cluster.accelerator_names
@@ -254,6 +261,10 @@ def load(request: Request) -> Scenario:
         endless = [Fault(each.job.where, "total_steps", unknown) for each in trace if _lacks_end(each.job)]
         attempt(lambda: InputError.raise_any(endless))
         attempt(lambda: problem_of(trace.jobs, cluster, profile, whole_gangs=False, sharing=request.sharing))
+        if request.elastic:
+            both = Scenario(trace, cluster, profile, failures, windows)
+            for elastic in (False, True):
+                attempt(partial(_check_gangs, both, elastic))
     _warn(trace, request)
     start = learning.start_of(request, request.learn, request.known, request.seed, profile)
     return Scenario(trace, cluster, profile, failures, windows, start)
@@ -272,6 +283,16 @@ def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: R
     if extrapolate:
         profile = gp.extend_profile(profile, {submission.job.num_gpus for submission in trace})
     return trace, profile
+
+
+def _largest_gang(profile: gp.Profile) -> int:
+    if not isinstance(profile, gp.ThroughputProfile):
+        raise click.UsageError("--elastic needs speeds by number of GPUs, but --throughputs gives them by job; omit one")
+    return int(max(profile.gang_sizes))
+
+
+def _check_gangs(scenario: Scenario, elastic: bool) -> None:
+    problem_of(scenario.trace_of(elastic).jobs, scenario.cluster, scenario.profile, whole_gangs=False, sharing=False)
 
 
 def _lacks_end(job: gp.Job) -> bool:

@@ -55,11 +55,12 @@ class PolicyResult:
     recorder: gp.RunRecorder | None = None
     learner: gp.ThroughputLearner | None = None
     jct_over_known: float | None = None
+    elastic: bool | None = None
 
     @property
     def label(self) -> str:
-        """The policy with its options, and whether it learns."""
-        return Play(self.policy, self.learner).label
+        """The policy with its options, whether it learns, and with --elastic whether jobs are elastic."""
+        return Play(self.policy, self.learner, self.elastic).label
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, without jobs."""
@@ -71,6 +72,7 @@ class PolicyResult:
             "summary": self.result.summary.to_dict(),
             "finish_time_fairness": None if self.fairness is None else dataclasses.asdict(self.fairness),
             "left_out": reasons(self.result),
+            **({} if self.elastic is None else {"elastic": self.elastic}),
         } | self._learning()
 
     def _learning(self) -> dict[str, Any]:

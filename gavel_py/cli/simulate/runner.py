@@ -110,12 +110,12 @@ class Run:
     """
 
     def __init__(self, request: Request, scenario: Scenario, play: Play) -> None:
-        self.policy, self.label, self.learner = play.policy, play.label, play.learner
+        self.policy, self.label, self.learner, self.elastic = play.policy, play.label, play.learner, play.elastic
         self.outputs: Outputs | None = None
         self.complete = True
         self.until_seconds = math.inf if request.until_seconds is None else request.until_seconds
         self.simulation = gp.Simulation(
-            scenario.trace,
+            scenario.trace_of(play.elastic),
             scenario.cluster,
             scenario.profile,
             self.policy,
@@ -207,6 +207,8 @@ def check_state_options(request: Request) -> None:
     """Raise `UsageError` for incompatible options for saved states."""
     if request.state_every is not None and request.save_state is None:
         raise click.UsageError("--state-every sets how often --save-state FILE is written; give both")
+    if request.elastic and (request.learn is not None or request.save_state or request.continue_from):
+        raise click.UsageError("--elastic compares two runs of each policy; omit --learn, --save-state and --continue")
     if request.learn is not None and (request.save_state or request.continue_from):
         raise click.UsageError("--learn does not save what was learned; omit --save-state and --continue")
     if request.run_out is not None and request.continue_from is not None:
