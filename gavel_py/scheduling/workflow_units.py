@@ -129,7 +129,8 @@ class BlockedWork:
         jobs = [job.model_copy(update={"depends_on": ()}) for job in self._new.values()]
         requests = table.requests_of(jobs)
         cache.complete(jobs, requests)
-        found = cache.seconds_left(requests["gangs"], requests["total_steps"] - requests["steps_done"])
+        left = np.maximum(0.0, requests["total_steps"] - requests["steps_done"])
+        found = cache.seconds_left(requests["gangs"], left)
         deadlines = np.nan_to_num(requests["deadline_seconds"], nan=np.inf)
         for job, seconds, deadline in zip(jobs, found.tolist(), deadlines.tolist(), strict=True):
             self._work[job.job_id] = seconds, deadline

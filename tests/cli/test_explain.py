@@ -262,3 +262,25 @@ def test_numbers_of_the_comparison_are_those_of_separate_solves(gavel: Gavel) ->
     problem = gp.AllocationProblem.from_arrays([[4, 1], [2, 1], [1, 1], [1, 1]], [1, 1], num_gpus=[1, 1, 1, 2])
     alone = gp.solve(problem.with_capacities(np.array([1, 4])), "max_total_throughput")
     assert document["what_if"][0]["allocation"]["objective"]["value"] == pytest.approx(alone.objective_value)
+
+
+def test_a_job_of_a_workflow_says_who_waits_for_whom(gavel: Gavel) -> None:
+    Path("jobs.csv").write_text(
+        "job_id,total_steps,workflow,depends_on,deadline_seconds\nbert,240,w,,\nresnet,60,w,,\nlstm,60,w,bert|resnet,500\n"
+    )
+    code, text, _ = gavel("explain", "bert", *SMALL)
+    assert code == 0
+    assert "It is one of 2 jobs of workflow w that are ready, which share one weight." in text
+    assert "lstm waits for it; the longest path of jobs that do takes 60 s on their fastest types." in text
+    assert "They can meet their deadlines if it ends within 7.33 minutes." in text
+    document = json.loads(gavel("explain", "bert", *SMALL, "--json")[1])
+    left = 240 / 4 + 60 / 2 + 60
+    assert document["workflow"] == {
+        "ready_tasks": 2,
+        "workflow_seconds": left,
+        "path_seconds": 60,
+        "latest_end_seconds": 440,
+    }
+    assert "lstm gets no time under max_min_fairness: it waits for 'bert' and 'resnet'" in gavel("explain", "lstm", *SMALL)[1]
+    apart = json.loads(gavel("explain", "bert", *SMALL, "--json", "--by-job")[1])
+    assert "workflow" not in apart

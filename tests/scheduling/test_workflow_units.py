@@ -174,3 +174,20 @@ def test_event_mode_decides_as_a_solve_for_all_jobs_does(history: tuple[list[gp.
         if chance.random() < 0.5:
             scheduler.complete(running[chance.integers(len(running))])
         now += 30.0
+
+
+@pytest.mark.parametrize("ready_first", [True, False])
+def test_a_job_that_changes_its_tenant_leaves_the_workflow_of_the_other(ready_first: bool):
+    scheduler = gp.RoundScheduler(CLUSTER, PROFILE, "shortest_job_first")
+    chain = [gp.Job(name, job_type="any", total_steps=10, tenant="x", workflow="w") for name in "abc"]
+    scheduler.submit_all([chain[0], chain[1], chain[2].model_copy(update={"depends_on": ("a",)})])
+    scheduler.next_round()
+    for name in ("b", "c") if ready_first else ("c", "b"):
+        scheduler.update(name, tenant="y")
+    scheduler.next_round()
+    current = scheduler._state.current_allocation
+    assert current is not None
+    assert current.problem.workflow_seconds.tolist() == [0, 20]
+    assert current.problem.path_seconds.tolist() == [10, 0]
+    scheduler.submit(gp.Job("d", job_type="any", total_steps=5, tenant="y", workflow="w", depends_on=["singleton"]))
+    assert scheduler.blocked["d"] == (("afterany:b", "afterany:c") if ready_first else ("afterany:c", "afterany:b"))
