@@ -38,10 +38,12 @@ from gavel_py.integrations.slurm import SlurmCommands as SlurmCommands
 from gavel_py.integrations.slurm import SlurmDecided as SlurmDecided
 from gavel_py.integrations.slurm import SlurmDriver as SlurmDriver
 from gavel_py.integrations.slurm import SlurmPicture as SlurmPicture
+from gavel_py.integrations.slurm import SlurmQueuedJob as SlurmQueuedJob
 from gavel_py.integrations.slurm import SlurmSettings as SlurmSettings
 from gavel_py.integrations.slurm import TypeRule as TypeRule
 from gavel_py.integrations.slurm import WallClock as WallClock
 from gavel_py.integrations.slurm import slurm_plugin as slurm_plugin
+from gavel_py.integrations.slurm import slurm_queue as slurm_queue
 from gavel_py.integrations.slurm import slurm_release as slurm_release
 from gavel_py.integrations.slurm import slurm_run as slurm_run
 from gavel_py.integrations.slurm import slurm_service as slurm_service

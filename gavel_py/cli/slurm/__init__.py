@@ -10,6 +10,8 @@ COMMANDS = {name: f"driving.{name}" for name in ("status", "plan", "run")} | {
     "install": "install",
     "release": "release",
     "report": "report",
+    "queue": "queue.queue",
+    "why": "queue.why",
 }
 
 

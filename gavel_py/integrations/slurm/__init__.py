@@ -20,6 +20,8 @@ from gavel_py.integrations.slurm.decision import Decided as SlurmDecided
 from gavel_py.integrations.slurm.driver import SlurmDriver
 from gavel_py.integrations.slurm.event_log import slurm_run
 from gavel_py.integrations.slurm.notation import is_node_name
+from gavel_py.integrations.slurm.queue_view import QueuedJob as SlurmQueuedJob
+from gavel_py.integrations.slurm.queue_view import slurm_queue
 from gavel_py.integrations.slurm.records import BEACON
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
 
@@ -29,10 +31,12 @@ __all__ = [
     "SlurmDecided",
     "SlurmDriver",
     "SlurmPicture",
+    "SlurmQueuedJob",
     "SlurmSettings",
     "TypeRule",
     "WallClock",
     "slurm_plugin",
+    "slurm_queue",
     "slurm_release",
     "slurm_run",
     "slurm_service",

@@ -15,6 +15,7 @@ from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, o
 from gavel_py.integrations.slurm.decision import TOTALS, Actions, ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.event_log import EventLog, warn
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
+from gavel_py.integrations.slurm.queue_view import write_queue
 from gavel_py.integrations.slurm.records import Phase
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import STATE, DriverState, Speeds, measurements_of, save_state
@@ -157,7 +158,11 @@ class SlurmDriver:
         planned = {name: getattr(actions, name) for name in ("keep", "stop", "hold", "start", "cannot", "give_back")}
         planned |= {"round": begun.index, "excluded": begun.excluded, "refused": dict(picture.refused), **decided.account()}
         self._log("round", seconds=begun.start_seconds, **planned)
-        return decided, self._carry_out(picture, actions, "applied")
+        applied = self._carry_out(picture, actions, "applied")
+        if self._directory is not None:
+            with suppress(InputError):  # users would see an older state; the log tells that the disk is full
+                write_queue(self._directory, decided, applied)
+        return decided, applied
 
     def _carry_out(self, picture: ClusterSnapshot, actions: Actions, event: str) -> Applied:
         """Change Slurm accordingly, enter the outcome in the state, and log it as this event."""

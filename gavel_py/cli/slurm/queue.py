@@ -1,0 +1,89 @@
+"""gavel slurm queue and why: the jobs of a managed partition for their users, and why one of them waits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.inputs import JSON
+from gavel_py.cli.output import emit, json_text
+from gavel_py.cli.tables import Column, folded_names, table_text
+
+STATE = click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="/var/lib/gavel-slurm",
+    show_default=True,
+    envvar="GAVEL_SLURM_STATE",
+    metavar="DIR",
+    help="The directory of the driver.",
+)
+
+
+@click.command("queue")
+@STATE
+@click.option("--user", metavar="NAME", help="Only the jobs of this user.")
+@click.option("--json", "as_json", **JSON)
+def queue(state: Path, user: str | None, as_json: bool) -> None:
+    """List the jobs of the partition with state, reason and about when they start.
+
+    As of the latest round. Needs no rights in Slurm.
+    """
+    jobs = [job for job in gp.slurm_queue(state) if user in {None, job.user}]
+    emit(json_text([asdict(job) for job in jobs]) if as_json else _text(jobs), None)
+
+
+@click.command("why")
+@click.argument("job")
+@STATE
+def why(job: str, state: Path) -> None:
+    """Say why a job waits or where it runs.
+
+    JOB is its id, as 37, or 37_1 for a task of an array. Needs no rights in Slurm.
+    """
+    found = {each.job_id: each for each in gp.slurm_queue(state)}
+    if job not in found:
+        raise click.UsageError(f"job {job} was not in the partition in the latest round; a new job is listed after the next one")
+    emit(_sentences(found[job]), None)
+
+
+def _sentences(job: gp.SlurmQueuedJob) -> str:
+    """Return the state of a job in sentences."""
+    lines = [f"Job {job.job_id} of {job.user} ({job.gpus} GPUs) is {job.state}{' on ' + _place(job) if job.nodes else ''}."]
+    if job.reason:
+        lines.append(f"Reason: {job.reason}.")
+    if job.share is not None:
+        lines.append(f"The policy promises it {job.share:.0%} of the time.")
+    if job.expected_seconds is not None:
+        lines.append(f"It starts at about {_clock(job.expected_seconds)}.")
+    return "\n".join(lines) + "\n"
+
+
+def _text(jobs: list[gp.SlurmQueuedJob]) -> str:
+    columns = [Column("job", "name"), Column("user", "name"), Column("tenant", "name", 1), Column("GPUs"), Column("state", "text")]
+    columns += [Column("start", "text"), Column("where, or why not", "prose")]
+    rows = [
+        [job.job_id, job.user, job.tenant, str(job.gpus), job.state, _start(job), _place(job) or job.reason or "-"] for job in jobs
+    ]
+    return table_text("", columns, rows) if rows else "No jobs.\n"
+
+
+def _start(job: gp.SlurmQueuedJob) -> str:
+    return "-" if job.expected_seconds is None else f"~ {_clock(job.expected_seconds)}"
+
+
+def _clock(seconds: float) -> str:
+    """Return a time of today as 14:05, and of another day with its date."""
+    today = time.strftime("%F") == time.strftime("%F", time.localtime(seconds))
+    return time.strftime("%H:%M" if today else "%F %H:%M", time.localtime(seconds))
+
+
+def _place(job: gp.SlurmQueuedJob) -> str:
+    nodes: dict[int, list[str]] = {}
+    for node, gpus in job.nodes.items():
+        nodes.setdefault(gpus, []).append(node)
+    return " ".join(f"{name}:{gpus}" for gpus, names in nodes.items() for name in folded_names(names))

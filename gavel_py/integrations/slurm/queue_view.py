@@ -1,0 +1,107 @@
+"""What became of each job in the latest round, and why it waits: the driver writes it beside its state for all users to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from gavel_py.errors import Fault, InputError
+from gavel_py.integrations.slurm.apply import Applied
+from gavel_py.integrations.slurm.decision import Decided
+from gavel_py.integrations.slurm.job_roles import Role
+from gavel_py.integrations.slurm.records import Phase
+from gavel_py.io import reading
+from gavel_py.io.writing import write_atomic
+
+QUEUE = "queue.json"
+"""Name of the file in the directory of a driver."""
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job of the partition after a round.
+
+    Attributes:
+        job_id: Its id in Slurm.
+        user: Its user.
+        tenant: Its account, or its user.
+        name: Its name.
+        gpus: GPUs that it asks for.
+        state: "running", "waiting", or how the driver treats it: "set aside", "left to Slurm", "not managed".
+        reason: Why it waits or is not managed, as a clause; "" if it runs.
+        nodes: {node: GPUs} that it holds.
+        share: Part of the time that the policy promises it; None if it is not managed.
+        expected_seconds: About when it starts, in seconds since 1970; None if it runs or nothing is known.
+    """
+
+    job_id: str
+    user: str
+    tenant: str
+    name: str
+    gpus: int
+    state: str
+    reason: str
+    nodes: dict[str, int] = field(default_factory=dict)
+    share: float | None = None
+    expected_seconds: float | None = None
+
+
+def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
+    """Yield the jobs of the partition, as they were after a round."""
+    picture, scheduler = decided.picture, decided.picture.state.scheduler
+    allocation, backoffs = scheduler.allocation, scheduler.backoffs
+    shares: dict[str, float] = {}
+    if allocation is not None:
+        shares = dict(zip(allocation.job_ids, allocation.time_fractions.sum(axis=1).tolist(), strict=True))
+    reasons = {**decided.waiting, **picture.left_alone, **applied.waiting}
+    turn = max(scheduler.round_seconds, scheduler.min_run_seconds)
+    for job_id in picture.standings:
+        job = applied.jobs.get(job_id, picture.snapshot.jobs[job_id])
+        if picture.state.partition not in job.partition.split(",") or job.phase.is_over:
+            continue
+        standing, share = picture.standing_of(job_id), shares.get(job_id)
+        runs, is_managed = job.phase is Phase.RUNNING, standing.role is Role.MANAGED
+        expected = None
+        if not runs and job_id in backoffs:
+            expected = backoffs[job_id].until_seconds
+        elif not runs and share:
+            # Turns of this length and a share of the time leave so much time between two turns.
+            expected = decided.begun.start_seconds + turn * (1.0 - share) / share
+        yield QueuedJob(
+            job_id=job_id,
+            user=picture.shown(job.user),
+            tenant=picture.shown(job.account or job.user),
+            name=picture.shown(job.name),
+            gpus=job.num_gpus,
+            state="running" if runs else "waiting" if is_managed else str(standing.role),
+            reason="" if runs else standing.why or reasons.get(job_id, ""),
+            nodes=dict(job.held),
+            share=share if is_managed else None,
+            expected_seconds=expected,
+        )
+
+
+def write_queue(directory: Path, decided: Decided, applied: Applied) -> None:
+    """Write the jobs of a round for everybody to read. Raises `InputError`."""
+    jobs = [asdict(job) for job in queued_jobs(decided, applied)]
+    path = directory / QUEUE
+    document = {"partition": decided.picture.state.partition, "seconds": decided.begun.start_seconds, "jobs": jobs}
+    write_atomic(path, json.dumps(document, separators=(",", ":")).encode())
+
+
+def slurm_queue(directory: str | Path) -> list[QueuedJob]:
+    """Return the jobs of a managed partition as of the latest round.
+
+    Args:
+        directory: The directory of the driver.
+
+    Raises:
+        InputError: There is no such file, or it cannot be read.
+    """
+    path = Path(directory) / QUEUE
+    try:
+        return [QueuedJob(**job) for job in reading.json_document(path)["jobs"]]
+    except (KeyError, TypeError) as error:
+        raise InputError(Fault(str(path), "", f"was not written by a driver: {error}")) from None
