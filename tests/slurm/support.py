@@ -66,6 +66,7 @@ def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDri
         "default_steps",
         "type_rules",
         "on_exit",
+        "metrics",
         "on_failure",
         "trust",
         "trusted",

@@ -19,6 +19,7 @@ from gavel_py.cli.inputs import (
     INPUT,
     JSON,
     MAX_ROUNDS,
+    PATH,
     PROFILE,
     SECONDS,
     assignments,
@@ -85,6 +86,9 @@ class Request:
     poll_seconds: float = option("--poll", **_seconds(5.0), help="Time between two readings of the queue.")
     stop_seconds: float = option(**_seconds(120.0), help="Time that jobs may take to stop.")
     start_seconds: float = option(**_seconds(60.0), help="Time that jobs may take to start.")
+    metrics: Path | None = option(
+        type=PATH, metavar="FILE", help="Write figures for Prometheus here (node_exporter reads *.prom in its directory)."
+    )
     on_exit: Literal["leave", "release"] = option(
         default="leave", show_default=True, help="What to do with jobs on hold at the end."
     )
@@ -105,7 +109,10 @@ def state_directory(request: Request) -> Path | None:
         return None
 
 
-SETTINGS = ("default_type", "default_steps", "poll_seconds", "stop_seconds", "start_seconds", "on_exit", "on_failure", "trust")
+SETTINGS = (
+    *("default_type", "default_steps", "poll_seconds", "stop_seconds", "start_seconds", "on_exit", "on_failure"),
+    *("trust", "metrics"),
+)
 ROUNDS = ("round_seconds", "restart_seconds", "min_run_seconds", "solve_seconds")
 """Options that are arguments of `SlurmSettings` and of `RoundScheduler` by the same names."""
 

@@ -15,6 +15,7 @@ from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, o
 from gavel_py.integrations.slurm.decision import TOTALS, Actions, ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.event_log import EventLog, warn
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
+from gavel_py.integrations.slurm.metrics import write_metrics
 from gavel_py.integrations.slurm.queue_view import write_queue
 from gavel_py.integrations.slurm.records import Phase
 from gavel_py.integrations.slurm.settings import SlurmSettings
@@ -162,6 +163,8 @@ class SlurmDriver:
         if self._directory is not None:
             with suppress(InputError):  # users would see an older state; the log tells that the disk is full
                 write_queue(self._directory, decided, applied)
+                if self.settings.metrics is not None:
+                    write_metrics(self.settings.metrics, decided, applied)
         return decided, applied
 
     def _carry_out(self, picture: ClusterSnapshot, actions: Actions, event: str) -> Applied:

@@ -79,6 +79,7 @@ class SlurmSettings:
         on_failure: What to do when no round is possible, as with a full disk or an unreadable state: "retry", or "release" the jobs
             on hold to Slurm as well.
         beacon: Whether the driver gives a sign of life in Slurm, which the plugin needs to hold jobs.
+        metrics: Where to write figures for Prometheus after each round; None for nowhere.
         on_exit: Whether held jobs stay on hold ("leave") or are released to Slurm ("release") when the driver ends.
 
     Raises:
@@ -100,6 +101,7 @@ class SlurmSettings:
     on_exit: OnExit = "leave"
     on_failure: OnFailure = "retry"
     beacon: bool = True
+    metrics: Path | None = None
 
     def trust_in(self, user: str) -> float:
         """Return the factor from the speeds of the profile up to which the jobs of a user are believed."""

@@ -1,0 +1,95 @@
+"""Figures of a driver for Prometheus, as a text file for the collector of node_exporter."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from gavel_py.integrations.slurm.apply import Applied
+from gavel_py.integrations.slurm.decision import TOTALS, Decided
+from gavel_py.io.writing import write_atomic
+
+Labels = Mapping[str, str]
+
+HELP = {
+    "gavel_round_start_seconds": ("gauge", "Start of the latest round, in seconds since 1970."),
+    "gavel_round_jobs": ("gauge", "Jobs of the latest round by what became of them."),
+    "gavel_gpus": ("gauge", "GPUs of the partition by type."),
+    "gavel_gpus_down": ("gauge", "GPUs on nodes that are down or drain, by type."),
+    "gavel_gpus_promised": ("gauge", "GPUs that the allocation promises to a tenant, by type."),
+    "gavel_gpus_held": ("gauge", "GPUs that the jobs of a tenant hold, by type."),
+    "gavel_price": ("gauge", "Relative gain of the objective of the policy by one more GPU of a type."),
+    "gavel_solve_seconds": ("gauge", "Time that the latest allocation took."),
+    "gavel_restart_seconds": ("gauge", "Cost of a stop and a start with which rounds are planned."),
+    "gavel_failed_starts": ("gauge", "Jobs that did not start in the latest round."),
+    "gavel_gpu_seconds_promised_total": ("counter", "Time promised so far; it starts anew when the cluster changes."),
+    "gavel_gpu_seconds_delivered_total": ("counter", "Time that jobs have held GPUs by the clock of Slurm."),
+}
+"""{metric: (type, meaning)}."""
+
+
+def metrics_text(decided: Decided, applied: Applied) -> str:
+    """Return the metrics after a round in the text format of Prometheus."""
+    lines: list[str] = []
+    samples: dict[str, list[tuple[Labels, float]]] = defaultdict(list)
+    for name, labels, value in _samples(decided, applied):
+        samples[name].append((labels, value))
+    for name, (kind, meaning) in HELP.items():
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+        lines += [f"{name}{_braced(labels)} {value:.10g}" for labels, value in samples[name]]
+    return "\n".join(lines) + "\n"
+
+
+def write_metrics(path: Path, decided: Decided, applied: Applied) -> None:
+    """Replace a file with the metrics after a round. Raises `InputError`."""
+    write_atomic(path, metrics_text(decided, applied).encode())
+
+
+def _samples(decided: Decided, applied: Applied) -> Iterator[tuple[str, Labels, float]]:
+    account, totals = decided.account(), dict(zip(TOTALS, decided.totals, strict=True))
+    yield "gavel_round_start_seconds", {}, decided.begun.start_seconds
+    counts = {"kept": len(applied.kept), "started": len(applied.started), "stopped": len(applied.stopped)}
+    for what, count in (counts | {"waiting": len(decided.waiting), "left_to_slurm": len(decided.picture.state.unplanned)}).items():
+        yield "gavel_round_jobs", {"what": what}, count
+    by_type = {"gavel_gpus": account["gpus"], "gavel_gpus_down": account["down"], "gavel_price": account["prices"]}
+    for metric, figures in by_type.items():
+        for name, value in figures.items():
+            yield metric, {"accelerator": name}, value
+    yield from _of_tenants(decided)
+    yield "gavel_solve_seconds", {}, account["solver_seconds"]
+    yield "gavel_restart_seconds", {}, account["restart_seconds"]
+    yield "gavel_failed_starts", {}, len(applied.waiting)
+    yield "gavel_gpu_seconds_promised_total", {}, totals["promised_gpu_seconds"]
+    yield "gavel_gpu_seconds_delivered_total", {}, totals["delivered_gpu_seconds"]
+
+
+def _of_tenants(decided: Decided) -> Iterator[tuple[str, Labels, float]]:
+    """Yield the GPUs promised and held by tenant and type."""
+    scheduler = decided.picture.state.scheduler
+    allocation, tenants = scheduler.allocation, {job.job_id: job.tenant or "" for job in scheduler.jobs}
+    if allocation is not None:
+        gpus = {job.job_id: job.num_gpus for job in scheduler.jobs}
+        promised = (
+            (tenants[job_id], name, share * gpus[job_id])
+            for job_id, row in zip(allocation.job_ids, allocation.time_fractions.tolist(), strict=True)
+            if job_id in tenants
+            for name, share in zip(allocation.accelerator_types, row, strict=True)
+        )
+        yield from _summed("gavel_gpus_promised", promised)
+    held = ((tenants.get(job_id, ""), each.accelerator, float(len(each.gpus))) for job_id, each in scheduler.running.items())
+    yield from _summed("gavel_gpus_held", held)
+
+
+def _summed(metric: str, parts: Iterable[tuple[str, str, float]]) -> Iterator[tuple[str, Labels, float]]:
+    sums: dict[tuple[str, str], float] = defaultdict(float)
+    for tenant, accelerator, value in parts:
+        sums[tenant, accelerator] += value
+    for (tenant, accelerator), value in sorted(sums.items()):
+        yield metric, {"tenant": tenant, "accelerator": accelerator}, value
+
+
+def _braced(labels: Labels) -> str:
+    """Return labels as in {tenant="a"}; users choose some of the values."""
+    escaped = {name: value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for name, value in labels.items()}
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}" if labels else ""
