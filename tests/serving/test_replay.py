@@ -14,6 +14,7 @@ import gavel_py as gp
 from gavel_py.serving.replay import _routed
 from tests.serving.known_answers import cluster_of, rate
 from tests.support.examples import examples
+from tests.support.shared_data import SHARED, needs_shared_data
 
 SIZED = gp.ServingProfile("sized", [rate("m", "a", 1, 2.0, (1, 1)), rate("m", "a", 1, 1.0, (9, 9)), rate("m", "b", 2, 3.0, (1, 1))])
 
@@ -108,3 +109,24 @@ def test_what_cannot_be_replayed_is_named() -> None:
         gp.replayed_plan(replace(plan, _market=None))
     with pytest.raises(gp.InputError, match="field traces: must be a whole number of at least 1, found 0"):
         gp.replayed_plan(plan, traces=0)
+
+
+@needs_shared_data
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("factors", "price", "found"),
+    [((0.55, 0.55), 14.75, (0.9754, 0.6880)), ((0.35, 0.14), 29.50, (0.9999, 0.9327)), ((0.45, 0.1), 32.45, (0.9984, 0.9758))],
+)
+def test_the_hour_of_the_tutorial_needs_room_for_bursts(
+    factors: tuple[float, float], price: float, found: tuple[float, float]
+) -> None:
+    """Figures of docs/serving.md."""
+    fields: dict[str, Any] = {"model": "LLaMA v3.1 70B", "ttft_seconds": 1, "tpot_seconds": 0.1}
+    services = [
+        gp.Service(name, trace=str(SHARED / "azure-llm-2023" / f"AzureLLMInferenceTrace_{name}.csv"), rate_factor=factor, **fields)
+        for name, factor in zip(("conv", "code"), factors, strict=True)
+    ]
+    cluster = cluster_of({"h100": 24, "l40s": 16}, {"h100": 2.95, "l40s": 1.55})
+    plan = gp.plan_serving(services, cluster, gp.ServingProfile.builtin("trtllm"), "min_cost")
+    assert plan.value == pytest.approx(price)
+    assert tuple(gp.replayed_plan(plan).found[0].values()) == pytest.approx(found, abs=1e-3)
