@@ -23,13 +23,14 @@ LONGEST_RUN_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class System:
-    """A scheduler; options: of slurm.conf; driver: the process that drives the cluster, if any."""
+    """A scheduler; options: of slurm.conf; driver: the process that drives the cluster, if any; is_known: as for `work_of`."""
 
     name: str
     partition: str = "plain"
     submit_plugin: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     driver: Callable[[LoopbackCluster], AbstractContextManager[object]] = lambda _: nullcontext()
+    is_known: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Played:
 
 
 def play(system: System, trace: gp.Trace) -> Played:
-    work = [(submission.job.arrival_seconds, work_of(submission.job)) for submission in trace]
+    work = [(submission.job.arrival_seconds, work_of(submission.job, is_known=system.is_known)) for submission in trace]
     ids: list[int] = []
     arrived: list[float] = []
     with booted(Settings(NODES, system.submit_plugin, system.options)) as cluster, system.driver(cluster):

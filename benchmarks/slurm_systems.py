@@ -20,8 +20,9 @@ POLICIES = ("max_min_fairness", "shortest_job_first", "min_makespan")
 
 
 def systems() -> list[System]:
-    """Return the two schedulers of Slurm, and the driver with several policies."""
+    """Return the two schedulers of Slurm, backfill with users who know their jobs, and the driver with several policies."""
     on_its_own = [System("Slurm, FIFO", options={"SchedulerType": "sched/builtin"}), System("Slurm, backfill")]
+    on_its_own += [System("Slurm, backfill, knowing users", is_known=True)]
     submit_plugin = plugin()
     driven = [System(f"`{name}`", "gavel", submit_plugin, driver=partial(driven_by, name)) for name in POLICIES]
     return on_its_own + driven

@@ -13,6 +13,9 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 8.0, 40.0
 PROFILE = "gavel-osdi20"
 GPUS_PER_NODE = 4
 
+TOO_SLOW = 2.5
+"""Users who know the speeds of their jobs leave out types that are slower by more than this factor."""
+
 
 @cache
 def measured() -> gp.ThroughputProfile:
@@ -26,11 +29,14 @@ def workload(seed: int) -> gp.Trace:
     return gp.generate_trace(JOBS, profile, jobs_per_hour=3600 * JOBS / ARRIVING_SECONDS, durations=durations, seed=seed)
 
 
-def work_of(job: gp.Job) -> Work:
-    """Return the job as a user submits it: any GPU type, 1.2 times the duration on the slowest type as limit, and its job type."""
+def work_of(job: gp.Job, *, is_known: bool = False) -> Work:
+    """Return the job as a user submits it: any GPU type, 1.2 times the duration on the slowest type as limit, and its job type.
+
+    is_known: whether users know how fast their jobs are, and leave out types on which they take much longer.
+    """
     profile = measured()
     speeds = {name: profile.throughput(job.job_type, job.num_gpus, name) for name in profile.accelerators}
-    able = {name: speed for name, speed in speeds.items() if speed}
+    able = {name: speed for name, speed in speeds.items() if speed > (max(speeds.values()) / TOO_SLOW if is_known else 0.0)}
     nodes = math.ceil(job.num_gpus / GPUS_PER_NODE)
     minutes = math.ceil(1.2 * (job.total_steps or 0) / min(able.values()) / 60)
     return Work(
