@@ -185,6 +185,21 @@ def test_a_single_number_of_gpus_is_a_fixed_gang(policy: str) -> None:
     assert np.allclose(one.vs_fair_share.min(), other.vs_fair_share.min(), rtol=1e-4)
 
 
+def test_stages_of_several_objectives_are_proven_with_elastic_jobs() -> None:
+    given = case(6, 10)
+    problem = gp.AllocationProblem.from_arrays(**given, tenants=["a", "b"] * 5)
+    best = optimum(given, "max_min_fairness")
+    fair = gp.resolve_policy("max_min_fairness", efficiency=False)
+    for policy in ("water_filling", gp.Then(fair, gp.resolve_policy("max_total_throughput"))):
+        allocation = gp.solve(problem, policy)
+        assert allocation.objective_value == pytest.approx(best, rel=1e-6)
+        assert all(stage.gap <= stage.accepted_gap for stage in allocation.verify().stages)
+    tree = gp.solve(problem, "hierarchical", tenants={"a": {"weight": 1}, "b": {"weight": 3}})
+    assert tree.verify().gap <= 1e-6
+    work = problem.num_gpus * tree.normalized_throughputs
+    assert min(work[::2].sum(), work[1::2].sum() / 3) >= tree.objective_value * (1 - 1e-6)
+
+
 def test_an_elastic_job_is_never_worse_off_than_the_best_fixed_size() -> None:
     given = case(11, 10, rigid=0)
     free = gp.solve(gp.AllocationProblem.from_arrays(**given)).objective_value

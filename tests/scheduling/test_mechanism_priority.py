@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 import gavel_py as gp
 from gavel_py.scheduling import RoundDemand, choose_by_priority, choose_jobs
-from gavel_py.scheduling.mechanism import resolve_mechanism
+from gavel_py.scheduling.mechanism import choose_by_deficit, resolve_mechanism
 from gavel_py.scheduling.mechanism.rules import published_order
 from tests.scheduling.support import assert_feasible, demand, play
 from tests.scheduling.test_mechanism import demands
@@ -57,7 +57,7 @@ def test_any_choice_fits_and_wastes_nothing(asked: RoundDemand) -> None:
 
 
 def test_names() -> None:
-    assert resolve_mechanism("deficit", ("v100",)) is choose_jobs
+    assert resolve_mechanism("deficit", ("v100",)) is choose_by_deficit
     assert resolve_mechanism(choose_by_priority, ("v100",)) is choose_by_priority
     with pytest.raises(gp.UnknownNameError, match="there is no mechanism 'priorities'; did you mean 'priority'"):
         resolve_mechanism("priorities", ("v100",))

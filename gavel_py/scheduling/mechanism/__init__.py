@@ -11,9 +11,12 @@ import inspect
 from collections.abc import Sequence
 from functools import cache, partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.plugins import Plugins
-from gavel_py.scheduling.mechanism.demand import Mechanism, SizingMechanism
+from gavel_py.scheduling.mechanism.demand import GangSelection, Mechanism, RoundDemand, SizingMechanism
 from gavel_py.scheduling.mechanism.elastic import choose_by_goodput, choose_promised
 from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs, published_order
 
@@ -30,8 +33,7 @@ PLUGINS = Plugins("gavel_py.mechanisms", "mechanism", "mechanisms", "function", 
 def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[str]) -> SizingMechanism:
     """Return the mechanism of a name, or a function unchanged.
 
-    `choose_jobs` is called `deficit`, or `choose_promised` where jobs are elastic; `choose_by_priority` is called `priority`, and
-    `choose_by_goodput` `direct`.
+    `choose_by_deficit` is called `deficit`, `choose_by_priority` `priority`, and `choose_by_goodput` `direct`.
 
     Args:
         mechanism: A name, of a built-in mechanism, of one that an installed package offers, or package.module:name of a function;
@@ -43,7 +45,7 @@ def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[st
         InputError: It is neither a name nor a function.
     """
     if mechanism == "deficit":
-        return lambda demand: choose_jobs(demand) if demand.sizes is None else choose_promised(demand)
+        return choose_by_deficit
     if mechanism == "direct":
         return choose_by_goodput
     if mechanism == "priority":
@@ -54,6 +56,11 @@ def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[st
         problem = f"must be a name or a function of a RoundDemand, found {mechanism!r}"
         raise InputError(Fault("round scheduler", "mechanism", problem))
     return mechanism
+
+
+def choose_by_deficit(demand: RoundDemand) -> NDArray[np.int64] | GangSelection:
+    """Return the jobs that `choose_jobs` selects, or `choose_promised` where it also chooses numbers of GPUs."""
+    return choose_jobs(demand) if demand.sizes is None else choose_promised(demand)
 
 
 @cache
