@@ -13,10 +13,11 @@ __all__ = ["Meddler"]
 
 COMMANDS = ("scontrol", "sinfo", "squeue")
 
-# Readings and changes are counted separately; a hook is a program named by its moment, as in before-change-2.
+# Readings, changes and signs of life are counted separately; a hook is a program named by its moment, as in before-change-2.
 SHIM = """#!/bin/sh
 here={here}
 case "$(basename "$0") $1" in
+    "scontrol update") kind=sign ;;
     squeue* | sinfo* | "scontrol show" | "scontrol ping") kind=reading ;;
     *) kind=change ;;
 esac
