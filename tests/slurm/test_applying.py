@@ -11,7 +11,7 @@ import pytest
 from gavel_py.integrations.slurm.apply import start_line
 from gavel_py.integrations.slurm.state import Tracked
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
-from tests.slurm.support import BERT, cluster, cluster_with, driver, events
+from tests.slurm.support import BERT, KilledError, cluster, cluster_with, driver, dying_at, events
 
 
 def test_a_slow_stop_delays_only_the_jobs_that_get_its_gpus(tmp_path: Path) -> None:
@@ -213,3 +213,15 @@ def test_cpu_requests_are_kept_if_an_old_state_lacks_them(tmp_path: Path) -> Non
     for target in ({"v100-0": 4}, {"v100-0": 4, "v100-1": 4}):
         assert "MinCPUsNode" not in start_line(job, target, older.min_cpus)
     assert "MinCPUsNode=10 " in start_line(job, {"v100-0": 4, "v100-1": 4}, 6)
+
+
+@pytest.mark.parametrize("at", range(7, 23, 2))
+def test_jobs_that_a_killed_driver_was_about_to_start_are_started_at_once(tmp_path: Path, at: int) -> None:
+    slurm = cluster_with(2, 4)
+    with pytest.raises(KilledError), dying_at(slurm, at), driver(slurm, tmp_path) as driven:
+        driven.run()
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        assert driven.state is not None
+        assert driven.state.scheduler.backoffs == {}
+    assert [job.state for job in slurm.jobs.values()] == ["RUNNING", "RUNNING"]

@@ -111,8 +111,11 @@ def used_by_others(nodes: Mapping[str, SlurmNode], jobs: Iterable[SlurmJob], man
     """Return {node: what jobs other than the managed ones have there}: of each resource, what Slurm counts there in all without
     the managed jobs, or what the jobs it lists have, whichever is more.
 
-    Slurm may count more than the listed jobs have: after a node failure, version 22.05 forgets to give back GPUs.
+    Slurm may count more than the listed jobs have: after a node failure, version 22.05 forgets to give back GPUs. Where a managed
+    job is stopping, its count is about to change, and only listed jobs are counted.
     """
+    jobs = list(jobs)
+    clearing = {node for job in jobs if job.phase is Phase.STOPPING and job.job_id in managed for node in job.used}
     own: dict[str, Usage] = {}
     others: dict[str, Usage] = {}
     for job in jobs:
@@ -120,7 +123,7 @@ def used_by_others(nodes: Mapping[str, SlurmNode], jobs: Iterable[SlurmJob], man
         for node, used in job.used.items():
             found[node] = found.get(node, Usage()).plus(used)
     names, none = nodes.keys() | others.keys(), Usage()
-    totals = {name: nodes[name].used if name in nodes else none for name in names}
+    totals = {name: nodes[name].used if name in nodes.keys() - clearing else none for name in names}
     return {
         name: Usage(
             *(

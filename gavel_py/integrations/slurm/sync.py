@@ -293,8 +293,11 @@ class Reconciler:
         scheduler, tracked = self.state.scheduler, self.state.tracked
         assumed = {job_id: Counter(node for node, _ in held.gpus) for job_id, held in scheduler.running.items()}
         wrong = [job_id for job_id in tracked if assumed.get(job_id, {}) != tracked[job_id].held]
+        # Only failed starts have a back-off; here, nodes have failed, users have acted, or a driver was killed before a start.
+        retry_seconds, scheduler.retry_seconds = scheduler.retry_seconds, 0.0
         for job_id in wrong:
             scheduler.interrupted(job_id)
+        scheduler.retry_seconds = retry_seconds
         found = [job_id for job_id in wrong if tracked[job_id].runs]
         nodes = {node for job_id in found for node in tracked[job_id].held}
         for node, index in scheduler.lost_gpus:
