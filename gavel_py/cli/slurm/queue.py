@@ -29,7 +29,7 @@ STATE = click.option(
 @click.option("--user", metavar="NAME", help="Only the jobs of this user.")
 @click.option("--json", "as_json", **JSON)
 def queue(state: Path, user: str | None, as_json: bool) -> None:
-    """List the jobs of the partition with state, reason and about when they start.
+    """List jobs with state, reason and expected start.
 
     As of the latest round. Needs no rights in Slurm.
     """
