@@ -442,7 +442,8 @@ def test_explain_says_why_this_number(files: Path) -> None:
     assert texts("a", "max_min_fairness")[0] == "on 4 v100: 8 would add 61.8 % to its speed there for twice the GPUs"
 
 
-def test_the_commands_show_the_numbers(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_show_the_numbers(files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     run, options = runner(capsys), ["--cluster", "v100:8,k80:4", "--profile", str(files / "profile.csv")]
     shown = run("solve", str(files / "jobs.csv"), *options).out
     assert "2 v100" in shown

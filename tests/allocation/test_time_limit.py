@@ -199,14 +199,15 @@ def test_without_expiry_the_answer_is_that_without_a_limit() -> None:
         assert limited.status is free.status
 
 
-@pytest.mark.parametrize(("rows_for_prices", "seconds"), [(10**9, 0.4), (prices.MANY_ROWS, 0.07)])
-def test_the_clock_ends_a_large_solve_and_the_next_one_is_sound(
-    rows_for_prices: int, seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("rows_for_prices", [10**9, prices.MANY_ROWS])
+def test_the_clock_ends_a_large_solve_and_the_next_one_is_sound(rows_for_prices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is a fraction of what this machine takes, which differs by more than any fixed limit allows for."""
     monkeypatch.setattr(prices, "MANY_ROWS", rows_for_prices)
     chance = np.random.default_rng(0)
     large = gp.AllocationProblem.from_arrays(chance.lognormal(size=(12_000, 4)), [700] * 4)
-    solver = gp.Solver("max_min_fairness", time_limit_seconds=seconds)
+    started = time.perf_counter()
+    gp.solve(large, "max_min_fairness")
+    solver = gp.Solver("max_min_fairness", time_limit_seconds=0.3 * (time.perf_counter() - started))
     found = solver.solve(large)
     assert found.status is STOPPED
     assert found.gap is not None
