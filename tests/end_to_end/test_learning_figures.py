@@ -1,27 +1,18 @@
 """The benchmark of learning, in small: each kind of figure on its side of the target."""
 
-import importlib.util
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from tests.support.benchmarks import imported
 
 
 @pytest.fixture(scope="module")
 def learning() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("learning_benchmark", BENCHMARKS / "learning.py")
-    assert spec is not None
-    assert spec.loader is not None
-    sys.path.insert(0, str(BENCHMARKS))
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    yield made
-    sys.path.remove(str(BENCHMARKS))
+    with imported("learning") as made:
+        yield made
 
 
 @pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")

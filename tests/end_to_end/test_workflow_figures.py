@@ -1,26 +1,17 @@
 """The benchmark of workflows, in small: the workflow as the unit, and what dependencies cost."""
 
-import importlib.util
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from tests.support.benchmarks import imported
 
 
 @pytest.fixture(scope="module")
 def workflows() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("workflows_benchmark", BENCHMARKS / "workflows.py")
-    assert spec is not None
-    assert spec.loader is not None
-    sys.path.insert(0, str(BENCHMARKS))
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    yield made
-    sys.path.remove(str(BENCHMARKS))
+    with imported("workflows") as made:
+        yield made
 
 
 @pytest.mark.parametrize(("policy", "seeds", "least"), [("shortest_job_first", 2, 0.12), ("max_min_fairness", 1, 0.10)])
