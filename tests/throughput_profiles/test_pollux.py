@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
+from tests.support.shared_data import SHARED
+
+DATA = Path(os.environ.get("POLLUX_DATA", SHARED / "pollux"))
 
 BATCHES, EPOCHS = (100, 200, 400), 3
 
@@ -86,12 +89,11 @@ def test_workloads_are_read_with_elastic_jobs_or_as_requested(tmp_path: Path) ->
 
 
 @pytest.mark.deep
-@pytest.mark.skipif("POLLUX_DATA" not in os.environ, reason="POLLUX_DATA names the folder with traces and workloads of Pollux")
+@pytest.mark.skipif(not (DATA / "traces").is_dir(), reason="POLLUX_DATA names no folder with traces and workloads of Pollux")
 def test_the_published_completion_times_are_met() -> None:
-    folder = Path(os.environ["POLLUX_DATA"])
-    profile, found = gp.ThroughputProfile.from_file(folder / "traces", "pollux"), {}
+    profile, found = gp.ThroughputProfile.from_file(DATA / "traces", "pollux"), {}
     for number, published in PUBLISHED.items():
-        trace = gp.read_trace(folder / "workloads" / f"workload-{number}.csv")
+        trace = gp.read_trace(DATA / "workloads" / f"workload-{number}.csv")
         cluster = gp.Cluster.from_inline("t4:64/4")
         run = gp.simulate(trace, cluster, profile, mechanism="direct", round_seconds=60, restart_seconds=30)
         found[number] = float(np.mean([record.jct_seconds for record in run.jobs.values()]))
