@@ -1,4 +1,4 @@
-"""Several throughput profiles as one, such as public figures and those of one's own."""
+"""Several throughput profiles as one, such as public figures and your own."""
 
 from __future__ import annotations
 

@@ -60,6 +60,6 @@ def test_mistakes_are_reported(gavel: Gavel, tmp_path: Path) -> None:
     assert (done.code, "job 77 was not in the partition" in done.err) == (2, True)
     done = gavel("queue", "--state", str(tmp_path / "nowhere"))
     assert done.code == 2
-    assert "queue.json" in done.err
+    assert "queue.json: does not exist: no driver has finished a round with this directory" in done.err
     (tmp_path / "queue.json").write_text('{"a": 1}')
     assert "was not written by a driver" in gavel("queue", "--state", str(tmp_path)).err

@@ -101,6 +101,9 @@ def slurm_queue(directory: str | Path) -> list[QueuedJob]:
         InputError: There is no such file, or it cannot be read.
     """
     path = Path(directory) / QUEUE
+    if not path.exists():
+        text = "does not exist: no driver has finished a round with this directory; check --state or GAVEL_SLURM_STATE"
+        raise InputError(Fault(str(path), "", text))
     try:
         return [QueuedJob(**job) for job in reading.json_document(path)["jobs"]]
     except (KeyError, TypeError) as error:
