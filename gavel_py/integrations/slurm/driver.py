@@ -13,10 +13,10 @@ from gavel_py.integrations.slurm import commands as slurm
 from gavel_py.integrations.slurm.apply import Applied, Applier, release_held
 from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, remove_signs
 from gavel_py.integrations.slurm.decision import TOTALS, Actions, ClusterSnapshot, Decided, RoundPlanner
-from gavel_py.integrations.slurm.event_log import EventLog, warn
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
-from gavel_py.integrations.slurm.metrics import write_metrics
-from gavel_py.integrations.slurm.queue_view import write_queue
+from gavel_py.integrations.slurm.monitoring.event_log import EventLog, warn
+from gavel_py.integrations.slurm.monitoring.metrics import write_metrics
+from gavel_py.integrations.slurm.monitoring.queue_view import write_queue
 from gavel_py.integrations.slurm.records import Phase
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import STATE, DriverState, Speeds, measurements_of, save_state
