@@ -180,8 +180,8 @@ from gavel_py.throughput_profiles.estimation import contradictions as contradict
 from gavel_py.throughput_profiles.estimation import plan_measurements as plan_measurements
 from gavel_py.throughput_profiles.extrapolation import extend_profile as extend_profile
 from gavel_py.throughput_profiles.importers import profile_formats as profile_formats
-from gavel_py.throughput_profiles.learning import ObservedContradiction as ObservedContradiction
 from gavel_py.throughput_profiles.learning import ThroughputLearner as ThroughputLearner
+from gavel_py.throughput_profiles.observations import ObservedContradiction as ObservedContradiction
 from gavel_py.throughput_profiles.observations import ObservedRate as ObservedRate
 from gavel_py.workloads.durations import DurationPrediction as DurationPrediction
 from gavel_py.workloads.durations import DurationPredictor as DurationPredictor

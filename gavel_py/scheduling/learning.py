@@ -6,9 +6,9 @@ as few nodes as possible, which is what profiles measure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -53,6 +53,22 @@ class ProgressObserver:
     def note(self, job_ids: Iterable[str]) -> None:
         """Record that the progress of jobs was reported."""
         self._reported.update(dict.fromkeys(job_ids))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the learner, and what is to be observed and measured, as plain data."""
+        return {
+            "learned": self.learner.to_dict(),
+            "reported": list(self._reported),
+            "marks": dict(self._marks),
+            "measuring": dict(self._measuring),
+        }
+
+    def resume(self, document: Mapping[str, Any]) -> Profile:
+        """Continue from the data of `to_dict`, and return the profile as it was then; see `ThroughputLearner.resume`."""
+        self._reported = dict.fromkeys(document["reported"])
+        self._marks = {job_id: Mark(*mark) for job_id, mark in document["marks"].items()}
+        self._measuring = {job_id: Entry(*entry) for job_id, entry in document["measuring"].items()}
+        return self.learner.resume(document["learned"])
 
     def observe(self, state: SchedulerState, now: float, least_seconds: float, restart_seconds: float) -> None:
         """Observe the rates of the jobs that reported progress since they were last observed.

@@ -1,7 +1,8 @@
 """Scheduler snapshots: a scheduler as plain data, from which it continues with the same rounds.
 
 Profiles are not saved, nor policies and mechanisms of the user's own: these must be passed again on loading. The throughputs of the
-saved jobs are checked against the profile. Files of earlier versions are converted first.
+saved jobs are checked against the profile. What a learner has learned is saved, and goes to the learner that is passed on loading.
+Files of earlier versions are converted first.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def to_document(planner: RoundPlanner, state: SchedulerState) -> dict[str, Any]:
         "speeds": {name: encode(table) for name, table in _throughputs(state, planner).items()},
         "scheduler": state.to_dict(),
         "solver": planner.solver.to_dict(),
+        **({} if planner.observer is None else {"learner": planner.observer.to_dict()}),
     }
 
 
@@ -76,6 +78,11 @@ def from_document(
         if _is_older(document["scheduler"]):
             document = _upgraded(document)
         known, observer = observed(profile, _types(document["scheduler"]))
+        if "learner" in document:
+            if observer is None:
+                text = "was written by a scheduler that learns throughputs; pass a ThroughputLearner made like the one it had"
+                raise InputError(Fault(str(source), "", text))
+            known = observer.resume(document["learner"])
         _check_accelerators(source, document["scheduler"], known)
         saved = DEFAULTS | document["options"]
         solver = Solver(_policy(source, document["policy"], policy), time_limit_seconds=saved["time_limit_seconds"])
@@ -84,10 +91,7 @@ def from_document(
         numbers = {each.name: saved[each.name] for each in fields(SchedulerOptions) if each.name != "mechanism"}
         planner = RoundPlanner(solver, known, SchedulerOptions(mechanism=mechanism, **numbers), observer)
         state = SchedulerState.from_dict(document["scheduler"], known, whole_gangs=planner.options.whole_gangs)
-        if observer is not None:
-            state.require_solve()  # the throughputs are those learned by now
-        else:
-            _check_throughputs(source, document["speeds"], state, planner)
+        _check_throughputs(source, document["speeds"], state, planner)
         _check_eligibility(source, state, planner)
         return planner, state
 
@@ -134,12 +138,15 @@ def _check_accelerators(source: str | Path, document: Mapping[str, Any], profile
 
 
 def _check_throughputs(source: str | Path, document: Mapping[str, Any], state: SchedulerState, planner: RoundPlanner) -> None:
-    """Raise for a profile with other throughputs, which would lead to other rounds."""
+    """Raise for a profile with other throughputs, which would lead to other rounds; a learner may know more by now."""
     current, profile = state.current_allocation, planner.profile
     ids = {"jobs": list(state.table.by_id), "allocation": [] if current is None else list(current.problem.job_ids)}
     for name, table in _throughputs(state, planner).items():
         then = decode(document[name])
         for row, column in np.argwhere(then != table)[:1].tolist():
+            if planner.observer is not None:
+                state.require_solve()
+                return
             text = (
                 f"was written when job {ids[name][row]!r} did {then[row, column]:g} steps/s on "
                 f"{state.nodes.cluster.accelerator_names[column]!r}, but profile {profile.name!r} has {table[row, column]:g}; "

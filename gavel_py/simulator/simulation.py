@@ -23,6 +23,7 @@ from gavel_py.problem.tenants import TenantTree
 from gavel_py.problem.workflows import Condition, dependency_of, why_blocked
 from gavel_py.scheduling import Assignment, JobDelivery, Round, RoundScheduler
 from gavel_py.scheduling.mechanism.demand import Mechanism
+from gavel_py.scheduling.nodes import cluster_from_dict
 from gavel_py.simulator.arrivals import Admission, Arrivals, Estimates, JobFailures, check_settings
 from gavel_py.simulator.job_progress import JobProgress, RunningGangs
 from gavel_py.simulator.measurements import JobWindow, Measuring, TenantUsage, Usage, job_window
@@ -254,8 +255,6 @@ class Simulation:
         if not self._is_between_steps:
             text = "cannot be saved during a round, such as within on_round or on_record, or after an error there"
             raise InputError(Fault("simulation", "", f"{text}; save it between steps"))
-        if self.scheduler.learner is not None:
-            raise InputError(Fault("simulation", "", "cannot be saved while it learns, since what it has learned would be lost"))
         document = {
             "settings": self._settings.to_dict(),
             "scheduler": self.scheduler.to_dict(),
@@ -277,6 +276,7 @@ class Simulation:
         on_record: Callable[[JobRecord], None] | None = None,
         on_round: Callable[[Round], None] | None = None,
         on_starts: Starts | None = None,
+        learn: ThroughputLearner | Explore | None = None,
     ) -> Self:
         """Return the simulation that `save` wrote.
 
@@ -289,13 +289,16 @@ class Simulation:
             on_record: see `Simulation`.
             on_round: see `Simulation`.
             on_starts: see `Simulation`.
+            learn: for a simulation that learns, what it was begun with; a learner must be a new one.
 
         Raises:
             InputError: for a file that is damaged, foreign or of a newer version; for another trace, profile or policy.
         """
         document = SIMULATION.read(path)
         with damage_as_fault(path):
-            scheduler = RoundScheduler.from_dict(document["scheduler"], profile, policy=policy, mechanism=mechanism, source=path)
+            saved = document["scheduler"]
+            believed = profile if learn is None else _learner(learn, cluster_from_dict(saved["scheduler"]["cluster"]))
+            scheduler = RoundScheduler.from_dict(saved, believed, policy=policy, mechanism=mechanism, source=path)
             tree = _tree_of(scheduler.policy)
             state = SimulationState.from_dict(document["simulation"], path, trace, scheduler.cluster, tree)
             admission = Admission.from_dict(document["admission"], scheduler.cluster, profile)

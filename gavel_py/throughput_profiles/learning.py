@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, Literal
 
 import numpy as np
@@ -16,11 +17,11 @@ from gavel_py.errors import Fault, GavelWarning, InputError
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.problem.accelerators import AcceleratorTable, same_accelerator
 from gavel_py.problem.job import Job
-from gavel_py.throughput_profiles.estimation.estimated_profile import Confidence, EstimatedProfile, Learned
+from gavel_py.throughput_profiles.estimation.estimated_profile import Confidence, Estimate, EstimatedProfile, Learned
 from gavel_py.throughput_profiles.estimation.estimates import LEVEL, speeds_alone
 from gavel_py.throughput_profiles.estimation.random_effects import FittedEffects, before_measurements
 from gavel_py.throughput_profiles.files import Entry
-from gavel_py.throughput_profiles.observations import HALF_LIFE_SECONDS, ObservedRate, entry_of, rate_of
+from gavel_py.throughput_profiles.observations import HALF_LIFE_SECONDS, ObservedContradiction, ObservedRate, entry_of, rate_of
 from gavel_py.throughput_profiles.profile import ThroughputProfile
 
 Explore = Literal["optimistic", "median"] | float
@@ -50,31 +51,8 @@ MOVED = 0.02
 SETTLED_SD = 0.15
 """A throughput that is known better than this is not worth measuring."""
 
-
-@dataclass(frozen=True)
-class ObservedContradiction:
-    """Observed rates that do not fit what is known of their entry, and were not averaged with it.
-
-    Attributes:
-        entry: Job type, gang and accelerator.
-        rate: The latest such rate, in steps/s or the unit of the job type.
-        expected: What it was compared with: the measurement, the mean of other observations, or the estimate.
-        deviations: By how many standard deviations the logarithms differ; infinite if the job should not run there at all.
-        at_seconds: When it was observed.
-        count: How many of the entry's observations contradicted so far.
-    """
-
-    entry: Entry
-    rate: float
-    expected: float
-    deviations: float
-    at_seconds: float
-    count: int = 1
-
-    def __str__(self) -> str:
-        off = "cannot run there" if math.isinf(self.deviations) else f"{self.deviations:.1f} standard deviations from"
-        known = "according to the profile" if math.isinf(self.deviations) else f"the expected {self.expected:.4g}"
-        return f"{self.entry} was observed at {self.rate:.4g}, {off} {known}"
+Distributions = dict[Entry, tuple[float, float]]
+"""{entry: mean of the log rates and its standard deviation}."""
 
 
 class ThroughputLearner(Synchronized):
@@ -123,17 +101,18 @@ class ThroughputLearner(Synchronized):
         given = ThroughputProfile("learned", ()) if profile is None else profile
         self.explore, self.half_life_seconds = explore, half_life_seconds
         self.measured = given.measured if isinstance(given, EstimatedProfile) else given
-        self._table = AcceleratorTable.builtin() if accelerators is None else accelerators
-        confidence: Confidence = "optimistic" if explore == "optimistic" else None
-        self._start = EstimatedProfile(self.measured, confidence=confidence, accelerators=self._table)
+        self._given_table = AcceleratorTable.builtin() if accelerators is None else accelerators
+        self._added: list[list[str]] = []
+        self._begin(self._given_table)
         self._speeds = {each.entry: each.steps_per_second for each in self.measured.measurements}
         self._rates: dict[Entry, ObservedRate] = dict(observations or {})
         self._rivals: dict[Entry, ObservedRate] = {}
         self._contradictions: dict[Entry, ObservedContradiction] = {}
         self._now = max((each.last_seconds for each in self._rates.values()), default=0.0)
-        self._used: dict[Entry, tuple[float, float]] = {}
-        self._is_new = True
+        self._used: Distributions = {}
+        self._is_new, self._has_observed = True, False
         self._snapshot: EstimatedProfile | None = None
+        self._basis: Distributions = {}
 
     def __repr__(self) -> str:
         return f"ThroughputLearner({self.measured.name!r}: {len(self._speeds)} measured, {len(self._rates)} observed)"
@@ -174,10 +153,16 @@ class ThroughputLearner(Synchronized):
         unmeasured = [name for name in names if same_accelerator(name, self.measured.accelerators) is None]
         new = [name for name in unmeasured if name not in known and self._table.find(name) is not None]
         if new:
-            self._table = self._table.with_names(new)
-            self._start = EstimatedProfile(self.measured, confidence=self._start.confidence, accelerators=self._table)
-            vars(self).pop("_effects", None)
-            self._snapshot, self._used = None, {}
+            self._begin(self._table.with_names(new))
+            self._added.append(new)
+            self._snapshot, self._used, self._basis = None, {}, {}
+
+    def _begin(self, table: AcceleratorTable) -> None:
+        """Set the specifications, and what is estimated before anything is observed."""
+        confidence: Confidence = "optimistic" if self.explore == "optimistic" else None
+        self._table = table
+        self._start = EstimatedProfile(self.measured, confidence=confidence, accelerators=table)
+        vars(self).pop("_effects", None)
 
     @synchronized
     def observe(
@@ -209,6 +194,7 @@ class ThroughputLearner(Synchronized):
         entry, rate = self._key(entry_of(observed, accelerator)), rate_of(steps, seconds, at)
         if rate == 0 or entry.partner is not None or entry.placement != "consolidated":
             return
+        self._has_observed = True
         now = self._now if at is None else float(at)
         self._now = max(self._now, now)
         first = self._first_known(entry)
@@ -281,14 +267,69 @@ class ThroughputLearner(Synchronized):
         found = {entry: (rate.log_mean, _noise_sd(rate)) for entry, rate in aged.items()}
         if before is not None and not any(_differ(each, self._used.get(entry)) for entry, each in found.items()):
             return before
-        self._used = found
+        self._used, candidate = found, self._given(found)
+        if before is not None and not _has_moved(before, candidate):
+            return before
+        self._basis = found
+        return candidate
+
+    def _given(self, found: Distributions) -> EstimatedProfile:
+        """Return the profile given the mean log rates of entries."""
         entries, logs = list(found), np.array([mean for mean, _ in found.values()])
         noise = np.array([deviation**2 for _, deviation in found.values()])
         fitted = self._effects.observed(entries, logs, noise)
         means, deviations = fitted.smoothed(entries, logs, noise)
         learned = dict(zip(entries, map(Learned, means.tolist(), deviations.tolist()), strict=True))
-        candidate = self._start.observed(fitted, learned)
-        return candidate if before is None or _has_moved(before, candidate) else before
+        return self._start.observed(fitted, learned)
+
+    # Saving
+
+    @synchronized
+    def to_dict(self) -> dict[str, Any]:
+        """Return what was learned as plain data, which a scheduler saves; the profile of the start is not included."""
+        snapshot = self._snapshot
+        return {
+            "start": self._start_checksum,
+            "accelerators": list(self._added),
+            "rates": [[entry, *astuple(rate)] for entry, rate in self._rates.items()],
+            "rivals": [[entry, *astuple(rate)] for entry, rate in self._rivals.items()],
+            "contradictions": [each.to_list() for each in self._contradictions.values()],
+            "now": self._now,
+            "used": [[entry, *found] for entry, found in self._used.items()],
+            "is_new": self._is_new,
+            "basis": None if snapshot is None else [[entry, *found] for entry, found in self._basis.items()],
+            "looked_up": [] if snapshot is None else [list(each) for each in snapshot.looked_up],
+        }
+
+    @synchronized
+    def resume(self, document: Mapping[str, Any]) -> EstimatedProfile:
+        """Continue from the data of `to_dict`, and return the profile as it was then.
+
+        Of a learner that began with another profile, or that explores otherwise, only the observations are taken over. A learner
+        that has observed something by itself stays as it is.
+        """
+        if self._has_observed:
+            return self.profile
+        self._rates = {Entry(*entry): ObservedRate(*rate) for entry, *rate in document["rates"]}
+        self._rivals = {Entry(*entry): ObservedRate(*rate) for entry, *rate in document["rivals"]}
+        self._contradictions = {each.entry: each for each in map(ObservedContradiction.from_list, document["contradictions"])}
+        self._now, self._is_new, self._snapshot = document["now"], True, None
+        if document["start"] == self._start_checksum and document["basis"] is not None:
+            also, self._added = [name for names in self._added for name in names], []
+            self._begin(self._given_table)
+            for names in document["accelerators"]:
+                self.add_accelerators(names)
+            self._used, self._basis = (_distributions(document[name]) for name in ("used", "basis"))
+            self._snapshot, self._is_new = self._given(self._basis), document["is_new"]
+            self._snapshot.recall(Estimate(Entry(*entry), *figures) for entry, *figures in document["looked_up"])
+            self.add_accelerators(also)
+        return self.profile if self._snapshot is None else self._snapshot
+
+    @cached_property
+    def _start_checksum(self) -> str:
+        """A checksum of all that estimates rest on before anything is observed."""
+        table = [spec.model_dump() for spec in self._given_table]
+        return sha256(repr((self.measured.rows, table, self.explore, self.half_life_seconds)).encode()).hexdigest()
 
     @cached_property
     def _effects(self) -> FittedEffects:
@@ -298,6 +339,10 @@ class ThroughputLearner(Synchronized):
         fitted = self._start.fitted
         assert isinstance(fitted, FittedEffects)  # noqa: S101
         return fitted
+
+
+def _distributions(rows: Iterable[Sequence[Any]]) -> Distributions:
+    return {Entry(*entry): (mean, deviation) for entry, mean, deviation in rows}
 
 
 def _variance_of_one(rate: ObservedRate) -> float:
@@ -317,7 +362,7 @@ def _differ(found: tuple[float, float], used: tuple[float, float] | None) -> boo
 
 def _has_moved(before: EstimatedProfile, after: EstimatedProfile) -> bool:
     """Return whether a throughput that was looked up differs by more than `MOVED`."""
-    entries = before.looked_up
+    entries = [each.entry for each in before.looked_up]
     pairs = zip(before.estimates(entries), after.estimates(entries), strict=True)
     speeds = [(a.steps_per_second, b.steps_per_second) for a, b in pairs if a is not None and b is not None]
     return not speeds or any(abs(a - b) > MOVED * min(a, b) for a, b in speeds)

@@ -1,4 +1,5 @@
-"""Rates of running jobs, summed up by entry: how many, their mean and variance in log space, and how old they are.
+"""Rates of running jobs, summed up by entry: how many, their mean and variance in log space, and how old they are; and rates that
+contradict the others.
 
 `observations_in` and `put` keep them in the tables of a profile store, whichever database holds these.
 """
@@ -56,6 +57,43 @@ class ObservedRate:
         mean = before.log_mean + off / count
         variance = (before.count * before.log_variance + off * (log - mean)) / count
         return ObservedRate(count, mean, variance, max(at_seconds, before.last_seconds) if before.count else at_seconds)
+
+
+@dataclass(frozen=True)
+class ObservedContradiction:
+    """Observed rates that do not fit what is known of their entry, and were not averaged with it.
+
+    Attributes:
+        entry: Job type, gang and accelerator.
+        rate: The latest such rate, in steps/s or the unit of the job type.
+        expected: What it was compared with: the measurement, the mean of other observations, or the estimate.
+        deviations: By how many standard deviations the logarithms differ; infinite if the job should not run there at all.
+        at_seconds: When it was observed.
+        count: How many of the entry's observations contradicted so far.
+    """
+
+    entry: Entry
+    rate: float
+    expected: float
+    deviations: float
+    at_seconds: float
+    count: int = 1
+
+    def __str__(self) -> str:
+        off = "cannot run there" if math.isinf(self.deviations) else f"{self.deviations:.1f} standard deviations from"
+        known = "according to the profile" if math.isinf(self.deviations) else f"the expected {self.expected:.4g}"
+        return f"{self.entry} was observed at {self.rate:.4g}, {off} {known}"
+
+    def to_list(self) -> list[Any]:
+        """Return the fields as plain data, with None for infinity, which is no number of JSON."""
+        deviations = None if math.isinf(self.deviations) else self.deviations
+        return [self.entry, self.rate, self.expected, deviations, self.at_seconds, self.count]
+
+    @classmethod
+    def from_list(cls, fields: Sequence[Any]) -> ObservedContradiction:
+        """Return what `to_list` converted to plain data."""
+        entry, rate, expected, deviations, at_seconds, count = fields
+        return cls(Entry(*entry), rate, expected, math.inf if deviations is None else deviations, at_seconds, count)
 
 
 def entry_of(observed: Entry | Sequence[Any] | Job, accelerator: str | None = None) -> Entry:

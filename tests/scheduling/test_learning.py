@@ -130,6 +130,49 @@ def test_scheduler_continues_from_a_file_with_what_the_learner_knows(tmp_path: P
     assert sum(each.count for each in later.observations.values()) > sum(each.count for each in learner.observations.values())
 
 
+def test_a_new_learner_takes_over_what_was_saved(tmp_path: Path) -> None:
+    learner = gp.ThroughputLearner(OSDI, 0.25)
+    scheduler = scheduler_of(learner)
+    run(scheduler, 3)
+    with pytest.warns(gp.GavelWarning, match="cannot run there"):
+        learner.observe(("ResNet-50 (batch size 128)", 2, "k80"), steps=100, seconds=1)  # which does not fit
+    scheduler.save(tmp_path / "state")
+    new = gp.ThroughputLearner(OSDI, 0.25)
+    again = gp.RoundScheduler.load(tmp_path / "state", new)
+    assert new.to_dict() == learner.to_dict()
+    assert new.contradictions == learner.contradictions
+    assert again.next_round() == scheduler.next_round()
+
+
+def test_a_learner_that_began_otherwise_takes_over_the_observations_alone(tmp_path: Path) -> None:
+    learner = gp.ThroughputLearner()
+    run(scheduler := scheduler_of(learner), 5)
+    scheduler.save(tmp_path / "state")
+    half = gp.ThroughputProfile("half", [m for m in OSDI.measurements if m.job_type == TYPES[0]])
+    other = gp.ThroughputLearner(half, "median")
+    again = gp.RoundScheduler.load(tmp_path / "state", other)
+    assert other.observations == learner.observations
+    assert again.profile is other.profile
+    assert other.profile.throughput(TYPES[0], 1, "v100") == half.throughput(TYPES[0], 1, "v100")
+    again.next_round()
+
+
+def test_a_learner_that_has_observed_something_since_stays_as_it_is(tmp_path: Path) -> None:
+    learner = gp.ThroughputLearner()
+    run(scheduler := scheduler_of(learner), 3)
+    scheduler.save(tmp_path / "state")
+    run(scheduler, 6)
+    before = learner.to_dict()
+    again = gp.RoundScheduler.load(tmp_path / "state", learner)
+    assert (again.learner, learner.to_dict()) == (learner, before)
+
+
+def test_what_was_learned_is_not_lost_on_a_plain_profile(tmp_path: Path) -> None:
+    scheduler_of(gp.ThroughputLearner(OSDI)).save(tmp_path / "state")
+    with pytest.raises(gp.InputError, match="pass a ThroughputLearner made like the one it had"):
+        gp.RoundScheduler.load(tmp_path / "state", OSDI)
+
+
 def test_copies_observe_on_their_own() -> None:
     learner = gp.ThroughputLearner()
     scheduler = scheduler_of(learner)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
+from gavel_py.throughput_profiles.learning import Explore
 
 OSDI = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = sorted({m.job_type for m in OSDI.measurements if m.num_gpus == 1})[::3]
@@ -79,10 +80,34 @@ def test_accelerators_without_specifications_can_be_learned() -> None:
     assert learner.summary.outcomes["finished"] == 6
 
 
-def test_a_simulation_that_learns_is_not_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("learn", "every"), [("optimistic", 4), ("median", 7), (0.2, 5)])
+def test_a_simulation_that_learns_continues_bit_for_bit(tmp_path: Path, learn: Explore, every: int) -> None:
+    jobs, state = trace(8), tmp_path / "state"
+    whole = gp.Simulation(jobs, CLUSTER, OSDI, learn=learn, restart_seconds=30.0)
+    parts = gp.Simulation(jobs, CLUSTER, OSDI, learn=learn, restart_seconds=30.0)
+    steps = 0
+    while whole.step():
+        assert parts.step()
+        assert parts.scheduler.running == whole.scheduler.running
+        steps += 1
+        if steps % every == 0:
+            parts.save(state)
+            parts = gp.Simulation.load(state, jobs, OSDI, learn=learn)
+    assert steps > 20
+    assert parts.result().jobs == whole.result().jobs
+    one, other = whole.scheduler.learner, parts.scheduler.learner
+    assert one is not None
+    assert other is not None
+    assert len(one.observations) > 5
+    assert other.to_dict() == one.to_dict()  # observations, and every estimate to its last digit
+
+
+def test_a_simulation_that_learns_needs_a_learner(tmp_path: Path) -> None:
     simulation = gp.Simulation(trace(3), CLUSTER, OSDI, learn="median")
-    with pytest.raises(gp.InputError, match="cannot be saved while it learns"):
-        simulation.save(tmp_path / "state")
+    simulation.step()
+    simulation.save(tmp_path / "state")
+    with pytest.raises(gp.InputError, match="was written by a scheduler that learns throughputs; pass a ThroughputLearner"):
+        gp.Simulation.load(tmp_path / "state", trace(3), OSDI)
 
 
 @pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
+from gavel_py.simulator.simulation import SIMULATION
+from tests.simulator.test_keeping import interrupted, told
 from tests.support.commands import Gavel, runner
 
 OSDI = gp.ThroughputProfile.builtin("gavel-osdi20")
@@ -58,6 +60,18 @@ def test_a_profile_that_knows_all_makes_learning_free(gavel: Gavel) -> None:
     assert float(known[column]) == float(learned[column]) == 1
 
 
+def test_what_was_learned_is_saved_and_continued(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["jobs.csv", *CLUSTER, "--learn", "--until", "1h", "-p", "max_min_fairness", "-p", "fifo", "--json"]
+    whole = gavel(*options)
+    with monkeypatch.context() as patched:
+        interrupted(patched, 40)  # within the fifth of six simulations, of which the second and the fifth learn
+        stopped = gavel(*options, "--save-state", "state")
+    assert stopped.code == 130
+    assert len(SIMULATION.read("state")["note"]["played"]) == 4
+    again = gavel(*options, "--continue", "state")
+    assert (again.code, told(again.out)) == (0, told(whole.out))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -65,7 +79,6 @@ def test_a_profile_that_knows_all_makes_learning_free(gavel: Gavel) -> None:
         (["--learn", "--known", "1.5"], "neither a fraction from 0 to 1 nor a profile"),
         (["--learn", "--known", "nonsense"], "has no profile 'nonsense'"),
         (["--learn", "2"], "is neither optimistic, median, nor a share"),
-        (["--learn", "--save-state", "file"], "--learn does not save what was learned"),
     ],
 )
 def test_options_that_do_not_go_together(gavel: Gavel, arguments: list[str], message: str) -> None:

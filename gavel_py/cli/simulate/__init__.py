@@ -44,11 +44,11 @@ def command(context: click.Context, request: Request) -> None:
         path = request.continue_from
         saved = None if path is None else runner.saved_note(path, request, policies)
         state_file = runner.StateFile(request, policies)
-        results: list[PolicyResult] = [] if saved is None else runner.saved_results(saved, policies)
+        plays = plays_of(policies, scenario.start, request.learn, scenario.cluster)
+        if request.elastic:
+            plays = [dataclasses.replace(play, elastic=elastic) for play in plays for elastic in (False, True)]
+        results: list[PolicyResult] = [] if saved is None else runner.saved_results(saved, plays)
         with together() as attempt:
-            plays = plays_of(policies, scenario.start, request.learn, scenario.cluster)
-            if request.elastic:
-                plays = [dataclasses.replace(play, elastic=elastic) for play in plays for elastic in (False, True)]
             runs = [attempt(partial(runner.Run, request, scenario, play)) for play in plays]
         runs = runs[len(results) :]
         import_solver(policies)

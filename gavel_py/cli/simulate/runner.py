@@ -139,7 +139,13 @@ class Run:
     def resume(self, path: Path, scenario: Scenario, note: Mapping[str, Any]) -> None:
         """Restore a saved state; note: the value that `note` returned."""
         simulation = gp.Simulation.load(
-            path, scenario.trace, scenario.profile, policy=self.policy, on_round=self._round, on_starts=self._starts
+            path,
+            scenario.trace,
+            scenario.profile,
+            policy=self.policy,
+            on_round=self._round,
+            on_starts=self._starts,
+            learn=self.learner,
         )
         if simulation.cluster != self.simulation.cluster:
             raise gp.InputError(f"{path}: was written with another cluster; continue with the one that the simulation had")
@@ -209,8 +215,6 @@ def check_state_options(request: Request) -> None:
         raise click.UsageError("--state-every sets how often --save-state FILE is written; give both")
     if request.elastic and (request.learn is not None or request.save_state or request.continue_from):
         raise click.UsageError("--elastic compares two runs of each policy; omit --learn, --save-state and --continue")
-    if request.learn is not None and (request.save_state or request.continue_from):
-        raise click.UsageError("--learn does not save what was learned; omit --save-state and --continue")
     if request.run_out is not None and request.continue_from is not None:
         raise click.UsageError("--run-out records a run from its beginning, which --continue does not have; give only one of them")
     for path in (request.jobs_out, request.timeline_out):
@@ -219,12 +223,14 @@ def check_state_options(request: Request) -> None:
             raise click.UsageError(f"{path}: {text}")
 
 
-def saved_results(note: Mapping[str, Any], policies: Sequence[gp.Policy]) -> list[PolicyResult]:
-    """Return the results of the policies that were complete when the state was saved."""
+def saved_results(note: Mapping[str, Any], plays: Sequence[Play]) -> list[PolicyResult]:
+    """Return the results that were complete when the state was saved."""
     found = []
-    for policy, each in zip(policies, note["played"], strict=False):
-        result = gp.SimulationResult.from_dict(each["result"])
-        found.append(PolicyResult(policy, result, each["ended_seconds"], in_rounds=each["in_rounds"], complete=True))
+    for play, each in zip(plays, note["played"], strict=False):
+        result, ended, in_rounds = gp.SimulationResult.from_dict(each["result"]), each["ended_seconds"], each["in_rounds"]
+        if play.learner is not None:
+            play.learner.resume(each["learned"])
+        found.append(PolicyResult(play.policy, result, ended, in_rounds=in_rounds, complete=True, learner=play.learner))
     return found
 
 
@@ -276,7 +282,12 @@ class StateFile:
         note = {
             "asked": self._settings,
             "played": [
-                {"result": each.result.to_dict(), "ended_seconds": each.ended_seconds, "in_rounds": each.in_rounds}
+                {
+                    "result": each.result.to_dict(),
+                    "ended_seconds": each.ended_seconds,
+                    "in_rounds": each.in_rounds,
+                    "learned": None if each.learner is None else each.learner.to_dict(),
+                }
                 for each in self.results
             ],
             "run": run.note(),

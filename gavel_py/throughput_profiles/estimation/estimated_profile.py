@@ -239,9 +239,13 @@ class EstimatedProfile(ThroughputProfile):
         return [self.estimate(entry) for entry in entries]
 
     @property
-    def looked_up(self) -> tuple[Entry, ...]:
-        """The entries that were estimated so far."""
-        return tuple(self._found)
+    def looked_up(self) -> tuple[Estimate, ...]:
+        """The estimates made so far."""
+        return tuple(self._found.values())
+
+    def recall(self, looked_up: Iterable[Estimate]) -> None:
+        """Use these estimates, which an equal profile made: other orders of the same sums differ in their last digits."""
+        self._found.update((each.entry, each) for each in looked_up)
 
     def refitted(self, measured: ThroughputProfile) -> EstimatedProfile:
         """Return estimates by the same method from other measurements."""
