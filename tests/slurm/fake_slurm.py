@@ -67,7 +67,8 @@ class FakeSlurm:
     blocked: nodes on which none starts; counted: {node: further fields of sinfo};
     slow: {job: seconds to stop}; fails: called before each command, and may raise; refuses: returns the error message for a line of
     scontrol, if any; config, accounts: output of scontrol, by default with the current account as SlurmUser;
-    beacons: {job: comment} of signs of life.
+    beacons: {job: comment} of signs of life; signalled: (job, signal, whether to its script only) as sent; on_signal: is called
+    with each such job.
     """
 
     def __init__(self, clock: FakeClock, nodes: dict[str, tuple[str, int]], *, new: bool = False) -> None:
@@ -85,6 +86,8 @@ class FakeSlurm:
         self.config = f"Configuration data as of 2026-01-01T00:00:00\nSlurmUser               = me({os.geteuid()})\n"
         self.accounts = "Current Association Manager state\n\nUser Records\n\n"
         self.refuses: Callable[[str], str] = lambda _: ""
+        self.signalled: list[tuple[int, str, bool]] = []
+        self.on_signal: Callable[[int], None] = lambda _: None
 
     def submit(self, number: int, **fields: Any) -> FakeJob:
         """Submit a job; by default, it is on hold and annotated as by the plugin."""
@@ -106,7 +109,7 @@ class FakeSlurm:
             self.beacons[arguments[2].removeprefix("JobId=")] = arguments[3].removeprefix("Comment=")
             return CommandResult(0, "", "")
         if arguments[0] == "scancel":
-            del self.beacons[arguments[1]]
+            self._scancel(arguments[1:])
             return CommandResult(0, "", "")
         if arguments[0] == "squeue":
             self._schedule()
@@ -118,6 +121,15 @@ class FakeSlurm:
         assert list(arguments) == ["scontrol"]
         errors = [error for line in text.splitlines() if line != "quit" and (error := self._order(line))]
         return CommandResult(1 if errors else 0, "", "\n".join(errors))
+
+    def _scancel(self, words: Sequence[str]) -> None:
+        if not words[0].startswith("--signal="):
+            del self.beacons[words[0]]
+            return
+        for number in [int(word) for word in words[1:] if word != "--batch"]:
+            assert self.jobs[number].state == "RUNNING"
+            self.signalled.append((number, words[0].removeprefix("--signal="), "--batch" in words))
+            self.on_signal(number)
 
     def end(self, number: int, state: str = "COMPLETED") -> None:
         job = self.jobs[number]
@@ -146,6 +158,10 @@ class FakeSlurm:
 
     def _one(self, verb: str, number: int) -> str:
         job = self.jobs.get(number)
+        if verb == "bring back" and job is not None and job.state == "FAILED":
+            job.state, job.priority, job.restarts = "PENDING", 0, job.restarts + 1
+            job.reason, job.description = "JobHeldUser", "job requeued in held state"
+            return ""
         if job is None or job.state not in ("PENDING", "RUNNING"):
             return f"Job has already finished for job {number}"
         if verb == "hold":
@@ -180,6 +196,8 @@ class FakeSlurm:
         if "ReqNodeList" in words:
             job.wanted = [name for name in words.pop("ReqNodeList").split(",") if name]
             job.nodes = int(words.pop("NumNodes").partition("-")[0])
+        if "TimeLimit" in words:
+            job.more["time_limit"] = int(words.pop("TimeLimit"))
         if "MinCPUsNode" in words:
             job.more["minimum_cpus_per_node"] = int(words.pop("MinCPUsNode"))
         if "Gres" in words:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.integrations.slurm.job_roles import JobComment, annotated, parse_annotation, parse_comment
-from gavel_py.integrations.slurm.notation import as_number, as_words, expand, gpus_in, is_node_name, printable
+from gavel_py.integrations.slurm.notation import StopSignal, as_number, as_words, expand, gpus_in, is_node_name, printable
 from gavel_py.integrations.slurm.parsing import jobs_from, nodes_from, phase_of
 from gavel_py.integrations.slurm.records import Phase
 from tests.slurm.support import RECORDED
@@ -162,8 +162,12 @@ def test_any_comment_can_be_read(text: str) -> None:
         ("thesis; gavel: steps=1e3, type='a b'", JobComment("a b", 1000.0)),
         ("gavel: type=bert gavel-hold", JobComment("bert", is_held=True)),
         ("gavel-hold", JobComment(is_held=True)),
+        ("gavel: warn=B:SIGUSR1@60", JobComment(warn=StopSignal("USR1", 60.0, to_script=True))),
+        ("gavel: warn=10", JobComment(warn=StopSignal("USR1"))),
+        ("gavel: warn=no", JobComment(is_unwarned=True)),
+        ("gavel: warn=KILL", JobComment(problem="warn=KILL is not a signal such as USR1@60 or B:USR1@60, or no")),
         ("gavel: steps=nan", JobComment(problem="steps=nan is not a number greater than 0")),
-        ("gavel: weight=9", JobComment(problem="weight= is not known in a comment; known: type, steps")),
+        ("gavel: weight=9", JobComment(problem="weight= is not known in a comment; known: type, steps, warn")),
     ],
 )
 def test_comments(comment: str, expected: JobComment) -> None:

@@ -86,6 +86,11 @@ class Request:
     poll_seconds: float = option("--poll", **_seconds(5.0), help="Time between two readings of the queue.")
     stop_seconds: float = option(**_seconds(120.0), help="Time that jobs may take to stop.")
     start_seconds: float = option(**_seconds(60.0), help="Time that jobs may take to start.")
+    warn_signal: str = option(default="", metavar="SIGNAL", help="Signal to jobs before a stop, as USR1, or B:USR1 for the script.")
+    warn_seconds: float = option(**_seconds(60.0, positive=False), help="Time from this signal to the stop; at most what jobs get.")
+    wall_limit: Literal["total", "start"] = option(
+        default="total", show_default=True, help="Count the time limits of jobs over all starts, or for each start."
+    )
     metrics: Path | None = option(
         type=PATH, metavar="FILE", help="Write figures for Prometheus here (node_exporter reads *.prom in its directory)."
     )
@@ -111,7 +116,7 @@ def state_directory(request: Request) -> Path | None:
 
 SETTINGS = (
     *("default_type", "default_steps", "poll_seconds", "stop_seconds", "start_seconds", "on_exit", "on_failure"),
-    *("trust", "metrics"),
+    *("trust", "metrics", "warn_signal", "warn_seconds", "wall_limit"),
 )
 ROUNDS = ("round_seconds", "restart_seconds", "min_run_seconds", "solve_seconds")
 """Options that are arguments of `SlurmSettings` and of `RoundScheduler` by the same names."""
@@ -301,11 +306,12 @@ def plan_text(decided: gp.SlurmDecided) -> str:
     rows = []
     for job_id, where in ((job_id, moves.start.get(job_id)) for job_id in sorted(state.tracked, key=_order)):
         action = "start" if where else "keep" if job_id in moves.keep else "stop" if job_id in moves.stop else "wait"
+        action = "warn" if job_id in moves.warn else action
         if where and job_id in moves.stop:
             action = "move"
         if job_id in state.unplanned:
             action = "leave"
-        place = _place_text(where or (state.tracked[job_id].held if action in {"keep", "leave"} else {}))
+        place = _place_text(where or (state.tracked[job_id].held if action in {"keep", "leave", "warn"} else {}))
         rows.append([job_id, state.tracked[job_id].job_type, action, place, decided.waiting.get(job_id, "")])
     others = [f"{job_id}: {why}" for job_id, why in decided.picture.left_alone.items() if job_id not in state.tracked]
     head = f"Round {decided.begun.index}: {_counts(decided)}"

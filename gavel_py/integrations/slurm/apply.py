@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gavel_py.integrations.slurm.actions import Actions, Target
 from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock, read_jobs
-from gavel_py.integrations.slurm.decision import Actions, Target
 from gavel_py.integrations.slurm.job_roles import is_held_by_driver, parse_annotation, parse_comment
 from gavel_py.integrations.slurm.notation import is_node_name, printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
@@ -88,7 +88,8 @@ class Applier:
         # has ended since the reading would run again, even one that its user has cancelled.
         annotations = annotation_lines(actions.annotations) if may_annotate else []
         stops = [*batch_lines("hold", actions.hold), *batch_lines("requeuehold Incomplete", actions.stop)]
-        self._scontrol([*annotations, *stops])
+        self._warn()
+        self._scontrol([*annotations, *stops, *batch_lines("requeuehold", actions.revive)])
         jobs = self._stop_and_start(stop_limit)
         applied.stop_seconds = self.clock.now() - began
         if applied.sent:
@@ -102,6 +103,18 @@ class Applier:
         applied.given_back = [job.job_id for job in returned]
         return applied
 
+    def _warn(self) -> None:
+        """Send the signals that announce stops; a job that has ended since needs none."""
+        groups: dict[tuple[str, bool], list[str]] = {}
+        for job_id, signal in self.actions.warn.items():
+            if is_job_id(job_id):
+                groups.setdefault((signal.name, signal.to_script), []).append(job_id)
+        for (name, to_script), job_ids in groups.items():
+            for at in range(0, len(job_ids), MAX_IDS):
+                whom = ["--batch"] if to_script else []
+                result = self.commands.run(["scancel", f"--signal={name}", *whom, *job_ids[at : at + MAX_IDS]])
+                self.applied.errors += [printable(line) for line in result.err.splitlines() if line.strip()]
+
     def _stop_and_start(self, stop_limit: float) -> Jobs:
         """Wait until jobs have stopped, release those to start, and return the last reading.
 
@@ -113,11 +126,11 @@ class Applier:
         slow = self._stopping(jobs)
         if slow:
             busy = {node for job_id in slow for node in (*self.tracked[job_id].held, *jobs[job_id].held)}
-            self._start([job_id for job_id, target in start.items() if not busy & target.keys()], self.actions.stop, jobs)
+            self._start([job_id for job_id, target in start.items() if not busy & target.keys()], self.actions.stopped, jobs)
             jobs = self._wait(lambda jobs: not self._stopping(jobs), stop_limit - patience)
         applied.lingering = self._stopping(jobs)
         sent = set(applied.sent)
-        return self._start([i for i in start if i not in sent], [i for i in self.actions.stop if i not in sent], jobs)
+        return self._start([i for i in start if i not in sent], [i for i in self.actions.stopped if i not in sent], jobs)
 
     def _stopping(self, jobs: Jobs) -> list[str]:
         actions = self.actions
@@ -137,7 +150,8 @@ class Applier:
         self._scontrol(batch_lines("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))))
         ready = [job_id for job_id in job_ids if is_as_planned(jobs.get(job_id), self.tracked[job_id])]
         start = self.actions.start
-        self._scontrol([start_line(jobs[job_id], start[job_id], self.tracked[job_id].min_cpus) for job_id in ready])
+        limits = self.actions.limits
+        self._scontrol([start_line(jobs[i], start[i], self.tracked[i].min_cpus, limits.get(i)) for i in ready])
         if ready:
             jobs = read_jobs(self.commands)
         sent = [job_id for job_id in ready if _is_changed(jobs.get(job_id), start[job_id])]
@@ -237,7 +251,7 @@ def is_as_planned(job: SlurmJob | None, tracked: Tracked) -> bool:
     return len(job.requested) == 1 and all(not name or is_node_name(name) for name in job.requested)
 
 
-def start_line(job: SlurmJob, target: Target, min_cpus: int | None) -> str:
+def start_line(job: SlurmJob, target: Target, min_cpus: int | None, limit: int | None = None) -> str:
     """Return the scontrol command that allows a waiting job to start only on certain nodes.
 
     On several nodes, GPUs are requested per node, since no other request fixes the split. Slurm 22.05 cannot undo that, so a job on
@@ -245,7 +259,7 @@ def start_line(job: SlurmJob, target: Target, min_cpus: int | None) -> str:
     spread evenly, since Slurm would otherwise fill the first node with tasks and take CPUs meant for other jobs.
 
     target: with the same number on each node; min_cpus: CPUs per node that the user requests (--mincpus), 0 for none, None to leave
-    the current request.
+    the current request; limit: its time limit in minutes, None to leave that as well.
     """
     if not (is_job_id(job.job_id) and target and all(map(is_node_name, target))):
         raise ValueError(f"job {job.job_id!r} cannot be sent to {list(target)!r}")
@@ -256,6 +270,7 @@ def start_line(job: SlurmJob, target: Target, min_cpus: int | None) -> str:
         line += _per_node(job, count)
     if min_cpus is not None and len(target) > 1:
         min_cpus = max(min_cpus, job.cpus // len(target))
+    line += "" if limit is None else f" TimeLimit={limit}"
     return f"{line}{_min_cpus(job, min_cpus)} StartTime=now"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm import job_mapping, job_roles
+from gavel_py.integrations.slurm.actions import Actions, Target, actions_for, revived, time_left, with_grace
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.notation import printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
@@ -22,84 +23,6 @@ from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.scheduling import Assignment, NodeState, Round, RoundScheduler, Wait
 from gavel_py.throughput_profiles import ThroughputProfile
-
-Target = Mapping[str, int]
-"""{node: GPUs}."""
-
-
-@dataclass(frozen=True)
-class Actions:
-    """What to do with jobs so that Slurm runs a round.
-
-    keep: continue to run; stop: are preempted, or moved; hold: wait and must be put on hold; start: {job: {node: GPUs}};
-    cannot: {job: why} of jobs that cannot be started as planned; misfits: those of them for which waiting is no remedy;
-    give_back: {job: why} of waiting jobs to release to Slurm; annotations: {job: AdminComment} to write.
-    """
-
-    keep: tuple[str, ...]
-    stop: tuple[str, ...]
-    hold: tuple[str, ...]
-    start: Mapping[str, Target]
-    cannot: Mapping[str, str]
-    misfits: frozenset[str]
-    give_back: Mapping[str, str]
-    annotations: Mapping[str, str]
-
-
-def actions_for(
-    targets: Mapping[str, Target],
-    jobs: Mapping[str, SlurmJob],
-    managed: Mapping[str, Tracked],
-    unresponsive: Collection[str],
-    excluded: Mapping[str, str],
-) -> Actions:
-    """Compare the targets of a round with all jobs in Slurm, of which `managed` may be changed.
-
-    unresponsive: nodes on which no job can start. Jobs there continue to run: if the node is dead, Slurm 22.05 loses count of the
-    GPUs of a job that was being stopped there, and never assigns its next GPUs to another job. excluded: {job: why} of managed jobs
-    that the round leaves to Slurm.
-    """
-    live = [jobs[job_id] for job_id in managed if job_id in jobs and not jobs[job_id].phase.is_over]
-    planned = [job for job in live if job.job_id not in excluded]
-    running = [job for job in planned if job.phase is Phase.RUNNING]
-    keep = dict.fromkeys(
-        job.job_id for job in running if dict(job.held) == targets.get(job.job_id) or any(node in unresponsive for node in job.held)
-    )
-    stop = [job for job in running if job.job_id not in keep]
-    # A requeued job gets an administrator's hold, which can be distinguished from a hold by its user.
-    hold = [j for j in planned if j.phase is Phase.WAITING and (not j.is_held or job_roles.REQUEUED_ON_HOLD in j.description)]
-    wanted = {job.job_id: targets[job.job_id] for job in planned if job.job_id in targets and job.job_id not in keep}
-    misfits = {i: why for i, target in wanted.items() if (why := _misfit(target, managed[i]))}
-    silent = {i: next((node for node in target if node in unresponsive), "") for i, target in wanted.items()}
-    cannot = misfits | {i: f"node {node} does not respond" for i, node in silent.items() if node}
-    start = {job_id: target for job_id, target in wanted.items() if job_id not in cannot}
-    new = [job.job_id for job in [*stop, *hold] if job_roles.parse_annotation(job.admin_comment) is None]
-    comments = {
-        job_id: job_roles.annotated(jobs[job_id].admin_comment, managed[job_id].arrival_seconds, managed[job_id].place)
-        for job_id in dict.fromkeys([*new, *start])
-    }
-    # Holds of managed jobs are the driver's, and so are the nodes that they request.
-    returned = [job for job in live if job.phase is Phase.WAITING and (job.is_held or job.required_nodes)]
-    return Actions(
-        keep=tuple(keep),
-        stop=tuple(job.job_id for job in stop),
-        hold=tuple(job.job_id for job in hold),
-        start=start,
-        cannot=cannot,
-        misfits=frozenset(misfits),
-        give_back={job.job_id: excluded[job.job_id] for job in returned if job.job_id in excluded},
-        annotations={i: text for i, text in comments.items() if text is not None and text != jobs[i].admin_comment},
-    )
-
-
-def _misfit(target: Target, tracked: Tracked) -> str:
-    """Return why Slurm cannot give a job these GPUs, or "". Of 3 GPUs on two nodes, for example, it may allocate 3 on each."""
-    if len(set(target.values())) > 1:
-        split = " + ".join(str(count) for _, count in sorted(target.items()))
-        return f"it fits only as {split} GPUs on {len(target)} nodes, and Slurm cannot allocate an uneven split"
-    if tracked.exact_nodes and len(target) != tracked.exact_nodes:
-        return f"it must be on {tracked.exact_nodes} nodes (--ntasks-per-node), but fits only on {len(target)}"
-    return ""
 
 
 @dataclass(frozen=True)
@@ -179,7 +102,7 @@ class Decided:
     @property
     def waiting(self) -> dict[str, str]:
         """{job: why} of the managed jobs without GPUs in this round."""
-        scheduler, reasons = self.picture.state.scheduler, {**self.begun.excluded, **self.moves.cannot}
+        scheduler, reasons = self.picture.state.scheduler, {**self.begun.excluded, **self.moves.cannot, **self.moves.deferred}
         for job_id in self.picture.state.tracked:
             if job_id not in self.begun.assignments and job_id not in reasons:
                 delivery = scheduler.delivery_of(job_id)
@@ -259,6 +182,7 @@ class RoundPlanner:
             job_mapping.partition_of(snapshot.nodes.values(), self._settings, self._profile.accelerators)
         )
         state = self._state_for(partition.cluster)
+        snapshot = replace(snapshot, jobs=revived(snapshot.jobs, state.warned))
         types = {node.name: node.accelerator for node in partition.cluster.nodes}
         matcher = job_mapping.TypeMatcher(partition, snapshot.nodes)
         self.reconciler = Reconciler(state, self._settings, self._progress, types, matcher, self._log)
@@ -292,25 +216,43 @@ class RoundPlanner:
         self._update_unplanned(picture, excluded)
         unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
         actions = actions_for(_targets(begun.assignments), snapshot.jobs, state.tracked, unresponsive, excluded)
+        actions = self._with_grace(picture, actions)
         return Decided(picture, begun, replace(actions, give_back={**picture.let_go, **actions.give_back}), totals)
+
+    def _with_grace(self, picture: ClusterSnapshot, actions: Actions) -> Actions:
+        """Warn jobs before they are stopped, requeue those that failed after it, and count run time towards time limits."""
+        state, jobs, now = picture.state, picture.snapshot.jobs, picture.snapshot.seconds
+        gentle = with_grace(actions, jobs, state.warned, self._settings, now)
+        ending = [i for i in state.warned if i in actions.stop or (i in state.tracked and jobs[i].phase is Phase.STOPPING)]
+        state.warned = {i: state.warned[i] for i in ending} | {i: now + (each.seconds or 0.0) for i, each in gentle.warn.items()}
+        state.deferred = {*gentle.deferred, *(i for i in actions.stop if i not in gentle.stop)}
+        revive = tuple(i for i in ending if "FAILED" in jobs[i].states)
+        limits = {i: left for i in gentle.start if (left := time_left(jobs[i], state.tracked[i])) is not None}
+        return replace(gentle, revive=revive, limits=limits if self._settings.wall_limit == "total" else {})
 
     def fill(self, picture: ClusterSnapshot) -> Actions | None:
         """Return what starts waiting jobs on GPUs that idle within the round in progress and releases those left to Slurm.
 
-        None if there are no such jobs.
+        Jobs whose time after a warning is over are stopped, and those that the round has planned in their place start. None if
+        there is nothing to do.
         """
         state, snapshot, scheduler = picture.state, picture.snapshot, picture.state.scheduler
         now = max(scheduler.last_start_seconds or 0.0, snapshot.seconds)
         started = scheduler.start_waiting(now)
-        if not started and not picture.let_go:
+        deferred, warned = state.deferred, state.warned
+        if not started and not picture.let_go and not deferred and not warned:
             return None
         excluded = {i: why for i, why in state.unplanned.items() if i not in started} | given_up(scheduler, now)
         unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
         actions = actions_for(_targets(scheduler.running), snapshot.jobs, state.tracked, unresponsive, excluded)
-        running = (*actions.keep, *actions.stop)  # nobody is stopped within a round
-        start = {job_id: target for job_id, target in actions.start.items() if job_id in started}
-        cannot = {job_id: why for job_id, why in actions.cannot.items() if job_id in started}
-        return replace(actions, keep=running, stop=(), start=start, cannot=cannot, give_back=picture.let_go)
+        # Nobody else is stopped within a round.
+        stop = tuple(job_id for job_id in actions.stop if job_id in warned)
+        running = (*actions.keep, *(job_id for job_id in actions.stop if job_id not in warned))
+        start = {job_id: target for job_id, target in actions.start.items() if job_id in started or job_id in deferred}
+        cannot = {job_id: why for job_id, why in actions.cannot.items() if job_id in started or job_id in deferred}
+        actions = replace(actions, keep=running, stop=stop, start=start, cannot=cannot, give_back=picture.let_go)
+        actions = self._with_grace(picture, actions)
+        return None if actions.is_nothing else actions
 
     def _update_unplanned(self, picture: ClusterSnapshot, excluded: Mapping[str, str]) -> None:
         """Record the jobs left to Slurm, and log those that are new or have another reason."""
@@ -370,4 +312,6 @@ class RoundPlanner:
         """Replace the scheduler and let all jobs return to it; deficits are lost."""
         self._log("cluster", nodes=len(cluster.nodes), why=why)
         aside = {**state.aside, **state.tracked}
-        self.state = replace(state, scheduler=self._scheduler(cluster, state.speeds), tracked={}, aside=aside, departed=[])
+        self.state = replace(
+            state, scheduler=self._scheduler(cluster, state.speeds), tracked={}, aside=aside, departed=[], deferred=set()
+        )

@@ -10,9 +10,10 @@ from typing import Any, Self
 
 from gavel_py.errors import InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm import commands as slurm
+from gavel_py.integrations.slurm.actions import Actions
 from gavel_py.integrations.slurm.apply import Applied, Applier, release_held
 from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, remove_signs
-from gavel_py.integrations.slurm.decision import TOTALS, Actions, ClusterSnapshot, Decided, RoundPlanner
+from gavel_py.integrations.slurm.decision import TOTALS, ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
 from gavel_py.integrations.slurm.monitoring.event_log import EventLog, warn
 from gavel_py.integrations.slurm.monitoring.metrics import write_metrics
@@ -150,13 +151,15 @@ class SlurmDriver:
         if self._beacon is None:
             self._begin_beacon()
         self._beat()
+        if self.state is not None:
+            self.state.deferred.clear()  # what runs is decided anew
         picture = self.look()
         if self._beacon is not None:
             self._beacon.offer = offer_of(picture.snapshot.nodes.values(), self.settings.partition)
         self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)
         decided = self._decide(picture)
         actions, begun = decided.moves, decided.begun
-        planned = {name: getattr(actions, name) for name in ("keep", "stop", "hold", "start", "cannot", "give_back")}
+        planned = {name: getattr(actions, name) for name in ("keep", "stop", "hold", "start", "cannot", "deferred", "give_back")}
         planned |= {"round": begun.index, "excluded": begun.excluded, "refused": dict(picture.refused), **decided.account()}
         self._log("round", seconds=begun.start_seconds, **planned)
         applied = self._carry_out(picture, actions, "applied")
@@ -170,8 +173,13 @@ class SlurmDriver:
     def _carry_out(self, picture: ClusterSnapshot, actions: Actions, event: str) -> Applied:
         """Change Slurm accordingly, enter the outcome in the state, and log it as this event."""
         state = picture.state
-        state.stopping |= set(actions.stop)
+        state.stopping |= set(actions.stopped)
+        for job_id, minutes in actions.limits.items():
+            lowered = (picture.snapshot.jobs[job_id].time_limit_seconds or 0.0) - 60.0 * minutes
+            state.tracked[job_id].limit_counted_seconds += max(0.0, lowered)
         self._save()
+        if actions.warn:
+            self._log("warned", jobs={i: {"signal": each.name, "until": state.warned[i]} for i, each in actions.warn.items()})
         for job_id in actions.stop:
             state.tracked[job_id].stop_seconds = math.floor(self._clock.now())  # as Slurm, which counts whole seconds
         applied = Applier(actions, {**picture.known, **state.tracked}, self._commands, self._clock, self._beat).apply(
@@ -193,7 +201,7 @@ class SlurmDriver:
         return applied
 
     def fill(self) -> Applied | None:
-        """Start waiting jobs on GPUs that idle within the round in progress; no job is stopped.
+        """Start waiting jobs on GPUs that idle within the round in progress; no job is stopped, except those warned in time.
 
         Returns:
             The outcome, None if no job starts.
@@ -286,7 +294,7 @@ class SlurmDriver:
             new = [job for job in jobs.values() if job.phase is Phase.WAITING and job.job_id not in known]
             if any(eligibility_of(job, self.settings.partition, now).role is Role.MANAGED for job in new):
                 return True
-        if seen.is_news(jobs, now):
+        if seen.is_news(jobs, now) or any(until <= now for until in state.warned.values()):
             self.fill()
         return False
 

@@ -244,13 +244,14 @@ def scheduler_job(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds:
     locality: Locality = "node" if tracked.place == "node" or tracked.exact_nodes == 1 or fits_node else "any"
     known = _with_room(tracked, known, locality, resources, matcher, settings.partition)
     steps = tracked.total_steps or settings.default_steps
+    limit = None if job.time_limit_seconds is None else job.time_limit_seconds + tracked.limit_counted_seconds
     if tracked.total_steps:
         fastest = speeds.fastest(tracked.job_type, tracked.num_gpus)
-        believable = settings.trust_in(tracked.user) * fastest * (job.time_limit_seconds or LONGEST_SECONDS)
+        believable = settings.trust_in(tracked.user) * fastest * (limit or LONGEST_SECONDS)
         steps = min(tracked.total_steps, believable)
-    if not steps and job.time_limit_seconds is not None:
+    if not steps and limit is not None:
         # Users choose a time limit that suffices on every type, hence on the slowest.
-        steps = job.time_limit_seconds * min(speeds.speed(tracked.job_type, tracked.num_gpus, name) for name in known)
+        steps = limit * min(speeds.speed(tracked.job_type, tracked.num_gpus, name) for name in known)
     return Job(
         tracked.job_id,
         job_type=tracked.job_type,

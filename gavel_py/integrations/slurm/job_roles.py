@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from gavel_py.errors import decimal_hint
-from gavel_py.integrations.slurm.notation import is_plain, printable
+from gavel_py.integrations.slurm.notation import StopSignal, is_plain, printable, signal_in
 from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.io.names import natural_key
 from gavel_py.io.records import number_of
@@ -28,19 +28,29 @@ PAIR = re.compile(r"([A-Za-z_]+)=(\"[^\"]*\"|'[^']*'|[^\s;,]+)")
 
 @dataclass(frozen=True)
 class JobComment:
-    """A parsed --comment. is_held: whether the user holds the job; problem: description of an invalid entry."""
+    """A parsed --comment.
+
+    is_held: whether the user holds the job; warn: the signal before a stop, None for that of the site; is_unwarned: whether it
+    wants none; problem: description of an invalid entry.
+    """
 
     job_type: str = ""
     total_steps: float | None = None
     is_held: bool = False
     problem: str = ""
+    warn: StopSignal | None = None
+    is_unwarned: bool = False
+
+
+COMMENT_KEYS = ("type", "steps", "warn")
 
 
 def parse_comment(comment: str) -> JobComment:
     """Parse a comment; invalid entries are no error, since other tools write comments too.
 
-    >>> parse_comment('gavel: type="ResNet-50 (batch size 64)" steps=2e5')
-    JobComment(job_type='ResNet-50 (batch size 64)', total_steps=200000.0, is_held=False, problem='')
+    >>> parsed = parse_comment('gavel: type="ResNet-50 (batch size 64)" steps=2e5 warn=USR1@60')
+    >>> parsed.job_type, parsed.total_steps, parsed.warn
+    ('ResNet-50 (batch size 64)', 200000.0, StopSignal(name='USR1', seconds=60.0, to_script=False))
     """
     found = PREFIX.search(comment)
     pairs = {} if found is None else {key.lower(): value.strip("\"'") for key, value in PAIR.findall(found[1])}
@@ -48,10 +58,14 @@ def parse_comment(comment: str) -> JobComment:
     number = number_of(text)
     steps = number if math.isfinite(number) and number > 0 else None
     problem = f"steps={printable(text)} is not a number greater than 0{decimal_hint(text)}" if text and steps is None else ""
-    unknown = [key for key in pairs if key not in {"type", "steps"}]
+    warn, is_unwarned = signal_in(pairs.get("warn", "")), pairs.get("warn", "").lower() == "no"
+    if "warn" in pairs and warn is None and not is_unwarned:
+        problem = problem or f"warn={printable(pairs['warn'])} is not a signal such as USR1@60 or B:USR1@60, or no"
+    unknown = [key for key in pairs if key not in COMMENT_KEYS]
     if unknown:
-        problem = problem or f"{printable(unknown[0])}= is not known in a comment; known: type, steps"
-    return JobComment(printable(pairs.get("type", "")), steps, USER_HOLD in re.split(r"[\s;,]+", comment), problem)
+        problem = problem or f"{printable(unknown[0])}= is not known in a comment; known: {', '.join(COMMENT_KEYS)}"
+    is_held = USER_HOLD in re.split(r"[\s;,]+", comment)
+    return JobComment(printable(pairs.get("type", "")), steps, is_held, problem, warn, is_unwarned)
 
 
 Place = Literal["any", "node"]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
+import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from gavel_py.io.records import CONTROL
 
@@ -103,6 +104,38 @@ def _range(text: str) -> Iterator[str]:
         if int(last) - int(first) >= MAX_NODES:
             raise ValueError(f"names more than {MAX_NODES:,} nodes: {text[:80]!r}")
         yield from (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+
+
+SIGNAL = re.compile(r"(?:(B):)?(?:SIG)?([A-Z0-9]+)(?:@(\d{1,6}))?")
+
+CATCHABLE = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) - {"KILL", "STOP"}
+
+
+class StopSignal(NamedTuple):
+    """A signal that warns a job before it is stopped.
+
+    name: such as USR1; seconds: time until the stop, None if not given; to_script: whether the batch script gets it, and not the
+    steps that it runs with srun.
+    """
+
+    name: str
+    seconds: float | None = None
+    to_script: bool = False
+
+
+def signal_in(text: str) -> StopSignal | None:
+    """Return the signal in the notation of sbatch --signal, without a relative time or a reservation; None if it is invalid.
+
+    >>> signal_in("USR1@60"), signal_in("b:SIGURG"), signal_in("KILL")
+    (StopSignal(name='USR1', seconds=60.0, to_script=False), StopSignal(name='URG', seconds=None, to_script=True), None)
+    """
+    found = SIGNAL.fullmatch(text.upper())
+    if found is None:
+        return None
+    script, name, seconds = found.groups()
+    if name.isdecimal():
+        name = signal.Signals(int(name)).name.removeprefix("SIG") if int(name) in set(signal.Signals) else ""
+    return StopSignal(name, None if seconds is None else float(seconds), script is not None) if name in CATCHABLE else None
 
 
 MAX_TEXT = 200

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, decimal_hint, nearest
-from gavel_py.integrations.slurm.notation import is_node_name
+from gavel_py.integrations.slurm.job_roles import JobComment
+from gavel_py.integrations.slurm.notation import StopSignal, is_node_name, signal_in
 from gavel_py.io import reading
 from gavel_py.io.records import number_of
 
 OnExit = Literal["leave", "release"]
 OnFailure = Literal["retry", "release"]
+WallLimit = Literal["total", "start"]
 COLUMNS = ("name", "job_type", "total_steps")
 TIMES = ("poll_seconds", "stop_seconds", "start_seconds", "retry_seconds")
 
@@ -75,6 +77,10 @@ class SlurmSettings:
         poll_seconds: Interval between readings of the queue within a round.
         stop_seconds: Time limit for jobs to stop.
         start_seconds: Time limit for jobs to start.
+        warn_signal: Signal to jobs before they are stopped, as in sbatch --signal: "USR1", or "B:USR1" to the batch script only;
+            "" for none. The comment of a job comes first.
+        warn_seconds: Time from this signal to the stop, and the longest that a job may ask for; 0 for no signals.
+        wall_limit: Whether the time limit of a job counts over all of its starts ("total"), or for each as in Slurm ("start").
         retry_seconds: First delay before a controller that does not answer, or a job that did not start, is tried again.
         on_failure: What to do when no round is possible, as with a full disk or an unreadable state: "retry", or "release" the jobs
             on hold to Slurm as well.
@@ -97,6 +103,9 @@ class SlurmSettings:
     poll_seconds: float = 5.0
     stop_seconds: float = 120.0
     start_seconds: float = 60.0
+    warn_signal: str = ""
+    warn_seconds: float = 60.0
+    wall_limit: WallLimit = "total"
     retry_seconds: float = 5.0
     on_exit: OnExit = "leave"
     on_failure: OnFailure = "retry"
@@ -106,6 +115,14 @@ class SlurmSettings:
     def trust_in(self, user: str) -> float:
         """Return the factor from the speeds of the profile up to which the jobs of a user are believed."""
         return self.trusted.get(user, self.trust)
+
+    def stop_signal(self, comment: JobComment) -> StopSignal | None:
+        """Return the signal that warns a job with this comment before it is stopped, with its time; None for none."""
+        signal = comment.warn or (None if comment.is_unwarned else signal_in(self.warn_signal))
+        if signal is None or not self.warn_seconds:
+            return None
+        seconds = self.warn_seconds if signal.seconds is None else min(signal.seconds, self.warn_seconds)
+        return signal._replace(seconds=seconds)
 
     def __post_init__(self) -> None:
         named: dict[str, object] = {name: getattr(self, name) for name in TIMES}
@@ -123,10 +140,14 @@ class SlurmSettings:
             for name, factor in factors.items()
             if not 1 <= factor < math.inf
         ]
+        if not 0 <= self.warn_seconds < math.inf:
+            faults.append(Fault("slurm", "warn_seconds", f"must be a finite number of at least 0, found {self.warn_seconds!r}"))
+        if self.warn_signal and signal_in(self.warn_signal) is None:
+            faults.append(Fault("slurm", "warn_signal", f"{self.warn_signal!r} is not a signal such as USR1 or B:USR1"))
         if not is_node_name(self.partition):  # names of partitions follow the same rules
             faults.append(Fault("slurm", "partition", f"{self.partition!r} is not a valid partition name"))
         InputError.raise_any(faults)
-        for name, kind in (("on_exit", OnExit), ("on_failure", OnFailure)):
+        for name, kind in (("on_exit", OnExit), ("on_failure", OnFailure), ("wall_limit", WallLimit)):
             value = getattr(self, name)
             if value not in get_args(kind):
                 raise UnknownNameError(Fault("slurm", name, f"{value!r} is not known{nearest(value, get_args(kind))}"))

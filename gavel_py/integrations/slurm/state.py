@@ -66,7 +66,7 @@ class Speeds:
 
 HISTORY = (
     *("arrival_seconds", "place", "steps_done", "first_start_seconds", "running_seconds", "counted_seconds"),
-    *("starts", "preemptions", "measured", "types_used"),
+    *("starts", "preemptions", "measured", "types_used", "limit_counted_seconds"),
 )
 
 NODE_REQUEST = ("per_node", "min_nodes", "max_nodes", "exact_nodes", "min_cpus")
@@ -93,6 +93,7 @@ class Tracked:
     stay_start_seconds, stay_start_steps: time and steps at the start of the current stay; stop_seconds: when it was told to stop;
     waited_seconds: the last time at which it was seen waiting; measured: {accelerator: [steps, seconds]} of measured stays;
     types_used: accelerators on which it has run; counted_seconds: running time that the totals of departed jobs contain;
+    limit_counted_seconds: running time by which its time limit in Slurm has been lowered;
     request: from `request_text`; is_known: whether the job type is its own, not the default; is_outlier:
     whether it has reported more steps than can be believed.
 
@@ -118,6 +119,7 @@ class Tracked:
     first_start_seconds: float | None = None
     running_seconds: float = 0.0
     counted_seconds: float = 0.0
+    limit_counted_seconds: float = 0.0
     starts: int = 0
     preemptions: int = 0
     stop_seconds: float | None = None
@@ -170,7 +172,8 @@ class DriverState:
     departed: jobs that the scheduler forgets after the next decision; sums: of measured stays; pending: entries of `sums` that
     `speeds` does not have yet; rounds: number of rounds so far; departed_totals: promised, delivered and owed GPU-seconds of jobs
     that have departed; unplanned: {job: why} of jobs that the latest decision leaves to Slurm; multi_partition: jobs that wait in
-    several partitions, of which Slurm shows only one once they run; restart_cost: as measured.
+    several partitions, of which Slurm shows only one once they run; restart_cost: as measured; warned: {job: when it may be
+    stopped} of jobs that have been told so; deferred: jobs whose place in the round depends on these stops, and is not theirs yet.
     """
 
     partition: str
@@ -187,6 +190,8 @@ class DriverState:
     unplanned: dict[str, str] = field(default_factory=dict)
     multi_partition: set[str] = field(default_factory=set)
     restart_cost: RestartCost = field(default_factory=RestartCost)
+    warned: dict[str, float] = field(default_factory=dict)
+    deferred: set[str] = field(default_factory=set)
 
     @property
     def turnover(self) -> tuple[int, int, int]:
@@ -247,6 +252,7 @@ def save_state(path: Path, state: DriverState) -> None:
         "unplanned": dict(state.unplanned),
         "several": sorted(state.multi_partition),
         "restart_cost": asdict(state.restart_cost),
+        "warned": dict(state.warned),
     }
     DRIVER.write(path, document)
 
@@ -279,9 +285,10 @@ def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
             pending={(job_type, gpus, name) for job_type, gpus, name in document["news"]},
             rounds=document["rounds"],
             departed_totals=list(document["past"]),
-            unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these three
+            unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these four
             multi_partition=set(document.get("several", ())),
             restart_cost=RestartCost(**document.get("restart_cost", {})),
+            warned=dict(document.get("warned", {})),
         )
 
 

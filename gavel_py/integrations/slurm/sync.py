@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm import job_mapping, job_roles
+from gavel_py.integrations.slurm.actions import revived
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
 from gavel_py.integrations.slurm.settings import SlurmSettings
@@ -86,6 +87,7 @@ class Reconciler:
 
     def update_jobs(self, jobs: Mapping[str, SlurmJob], now_seconds: float) -> None:
         """Update all tracked jobs; ended ones leave the scheduler."""
+        jobs = revived(jobs, self.state.warned)
         for tracked in [*self.state.tracked.values()]:
             self._update(tracked, jobs.get(tracked.job_id), now_seconds)
 
@@ -100,10 +102,13 @@ class Reconciler:
             self._advance(tracked, until)
             if not stays:
                 # Without a stop by the driver, the job is ending or its node has failed.
-                self._end_stay(tracked, until, preempted=not is_over and tracked.job_id in self.state.stopping)
+                is_due = tracked.job_id in self.state.stopping or tracked.job_id in self.state.warned
+                self._end_stay(tracked, until, preempted=not is_over and is_due)
         if runs and job is not None and not tracked.runs:
             self._begin_stay(tracked, job, now)
             self._advance(tracked, now)
+        if job is not None and job.phase is Phase.WAITING:
+            self.state.warned.pop(tracked.job_id, None)
         if not tracked.runs:
             tracked.waited_seconds = math.floor(now)
         if is_over:
@@ -118,6 +123,7 @@ class Reconciler:
         return max(tracked.stay_start_seconds, min(end for end in ends if end is not None))
 
     def _begin_stay(self, tracked: Tracked, job: SlurmJob, now: float) -> None:
+        self.state.warned.pop(tracked.job_id, None)
         start = max(tracked.waited_seconds, min(now, job.start_seconds or now))
         tracked.held, tracked.accelerator = dict(job.held), self.types.get(next(iter(job.held)), "")
         tracked.stay_start_seconds = tracked.seen_seconds = start
@@ -169,6 +175,7 @@ class Reconciler:
 
     def _remove(self, tracked: Tracked, job: SlurmJob | None, now: float) -> None:
         state = self.state
+        state.warned.pop(tracked.job_id, None)
         outcome = "unknown" if job is None else str(job.phase)
         ended = now if job is None else min(now, job.end_seconds or now)
         user_steps = tracked.total_steps if self.progress.steps(tracked.job_id) is None else None
@@ -292,7 +299,9 @@ class Reconciler:
         """Correct the scheduler's view of running gangs."""
         scheduler, tracked = self.state.scheduler, self.state.tracked
         assumed = {job_id: Counter(node for node, _ in held.gpus) for job_id, held in scheduler.running.items()}
-        wrong = [job_id for job_id in tracked if assumed.get(job_id, {}) != tracked[job_id].held]
+        # What the round has planned for deferred jobs is yet to come.
+        there = [job_id for job_id in tracked if job_id not in self.state.deferred]
+        wrong = [job_id for job_id in there if assumed.get(job_id, {}) != tracked[job_id].held]
         # Only failed starts have a back-off; here, nodes have failed, users have acted, or a driver was killed before a start.
         retry_seconds, scheduler.retry_seconds = scheduler.retry_seconds, 0.0
         for job_id in wrong:

@@ -1,0 +1,151 @@
+"""The actions by which Slurm comes to run a round: jobs to warn, to stop, to hold and to start, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Mapping
+from dataclasses import dataclass, field, replace
+
+from gavel_py.integrations.slurm import job_roles
+from gavel_py.integrations.slurm.notation import StopSignal
+from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.state import Tracked
+
+Target = Mapping[str, int]
+"""{node: GPUs}."""
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What to do with jobs so that Slurm runs a round.
+
+    keep: continue to run; stop: are preempted, or moved; hold: wait and must be put on hold; start: {job: {node: GPUs}};
+    warn: {job: signal} of jobs of `keep` that will be stopped later; deferred: {job: why} of jobs that start once others have
+    stopped; revive: jobs that failed after such a signal, to be requeued; limits: {job: minutes} of time limits to set for starts;
+    cannot: {job: why} of jobs that cannot be started as planned; misfits: those of them for which waiting is no remedy;
+    give_back: {job: why} of waiting jobs to release to Slurm; annotations: {job: AdminComment} to write.
+    """
+
+    keep: tuple[str, ...]
+    stop: tuple[str, ...]
+    hold: tuple[str, ...]
+    start: Mapping[str, Target]
+    cannot: Mapping[str, str]
+    misfits: frozenset[str]
+    give_back: Mapping[str, str]
+    annotations: Mapping[str, str]
+    warn: Mapping[str, StopSignal] = field(default_factory=dict)
+    deferred: Mapping[str, str] = field(default_factory=dict)
+    revive: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def stopped(self) -> tuple[str, ...]:
+        """Jobs that wait on a hold afterwards, unless they start again."""
+        return (*self.stop, *self.revive)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether Slurm need not change anything for it."""
+        return not (self.stop or self.hold or self.start or self.give_back or self.warn or self.revive)
+
+
+def actions_for(
+    targets: Mapping[str, Target],
+    jobs: Mapping[str, SlurmJob],
+    managed: Mapping[str, Tracked],
+    unresponsive: Collection[str],
+    excluded: Mapping[str, str],
+) -> Actions:
+    """Compare the targets of a round with all jobs in Slurm, of which `managed` may be changed.
+
+    unresponsive: nodes on which no job can start. Jobs there continue to run: if the node is dead, Slurm 22.05 loses count of the
+    GPUs of a job that was being stopped there, and never assigns its next GPUs to another job. excluded: {job: why} of managed jobs
+    that the round leaves to Slurm.
+    """
+    live = [jobs[job_id] for job_id in managed if job_id in jobs and not jobs[job_id].phase.is_over]
+    planned = [job for job in live if job.job_id not in excluded]
+    running = [job for job in planned if job.phase is Phase.RUNNING]
+    keep = dict.fromkeys(
+        job.job_id for job in running if dict(job.held) == targets.get(job.job_id) or any(node in unresponsive for node in job.held)
+    )
+    stop = [job for job in running if job.job_id not in keep]
+    # A requeued job gets an administrator's hold, which can be distinguished from a hold by its user.
+    hold = [j for j in planned if j.phase is Phase.WAITING and (not j.is_held or job_roles.REQUEUED_ON_HOLD in j.description)]
+    wanted = {job.job_id: targets[job.job_id] for job in planned if job.job_id in targets and job.job_id not in keep}
+    misfits = {i: why for i, target in wanted.items() if (why := _misfit(target, managed[i]))}
+    silent = {i: next((node for node in target if node in unresponsive), "") for i, target in wanted.items()}
+    cannot = misfits | {i: f"node {node} does not respond" for i, node in silent.items() if node}
+    start = {job_id: target for job_id, target in wanted.items() if job_id not in cannot}
+    new = [job.job_id for job in [*stop, *hold] if job_roles.parse_annotation(job.admin_comment) is None]
+    comments = {
+        job_id: job_roles.annotated(jobs[job_id].admin_comment, managed[job_id].arrival_seconds, managed[job_id].place)
+        for job_id in dict.fromkeys([*new, *start])
+    }
+    # Holds of managed jobs are the driver's, and so are the nodes that they request.
+    returned = [job for job in live if job.phase is Phase.WAITING and (job.is_held or job.required_nodes)]
+    return Actions(
+        keep=tuple(keep),
+        stop=tuple(job.job_id for job in stop),
+        hold=tuple(job.job_id for job in hold),
+        start=start,
+        cannot=cannot,
+        misfits=frozenset(misfits),
+        give_back={job.job_id: excluded[job.job_id] for job in returned if job.job_id in excluded},
+        annotations={i: text for i, text in comments.items() if text is not None and text != jobs[i].admin_comment},
+    )
+
+
+def _misfit(target: Target, tracked: Tracked) -> str:
+    """Return why Slurm cannot give a job these GPUs, or "". Of 3 GPUs on two nodes, for example, it may allocate 3 on each."""
+    if len(set(target.values())) > 1:
+        split = " + ".join(str(count) for _, count in sorted(target.items()))
+        return f"it fits only as {split} GPUs on {len(target)} nodes, and Slurm cannot allocate an uneven split"
+    if tracked.exact_nodes and len(target) != tracked.exact_nodes:
+        return f"it must be on {tracked.exact_nodes} nodes (--ntasks-per-node), but fits only on {len(target)}"
+    return ""
+
+
+def with_grace(
+    actions: Actions, jobs: Mapping[str, SlurmJob], warned: Mapping[str, float], settings: SlurmSettings, now_seconds: float
+) -> Actions:
+    """Let jobs that are to be stopped run on until the time after their warning is over; starts on their nodes are deferred.
+
+    warned: {job: when it may be stopped} of those that have been warned.
+    """
+    signals = {i: signal for i in actions.stop if (signal := settings.stop_signal(job_roles.parse_comment(jobs[i].comment)))}
+    fresh = {job_id: signal for job_id, signal in signals.items() if job_id not in warned}
+    spared = [job_id for job_id in actions.stop if job_id in fresh or now_seconds < warned.get(job_id, now_seconds)]
+    if not spared:
+        return actions
+    busy = {node: job_id for job_id in spared for node in jobs[job_id].held}
+    deferred = {job_id: "it moves once it has had time after its warning" for job_id in spared if job_id in actions.start}
+    for job_id, target in actions.start.items():
+        others = [busy[node] for node in target if node in busy]
+        if others and job_id not in deferred:
+            deferred[job_id] = f"it starts once job {others[0]} has stopped, which has been warned"
+    return replace(
+        actions,
+        keep=(*actions.keep, *spared),
+        stop=tuple(job_id for job_id in actions.stop if job_id not in set(spared)),
+        start={job_id: target for job_id, target in actions.start.items() if job_id not in deferred},
+        warn=fresh,
+        deferred=deferred,
+    )
+
+
+def revived(jobs: Mapping[str, SlurmJob], warned: Container[str]) -> Mapping[str, SlurmJob]:
+    """Return the jobs, of which those that failed after a warning count as stopping: they are requeued, and nothing is lost.
+
+    A signal that a job does not handle ends it, and so does a script that writes a checkpoint and exits.
+    """
+    failed = [job for job_id, job in jobs.items() if job_id in warned and "FAILED" in job.states]
+    return {**jobs, **{job.job_id: replace(job, phase=Phase.STOPPING, held={}, used={}) for job in failed}} if failed else jobs
+
+
+def time_left(job: SlurmJob, tracked: Tracked) -> int | None:
+    """Return the minutes that a job has left of its time limit, which Slurm counts anew at each start; None if nothing changes."""
+    used = int((tracked.running_seconds - tracked.limit_counted_seconds) // 60)
+    if job.time_limit_seconds is None or used < 1:
+        return None
+    return max(1, int(job.time_limit_seconds // 60) - used)
