@@ -30,7 +30,7 @@ MAX_STAGES = 10
 """Limit of the lexicographic stages listed; the JSON output has all of them."""
 
 MAX_REASONS = 3
-"""Limit of the reasons listed for which jobs are left out; --all lists all of them."""
+"""Limit of the reasons listed for which jobs are left out, where --all lists all of them, or numbers of GPUs are."""
 
 MAX_TYPES, MAX_TYPE = 2, 12
 """Limits of the GPU types listed of a job, and of the width of their names; -o wide has a column for each."""
@@ -114,9 +114,34 @@ def head_text(screen: Screen, more_tenants: str) -> str:
         lines.append(styled(start + listed(idle, line_width() - len(start)), "warn"))
     if limit := _limit_text(screen):
         lines.append(limit)
+    served = {i: screen.jobs[i] for i in screen.served} if screen.problem.counts is not None else {}
+    lines += [styled(line, "warn") for line in refused_counts(screen.problem, served)]
     lines += forecast_lines(allocation, screen.problem, screen.served)
     tenants = tenants_line(allocation.tenants(), more_tenants)
     return wrapped([*lines, *([tenants] if tenants else [])]) + details_text(screen)
+
+
+def refused_counts(problem: gp.AllocationProblem, jobs: Mapping[int, gp.Job]) -> Iterator[str]:
+    """Yield the numbers of GPUs that elastic jobs ask for by `gpu_counts` and cannot have, by reason; jobs: by row."""
+    reasons = "the profile has no speed there; --estimate fills it in", "no GPU type can hold as many"
+    found: list[dict[tuple[int, ...], list[str]]] = [{}, {}]
+    for i, job in jobs.items():
+        if problem.counts is not None and job.gpu_counts is not None:
+            for by_numbers, numbers in zip(found, problem.counts.refused(i, job.gpu_counts), strict=True):
+                by_numbers.setdefault(tuple(numbers), []).append(job.job_id)
+    texts = [
+        f"{listed(ids, line_width() // 2)} cannot run on {_either(numbers)}: {reason}."
+        for by_numbers, reason in zip(found, reasons, strict=True)
+        for numbers, ids in by_numbers.items()
+        if numbers
+    ]
+    yield from texts[:MAX_REASONS]
+    if len(texts) > MAX_REASONS:
+        yield f"{len(texts) - MAX_REASONS} more combinations of jobs and numbers of GPUs are not possible."
+
+
+def _either(numbers: Sequence[int]) -> str:
+    return f"{' or '.join(map(str, numbers))} {'GPU' if numbers == (1,) else 'GPUs'}"
 
 
 def _limit_text(screen: Screen) -> str:

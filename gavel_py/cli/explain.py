@@ -10,7 +10,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli import estimates
 from gavel_py.cli.accounting import has_prices, hourly, money, tenant_text
-from gavel_py.cli.allocation_text import percent
+from gavel_py.cli.allocation_text import percent, refused_counts
 from gavel_py.cli.inputs import GAIN_NOTE, SHARING, Request, load, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import counted, emit, gang_text, json_text, number, time_text, unused_text
 from gavel_py.cli.tables import table_text, wrapped
@@ -64,6 +64,8 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
     else:
         plain = _plain(explanation, priced=has_prices(inputs.cluster)) if explanation.excluded is None else ""
         plain += _workflow(inputs.jobs, problem, row) if explanation.excluded is None else ""
+        job = next(job for job in inputs.jobs if job.job_id == job_id)
+        plain += "".join(_wrapped(line, "") for line in refused_counts(problem, {row: job}))
         details = _report(explanation, policy.label, sharing=sharing, partner=partner)
         parts = [plain, *details, _estimates(estimated, job_id), unused_text(inputs.cluster.left_out)]
         emit("\n".join(part for part in parts if part), request.out)

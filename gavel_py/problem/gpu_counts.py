@@ -124,6 +124,12 @@ class GpuCounts:
         """Return the throughputs of some of the jobs."""
         return replace(self, kinds=self.kinds[rows])
 
+    def refused(self, i: int, asked: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return which of the numbers of GPUs that an elastic job asks for have no throughput, and which no type can hold."""
+        speeds, able = (np.logical_or.reduce(table[self.kinds[i]], axis=0) for table in (self.speeds > 0, self.able))
+        measured, offered = (set(self.counts[found].tolist()) for found in (speeds, able))
+        return [n for n in asked if n not in measured], [n for n in asked if n in measured - offered]
+
     def offered(self, i: int, j: int) -> dict[int, float]:
         """Return {number of GPUs: steps/s} of an elastic job on a type."""
         kind = self.kinds[i]

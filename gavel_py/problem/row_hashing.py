@@ -95,7 +95,8 @@ def _small_codes(columns: Sequence[Column], count: int) -> tuple[Indices, list[C
         if _is_constant(column) or not count:
             continue
         if column.dtype.kind not in "iub" or column.dtype == np.uint64:
-            others.append(column)
+            if not (column == column[0]).all():
+                others.append(column)
             continue
         least, values = int(column.min()), int(column.max()) - int(column.min()) + 1
         if size * values > 4 * count + 1024:

@@ -58,3 +58,15 @@ def test_mistakes_are_named_with_their_place(gavel: Gavel) -> None:
     Path("jobs.csv").write_text(JOBS)
     refused = gavel("simulate", "jobs.csv", "-c", "v100:8", "--mechanism", "priority")
     assert "needs one of the mechanisms deficit, direct" in refused.err
+
+
+def test_numbers_of_gpus_that_a_job_cannot_have_are_named_with_the_reason(gavel: Gavel) -> None:
+    Path("jobs.csv").write_text(JOBS.replace("1|2|4|8", "1|3|4|16"))
+    shown = gavel("solve", "jobs.csv", "-c", "v100:8,k80:8")
+    assert "c cannot run on 3 or 16 GPUs: the profile has no speed there; --estimate fills it in." in " ".join(shown.out.split())
+    shown = gavel("solve", "jobs.csv", "-c", "v100:8,k80:8", "--estimate")
+    assert "c cannot run on 16 GPUs: no GPU type can hold as many." in shown.out
+    shown = gavel("explain", "c", "jobs.csv", "-c", "v100:4,k80:2")
+    assert "c cannot run on 3 or 16 GPUs" in shown.out
+    Path("jobs.csv").write_text(JOBS)
+    assert "cannot run on" not in gavel("solve", "jobs.csv", "-c", "v100:8,k80:8").out

@@ -32,10 +32,9 @@ class Speeds:
     def place_of(self, types: Indices, gpus: Indices) -> Indices:
         """Return (N,) the options with these types and numbers of GPUs, -1 where there is none."""
         most = int(max(self.gpus.max(initial=0), gpus.max(initial=0))) + 1
-        order = np.argsort(self.types * most + self.gpus)
-        keys, wanted = (self.types * most + self.gpus)[order], types * most + gpus
-        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        found: Indices = np.where((types >= 0) & (keys[at] == wanted), order[at], -1)
+        places = np.full((int(max(self.types.max(initial=0), types.max(initial=0))) + 2, most), -1, dtype=np.int64)
+        places[self.types, self.gpus] = np.arange(len(self.types))
+        found: Indices = places[types, gpus]  # type -1 is the last row
         return found
 
 

@@ -31,6 +31,12 @@ FEW_CLASSES = 60
 FEW_JOBS = 60
 """Up to this number of jobs, the integer program decides on all of them: rounding is worst where few jobs fill a type."""
 
+MANY_CLASSES, SAMPLE, NEAR = 500, 150, 3
+"""The relaxation of more classes than this begins with a sample of about so many, and so many entries of each class."""
+
+CLOSE, FEW_ENTRIES = 2e-5, 1000
+"""If the gap is larger, an integer program decides on all entries that a better selection may have, up to so many."""
+
 MOST_NODES = 200
 """Limit of the search tree of integer programs, which nearly always end at its root."""
 
@@ -47,7 +53,7 @@ FACTORS, FEW_FACTORS, MANY_JOBS = 32, 8, 100_000
 """Restart factors are rounded to this part, of many jobs to a larger one, so that jobs of about the same age are equal."""
 
 SMALLEST = 1e-9
-"""Least relative speed of which a power is taken."""
+"""Least relative speed of which a power is taken, and least gain that counts."""
 
 SWITCH_ROUNDS = 1.5
 """A job changes its number of GPUs if its claim differs from the present one by more than this multiple of the change."""
@@ -89,12 +95,15 @@ def best_options(options: Options, capacities: Indices) -> Selection:
         return Selection(np.full(len(options.index), -1, dtype=np.int64), 0.0, 0.0)
     program = _Program(options, capacities, classes, columns)
     if options.sizes.sum() <= FEW_JOBS:
-        chosen = program.whole(np.zeros(len(classes)), np.arange(len(options.sizes)))
+        chosen = program.whole(np.zeros(len(classes)), np.ones(len(classes), dtype=bool))
         bound = program.worth(chosen)
     else:
-        relaxed = program.relaxed()
+        relaxed, losses = program.relaxed()
         kept = program.without_least(np.floor(relaxed + ROUNDING))
         chosen, bound = program.whole(kept, program.left_over(kept)), program.worth(relaxed)
+        useful = losses < bound - program.worth(chosen)  # a selection with another entry is worse than the chosen one
+        if bound - program.worth(chosen) > CLOSE * bound and useful.sum() <= FEW_ENTRIES:
+            chosen = max(chosen, program.whole(np.zeros(len(classes)), useful), key=program.worth)
     taken = np.zeros(options.worths.shape, dtype=np.int64)
     taken[classes, columns] = chosen
     return Selection(_dealt(options, taken), program.worth(chosen), max(bound, program.worth(chosen)))
@@ -130,10 +139,42 @@ class _Program:
         """Return the sum of the worths of (E,) numbers of jobs."""
         return float(self.worths @ values)
 
-    def relaxed(self) -> Floats:
-        """Return (E,) the best numbers of jobs, which need not be whole."""
-        every = np.arange(len(self.worths))
-        return solved_once(self._of(every, self.options.sizes.astype(float), self.capacities.astype(float))).values
+    def relaxed(self) -> tuple[Floats, Floats]:
+        """Return (E,) the best numbers of jobs, which need not be whole, and the (E,) reduced costs of entries, in worth.
+
+        Of many classes, the program has the entries that are best at the prices of a sample of classes, and then those as well
+        that are better at its own prices, until there are none (sifting).
+        """
+        jobs, gpus, values = self.options.sizes.astype(float), self.capacities.astype(float), np.zeros(len(self.worths))
+        entries = np.arange(len(self.worths))
+        if len(jobs) > MANY_CLASSES:
+            sample = np.arange(len(jobs)) % (len(jobs) // SAMPLE) == 0
+            some = np.flatnonzero(sample[self.classes])
+            entries = self._best_at(self._prices(some, jobs, gpus * (jobs[sample].sum() / jobs.sum()))[1])
+        while True:
+            found, prices, gains = self._prices(entries, jobs, gpus)
+            losses = gains[self.classes] + prices[self.types] * self.gpus - self.worths
+            better = losses < -SMALLEST
+            better[entries] = False
+            if not better.any():
+                values[entries] = found
+                return values, losses
+            entries = np.union1d(entries, np.flatnonzero(better))
+
+    def _prices(self, entries: Indices, jobs: Floats, gpus: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return the optimum over some entries, the (K,) prices of GPUs in it, and (G,) what a job of each class gains at them."""
+        program = self._of(entries, jobs, gpus)
+        solution, types = solved_once(program), len(gpus)
+        gains = np.zeros(len(jobs))
+        gains[np.unique(self.classes[entries])] = solution.duals[:-types]
+        return solution.values, solution.duals[-types:] / np.maximum(gpus, 1.0), gains
+
+    def _best_at(self, prices: Floats) -> Indices:
+        """Return the entries of each class with the most worth over the price of their GPUs, `NEAR` of them."""
+        order = np.lexsort([prices[self.types] * self.gpus - self.worths, self.classes])
+        ordered = self.classes[order]
+        within = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+        return np.sort(order[within < NEAR])
 
     def without_least(self, values: Floats) -> Floats:
         """Return whole (E,) values without one job of each of those with the least worth per GPU, so that there is a choice."""
@@ -142,8 +183,8 @@ class _Program:
         fewer[taken[np.argsort((self.worths / self.gpus)[taken], kind="stable")[: FEW_CLASSES // 2]]] -= 1
         return fewer
 
-    def left_over(self, values: Floats) -> Indices:
-        """Return the classes of which jobs wait, those with most to gain first."""
+    def left_over(self, values: Floats) -> Mask:
+        """Return (E,) the entries of classes of which jobs wait, of those with most to gain."""
         count = len(self.options.sizes)
         waiting = self.options.sizes - np.bincount(self.classes, values, count) > ROUNDING
         used = np.bincount(self.types, values * self.gpus, len(self.capacities))
@@ -151,11 +192,11 @@ class _Program:
         best = np.zeros(count)
         np.maximum.at(best, self.classes[fits], (self.worths / self.gpus)[fits])
         some = np.flatnonzero(waiting & (best > 0))
-        return some[np.argsort(-best[some], kind="stable")[:FEW_CLASSES]]
+        return np.isin(self.classes, some[np.argsort(-best[some], kind="stable")[:FEW_CLASSES]])
 
-    def whole(self, values: Floats, among: Indices) -> Floats:
-        """Return whole (E,) values with further jobs of some classes, as many as the GPUs left over allow."""
-        own = np.flatnonzero(np.isin(self.classes, among))
+    def whole(self, values: Floats, among: Mask) -> Floats:
+        """Return whole (E,) values with further jobs in some entries, as many as the GPUs left over allow."""
+        own = np.flatnonzero(among)
         jobs: Floats = self.options.sizes - np.bincount(self.classes, values, len(self.options.sizes)).astype(float)
         gpus: Floats = self.capacities - np.bincount(self.types, values * self.gpus, len(self.capacities)).astype(float)
         own = own[self.gpus[own] <= gpus[self.types[own]] + ROUNDING]
@@ -189,7 +230,8 @@ class _Program:
 
 def _dealt(options: Options, taken: Indices) -> Indices:
     """Return (N,) the options of jobs, from the (G, C) numbers of jobs of each class that have them; first jobs first."""
-    order = np.argsort(options.index, kind="stable")
+    small = options.index.astype(np.uint16) if len(options.sizes) <= 1 << 16 else options.index
+    order = np.argsort(small, kind="stable")  # a radix sort of small numbers
     first = np.concatenate([[0], np.cumsum(options.sizes)[:-1]])
     chosen = np.full(len(order), -1, dtype=np.int64)
     classes, columns = np.nonzero(taken)
