@@ -20,16 +20,28 @@ START = 1_700_000_000.0
 
 @dataclass
 class FakeClock:
-    """A clock that only advances in `sleep`, which calls `on_sleep`."""
+    """A clock that only advances in `sleep`, which calls `on_sleep`.
+
+    slept: seconds in `sleep`; set_back: seconds by which the clock of the machine is behind.
+    """
 
     seconds: float = START
+    slept: float = 0.0
+    set_back: float = 0.0
     on_sleep: Callable[[float], None] | None = None
     stops_at: float = float("inf")
 
     def now(self) -> float:
         return self.seconds
 
+    def machine_seconds(self) -> float:
+        return self.seconds - self.set_back
+
+    def catch_up(self, seconds: float) -> None:
+        self.seconds = max(self.seconds, seconds)
+
     def sleep(self, seconds: float) -> bool:
+        self.slept += seconds
         self.seconds += seconds
         if self.on_sleep is not None:
             self.on_sleep(self.seconds)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import gavel_py as gp
 from gavel_py.integrations.slurm.apply import start_line
 from gavel_py.integrations.slurm.state import Tracked
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
@@ -55,6 +57,20 @@ def test_a_stop_beyond_its_limit_is_reported_and_the_next_job_waits(tmp_path: Pa
         slurm.clock.seconds += 100
         driven.round()
     assert [job.held for job in slurm.jobs.values() if job.state == "RUNNING"] == [{"v100-0": 4}]
+
+
+def test_jobs_that_may_take_too_long_to_stop_are_warned_of_at_the_start(tmp_path: Path) -> None:
+    slurm = cluster_with(1, 4)
+    slurm.config += "KillWait                = 120 sec\n"
+    with driver(slurm, tmp_path, stop_seconds=121.0) as driven, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        driven.round()
+    with driver(slurm, tmp_path, stop_seconds=120.0) as driven:
+        with pytest.warns(gp.GavelWarning, match=r"120 s to stop \(KillWait\), but --stop-seconds is 120"):
+            driven.round()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            driven.round()
 
 
 @pytest.mark.parametrize("now", [{"per_job": "gpu:1"}, {"per_job": "", "per_node": "gpu:v100:1,gpu:k80:1"}])

@@ -69,6 +69,22 @@ def test_release_needs_no_state_and_may_be_repeated(tmp_path: Path, with_state: 
     assert gp.slurm_release("gpu", directory=directory, commands=slurm) == []
 
 
+@pytest.mark.parametrize("with_state", [True, False])
+def test_release_frees_jobs_whose_nodes_have_failed_since(tmp_path: Path, with_state: bool) -> None:
+    """A running job still requests the nodes on which it was started, which Slurm does not let anybody change."""
+    slurm = cluster_with(2, 4)
+    slurm.jobs[2].admin_comment += ";of=gpu;place=any"
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    slurm.submit(3, per_job="gpu:4", partition="free", wanted=["k80-0"], priority=5)
+    failed = next(iter(slurm.jobs[2].held))
+    slurm.node_fails(failed)
+    assert slurm.jobs[2].wanted == [failed]
+    assert gp.slurm_release("gpu", directory=tmp_path if with_state else None, commands=slurm) == ["2"]
+    assert slurm.jobs[2].wanted == []
+    assert slurm.jobs[3].wanted == ["k80-0"], "its user wants it there"
+
+
 @pytest.mark.parametrize(("on_failure", "kept"), [("retry", True), ("release", False)])
 def test_a_state_that_cannot_be_read_or_saved(tmp_path: Path, on_failure: str, kept: bool) -> None:
     slurm = cluster_with(3, 4)

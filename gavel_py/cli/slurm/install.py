@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pwd
 import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -63,11 +64,16 @@ def command(
     if service is not None:
         if not users:
             raise click.UsageError("--service needs --user NAME, the account that runs the driver")
-        program = shutil.which("gavel") or "gavel"
-        emit(gp.slurm_service(partition, user=users[-1], command=program), service)
+        emit(gp.slurm_service(partition, user=users[-1], command=_program()), service)
     text = gp.slurm_plugin(partition, numbers, is_default=default_partition, dead_seconds=dead_seconds, reject_odd=reject_odd)
     emit(text, out)
     click.echo(ADVICE.format(where=out or "this text", partition=partition), nl=False, err=True)
+
+
+def _program() -> str:
+    """Return the path of this command, which systemd does not look for in the PATH of a virtual environment."""
+    beside = Path(sys.executable).with_name("gavel")
+    return str(beside) if beside.exists() else shutil.which("gavel") or "gavel"
 
 
 def _uid(name: str) -> int:

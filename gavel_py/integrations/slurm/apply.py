@@ -318,14 +318,23 @@ def release_held(
 ) -> list[str]:
     """Release all jobs that wait on a hold of a driver or its plugin to Slurm, and return them; may be repeated.
 
+    These include jobs that wait for the nodes on which a driver started them, because Slurm has requeued them since.
+
     known: records of jobs that a driver has held, as far as its state is there; partition_nodes: as for `restore_lines`.
     Raises `SlurmError`.
     """
-    held = [job for job in read_jobs(commands).values() if is_held_by_driver(job, partition, known, stopping)]
-    lines = restore_lines(held, known, partition_nodes)
+    jobs = read_jobs(commands).values()
+    waiting = [job for job in jobs if is_held_by_driver(job, partition, known, stopping) or _is_bound(job, partition, known)]
+    lines = restore_lines(waiting, known, partition_nodes)
     if lines:
         commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
-    return [job.job_id for job in held]
+    return [job.job_id for job in waiting]
+
+
+def _is_bound(job: SlurmJob, partition: str, known: Container[str]) -> bool:
+    """Return whether a job waits for nodes that a driver selected, although nobody holds it."""
+    is_selected = bool(job.required_nodes) and (job.job_id in known or _has_place(job))
+    return is_selected and job.phase is Phase.WAITING and not job.is_held and job.partition == partition
 
 
 def _restore_line(job: SlurmJob, tracked: Tracked, partition_nodes: int) -> str:

@@ -106,7 +106,8 @@ class Beacon:
 
     @property
     def _comment(self) -> str:
-        return f"gavel:driver={self._host}:{os.getpid()}:{self._place} alive={self.clock.now():.0f} {self.offer}".strip()
+        seconds = self.clock.machine_seconds()
+        return f"gavel:driver={self._host}:{os.getpid()}:{self._place} alive={seconds:.0f} {self.offer}".strip()
 
     def begin(self) -> None:
         """Give the first sign of life, in place of an earlier one of this driver or of a dead one.
@@ -119,8 +120,8 @@ class Beacon:
         for sign in signs:
             host, _, place = sign.owner.rsplit(":", 2)
             is_mine = (host, place) == (self._host, self._place)  # the lock of the directory tells that its driver has ended
-            if not is_mine and self.clock.now() - sign.seconds < DEAD_SECONDS:
-                ago = self.clock.now() - sign.seconds
+            ago = self.clock.machine_seconds() - sign.seconds
+            if not is_mine and abs(ago) < DEAD_SECONDS:
                 cure = f"end it first, or if its host is dead: gavel slurm release --partition {self.partition}"
                 text = f"another driver manages it: {sign.origin}, last alive {ago:.0f} s ago; {cure}"
                 raise InputError(Fault("slurm", f"partition {self.partition}", text))

@@ -37,6 +37,14 @@ class WallClock:
         self._ahead = max(self._ahead, time.time() - steady)
         return steady + self._ahead
 
+    def machine_seconds(self) -> float:
+        """Return the seconds since 1970 by the clock of the machine, as Slurm on this machine sees it, even if it was set back."""
+        return time.time()
+
+    def catch_up(self, seconds: float) -> None:
+        """Go on from a time at the earliest, which a driver before this one has reached."""
+        self._ahead = max(self._ahead, seconds - time.monotonic())
+
     def sleep(self, seconds: float) -> bool:
         """Wait, and return whether to continue; False after `stop`."""
         return not self._stopped.wait(max(0.0, seconds))
@@ -156,10 +164,10 @@ Account coordinators are not sufficient: they manage only jobs of their accounts
 KILL_WAIT = re.compile(r"^KillWait\s*=\s*(\d+)", re.MULTILINE)
 
 
-def kill_wait_seconds(commands: SlurmCommands) -> float | None:
-    """Return the time that Slurm gives jobs to stop, None if it does not say. Raises `SlurmError` if Slurm does not answer."""
+def kill_wait_seconds(commands: SlurmCommands) -> float:
+    """Return the time that Slurm gives jobs to stop, 0 if it does not say. Raises `SlurmError` if Slurm does not answer."""
     found = KILL_WAIT.search(output(commands, "scontrol", "show", "config"))
-    return None if found is None else float(found[1])
+    return 0.0 if found is None else float(found[1])
 
 
 REFUSED = re.compile(r"access/permission denied|invalid user id|unspecified error|job_?submit", re.IGNORECASE)

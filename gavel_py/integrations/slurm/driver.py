@@ -144,8 +144,7 @@ class SlurmDriver:
         """
         if self._may_annotate is None:
             self._may_annotate = slurm.may_annotate(self._commands)
-            kill_wait = slurm.kill_wait_seconds(self._commands)
-            if kill_wait is not None and kill_wait >= self.settings.stop_seconds:
+            if (kill_wait := slurm.kill_wait_seconds(self._commands)) >= self.settings.stop_seconds:
                 limit = f"--stop-seconds is {self.settings.stop_seconds:g}"
                 warn(f"jobs may take {kill_wait:g} s to stop (KillWait), but {limit}; their GPUs would stay empty for a round")
         if self._beacon is None:
@@ -154,6 +153,7 @@ class SlurmDriver:
         if self.state is not None:
             self.state.deferred.clear()  # what runs is decided anew
         picture = self.look()
+        self._clock.catch_up(picture.state.scheduler.last_start_seconds or 0.0)  # it was set back before this driver began
         if self._beacon is not None:
             self._beacon.offer = offer_of(picture.snapshot.nodes.values(), self.settings.partition)
         self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)

@@ -59,7 +59,7 @@ local function sign_of_life()
       for _, each in pairs(slurm.jobs) do
          if each.name == BEACON and each.partition == PARTITION and is_administrator(each.user_id) then
             local seconds = tonumber(string.match(each.comment or "", "alive=(%d+)"))
-            if seconds ~= nil and (DEAD_SECONDS == 0 or os.time() - seconds < DEAD_SECONDS) then
+            if seconds ~= nil and (DEAD_SECONDS == 0 or math.abs(os.time() - seconds) < DEAD_SECONDS) then
                return each.comment, each.user_id
             end
          end

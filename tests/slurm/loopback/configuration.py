@@ -109,6 +109,8 @@ def _options(settings: Settings, folder: Path, port: int) -> dict[str, str]:
         "TaskPlugin": "task/none",
         "JobAcctGatherType": "jobacct_gather/none",
         "AccountingStorageType": "accounting_storage/none",
+        "JobCompType": "jobcomp/filetxt",
+        "JobCompLoc": f"{folder}/state/ended",
         "SwitchType": "switch/none",
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core",

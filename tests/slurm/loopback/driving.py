@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import signal
 import subprocess
 import sys
@@ -51,16 +52,17 @@ def options(cluster: LoopbackCluster) -> list[str]:
 
 
 def surroundings(cluster: LoopbackCluster, tools: Path | None = None) -> dict[str, str]:
-    """Return the environment of a driver, without a home directory, as for the accounts of daemons.
+    """Return the environment of a driver, without a home directory, as for daemons. Warnings of libraries are errors.
 
-    tools: a folder of programs that precede Slurm's own.
+    tools: a folder of programs that precede Slurm's own, and of Python modules.
     """
     path = [str(tools)] if tools else []
     without = {name: value for name, value in cluster.environment.items() if not name.startswith(("XDG_", "GAVEL_PY_"))}
     return without | {
         "HOME": "/nonexistent",
         "PATH": os.pathsep.join([*path, cluster.environment["PATH"]]),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([*path, str(ROOT)]),
+        "PYTHONWARNINGS": "error,default::UserWarning",
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -83,11 +85,11 @@ def as_user(cluster: LoopbackCluster, user: str) -> list[str]:
 
 @cache
 def _prefix(uid: int, gid: int) -> list[str]:
-    """If the interpreter is in a private home, it is read with a capability that permits no writes."""
+    """If the interpreter is in a private home, it is read with a capability that permits no writes, and that shells pass on."""
     change = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
     for reading in ([], ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]):
         words = [*change, *reading, "--"]
-        tried = [*words, sys.executable, "-c", "import gavel_py.integrations.slurm"]
+        tried = [*words, "/bin/sh", "-c", f"exec {shlex.quote(sys.executable)} -c 'import gavel_py.integrations.slurm'"]
         if subprocess.run(tried, cwd=ROOT, capture_output=True, check=False).returncode == 0:
             return words
     pytest.skip(f"user {uid} cannot run the interpreter of the tests, {sys.executable}")

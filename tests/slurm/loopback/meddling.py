@@ -1,4 +1,4 @@
-"""Wrappers of Slurm's commands that run hooks just before or after the driver's Nth command."""
+"""Wrappers of Slurm's commands that run hooks just before or after the driver's Nth command, and of the driver's clock."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ exit $code
 """
 
 
+# Python imports it at its start; steady clocks, such as that of waiting, are as they are.
+CLOCK = """\
+import pathlib, time
+machine, back = time.time, pathlib.Path(__file__).with_name("seconds-back")
+time.time = lambda: machine() - (float(back.read_text()) if back.exists() else 0.0)
+"""
+
+
 class Meddler:
     """A folder of programs in place of Slurm's commands, for the argument `tools` of a driver.
 
@@ -47,8 +55,15 @@ class Meddler:
         self.folder = cluster.folder / name
         self.folder.mkdir()
         self.folder.chmod(0o777)  # the programs write there under the account of the caller
+        (self.folder / "sitecustomize.py").write_text(CLOCK)
         for command in COMMANDS:
             _write(self.folder / command, SHIM.format(here=shlex.quote(str(self.folder)), real=shlex.quote(tool(command))))
+
+    def set_clock_back(self, seconds: float) -> None:
+        """Set the clock of the driver and of those after it back from the time of the machine."""
+        beside = self.folder / "seconds-back.new"
+        beside.write_text(str(seconds))
+        beside.replace(self.folder / "seconds-back")
 
     def kill(self, moment: str) -> None:
         """Kill the driver at a moment; before a command, the command is not run."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
 import pytest
 
-import gavel_py as gp
 from tests.slurm.loopback.cluster import LoopbackCluster, booted
 from tests.slurm.loopback.configuration import Nodes, Settings
-from tests.slurm.loopback.driving import driving, gavel, plugin, surroundings
+from tests.slurm.loopback.driving import driving, gavel, plugin
+from tests.slurm.loopback.faults import hooks
 from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import gang
 from tests.slurm.loopback.waiting import until
@@ -77,11 +74,3 @@ def test_the_silence_of_a_driver_on_another_host_is_noticed(small: Settings) -> 
             assert driver.end() == 0, driver.output()
         assert not any(waits_on_hold(cluster, job) for job in held), "no trace is left"
         assert cluster.tell("squeue", "--noheader", "--name=gavel-driver") == ""
-
-
-def hooks(cluster: LoopbackCluster) -> None:
-    """Run what systemd runs after a unit has been killed."""
-    unit = gp.slurm_service("gavel", user="root", command=f"{sys.executable} -m gavel_py", state=str(cluster.folder / "driver"))
-    (line,) = re.findall(r"^ExecStopPost=/bin/sh -c '(.*)'$", unit, re.MULTILINE)
-    environment = surroundings(cluster) | {"SERVICE_RESULT": "signal"}
-    subprocess.run(["/bin/sh", "-c", line], env=environment, timeout=30, check=True, capture_output=True)
