@@ -43,12 +43,10 @@ class NoisyLearner(gp.ThroughputLearner):
 
     chance = np.random.default_rng(0)
 
-    def observe(
-        self, observed: Any, accelerator: str | None = None, *, steps: float, seconds: float, at: float | None = None
-    ) -> None:
+    def observe(self, observed: Any, accelerator: str | None = None, *, steps: float, seconds: float, **rest: Any) -> None:
         """Take in the rate with an error of 5 %."""
         error = float(np.exp(NOISE * self.chance.standard_normal()))
-        super().observe(observed, accelerator, steps=steps * error, seconds=seconds, at=at)
+        super().observe(observed, accelerator, steps=steps * error, seconds=seconds, **rest)
 
 
 def arrivals(seed: int, rounds: int, load: float) -> list[gp.Job]:

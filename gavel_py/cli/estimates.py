@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, TypeGuard
@@ -25,6 +26,8 @@ MISSING = ("has no throughput of", "GPUs cannot be used")
 HINT = "--estimate fills in speeds that were not measured"
 
 Confidence = float | Literal["optimistic"] | None
+
+Explore = Literal["optimistic", "median"] | float
 
 
 class MethodOption(click.Option):
@@ -80,6 +83,58 @@ CONFIDENCE: Mapping[str, Any] = {
 }
 
 EXTRAPOLATE: Mapping[str, Any] = {"is_flag": True, "help": "Estimate the throughputs of gangs that the profile lacks."}
+
+OPTIMISTIC, MEDIAN = "optimistic", "median"
+
+
+def number_in(text: str) -> float | None:
+    """Return the number that an option is, None if it is none."""
+    try:
+        return None if decimal_hint(text) else float(text)
+    except ValueError:
+        return None
+
+
+def _explore(text: str) -> Explore:
+    if text in (OPTIMISTIC, MEDIAN):
+        return text  # type: ignore[return-value]
+    share = number_in(text)
+    if share is None or not 0 < share < 1:
+        problem = "is neither optimistic, median, nor a share of the GPUs above 0 and below 1"
+        raise click.BadParameter(f"{text!r} {problem}{decimal_hint(text)}")
+    return share
+
+
+class LearnOption(MethodOption):
+    """--learn, of which the value may be left out."""
+
+    def accepts(self, text: str) -> bool:
+        """Return whether a word is the value, or meant to be."""
+        return number_in(text) is not None or bool(get_close_matches(text, (OPTIMISTIC, MEDIAN)))
+
+
+def learn_option(text: str) -> Mapping[str, Any]:
+    """Return the settings of --learn, with this help."""
+    return {
+        "cls": LearnOption,
+        "is_flag": False,
+        "flag_value": OPTIMISTIC,
+        "type": _explore,
+        "metavar": "[optimistic|median|SHARE]",
+        "help": text,
+    }
+
+
+def learner(profile: gp.ThroughputProfile, explore: Explore, store: gp.ThroughputStore | None, name: str) -> gp.ThroughputLearner:
+    """Return a learner that begins with the observations of a profile in the store; without them, and a warning, on an error."""
+    observed: Mapping[Any, gp.ObservedRate] = {}
+    try:
+        observed = {} if store is None else store.observations(name)
+    except gp.UnknownNameError:
+        pass  # nothing was observed so far
+    except gp.InputError as error:
+        warnings.warn(f"observed speeds were not read: {error}", gp.GavelWarning, stacklevel=2)
+    return gp.ThroughputLearner(profile, explore, observations=observed)
 
 
 def check_options(method: str | None, confidence: Confidence) -> None:

@@ -40,7 +40,8 @@ class ProgressObserver:
 
     def __init__(self, learner: ThroughputLearner) -> None:
         self.learner = learner
-        self._reported: dict[str, None] = {}  # in order, so that a learner sees the same whenever the same is reported
+        # {job: trust}, in order, so that a learner sees the same whenever the same is reported
+        self._reported: dict[str, float | None] = {}
         self._marks: dict[str, Mark] = {}
         self._measuring: dict[str, Entry] = {}
 
@@ -50,22 +51,26 @@ class ProgressObserver:
         made._reported, made._marks, made._measuring = dict(self._reported), dict(self._marks), dict(self._measuring)
         return made
 
-    def note(self, job_ids: Iterable[str]) -> None:
-        """Record that the progress of jobs was reported."""
-        self._reported.update(dict.fromkeys(job_ids))
+    def note(self, job_ids: Iterable[str], trust: float | None) -> None:
+        """Record that the progress of jobs was reported; trust: as in `RoundScheduler.report`."""
+        for job_id in job_ids:
+            if trust == 0:
+                self._reported.pop(job_id, None)
+            else:
+                self._reported[job_id] = trust
 
     def to_dict(self) -> dict[str, Any]:
         """Return the learner, and what is to be observed and measured, as plain data."""
         return {
             "learned": self.learner.to_dict(),
-            "reported": list(self._reported),
+            "reported": dict(self._reported),
             "marks": dict(self._marks),
             "measuring": dict(self._measuring),
         }
 
     def resume(self, document: Mapping[str, Any]) -> Profile:
         """Continue from the data of `to_dict`, and return the profile as it was then; see `ThroughputLearner.resume`."""
-        self._reported = dict.fromkeys(document["reported"])
+        self._reported = dict(document["reported"])
         self._marks = {job_id: Mark(*mark) for job_id, mark in document["marks"].items()}
         self._measuring = {job_id: Entry(*entry) for job_id, entry in document["measuring"].items()}
         return self.learner.resume(document["learned"])
@@ -95,7 +100,7 @@ class ProgressObserver:
             kept[job_id] = Mark(now, steps, since)
             if mark is not None and steps > mark.steps and now > mark.seconds and job.num_gpus >= 1:
                 name, seconds = state.layout.types[gangs.types[row]], now - mark.seconds
-                self.learner.observe(job, name, steps=steps - mark.steps, seconds=seconds, at=now)
+                self.learner.observe(job, name, steps=steps - mark.steps, seconds=seconds, at=now, trust=self._reported[job_id])
         self._marks, self._reported = kept, {}
 
     def choose(self, state: SchedulerState, current: CurrentAllocation) -> bool:
@@ -139,10 +144,15 @@ class ProgressObserver:
                     deficits[row, types.index(self._measuring[job_id].accelerator)] = MEASURING_ROUNDS
 
 
+def learner_in(profile: Profile | ThroughputLearner) -> ThroughputLearner | None:
+    """Return the learner that is given in place of a profile, None for a profile."""
+    return cast("ThroughputLearner", profile) if hasattr(profile, "observe") else None
+
+
 def observed(profile: Profile | ThroughputLearner, accelerators: Iterable[str]) -> tuple[Profile, ProgressObserver | None]:
     """Return the profile and None, or for a learner its present profile and what feeds it; accelerators: those of the cluster."""
-    if not hasattr(profile, "observe"):
-        return profile, None
-    learner = cast("ThroughputLearner", profile)
+    learner = learner_in(profile)
+    if learner is None:
+        return cast("Profile", profile), None
     learner.add_accelerators(accelerators)
     return learner.profile, ProgressObserver(learner)

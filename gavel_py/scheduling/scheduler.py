@@ -519,7 +519,7 @@ class RoundScheduler(Synchronized):
         return job.is_elastic and ELASTIC_FIELDS.issuperset(fields) and held in counts_of(job, self._planner.profile)
 
     @synchronized
-    def report(self, job_id: str, *, steps_done: float) -> None:
+    def report(self, job_id: str, *, steps_done: float, trust: float | None = None) -> None:
         """Report a job's progress. With its last step the job is finished, and no later round runs it.
 
         A report may come late, while the job waits or before it is tried again, as long as the job is in the system.
@@ -527,15 +527,17 @@ class RoundScheduler(Synchronized):
         Args:
             job_id: The job.
             steps_done: Steps done in all; fewer than before after a restart from an older checkpoint.
+            trust: For a learner, the factor by which the rate may differ from what its profile had at first, 10 by default; 0 for
+                steps that follow from a throughput, from which nothing can be learned.
 
         Raises:
             UnknownNameError: The job is not in the system; the message states how it left.
             InputError: The number is negative or not finite.
         """
-        self.report_all({job_id: steps_done})
+        self.report_all({job_id: steps_done}, trust=trust)
 
     @synchronized
-    def report_all(self, steps_done: Mapping[str, float]) -> None:
+    def report_all(self, steps_done: Mapping[str, float], *, trust: float | None = None) -> None:
         """Report the progress of several jobs, {job_id: steps done in all}; all or none of it. Raises as `report`."""
         table = self._state.table
         values = list(steps_done.values())
@@ -549,7 +551,7 @@ class RoundScheduler(Synchronized):
             self._state.allocation.remember_progress()
         table.report(steps_done, steps)
         if self._planner.observer is not None:
-            self._planner.observer.note(steps_done)
+            self._planner.observer.note(steps_done, trust)
         if before is not None:
             self._state.end_backoffs(lambda row: bool(table.columns["steps_done"][row] > before[row]))
         self._state.note_change(changed=bool(steps_done))

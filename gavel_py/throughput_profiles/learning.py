@@ -173,13 +173,14 @@ class ThroughputLearner(Synchronized):
         steps: float,
         seconds: float,
         at: float | None = None,
+        trust: float | None = None,
     ) -> None:
         """Take in the rate of a job that ran alone and consolidated; without effect for others, and for 0 steps.
 
-        The time of a start does not belong to a rate: leave out the first round after a start or a move. A rate above
-        10 times or below a tenth of what the profile has at first is reported (`contradictions`) and not counted. One that differs
-        from what is known of its entry by more than 4 standard deviations is reported and counted apart; if such rates outnumber
-        the others, they take their place, except for measured entries.
+        The time of a start does not belong to a rate: leave out the first round after a start or a move. A rate that differs from
+        what the profile has at first by more than a factor of `trust` is reported (`contradictions`) and not counted. One that
+        differs from what is known of its entry by more than 4 standard deviations is reported and counted apart; if such rates
+        outnumber the others, they take their place, except for measured entries.
 
         Args:
             observed: (job_type, num_gpus, accelerator), or a job.
@@ -187,6 +188,7 @@ class ThroughputLearner(Synchronized):
             steps: Steps done, or what else the unit of the job type counts.
             seconds: In this time.
             at: When, in seconds on any one clock, from which age counts; by default the time of the latest observation.
+            trust: How far whoever states the rate is believed, at least 1; 10 by default.
 
         Raises:
             InputError: A number is not finite or out of range, or the entry is incomplete.
@@ -197,8 +199,8 @@ class ThroughputLearner(Synchronized):
         self._has_observed = True
         now = self._now if at is None else float(at)
         self._now = max(self._now, now)
-        first = self._first_known(entry)
-        if first is not None and not first / CREDIBLE_FACTOR <= rate <= first * CREDIBLE_FACTOR:
+        first, factor = self._first_known(entry), CREDIBLE_FACTOR if trust is None else trust
+        if first is not None and not first / factor <= rate <= first * factor:
             self._report(entry, rate, first, abs(math.log(rate / first)) / NOISE_SD if first else math.inf, now)
             return
         known, before = self._known(entry), self._rates.get(entry, ObservedRate())
@@ -208,6 +210,11 @@ class ThroughputLearner(Synchronized):
         else:
             self._rates[entry] = before.including(rate, now, self.half_life_seconds)
         self._is_new = True
+
+    @synchronized
+    def knows(self, entry: Entry) -> bool:
+        """Return whether a throughput of the job type was measured or observed, or of its family measured on any accelerator."""
+        return self._first_known(entry) is not None or any(each.job_type == entry.job_type for each in self._rates)
 
     @synchronized
     def deviations(self, entries: Sequence[Entry]) -> list[float]:
@@ -257,8 +264,9 @@ class ThroughputLearner(Synchronized):
         found = ObservedContradiction(entry, rate, expected, deviations, now, 1 if before is None else before.count + 1)
         self._contradictions[entry] = found
         if before is None:
-            text = "further ones are counted in ThroughputLearner.contradictions"
-            warnings.warn(f"{found}; it was not averaged ({text})", GavelWarning, stacklevel=4)
+            warnings.warn(
+                f"{found}; it was not averaged, and further ones are counted without a message", GavelWarning, stacklevel=4
+            )
 
     def _updated(self, before: EstimatedProfile | None) -> EstimatedProfile:
         """Return a new snapshot if observations have moved a throughput that is in use, otherwise the one before."""

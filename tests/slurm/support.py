@@ -60,7 +60,7 @@ def cluster_with(count: int, gpus: int) -> FakeSlurm:
 
 
 def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDriver:
-    """Return a driver of this cluster."""
+    """Return a driver of this cluster; speeds: in place of the small profile."""
     keys = {
         "default_type",
         "default_steps",
@@ -82,7 +82,8 @@ def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDri
     settings = gp.SlurmSettings("gpu", **{name: options.pop(name) for name in keys & options.keys()})
     options = {"round_seconds": 100.0, "restart_seconds": 0.0, "min_run_seconds": 0.0} | options
     policy = options.pop("policy", "max_min_fairness")
-    return gp.SlurmDriver(settings, profile(), policy, directory=folder, commands=slurm, clock=slurm.clock, **options)
+    speeds = options.pop("speeds", None) or profile()
+    return gp.SlurmDriver(settings, speeds, policy, directory=folder, commands=slurm, clock=slurm.clock, **options)
 
 
 def events(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.state import Speeds
+from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.throughput_profiles import Entry
 
 

@@ -4,56 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import click
 
 import gavel_py as gp
 from gavel_py.cli import estimates
 from gavel_py.cli.inputs import Common, find_profile
-from gavel_py.errors import GavelError, decimal_hint
-
-Explore = Literal["optimistic", "median"] | float
-
-OPTIMISTIC, MEDIAN = "optimistic", "median"
-
-
-def _number(text: str) -> float | None:
-    try:
-        return None if decimal_hint(text) else float(text)
-    except ValueError:
-        return None
-
-
-def _explore(text: str) -> Explore:
-    if text in (OPTIMISTIC, MEDIAN):
-        return text  # type: ignore[return-value]
-    share = _number(text)
-    if share is None or not 0 < share < 1:
-        problem = "is neither optimistic, median, nor a share of the GPUs above 0 and below 1"
-        raise click.BadParameter(f"{text!r} {problem}{decimal_hint(text)}")
-    return share
-
-
-class LearnOption(estimates.MethodOption):
-    """--learn, of which the value may be left out."""
-
-    def accepts(self, text: str) -> bool:
-        """Return whether a word is the value, or meant to be."""
-        return _number(text) is not None or bool(get_close_matches(text, (OPTIMISTIC, MEDIAN)))
-
-
-LEARN: Mapping[str, Any] = {
-    "cls": LearnOption,
-    "is_flag": False,
-    "flag_value": OPTIMISTIC,
-    "type": _explore,
-    "metavar": "[optimistic|median|SHARE]",
-    "help": "Simulate each policy also with speeds that are learned, and agnostic; SHARE of the GPUs measures [optimistic].",
-}
+from gavel_py.errors import GavelError
 
 KNOWN: Mapping[str, Any] = {
     "metavar": "FRACTION|PROFILE",
@@ -78,7 +38,7 @@ class Play:
 
 
 def plays_of(
-    policies: Sequence[gp.Policy], start: gp.ThroughputProfile | None, explore: Explore | None, cluster: gp.Cluster
+    policies: Sequence[gp.Policy], start: gp.ThroughputProfile | None, explore: estimates.Explore | None, cluster: gp.Cluster
 ) -> list[Play]:
     """Return what is simulated: the policies, with --learn each of them also learning, and as an agnostic policy."""
     if explore is None:
@@ -93,7 +53,7 @@ def plays_of(
     return plays
 
 
-def _learner(start: gp.ThroughputProfile | None, explore: Explore, cluster: gp.Cluster) -> gp.ThroughputLearner:
+def _learner(start: gp.ThroughputProfile | None, explore: estimates.Explore, cluster: gp.Cluster) -> gp.ThroughputLearner:
     table = gp.AcceleratorTable.builtin().with_names(cluster.accelerator_names)
     return gp.ThroughputLearner(start, explore, accelerators=table)
 
@@ -111,7 +71,7 @@ def _agnostic(policy: gp.Policy, cluster: gp.Cluster) -> gp.Policy | None:
 
 
 def start_of(
-    request: Common, explore: Explore | None, known: str | None, seed: int, truth: gp.Profile
+    request: Common, explore: estimates.Explore | None, known: str | None, seed: int, truth: gp.Profile
 ) -> gp.ThroughputProfile | None:
     """Return the profile that learners start from, None for nothing. Raises `UsageError` for options that do not go together."""
     if explore is None:
@@ -120,7 +80,7 @@ def start_of(
         return None
     if not isinstance(truth, gp.ThroughputProfile):
         raise click.UsageError("--learn learns speeds by job type, but --throughputs gives them by job; omit one")
-    part = None if known is None else _number(known)
+    part = None if known is None else estimates.number_in(known)
     if known is not None and (part is None or Path(known).is_file()):
         return find_profile(known, request.store)
     if part is not None and not 0 <= part <= 1:

@@ -100,6 +100,8 @@ def _windows(text: str) -> list[gp.NodeWindow]:
     return [gp.NodeWindow(node, start, end)]
 
 
+LEARN = "Simulate each policy also with speeds that are learned, and agnostic; SHARE of the GPUs measures [optimistic]."
+
 RECORDED = "recorded"
 HOURS = click.FloatRange(0, min_open=True)
 PERIOD: Mapping[str, Any] = {"type": click.FloatRange(0), "default": 0.0, "show_default": True, "metavar": "S"}
@@ -199,7 +201,7 @@ PLAYED = (
 class Request(Output, ScenarioOptions):
     """All options, as typed. Fields of the last base class come first, in --help too."""
 
-    learn: learning.Explore | None = option(**learning.LEARN)
+    learn: estimated.Explore | None = option(**estimated.learn_option(LEARN))
     known: str | None = option(**learning.KNOWN)
     jobs_out: Path | None = option(
         type=FILE, metavar="FILE", help="Write a line for each job that leaves to this .csv or .parquet file."

@@ -31,6 +31,8 @@ from gavel_py.cli.output import counted, emit, json_text, number
 from gavel_py.cli.tables import Column, folded_names, table_text
 from gavel_py.errors import decimal_hint
 
+LEARN = "Learn speeds from running jobs, and estimate all others; SHARE of the GPUs measures [optimistic]."
+
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
@@ -53,6 +55,7 @@ class Request:
     profile: str | None = option(**PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
     estimate: str | None = option(**estimates.ESTIMATE)
     confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
+    learn: estimates.Explore | None = option(**estimates.learn_option(LEARN))
     store: str | None = option(metavar="FILE|URL", help="Store of measured speeds [profiles.sqlite in --state].")
     measured: str = option(default="slurm", show_default=True, metavar="NAME", help="Name of the profile of measured speeds.")
     renames: tuple[str, ...] = option(
@@ -150,12 +153,14 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
             profile = store.load(request.profile)  # of measured throughputs
     profile = profile or inputs.find_profile(request.profile, request.store)
     estimates.check_options(request.estimate, request.confidence)
+    if request.learn is not None and request.estimate is not None:
+        raise click.UsageError("--learn estimates speeds that are not known; omit --estimate")
     if request.estimate is not None:
         profile = profile.with_estimates(request.estimate, confidence=request.confidence)
     inputs.import_solver([policy])
     return gp.SlurmDriver(
         settings,
-        profile,
+        profile if request.learn is None else estimates.learner(profile, request.learn, store, request.measured),
         policy,
         directory=directory,
         progress=request.progress,

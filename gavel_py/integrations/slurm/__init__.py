@@ -1,8 +1,9 @@
 """A driver that manages the jobs of a Slurm partition in rounds, and the job_submit plugin that holds new jobs for it.
 
 `records`, `parsing` and `notation` read Slurm; `job_roles` decides which jobs are managed, and `job_mapping` converts them for
-the scheduler; `sync` reconciles the scheduler with Slurm; `decision` plans a round and derives its `actions`, which `apply` carries
-out through `commands`, the only module that starts processes; `driver` runs the loop with `state`. `monitoring` shows what it did.
+the scheduler; `speeds` has the throughputs, measured or learned; `sync` reconciles the scheduler with Slurm; `decision` plans a
+round and derives its `actions`, which `apply` carries out through `commands`, the only module that starts processes; `driver` runs
+the loop with `state`. `monitoring` shows what it did.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm import job_mapping, job_roles
@@ -16,13 +16,18 @@ from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.notation import printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.state import DriverState, Speeds, Tracked, load_state
+from gavel_py.integrations.slurm.speeds import Speeds
+from gavel_py.integrations.slurm.state import DriverState, Tracked, load_state
 from gavel_py.integrations.slurm.sync import Log, Progress, Reconciler
 from gavel_py.integrations.slurm.turns import MECHANISM
 from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.scheduling import Assignment, NodeState, Round, RoundScheduler, Wait
+from gavel_py.scheduling.learning import learner_in
 from gavel_py.throughput_profiles import ThroughputProfile
+
+if TYPE_CHECKING:
+    from gavel_py.throughput_profiles.learning import ThroughputLearner
 
 
 @dataclass(frozen=True)
@@ -157,30 +162,39 @@ class RoundPlanner:
     def __init__(
         self,
         settings: SlurmSettings,
-        profile: ThroughputProfile,
+        profile: ThroughputProfile | ThroughputLearner,
         policy: Policy,
         options: Mapping[str, float],
         path: Path | None,
         progress: Progress,
         log: Log,
     ) -> None:
-        if not profile.job_types:
-            raise InputError(Fault(f"profile {profile.name}", "", "has no job types"))
-        default = settings.default_type or job_mapping.most_measured(profile)
-        if default not in profile.job_types:
-            text = f"{default!r} is not in profile {profile.name!r}{nearest(default, profile.job_types)}"
+        self._learner = learner_in(profile)
+        known = cast("ThroughputProfile", profile) if self._learner is None else self._learner.measured
+        if not known.job_types and (self._learner is None or settings.default_type is None):
+            hint = "" if self._learner is None else "; name a default type for jobs that have none (--default-type)"
+            raise InputError(Fault(f"profile {known.name}", "", f"has no job types{hint}"))
+        default = settings.default_type or job_mapping.most_measured(known)
+        if known.job_types and default not in known.job_types:
+            text = f"{default!r} is not in profile {known.name!r}{nearest(default, known.job_types)}"
             raise UnknownNameError(Fault("slurm", "default_type", text))
         self._settings = replace(settings, default_type=default)
-        self._profile, self._policy, self._options = profile, policy, {"mechanism": MECHANISM, **options}
+        self._given, self._policy, self._options = profile, policy, {"mechanism": MECHANISM, **options}
         self._path, self._progress, self._log = path, progress, log
         self.state: DriverState | None = None
         self.reconciler: Reconciler | None = None
 
+    @property
+    def _profile(self) -> ThroughputProfile:
+        """The profile of the site, with what was learned."""
+        return cast("ThroughputProfile", self._given) if self._learner is None else self._learner.profile
+
     def picture(self, snapshot: Snapshot) -> ClusterSnapshot:
         """Reconcile the scheduler with a reading. Raises `InputError`."""
-        partition = self._with_known_types(
-            job_mapping.partition_of(snapshot.nodes.values(), self._settings, self._profile.accelerators)
-        )
+        partition = job_mapping.partition_of(snapshot.nodes.values(), self._settings, self._profile.accelerators)
+        if self._learner is not None:
+            self._learner.add_accelerators(partition.cluster.accelerator_names)
+        partition = self._with_known_types(partition)
         state = self._state_for(partition.cluster)
         snapshot = replace(snapshot, jobs=revived(snapshot.jobs, state.warned))
         types = {node.name: node.accelerator for node in partition.cluster.nodes}
@@ -282,7 +296,7 @@ class RoundPlanner:
         if self.state is None:
             self.state = self._loaded()
         if self.state is None:
-            speeds = Speeds(self._profile)
+            speeds = Speeds(self._given)
             self.state = DriverState(self._settings.partition, self._scheduler(cluster, speeds), speeds)
         planned = self.state.scheduler.cluster
         planned_nodes, nodes = ({n.name: (n.accelerator, n.num_gpus) for n in each.nodes} for each in (planned, cluster))
@@ -295,18 +309,20 @@ class RoundPlanner:
     def _loaded(self) -> DriverState | None:
         if self._path is None or not self._path.exists():
             return None
-        state = load_state(self._path, self._settings.partition, self._policy)
+        state = load_state(self._path, self._settings.partition, self._policy, self._learner)
         for name, value in self._options.items():
             setattr(state.scheduler, name, value)
-        speeds = Speeds(self._profile, state.speeds.measured, state.speeds.sizes)
-        if speeds.base.rows != state.speeds.base.rows:
+        speeds = Speeds(self._given, state.speeds.measured, state.speeds.sizes)
+        learns = speeds.learner is not None or state.scheduler.learner is not None
+        if learns or speeds.base.rows != state.speeds.base.rows:
             state.speeds = speeds
             if set(state.scheduler.cluster.accelerator_names) <= set(speeds.profile.accelerators):
-                state.scheduler.profile = speeds.profile
+                speeds.use_in(state.scheduler)
         return state
 
     def _scheduler(self, cluster: Cluster, speeds: Speeds) -> RoundScheduler:
-        return RoundScheduler(cluster, speeds.profile, self._policy, **self._options)  # type: ignore[arg-type]
+        profile = speeds.profile if speeds.learner is None else speeds.learner
+        return RoundScheduler(cluster, profile, self._policy, **self._options)  # type: ignore[arg-type]
 
     def _renew(self, state: DriverState, cluster: Cluster, why: str) -> None:
         """Replace the scheduler and let all jobs return to it; deficits are lost."""

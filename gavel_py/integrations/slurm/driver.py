@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from gavel_py.errors import InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm import commands as slurm
@@ -20,10 +20,14 @@ from gavel_py.integrations.slurm.monitoring.metrics import write_metrics
 from gavel_py.integrations.slurm.monitoring.queue_view import write_queue
 from gavel_py.integrations.slurm.records import Phase
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.state import STATE, DriverState, Speeds, measurements_of, save_state
+from gavel_py.integrations.slurm.speeds import Speeds, SpeedStore, measurements_of
+from gavel_py.integrations.slurm.state import STATE, DriverState, save_state
 from gavel_py.integrations.slurm.sync import Progress, Seen
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
+
+if TYPE_CHECKING:
+    from gavel_py.throughput_profiles.learning import ThroughputLearner
 
 LOG, LOCK = "log.jsonl", "lock"
 MAX_RETRY_SECONDS = 60.0
@@ -39,11 +43,12 @@ class SlurmDriver:
 
     Args:
         settings: The settings of the site.
-        profile: Throughputs by job type.
+        profile: Throughputs by job type; or a `ThroughputLearner`, which learns them from the progress of jobs. A new one takes
+            over what the state in `directory` has learned.
         policy: A name or a `Policy`.
         directory: For the state, the log and the lock; None to keep nothing, which suffices for `look` and `plan`.
         progress: A directory in which jobs write their steps to files.
-        store: Where to add measured throughputs, if anywhere.
+        store: Where to add measured throughputs, or the observations of a learner, if anywhere.
         measured: Name of the profile for them in the store.
         commands: Replacement of Slurm's commands, for tests.
         clock: Replacement of the system clock, for tests.
@@ -58,7 +63,7 @@ class SlurmDriver:
     def __init__(
         self,
         settings: SlurmSettings,
-        profile: ThroughputProfile,
+        profile: ThroughputProfile | ThroughputLearner,
         policy: str | Policy = "max_min_fairness",
         *,
         directory: str | Path | None = None,
@@ -73,7 +78,7 @@ class SlurmDriver:
         self._directory = None if directory is None else Path(directory)
         self._commands = slurm.SlurmCommands() if commands is None else commands
         self._clock = slurm.WallClock() if clock is None else clock
-        self._store, self._measured = store, measured
+        self._store = SpeedStore(store, measured, self._log)
         given = {"round_seconds": 360.0, "retry_seconds": settings.retry_seconds}
         given |= {name: value for name, value in options.items() if value is not None}
         self._round_seconds = given["round_seconds"]
@@ -84,7 +89,6 @@ class SlurmDriver:
         self._resources = ExitStack()
         self._beacon: Beacon | None = None
         self._may_annotate: bool | None = None
-        self._unstored: set[tuple[str, int, str]] = set()
         self._left_to_slurm: frozenset[str] = frozenset()
 
     def __enter__(self) -> Self:
@@ -319,7 +323,7 @@ class SlurmDriver:
         if measured:
             new = {(m.job_type, m.num_gpus, m.accelerator): m.steps_per_second for m in measured}
             state.speeds = Speeds(speeds.base, speeds.measured | new, speeds.sizes)
-            state.scheduler.profile = state.speeds.profile
+            state.speeds.use_in(state.scheduler)
         try:
             decided = self._planner.decide(picture)
         except BaseException:
@@ -327,23 +331,11 @@ class SlurmDriver:
                 state.speeds, state.scheduler.profile = speeds, profile
             raise
         if measured:
-            self._log("measured", speeds=[[m.job_type, m.num_gpus, m.accelerator, m.steps_per_second] for m in measured])
-            self._add_to_store(state)
+            self._store.add(state.sums, state.pending)
+        if speeds.learner is not None:
+            self._store.keep(speeds.learner)
         state.pending = set()
         return decided
-
-    def _add_to_store(self, state: DriverState) -> None:
-        """Add pending measurements to the store, together with those that it did not accept before."""
-        self._unstored |= state.pending
-        if self._store is None:
-            return
-        try:
-            self._store.add(self._measured, measurements_of(state.sums, self._unstored))
-        except InputError as error:
-            self._log("not_stored", why=str(error))
-            warn(f"measured speeds were not stored: {error}")
-        else:
-            self._unstored = set()
 
     def end(self) -> None:
         """Release the jobs on hold if the settings require it; `run` calls it at its end."""

@@ -13,7 +13,8 @@ from gavel_py.integrations.slurm.job_roles import Place, parse_annotation, parse
 from gavel_py.integrations.slurm.notation import printable, satisfies
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Usage
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.state import Speeds, Tracked
+from gavel_py.integrations.slurm.speeds import Speeds
+from gavel_py.integrations.slurm.state import Tracked
 from gavel_py.problem.accelerators import how_the_same, same_accelerator
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import largest_even_gang
@@ -183,23 +184,24 @@ def request_text(job: SlurmJob) -> str:
     return printable(f"{comment.job_type}|{comment.total_steps}|{job.name}|{','.join(requested)}|{job.features}{by_gpu}")
 
 
-def new_tracked(
-    job: SlurmJob, profile: ThroughputProfile, settings: SlurmSettings, now_seconds: float
-) -> tuple[Tracked, list[str]]:
+def new_tracked(job: SlurmJob, speeds: Speeds, settings: SlurmSettings, now_seconds: float) -> tuple[Tracked, list[str]]:
     """Return the record of a job seen for the first time, and notes on an invalid comment and an unknown type.
 
-    The type is that of the comment, of the first matching rule, the name of the job if that is a type, or the default.
+    The type is that of the comment, of the first matching rule, the name of the job if that is a type, or the default. If speeds
+    are learned, the comment or a rule may name a new type.
     """
     comment = parse_comment(job.comment)
     notes = [comment.problem] if comment.problem else []
     name = comment.job_type or job.name
     rule = next((rule for rule in settings.type_rules if fnmatchcase(name, rule.pattern)), None)
     candidates = [comment.job_type, rule.job_type if rule is not None else "", "" if comment.job_type else job.name]
-    known_type = next((candidate for candidate in candidates if candidate in profile.job_types), None)
-    job_type = known_type or settings.default_type or most_measured(profile)
+    known_type = next((candidate for candidate in candidates if candidate in speeds.job_types), None)
+    if known_type is None and speeds.learner is not None:
+        known_type = comment.job_type or (None if rule is None else rule.job_type)
+    job_type = known_type or settings.default_type or most_measured(speeds.base)
     if known_type is None:
         what = f"type {comment.job_type}" if comment.job_type else f"a job named {printable(job.name) or '(nothing)'}"
-        notes.append(f"{what} is not in profile {profile.name}; treated as {job_type}")
+        notes.append(f"{what} is not in profile {speeds.base.name}; treated as {job_type}")
     annotation = parse_annotation(job.admin_comment)
     submitted = job.submit_seconds if annotation is None else annotation.submit_seconds
     place: Place = "node" if job.one_node else "any"

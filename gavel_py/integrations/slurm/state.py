@@ -2,71 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.job_roles import Place
-from gavel_py.integrations.slurm.records import Phase
+from gavel_py.integrations.slurm.speeds import Speeds, Sums
 from gavel_py.integrations.slurm.turns import RestartCost
 from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
 from gavel_py.policies import Policy
 from gavel_py.policies.serialization import policy_document
 from gavel_py.scheduling import RoundScheduler
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
-from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.throughput_profiles.files import Row
 
-Measured = Mapping[tuple[str, float, str], float]
-
-Sums = dict[tuple[str, int, str], list[float]]
-"""{(job type, GPUs, accelerator): [steps, seconds]} summed over measured stays."""
-
-
-class Speeds:
-    """The throughputs in use, in steps/s: measurements, else the profile, else estimates: those of the profile, or of gang sizes.
-
-    base: the profile of the site; measured: {(job type, GPUs, accelerator): steps/s}; sizes: gang sizes to estimate.
-    """
-
-    def __init__(self, base: ThroughputProfile, measured: Measured | None = None, sizes: Iterable[int] = ()) -> None:
-        # Slurm can place neither co-located nor deliberately spread gangs.
-        usable = [row for row in base.measurements if row.partner_job_type is None and row.placement == "consolidated"]
-        self.base, self.measured, self.sizes = ThroughputProfile(base.name, usable), dict(measured or {}), set(sizes)
-        self._refitted: Callable[[ThroughputProfile], ThroughputProfile] | None = getattr(base, "refitted", None)
-        self.profile = self._combined()
-
-    def cover(self, sizes: Iterable[int]) -> None:
-        """Add estimates for further gang sizes."""
-        new = set(sizes) - self.sizes
-        if new:
-            self.sizes |= new
-            self.profile = self._combined()
-
-    def speed(self, job_type: str, num_gpus: int, accelerator: str) -> float:
-        """Return the throughput of a gang in steps/s, 0 if unknown."""
-        known = self.profile.has(job_type, num_gpus, accelerator)
-        return self.profile.throughput(job_type, num_gpus, accelerator) if known else 0.0
-
-    def fastest(self, job_type: str, num_gpus: int) -> float:
-        """Return the largest throughput of a gang on any type, in steps/s, 0 if none is known."""
-        return max((self.speed(job_type, num_gpus, name) for name in self.profile.accelerators), default=0.0)
-
-    def _combined(self) -> ThroughputProfile:
-        rows = [row for row in self.base.measurements if (row.job_type, row.num_gpus, row.accelerator) not in self.measured]
-        measured = [
-            Measurement(job_type=job_type, num_gpus=gpus, accelerator=name, steps_per_second=speed, source="slurm")
-            for (job_type, gpus, name), speed in self.measured.items()
-        ]
-        known = ThroughputProfile(self.base.name, [*rows, *measured])
-        return extend_profile(known, self.sizes) if self._refitted is None else self._refitted(known)
-
+if TYPE_CHECKING:
+    from gavel_py.throughput_profiles.learning import ThroughputLearner
 
 HISTORY = (
     *("arrival_seconds", "place", "steps_done", "first_start_seconds", "running_seconds", "counted_seconds"),
-    *("starts", "preemptions", "measured", "types_used", "limit_counted_seconds"),
+    *("starts", "preemptions", "measured", "types_used", "is_on_several_nodes", "limit_counted_seconds"),
 )
 
 NODE_REQUEST = ("per_node", "min_nodes", "max_nodes", "exact_nodes", "min_cpus")
@@ -92,10 +49,10 @@ class Tracked:
     total_steps: None if unknown; held, accelerator: {node: GPUs} and type at the last reading, empty while it waits;
     stay_start_seconds, stay_start_steps: time and steps at the start of the current stay; stop_seconds: when it was told to stop;
     waited_seconds: the last time at which it was seen waiting; measured: {accelerator: [steps, seconds]} of measured stays;
-    types_used: accelerators on which it has run; counted_seconds: running time that the totals of departed jobs contain;
-    limit_counted_seconds: running time by which its time limit in Slurm has been lowered;
-    request: from `request_text`; is_known: whether the job type is its own, not the default; is_outlier:
-    whether it has reported more steps than can be believed.
+    types_used: accelerators on which it has run; is_on_several_nodes: whether it ever was; counted_seconds: running time that the
+    totals of departed jobs contain; limit_counted_seconds: running time by which its time limit in Slurm has been lowered; request:
+    from `request_text`; is_known: whether the job type is its own, not the default; is_outlier: whether it has reported more steps
+    than can be believed; has_reported: whether its latest steps are its own report.
 
     The user's request, which each start overwrites in Slurm: per_node: whether GPUs are requested per node; min_nodes, max_nodes:
     accepted node counts (0: no limit); exact_nodes: the node count that --ntasks-per-node implies, else 0; min_cpus: CPUs per node,
@@ -129,6 +86,8 @@ class Tracked:
     request: str = ""
     is_known: bool = True
     is_outlier: bool = False
+    has_reported: bool = False
+    is_on_several_nodes: bool = False
     per_node: bool = False
     min_nodes: int = 1
     max_nodes: int = 0
@@ -257,8 +216,11 @@ def save_state(path: Path, state: DriverState) -> None:
     DRIVER.write(path, document)
 
 
-def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
-    """Load a saved state, with the given policy from the next round on. Raises `InputError`."""
+def load_state(path: Path, partition: str, policy: Policy, learner: ThroughputLearner | None = None) -> DriverState:
+    """Load a saved state, with the given policy from the next round on. Raises `InputError`.
+
+    learner: takes over what was learned; the scheduler has it, unless the state is from a driver that did not learn.
+    """
     document = DRIVER.read(path)
     with damage_as_fault(path):
         if document["partition"] != partition:
@@ -270,7 +232,8 @@ def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
         speeds = Speeds(ThroughputProfile(profile["name"], rows), measured, profile["sizes"])
         saved_policy = document["scheduler"]["policy"]["document"]
         custom = policy if saved_policy is None else None  # policies defined by users cannot be saved
-        scheduler = RoundScheduler.from_dict(document["scheduler"], speeds.profile, policy=custom, source=path)
+        believed = _learner_of(document["scheduler"], speeds.base, learner) or speeds.profile
+        scheduler = RoundScheduler.from_dict(document["scheduler"], believed, policy=custom, source=path)
         if policy_document(policy) != saved_policy:
             scheduler.policy = policy
         return DriverState(
@@ -292,41 +255,19 @@ def load_state(path: Path, partition: str, policy: Policy) -> DriverState:
         )
 
 
-MIN_MEASURED_SECONDS = 60.0
-"""Shorter measurements are dominated by the start of the job."""
+def _learner_of(scheduler: Mapping[str, Any], base: ThroughputProfile, given: ThroughputLearner | None) -> ThroughputLearner | None:
+    """Return the learner of a saved scheduler, None if it has none: the given one, or a new one if that lacks GPU types.
 
-
-def record_measurements(
-    state: DriverState, tracked: Tracked, outcome: str, user_steps: float | None, trust: float
-) -> tuple[set[tuple[str, int, str]], list[str]]:
-    """Add the measured stays of a departing job to the sums, and return the entries with new measurements and what was left out.
-
-    A job without progress file counts if it finished, its user gave its steps (`user_steps`), and it ran on one type only. Speeds
-    that differ from the profile by more than a factor of `trust` are left out.
+    base: the profile that the scheduler began with.
     """
-    if not tracked.is_known:
-        return set(), []
-    measured: Mapping[str, list[float]] = tracked.measured
-    if not measured and outcome == Phase.FINISHED and user_steps and len(tracked.types_used) == 1:
-        measured = {tracked.types_used[0]: [user_steps, tracked.running_seconds]}
-    changed, outliers = set(), list[str]()
-    for accelerator, (steps, seconds) in measured.items():
-        if seconds > 0 and steps > 0:
-            usual = state.speeds.speed(tracked.job_type, tracked.num_gpus, accelerator)
-            if usual and not 1 / trust <= steps / seconds / usual <= trust:
-                outliers.append(f"did {steps / seconds:.3g} steps/s on {accelerator}, where {usual:.3g} are usual (--trust)")
-                continue
-            entry = (tracked.job_type, tracked.num_gpus, accelerator)
-            sums = state.sums.setdefault(entry, [0.0, 0.0])
-            sums[0] += steps
-            sums[1] += seconds
-            changed.add(entry)
-    return {entry for entry in changed if state.sums[entry][1] >= MIN_MEASURED_SECONDS}, outliers
+    from gavel_py.throughput_profiles.learning import ThroughputLearner as Learner  # and with it scipy.stats
 
-
-def measurements_of(sums: Sums, entries: set[tuple[str, int, str]]) -> list[Measurement]:
-    """Return the mean throughputs of these entries over all measured stays."""
-    return [
-        Measurement(job_type=job_type, num_gpus=gpus, accelerator=name, steps_per_second=steps / seconds, source="slurm")
-        for (job_type, gpus, name), (steps, seconds) in ((entry, sums[entry]) for entry in sorted(entries))
-    ]
+    if "learner" not in scheduler:
+        return None
+    types = [kind["name"] for kind in scheduler["scheduler"]["cluster"]["accelerator_types"]]
+    if given is not None:
+        given.add_accelerators(types)
+        if set(types) <= set(given.profile.accelerators):
+            return given
+        given.resume(scheduler["learner"]["learned"])
+    return Learner(base)

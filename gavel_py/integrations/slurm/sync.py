@@ -16,7 +16,8 @@ from gavel_py.integrations.slurm.actions import revived
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.state import DriverState, Tracked, record_measurements
+from gavel_py.integrations.slurm.speeds import MIN_LEARNED_ROUNDS, observe_run, record_measurements
+from gavel_py.integrations.slurm.state import DriverState, Tracked
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import NodeState, RoundScheduler
 
@@ -126,6 +127,7 @@ class Reconciler:
         self.state.warned.pop(tracked.job_id, None)
         start = max(tracked.waited_seconds, min(now, job.start_seconds or now))
         tracked.held, tracked.accelerator = dict(job.held), self.types.get(next(iter(job.held)), "")
+        tracked.is_on_several_nodes |= len(tracked.held) > 1
         tracked.stay_start_seconds = tracked.seen_seconds = start
         steps = self.progress.steps(tracked.job_id)
         # The file may be missing until the job has started for the first time.
@@ -142,6 +144,7 @@ class Reconciler:
         tracked.seen_seconds = max(until, tracked.seen_seconds)
         tracked.running_seconds += passed
         steps = self._believable(tracked, until)
+        tracked.has_reported = steps is not None
         if steps is None:
             speed = self.state.speeds.speed(tracked.job_type, tracked.num_gpus, tracked.accelerator)
             steps = tracked.steps_done + passed * speed
@@ -179,10 +182,7 @@ class Reconciler:
         outcome = "unknown" if job is None else str(job.phase)
         ended = now if job is None else min(now, job.end_seconds or now)
         user_steps = tracked.total_steps if self.progress.steps(tracked.job_id) is None else None
-        changed, outliers = record_measurements(state, tracked, outcome, user_steps, self.settings.trust_in(tracked.user))
-        state.pending |= changed
-        for why in outliers:
-            self.log("outlier", job=tracked.job_id, user=tracked.user, why=why)
+        self._measure(tracked, outcome, user_steps, ended)
         state.depart(tracked, ended)
         if outcome == Phase.FINISHED:
             state.scheduler.complete(tracked.job_id)
@@ -191,6 +191,16 @@ class Reconciler:
         names = ("arrival_seconds", "running_seconds", "starts", "preemptions")
         fields = {name: getattr(tracked, name) for name in names} | {"jct_seconds": ended - tracked.arrival_seconds}
         self.log("left", seconds=ended, job=tracked.job_id, outcome=outcome, **fields)
+
+    def _measure(self, tracked: Tracked, outcome: str, user_steps: float | None, ended: float) -> None:
+        """Take in the speed of a job that has left; user_steps: its steps by the user, None if it has reported its progress."""
+        state, trust = self.state, self.settings.trust_in(tracked.user)
+        if state.speeds.learner is None:
+            for why in record_measurements(state, tracked, outcome, user_steps, trust):
+                self.log("outlier", job=tracked.job_id, user=tracked.user, why=why)
+        elif outcome == Phase.FINISHED and user_steps:
+            least = MIN_LEARNED_ROUNDS * state.scheduler.round_seconds
+            observe_run(state.speeds.learner, tracked, user_steps, least, ended, trust)
 
     def reconcile(self, snapshot: Snapshot) -> None:
         """Bring the scheduler up to a reading."""
@@ -240,8 +250,7 @@ class Reconciler:
         self.refused = {}
         new = [job for job_id, job in jobs.items() if job_id not in state.tracked and job_id not in state.departed]
         state.speeds.cover(job.num_gpus for job in new)
-        if state.scheduler.profile is not state.speeds.profile:
-            state.scheduler.profile = state.speeds.profile
+        state.speeds.use_in(state.scheduler)
         # A stopping job may be about to end.
         prepared = [entry for job in new if job.phase is not Phase.STOPPING and (entry := self._prepared(job, now)) is not None]
         try:
@@ -264,7 +273,7 @@ class Reconciler:
         state = self.state
         tracked = before = state.aside.get(job.job_id)
         if tracked is None or tracked.request != job_mapping.request_text(job):
-            tracked, notes = job_mapping.new_tracked(job, state.speeds.base, self.settings, now)
+            tracked, notes = job_mapping.new_tracked(job, state.speeds, self.settings, now)
             self.notes[job.job_id] = notes
             if before is not None:
                 tracked.inherit_history(before)
@@ -322,11 +331,13 @@ class Reconciler:
         """Report steps to the scheduler; a running job that has reached its total is expected to need more."""
         scheduler = self.state.scheduler
         for job in scheduler.jobs:
-            steps = self.state.tracked[job.job_id].steps_done
+            tracked = self.state.tracked[job.job_id]
+            steps, is_observed = tracked.steps_done, tracked.has_reported and tracked.is_known and not tracked.is_outlier
             if job.total_steps is not None and steps >= job.total_steps:
                 scheduler.update(job.job_id, total_steps=steps * OVERRUN)
             if steps != job.steps_done:
-                scheduler.report(job.job_id, steps_done=steps)
+                trust = self.settings.trust_in(tracked.user) if is_observed else 0.0
+                scheduler.report(job.job_id, steps_done=steps, trust=trust)
 
 
 def sync_unavailable_gpus(scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode], used: Mapping[str, Usage]) -> None:

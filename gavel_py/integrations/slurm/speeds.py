@@ -1,0 +1,198 @@
+"""The throughputs that a driver uses, and how they follow from its jobs: as mean speeds, or learned by a `ThroughputLearner`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, cast
+
+from gavel_py.errors import InputError
+from gavel_py.integrations.slurm.monitoring.event_log import warn
+from gavel_py.integrations.slurm.records import Phase
+from gavel_py.scheduling import RoundScheduler
+from gavel_py.scheduling.learning import learner_in
+from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore
+from gavel_py.throughput_profiles.extrapolation import extend_profile
+from gavel_py.throughput_profiles.files import Entry
+
+if TYPE_CHECKING:
+    from gavel_py.integrations.slurm.state import DriverState, Tracked
+    from gavel_py.throughput_profiles.learning import ThroughputLearner
+    from gavel_py.throughput_profiles.observations import ObservedRate
+
+Gang = tuple[str, float, str]
+"""Job type, GPUs and accelerator."""
+
+Sums = dict[tuple[str, int, str], list[float]]
+"""{gang: [steps, seconds]} summed over measured stays."""
+
+MIN_MEASURED_SECONDS = 60.0
+"""Shorter measurements are dominated by the start of the job."""
+
+MIN_LEARNED_ROUNDS = 10.0
+"""Rounds per start after which the mean speed of a whole run, loading included, is close enough to that of its later rounds."""
+
+
+class Speeds:
+    """The throughputs in use, in steps/s: measurements, else the profile, else estimates: those of the profile, or of gang sizes.
+
+    With a learner, they are those of its profile, which has estimates of all job types and gang sizes.
+
+    base: the profile of the site; measured: {gang: steps/s}; sizes: gang sizes to estimate; learner: None if nothing is learned.
+    """
+
+    def __init__(
+        self, base: ThroughputProfile | ThroughputLearner, measured: Mapping[Gang, float] | None = None, sizes: Iterable[int] = ()
+    ) -> None:
+        self.learner = learner_in(base)
+        profile = cast("ThroughputProfile", base) if self.learner is None else self.learner.measured
+        # Slurm can place neither co-located nor deliberately spread gangs.
+        usable = [row for row in profile.measurements if row.partner_job_type is None and row.placement == "consolidated"]
+        self.base, self.measured, self.sizes = ThroughputProfile(profile.name, usable), dict(measured or {}), set(sizes)
+        self._refitted: Callable[[ThroughputProfile], ThroughputProfile] | None = getattr(profile, "refitted", None)
+        self._profile = self._combined()
+
+    @property
+    def profile(self) -> ThroughputProfile:
+        """The throughputs as a profile; another one when they have changed."""
+        return self._profile if self.learner is None else self.learner.profile
+
+    @property
+    def job_types(self) -> frozenset[str]:
+        """The job types of which a throughput was measured or observed."""
+        observed = () if self.learner is None else self.learner.observations
+        return frozenset(self.base.job_types).union(entry.job_type for entry in observed)
+
+    def use_in(self, scheduler: RoundScheduler) -> None:
+        """Let a scheduler use these throughputs; one that learns swaps its profile by itself."""
+        if self.learner is None:
+            if scheduler.profile is not self._profile:
+                scheduler.profile = self._profile
+        elif scheduler.learner is not self.learner:
+            scheduler.profile = self.learner
+
+    def cover(self, sizes: Iterable[int]) -> None:
+        """Add estimates for further gang sizes."""
+        new = set(sizes) - self.sizes
+        if new:
+            self.sizes |= new
+            self._profile = self._combined()
+
+    def speed(self, job_type: str, num_gpus: int, accelerator: str) -> float:
+        """Return the throughput of a gang in steps/s, 0 if unknown."""
+        profile = self.profile
+        return profile.throughput(job_type, num_gpus, accelerator) if profile.has(job_type, num_gpus, accelerator) else 0.0
+
+    def fastest(self, job_type: str, num_gpus: int) -> float:
+        """Return the largest throughput of a gang on any type, in steps/s, 0 if none is known.
+
+        It is infinite if a learner has nothing but specifications to estimate it from, since any number may be true then.
+        """
+        names = self.profile.accelerators
+        if self.learner is not None and not any(self.learner.knows(Entry(job_type, num_gpus, name)) for name in names):
+            return float("inf")
+        return max((self.speed(job_type, num_gpus, name) for name in names), default=0.0)
+
+    def _combined(self) -> ThroughputProfile:
+        if self.learner is not None:
+            return self.base
+        rows = [row for row in self.base.measurements if (row.job_type, row.num_gpus, row.accelerator) not in self.measured]
+        known = ThroughputProfile(self.base.name, [*rows, *map(_measurement, self.measured.items())])
+        return extend_profile(known, self.sizes) if self._refitted is None else self._refitted(known)
+
+
+def _measurement(measured: tuple[Gang, float]) -> Measurement:
+    (job_type, gpus, name), speed = measured
+    return Measurement(job_type=job_type, num_gpus=gpus, accelerator=name, steps_per_second=speed, source="slurm")
+
+
+def measurements_of(sums: Sums, entries: set[tuple[str, int, str]]) -> list[Measurement]:
+    """Return the mean throughputs of these entries over all measured stays."""
+    return [_measurement((entry, sums[entry][0] / sums[entry][1])) for entry in sorted(entries)]
+
+
+def record_measurements(state: DriverState, tracked: Tracked, outcome: str, user_steps: float | None, trust: float) -> list[str]:
+    """Add the measured stays of a departing job to the sums, and return what was left out.
+
+    A job without progress file counts if it finished, its user gave its steps (`user_steps`), and it ran on one type only. Speeds
+    that differ from the profile by more than a factor of `trust` are left out.
+    """
+    is_whole = outcome == Phase.FINISHED and user_steps and len(tracked.types_used) == 1
+    measured: Mapping[str, list[float]] = tracked.measured
+    if not measured and is_whole and user_steps:
+        measured = {tracked.types_used[0]: [user_steps, tracked.running_seconds]}
+    outliers = list[str]()
+    for accelerator, (steps, seconds) in measured.items() if tracked.is_known else ():
+        if seconds > 0 and steps > 0:
+            usual = state.speeds.speed(tracked.job_type, tracked.num_gpus, accelerator)
+            if usual and not 1 / trust <= steps / seconds / usual <= trust:
+                outliers.append(f"did {steps / seconds:.3g} steps/s on {accelerator}, where {usual:.3g} are usual (--trust)")
+                continue
+            entry = (tracked.job_type, tracked.num_gpus, accelerator)
+            sums = state.sums.setdefault(entry, [0.0, 0.0])
+            sums[0] += steps
+            sums[1] += seconds
+            if sums[1] >= MIN_MEASURED_SECONDS:
+                state.pending.add(entry)
+    return outliers
+
+
+def observe_run(learner: ThroughputLearner, tracked: Tracked, steps: float, least_seconds: float, at: float, trust: float) -> None:
+    """Observe the mean rate of a finished job without progress file, from the steps that its user gave.
+
+    (A scheduler observes jobs with a progress file round by round.) Its time contains loading, so that only long runs count, of at
+    least `least_seconds` per start; and it must have been on one type, and always on one node.
+    """
+    is_alike = tracked.is_known and len(tracked.types_used) == 1 and not tracked.is_on_several_nodes
+    if is_alike and tracked.running_seconds >= least_seconds * tracked.starts:
+        entry = Entry(tracked.job_type, tracked.num_gpus, tracked.types_used[0])
+        learner.observe(entry, steps=steps, seconds=tracked.running_seconds, at=at, trust=trust)
+
+
+class SpeedStore:
+    """Adds what was measured or learned to a profile of a store; what could not be stored is added later.
+
+    store: None to store nothing; name: of the profile; log: writes an event.
+    """
+
+    def __init__(self, store: ThroughputStore | None, name: str, log: Callable[..., None]) -> None:
+        self._store, self._name, self._log = store, name, log
+        self._unstored: set[tuple[str, int, str]] = set()
+        self._stored: dict[Entry, ObservedRate] = {}
+        self._logged: dict[Entry, ObservedRate] = {}
+        self._contradicted: set[Entry] = set()
+
+    def add(self, sums: Sums, pending: set[tuple[str, int, str]]) -> None:
+        """Log and store new mean speeds."""
+        self._log_speeds([(m.job_type, m.num_gpus, m.accelerator, m.steps_per_second) for m in measurements_of(sums, pending)])
+        self._unstored |= pending
+        store = self._store
+        if store is not None and self._write(lambda: store.add(self._name, measurements_of(sums, self._unstored))):
+            self._unstored = set()
+
+    def keep(self, learner: ThroughputLearner) -> None:
+        """Log and store what a learner has observed since the last call, and log its contradictions."""
+        for each in learner.contradictions:
+            if each.entry not in self._contradicted:
+                self._contradicted.add(each.entry)
+                self._log("contradiction", why=str(each))
+        rates = learner.observations
+        self._log_speeds([(*e[:3], rate.rate) for e, rate in rates.items() if rate != self._logged.get(e)])
+        self._logged = rates
+        new, store = {entry: rate for entry, rate in rates.items() if rate != self._stored.get(entry)}, self._store
+        half_life = learner.half_life_seconds
+        if new and store is not None and self._write(lambda: store.save_observations(self._name, new, half_life)):
+            self._stored = rates
+
+    def _log_speeds(self, speeds: list[tuple[str, float, str, float]]) -> None:
+        if speeds:
+            self._log("measured", speeds=[list(each) for each in speeds])
+
+    def _write(self, write: Callable[[], None]) -> bool:
+        """Write to the store; return whether that was possible."""
+        try:
+            write()
+        except InputError as error:
+            self._log("not_stored", why=str(error))
+            warn(f"measured speeds were not stored: {error}")
+            return False
+        return True
