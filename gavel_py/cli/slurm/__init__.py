@@ -6,7 +6,8 @@ import click
 
 from gavel_py.cli import LazyGroup
 
-COMMANDS = {name: f"driving.{name}" for name in ("status", "plan", "run")} | {
+COMMANDS = {name: f"driving.{name}" for name in ("status", "plan")} | {
+    "run": "run",
     "install": "install",
     "release": "release",
     "report": "report",

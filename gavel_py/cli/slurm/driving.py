@@ -1,14 +1,12 @@
-"""gavel slurm status, plan and run: a Slurm cluster as the driver sees it, its next round, and rounds until Ctrl-C or SIGTERM."""
+"""gavel slurm status and plan: a Slurm cluster as the driver sees it, and its next round; options and texts of all that drives."""
 
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 import click
@@ -18,7 +16,6 @@ from gavel_py.cli import estimates, inputs
 from gavel_py.cli.inputs import (
     INPUT,
     JSON,
-    MAX_ROUNDS,
     PATH,
     PROFILE,
     SECONDS,
@@ -105,14 +102,14 @@ class Request:
     )
 
 
-def state_directory(request: Request) -> Path | None:
+def state_directory(request: Request, *, shadow: bool = False) -> Path | None:
     """Return the directory of --state, by default in the user's state directory; None for an account without a home."""
     from platformdirs import user_state_path
 
     if request.state is not None:
         return request.state
     try:
-        return user_state_path("gavel-py") / "slurm" / request.partition
+        return user_state_path("gavel-py") / "slurm" / f"{request.partition}{'.shadow' if shadow else ''}"
     except RuntimeError:
         return None
 
@@ -125,8 +122,8 @@ ROUNDS = ("round_seconds", "restart_seconds", "min_run_seconds", "solve_seconds"
 """Options that are arguments of `SlurmSettings` and of `RoundScheduler` by the same names."""
 
 
-def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDriver:
-    """Return the driver with the given options. The solver is imported, so that the first round does not wait for it."""
+def driver_of(request: Request, clock: gp.WallClock | None = None, *, shadow: bool = False) -> gp.SlurmDriver:
+    """Return the driver, or its shadow, with the given options. The solver is imported, so that no round waits for it."""
     specs = () if request.policy is None else (request.policy,)
     (policy,) = inputs.policies_of(specs, request.settings, request.constraint_files)
     prices = {name: _price(name, price) for name, price in assignments(request.prices, "--price", "TYPE=PRICE").items()}
@@ -144,7 +141,7 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
     )
     # Not in the user's data directory by default, since the account of a daemon often has no home directory.
     is_named = request.store is not None or os.environ.get("GAVEL_PY_STORE")
-    directory = state_directory(request)
+    directory = state_directory(request, shadow=shadow)
     path = request.store if is_named or directory is None else directory / "profiles.sqlite"
     store = gp.ThroughputStore(path) if is_named or directory is not None else None
     profile = None
@@ -158,18 +155,12 @@ def driver_of(request: Request, clock: gp.WallClock | None = None) -> gp.SlurmDr
     if request.estimate is not None:
         profile = profile.with_estimates(request.estimate, confidence=request.confidence)
     inputs.import_solver([policy])
-    return gp.SlurmDriver(
-        settings,
-        profile if request.learn is None else estimates.learner(profile, request.learn, store, request.measured),
-        policy,
-        directory=directory,
-        progress=request.progress,
-        store=store,
-        measured=request.measured,
-        commands=gp.SlurmCommands(request.timeout_seconds),
-        clock=clock,
-        **{name: getattr(request, name) for name in ROUNDS},
-    )
+    common: dict[str, Any] = {"directory": directory, "commands": gp.SlurmCommands(request.timeout_seconds), "clock": clock}
+    common |= {name: getattr(request, name) for name in ROUNDS}
+    if shadow:
+        return gp.SlurmShadow(settings, profile, policy, **common)
+    speeds = profile if request.learn is None else estimates.learner(profile, request.learn, store, request.measured)
+    return gp.SlurmDriver(settings, speeds, policy, progress=request.progress, store=store, measured=request.measured, **common)
 
 
 def _price(name: str, text: str, option: str = "--price") -> float:
@@ -205,53 +196,6 @@ def plan(request: Request, as_json: bool) -> None:
     with warnings_shown():
         decided = driver_of(request).plan()
     emit(json_text(plan_document(decided)) if as_json else plan_text(decided), None)
-
-
-@click.command("run")
-@takes_options(Request)
-@click.option("--once", is_flag=True, help="Run one round and exit.")
-@click.option("--rounds", type=click.IntRange(1, MAX_ROUNDS), metavar="N", help="Run N rounds and exit.")
-@click.option("--dry-run", is_flag=True, help="Show what the next round would do, without doing it.")
-def run(request: Request, once: bool, rounds: int | None, dry_run: bool) -> None:
-    """Manage the jobs of a partition in rounds.
-
-    Each round reads the queue, decides, preempts and starts jobs, and checks the outcome; until Ctrl-C or SIGTERM. The driver can
-    be stopped and started at any time and continues where it was. State and log are in the directory of --state.
-    """
-    clock = gp.WallClock()
-    with warnings_shown():
-        driver = driver_of(request, clock)
-        if dry_run:
-            click.echo(plan_text(driver.plan()), nl=False)
-            return
-        if state_directory(request) is None:
-            raise click.UsageError("this account has no home directory; give a directory for the state: --state DIR")
-        with driver, _ending(clock, driver):
-            click.echo(f"State and log are in {state_directory(request)}.", err=True)
-            if once or rounds == 1:
-                decided, applied = driver.round()
-                click.echo(applied_text(decided, applied), nl=False)
-                driver.end()
-            else:
-                driver.run(rounds, tell=lambda decided, applied: click.echo(applied_text(decided, applied), nl=False))
-
-
-@contextmanager
-def _ending(clock: gp.WallClock, driver: gp.SlurmDriver) -> Iterator[None]:
-    """Stop the clock on SIGINT and SIGTERM, so that the driver ends after its current step; on SIGHUP, begin a new log file."""
-
-    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if number == signal.SIGHUP:
-            driver.reopen_log()
-        else:
-            clock.stop()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def status_document(picture: gp.SlurmPicture) -> dict[str, Any]:

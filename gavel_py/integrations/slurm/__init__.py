@@ -3,7 +3,7 @@
 `records`, `parsing` and `notation` read Slurm; `job_roles` decides which jobs are managed, and `job_mapping` converts them for
 the scheduler; `speeds` has the throughputs, measured or learned; `sync` reconciles the scheduler with Slurm; `decision` plans a
 round and derives its `actions`, which `apply` carries out through `commands`, the only module that starts processes; `driver` runs
-the loop with `state`. `monitoring` shows what it did.
+the loop with `state`. `monitoring` shows what it did, or would have done (`shadow`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock
 from gavel_py.integrations.slurm.decision import ClusterSnapshot as SlurmPicture
 from gavel_py.integrations.slurm.decision import Decided as SlurmDecided
 from gavel_py.integrations.slurm.driver import SlurmDriver
-from gavel_py.integrations.slurm.monitoring.event_log import slurm_run
+from gavel_py.integrations.slurm.monitoring.event_log import SlurmComparison, slurm_comparison, slurm_run
 from gavel_py.integrations.slurm.monitoring.queue_view import QueuedJob as SlurmQueuedJob
 from gavel_py.integrations.slurm.monitoring.queue_view import slurm_queue
+from gavel_py.integrations.slurm.monitoring.shadow import SlurmShadow
 from gavel_py.integrations.slurm.notation import is_node_name
 from gavel_py.integrations.slurm.records import BEACON
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
@@ -29,13 +30,16 @@ from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
 __all__ = [
     "SlurmApplied",
     "SlurmCommands",
+    "SlurmComparison",
     "SlurmDecided",
     "SlurmDriver",
     "SlurmPicture",
     "SlurmQueuedJob",
     "SlurmSettings",
+    "SlurmShadow",
     "TypeRule",
     "WallClock",
+    "slurm_comparison",
     "slurm_plugin",
     "slurm_queue",
     "slurm_release",

@@ -68,6 +68,10 @@ class Applied:
     start_seconds: float = 0.0
 
 
+OUTCOME = ("started", "elsewhere", "waiting", "left", "lingering", "given_back", "errors")
+"""Parts of `Applied` in the log."""
+
+
 @dataclass(frozen=True)
 class Applier:
     """Carries out the actions of one round. tracked: records of the jobs concerned; beat: is called while it waits."""

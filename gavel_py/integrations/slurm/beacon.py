@@ -23,7 +23,7 @@ from gavel_py.integrations.slurm.apply import release_held
 from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock, output
 from gavel_py.integrations.slurm.notation import printable
 from gavel_py.integrations.slurm.records import BEACON, SlurmNode
-from gavel_py.integrations.slurm.state import STATE, load_state
+from gavel_py.integrations.slurm.state import STATE, DriverState, load_state
 from gavel_py.policies import resolve_policy
 
 BEAT_SECONDS = 20.0
@@ -203,6 +203,11 @@ def slurm_release(partition: str, *, directory: str | Path | None = None, comman
     if path is not None and path.exists():
         with suppress(InputError):
             state = load_state(path, partition, resolve_policy("max_min_fairness"))
+    return release_all(commands, partition, state)
+
+
+def release_all(commands: SlurmCommands, partition: str, state: DriverState | None) -> list[str]:
+    """Release all jobs on hold, those that were set aside or are new among them, and return them. Raises `SlurmError`."""
     remove_signs(commands, partition)
     if state is None:
         return release_held(commands, partition, {}, set(), 0)

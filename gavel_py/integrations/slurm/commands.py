@@ -164,10 +164,13 @@ Account coordinators are not sufficient: they manage only jobs of their accounts
 KILL_WAIT = re.compile(r"^KillWait\s*=\s*(\d+)", re.MULTILINE)
 
 
-def kill_wait_seconds(commands: SlurmCommands) -> float:
-    """Return the time that Slurm gives jobs to stop, 0 if it does not say. Raises `SlurmError` if Slurm does not answer."""
+def slow_stops(commands: SlurmCommands, stop_seconds: float) -> str:
+    """Return a warning if Slurm gives jobs as long to stop as the driver, else "". Raises `SlurmError` if Slurm does not answer."""
     found = KILL_WAIT.search(output(commands, "scontrol", "show", "config"))
-    return 0.0 if found is None else float(found[1])
+    if found is None or float(found[1]) < stop_seconds:
+        return ""
+    limit = f"--stop-seconds is {stop_seconds:g}"
+    return f"jobs may take {float(found[1]):g} s to stop (KillWait), but {limit}; their GPUs would stay empty for a round"
 
 
 REFUSED = re.compile(r"access/permission denied|invalid user id|unspecified error|job_?submit", re.IGNORECASE)

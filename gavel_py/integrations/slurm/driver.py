@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Self
 from gavel_py.errors import InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm import commands as slurm
 from gavel_py.integrations.slurm.actions import Actions
-from gavel_py.integrations.slurm.apply import Applied, Applier, release_held
-from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, remove_signs
+from gavel_py.integrations.slurm.apply import OUTCOME, Applied, Applier
+from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, release_all
 from gavel_py.integrations.slurm.decision import TOTALS, ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
 from gavel_py.integrations.slurm.monitoring.event_log import EventLog, warn
 from gavel_py.integrations.slurm.monitoring.metrics import write_metrics
 from gavel_py.integrations.slurm.monitoring.queue_view import write_queue
-from gavel_py.integrations.slurm.records import Phase
+from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Speeds, SpeedStore, measurements_of
-from gavel_py.integrations.slurm.state import STATE, DriverState, save_state
+from gavel_py.integrations.slurm.state import STATE, DriverState, check_directory, save_state
 from gavel_py.integrations.slurm.sync import Progress, Seen
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 LOG, LOCK = "log.jsonl", "lock"
 MAX_RETRY_SECONDS = 60.0
-
-OUTCOME = ("started", "elsewhere", "waiting", "left", "lingering", "given_back", "errors")
-"""Parts of `Applied` in the log."""
 
 
 class SlurmDriver:
@@ -59,6 +56,8 @@ class SlurmDriver:
     Raises:
         InputError: An argument is invalid.
     """
+
+    is_shadow = False
 
     def __init__(
         self,
@@ -95,6 +94,7 @@ class SlurmDriver:
         if self._directory is None:
             raise InputError("a driver that changes anything needs a directory for its state")
         self._resources.enter_context(exclusive_lock(self._directory / LOCK))
+        check_directory(self._directory, is_shadow=self.is_shadow)
         self._event_log = self._resources.enter_context(closing(EventLog(self._directory / LOG)))
         self._log("begun", policy=self.policy.label, partition=self.settings.partition, round_seconds=self._round_seconds)
         return self
@@ -122,7 +122,13 @@ class SlurmDriver:
         Raises:
             SlurmError: Slurm does not answer.
         """
-        return self._planner.picture(slurm.read_cluster(self._commands, self._clock.now()))
+        return self._planner.picture(self._read())
+
+    def _read(self) -> Snapshot:
+        return slurm.read_cluster(self._commands, self._clock.now())
+
+    def _read_jobs(self) -> Mapping[str, SlurmJob]:
+        return slurm.read_jobs(self._commands)
 
     def plan(self) -> Decided:
         """Plan the next round without changing anything.
@@ -146,14 +152,7 @@ class SlurmDriver:
             SlurmError: Slurm does not answer, or does not allow this account to manage jobs.
             GavelError: No decision is possible, or the state cannot be saved. Then nothing has been changed in Slurm.
         """
-        if self._may_annotate is None:
-            self._may_annotate = slurm.may_annotate(self._commands)
-            if (kill_wait := slurm.kill_wait_seconds(self._commands)) >= self.settings.stop_seconds:
-                limit = f"--stop-seconds is {self.settings.stop_seconds:g}"
-                warn(f"jobs may take {kill_wait:g} s to stop (KillWait), but {limit}; their GPUs would stay empty for a round")
-        if self._beacon is None:
-            self._begin_beacon()
-        self._beat()
+        self._prepare()
         if self.state is not None:
             self.state.deferred.clear()  # what runs is decided anew
         picture = self.look()
@@ -170,8 +169,7 @@ class SlurmDriver:
         if self._directory is not None:
             with suppress(InputError):  # users would see an older state; the log tells that the disk is full
                 write_queue(self._directory, decided, applied)
-                if self.settings.metrics is not None:
-                    write_metrics(self.settings.metrics, decided, applied)
+                write_metrics(self.settings.metrics, decided, applied)
         return decided, applied
 
     def _carry_out(self, picture: ClusterSnapshot, actions: Actions, event: str) -> Applied:
@@ -186,14 +184,8 @@ class SlurmDriver:
             self._log("warned", jobs={i: {"signal": each.name, "until": state.warned[i]} for i, each in actions.warn.items()})
         for job_id in actions.stop:
             state.tracked[job_id].stop_seconds = math.floor(self._clock.now())  # as Slurm, which counts whole seconds
-        applied = Applier(actions, {**picture.known, **state.tracked}, self._commands, self._clock, self._beat).apply(
-            self.settings.stop_seconds, self.settings.start_seconds, picture.most_nodes, may_annotate=bool(self._may_annotate)
-        )
+        applied = self._apply(picture, actions)
         self._record_outcome(state, applied)
-        state.restart_cost.measure(
-            stop_seconds=applied.stop_seconds if actions.stop else None,
-            start_seconds=applied.start_seconds if applied.started and not applied.waiting else None,
-        )
         state.stopping = set(applied.lingering)
         self._try_to_save()
         outcome = {name: round(getattr(applied, name), 3) for name in ("stop_seconds", "start_seconds")}
@@ -202,6 +194,28 @@ class SlurmDriver:
         if applied.given_back:
             self._log("let_go", jobs={job_id: actions.give_back[job_id] for job_id in applied.given_back})
         slurm.check_started(applied.sent, applied.started, applied.errors, self.settings.partition)
+        return applied
+
+    def _prepare(self) -> None:
+        """Check the rights before anything is changed for the first time, and give a sign of life."""
+        if self._may_annotate is None:
+            self._may_annotate = slurm.may_annotate(self._commands)
+            if problem := slurm.slow_stops(self._commands, self.settings.stop_seconds):
+                warn(problem)
+        if self._beacon is None:
+            self._begin_beacon()
+        self._beat()
+
+    def _apply(self, picture: ClusterSnapshot, actions: Actions) -> Applied:
+        """Stop and start jobs, and measure how long that takes."""
+        state, settings = picture.state, self.settings
+        applied = Applier(actions, {**picture.known, **state.tracked}, self._commands, self._clock, self._beat).apply(
+            settings.stop_seconds, settings.start_seconds, picture.most_nodes, may_annotate=bool(self._may_annotate)
+        )
+        state.restart_cost.measure(
+            stop_seconds=applied.stop_seconds if actions.stop else None,
+            start_seconds=applied.start_seconds if applied.started and not applied.waiting else None,
+        )
         return applied
 
     def fill(self) -> Applied | None:
@@ -288,7 +302,7 @@ class SlurmDriver:
         state, reconciler, now = self._planner.state, self._planner.reconciler, self._clock.now()
         if state is None or reconciler is None:
             return False
-        jobs, known, before = slurm.read_jobs(self._commands), {*state.tracked, *state.aside, *self._left_to_slurm}, state.turnover
+        jobs, known, before = self._read_jobs(), {*state.tracked, *state.aside, *self._left_to_slurm}, state.turnover
         reconciler.update_jobs(jobs, now)
         if state.turnover != before:
             self._try_to_save()
@@ -347,15 +361,9 @@ class SlurmDriver:
 
     def release(self) -> None:
         """Release all jobs on hold to Slurm, and those that come until the next round; an error is only logged."""
-        state = self._planner.state
-        known, stopping, nodes = (
-            ({}, set(), 0) if state is None else (state.aside | state.tracked, state.stopping, len(state.scheduler.cluster.nodes))
-        )
         try:
-            remove_signs(self._commands, self.settings.partition)
+            jobs = release_all(self._commands, self.settings.partition, self._planner.state)
             self._beacon = None
-            # This includes jobs that were set aside, and those that have arrived since the last round.
-            jobs = release_held(self._commands, self.settings.partition, known, stopping, nodes)
             self._log("released", jobs=jobs)
         except SlurmError as error:
             self._log("no_answer", why=str(error))

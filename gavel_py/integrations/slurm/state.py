@@ -120,6 +120,17 @@ class Tracked:
 STATE = "state.json"
 """Name of the file in the directory of a driver."""
 
+SHADOW = "shadow.json"
+"""Name of a further file in the directory of a shadow."""
+
+
+def check_directory(directory: Path, *, is_shadow: bool) -> None:
+    """Raise `InputError` if the state in a directory is that of a shadow for a driver, or the other way round."""
+    if (directory / STATE).exists() and (directory / SHADOW).exists() is not is_shadow:
+        text = "is the state of a driver" if is_shadow else "is the state of a shadow (--shadow)"
+        raise InputError(Fault(str(directory), "", f"{text}; use another directory (--state)"))
+
+
 DRIVER = SnapshotFormat("gavel-py slurm driver", 2, "a driver state written by gavel slurm run")
 
 

@@ -257,11 +257,12 @@ class Reconciler:
             state.scheduler.submit_all([job for _, job in prepared])
         except InputError:
             prepared = [(tracked, job) for tracked, job in prepared if self._is_accepted(job)]
-        for tracked, _ in prepared:
+        for tracked, submitted in prepared:
             if tracked.job_id in self.notes:
                 names = ("name", "user", "job_type", "arrival_seconds")
                 fields = {name: getattr(tracked, name) for name in names}
-                fields |= {"gpus": tracked.num_gpus, "steps": tracked.total_steps, "notes": self.notes[tracked.job_id]}
+                fields |= {"tenant": submitted.tenant, "gpus": tracked.num_gpus, "steps": tracked.total_steps}
+                fields |= {"notes": self.notes[tracked.job_id]}
                 self.log("arrived", job=tracked.job_id, **fields)
             state.aside.pop(tracked.job_id, None)
             state.tracked[tracked.job_id] = tracked

@@ -20,7 +20,7 @@ from tests.slurm.loopback.logbook import events
 from tests.slurm.loopback.scenes import profile_text
 from tests.slurm.loopback.waiting import until
 
-__all__ = ["Driver", "driving", "gavel", "log_of", "plugin", "round_once"]
+__all__ = ["ROOT", "Driver", "driving", "gavel", "log_of", "plugin", "round_once"]
 
 ROOT = Path(__file__).resolve().parents[3]
 PARTITION = "gavel"
@@ -70,8 +70,11 @@ def surroundings(cluster: LoopbackCluster, tools: Path | None = None) -> dict[st
 def command_of(cluster: LoopbackCluster, words: Sequence[str], user: str | None = None) -> list[str]:
     """Return the command line; given words override the usual options."""
     name, *rest = words
-    own = [] if user is None else as_user(cluster, user)
-    return [*own, sys.executable, "-m", "gavel_py", "slurm", name, *options(cluster), *rest]
+    own, usual = [] if user is None else as_user(cluster, user), options(cluster)
+    if "--shadow" in rest:
+        at = usual.index("--progress")
+        del usual[at : at + 2]
+    return [*own, sys.executable, "-m", "gavel_py", "slurm", name, *usual, *rest]
 
 
 def as_user(cluster: LoopbackCluster, user: str) -> list[str]:

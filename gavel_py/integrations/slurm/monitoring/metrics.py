@@ -41,9 +41,10 @@ def metrics_text(decided: Decided, applied: Applied) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_metrics(path: Path, decided: Decided, applied: Applied) -> None:
-    """Replace a file with the metrics after a round. Raises `InputError`."""
-    write_atomic(path, metrics_text(decided, applied).encode())
+def write_metrics(path: Path | None, decided: Decided, applied: Applied) -> None:
+    """Replace a file with the metrics after a round, if there is to be one. Raises `InputError`."""
+    if path is not None:
+        write_atomic(path, metrics_text(decided, applied).encode())
 
 
 def _samples(decided: Decided, applied: Applied) -> Iterator[tuple[str, Labels, float]]:

@@ -1,0 +1,77 @@
+"""gavel slurm run: rounds of a Slurm cluster until Ctrl-C or SIGTERM, or those of a shadow beside it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+import gavel_py as gp
+from gavel_py.cli.inputs import MAX_ROUNDS, takes_options, warnings_shown
+from gavel_py.cli.slurm.driving import Request, applied_text, driver_of, plan_text, state_directory
+
+
+def check_shadow(request: Request) -> None:
+    """Raise `click.UsageError` for an option that means nothing to a shadow."""
+    given = {"--on-exit release": request.on_exit == "release", "--on-failure release": request.on_failure == "release"}
+    given |= {"--progress": request.progress is not None, "--learn": request.learn is not None}
+    for name in (name for name, is_given in given.items() if is_given):
+        raise click.UsageError(f"--shadow changes nothing in Slurm, and only knows what Slurm lists; leave out {name}")
+
+
+@click.command("run")
+@takes_options(Request)
+@click.option("--once", is_flag=True, help="Run one round and exit.")
+@click.option("--rounds", type=click.IntRange(1, MAX_ROUNDS), metavar="N", help="Run N rounds and exit.")
+@click.option("--dry-run", is_flag=True, help="Show what the next round would do, without doing it.")
+@click.option("--shadow", is_flag=True, help="Only look on, and compare what would have been done with what Slurm does.")
+def command(request: Request, once: bool, rounds: int | None, dry_run: bool, shadow: bool) -> None:
+    """Manage the jobs of a partition in rounds.
+
+    Each round reads the queue, decides, preempts and starts jobs, and checks the outcome; until Ctrl-C or SIGTERM. The driver can
+    be stopped and started at any time and continues where it was. State and log are in the directory of --state.
+
+    With --shadow, it needs no rights and changes nothing: it decides as if it drove the partition, and gavel slurm report compares.
+    """
+    clock = gp.WallClock()
+    if shadow:
+        check_shadow(request)
+    with warnings_shown():
+        driver = driver_of(request, clock, shadow=shadow)
+        if dry_run:
+            click.echo(plan_text(driver.plan()), nl=False)
+            return
+        directory = state_directory(request, shadow=shadow)
+        if directory is None:
+            raise click.UsageError("this account has no home directory; give a directory for the state: --state DIR")
+        with driver, _ending(clock, driver):
+            click.echo(f"State and log are in {directory}.", err=True)
+            if once or rounds == 1:
+                decided, applied = driver.round()
+                click.echo(applied_text(decided, applied), nl=False)
+                driver.end()
+            else:
+                driver.run(rounds, tell=lambda decided, applied: click.echo(applied_text(decided, applied), nl=False))
+        if shadow:
+            click.echo(f"To compare it with Slurm: gavel slurm report {directory}", err=True)
+
+
+@contextmanager
+def _ending(clock: gp.WallClock, driver: gp.SlurmDriver) -> Iterator[None]:
+    """Stop the clock on SIGINT and SIGTERM, so that the driver ends after its current step; on SIGHUP, begin a new log file."""
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if number == signal.SIGHUP:
+            driver.reopen_log()
+        else:
+            clock.stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,367 @@
+"""A driver that looks on: it decides for a virtual partition beside the live one, and records what Slurm does meanwhile.
+
+Nodes, arrivals and requests are those of the live partition. What the driver decides is carried out by `VirtualPartition`, whose
+jobs start, stop and end by the throughputs of the profile, and whose listing the driver reads in place of Slurm's. A second
+reconciler follows the live partition, which gives the real schedule and the work of each job that has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from gavel_py.integrations.slurm.actions import Actions
+from gavel_py.integrations.slurm.apply import Applied
+from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock
+from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, RoundPlanner
+from gavel_py.integrations.slurm.driver import SlurmDriver
+from gavel_py.integrations.slurm.job_mapping import DOWN, gpus_used
+from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
+from gavel_py.integrations.slurm.monitoring.event_log import ACTUAL, STAY_EVENTS
+from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
+from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.state import SHADOW, DriverState, Tracked, save_state
+from gavel_py.integrations.slurm.sync import Progress
+from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
+from gavel_py.policies import Policy
+from gavel_py.throughput_profiles import ThroughputProfile
+
+LIVE = "slurm.json"
+"""The file of the reconciler that follows the live partition."""
+
+VIRTUAL = SnapshotFormat("gavel-py slurm shadow", 1, "a virtual partition written by gavel slurm run --shadow")
+
+Jobs = Mapping[str, SlurmJob]
+
+
+@dataclass
+class VirtualJob:
+    """A job in the virtual partition.
+
+    job: as Slurm listed it last while it waited; held, start_seconds: {node: GPUs} that it has, and since when; on_hold: whether
+    the driver has put it on hold; marks: (time, steps done, steps/s before) of each stop; outcome, work: how it ended in Slurm and
+    what it had done by then, in steps at the speeds of the profile, None while it is there; end_seconds: when it ended here;
+    is_left: whether the decision leaves it to Slurm, so that it is as Slurm has it.
+    """
+
+    job: SlurmJob
+    held: dict[str, int] = field(default_factory=dict)
+    start_seconds: float = 0.0
+    on_hold: bool = False
+    marks: list[tuple[float, float, float]] = field(default_factory=list)
+    outcome: Phase | None = None
+    work: float | None = None
+    end_seconds: float | None = None
+    is_left: bool = False
+
+    def listed(self, live: SlurmJob | None) -> SlurmJob:
+        """Return the job as the driver reads it; live: as Slurm lists it now."""
+        comment = self.job.comment if live is None else live.comment
+        job = replace(self.job, held={}, used={}, comment=comment, start_seconds=None, end_seconds=self.end_seconds)
+        if self.end_seconds is not None:
+            return replace(job, phase=self.outcome or Phase.FINISHED, states=frozenset())
+        if self.is_left and live is not None:
+            return live
+        if self.held:
+            used = {node: Usage(gpus) for node, gpus in self.held.items()}
+            job = replace(job, held=dict(self.held), used=used, start_seconds=self.start_seconds)
+            return replace(job, phase=Phase.RUNNING, states=frozenset({"RUNNING"}))
+        job = replace(job, phase=Phase.WAITING, states=frozenset({"PENDING"}), description="")
+        if live is not None and live.phase is Phase.WAITING:
+            if live.is_held:  # by its user or an administrator, since the driver has held nothing in Slurm
+                return replace(job, priority=0.0, reason="JobHeldUser")
+        else:
+            job = replace(job, dependency="", eligible_seconds=None)
+        return replace(job, priority=0.0 if self.on_hold else 1.0, reason="JobHeldAdmin" if self.on_hold else "Priority")
+
+    def reached(self, work: float, tracked: Tracked, speed: float) -> float | None:
+        """Return when the job had done or will have done this work, at this speed where it runs; None if it waits and has not."""
+        for seconds, steps, before in self.marks:
+            if steps >= work and before > 0:
+                return seconds - (steps - work) / before
+        if not self.held or speed <= 0:
+            return None
+        return max(self.start_seconds, max(tracked.seen_seconds, self.start_seconds) + (work - tracked.steps_done) / speed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the job as plain data."""
+        job = asdict(replace(self.job, held={}, used={}, states=frozenset()))
+        return {**asdict(self), "job": job | {"states": []}}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> VirtualJob:
+        """Return the job that `to_dict` converted to plain data."""
+        job = dict(document["job"])
+        for name, kind in (("phase", Phase), ("states", frozenset), ("required_nodes", tuple), ("obstacles", tuple)):
+            job[name] = kind(job[name])
+        outcome = document["outcome"]
+        marks = [(seconds, steps, speed) for seconds, steps, speed in document["marks"]]
+        changed = {"job": SlurmJob(**job), "marks": marks, "outcome": None if outcome is None else Phase(outcome)}
+        return cls(**{**document, **changed})
+
+
+@dataclass
+class VirtualPartition:
+    """The jobs that the driver would manage, as they would be.
+
+    default_steps: of jobs that give none, None if unknown; is_new: whether no job has been admitted yet.
+    """
+
+    default_steps: float | None
+    jobs: dict[str, VirtualJob] = field(default_factory=dict)
+    is_new: bool = True
+
+    @classmethod
+    def load(cls, path: Path | None, default_steps: float | None) -> VirtualPartition:
+        """Return the saved partition, or a new one if there is none. Raises `InputError`."""
+        if path is None or not path.exists():
+            return cls(default_steps)
+        document = VIRTUAL.read(path)
+        with damage_as_fault(path):
+            return cls(
+                default_steps, {job_id: VirtualJob.from_dict(each) for job_id, each in document["jobs"].items()}, is_new=False
+            )
+
+    def save(self, path: Path) -> None:
+        """Write the partition to a file. Raises `InputError`."""
+        VIRTUAL.write(path, {"jobs": {job_id: each.to_dict() for job_id, each in self.jobs.items()}})
+
+    def admit(self, jobs: Jobs, managed: Collection[str]) -> None:
+        """Add the new ones among the managed jobs, and update the others; at first, jobs that run in Slurm run here too."""
+        for job_id in managed:
+            job = jobs[job_id]
+            if job_id not in self.jobs:
+                held = dict(job.held) if self.is_new and job.phase is Phase.RUNNING else {}
+                self.jobs[job_id] = VirtualJob(job, held, job.start_seconds or 0.0)
+            elif job.phase is Phase.WAITING:
+                self.jobs[job_id].job = job
+        self.is_new = False
+
+    def note_end(self, job_id: str, job: SlurmJob | None, work: float, now: float) -> None:
+        """Note how a job has ended in Slurm, None if Slurm no longer lists it."""
+        each = self.jobs[job_id]
+        if job is None:
+            del self.jobs[job_id]  # nobody knows whether it has finished
+            return
+        each.outcome, each.work = job.phase, work
+        if (job.phase is Phase.CANCELLED or each.is_left) and each.end_seconds is None:
+            each.end_seconds, each.held = min(now, job.end_seconds or now), {}
+
+    def leave_to_slurm(self, unplanned: Container[str], jobs: Jobs) -> None:
+        """Let the jobs that the decision leaves to Slurm be as Slurm has them, and no others."""
+        for job_id, each in self.jobs.items():
+            each.is_left = job_id in unplanned and each.end_seconds is None
+            if each.is_left and job_id in jobs:
+                each.held, each.start_seconds = dict(jobs[job_id].held), jobs[job_id].start_seconds or 0.0
+
+    def forget(self, listed: Jobs) -> None:
+        """Drop jobs that have ended here and that Slurm no longer lists."""
+        self.jobs = {i: each for i, each in self.jobs.items() if each.end_seconds is None or i in listed}
+
+    def end_jobs(self, now: float, state: DriverState, types: Mapping[str, str]) -> None:
+        """End the jobs that have done their work; types: {node: accelerator}.
+
+        It is what they did in Slurm, or else the steps that they give. Those that give none end after they have ended in Slurm.
+        """
+        for job_id, each in self.jobs.items():
+            tracked = state.tracked.get(job_id)
+            if tracked is None or each.end_seconds is not None:
+                continue
+            work = (tracked.total_steps or self.default_steps) if each.work is None else each.work
+            end = None if work is None else each.reached(work, tracked, self._speed(each, tracked, state, types))
+            if end is not None and end <= now:
+                each.end_seconds, each.held = end, {}
+
+    def stop(self, job_id: str, now: float, state: DriverState | None, types: Mapping[str, str]) -> None:
+        """Take the GPUs of a job."""
+        each, tracked = self.jobs[job_id], None if state is None else state.tracked.get(job_id)
+        if tracked is not None and state is not None:
+            speed = self._speed(each, tracked, state, types)
+            steps = tracked.steps_done + speed * max(0.0, now - max(tracked.seen_seconds, each.start_seconds))
+            each.marks.append((now, steps, speed))
+        each.held = {}
+
+    def start(self, job_id: str, target: Mapping[str, int], now: float, state: DriverState, types: Mapping[str, str]) -> None:
+        """Start a job; a job that has run before repeats the work of the time that a restart costs."""
+        each, tracked = self.jobs[job_id], state.tracked[job_id]
+        each.held, each.start_seconds, each.on_hold = dict(target), now, False
+        if tracked.starts:
+            lost = state.scheduler.restart_seconds * self._speed(each, tracked, state, types)
+            tracked.steps_done = max(0.0, tracked.steps_done - lost)
+
+    def displaced(self, nodes: Mapping[str, SlurmNode], used: Mapping[str, int]) -> Iterator[str]:
+        """Yield the jobs that lose their GPUs: on nodes that are down, or of which others have so many that not all have room.
+
+        used: {node: GPUs of jobs that are left to Slurm}. Of several jobs on a node, those that started last lose theirs.
+        """
+        free = {name: 0 if node.states & DOWN else sum(node.gpus.values()) - used.get(name, 0) for name, node in nodes.items()}
+        planned = [(job_id, each) for job_id, each in self.jobs.items() if not each.is_left]
+        for job_id, each in sorted(planned, key=lambda item: item[1].start_seconds):
+            if any(free.get(node, 0) < gpus for node, gpus in each.held.items()):
+                yield job_id
+                continue
+            for node, gpus in each.held.items():
+                free[node] -= gpus
+
+    def listed(self, jobs: Jobs) -> dict[str, SlurmJob]:
+        """Return the jobs of Slurm, with those of this partition as they are here."""
+        return {**jobs, **{job_id: each.listed(jobs.get(job_id)) for job_id, each in self.jobs.items()}}
+
+    @staticmethod
+    def nodes(nodes: Mapping[str, SlurmNode], jobs: Jobs) -> dict[str, SlurmNode]:
+        """Return the nodes of Slurm with what is used there; jobs: as listed."""
+        used: dict[str, Usage] = {}
+        for job in jobs.values():
+            for node, each in job.used.items():
+                used[node] = used.get(node, Usage()).plus(each)
+        return {name: replace(node, used=used.get(name, Usage())) for name, node in nodes.items()}
+
+    @staticmethod
+    def _speed(each: VirtualJob, tracked: Tracked, state: DriverState, types: Mapping[str, str]) -> float:
+        accelerator = types.get(next(iter(each.held), ""), "")
+        return state.speeds.speed(tracked.job_type, tracked.num_gpus, accelerator) if accelerator else 0.0
+
+
+class SlurmShadow(SlurmDriver):
+    """Decides as a `SlurmDriver` beside a live partition, and changes nothing there: what would it have done?
+
+    Its log, its queue and its figures are those of a driver whose decisions had been carried out, beside what Slurm does;
+    `slurm_comparison` compares both. It only reads `sinfo` and `squeue`, which every user may do, and writes to its directory.
+
+    Jobs that run when it begins run in both. From then on, jobs arrive as in Slurm, and progress at the speeds of the profile. A
+    job ends when it has done its work: what it did in Slurm by the speed of the type on which it ran, if it has ended there, or
+    else the steps that it gives. A job that gives no steps ends only after it has ended in Slurm, and holds its GPUs until then. A
+    job that is cancelled in Slurm is cancelled here. GPUs of jobs that are left to Slurm are taken away.
+
+    Args:
+        settings: The settings of the site; the end of a shadow releases nothing.
+        profile: Throughputs by job type.
+        policy: A name or a `Policy`.
+        directory: For the state and the log.
+        commands: Replacement of Slurm's commands, for tests.
+        clock: Replacement of the system clock, for tests.
+        **options: As for `SlurmDriver`. Without `restart_seconds`, a restart costs 10 s.
+
+    Raises:
+        InputError: An argument is invalid.
+    """
+
+    is_shadow = True
+
+    def __init__(
+        self,
+        settings: SlurmSettings,
+        profile: ThroughputProfile,
+        policy: str | Policy = "max_min_fairness",
+        *,
+        directory: str | Path | None = None,
+        commands: SlurmCommands | None = None,
+        clock: WallClock | None = None,
+        **options: float | None,
+    ) -> None:
+        settings = replace(settings, beacon=False, on_exit="leave", on_failure="retry", wall_limit="start")
+        given: dict[str, Any] = options
+        super().__init__(settings, profile, policy, directory=directory, commands=commands, clock=clock, **given)
+        saved, path = (None if self._directory is None else self._directory / name for name in (SHADOW, LIVE))
+        self._partition = VirtualPartition.load(saved, settings.default_steps)
+        self._live = RoundPlanner(self.settings, profile, self.policy, {}, path, Progress(), self._log_live)
+        self._jobs: Jobs = {}
+        self._nodes: Mapping[str, SlurmNode] = {}
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._log("shadow")
+        return self
+
+    def release(self) -> None:
+        """Do nothing: a shadow holds no job."""
+
+    def _prepare(self) -> None:
+        pass  # no right is needed, and there is no sign of life
+
+    def _read(self) -> Snapshot:
+        """Return the virtual partition as a reading of Slurm."""
+        snapshot, partition, known = super()._read(), self._partition, self._known
+        state = self._live.picture(snapshot).state
+        state.forget_departed()
+        self._note_ends(snapshot.jobs, known)
+        partition.admit(snapshot.jobs, state.tracked)
+        self._nodes = snapshot.nodes
+        jobs = self._listed()
+        return replace(snapshot, nodes=partition.nodes(snapshot.nodes, jobs), jobs=jobs)
+
+    def _read_jobs(self) -> Jobs:
+        jobs, known, now = super()._read_jobs(), self._known, self._clock.now()
+        state, reconciler = self._live.state, self._live.reconciler
+        if state is None or reconciler is None:
+            return jobs
+        before = state.turnover
+        reconciler.update_jobs(jobs, now)
+        self._note_ends(jobs, known)
+        if state.turnover != before:
+            self._try_to_save()
+        # New jobs wait for the next decision, wherever Slurm has started them.
+        new = [i for i in jobs.keys() - self._partition.jobs.keys() - reconciler.roles.keys() if not jobs[i].phase.is_over]
+        new = [i for i in new if eligibility_of(jobs[i], self.settings.partition, now).role is Role.MANAGED]
+        return {**self._listed(new), **{job_id: VirtualJob(jobs[job_id]).listed(jobs[job_id]) for job_id in new}}
+
+    @property
+    def _known(self) -> dict[str, Tracked]:
+        """The records of jobs in the live partition."""
+        return {} if self._live.state is None else self._live.state.aside | self._live.state.tracked
+
+    def _note_ends(self, jobs: Jobs, known: Mapping[str, Tracked]) -> None:
+        """Note the jobs that have ended in Slurm; known: records of those that were there before."""
+        partition, self._jobs = self._partition, jobs
+        for job_id, each in list(partition.jobs.items()):
+            job, tracked = jobs.get(job_id), known.get(job_id)
+            if each.outcome is None and (job is None or job.phase.is_over):
+                steps = 0.0 if tracked is None else tracked.steps_done
+                partition.note_end(job_id, job, steps, self._clock.now())
+                self._log("work", job=job_id, steps=steps, given=None if tracked is None else tracked.total_steps)
+        partition.forget(jobs)
+
+    def _listed(self, new: Collection[str] = ()) -> dict[str, SlurmJob]:
+        """Return the jobs as they are now, without the GPUs that others have; new: jobs that are not here yet, but will be."""
+        partition, state, now = self._partition, self.state, self._clock.now()
+        if state is not None:
+            partition.end_jobs(now, state, self._types)
+            partition.leave_to_slurm(state.unplanned, self._jobs)
+        here = {job_id for job_id, each in partition.jobs.items() if not each.is_left}.union(new)
+        others = [job for job_id, job in self._jobs.items() if job_id not in here]
+        for job_id in list(partition.displaced(self._nodes, gpus_used(others))):
+            partition.stop(job_id, now, state, self._types)
+        return partition.listed(self._jobs)
+
+    @property
+    def _types(self) -> Mapping[str, str]:
+        """{node: accelerator}."""
+        return {} if self._live.reconciler is None else self._live.reconciler.types
+
+    def _decide(self, picture: ClusterSnapshot) -> Decided:
+        picture.state.pending, picture.state.sums = set(), {}  # a virtual job teaches nothing about speeds
+        return super()._decide(picture)
+
+    def _apply(self, picture: ClusterSnapshot, actions: Actions) -> Applied:
+        """Stop and start jobs of the virtual partition."""
+        partition, now, state, types = self._partition, self._clock.now(), picture.state, self._types
+        for job_id in actions.stop:
+            partition.stop(job_id, now, state, types)
+        for job_id in (*actions.hold, *actions.stop):
+            partition.jobs[job_id].on_hold = True
+        for job_id, target in actions.start.items():
+            partition.start(job_id, target, now, state, types)
+        started, waiting = list(actions.start), dict(actions.cannot)
+        return Applied(kept=actions.keep, stopped=actions.stop, started=started, waiting=waiting, jobs=self._listed())
+
+    def _save(self) -> None:
+        if self._directory is not None and self._live.state is not None:
+            self._partition.save(self._directory / SHADOW)
+            save_state(self._directory / LIVE, self._live.state)
+            super()._save()
+
+    def _log_live(self, event: str, seconds: float | None = None, **fields: Any) -> None:
+        if event in STAY_EVENTS:
+            self._log(f"{ACTUAL}{event}", seconds=seconds, **fields)

@@ -1,0 +1,341 @@
+"""A shadow beside plain Slurm: what it would have done, what Slurm did, and that it touches nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gavel_py as gp
+from gavel_py.integrations.slurm.commands import CommandResult
+from gavel_py.integrations.slurm.turns import MECHANISM
+from tests.slurm.fake_slurm import START, FakeClock, FakeSlurm, no_answer
+from tests.slurm.support import SPEEDS, KilledError, driver, events, profile
+from tests.support.commands import runner
+
+READS = [["sinfo", "--all", "--json"], ["squeue", "--all", "--json"]]
+
+
+class PlainSlurm(FakeSlurm):
+    """A Slurm without driver, which prefers the slow node; jobs end when they have done `work`, at `pace` of the profile."""
+
+    def __init__(self, pace: float = 1.0) -> None:
+        super().__init__(FakeClock(), {"k80-0": ("k80", 4), "v100-0": ("v100", 4)})
+        self.work: dict[int, float] = {}
+        self.pace = pace
+        self.issued: list[list[str]] = []
+        self.plays: list[tuple[float, Callable[[], object]]] = []
+        self.clock.on_sleep = self._pass
+
+    def arrive(self, after: float, number: int, gpus: int = 4, *, work: float, steps: bool = True, **fields: Any) -> None:
+        """Let a job arrive so many seconds after the start."""
+        comment = f"gavel: type=bert{f' steps={work:g}' if steps else ''}"
+        more = {"submit_time": START + after, "account": "team"} | fields.pop("more", {})
+        plain = {"per_job": f"gpu:{gpus}", "priority": 1000, "reason": "Resources", "admin_comment": "", "comment": comment}
+        self.work[number] = work
+        self.plays.append((START + after, lambda: self.submit(number, **{**plain, **fields, "more": more})))
+
+    def cancel(self, number: int) -> None:
+        if self.jobs[number].state in ("PENDING", "RUNNING"):
+            self.end(number, "CANCELLED")
+
+    def _pass(self, now: float) -> None:
+        for play in [each for each in self.plays if each[0] <= now]:
+            self.plays.remove(play)
+            play[1]()
+        self._schedule()
+        for number, job in self.jobs.items():
+            if job.state == "RUNNING":
+                (kind,) = {self.nodes[node][0] for node in job.held}
+                speed = SPEEDS["bert"][("v100", "k80").index(kind)] * sum(job.held.values()) * self.pace
+                if job.start + self.work[number] / speed <= now:
+                    self.end(number)
+                    job.end = job.start + self.work[number] / speed
+
+    def run(self, arguments: Sequence[str], text: str = "") -> CommandResult:
+        self.issued.append(list(arguments))
+        return super().run(arguments, text)
+
+
+def shadow(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmShadow:
+    options = {"round_seconds": 100.0, "restart_seconds": 0.0, "min_run_seconds": 0.0} | options
+    given_steps = options.pop("default_steps", None)
+    chosen = gp.SlurmSettings("gpu", default_steps=given_steps)
+    return gp.SlurmShadow(chosen, profile(), directory=folder, commands=slurm, clock=slurm.clock, **options)
+
+
+@contextmanager
+def untouched(slurm: PlainSlurm) -> Iterator[None]:
+    """Assert that only readings were issued."""
+    yield
+    assert {tuple(words) for words in slurm.issued} <= {tuple(words) for words in READS}
+    assert not slurm.sent
+    assert not slurm.beacons
+
+
+def watched(slurm: PlainSlurm, folder: Path, seconds: float, **options: Any) -> gp.SlurmComparison:
+    slurm.clock.stops_at = slurm.clock.now() + seconds
+    with untouched(slurm), shadow(slurm, folder, **options) as watching:
+        watching.run()
+    found = gp.slurm_comparison(folder / "log.jsonl")
+    assert found is not None
+    return found
+
+
+def ends(folder: Path, event: str) -> dict[str, float]:
+    """Return {job: seconds after the start} of the jobs that left, in the shadow ("left") or in Slurm ("slurm_left")."""
+    return {entry["job"]: entry["seconds"] - START for entry in events(folder, event)}
+
+
+def test_a_job_runs_where_it_would_have_run(tmp_path: Path) -> None:
+    """On the fast node, 3,200 steps take 100 s instead of the 400 s on the node that Slurm chose."""
+    slurm = PlainSlurm()
+    slurm.arrive(12.0, 1, work=3200)
+    found = watched(slurm, tmp_path, 600)
+    assert (found.both, found.only_slurm, found.only_shadow) == (1, 0, 0)
+    assert found.slurm.jct_seconds.tolist() == pytest.approx([400], abs=5.1), "it is seen every 5 s"
+    assert found.shadow.jct_seconds.tolist() == pytest.approx([100], abs=5.1)
+    assert found.slowness == pytest.approx(1, rel=0.02)
+    (stay,) = found.shadow.stays
+    assert (stay.node, stay.gpus, stay.end_seconds - stay.start_seconds) == ("v100-0", 4, pytest.approx(100, abs=0.1))
+    (tenant,) = found.tenants.items()
+    assert tenant == (
+        "team",
+        (1, pytest.approx(400, abs=6), pytest.approx(100, abs=6), pytest.approx(1600, abs=25), pytest.approx(400, abs=1)),
+    )
+
+
+@pytest.mark.parametrize("policy", ["fifo", "shortest_job_first", "max_min_fairness"])
+def test_the_schedule_is_that_of_a_simulation(tmp_path: Path, policy: str) -> None:
+    """Up to the intervals at which the queue is read, once for each job that runs before."""
+    slurm, jobs, generator = PlainSlurm(), [], random.Random(policy)  # noqa: S311
+    for number in range(1, 9):
+        arrival, gpus, work = 5.0 * generator.randrange(1, 40), generator.choice([1, 2, 4]), generator.uniform(400, 4000)
+        request = {"num_gpus": gpus, "total_steps": work, "locality": "node", "even_split": True}
+        jobs.append(gp.Job(str(number), job_type="bert", arrival_seconds=arrival, **request))
+        slurm.arrive(arrival, number, gpus, work=work)
+    watched(slurm, tmp_path, 2000, policy=policy)
+    nodes = [gp.Node(name=name, accelerator=kind, num_gpus=gpus) for name, (kind, gpus) in slurm.nodes.items()]
+    jobs.sort(key=lambda job: job.arrival_seconds)
+    options = {"round_seconds": 100.0, "starts_between_rounds": True, "start_seconds": 0.0, "mechanism": MECHANISM}
+    simulated = gp.simulate(jobs, gp.Cluster(nodes), profile(), policy, **options)
+    found = ends(tmp_path, "left")
+    assert found.keys() == simulated.jobs.keys()
+    late = {job_id: found[job_id] - record.end_seconds for job_id, record in simulated.jobs.items()}
+    assert min(late.values()) > -0.1
+    assert sum(each < 5.0 for each in late.values()) >= len(jobs) / 2
+    assert max(late.values()) < 5.0 * len(jobs)
+
+
+def test_a_job_without_steps_ends_when_its_work_is_known(tmp_path: Path) -> None:
+    """Slurm needs 400 s for it, so it was done after 100 s in the shadow, which learns that later, although it was preempted."""
+    slurm = PlainSlurm()
+    slurm.arrive(10.0, 1, work=3200, steps=False, more={"time_limit": 600})
+    slurm.arrive(150.0, 2, work=640)
+    slurm.arrive(150.0, 3, work=640)
+    found = watched(slurm, tmp_path, 1000, policy="shortest_job_first")
+    assert found.both == 3
+    assert "1" in {entry["job"] for entry in events(tmp_path, "stopped") if entry["preempted"]}, "by the short ones"
+    assert ends(tmp_path, "left")["1"] == pytest.approx(110, abs=5.1)
+    assert ends(tmp_path, "slurm_left")["1"] == pytest.approx(410, abs=5.1)
+
+
+def test_a_job_that_cannot_be_planned_any_more_is_as_slurm_has_it(tmp_path: Path) -> None:
+    slurm = PlainSlurm()
+    slurm.arrive(10.0, 1, per_job="gpu:k80:4", work=3200, steps=False)
+    slurm.arrive(20.0, 2, work=6400)
+    slurm.plays.append((START + 50, lambda: slurm.states.update({"k80-0": "DRAIN"})))
+    found = watched(slurm, tmp_path, 1000)
+    (unplanned,) = events(tmp_path, "unplanned")
+    assert unplanned["job"] == "1"
+    assert found.both == 2
+    stays = [[(stay.node, stay.end_seconds) for stay in run.stays if stay.job_id == "1"] for run in (found.slurm, found.shadow)]
+    assert stays[0] == stays[1] == [("k80-0", pytest.approx(400, abs=6))]
+
+
+def test_jobs_that_run_at_the_beginning_run_in_both(tmp_path: Path) -> None:
+    slurm = PlainSlurm()
+    slurm.arrive(0.0, 1, work=8000, steps=False)
+    slurm.arrive(0.0, 2, work=3200, steps=False)
+    slurm.clock.sleep(50.0)
+    assert [slurm.jobs[number].held for number in (1, 2)] == [{"k80-0": 4}, {"v100-0": 4}]
+    found = watched(slurm, tmp_path, 1500)
+    stays = sorted(found.shadow.stays, key=lambda stay: stay.start_seconds)
+    assert {(stay.job_id, stay.node, stay.start_seconds) for stay in stays[:2]} == {("1", "k80-0", 50.0), ("2", "v100-0", 50.0)}
+    assert found.slurm.jct_seconds.tolist() == pytest.approx([150, 1050], abs=6)
+    assert found.shadow.jct_seconds.max() < 500, "it moves to the fast node once that is free"
+
+
+def test_gpus_of_jobs_that_are_left_to_slurm_are_taken_away(tmp_path: Path) -> None:
+    slurm = PlainSlurm()
+    slurm.arrive(5.0, 1, work=6400)  # on the fast node in the shadow, on the slow one in Slurm
+    slurm.arrive(60.0, 2, work=3200, more={"requeue": False})
+    found = watched(slurm, tmp_path, 1500)
+    assert [(stay.job_id, stay.node) for stay in found.shadow.stays][:2] == [("1", "v100-0"), ("1", "k80-0")]
+    taken = next(stay for stay in found.shadow.stays if stay.node == "k80-0")
+    assert 60 <= taken.start_seconds + 5 <= 70
+    assert [entry["job"] for entry in events(tmp_path, "arrived")] == ["1"]
+
+
+def test_cancelled_and_held_jobs(tmp_path: Path) -> None:
+    slurm = PlainSlurm()
+    slurm.arrive(5.0, 1, work=1e6)
+    slurm.arrive(5.0, 2, work=1e6)
+    slurm.arrive(5.0, 3, work=3200, priority=0, reason="JobHeldUser")
+    slurm.plays.append((START + 200, lambda: slurm.end(1, "CANCELLED")))
+    slurm.plays.append((START + 250, lambda: slurm.jobs.pop(2)))
+    slurm.plays.append((START + 300, lambda: setattr(slurm.jobs[3], "priority", 1000)))
+    found = watched(slurm, tmp_path, 900)
+    assert {entry["job"]: entry["outcome"] for entry in events(tmp_path, "left")} == {
+        "1": "cancelled",
+        "2": "unknown",
+        "3": "finished",
+    }
+    assert ends(tmp_path, "left")["1"] == pytest.approx(200, abs=5)
+    assert min(stay.start_seconds for stay in found.shadow.stays if stay.job_id == "3") >= 295, "its user held it"
+    assert (found.both, found.shadow.metrics["finished"]) == (1, 1)
+
+
+def test_a_restart_costs_the_work_of_its_time(tmp_path: Path) -> None:
+    """A job that moves once needs longer by that time, and a first start costs nothing."""
+    slurm = PlainSlurm()
+    slurm.arrive(5.0, 1, work=6400)
+    slurm.arrive(60.0, 2, work=3200, more={"requeue": False})  # takes the fast node away
+    slurm.nodes = dict(reversed(slurm.nodes.items()))
+    slurm.arrive(5.0, 3, work=3200)
+    found = watched(slurm, tmp_path, 1500, restart_seconds=20.0)
+    for stays in ([stay for stay in found.shadow.stays if stay.job_id == job] for job in ("1", "3")):
+        done = sum((stay.end_seconds - stay.start_seconds) * {"v100-0": 32, "k80-0": 8}[stay.node] for stay in stays)
+        lost = sum(20 * {"v100-0": 32, "k80-0": 8}[stay.node] for stay in sorted(stays, key=lambda stay: stay.start_seconds)[1:])
+        assert done == pytest.approx({"1": 6400, "3": 3200}[stays[0].job_id] + lost, rel=0.01)
+
+
+def test_it_continues_after_it_was_killed(tmp_path: Path) -> None:
+    """The same schedule as without, up to a round, since rounds begin at other times."""
+    schedules = []
+    for name in ("whole", "killed"):
+        slurm = PlainSlurm()
+        for number in range(1, 5):
+            slurm.arrive(10.0 * number, number, work=1600.0 * number, steps=number != 2)
+        if name == "killed":
+            slurm.plays.append((START + 120, killed))
+            with pytest.raises(KilledError), shadow(slurm, tmp_path / name, policy="fifo") as watching:
+                watching.run()
+            for _ in range(4):
+                slurm.clock.sleep(5.0)
+        watched(slurm, tmp_path / name, START + 900 - slurm.clock.now(), policy="fifo")
+        schedules.append(ends(tmp_path / name, "left"))
+    assert schedules[0].keys() == schedules[1].keys() == set("1234")
+    assert schedules[1] == pytest.approx(schedules[0], abs=100)
+    assert schedules[1]["1"] == schedules[0]["1"]
+
+
+def killed() -> None:
+    raise KilledError
+
+
+FATES = ["", "", "left to Slurm", "cancelled"]
+PLAYS = st.lists(
+    st.tuples(st.integers(0, 60), st.sampled_from([1, 2, 4]), st.floats(50, 8000), st.booleans(), st.sampled_from(FATES)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=5, deadline=None)
+@given(plays=PLAYS, policy=st.sampled_from(["max_min_fairness", "fifo"]), pace=st.sampled_from([0.5, 1.0, 2.0]))
+def test_no_job_is_lost_no_gpu_is_used_twice_and_work_is_conserved(
+    tmp_path_factory: pytest.TempPathFactory, plays: list[tuple[int, int, float, bool, str]], policy: str, pace: float
+) -> None:
+    folder, slurm = tmp_path_factory.mktemp("shadow"), PlainSlurm(pace)
+    for number, (after, gpus, work, has_steps, fate) in enumerate(plays, 1):
+        slurm.arrive(5.0 * after, number, gpus, work=work, steps=has_steps, more={"requeue": fate != "left to Slurm"})
+        if fate == "cancelled":
+            slurm.plays.append((START + 5.0 * after + 50, partial(slurm.cancel, number)))
+    found = watched(slurm, folder, 1200, policy=policy)
+    managed = {str(number) for number, play in enumerate(plays, 1) if play[4] != "left to Slurm"}
+    left = {entry["job"]: entry["outcome"] for entry in events(folder, "left")}
+    assert left.keys() <= {entry["job"] for entry in events(folder, "arrived")} == managed
+    for job_id, outcome in left.items():
+        assert outcome == ("cancelled" if slurm.jobs[int(job_id)].state == "CANCELLED" else "finished") or plays[int(job_id) - 1][3]
+    for node in slurm.nodes:
+        stays = [stay for stay in found.shadow.stays if stay.node == node]
+        for at in (stay.start_seconds for stay in stays):
+            assert sum(stay.gpus for stay in stays if stay.start_seconds <= at < stay.end_seconds) <= 4
+    for job_id in (job_id for job_id, outcome in left.items() if outcome == "finished"):
+        stays = [stay for stay in found.shadow.stays if stay.job_id == job_id]
+        speeds = [SPEEDS["bert"][stay.accelerator == "k80"] * stay.gpus for stay in stays]
+        done = sum((stay.end_seconds - stay.start_seconds) * speed for stay, speed in zip(stays, speeds, strict=True))
+        work, slack = slurm.work[int(job_id)], 1.1 * sum(speeds)  # a stop counts whole seconds, as in Slurm
+        ends_at = [work, work / pace] if plays[int(job_id) - 1][3] else [work / pace]
+        if plays[int(job_id) - 1][3]:
+            assert min(abs(done - each) for each in ends_at) < slack
+        else:
+            assert done > work / pace - slack
+
+
+def test_the_controller_is_away_for_a_while(tmp_path: Path) -> None:
+    slurm = PlainSlurm()
+    slurm.arrive(5.0, 1, work=3200)
+    slurm.plays.append((START + 50, lambda: setattr(slurm, "fails", no_answer)))
+    slurm.plays.append((START + 250, lambda: setattr(slurm, "fails", None)))
+    assert watched(slurm, tmp_path, 900).both == 1
+    assert events(tmp_path, "no_answer")
+    assert ends(tmp_path, "left")["1"] == pytest.approx(110, abs=6), "the time of its end does not depend on when it is seen"
+
+
+def test_directories_of_drivers_and_shadows_are_not_mixed(tmp_path: Path) -> None:
+    slurm = PlainSlurm()
+    slurm.arrive(0.0, 1, work=3200)
+    slurm.clock.sleep(5.0)
+    with shadow(slurm, tmp_path / "shadow") as watching:
+        watching.round()
+    with driver(slurm, tmp_path / "driver") as driven:
+        driven.round()
+    with pytest.raises(gp.InputError, match=r"driver: is the state of a driver; use another directory \(--state\)"):
+        shadow(slurm, tmp_path / "driver").__enter__()
+    with pytest.raises(gp.InputError, match=r"shadow: is the state of a shadow \(--shadow\); use another directory"):
+        driver(slurm, tmp_path / "shadow").__enter__()
+    assert gp.slurm_comparison(tmp_path / "driver" / "log.jsonl") is None
+
+
+def test_the_report_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slurm = PlainSlurm(pace=0.5)
+    for number, account in enumerate(("team", "other", "team"), 1):
+        slurm.arrive(5.0, number, work=3200.0, more={"account": account})
+    watched(slurm, tmp_path, 2000)
+    gavel = runner(capsys, "slurm")
+    done = gavel("report", str(tmp_path), "--html", str(tmp_path / "page.html"))
+    assert done.code == 0
+    assert done.out.startswith("3 jobs finished in both, 0 only in Slurm, 0 only in the shadow\n")
+    assert "In Slurm, the median job took 2 times as long as its steps and the profile say." in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert "Slurm" in (tmp_path / "page.html").read_text()
+    document = json.loads(gavel("report", str(tmp_path), "--json").out)
+    assert {name: each["jobs"] for name, each in document["tenants"].items()} == {"other": 1, "team": 2}
+    metrics = [document[side]["metrics"]["mean_jct_seconds"] for side in ("slurm", "shadow")]
+    assert f"{metrics[1] / metrics[0] - 1:+.1%}" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ("--on-exit", "release"),
+            "--shadow changes nothing in Slurm, and only knows what Slurm lists; leave out --on-exit rel",
+        ),
+        (("--progress", "."), "leave out --progress"),
+        (("--learn", "optimistic"), "leave out --learn"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    done = runner(capsys, "slurm")("run", "--partition", "gpu", "--shadow", *words)
+    assert (done.code, text in done.err) == (2, True)
