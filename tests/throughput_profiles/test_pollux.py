@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
+from tests.support.benchmarks import imported
 from tests.support.shared_data import SHARED
 
 DATA = Path(os.environ.get("POLLUX_DATA", SHARED / "pollux"))
 
 BATCHES, EPOCHS = (100, 200, 400), 3
+
+SIA = Path(os.environ.get("SIA_DATA", SHARED / "sia"))
 
 PUBLISHED = {1: 2089.0, 2: 3323.0, 3: 2188.0, 4: 2721.0}
 """Mean completion times (s) of Pollux (OSDI 2021, artefact) on its workloads."""
@@ -99,3 +102,23 @@ def test_the_published_completion_times_are_met() -> None:
         found[number] = float(np.mean([record.jct_seconds for record in run.jobs.values()]))
         assert 0.8 * published <= found[number] <= 1.1 * published
     assert max(found[1], found[3]) < found[4] < found[2]
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(not (DATA / "traces").is_dir() or not (SIA / "traces").is_dir(), reason="SIA_DATA or POLLUX_DATA names no data")
+def test_elastic_jobs_of_sia_end_about_when_published_and_half_as_late_as_fixed_gangs() -> None:
+    with imported("elastic_traces") as benchmark:
+        profile = benchmark.profile_of([SIA / "traces", DATA / "traces"])
+        found = {}
+        for name, *setting in benchmark.SETTINGS:
+            each = [benchmark.played(SIA / "workloads" / f"workload-{n}.csv", profile, *setting) for n in benchmark.WORKLOADS]
+            found[name] = np.mean(each, axis=0)
+    times = [float(each[0]) for each in found.values()]
+    hours, restarts, gpu_hours = found["`direct`, elastic, rounds of 60 s"]
+    assert hours <= 0.58
+    assert restarts <= 2.5
+    assert gpu_hours == pytest.approx(4.0, abs=0.4)
+    elastic, kept, fixed, fair, fair_fixed = times
+    assert fixed > 2.1 * elastic
+    assert fair_fixed > 1.9 * fair
+    assert elastic < kept < fixed

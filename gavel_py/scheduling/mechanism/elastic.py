@@ -319,7 +319,11 @@ def wanted_gpus(demand: RoundDemand, sizes: SizeDemand) -> Indices:
 
 
 def _promised_options(demand: RoundDemand, gpus: Indices) -> Options:
-    """Return the options of jobs on `gpus`, (N, K), each of its own class; fixed gangs and claims in rounds are as they are."""
+    """Return the options of jobs on `gpus`, (N, K), each of its own class; fixed gangs and claims in rounds are as they are.
+
+    Elastic jobs count as gangs of one GPU: a large gang has shorter turns, since it holds up others until it is placed, but these
+    take fewer GPUs instead. Their turns on several types are longer then, and they restart less often.
+    """
     assert demand.sizes is not None  # noqa: S101
     rounds = np.where(demand.sizes.is_elastic[:, None], np.maximum(gpus, 1), 1)
     in_rounds = replace(
@@ -327,7 +331,7 @@ def _promised_options(demand: RoundDemand, gpus: Indices) -> Options:
         deficits=demand.deficits / rounds,
         fractions=np.minimum(demand.fractions / rounds, 1.0),
         runnable=demand.runnable & (gpus > 0),
-        num_gpus=np.maximum(gpus.max(axis=1, initial=0), 1),
+        num_gpus=np.where(demand.sizes.is_elastic, 1, np.maximum(gpus.max(axis=1, initial=0), 1)),
     )
     scores = scores_of(in_rounds)
     jobs, types = scores.shape
