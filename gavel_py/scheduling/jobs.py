@@ -83,6 +83,7 @@ HISTORY_COLUMNS = {
     "has_run": 0,  # 1 if it has ever held GPUs
     "failures": 0,  # how many times it failed
     "starts": 0,  # how often it has been given other GPUs than before
+    "kept_until_seconds": np.nan,  # it is not preempted before, NaN if nobody has said so
     "left": -1,  # how it left, as an index into `DEPARTURES`; -1 while it is in the system
 }
 """Columns of the history of jobs, with their first values. Saved files contain them by name."""
@@ -455,8 +456,9 @@ class JobTable:
         rows = np.arange(len(jobs))
         for name, column in table.columns.items():
             if name in HISTORY_COLUMNS:
-                # Earlier versions did not count starts.
-                column[rows] = np.array(document["histories"].get(name, document["histories"]["has_run"]), dtype=float)
+                # Earlier versions did not count starts, and kept no job.
+                missing = document["histories"]["has_run"] if name == "starts" else [HISTORY_COLUMNS[name]] * len(jobs)
+                column[rows] = np.array(document["histories"].get(name, missing), dtype=float)
         for job, left in zip(jobs, table.columns["left"][rows].tolist(), strict=True):
             if left >= 0:
                 table.remove(job.job_id, DEPARTURES[int(left)])

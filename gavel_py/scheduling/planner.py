@@ -352,7 +352,8 @@ class RoundPlanner:
     def _locked(self, state: SchedulerState, current: CurrentAllocation, start: float) -> HeldGpus:
         """Return (N,) the GPUs of running gangs that have not run for their minimum time yet and may continue where they run."""
         held, since = state.continuing_gangs(current.rows), state.table.columns["running_since_seconds"][current.rows]
-        new = held.runs & (start - since < self.options.min_run_seconds)
+        kept_until = state.table.columns["kept_until_seconds"][current.rows]
+        new = held.runs & ((start - since < self.options.min_run_seconds) | (start < kept_until))
         if current.problem.counts is not None or self.options.mechanism == "direct":  # a job that restarts is left alone
             costs = current.policy_input.requests["restart_seconds"]
             new |= held.runs & (start - since < np.where(np.isnan(costs), self.options.restart_seconds, costs))

@@ -648,6 +648,17 @@ class RoundScheduler(Synchronized):
         state.note_change()
 
     @synchronized
+    def keep_running(self, job_id: str, until_seconds: float) -> None:
+        """Do not preempt a job before this time, unless it loses its GPUs or may no longer run there, as with `min_run_seconds`.
+
+        Counts from the next decision on; in event-driven mode, `fifo` and other policies that decide on events alone ignore it.
+
+        Raises:
+            UnknownNameError: The job is not in the system.
+        """
+        self._state.table.columns["kept_until_seconds"][self._state.table.known(job_id)] = until_seconds
+
+    @synchronized
     def forget(self, *job_ids: str) -> None:
         """Drop the accounts and histories of jobs that have left, which memory and saved files would otherwise keep for ever.
 

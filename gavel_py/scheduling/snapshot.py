@@ -211,7 +211,7 @@ def _upgraded(document: Mapping[str, Any]) -> dict[str, Any]:
         "jobs": {
             "jobs": _columns([jobs.get(job_id, past.get(job_id, {"job_id": job_id})) for job_id in ids]),
             "present": len(jobs),
-            "histories": {name: [_history(each, name) for each in histories] for name in HISTORY_COLUMNS if name != "starts"},
+            "histories": {name: [_history(each, name) for each in histories] for name in HISTORY_COLUMNS if name not in LATER},
         },
         "ledger": _ledger(old["ledger"], places),
         "allocation": None if current is None else _allocation(current, places, list(cluster.accelerator_names)),
@@ -226,6 +226,10 @@ def _upgraded(document: Mapping[str, Any]) -> dict[str, Any]:
         "colocation": old["company"],
     }
     return {**document, "speeds": speeds, "scheduler": state}
+
+
+LATER = ("starts", "kept_until_seconds")
+"""Columns that these versions did not have."""
 
 
 def _history(old: Mapping[str, Any], name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,6 +193,19 @@ def test_a_gang_is_not_preempted_before_its_minimum_run_time() -> None:
     rounds = [made.next_round() for _ in range(4)]
     assert line(rounds) == ["a", "a", "b", "b"]
     assert rounds[1].kept == ("a",)
+
+
+def test_single_gangs_can_be_kept_until_a_time_also_after_a_restart(tmp_path: Path) -> None:
+    made = scheduler(jobs=[job("a"), job("b")], policy=shares(a=1.0), round_seconds=10)
+    made.next_round()
+    made.keep_running("a", 25.0)
+    made.policy = shares(b=1.0)
+    assert line([made.next_round()]) == ["a"]
+    made.save(tmp_path / "state.json")
+    for each in (made, gp.RoundScheduler.load(tmp_path / "state.json", made.profile, policy=shares(b=1.0))):
+        assert line([each.next_round() for _ in range(3)]) == ["a", "b", "b"], "at 20 s, 30 s and 40 s"
+    with pytest.raises(gp.UnknownNameError):
+        made.keep_running("nobody", 1.0)
 
 
 def test_no_minimum_run_time_holds_a_gang_on_what_is_lost_draining_or_forbidden() -> None:

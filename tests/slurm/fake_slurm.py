@@ -78,9 +78,9 @@ class FakeSlurm:
     """nodes: {name: (type, GPUs)}; new: whether the output is that of 24.05 instead of 22.05; stuck: jobs that never start;
     blocked: nodes on which none starts; counted: {node: further fields of sinfo};
     slow: {job: seconds to stop}; fails: called before each command, and may raise; refuses: returns the error message for a line of
-    scontrol, if any; config, accounts: output of scontrol, by default with the current account as SlurmUser;
-    beacons: {job: comment} of signs of life; signalled: (job, signal, whether to its script only) as sent; on_signal: is called
-    with each such job.
+    scontrol, if any; config, accounts, partitions: output of scontrol, by default with the current account as SlurmUser;
+    tables: those of sacctmgr, {} if slurmdbd does not answer; beacons: {job: comment} of signs of life; signalled: (job, signal,
+    whether to its script only) as sent; on_signal: is called with each such job.
     """
 
     def __init__(self, clock: FakeClock, nodes: dict[str, tuple[str, int]], *, new: bool = False) -> None:
@@ -98,6 +98,8 @@ class FakeSlurm:
         self.config = f"Configuration data as of 2026-01-01T00:00:00\nSlurmUser               = me({os.geteuid()})\n"
         self.accounts = "Current Association Manager state\n\nUser Records\n\n"
         self.refuses: Callable[[str], str] = lambda _: ""
+        self.partitions = "PartitionName=gpu QoS=N/A\nPartitionName=free QoS=N/A\n"
+        self.tables = {"assoc": "", "qos": ""}
         self.signalled: list[tuple[int, str, bool]] = []
         self.on_signal: Callable[[int], None] = lambda _: None
 
@@ -126,13 +128,19 @@ class FakeSlurm:
         if arguments[0] == "squeue":
             self._schedule()
             return CommandResult(0, json.dumps({"jobs": [self._shape(job) for job in self.jobs.values()]}), "")
-        if list(arguments) == ["scontrol", "show", "config"]:
-            return CommandResult(0, self.config, "")
-        if list(arguments[:3]) == ["scontrol", "show", "assoc_mgr"]:
-            return CommandResult(0, self.accounts, "")
+        if len(arguments) > 1:
+            return self._shown(arguments)
         assert list(arguments) == ["scontrol"]
         errors = [error for line in text.splitlines() if line != "quit" and (error := self._order(line))]
         return CommandResult(1 if errors else 0, "", "\n".join(errors))
+
+    def _shown(self, arguments: Sequence[str]) -> CommandResult:
+        """Answer a question about the cluster."""
+        if arguments[0] == "sacctmgr":
+            table = self.tables.get(arguments[4])
+            return CommandResult(1, "", "sacctmgr: error: no slurmdbd") if table is None else CommandResult(0, table, "")
+        texts = {"config": self.config, "partition": self.partitions, "assoc_mgr": self.accounts}
+        return CommandResult(0, texts[arguments[arguments.index("show") + 1]], "")
 
     def _scancel(self, words: Sequence[str]) -> None:
         if not words[0].startswith("--signal="):

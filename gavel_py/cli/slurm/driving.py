@@ -86,6 +86,9 @@ class Request:
     poll_seconds: float = option("--poll", **_seconds(5.0), help="Time between two readings of the queue.")
     stop_seconds: float = option(**_seconds(120.0), help="Time that jobs may take to stop.")
     start_seconds: float = option(**_seconds(60.0), help="Time that jobs may take to start.")
+    tenants_from_slurm: bool = option(
+        is_flag=True, help="Share by Slurm's accounts and users, weighted by fairshare (hierarchical)."
+    )
     warn_signal: str = option(default="", metavar="SIGNAL", help="Signal to jobs before a stop, as USR1, or B:USR1 for the script.")
     warn_seconds: float = option(**_seconds(60.0, positive=False), help="Time from this signal to the stop; at most what jobs get.")
     wall_limit: Literal["total", "start"] = option(
@@ -116,7 +119,7 @@ def state_directory(request: Request, *, shadow: bool = False) -> Path | None:
 
 SETTINGS = (
     *("default_type", "default_steps", "poll_seconds", "stop_seconds", "start_seconds", "on_exit", "on_failure"),
-    *("trust", "metrics", "warn_signal", "warn_seconds", "wall_limit"),
+    *("trust", "metrics", "warn_signal", "warn_seconds", "wall_limit", "tenants_from_slurm"),
 )
 ROUNDS = ("round_seconds", "restart_seconds", "min_run_seconds", "solve_seconds")
 """Options that are arguments of `SlurmSettings` and of `RoundScheduler` by the same names."""
@@ -124,7 +127,7 @@ ROUNDS = ("round_seconds", "restart_seconds", "min_run_seconds", "solve_seconds"
 
 def driver_of(request: Request, clock: gp.WallClock | None = None, *, shadow: bool = False) -> gp.SlurmDriver:
     """Return the driver, or its shadow, with the given options. The solver is imported, so that no round waits for it."""
-    specs = () if request.policy is None else (request.policy,)
+    specs = (request.policy,) if request.policy is not None else ("hierarchical",) if request.tenants_from_slurm else ()
     (policy,) = inputs.policies_of(specs, request.settings, request.constraint_files)
     prices = {name: _price(name, price) for name, price in assignments(request.prices, "--price", "TYPE=PRICE").items()}
     types = assignments(request.type_of, "--type-of", "PATTERN=TYPE")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm import job_mapping, job_roles
+from gavel_py.integrations.slurm.accounts import Accounts
 from gavel_py.integrations.slurm.actions import Actions, Target, actions_for, revived, time_left, with_grace
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.notation import printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.speeds import Speeds
+from gavel_py.integrations.slurm.speeds import Progress, Speeds
 from gavel_py.integrations.slurm.state import DriverState, Tracked, load_state
-from gavel_py.integrations.slurm.sync import Log, Progress, Reconciler
+from gavel_py.integrations.slurm.sync import Log, Reconciler
 from gavel_py.integrations.slurm.turns import MECHANISM
 from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
@@ -169,6 +170,9 @@ class RoundPlanner:
         progress: Progress,
         log: Log,
     ) -> None:
+        if settings.tenants_from_slurm and getattr(policy, "tenants", "") is not None:
+            text = "needs the policy hierarchical without tenants of its own, since no other shares by accounts"
+            raise InputError(Fault("slurm", "tenants_from_slurm", text))
         self._learner = learner_in(profile)
         known = cast("ThroughputProfile", profile) if self._learner is None else self._learner.measured
         if not known.job_types and (self._learner is None or settings.default_type is None):
@@ -181,6 +185,8 @@ class RoundPlanner:
         self._settings = replace(settings, default_type=default)
         self._given, self._policy, self._options = profile, policy, {"mechanism": MECHANISM, **options}
         self._path, self._progress, self._log = path, progress, log
+        self.accounts: Accounts | None = None
+        self._tenants: frozenset[str] = frozenset()
         self.state: DriverState | None = None
         self.reconciler: Reconciler | None = None
 
@@ -195,11 +201,12 @@ class RoundPlanner:
         if self._learner is not None:
             self._learner.add_accelerators(partition.cluster.accelerator_names)
         partition = self._with_known_types(partition)
+        self._share_by_accounts(snapshot)
         state = self._state_for(partition.cluster)
         snapshot = replace(snapshot, jobs=revived(snapshot.jobs, state.warned))
         types = {node.name: node.accelerator for node in partition.cluster.nodes}
         matcher = job_mapping.TypeMatcher(partition, snapshot.nodes)
-        self.reconciler = Reconciler(state, self._settings, self._progress, types, matcher, self._log)
+        self.reconciler = Reconciler(state, self._settings, self._progress, types, matcher, self._log, self.accounts)
         known = state.aside | state.tracked
         self.reconciler.reconcile(snapshot)
         known |= state.aside | state.tracked
@@ -268,6 +275,17 @@ class RoundPlanner:
         actions = self._with_grace(picture, actions)
         return None if actions.is_nothing else actions
 
+    def take_outcome(self, jobs: Mapping[str, SlurmJob], failed: Iterable[str], now: float) -> None:
+        """Update the records of jobs and the scheduler after a round. jobs: the last reading; failed: those not as planned."""
+        if self.state is None or self.reconciler is None:
+            return
+        self.reconciler.update_jobs(jobs, now)
+        state = self.state
+        now = max(now, state.scheduler.last_start_seconds or 0.0)
+        for job_id in failed:
+            if job_id in state.tracked:
+                state.scheduler.interrupted(job_id, now_seconds=now)
+
     def _update_unplanned(self, picture: ClusterSnapshot, excluded: Mapping[str, str]) -> None:
         """Record the jobs left to Slurm, and log those that are new or have another reason."""
         state = picture.state
@@ -276,6 +294,20 @@ class RoundPlanner:
             if state.unplanned.get(job_id) != why:
                 self._log("unplanned", job=job_id, why=why)
         state.unplanned = unplanned
+
+    def _share_by_accounts(self, snapshot: Snapshot) -> None:
+        """Let the tenants of the policy be the accounts and users of the jobs, if the settings ask for it."""
+        accounts = self.accounts
+        if accounts is None or not self._settings.tenants_from_slurm:
+            return
+        here = [job for job in snapshot.jobs.values() if self._settings.partition in job.partition.split(",")]
+        tree = accounts.tree(sorted({accounts.tenant_of(job) for job in here if not job.phase.is_over} | self._tenants))
+        self._tenants = frozenset(tenant.name for tenant in tree.tenants) - tree.parents
+        policy = replace(self._policy, tenants=tree)  # type: ignore[call-arg]
+        if policy != self._policy:
+            self._policy = policy
+            if self.state is not None:
+                self.state.scheduler.policy = policy
 
     def _with_known_types(self, partition: job_mapping.Partition) -> job_mapping.Partition:
         """Drop GPU types that are not in the profile; before the first round, it is an error if none is left."""

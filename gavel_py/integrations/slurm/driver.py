@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gavel_py.errors import InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm import commands as slurm
+from gavel_py.integrations.slurm.accounts import AccountsReader
 from gavel_py.integrations.slurm.actions import Actions
 from gavel_py.integrations.slurm.apply import OUTCOME, Applied, Applier
 from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, release_all
@@ -20,9 +21,9 @@ from gavel_py.integrations.slurm.monitoring.metrics import write_metrics
 from gavel_py.integrations.slurm.monitoring.queue_view import write_queue
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.speeds import Speeds, SpeedStore, measurements_of
+from gavel_py.integrations.slurm.speeds import Progress, Speeds, SpeedStore, measurements_of
 from gavel_py.integrations.slurm.state import STATE, DriverState, check_directory, save_state
-from gavel_py.integrations.slurm.sync import Progress, Seen
+from gavel_py.integrations.slurm.sync import Seen
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 
@@ -84,6 +85,7 @@ class SlurmDriver:
         steps = Progress(None if progress is None else Path(progress))
         path = None if self._directory is None else self._directory / STATE
         self._planner = RoundPlanner(settings, profile, self.policy, given, path, steps, self._log)
+        self._accounts = AccountsReader(self._commands, settings.tenants_from_slurm, is_optional=not self.is_shadow)
         self._event_log: EventLog | None = None
         self._resources = ExitStack()
         self._beacon: Beacon | None = None
@@ -122,6 +124,7 @@ class SlurmDriver:
         Raises:
             SlurmError: Slurm does not answer.
         """
+        self._read_accounts()
         return self._planner.picture(self._read())
 
     def _read(self) -> Snapshot:
@@ -129,6 +132,13 @@ class SlurmDriver:
 
     def _read_jobs(self) -> Mapping[str, SlurmJob]:
         return slurm.read_jobs(self._commands)
+
+    def _read_accounts(self) -> None:
+        problem = self._accounts.read(0 if self.state is None else self.state.rounds)
+        self._planner.accounts = self._accounts.latest
+        if problem and self._event_log is not None:
+            self._log("no_accounts", why=problem)
+            warn(f"limits and shares of accounts could not be read, and are those of the last reading, if any: {problem}")
 
     def plan(self) -> Decided:
         """Plan the next round without changing anything.
@@ -176,16 +186,14 @@ class SlurmDriver:
         """Change Slurm accordingly, enter the outcome in the state, and log it as this event."""
         state = picture.state
         state.stopping |= set(actions.stopped)
-        for job_id, minutes in actions.limits.items():
-            lowered = (picture.snapshot.jobs[job_id].time_limit_seconds or 0.0) - 60.0 * minutes
-            state.tracked[job_id].limit_counted_seconds += max(0.0, lowered)
+        state.note_limits(actions.limits, picture.snapshot.jobs)
         self._save()
         if actions.warn:
             self._log("warned", jobs={i: {"signal": each.name, "until": state.warned[i]} for i, each in actions.warn.items()})
         for job_id in actions.stop:
             state.tracked[job_id].stop_seconds = math.floor(self._clock.now())  # as Slurm, which counts whole seconds
         applied = self._apply(picture, actions)
-        self._record_outcome(state, applied)
+        self._planner.take_outcome(applied.jobs, [*applied.waiting, *applied.elsewhere], self._clock.now())
         state.stopping = set(applied.lingering)
         self._try_to_save()
         outcome = {name: round(getattr(applied, name), 3) for name in ("stop_seconds", "start_seconds")}
@@ -315,15 +323,6 @@ class SlurmDriver:
         if seen.is_news(jobs, now) or any(until <= now for until in state.warned.values()):
             self.fill()
         return False
-
-    def _record_outcome(self, state: DriverState, applied: Applied) -> None:
-        """Update the scheduler and the records of jobs with the outcome of a round."""
-        if self._planner.reconciler is not None:
-            self._planner.reconciler.update_jobs(applied.jobs, self._clock.now())
-        now = max(self._clock.now(), state.scheduler.last_start_seconds or 0.0)
-        for job_id in [*applied.waiting, *applied.elsewhere]:
-            if job_id in state.tracked:
-                state.scheduler.interrupted(job_id, now_seconds=now)
 
     def _decide(self, picture: ClusterSnapshot) -> Decided:
         """Plan a round with the latest measurements, and add them to the store.

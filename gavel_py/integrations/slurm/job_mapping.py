@@ -229,8 +229,10 @@ def new_tracked(job: SlurmJob, speeds: Speeds, settings: SlurmSettings, now_seco
     return tracked, notes
 
 
-def scheduler_job(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds: Speeds, settings: SlurmSettings) -> Job:
-    """Return the job for the scheduler; if the throughput of its type is unknown, `tracked` gets the default type.
+def scheduler_job(
+    tracked: Tracked, job: SlurmJob, tenant: str, matcher: TypeMatcher, speeds: Speeds, settings: SlurmSettings
+) -> Job:
+    """Return the job of a tenant for the scheduler; if the throughput of its type is unknown, `tracked` gets the default type.
 
     Raises `InputError` for a job that can run nowhere.
     """
@@ -262,7 +264,7 @@ def scheduler_job(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds:
         steps_done=tracked.steps_done,
         arrival_seconds=tracked.arrival_seconds,
         deadline_seconds=job.deadline_seconds,
-        tenant=printable(job.account or job.user),
+        tenant=tenant,
         allowed_accelerators=None if set(known) == matcher.accelerators else known,
         locality=locality,
         even_split=True,  # Slurm has no request for an uneven split

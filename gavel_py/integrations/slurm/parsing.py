@@ -225,7 +225,10 @@ def _time(value: Any) -> float | None:
 
 
 PLAIN_FIELDS: tuple[tuple[Callable[[Any], Any], Mapping[str, str]], ...] = (
-    (as_text, {name: name for name in ("name", "account", "partition", "comment", "admin_comment", "features", "dependency")}),
+    (
+        as_text,
+        {name: name for name in ("name", "account", "partition", "qos", "comment", "admin_comment", "features", "dependency")},
+    ),
     (as_text, {"user": "user_name", "reason": "state_reason", "description": "state_description"}),
     (as_number, {"priority": "priority"}),
     (_whole, {"cpus": "cpus", "tasks": "tasks", "max_nodes": "max_nodes"}),

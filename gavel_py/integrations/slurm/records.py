@@ -65,6 +65,7 @@ class SlurmJob:
 
     Attributes:
         job_id: The id in commands, such as 37 or 37_1.
+        qos: The name of its quality of service.
         states: The states as Slurm names them.
         requested: {type: GPUs} of the whole job; the type is "" if the job names none.
         nodes: Number of nodes that it has or requests.
@@ -120,6 +121,7 @@ class SlurmJob:
     deadline_seconds: float | None
     time_limit_seconds: float | None
     restarts: int
+    qos: str = ""
     max_tasks: int = 0
     obstacles: tuple[str, ...] = ()
 

@@ -80,6 +80,7 @@ class SlurmSettings:
         warn_signal: Signal to jobs before they are stopped, as in sbatch --signal: "USR1", or "B:USR1" to the batch script only;
             "" for none. The comment of a job comes first.
         warn_seconds: Time from this signal to the stop, and the longest that a job may ask for; 0 for no signals.
+        tenants_from_slurm: Whether the tenants of the policy are Slurm's accounts and their users, weighted by fairshare.
         wall_limit: Whether the time limit of a job counts over all of its starts ("total"), or for each as in Slurm ("start").
         retry_seconds: First delay before a controller that does not answer, or a job that did not start, is tried again.
         on_failure: What to do when no round is possible, as with a full disk or an unreadable state: "retry", or "release" the jobs
@@ -106,6 +107,7 @@ class SlurmSettings:
     warn_signal: str = ""
     warn_seconds: float = 60.0
     wall_limit: WallLimit = "total"
+    tenants_from_slurm: bool = False
     retry_seconds: float = 5.0
     on_exit: OnExit = "leave"
     on_failure: OnFailure = "retry"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gavel_py.errors import InputError
+from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.monitoring.event_log import warn
 from gavel_py.integrations.slurm.records import Phase
 from gavel_py.scheduling import RoundScheduler
@@ -25,11 +30,46 @@ Gang = tuple[str, float, str]
 Sums = dict[tuple[str, int, str], list[float]]
 """{gang: [steps, seconds]} summed over measured stays."""
 
+MAX_PROGRESS_BYTES = 64
+
 MIN_MEASURED_SECONDS = 60.0
 """Shorter measurements are dominated by the start of the job."""
 
 MIN_LEARNED_ROUNDS = 10.0
 """Rounds per start after which the mean speed of a whole run, loading included, is close enough to that of its later rounds."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A directory in which jobs write the number of steps done to a file named by their id, 37 or 37_1; None for no directory."""
+
+    directory: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.directory is not None and not self.directory.is_dir():
+            raise InputError(Fault(str(self.directory), "", "is not a directory of progress files"))
+
+    def steps(self, job_id: str) -> float | None:
+        """Return the steps that a job reports, or None without a valid file.
+
+        Users control these files, so only the beginning of a regular file is read and links are not followed.
+        """
+        if self.directory is None:
+            return None
+        try:
+            descriptor = os.open(self.directory / job_id, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            words = os.read(descriptor, MAX_PROGRESS_BYTES).split()
+            steps = float(words[0]) if words else math.nan
+        except (OSError, ValueError):
+            return None
+        finally:
+            os.close(descriptor)
+        return steps if math.isfinite(steps) and steps >= 0 else None
 
 
 class Speeds:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.job_roles import Place
+from gavel_py.integrations.slurm.records import SlurmJob
 from gavel_py.integrations.slurm.speeds import Speeds, Sums
 from gavel_py.integrations.slurm.turns import RestartCost
 from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
@@ -196,6 +197,11 @@ class DriverState:
             return account.promised_seconds
         share = float(allocation.time_fractions[allocation.job_ids.index(job_id)].sum())
         return max(0.0, account.promised_seconds - share * left)
+
+    def note_limits(self, limits: Mapping[str, int], jobs: Mapping[str, SlurmJob]) -> None:
+        """Count the run time by which the time limits of jobs are lowered. limits: {job: minutes} that they have from now on."""
+        for job_id, minutes in limits.items():
+            self.tracked[job_id].limit_counted_seconds += max(0.0, (jobs[job_id].time_limit_seconds or 0.0) - 60.0 * minutes)
 
     def forget_departed(self) -> None:
         """Drop departed jobs from the scheduler."""

@@ -3,62 +3,25 @@
 from __future__ import annotations
 
 import math
-import os
-import stat
 from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import InputError
 from gavel_py.integrations.slurm import job_mapping, job_roles
+from gavel_py.integrations.slurm.accounts import Accounts
 from gavel_py.integrations.slurm.actions import revived
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
+from gavel_py.integrations.slurm.notation import printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.speeds import MIN_LEARNED_ROUNDS, observe_run, record_measurements
+from gavel_py.integrations.slurm.speeds import MIN_LEARNED_ROUNDS, Progress, observe_run, record_measurements
 from gavel_py.integrations.slurm.state import DriverState, Tracked
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import NodeState, RoundScheduler
 
 Log = Callable[..., None]
 """Writes an event with its fields."""
-
-MAX_PROGRESS_BYTES = 64
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A directory in which jobs write the number of steps done to a file named by their id, 37 or 37_1; None for no directory."""
-
-    directory: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.directory is not None and not self.directory.is_dir():
-            raise InputError(Fault(str(self.directory), "", "is not a directory of progress files"))
-
-    def steps(self, job_id: str) -> float | None:
-        """Return the steps that a job reports, or None without a valid file.
-
-        Users control these files, so only the beginning of a regular file is read and links are not followed.
-        """
-        if self.directory is None:
-            return None
-        try:
-            descriptor = os.open(self.directory / job_id, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return None
-            words = os.read(descriptor, MAX_PROGRESS_BYTES).split()
-            steps = float(words[0]) if words else math.nan
-        except (OSError, ValueError):
-            return None
-        finally:
-            os.close(descriptor)
-        return steps if math.isfinite(steps) and steps >= 0 else None
-
 
 MAX_STEPS = 1e15
 """No job does more; larger numbers would be lost in rounding errors."""
@@ -82,6 +45,7 @@ class Reconciler:
     types: Mapping[str, str]
     matcher: job_mapping.TypeMatcher
     log: Log
+    accounts: Accounts | None = None
     roles: dict[str, Eligibility] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
@@ -210,6 +174,9 @@ class Reconciler:
         self.roles = {job_id: self._eligibility(job, now) for job_id, job in live.items()}
         state.multi_partition = {job_id for job_id, role in self.roles.items() if role.why == job_roles.SEVERAL_PARTITIONS}
         self.roles |= job_roles.over_array_limits(live, [i for i, role in self.roles.items() if role.role is Role.MANAGED])
+        if self.accounts is not None:
+            managed = [i for i, role in self.roles.items() if role.role is Role.MANAGED]
+            self.roles |= self.accounts.over_limits(live, managed, state.tracked.keys())
         for job_id, tracked in list(state.tracked.items()):
             is_changed = live[job_id].phase is Phase.WAITING and tracked.request != job_mapping.request_text(live[job_id])
             if is_changed or self.roles[job_id].role is not Role.MANAGED:
@@ -218,6 +185,7 @@ class Reconciler:
         self._submit_new({job_id: job for job_id, job in live.items() if self.roles[job_id].role is Role.MANAGED}, now)
         self._sync_nodes(snapshot.nodes)
         self._sync_running()
+        self._sync_accounts(live)
         others = job_mapping.used_by_others(snapshot.nodes, live.values(), state.tracked)
         sync_unavailable_gpus(state.scheduler, snapshot.nodes, others)
         self._report_progress()
@@ -279,7 +247,7 @@ class Reconciler:
             if before is not None:
                 tracked.inherit_history(before)
         try:
-            return tracked, job_mapping.scheduler_job(tracked, job, self.matcher, state.speeds, self.settings)
+            return tracked, job_mapping.scheduler_job(tracked, job, self._tenant(job), self.matcher, state.speeds, self.settings)
         except InputError as error:
             self._refuse(job.job_id, error)
             return None
@@ -304,6 +272,22 @@ class Reconciler:
             if node_state is not before:
                 change[node_state](name)
                 self.log("node", node=name, state=str(node_state))
+
+    def _tenant(self, job: SlurmJob) -> str:
+        if self.accounts is not None and self.settings.tenants_from_slurm:
+            return self.accounts.tenant_of(job)
+        return printable(job.account or job.user)
+
+    def _sync_accounts(self, jobs: Mapping[str, SlurmJob]) -> None:
+        """Let jobs belong to other tenants if their accounts have changed, and keep those that a QOS exempts from preemption."""
+        scheduler = self.state.scheduler
+        for job in scheduler.jobs:
+            tenant = self._tenant(jobs[job.job_id])
+            if job.tenant != tenant:
+                scheduler.update(job.job_id, tenant=tenant)
+            exempt = 0.0 if self.accounts is None else self.accounts.exempt_of(jobs[job.job_id])
+            if exempt and (tracked := self.state.tracked[job.job_id]).runs:
+                scheduler.keep_running(job.job_id, tracked.stay_start_seconds + exempt)
 
     def _sync_running(self) -> None:
         """Correct the scheduler's view of running gangs."""

@@ -22,8 +22,8 @@ from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
 from gavel_py.integrations.slurm.monitoring.event_log import ACTUAL, STAY_EVENTS
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
 from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.speeds import Progress
 from gavel_py.integrations.slurm.state import SHADOW, DriverState, Tracked, save_state
-from gavel_py.integrations.slurm.sync import Progress
 from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
 from gavel_py.policies import Policy
 from gavel_py.throughput_profiles import ThroughputProfile

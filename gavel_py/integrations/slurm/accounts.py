@@ -1,0 +1,259 @@
+"""The accounts of a Slurm with slurmdbd: their fairshare as a tree of tenants, and the limits of GPUs that accounts and QOS set."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gavel_py.errors import Fault, InputError, SlurmError
+from gavel_py.integrations.slurm.commands import SlurmCommands, output
+from gavel_py.integrations.slurm.job_roles import Eligibility, Role
+from gavel_py.integrations.slurm.notation import gpus_in, printable
+from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.io.names import natural_key
+from gavel_py.problem.tenants import Tenant, TenantTree
+
+ROOT = "root"
+"""The account above all others."""
+
+NO_SHARE = 1e-6
+"""Weight of who has a fairshare of 0: they get what nobody else can use."""
+
+ASSOCIATION_FIELDS = ("Account", "User", "Partition", "ParentName", "Share", "GrpTRES")
+QOS_FIELDS = ("Name", "GrpTRES", "MaxTRESPU", "MaxTRESPA", "PreemptExemptTime", "Flags")
+
+ROUNDS_BETWEEN = 10
+"""Accounts are read again after so many rounds."""
+
+CONFIG_LINE = re.compile(r"^(\w+)\s*=\s*(.*?)\s*$", re.MULTILINE)
+PARTITION_QOS = re.compile(r"PartitionName=(\S+).*?\bQoS=(\S+)")
+
+
+class Association(NamedTuple):
+    """An account, or a user of one. parent: the account above; share: RawShares; gpus: limit of all jobs below it (GrpTRES)."""
+
+    parent: str
+    share: float
+    gpus: int | None
+
+
+class Qos(NamedTuple):
+    """A quality of service.
+
+    gpus, gpus_per_user, gpus_per_account: limits (GrpTRES, MaxTRESPU, MaxTRESPA); exempt_seconds: time for which a job is not
+    preempted after its start; precedes_partition: whether its limits precede those of the QOS of the partition.
+    """
+
+    gpus: int | None = None
+    gpus_per_user: int | None = None
+    gpus_per_account: int | None = None
+    exempt_seconds: float | None = None
+    precedes_partition: bool = False
+
+
+class Limit(NamedTuple):
+    """A limit of GPUs in use. key: the same for all jobs that count together; text: a clause for users."""
+
+    key: tuple[str, ...]
+    gpus: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """What slurmdbd knows of accounts.
+
+    associations: {(account, user)}, user "" for the account itself; qos: by name; partition_qos: {partition: its QOS}; enforced:
+    whether Slurm enforces limits; exempt_seconds: `PreemptExemptTime` of the cluster.
+    """
+
+    associations: Mapping[tuple[str, str], Association]
+    qos: Mapping[str, Qos]
+    partition_qos: Mapping[str, str]
+    enforced: bool = True
+    exempt_seconds: float = 0.0
+
+    def exempt_of(self, job: SlurmJob) -> float:
+        """Return the time for which a job is not preempted after its start."""
+        own = self.qos.get(job.qos, Qos()).exempt_seconds
+        return self.exempt_seconds if own is None else own
+
+    def limits_of(self, job: SlurmJob) -> Iterator[Limit]:
+        """Yield the limits that a job counts towards. As in Slurm, one of a QOS replaces those of accounts, and only it applies."""
+        if not self.enforced:
+            return
+        names = [name for name in (self.partition_qos.get(job.partition, ""), job.qos) if name in self.qos]
+        names.sort(key=lambda name: not self.qos[name].precedes_partition)
+        of_group = next((name for name in names if self.qos[name].gpus is not None), None)
+        if of_group is not None:
+            yield _limit(("qos", of_group), self.qos[of_group].gpus, f"QOS {of_group}", "GrpTRES")
+        else:
+            for account, user in self._above(job):
+                limit = self.associations[account, user].gpus
+                whose = f"{f'user {user} of ' if user else ''}account {account}"
+                yield from () if limit is None else (_limit(("account", account, user), limit, whose, "GrpTRES"),)
+        for field, whose, name in (("gpus_per_user", job.user, "MaxTRESPU"), ("gpus_per_account", job.account, "MaxTRESPA")):
+            qos = next((each for each in names if getattr(self.qos[each], field) is not None), None)
+            if qos is not None:
+                yield _limit((field, qos, whose), getattr(self.qos[qos], field), f"QOS {qos} for {printable(whose)}", name)
+
+    def _above(self, job: SlurmJob) -> Iterator[tuple[str, str]]:
+        """Yield the associations that a job counts towards: its user's, its account's, and those above."""
+        account, seen = job.account, set[str]()
+        if (account, job.user) in self.associations:
+            yield account, job.user
+        while (account, "") in self.associations and account not in seen:
+            yield account, ""
+            seen.add(account)
+            account = self.associations[account, ""].parent
+
+    def over_limits(self, jobs: Mapping[str, SlurmJob], managed: Iterable[str], known: Collection[str]) -> dict[str, Eligibility]:
+        """Set aside the waiting jobs for which a limit leaves no room, so that no GPU is planned that Slurm would not give them.
+
+        Jobs that hold GPUs come first, in whichever partition, then those that the scheduler has, then the others in order.
+        """
+        if not self.enforced:
+            return {}
+        used: Counter[tuple[str, ...]] = Counter()
+        for job in jobs.values():
+            if job.phase in {Phase.RUNNING, Phase.STOPPING} and job.held:
+                used.update({limit.key: sum(job.held.values()) for limit in self.limits_of(job)})
+        beyond = {}
+        waiting = [job_id for job_id in managed if jobs[job_id].phase is not Phase.RUNNING]
+        for job_id in sorted(waiting, key=lambda job_id: (job_id not in known, natural_key(job_id))):
+            job = jobs[job_id]
+            limits, gpus = list(self.limits_of(job)), 0 if job.held else job.num_gpus
+            full = next((limit for limit in limits if used[limit.key] + gpus > limit.gpus), None)
+            if full is None:
+                used.update({limit.key: gpus for limit in limits})
+            elif job.phase is Phase.WAITING:
+                beyond[job_id] = Eligibility(Role.ASIDE, full.text)
+        return beyond
+
+    def tenant_of(self, job: SlurmJob) -> str:
+        """Return the name of the tenant to which a job belongs: its user within its account."""
+        return printable(f"{job.account or ROOT}/{job.user}")
+
+    def tree(self, tenants: Iterable[str]) -> TenantTree:
+        """Return the tree of these tenants, and of the accounts above them, with RawShares as weights.
+
+        Who shares with the account above (`fairshare=parent`), and who is not known yet, has a weight of 1.
+        """
+        found: dict[str, Tenant] = {}
+        for name in tenants:
+            account, _, user = name.partition("/")
+            share = self.associations.get((account, user), Association("", 1.0, None)).share
+            found[name] = Tenant(name, weight=share, parent=account if account != ROOT else None)
+            while account not in found and account not in {"", ROOT}:
+                above = self.associations.get((account, ""), Association(ROOT, 1.0, None))
+                found[account] = Tenant(
+                    account, weight=above.share, parent=above.parent if above.parent not in {"", ROOT} else None
+                )
+                account = above.parent
+        return TenantTree(found.values())
+
+
+def _limit(key: tuple[str, ...], gpus: int | None, whose: str, name: str) -> Limit:
+    return Limit(key, gpus or 0, f"{whose} may use {gpus} GPUs at a time ({name})")
+
+
+def read_accounts(commands: SlurmCommands, *, required: bool) -> Accounts | None:
+    """Return the accounts, None if this Slurm has no slurmdbd. Every user may read them.
+
+    Raises:
+        InputError: They are required, and there is no slurmdbd.
+        SlurmError: A command fails, as when slurmdbd does not answer.
+    """
+    config = dict(CONFIG_LINE.findall(output(commands, "scontrol", "show", "config")))
+    storage = config.get("AccountingStorageType", "accounting_storage/none")
+    if not storage.endswith("slurmdbd"):
+        if required:
+            text = f"needs the accounts of slurmdbd, but this Slurm has none (AccountingStorageType={storage})"
+            raise InputError(Fault("slurm", "tenants_from_slurm", text))
+        return None
+    cluster = config.get("ClusterName", "")
+    partitions = output(commands, "scontrol", "--oneliner", "show", "partition")
+    rows = _rows(commands, "assoc", ASSOCIATION_FIELDS, f"cluster={cluster}")
+    associations: dict[tuple[str, str], Association] = {}
+    for account, user, partition, parent, share, limit in rows:
+        # Those of a user for one partition only matter if there is no other.
+        if not partition or (account, user) not in associations:
+            associations[account, user] = Association(parent, _share(share), _gpus(limit))
+    qos = {name: _qos(*fields) for name, *fields in _rows(commands, "qos", QOS_FIELDS)}
+    return Accounts(
+        associations,
+        qos,
+        {name: text for name, text in PARTITION_QOS.findall(partitions) if text in qos},
+        enforced="limits" in config.get("AccountingStorageEnforce", "").split(","),
+        exempt_seconds=seconds_in(config.get("PreemptExemptTime", "")) or 0.0,
+    )
+
+
+@dataclass
+class AccountsReader:
+    """Reads the accounts from time to time.
+
+    required: whether it is an error if there are none; is_optional: whether they are read even if they are not required, for their
+    limits; latest: what was read last.
+    """
+
+    commands: SlurmCommands
+    required: bool
+    is_optional: bool = True
+    latest: Accounts | None = None
+    _due: int = 0
+
+    def read(self, rounds: int) -> str:
+        """Read the accounts if that is due in this round, and return why that was not possible, if so; the latest then stay.
+
+        Raises:
+            InputError: They are required, and there is no slurmdbd.
+            SlurmError: They are required, and have never been read.
+        """
+        if rounds < self._due or not (self.required or self.is_optional):
+            return ""
+        try:
+            self.latest, problem = read_accounts(self.commands, required=self.required), ""
+        except SlurmError as error:
+            if self.required and self.latest is None:
+                raise
+            problem = str(error)
+        self._due = rounds + ROUNDS_BETWEEN
+        return problem
+
+
+def _rows(commands: SlurmCommands, what: str, fields: tuple[str, ...], *which: str) -> Iterator[list[str]]:
+    """Yield the rows of a table of sacctmgr."""
+    text = output(commands, "sacctmgr", "--noheader", "--parsable2", "show", what, *which, f"format={','.join(fields)}")
+    rows = (line.split("|") for line in text.splitlines())
+    return (row for row in rows if len(row) == len(fields))
+
+
+def _share(text: str) -> float:
+    """Return the weight of a fairshare, which may be the word "parent"."""
+    return max(float(text), NO_SHARE) if text.isdecimal() else 1.0
+
+
+def _gpus(text: str) -> int | None:
+    """Return the limit of GPUs of any type in cpu=7,gres/gpu=5, None if there is none."""
+    return gpus_in(text).get("")
+
+
+def _qos(group: str, per_user: str, per_account: str, exempt: str, flags: str) -> Qos:
+    return Qos(_gpus(group), _gpus(per_user), _gpus(per_account), seconds_in(exempt), "OverPartQOS" in flags.split(","))
+
+
+def seconds_in(text: str) -> float | None:
+    """Return the seconds in a time of Slurm, None if it is none.
+
+    >>> seconds_in("1-02:00:00"), seconds_in("05:00"), seconds_in("")
+    (93600.0, 300.0, None)
+    """
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

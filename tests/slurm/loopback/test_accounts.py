@@ -1,0 +1,85 @@
+"""Limits and shares of a real slurmdbd, read by an operator: no GPU is planned that Slurm does not give, and none idles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.slurm.loopback.cluster import LoopbackCluster, booted
+from tests.slurm.loopback.configuration import Nodes, Settings
+from tests.slurm.loopback.driving import driving, log_of, plugin
+from tests.slurm.loopback.logbook import events
+from tests.slurm.loopback.presence import needs_accounting, needs_root, needs_slurm
+from tests.slurm.loopback.scenes import comment
+from tests.slurm.loopback.submitting import SPEEDS
+from tests.slurm.loopback.test_rights import OPERATOR, SOMEBODY, STRANGER, known_as
+from tests.slurm.loopback.waiting import until
+
+pytestmark = [needs_slurm, needs_accounting, needs_root, pytest.mark.deep]
+
+STRANGER_ID = 5
+OPTIONS = {"AccountingStorageTRES": "gres/gpu", "AccountingStorageEnforce": "limits,qos"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[LoopbackCluster]:
+    """Twelve GPUs; chem may use 4 of them, a user with QOS normal 6; physics has three times the share of chem."""
+    nodes = (Nodes("v100", 2), Nodes("k80", 1))
+    with booted(Settings(nodes, plugin(OPERATOR), options=OPTIONS, accounting=True)) as made:
+
+        def accounts(*words: str) -> None:
+            made.tell("sacctmgr", "-i", *words)
+
+        accounts("add", "account", "physics", "fairshare=3")
+        accounts("add", "account", "chem", "fairshare=1")
+        accounts("add", "user", "nobody", "account=physics")
+        accounts("add", "user", STRANGER, "account=chem")
+        accounts("add", "user", OPERATOR, "account=root", "adminlevel=operator")
+        accounts("modify", "account", "chem", "set", "GrpTRES=gres/gpu=4")
+        accounts("modify", "qos", "normal", "set", "MaxTRESPU=gres/gpu=6")
+        known_as(made, OPERATOR, "Operator")
+        until(lambda: "gres/gpu=4(" in made.tell("scontrol", "show", "assoc_mgr", "flags=assoc"), 30, "the limit to be known")
+        yield made
+
+
+def submitted(cluster: LoopbackCluster, user: int, partition: str = "gavel") -> int:
+    words = ["--parsable", f"--partition={partition}", "--nodes=1", "--gres=gpu:1", "--output=/dev/null", "--chdir=/"]
+    return int(cluster.tell("sbatch", *words, comment(1e7), "--wrap=exec sleep 600", user=user))
+
+
+def test_no_gpu_is_planned_that_a_limit_leaves_idle(cluster: LoopbackCluster) -> None:
+    """Of chem, a job in the other partition has one GPU already, so three are left; of physics, six of the limit of a user."""
+    submitted(cluster, STRANGER_ID, "plain")
+    chem = [submitted(cluster, STRANGER_ID) for _ in range(10)]
+    physics = [submitted(cluster, SOMEBODY) for _ in range(10)]
+    with driving(cluster, "--round", "4", "--tenants-from-slurm", user=OPERATOR) as driver:
+        driver.rounds(3)
+        running = cluster.running()
+        assert (len(running & set(chem)), len(running & set(physics))) == (3, 6)
+        ended = next(iter(running & set(chem)))
+        cluster.tell("scancel", str(ended))
+        driver.until(lambda: len(cluster.running() & set(chem)) == 3, 20, "the next job of the account")
+        assert driver.end() == 0, driver.output()
+    applied = events(log_of(cluster), "applied") + events(log_of(cluster), "filled")
+    assert [line["waiting"] for line in applied] == [{}] * len(applied), "Slurm gives what is planned"
+    assert [line["errors"] for line in applied] == [[]] * len(applied)
+
+
+def test_accounts_share_by_fairshare(cluster: LoopbackCluster) -> None:
+    """Without limits: 20 jobs of chem, and 12 of physics with three times its share of the speed; in 8 rounds, at least twice."""
+    cluster.tell("sacctmgr", "-i", "modify", "account", "chem", "set", "GrpTRES=gres/gpu=-1")
+    cluster.tell("sacctmgr", "-i", "modify", "qos", "normal", "set", "MaxTRESPU=gres/gpu=-1")
+    for _ in range(20):
+        submitted(cluster, STRANGER_ID)
+    physics = {submitted(cluster, SOMEBODY) for _ in range(12)}
+    speed: Counter[bool] = Counter()
+    with driving(cluster, "--round", "4", "--tenants-from-slurm", "--wall-limit", "start", user=OPERATOR) as driver:
+        for _ in range(8):
+            driver.rounds(1)
+            for job, each in cluster.jobs().items():
+                speed[job in physics] += sum(SPEEDS[node.partition("-")[0]] for node in each.placement)  # type: ignore[assignment]
+        assert driver.end() == 0, driver.output()
+    assert sum(speed.values()) == 8 * (8 * SPEEDS["v100"] + 4 * SPEEDS["k80"])
+    assert speed[True] > 2 * speed[False]
