@@ -80,7 +80,8 @@ def offer_of(nodes: Iterable[SlurmNode], partition: str) -> str:
     types = ",".join(sorted({name for node in mine for name in node.gpus if name}))
     gpus = max((sum(node.gpus.values()) for node in mine), default=0)
     memory = max((node.memory_mb for node in mine), default=0.0)
-    return f"types={types} gpus={gpus} mem={memory:.0f}"
+    cpus = max((node.cpus for node in mine), default=0)
+    return f"types={types} gpus={gpus} mem={memory:.0f} cpus={cpus}"
 
 
 @dataclass

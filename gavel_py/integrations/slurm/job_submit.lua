@@ -71,6 +71,27 @@ local function sign_of_life()
    return nil
 end
 
+-- A 16-bit or 32-bit number of a job, or nothing if it has none.
+local function number_of(value, none)
+   if value == nil or value >= none then
+      return nil
+   end
+   return value
+end
+
+-- CPUs that a job needs on one of its nodes, whichever options ask for them; by_node: its GPUs on each, if it says so.
+local function cpus_on_node(job, by_node)
+   local by_task = number_of(job.cpus_per_task, 65534) or 1
+   local most = math.max(number_of(job.pn_min_cpus, 65534) or 0, by_task * (number_of(job.ntasks_per_node, 65534) or 1))
+   local by_gpu = tonumber(string.match(job.cpus_per_tres or "", "gpu:(%d+)")) or 0
+   local gpus = by_node or 1
+   if job.max_nodes == 1 then
+      most = math.max(most, number_of(job.min_cpus, slurm.NO_VAL) or 0)
+      gpus = by_node or tonumber(string.match(job.tres_per_job or "", "gpu:?[^,]-:?(%d+)$")) or 1
+   end
+   return math.max(most, by_gpu * gpus)
+end
+
 -- Why no node can ever have what a job asks for; jobs on hold are not checked by Slurm itself.
 local function impossible(job, offer)
    local types = string.match(offer, "types=(%S*)")
@@ -93,6 +114,10 @@ local function impossible(job, offer)
    local asked = job.min_mem_per_node
    if asked ~= nil and asked ~= slurm.NO_VAL64 and asked > memory and asked < 1e15 then
       return "no node of partition " .. PARTITION .. " has " .. asked .. " MB; the largest have " .. memory
+   end
+   local cpus, needed = tonumber(string.match(offer, "cpus=(%d+)")), cpus_on_node(job, by_node)
+   if cpus ~= nil and needed > cpus then
+      return string.format("no node of partition %s has %d CPUs; the largest have %d", PARTITION, needed, cpus)
    end
    return nil
 end

@@ -19,6 +19,13 @@ REFUSED = {
     ("--gpus=a100:1",): "no node of partition gavel has GPUs of type a100; there are k80,v100",
     ("--nodes=1", "--gres=gpu:v100:8"): "no node of partition gavel has 8 GPUs; the largest have 4",
     ("--gpus=1", "--mem=100G"): "no node of partition gavel has 102400 MB; the largest have 64000",
+    ("--gpus=1", "--cpus-per-task=17"): "no node of partition gavel has 17 CPUs; the largest have 16",
+    ("--gpus=1", "--cpus-per-gpu=17"): "has 17 CPUs",
+    ("--gres=gpu:2", "--cpus-per-gpu=9"): "has 18 CPUs",
+    ("--gpus=4", "--nodes=1", "--cpus-per-gpu=5"): "has 20 CPUs",
+    ("--gpus=1", "--nodes=1", "--ntasks=17"): "has 17 CPUs",
+    ("--gpus=1", "--mincpus=17"): "has 17 CPUs",
+    ("--gpus=2", "--ntasks-per-node=9", "--cpus-per-task=2"): "has 18 CPUs",
     ("--gpus=1", "--partition=plain,gavel"): "partition gavel cannot be one of several",
 }
 
@@ -34,6 +41,8 @@ def test_impossible_requests_are_refused_and_odd_ones_explained(settings: Settin
                 assert told.returncode != 0, request
                 assert why in told.stderr, told.stderr
             assert "node configuration is not available" in submitted(cluster, "--gpus=a100:1").stderr
+            for request in (("--gpus=4", "--cpus-per-gpu=5"), ("--gres=gpu:2", "--cpus-per-gpu=8"), ("--gpus=1", "--ntasks=16")):
+                assert submitted(cluster, *request, "--hold").returncode == 0, request
             odd = submitted(cluster, "--gpus=5")
             assert odd.returncode == 0
             assert "5 GPUs run on 5 nodes with 1 each, since each node must have as many; 8 would fit on 2 nodes" in odd.stderr
