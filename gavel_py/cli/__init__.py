@@ -123,7 +123,7 @@ def _drop_output() -> None:
 
 
 @contextlib.contextmanager
-def _logged(level: int) -> Iterator[None]:
+def logged(level: int) -> Iterator[None]:
     """Send log records of gavel_py of this level and above to standard error."""
     logger, handler = logging.getLogger("gavel_py"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -161,7 +161,7 @@ def _gavel(context: click.Context, verbose: int) -> None:
     gavel -v solve jobs.csv --cluster v100:16,p100:8/4
     """
     if verbose:
-        context.with_resource(_logged(logging.DEBUG if verbose > 1 else logging.INFO))
+        context.with_resource(logged(logging.DEBUG if verbose > 1 else logging.INFO))
 
 
 def main(arguments: list[str] | None = None) -> None:

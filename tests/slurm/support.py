@@ -67,6 +67,7 @@ def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDri
         "type_rules",
         "on_exit",
         "metrics",
+        "metrics_port",
         "on_failure",
         "trust",
         "trusted",

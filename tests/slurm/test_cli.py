@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,6 +98,41 @@ def test_install(gavel: Gavel, tmp_path: Path) -> None:
     assert "@" not in text
     assert gavel("install", "--partition", 'x"; os.exit()').code == 2
     assert "there is no such user" in gavel("install", "--partition", "gpu", "--user", "nobody-at-all").err
+
+
+def test_install_writes_a_unit_that_reads_its_options(gavel: Gavel, tmp_path: Path) -> None:
+    unit, options = tmp_path / "gavel-slurm.service", tmp_path / "gavel-slurm"
+    words = ("--partition", "gpu", "--user", "root", "--service", str(unit), "--defaults", str(options))
+    assert gavel("install", *words, "--out", str(tmp_path / "job_submit.lua")).code == 0
+    lines = options.read_text().splitlines()
+    assert [line for line in lines if line and not line.startswith("# ")] == ['OPTIONS=""'], "nothing is set"
+    listed = {line.split()[1] for line in lines if line.startswith("# --")}
+    assert {"--round", "--metrics-port", "--log-level", "--default-type"} <= listed
+    assert not listed & {"--partition", "--state", "--shadow", "--once"}
+    assert "EnvironmentFile=-/etc/default/gavel-slurm\n" in unit.read_text()
+    assert re.search(r"^ExecStart=\S+ slurm run --partition gpu .* \$OPTIONS$", unit.read_text(), re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed (apt-get install systemd)")
+def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / "gavel-slurm.service"
+    unit.write_text(gp.slurm_service("gpu", user="root", command=sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_log_level_decides_what_is_reported(gavel: Gavel, tmp_path: Path) -> None:
+    told = {}
+    for level in ("warning", "info", "debug"):
+        words = ("run", "--shadow", "--partition", "opt", "--once", "-p", "fifo", "--state", str(tmp_path / level))
+        told[level] = gavel(*words, "--log-level", level).err.splitlines()
+    assert told["warning"] == [
+        f"State and log are in {tmp_path / 'warning'}.",
+        f"To compare it with Slurm: gavel slurm report {tmp_path / 'warning'}",
+    ]
+    assert any(re.search(r"^\d{4}-\d\d-\d\d \S+ INFO .*event_log: begun policy=fifo", line) for line in told["info"])
+    assert max(map(len, told["info"])) < 600
+    assert len("".join(told["info"])) < len("".join(told["debug"]))
 
 
 def test_report(gavel: Gavel, tmp_path: Path) -> None:

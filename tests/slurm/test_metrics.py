@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
+import gavel_py as gp
 from tests.slurm.support import BERT, cluster_with, driver
 
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
@@ -46,3 +51,44 @@ def test_promtool_finds_no_fault(tmp_path: Path) -> None:
     text, _ = written(tmp_path)
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@contextmanager
+def answers(port: int) -> Iterator[HTTPConnection]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def got(port: int, path: str) -> tuple[int, str, str]:
+    """Return status, content type and body of an answer."""
+    with answers(port) as connection:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.headers["Content-Type"], response.read().decode()
+
+
+def test_a_port_of_this_machine_shows_what_the_file_has(tmp_path: Path) -> None:
+    slurm, path = cluster_with(3, 4), tmp_path / "gavel.prom"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with driver(slurm, tmp_path, metrics=path, metrics_port=port) as driven:
+        assert got(port, "/metrics")[0] == 503, "there was no round yet"
+        for _ in range(2):
+            driven.round()
+            assert got(port, "/metrics?x=1") == (200, "text/plain; version=0.0.4; charset=utf-8", path.read_text())
+            slurm.clock.seconds += 100
+        assert got(port, "/")[::2] == (404, "the figures are at /metrics\n")
+        with socket.socket() as outside, pytest.raises(OSError, match="refused"):
+            outside.connect(("127.0.0.2", port))  # it listens on 127.0.0.1 only
+        again = driver(slurm, tmp_path / "again", metrics_port=port)
+        with pytest.raises(gp.InputError, match=rf"metrics_port.* {port} of 127.0.0.1 cannot be used: Address already in use"):
+            again.__enter__()
+        assert not (tmp_path / "again" / "log.jsonl").exists()
+    with pytest.raises(ConnectionRefusedError):
+        got(port, "/metrics")
+    with pytest.raises(gp.InputError, match="metrics_port"):
+        driver(slurm, tmp_path, metrics_port=70_000)

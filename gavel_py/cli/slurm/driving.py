@@ -97,6 +97,9 @@ class Request:
     metrics: Path | None = option(
         type=PATH, metavar="FILE", help="Write figures for Prometheus here (node_exporter reads *.prom in its directory)."
     )
+    metrics_port: int | None = option(
+        type=click.IntRange(1, 65_535), metavar="PORT", help="Show them at http://127.0.0.1:PORT/metrics, too."
+    )
     on_exit: Literal["leave", "release"] = option(
         default="leave", show_default=True, help="What to do with jobs on hold at the end."
     )
@@ -119,7 +122,7 @@ def state_directory(request: Request, *, shadow: bool = False) -> Path | None:
 
 SETTINGS = (
     *("default_type", "default_steps", "poll_seconds", "stop_seconds", "start_seconds", "on_exit", "on_failure"),
-    *("trust", "metrics", "warn_signal", "warn_seconds", "wall_limit", "tenants_from_slurm"),
+    *("trust", "metrics", "metrics_port", "warn_signal", "warn_seconds", "wall_limit", "tenants_from_slurm"),
 )
 ROUNDS = ("round_seconds", "restart_seconds", "min_run_seconds", "solve_seconds")
 """Options that are arguments of `SlurmSettings` and of `RoundScheduler` by the same names."""

@@ -13,6 +13,8 @@ import gavel_py as gp
 from gavel_py.cli.inputs import FILE
 from gavel_py.cli.output import emit
 
+COMMENT_WIDTH = 118
+
 ADVICE = """\
 1. Put {where} beside slurm.conf as job_submit.lua; if there is one already, its functions must call these.
 2. In slurm.conf:
@@ -45,6 +47,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
 )
 @click.option("--reject-odd", is_flag=True, help="Refuse gangs such as 5 GPUs that fit only as 1 on each of 5 nodes.")
 @click.option("--service", type=FILE, metavar="FILE", help="Also write a unit of systemd, for the last account of --user.")
+@click.option("--defaults", type=FILE, metavar="FILE", help="Also write /etc/default/gavel-slurm, with the options of the unit.")
 @click.option("--out", type=FILE, metavar="FILE", help="Write the plugin to this file instead of the terminal.")
 def command(
     partition: str,
@@ -53,6 +56,7 @@ def command(
     dead_seconds: float,
     reject_odd: bool,
     service: Path | None,
+    defaults: Path | None,
     out: Path | None,
 ) -> None:
     """Write the job_submit plugin for Slurm.
@@ -65,6 +69,8 @@ def command(
         if not users:
             raise click.UsageError("--service needs --user NAME, the account that runs the driver")
         emit(gp.slurm_service(partition, user=users[-1], command=_program()), service)
+    if defaults is not None:
+        emit(_defaults(), defaults)
     text = gp.slurm_plugin(partition, numbers, is_default=default_partition, dead_seconds=dead_seconds, reject_odd=reject_odd)
     emit(text, out)
     click.echo(ADVICE.format(where=out or "this text", partition=partition), nl=False, err=True)
@@ -74,6 +80,30 @@ def _program() -> str:
     """Return the path of this command, which systemd does not look for in the PATH of a virtual environment."""
     beside = Path(sys.executable).with_name("gavel")
     return str(beside) if beside.exists() else shutil.which("gavel") or "gavel"
+
+
+DEFAULTS = """\
+# /etc/default/gavel-slurm: options of the driver in the unit gavel-slurm.service. Apply changes with systemctl restart gavel-slurm.
+# Quote values with blanks: OPTIONS="--default-type 'A3C' --round 360". Long lines may be continued with a backslash at the end.
+# The unit itself has --partition, --state and --on-failure release.
+
+OPTIONS=""
+
+"""
+
+IN_UNIT = {"partition", "state", "once", "rounds", "dry_run", "shadow"}
+"""Options that are part of the unit, or of no use in it."""
+
+
+def _defaults() -> str:
+    """Return the file of options: none set, and all listed as comments."""
+    from gavel_py.cli.slurm.run import command as run
+
+    context = click.Context(run, max_content_width=COMMENT_WIDTH, terminal_width=COMMENT_WIDTH)
+    formatter = context.make_formatter()
+    parameters = [parameter for parameter in run.params if parameter.name not in IN_UNIT]
+    formatter.write_dl([record for parameter in parameters if (record := parameter.get_help_record(context)) is not None])
+    return DEFAULTS + "".join(f"# {line}\n" for line in formatter.getvalue().splitlines())
 
 
 def _uid(name: str) -> int:

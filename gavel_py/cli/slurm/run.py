@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from types import FrameType
+from typing import Literal
 
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import MAX_ROUNDS, takes_options, warnings_shown
+from gavel_py.cli import logged
+from gavel_py.cli.inputs import MAX_ROUNDS, option, takes_options, warnings_shown
 from gavel_py.cli.slurm.driving import Request, applied_text, driver_of, plan_text, state_directory
+
+LEVELS = {"warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
+
+
+@dataclass(frozen=True)
+class RunRequest(Request):
+    """The options of this command, as typed."""
+
+    log_level: Literal["warning", "info", "debug"] | None = option(
+        help="Report on standard error, with times: problems, all events, or all that is known of them."
+    )
+    once: bool = option(help="Run one round and exit.")
+    rounds: int | None = option(type=click.IntRange(1, MAX_ROUNDS), metavar="N", help="Run N rounds and exit.")
+    dry_run: bool = option(help="Show what the next round would do, without doing it.")
+    shadow: bool = option(help="Only look on, and compare what would have been done with what Slurm does.")
 
 
 def check_shadow(request: Request) -> None:
@@ -23,12 +42,8 @@ def check_shadow(request: Request) -> None:
 
 
 @click.command("run")
-@takes_options(Request)
-@click.option("--once", is_flag=True, help="Run one round and exit.")
-@click.option("--rounds", type=click.IntRange(1, MAX_ROUNDS), metavar="N", help="Run N rounds and exit.")
-@click.option("--dry-run", is_flag=True, help="Show what the next round would do, without doing it.")
-@click.option("--shadow", is_flag=True, help="Only look on, and compare what would have been done with what Slurm does.")
-def command(request: Request, once: bool, rounds: int | None, dry_run: bool, shadow: bool) -> None:
+@takes_options(RunRequest)
+def command(request: RunRequest) -> None:
     """Manage the jobs of a partition in rounds.
 
     Each round reads the queue, decides, preempts and starts jobs, and checks the outcome; until Ctrl-C or SIGTERM. The driver can
@@ -37,11 +52,13 @@ def command(request: Request, once: bool, rounds: int | None, dry_run: bool, sha
     With --shadow, it needs no rights and changes nothing: it decides as if it drove the partition, and gavel slurm report compares.
     """
     clock = gp.WallClock()
+    shadow = request.shadow
     if shadow:
         check_shadow(request)
-    with warnings_shown():
+    level = None if request.log_level is None else LEVELS[request.log_level]
+    with warnings_shown(), nullcontext() if level is None else logged(level):
         driver = driver_of(request, clock, shadow=shadow)
-        if dry_run:
+        if request.dry_run:
             click.echo(plan_text(driver.plan()), nl=False)
             return
         directory = state_directory(request, shadow=shadow)
@@ -49,12 +66,12 @@ def command(request: Request, once: bool, rounds: int | None, dry_run: bool, sha
             raise click.UsageError("this account has no home directory; give a directory for the state: --state DIR")
         with driver, _ending(clock, driver):
             click.echo(f"State and log are in {directory}.", err=True)
-            if once or rounds == 1:
+            if request.once or request.rounds == 1:
                 decided, applied = driver.round()
                 click.echo(applied_text(decided, applied), nl=False)
                 driver.end()
             else:
-                driver.run(rounds, tell=lambda decided, applied: click.echo(applied_text(decided, applied), nl=False))
+                driver.run(request.rounds, tell=lambda decided, applied: click.echo(applied_text(decided, applied), nl=False))
         if shadow:
             click.echo(f"To compare it with Slurm: gavel slurm report {directory}", err=True)
 

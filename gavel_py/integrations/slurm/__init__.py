@@ -19,9 +19,9 @@ from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock
 from gavel_py.integrations.slurm.decision import ClusterSnapshot as SlurmPicture
 from gavel_py.integrations.slurm.decision import Decided as SlurmDecided
 from gavel_py.integrations.slurm.driver import SlurmDriver
-from gavel_py.integrations.slurm.monitoring.event_log import SlurmComparison, slurm_comparison, slurm_run
 from gavel_py.integrations.slurm.monitoring.queue_view import QueuedJob as SlurmQueuedJob
 from gavel_py.integrations.slurm.monitoring.queue_view import slurm_queue
+from gavel_py.integrations.slurm.monitoring.replay import SlurmComparison, slurm_comparison, slurm_run
 from gavel_py.integrations.slurm.monitoring.shadow import SlurmShadow
 from gavel_py.integrations.slurm.notation import is_node_name
 from gavel_py.integrations.slurm.records import BEACON

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gavel_py.errors import SlurmError
+from gavel_py.integrations.slurm.monitoring.event_log import warn
 from gavel_py.integrations.slurm.notation import printable
 from gavel_py.integrations.slurm.parsing import jobs_from, nodes_from
 from gavel_py.integrations.slurm.records import BEACON, SlurmJob, Snapshot
@@ -164,13 +165,12 @@ Account coordinators are not sufficient: they manage only jobs of their accounts
 KILL_WAIT = re.compile(r"^KillWait\s*=\s*(\d+)", re.MULTILINE)
 
 
-def slow_stops(commands: SlurmCommands, stop_seconds: float) -> str:
-    """Return a warning if Slurm gives jobs as long to stop as the driver, else "". Raises `SlurmError` if Slurm does not answer."""
+def warn_of_slow_stops(commands: SlurmCommands, stop_seconds: float) -> None:
+    """Warn if Slurm gives jobs as long to stop as the driver. Raises `SlurmError` if Slurm does not answer."""
     found = KILL_WAIT.search(output(commands, "scontrol", "show", "config"))
-    if found is None or float(found[1]) < stop_seconds:
-        return ""
-    limit = f"--stop-seconds is {stop_seconds:g}"
-    return f"jobs may take {float(found[1]):g} s to stop (KillWait), but {limit}; their GPUs would stay empty for a round"
+    if found is not None and float(found[1]) >= stop_seconds:
+        limit = f"--stop-seconds is {stop_seconds:g}"
+        warn(f"jobs may take {float(found[1]):g} s to stop (KillWait), but {limit}; their GPUs would stay empty for a round")
 
 
 REFUSED = re.compile(r"access/permission denied|invalid user id|unspecified error|job_?submit", re.IGNORECASE)

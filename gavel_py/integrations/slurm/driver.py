@@ -17,7 +17,7 @@ from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, o
 from gavel_py.integrations.slurm.decision import TOTALS, ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
 from gavel_py.integrations.slurm.monitoring.event_log import EventLog, warn
-from gavel_py.integrations.slurm.monitoring.metrics import write_metrics
+from gavel_py.integrations.slurm.monitoring.metrics import Metrics
 from gavel_py.integrations.slurm.monitoring.queue_view import write_queue
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
@@ -88,6 +88,7 @@ class SlurmDriver:
         self._accounts = AccountsReader(self._commands, settings.tenants_from_slurm, is_optional=not self.is_shadow)
         self._event_log: EventLog | None = None
         self._resources = ExitStack()
+        self._metrics = Metrics(settings.metrics, settings.metrics_port)
         self._beacon: Beacon | None = None
         self._may_annotate: bool | None = None
         self._left_to_slurm: frozenset[str] = frozenset()
@@ -97,6 +98,7 @@ class SlurmDriver:
             raise InputError("a driver that changes anything needs a directory for its state")
         self._resources.enter_context(exclusive_lock(self._directory / LOCK))
         check_directory(self._directory, is_shadow=self.is_shadow)
+        self._resources.enter_context(self._metrics)
         self._event_log = self._resources.enter_context(closing(EventLog(self._directory / LOG)))
         self._log("begun", policy=self.policy.label, partition=self.settings.partition, round_seconds=self._round_seconds)
         return self
@@ -177,9 +179,8 @@ class SlurmDriver:
         self._log("round", seconds=begun.start_seconds, **planned)
         applied = self._carry_out(picture, actions, "applied")
         if self._directory is not None:
-            with suppress(InputError):  # users would see an older state; the log tells that the disk is full
-                write_queue(self._directory, decided, applied)
-                write_metrics(self.settings.metrics, decided, applied)
+            write_queue(self._directory, decided, applied)
+            self._metrics.show(decided, applied)
         return decided, applied
 
     def _carry_out(self, picture: ClusterSnapshot, actions: Actions, event: str) -> Applied:
@@ -208,8 +209,7 @@ class SlurmDriver:
         """Check the rights before anything is changed for the first time, and give a sign of life."""
         if self._may_annotate is None:
             self._may_annotate = slurm.may_annotate(self._commands)
-            if problem := slurm.slow_stops(self._commands, self.settings.stop_seconds):
-                warn(problem)
+            slurm.warn_of_slow_stops(self._commands, self.settings.stop_seconds)
         if self._beacon is None:
             self._begin_beacon()
         self._beat()

@@ -87,6 +87,7 @@ class SlurmSettings:
             on hold to Slurm as well.
         beacon: Whether the driver gives a sign of life in Slurm, which the plugin needs to hold jobs.
         metrics: Where to write figures for Prometheus after each round; None for nowhere.
+        metrics_port: The port of 127.0.0.1 on which GET /metrics returns them; None for none.
         on_exit: Whether held jobs stay on hold ("leave") or are released to Slurm ("release") when the driver ends.
 
     Raises:
@@ -113,6 +114,7 @@ class SlurmSettings:
     on_failure: OnFailure = "retry"
     beacon: bool = True
     metrics: Path | None = None
+    metrics_port: int | None = None
 
     def trust_in(self, user: str) -> float:
         """Return the factor from the speeds of the profile up to which the jobs of a user are believed."""
@@ -144,6 +146,8 @@ class SlurmSettings:
         ]
         if not 0 <= self.warn_seconds < math.inf:
             faults.append(Fault("slurm", "warn_seconds", f"must be a finite number of at least 0, found {self.warn_seconds!r}"))
+        if self.metrics_port is not None and not 0 < self.metrics_port < 65_536:
+            faults.append(Fault("slurm", "metrics_port", f"must be a port from 1 to 65535, found {self.metrics_port!r}"))
         if self.warn_signal and signal_in(self.warn_signal) is None:
             faults.append(Fault("slurm", "warn_signal", f"{self.warn_signal!r} is not a signal such as USR1 or B:USR1"))
         if not is_node_name(self.partition):  # names of partitions follow the same rules

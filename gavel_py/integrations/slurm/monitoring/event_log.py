@@ -1,143 +1,24 @@
-"""The log of a driver, one JSON object per line for each decision and event, and the `Run` that it replays to."""
+"""The log of a driver: one JSON object per line for each decision and event; and its warnings."""
 
 from __future__ import annotations
 
 import json
+import logging
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-import numpy as np
+from gavel_py.errors import GavelWarning
 
-from gavel_py.errors import Fault, GavelWarning, InputError
-from gavel_py.io import reading
-from gavel_py.report.runs import OverTime, Run, Stay
-from gavel_py.report.runs.run import StayCollector
-
-if TYPE_CHECKING:
-    from gavel_py.problem.arrays import Floats
-
-
-ROUND_FIELDS = (
-    *("seconds", "gpus", "down", "active", "promised_gpu_seconds", "delivered_gpu_seconds"),
-    *("owed_gpu_seconds", "solver_seconds", "prices"),
-)
-"""Fields of the entry of a round that a replay uses."""
-
-UNPROMISED = {"promised_gpu_seconds": 0.0, "owed_gpu_seconds": 0.0, "solver_seconds": 0.0, "prices": dict[str, float]()}
-"""Fields of a round in the schedule of Slurm, which promises nothing."""
-
-ARRIVAL = ("job_type", "gpus", "arrival_seconds")
-
+logger = logging.getLogger(__name__)
 
 STAY_EVENTS = frozenset({"started", "stopped", "left"})
 
 ACTUAL = "slurm_"
 """Begins the names of these events in the log of a shadow where they are of Slurm's own schedule."""
-
-
-@dataclass
-class LoggedJob:
-    """A job in a log. outcome, left_seconds: "" and None while it is in the system."""
-
-    job_type: str
-    gpus: int
-    arrival_seconds: float
-    tenant: str = ""
-    outcome: str = ""
-    left_seconds: float | None = None
-    running_seconds: float = 0.0
-    preemptions: int = 0
-
-
-@dataclass
-class Replay:
-    """The contents of a log. start: the entry of the driver's latest start; rounds: the fields of each round; totals: the entries
-    with the GPU-seconds promised and owed until then; end_seconds: time of the last entry; works: {job: (work done in Slurm, steps
-    given)} in the log of a shadow; is_actual: whether this is the schedule of Slurm beside a shadow.
-    """
-
-    is_actual: bool = False
-    is_shadow: bool = False
-    works: dict[str, tuple[float, float | None]] = field(default_factory=dict)
-    start: dict[str, Any] = field(default_factory=dict)
-    jobs: dict[str, LoggedJob] = field(default_factory=dict)
-    rounds: list[dict[str, Any]] = field(default_factory=list)
-    totals: list[dict[str, Any]] = field(default_factory=list)
-    end_seconds: float = 0.0
-    collector: StayCollector = field(default_factory=lambda: StayCollector((), stays=True))
-
-    @classmethod
-    def of(cls, path: Path, *, is_actual: bool = False) -> Replay:
-        """Read a log; incomplete lines of killed drivers are skipped. Raises `InputError`."""
-        replay = cls(is_actual)
-        for where, entry in _entries(path):
-            try:
-                replay.end_seconds = max(replay.end_seconds, entry["seconds"])
-                replay._apply(entry)
-            except (KeyError, TypeError, AttributeError) as error:
-                raise InputError(Fault(where, "", f"is not from the log of a driver: {type(error).__name__} {error}")) from None
-        for job_id, job in replay.jobs.items():
-            replay.collector.leave(job_id, job.job_type, 0.0, replay.end_seconds, measured=False)
-        if not replay.rounds:
-            raise InputError(Fault(str(path), "", "contains no round; it must be a log.jsonl written by gavel slurm run"))
-        return replay
-
-    def _apply(self, entry: dict[str, Any]) -> None:
-        event: str = entry["event"]
-        if event.removeprefix(ACTUAL) in STAY_EVENTS:
-            if event.startswith(ACTUAL) is self.is_actual:
-                self._apply_stay(event.removeprefix(ACTUAL), entry)
-        elif event == "begun":
-            self.start = entry
-        elif event == "shadow":
-            self.is_shadow = True
-        elif event == "work":
-            self.works[entry["job"]] = entry["steps"], entry["given"]
-        elif event == "round":
-            self.rounds.append({name: entry[name] for name in ROUND_FIELDS} | (UNPROMISED if self.is_actual else {}))
-            self.totals.append(self.rounds[-1])
-        elif event == "ended" and "promised_gpu_seconds" in entry:
-            self.totals.append(entry | (UNPROMISED if self.is_actual else {}))
-        elif event == "arrived":
-            self.jobs.setdefault(entry["job"], LoggedJob(**{name: entry[name] for name in ARRIVAL}, tenant=entry.get("tenant", "")))
-
-    def _apply_stay(self, event: str, entry: dict[str, Any]) -> None:
-        if event == "started":
-            self.collector.hold(entry["job"], entry["accelerator"], entry["nodes"], entry["seconds"])
-        elif event == "stopped":
-            self.collector.release(entry["job"], entry["seconds"])
-            if entry["preempted"] and entry["job"] in self.jobs:
-                self.jobs[entry["job"]].preemptions += 1
-        elif entry["job"] in self.jobs:
-            job = self.jobs[entry["job"]]
-            job.outcome, job.left_seconds = entry["outcome"], entry["seconds"]
-            job.running_seconds = entry["running_seconds"]
-
-    @property
-    def finished(self) -> dict[str, LoggedJob]:
-        """The jobs that have finished."""
-        return {i: job for i, job in self.jobs.items() if job.outcome == "finished" and job.left_seconds is not None}
-
-
-def _entries(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (place, entry) of each line; after the incomplete line of a killed driver, the next entry follows in the same line."""
-    numbered = list(reading.numbered_lines(path))
-    for place, (number, text) in enumerate(numbered):
-        where = f"{path}, line {number}"
-        try:
-            yield where, reading.parse_json(path, text, number)
-        except InputError:
-            next_entry = text.find('{"event":', 1)
-            if next_entry > 0:
-                yield where, reading.parse_json(path, text[next_entry:], number)
-            elif place + 1 < len(numbered):
-                raise
 
 
 def warn(text: str) -> None:
@@ -146,8 +27,25 @@ def warn(text: str) -> None:
         warnings.warn(text, GavelWarning, stacklevel=3)
 
 
+PROBLEMS = frozenset({"no_answer", "outlier", "strange"})
+"""Events that need attention and of which there is no `GavelWarning` in any case."""
+
+LONGEST_SHOWN = 100
+"""Longer values of an entry are left out of messages."""
+
+
+def log_event(event: str, fields: Mapping[str, Any]) -> None:
+    """Send an event to the logger of Python: problems as warnings, others at level INFO, without long values unless DEBUG is on."""
+    level = logging.WARNING if event in PROBLEMS else logging.INFO
+    if logger.isEnabledFor(level):
+        is_whole = level > logging.INFO or logger.isEnabledFor(logging.DEBUG)
+        texts = {name: str(value) for name, value in fields.items() if value not in ({}, [], (), None, "")}
+        shown = [f"{name}={text}" for name, text in texts.items() if is_whole or len(text) <= LONGEST_SHOWN]
+        logger.log(level, "%s", " ".join([event, *shown]))
+
+
 class EventLog:
-    """Appends entries to a log.
+    """Appends entries to a log, and sends them to the logger of Python.
 
     If an entry cannot be written, it is dropped with a `GavelWarning`, since jobs do not depend on the log. After a signal handler
     has set `is_moved`, the next entry begins a new file.
@@ -160,6 +58,7 @@ class EventLog:
 
     def write(self, event: str, seconds: float, **fields: Any) -> None:
         """Write an entry without buffering."""
+        log_event(event, fields)
         line = json.dumps({"event": event, "seconds": round(seconds, 3), **fields}, separators=(",", ":"), allow_nan=False)
         try:
             if self.is_moved:
@@ -176,218 +75,3 @@ class EventLog:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def slurm_run(path: str | Path) -> Run:
-    """Return the run in the log of a driver.
-
-    Jobs that have not finished, or whose end was not observed, have no completion time.
-
-    Args:
-        path: The log.jsonl of a driver.
-
-    Returns:
-        The run; its times are seconds since the first arrival.
-
-    Raises:
-        InputError: The file is no log of a driver.
-    """
-    replay = Replay.of(Path(path))
-    return _run_of(replay, replay.finished.keys())
-
-
-def _run_of(replay: Replay, counted: Collection[str]) -> Run:
-    """Return the run in a log; counted: the finished jobs of which completion times are."""
-    jobs, rounds = replay.jobs.values(), replay.rounds
-    origin = min((job.arrival_seconds for job in jobs), default=rounds[0]["seconds"])
-    stays = list(replay.collector.stays())
-    limits = np.maximum.accumulate(np.array([*(entry["seconds"] for entry in rounds), replay.end_seconds]))
-    finished = [job for job_id, job in replay.finished.items() if job_id in counted]
-    jcts = np.sort(np.array([float(job.left_seconds or 0.0) - job.arrival_seconds for job in finished]))
-    return Run(
-        labels={
-            "policy": "Slurm" if replay.is_actual else replay.start.get("policy"),
-            "cluster": replay.start.get("partition"),
-            "round_seconds": replay.start.get("round_seconds"),
-        },
-        metrics=_metrics(replay, finished, jcts, origin, stays),
-        jct_seconds=jcts,
-        over_time=replace(_over_time(replay, stays, limits), seconds=limits - origin),
-        stays=[replace(stay, start_seconds=stay.start_seconds - origin, end_seconds=stay.end_seconds - origin) for stay in stays],
-        shares=_shares(replay.jobs, stays, replay.end_seconds),
-    )
-
-
-def _metrics(
-    replay: Replay, finished: Sequence[LoggedJob], jcts: Floats, origin: float, stays: Sequence[Stay]
-) -> dict[str, float | None]:
-    ended = [job.left_seconds for job in (finished if replay.is_shadow else replay.jobs.values()) if job.left_seconds is not None]
-    waits = [float(job.left_seconds or 0.0) - job.arrival_seconds - job.running_seconds for job in finished]
-    latest, nothing = replay.totals[-1], None if replay.is_actual else 0.0
-    return {
-        "mean_jct_seconds": float(jcts.mean()) if len(jcts) else None,
-        "median_jct_seconds": float(np.median(jcts)) if len(jcts) else None,
-        "p99_jct_seconds": float(np.percentile(jcts, 99)) if len(jcts) else None,
-        "makespan_seconds": max(ended) - origin if ended else None,
-        "mean_queueing_seconds": float(np.mean(np.maximum(0.0, waits))) if waits else None,
-        "utilization": _utilization(replay, stays),
-        "undelivered_share": latest["owed_gpu_seconds"] / latest["promised_gpu_seconds"]
-        if latest["promised_gpu_seconds"]
-        else nothing,
-        "delivered_gpu_seconds": sum(stay.gpus * (stay.end_seconds - stay.start_seconds) for stay in stays),
-        "finished": float(len(finished)),
-        "preemptions": float(sum(job.preemptions for job in replay.jobs.values())),
-        "solver_seconds": float(sum(entry["solver_seconds"] for entry in replay.rounds)),
-        "wall_seconds": replay.end_seconds - replay.rounds[0]["seconds"],
-    }
-
-
-def _utilization(replay: Replay, stays: Sequence[Stay]) -> float | None:
-    """Return used over available GPU-seconds from the first round to the end of the log; GPUs of down nodes do not count."""
-    begin = replay.rounds[0]["seconds"]
-    ends = [*(entry["seconds"] for entry in replay.rounds[1:]), replay.end_seconds]
-    rounds = zip(replay.rounds, ends, strict=True)
-    available = sum((sum(e["gpus"].values()) - sum(e["down"].values())) * (end - e["seconds"]) for e, end in rounds)
-    used = sum(stay.gpus * max(0.0, stay.end_seconds - max(begin, stay.start_seconds)) for stay in stays)
-    return used / available if available > 0 else None
-
-
-def _over_time(replay: Replay, stays: Sequence[Stay], limits: Floats) -> OverTime:
-    """Return the time series of the rounds. limits: (T + 1,) their starts, and the end of the log."""
-    rounds, lengths = replay.rounds, np.maximum(np.diff(limits), 1e-9)
-    gpus: Mapping[str, float] = rounds[-1]["gpus"]
-    used = {name: np.zeros(len(lengths)) for name in gpus}
-    delivered = np.zeros(len(lengths))
-    for stay in stays:
-        overlap = np.minimum(stay.end_seconds, limits[1:]) - np.maximum(stay.start_seconds, limits[:-1])
-        held = np.maximum(0.0, overlap) * stay.gpus
-        delivered += held
-        if stay.accelerator in used:
-            used[stay.accelerator] += held
-    return OverTime(
-        seconds=limits,
-        used={name: np.minimum(1.0, used[name] / lengths / max(gpus[name], 1.0)) for name in gpus},
-        prices={name: np.array([entry["prices"].get(name, np.nan) for entry in rounds]) for name in gpus},
-        active_jobs=_active(replay),
-        promised_gpu_seconds=_promised(replay, limits),
-        delivered_gpu_seconds=delivered,
-    )
-
-
-def _active(replay: Replay) -> Floats:
-    """Return (T,) the jobs in the system at the start of each round."""
-    if not replay.is_actual:
-        return np.array([float(entry["active"]) for entry in replay.rounds])
-    seconds = np.array([entry["seconds"] for entry in replay.rounds])
-    jobs = replay.jobs.values()
-    arrived = np.searchsorted(np.sort([job.arrival_seconds for job in jobs]), seconds, side="right")
-    left = np.searchsorted(np.sort([job.left_seconds for job in jobs if job.left_seconds is not None]), seconds, side="right")
-    return (arrived - left).astype(float)
-
-
-def _promised(replay: Replay, limits: Floats) -> Floats:
-    """Return (T,) the GPU-seconds promised in each round, from totals up to some times, which restart when the cluster changes."""
-    seconds = [entry["seconds"] for entry in replay.totals]
-    increments = np.maximum(0.0, np.diff([float(entry["promised_gpu_seconds"]) for entry in replay.totals]))
-    at = np.clip(np.searchsorted(limits, seconds[:-1], side="right") - 1, 0, len(limits) - 2)
-    return np.bincount(at, weights=increments, minlength=len(limits) - 1).astype(float)
-
-
-def _shares(jobs: Mapping[str, LoggedJob], stays: Sequence[Stay], end: float) -> dict[str, dict[str, float]]:
-    """Return {job type: {accelerator: mean share of the time of its jobs in the system}}."""
-    by_job: dict[str, dict[str, float]] = {job_id: defaultdict(float) for job_id in jobs}
-    for stay in stays:
-        job = jobs[stay.job_id]
-        seconds = max((end if job.left_seconds is None else job.left_seconds) - job.arrival_seconds, 1e-9)
-        by_job[stay.job_id][stay.accelerator] += (stay.end_seconds - stay.start_seconds) * stay.gpus / job.gpus / seconds
-    by_type: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for job_id, job in jobs.items():
-        by_type[job.job_type].append(by_job[job_id])
-    names = sorted({name for all_shares in by_type.values() for shares in all_shares for name in shares})
-    return {
-        job_type: {name: sum(shares.get(name, 0.0) for shares in all_shares) / len(all_shares) for name in names}
-        for job_type, all_shares in sorted(by_type.items())
-    }
-
-
-class TenantFigures(NamedTuple):
-    """One tenant under Slurm and in the shadow: jobs that have finished in both, their mean completion times, and GPU-seconds."""
-
-    jobs: int
-    slurm_jct_seconds: float | None
-    shadow_jct_seconds: float | None
-    slurm_gpu_seconds: float
-    shadow_gpu_seconds: float
-
-
-@dataclass(frozen=True)
-class SlurmComparison:
-    """The schedule of Slurm beside that of a shadow.
-
-    Completion times and the makespan of both runs are of the jobs that have finished in both; GPUs in use are of all jobs.
-
-    Attributes:
-        slurm: What Slurm did.
-        shadow: What the driver would have done.
-        both: Number of jobs that have finished in both.
-        only_slurm: Number of jobs that have finished in Slurm only.
-        only_shadow: Number of jobs that have finished in the shadow only.
-        tenants: {tenant: its figures}, with the names of `TenantFigures`.
-        slowness: Median of the work that jobs did in Slurm, at the speeds of the profile, over the steps that they give; None if no
-            job gives any. Above 1, the shadow is too fast by as much where it ends jobs by their steps.
-    """
-
-    slurm: Run
-    shadow: Run
-    both: int
-    only_slurm: int
-    only_shadow: int
-    tenants: Mapping[str, TenantFigures]
-    slowness: float | None
-
-
-def slurm_comparison(path: str | Path) -> SlurmComparison | None:
-    """Return what Slurm did beside what a shadow of the driver would have done, None for the log of another driver.
-
-    Args:
-        path: The log.jsonl of `gavel slurm run --shadow`.
-
-    Returns:
-        Both runs, with times in seconds since the first arrival.
-
-    Raises:
-        InputError: The file is no log of a driver.
-    """
-    shadow = Replay.of(Path(path))
-    if not shadow.is_shadow:
-        return None
-    slurm = Replay.of(Path(path), is_actual=True)
-    both = shadow.finished.keys() & slurm.finished.keys()
-    runs = _run_of(slurm, both), _run_of(shadow, both)
-    ratios = [work / given for job_id, (work, given) in shadow.works.items() if given and job_id in slurm.finished]
-    return SlurmComparison(
-        slurm=runs[0],
-        shadow=runs[1],
-        both=len(both),
-        only_slurm=len(slurm.finished) - len(both),
-        only_shadow=len(shadow.finished) - len(both),
-        tenants=_tenants((slurm, shadow), runs, both),
-        slowness=float(np.median(ratios)) if ratios else None,
-    )
-
-
-def _tenants(replays: tuple[Replay, Replay], runs: tuple[Run, Run], both: Collection[str]) -> dict[str, TenantFigures]:
-    """Return the figures of each tenant under Slurm and in the shadow; both: the jobs that have finished in both."""
-    jobs = replays[0].jobs
-    names = sorted({job.tenant for job in jobs.values()})
-    counted = Counter(jobs[job_id].tenant for job_id in both)
-    means, gpus = list[dict[str, float | None]](), list[dict[str, float]]()
-    for replay, run in zip(replays, runs, strict=True):
-        sums, held = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
-        for job in (replay.finished[job_id] for job_id in both):
-            sums[job.tenant] += float(job.left_seconds or 0.0) - job.arrival_seconds
-        for stay in run.stays:
-            held[jobs[stay.job_id].tenant] += stay.gpus * (stay.end_seconds - stay.start_seconds)
-        means.append({name: sums[name] / counted[name] if counted[name] else None for name in names})
-        gpus.append(held)
-    return {name: TenantFigures(counted[name], means[0][name], means[1][name], gpus[0][name], gpus[1][name]) for name in names}

@@ -1,16 +1,29 @@
-"""Figures of a driver for Prometheus, as a text file for the collector of node_exporter."""
+"""Figures of a driver for Prometheus: as a text file for the collector of node_exporter, and on a port of this machine."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Self
 
+from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.apply import Applied
 from gavel_py.integrations.slurm.decision import TOTALS, Decided
 from gavel_py.io.writing import write_atomic
 
+if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
+
 Labels = Mapping[str, str]
+
+LOOPBACK = "127.0.0.1"
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+ANSWERS = {404: "the figures are at /metrics", 503: "there has been no round yet"}
 
 HELP = {
     "gavel_round_start_seconds": ("gauge", "Start of the latest round, in seconds since 1970."),
@@ -41,10 +54,62 @@ def metrics_text(decided: Decided, applied: Applied) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_metrics(path: Path | None, decided: Decided, applied: Applied) -> None:
-    """Replace a file with the metrics after a round, if there is to be one. Raises `InputError`."""
-    if path is not None:
-        write_atomic(path, metrics_text(decided, applied).encode())
+class Metrics:
+    """Shows the metrics of the latest round: in a file, and to GET /metrics on a port of the loopback address, if there are any.
+
+    As a context manager it opens the port. Raises `InputError` if that is not possible.
+    """
+
+    def __init__(self, path: Path | None, port: int | None) -> None:
+        self._path, self._port = path, port
+        self._server: ThreadingHTTPServer | None = None
+        self._text = b""
+
+    def __enter__(self) -> Self:
+        if self._port is not None:
+            self._server = self._opened(self._port)
+            Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def show(self, decided: Decided, applied: Applied) -> None:
+        """Show the metrics after a round; an older file stays where it cannot be written."""
+        if self._path is None and self._server is None:
+            return
+        self._text = metrics_text(decided, applied).encode()
+        if self._path is not None:
+            with suppress(InputError):
+                write_atomic(self._path, self._text)
+
+    def _opened(self, port: int) -> ThreadingHTTPServer:
+        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+        metrics = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 10.0  # of a client that sends nothing
+
+            def do_GET(self) -> None:
+                status = (200 if metrics._text else 503) if self.path.partition("?")[0] == "/metrics" else 404
+                body = metrics._text if status == 200 else f"{ANSWERS[status]}\n".encode()
+                self.send_response(status)
+                self.send_header("Content-Type", CONTENT_TYPE if status == 200 else "text/plain; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Log nothing; each request would be a line."""
+
+        try:
+            return ThreadingHTTPServer((LOOPBACK, port), Handler)
+        except OSError as error:
+            problem = f"port {port} of {LOOPBACK} cannot be used: {error.strerror or error}"
+            raise InputError(Fault("slurm", "metrics_port", f"{problem}; choose another one (--metrics-port)")) from None
 
 
 def _samples(decided: Decided, applied: Applied) -> Iterator[tuple[str, Labels, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -84,11 +85,12 @@ def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
 
 
 def write_queue(directory: Path, decided: Decided, applied: Applied) -> None:
-    """Write the jobs of a round for everybody to read. Raises `InputError`."""
+    """Write the jobs of a round for everybody to read; an older file stays where it cannot be written."""
     jobs = [asdict(job) for job in queued_jobs(decided, applied)]
     path = directory / QUEUE
     document = {"partition": decided.picture.state.partition, "seconds": decided.begun.start_seconds, "jobs": jobs}
-    write_atomic(path, json.dumps(document, separators=(",", ":")).encode())
+    with suppress(InputError):  # the log tells that the disk is full
+        write_atomic(path, json.dumps(document, separators=(",", ":")).encode())
 
 
 def slurm_queue(directory: str | Path) -> list[QueuedJob]:
