@@ -96,6 +96,9 @@ def test_install(gavel: Gavel, tmp_path: Path) -> None:
     assert 'local PARTITION = "gpu"' in text
     assert "local ADMINISTRATORS = { [0] = true, [1234] = true }" in text
     assert "@" not in text
+    unit = tmp_path / "gavel-slurm.service"
+    gavel("install", "--partition", "gpu", "--user", "root", "--service", str(unit))
+    assert f"ExecStart={Path(sys.executable).with_name('gavel')} slurm run --partition gpu" in unit.read_text()
     assert gavel("install", "--partition", 'x"; os.exit()').code == 2
     assert "there is no such user" in gavel("install", "--partition", "gpu", "--user", "nobody-at-all").err
 

@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -41,14 +41,13 @@ def plugin(*users: str, dead_seconds: float = 0.0) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def options(cluster: LoopbackCluster) -> list[str]:
-    """Options of all drivers here: paths, and short intervals that still suit a Slurm with little CPU time."""
+def options(cluster: LoopbackCluster) -> dict[str, str]:
+    """Usual options of drivers here: paths, and short intervals that still suit a Slurm with little CPU time."""
     (cluster.folder / "profile.csv").write_text(profile_text())
     places = {"--state": "driver", "--progress": "progress", "--profile": "profile.csv"}
     times = {"--poll": "1", "--timeout": "10", "--stop-seconds": "30", "--start-seconds": "30"}
     times |= {"--restart-seconds": "0", "--min-run-seconds": "0"}  # rounds here are shorter than turns should be
-    words = {"--partition": PARTITION} | {name: str(cluster.folder / place) for name, place in places.items()} | times
-    return [word for pair in words.items() for word in pair]
+    return {"--partition": PARTITION} | {name: str(cluster.folder / place) for name, place in places.items()} | times
 
 
 def surroundings(cluster: LoopbackCluster, tools: Path | None = None) -> dict[str, str]:
@@ -67,14 +66,12 @@ def surroundings(cluster: LoopbackCluster, tools: Path | None = None) -> dict[st
     }
 
 
-def command_of(cluster: LoopbackCluster, words: Sequence[str], user: str | None = None) -> list[str]:
-    """Return the command line; given words override the usual options."""
+def command_of(cluster: LoopbackCluster, words: Sequence[str], user: str | None = None, without: Collection[str] = ()) -> list[str]:
+    """Return the command line; given words override the usual options. without: usual options that are not given."""
     name, *rest = words
-    own, usual = [] if user is None else as_user(cluster, user), options(cluster)
-    if "--shadow" in rest:
-        at = usual.index("--progress")
-        del usual[at : at + 2]
-    return [*own, sys.executable, "-m", "gavel_py", "slurm", name, *usual, *rest]
+    left_out = {*without, "--progress"} if "--shadow" in rest else without
+    usual = [word for option, value in options(cluster).items() if option not in left_out for word in (option, value)]
+    return [*([] if user is None else as_user(cluster, user)), sys.executable, "-m", "gavel_py", "slurm", name, *usual, *rest]
 
 
 def as_user(cluster: LoopbackCluster, user: str) -> list[str]:
@@ -128,12 +125,19 @@ def round_once(cluster: LoopbackCluster, *words: str) -> None:
 class Driver:
     """A driver in the background, with its output in two files."""
 
-    def __init__(self, cluster: LoopbackCluster, *words: str, tools: Path | None = None, user: str | None = None) -> None:
+    def __init__(
+        self,
+        cluster: LoopbackCluster,
+        *words: str,
+        tools: Path | None = None,
+        user: str | None = None,
+        without: Collection[str] = (),
+    ) -> None:
         self.cluster = cluster
         self.out, self.err = (cluster.folder / "log" / f"driver.{what}" for what in ("out", "err"))
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.process = subprocess.Popen(
-                command_of(cluster, words, user),
+                command_of(cluster, words, user, without),
                 cwd=cluster.folder,
                 env=surroundings(cluster, tools),
                 stdin=subprocess.DEVNULL,
@@ -182,9 +186,14 @@ class Driver:
 
 
 @contextmanager
-def driving(cluster: LoopbackCluster, *words: str, tools: Path | None = None, user: str | None = None) -> Iterator[Driver]:
-    """Run `gavel slurm run` in the background, optionally as another user; it is killed at the end of the block."""
-    driver = Driver(cluster, "run", *words, tools=tools, user=user)
+def driving(
+    cluster: LoopbackCluster, *words: str, tools: Path | None = None, user: str | None = None, without: Collection[str] = ()
+) -> Iterator[Driver]:
+    """Run `gavel slurm run` in the background, optionally as another user; it is killed at the end of the block.
+
+    without: usual options that are not given.
+    """
+    driver = Driver(cluster, "run", *words, tools=tools, user=user, without=without)
     try:
         yield driver
     finally:
