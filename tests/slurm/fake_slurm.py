@@ -78,7 +78,7 @@ class FakeSlurm:
     """nodes: {name: (type, GPUs)}; new: whether the output is that of 24.05 instead of 22.05; stuck: jobs that never start;
     blocked: nodes on which none starts; counted: {node: further fields of sinfo};
     slow: {job: seconds to stop}; fails: called before each command, and may raise; refuses: returns the error message for a line of
-    scontrol, if any; config, accounts, partitions: output of scontrol, by default with the current account as SlurmUser;
+    scontrol, if any; config, accounts, partitions, reservations: output of scontrol, by default with this account as SlurmUser;
     tables: those of sacctmgr, {} if slurmdbd does not answer; beacons: {job: comment} of signs of life; signalled: (job, signal,
     whether to its script only) as sent; on_signal: is called with each such job.
     """
@@ -99,6 +99,7 @@ class FakeSlurm:
         self.accounts = "Current Association Manager state\n\nUser Records\n\n"
         self.refuses: Callable[[str], str] = lambda _: ""
         self.partitions = "PartitionName=gpu QoS=N/A\nPartitionName=free QoS=N/A\n"
+        self.reservations = "No reservations in the system\n"
         self.tables = {"assoc": "", "qos": ""}
         self.signalled: list[tuple[int, str, bool]] = []
         self.on_signal: Callable[[int], None] = lambda _: None
@@ -139,7 +140,7 @@ class FakeSlurm:
         if arguments[0] == "sacctmgr":
             table = self.tables.get(arguments[4])
             return CommandResult(1, "", "sacctmgr: error: no slurmdbd") if table is None else CommandResult(0, table, "")
-        texts = {"config": self.config, "partition": self.partitions, "assoc_mgr": self.accounts}
+        texts = {"config": self.config, "partition": self.partitions, "assoc_mgr": self.accounts, "reservation": self.reservations}
         return CommandResult(0, texts[arguments[arguments.index("show") + 1]], "")
 
     def _scancel(self, words: Sequence[str]) -> None:

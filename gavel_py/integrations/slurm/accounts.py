@@ -175,7 +175,7 @@ def read_accounts(commands: SlurmCommands, *, required: bool) -> Accounts | None
             raise InputError(Fault("slurm", "tenants_from_slurm", text))
         return None
     cluster = config.get("ClusterName", "")
-    partitions = output(commands, "scontrol", "--oneliner", "show", "partition")
+    partitions = output(commands, "scontrol", "show", "partition", "--oneliner")
     rows = _rows(commands, "assoc", ASSOCIATION_FIELDS, f"cluster={cluster}")
     associations: dict[tuple[str, str], Association] = {}
     for account, user, partition, parent, share, limit in rows:

@@ -20,6 +20,7 @@ from gavel_py.integrations.slurm.monitoring.event_log import EventLog, warn
 from gavel_py.integrations.slurm.monitoring.metrics import Metrics
 from gavel_py.integrations.slurm.monitoring.queue_view import write_queue
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
+from gavel_py.integrations.slurm.reservations import with_reservations
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Progress, Speeds, SpeedStore, measurements_of
 from gavel_py.integrations.slurm.state import STATE, DriverState, check_directory, save_state
@@ -130,7 +131,8 @@ class SlurmDriver:
         return self._planner.picture(self._read())
 
     def _read(self) -> Snapshot:
-        return slurm.read_cluster(self._commands, self._clock.now())
+        snapshot = slurm.read_cluster(self._commands, self._clock.now())
+        return snapshot if self.is_shadow else with_reservations(snapshot, self._commands)
 
     def _read_jobs(self) -> Mapping[str, SlurmJob]:
         return slurm.read_jobs(self._commands)
@@ -210,8 +212,8 @@ class SlurmDriver:
         if self._may_annotate is None:
             self._may_annotate = slurm.may_annotate(self._commands)
             slurm.warn_of_slow_stops(self._commands, self.settings.stop_seconds)
-        if self._beacon is None:
-            self._begin_beacon()
+        if self._beacon is None and self._directory is not None and self.settings.beacon:
+            self._begin_beacon(self._directory)
         self._beat()
 
     def _apply(self, picture: ClusterSnapshot, actions: Actions) -> Applied:
@@ -367,11 +369,9 @@ class SlurmDriver:
         except SlurmError as error:
             self._log("no_answer", why=str(error))
 
-    def _begin_beacon(self) -> None:
+    def _begin_beacon(self, directory: Path) -> None:
         """Give the first sign of life, unless another driver manages the partition. Raises `InputError`, `SlurmError`."""
-        if self._directory is None or not self.settings.beacon:
-            return
-        beacon = Beacon(self._commands, self._clock, self.settings.partition, self._directory)
+        beacon = Beacon(self._commands, self._clock, self.settings.partition, directory)
         beacon.begin()
         self._beacon = beacon
         if beacon.problem:

@@ -141,11 +141,21 @@ class SlurmJob:
         return self.phase is Phase.WAITING and self.priority == 0
 
 
+class Reservation(NamedTuple):
+    """A reservation of nodes."""
+
+    name: str
+    nodes: frozenset[str]
+    start_seconds: float
+    end_seconds: float
+
+
 @dataclass(frozen=True)
 class Snapshot:
-    """A cluster at one time. seconds: time of the reading; unreadable: entries left out, with the reason."""
+    """A cluster at one time. seconds: time of the reading; unreadable: entries left out, and why; reservations: of nodes."""
 
     seconds: float
     nodes: Mapping[str, SlurmNode]
     jobs: Mapping[str, SlurmJob]
     unreadable: tuple[str, ...] = field(default=())
+    reservations: tuple[Reservation, ...] = field(default=())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from gavel_py.errors import InputError
@@ -14,6 +14,7 @@ from gavel_py.integrations.slurm.actions import revived
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.notation import printable
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
+from gavel_py.integrations.slurm.reservations import NodesAhead, beginnings, end_of, nodes_ahead, without_room
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import MIN_LEARNED_ROUNDS, Progress, observe_run, record_measurements
 from gavel_py.integrations.slurm.state import DriverState, Tracked
@@ -177,17 +178,18 @@ class Reconciler:
         if self.accounts is not None:
             managed = [i for i, role in self.roles.items() if role.role is Role.MANAGED]
             self.roles |= self.accounts.over_limits(live, managed, state.tracked.keys())
+        ahead = self._look_ahead(snapshot, live)
         for job_id, tracked in list(state.tracked.items()):
             is_changed = live[job_id].phase is Phase.WAITING and tracked.request != job_mapping.request_text(live[job_id])
             if is_changed or self.roles[job_id].role is not Role.MANAGED:
                 self._set_aside(job_id, now)
         state.aside = {job_id: tracked for job_id, tracked in state.aside.items() if job_id in live}
         self._submit_new({job_id: job for job_id, job in live.items() if self.roles[job_id].role is Role.MANAGED}, now)
-        self._sync_nodes(snapshot.nodes)
+        self._sync_nodes(snapshot.nodes, ahead.to_leave)
         self._sync_running()
         self._sync_accounts(live)
         others = job_mapping.used_by_others(snapshot.nodes, live.values(), state.tracked)
-        sync_unavailable_gpus(state.scheduler, snapshot.nodes, others)
+        sync_unavailable_gpus(state.scheduler, snapshot.nodes, others, ahead.closed)
         self._report_progress()
 
     def _eligibility(self, job: SlurmJob, now: float) -> Eligibility:
@@ -264,11 +266,28 @@ class Reconciler:
         self.refused[job_id] = str(error)
         self.roles[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
 
-    def _sync_nodes(self, nodes: Mapping[str, SlurmNode]) -> None:
+    def _look_ahead(self, snapshot: Snapshot, live: Mapping[str, SlurmJob]) -> NodesAhead:
+        """Set aside the jobs for which reservations leave no node, and return what they mean for the nodes."""
+        now, scheduler = snapshot.seconds, self.state.scheduler
+        ahead = beginnings(snapshot.reservations, now)
+        if not ahead:
+            return NodesAhead()
+        counts_all, known = self.settings.wall_limit == "total", ChainMap(self.state.tracked, self.state.aside)
+        managed = [live[job_id] for job_id, role in self.roles.items() if role.role is Role.MANAGED]
+        ends = {job.job_id: end_of(job, known.get(job.job_id), now, counts_all=counts_all) for job in managed}
+        usable = [name for name in scheduler.nodes if job_mapping.state_of(snapshot.nodes.get(name)) is NodeState.UP]
+        self.roles |= without_room(managed, ends, ahead, usable)
+        notice = scheduler.round_seconds + self.settings.stop_seconds + self.settings.warn_seconds
+        planned = [job for job in managed if self.roles[job.job_id].role is Role.MANAGED]
+        return nodes_ahead(planned, ends, ahead, now, notice)
+
+    def _sync_nodes(self, nodes: Mapping[str, SlurmNode], to_leave: Collection[str]) -> None:
         scheduler = self.state.scheduler
         change = {NodeState.DOWN: scheduler.node_down, NodeState.DRAINING: scheduler.drain, NodeState.UP: scheduler.node_up}
         for name, before in dict(scheduler.nodes).items():
             node_state = job_mapping.state_of(nodes.get(name))
+            if node_state is NodeState.UP and name in to_leave:
+                node_state = NodeState.DRAINING
             if node_state is not before:
                 change[node_state](name)
                 self.log("node", node=name, state=str(node_state))
@@ -325,15 +344,18 @@ class Reconciler:
                 scheduler.report(job.job_id, steps_done=steps, trust=trust)
 
 
-def sync_unavailable_gpus(scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode], used: Mapping[str, Usage]) -> None:
-    """Mark as lost the free GPUs that managed jobs cannot use: held by other jobs, without a free CPU, or on unresponsive nodes.
+def sync_unavailable_gpus(
+    scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode], used: Mapping[str, Usage], closed: Collection[str] = ()
+) -> None:
+    """Mark as lost the free GPUs that managed jobs cannot use: held by other jobs, without a free CPU, or on nodes that do not
+    respond or are closed.
 
     Managed gangs keep their GPUs. Which of the GPUs of a node are marked does not matter. CPUs and memory of other jobs are
     reserved. used: {node: what jobs that are not managed have there}.
     """
     held = {gpu for assignment in scheduler.running.values() for gpu in assignment.gpus}
     lost = set(scheduler.lost_gpus)
-    unresponsive = job_mapping.unresponsive_nodes(nodes)
+    shut = job_mapping.unresponsive_nodes(nodes).union(closed)
     for node in scheduler.cluster.nodes:
         others = used.get(node.name, Usage())
         scheduler.reserve(node.name, cpus=others.cpus, memory_gb=others.memory_mb / job_mapping.MEGABYTES_PER_GIGABYTE)
@@ -342,7 +364,7 @@ def sync_unavailable_gpus(scheduler: RoundScheduler, nodes: Mapping[str, SlurmNo
         free = [gpu for gpu in gpus if gpu not in held and gpu not in lost]
         present = sum(nodes[node.name].gpus.values()) if node.name in nodes else node.num_gpus
         unavailable = int(others.gpus) + max(0, node.num_gpus - present)
-        if node.name in unresponsive:
+        if node.name in shut:
             unavailable = node.num_gpus
         if node.cpus is not None and others.cpus:
             unavailable = max(unavailable, node.num_gpus - int(max(0.0, node.cpus - others.cpus)))

@@ -1,0 +1,62 @@
+"""Reservations on a real Slurm: jobs have left before one begins, and none is planned where Slurm would not start it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.slurm.loopback.cluster import LoopbackCluster, booted
+from tests.slurm.loopback.configuration import Nodes, Settings
+from tests.slurm.loopback.driving import driving, log_of
+from tests.slurm.loopback.logbook import events
+from tests.slurm.loopback.presence import needs_slurm
+from tests.slurm.loopback.scenes import comment
+
+pytestmark = [needs_slurm, pytest.mark.deep]
+
+AHEAD = 100.0
+
+
+def submitted(cluster: LoopbackCluster, *words: str) -> int:
+    asked = ["--parsable", "--partition=gavel", "--nodes=1", "--gres=gpu:4", "--output=/dev/null", "--chdir=/"]
+    return int(cluster.tell("sbatch", *asked, *words, comment(1e7), "--wrap=exec sleep 600"))
+
+
+def reserve(cluster: LoopbackCluster, node: str) -> float:
+    """Reserve a node, for maintenance so that Slurm itself ignores running jobs, and return when that begins."""
+    begin = time.time() + AHEAD
+    when = time.strftime("%FT%T", time.localtime(begin))
+    words = [
+        "reservationname=upgrade",
+        f"starttime={when}",
+        "duration=60",
+        "flags=maint,ignore_jobs",
+        f"nodes={node}",
+        "users=root",
+    ]
+    cluster.tell("scontrol", "create", "reservation", *words)
+    return begin
+
+
+def test_jobs_leave_before_a_reservation_and_none_starts_there(settings: Settings) -> None:
+    with booted(replace(settings, nodes=(Nodes("v100", 1), Nodes("k80", 1)))) as cluster:
+        first = submitted(cluster, "--time=60")
+        with driving(cluster, "--round", "8", "--warn-seconds", "0") as driver:
+            driver.until(lambda: cluster.jobs()[first].placement == {"v100-0": 4}, 40, "the job on the faster node")
+            begin = reserve(cluster, "v100-0")
+            driver.until(lambda: cluster.jobs()[first].placement == {"k80-0": 4}, AHEAD, "the job on the other node")
+            assert begin - 8 - 30 - 20 < time.time() < begin, "in the last rounds before"
+            late = [submitted(cluster), submitted(cluster, "--time=60")]
+            driver.until(lambda: "maint" in cluster.node_states()["v100-0"], AHEAD, "the reservation to begin")
+            driver.rounds(2)
+            assert not any("v100-0" in each.placement for each in cluster.jobs().values())
+            cluster.tell("scontrol", "delete", "reservationname=upgrade")
+            driver.until(
+                lambda: any("v100-0" in cluster.jobs()[job].placement for job in [first, *late]), 60, "the node to be used again"
+            )
+            assert driver.end() == 0, driver.output()
+        done = [*events(log_of(cluster), "applied"), *events(log_of(cluster), "filled")]
+        assert [line["waiting"] for line in done] == [{}] * len(done), "Slurm starts what is planned"
+        assert [line["errors"] for line in done] == [[]] * len(done)
