@@ -204,6 +204,35 @@ def wrong_entries(name: str, seeds: int) -> tuple[int, int, int, int]:
     return wrong, found, false, seeds * len(measured)
 
 
+def large_profile() -> gp.ThroughputProfile:
+    """Return 10,000 measurements with an error of 10 %: 125 models in five batch sizes, gangs of 1 and 4, eight accelerators."""
+    chance, names = np.random.default_rng(0), ("v100", "a100", "h100", "l40s", "k80", "p100", "t4", "a10")
+    rows = []
+    for number in range(625):
+        job_type, level = f"model{number // 5} (batch size {2 ** (number % 5 + 2)})", chance.lognormal(1, 1)
+        for num_gpus in (1, 4):
+            for place, name in enumerate(names, 1):
+                speed = float(level * num_gpus**0.9 * place * chance.lognormal(0, 0.1))
+                rows.append(gp.Measurement(job_type=job_type, num_gpus=num_gpus, accelerator=name, steps_per_second=speed))
+    return gp.ThroughputProfile("large", rows)
+
+
+def large_costs() -> Iterator[tuple[str, float]]:
+    """Yield what is done with 10,000 measurements and its CPU seconds."""
+    profile, cluster = large_profile(), gp.Cluster.from_counts({"h100": 400, "a100": 400})
+    jobs = [gp.Job(job_type, job_type=job_type, num_gpus=2, total_steps=1e6) for job_type in profile.job_types]
+    estimated, begun = profile.with_estimates(), time.process_time()
+    assert estimated.fitted is not None
+    yield "fit of 10,000 rows", time.process_time() - begun
+    begun = time.process_time()
+    problem = gp.AllocationProblem.from_jobs(jobs, cluster, estimated)
+    yield "1,250 estimates, and how uncertain they are together", time.process_time() - begun
+    assert problem.num_jobs == len(jobs)
+    begun = time.process_time()
+    gp.contradictions(profile)
+    yield "search for contradictions", time.process_time() - begun
+
+
 HEADER = (
     "hidden",
     "n",
@@ -245,7 +274,10 @@ def main() -> None:
         wrong, found, false, count = wrong_entries(name, 10)
         faults.append((name, f"{found} of {wrong}", f"{false} of {count:,} ({false / count:.2%})"))
         print(*faults[-1], sep=" | ")
+    costs = [(name, f"{seconds:.1f}") for name, seconds in large_costs()]
+    print(*(" | ".join(cost) for cost in costs), sep="\n")
     if arguments.write:
+        tables.write("estimation-large", tables.markdown(("10,000 measurements, 625 job types", "CPU s"), costs))
         tables.write("estimation", tables.markdown(HEADER, rows))
         tables.write("estimation-contradictions", tables.markdown(("profile", "wrong entries found", "false reports"), faults))
 

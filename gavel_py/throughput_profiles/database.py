@@ -7,6 +7,7 @@ and an advisory lock keeps writers one after another, as the lock of the file do
 
 from __future__ import annotations
 
+import logging
 import re
 import sqlite3
 from abc import ABC, abstractmethod
@@ -301,6 +302,8 @@ class PostgresServer(Database):
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
 
+        if not (log := logging.getLogger("psycopg")).handlers:
+            log.addHandler(logging.NullHandler())  # Python would print its warnings of lost connections beside the error
         try:
             parameters = CONNECTING | conninfo_to_dict(self._url)
         except psycopg.Error:  # its message repeats the part of the URL

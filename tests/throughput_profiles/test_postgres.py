@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -237,7 +238,10 @@ class TestServersThatGoAway:
             yield running
 
     @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
-    def test_while_storing(self, own: Server, how: signal.Signals) -> None:
+    def test_while_storing(
+        self, own: Server, how: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(logging.getLogger(), "handlers", [])  # those of pytest, as in a program that logs nothing
         store = gp.ThroughputStore(own.url("postgres"))
         store.save(profile("mine"))
 
@@ -259,6 +263,7 @@ class TestServersThatGoAway:
             own.start()
             assert store.names()[-1] == "mine"
             assert store.load("mine") == profile("mine")
+        assert capsys.readouterr().err == "", "the error says it all"
 
     def test_of_a_command_is_a_message_without_a_traceback(self, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
         gavel, store = runner(capsys, "profiles"), gp.ThroughputStore(own.url("postgres"))

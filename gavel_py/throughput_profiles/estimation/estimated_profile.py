@@ -310,7 +310,9 @@ class EstimatedProfile(ThroughputProfile):
             shares: (K,) parts of the cluster.
         """
         keys = [(job.job_type, job.num_gpus, job.allowed_accelerators) for job in jobs]
-        rows = {key: self._deviations(key, tuple(accelerators), shares) for key in dict.fromkeys(keys)}
+        # In the order of families, in which a large model computes each of its parts once.
+        gangs = sorted(dict.fromkeys(keys), key=lambda gang: self._model.family_of(gang[0]))
+        rows = {gang: self._deviations(gang, tuple(accelerators), shares) for gang in gangs}
         if not any(row.any() for row in rows.values()):
             return None
         return np.array([rows[key] for key in keys])

@@ -8,9 +8,10 @@ specifications.
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -115,7 +116,9 @@ def effects_for(features: Features, specified: bool) -> Effects[Features]:
     used |= NUMBERED if features.has_numbers else {}
     used |= TAGGED if features.tags.any() else {}
     used |= SPECIFIED if specified else {}
-    used |= GANGS if len(set(features.gangs.tolist())) != 1 else {}
+    # Where one size of gangs was measured, other sizes are less certain by what they usually differ.
+    has_sizes = len(set(features.gangs.tolist())) != 1
+    used |= {name: effect for name, effect in GANGS.items() if has_sizes or "size" in effect[0].split()}
     return Effects(used, _similarities)
 
 
@@ -261,14 +264,16 @@ class FittedEffects:
     def covariance(self, entries: Sequence[Entry]) -> Floats:
         """Return the (n, n) covariance of the log throughputs of n entries, as they would be measured."""
         features = self.vocabulary.features(entries)
-        return self._given(features).joint(features)[1]
+        same_type = np.isin(self.features.job_types, features.job_types)
+        near = self._nearest(same_type + np.isin(self.features.families, features.families) * 1)
+        return self._posterior(near).joint(features)[1]
 
     def contradicted(self, limit: float) -> list[tuple[Entry, float]]:
         """Return the observed entries that the others contradict by more than `limit` deviations, with what these expect."""
         observed = _expected(self.features, self.levels) + self.residuals
         found = []
-        for block in self._grouped(self.features.families):
-            near = self._near(self.features.take(block))
+        for group, block in self._grouped(self.entries):
+            near = self._near(group, self.features.take(block))
             rows = ((int(near[row]), difference) for row, difference in self._posterior(near).contradicted(limit))
             found += [(row, observed[row] - difference) for row, difference in rows if row in block]
         return [(self.entries[row], float(np.exp(expected))) for row, expected in sorted(found)]
@@ -277,39 +282,58 @@ class FittedEffects:
         """Yield entries in blocks of whole families: their rows, what they are conditioned on, features and expected logs."""
         features = self.vocabulary.features(entries)
         expected = _expected(features, self.levels)
-        for rows in self._grouped(features.families):
+        for group, rows in self._grouped(entries):
             block = features.take(rows)
-            yield rows, self._given(block), block, expected[rows]
+            yield rows, self._posterior(self._near(group, block)), block, expected[rows]
 
-    def _grouped(self, families: Indices) -> Iterator[Indices]:
-        """Yield the rows of entries in blocks of families whose measurements are at most half of `JOINT_LIMIT`, or one family."""
+    @cached_property
+    def _groups(self) -> list[tuple[str, list[int]]]:
+        """Groups of families in alphabetical order, with the rows of at most half of `JOINT_LIMIT` measurements, or of one family.
+
+        Each has the name of its first family. Estimates in a group are conditioned on the same measurements, whatever else is
+        asked.
+        """
+        rows: dict[str, list[int]] = {}
+        for row, entry in enumerate(self.entries):
+            rows.setdefault(self._family(entry), []).append(row)
+        found: list[tuple[str, list[int]]] = []
+        for family in sorted(rows):
+            if not found or len(found[-1][1]) + len(rows[family]) > JOINT_LIMIT // 2:
+                found.append((family, []))
+            found[-1][1].extend(rows[family])
+        return found
+
+    def _family(self, entry: Entry) -> str:
+        return self.vocabulary.structure(entry.job_type).family
+
+    def _grouped(self, entries: Sequence[Entry]) -> Iterator[tuple[int, Indices]]:
+        """Yield numbers of groups of families, and the rows of the entries in each."""
         if len(self.entries) <= JOINT_LIMIT:
-            yield np.arange(len(families))
+            yield 0, np.arange(len(entries))
             return
-        counts = Counter(self.features.families.tolist())
-        block: list[int] = []
-        size = 0
-        for family in np.unique(families).tolist():
-            if block and size + counts[family] > JOINT_LIMIT // 2:
-                yield np.flatnonzero(np.isin(families, block))
-                block, size = [], 0
-            block.append(family)
-            size += counts[family]
-        if block:
-            yield np.flatnonzero(np.isin(families, block))
+        firsts = [first for first, _ in self._groups]
+        numbers = np.array([max(0, bisect(firsts, self._family(entry)) - 1) for entry in entries], dtype=np.intp)
+        for number in np.unique(numbers).tolist():
+            yield number, np.flatnonzero(numbers == number)
 
-    def _given(self, wanted: Features) -> Posterior[Features]:
-        """Return the posterior for these entries."""
-        return self._posterior(self._near(wanted))
+    def _near(self, group: int, wanted: Features) -> Indices:
+        """Return the rows that estimates of these entries of a group are conditioned on."""
+        if len(self.entries) <= JOINT_LIMIT:
+            return np.arange(len(self.entries))
+        near = np.zeros(len(self.entries), dtype=np.intp)
+        near[self._groups[group][1]] = 1
+        if near.sum() > JOINT_LIMIT:
+            near += np.isin(self.features.job_types, wanted.job_types)
+        return self._nearest(near)
 
-    def _near(self, wanted: Features) -> Indices:
-        """Return the rows of all observations, or of the `JOINT_LIMIT` that are nearest to these entries."""
-        rows = np.arange(len(self.entries))
-        if len(rows) <= JOINT_LIMIT:
-            return rows
-        near = np.isin(self.features.job_types, wanted.job_types) + np.isin(self.features.families, wanted.families) * 1
-        keys = [(-near[row], checksum(str(self.entries[row]))) for row in rows]
-        return np.sort(np.array(sorted(rows, key=keys.__getitem__)[:JOINT_LIMIT]))
+    def _nearest(self, near: Indices) -> Indices:
+        """Return the sorted rows of the `JOINT_LIMIT` observations that are nearest, of equally near ones by their checksums."""
+        return np.sort(self._mixed[np.argsort(-near[self._mixed], kind="stable")][:JOINT_LIMIT])
+
+    @cached_property
+    def _mixed(self) -> Indices:
+        """All rows in the order of the checksums of their entries."""
+        return np.array(sorted(range(len(self.entries)), key=lambda row: checksum(str(self.entries[row]))), dtype=np.intp)
 
     def _posterior(self, rows: Indices) -> Posterior[Features]:
         key = rows.tobytes()

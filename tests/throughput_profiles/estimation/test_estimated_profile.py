@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.throughput_profiles import Entry
+from gavel_py.throughput_profiles.estimation import random_effects
 from tests.support.examples import examples
 
 OSDI, NVIDIA = (gp.ThroughputProfile.builtin(name) for name in ("gavel-osdi20", "nvidia-2023"))
@@ -252,3 +253,43 @@ def test_small_profiles_have_estimates(cells: list[tuple[str, float, str, float]
                 speed = estimated.throughput(job_type, size, accelerator)
                 assert np.isfinite(speed)
                 assert speed > 0
+
+
+def many(families: int) -> gp.ThroughputProfile:
+    """Return a profile of model families of three batch sizes on two types."""
+    rows = [
+        gp.Measurement(
+            job_type=f"model {family} (batch size {2**size})",
+            num_gpus=1,
+            accelerator=name,
+            steps_per_second=(1 + family % 7) * speed / 2 ** (size / 2) * (1 + (family * size) % 5 / 20),
+        )
+        for family in range(families)
+        for size in (3, 4, 5)
+        for name, speed in (("v100", 1.0), ("p100", 0.6))
+        if (family + size) % 3 or name == "v100"
+    ]
+    return gp.ThroughputProfile("many", rows)
+
+
+def test_estimates_of_many_measurements_do_not_depend_on_what_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_effects, "JOINT_LIMIT", 40)  # so that each estimate rests on a part of the measurements
+    profile = many(30)
+    entries = [Entry(f"model {family} (batch size {2**size})", 1, "p100") for family in range(32) for size in (3, 4, 5, 6)]
+    together = profile.with_estimates().estimates(entries)
+    backwards = gp.ThroughputProfile("many", profile.measurements[::-1]).with_estimates()
+    for entry, found in list(zip(entries, together, strict=True))[::-5]:
+        for each in (profile.with_estimates().estimate(entry), backwards.estimate(entry)):
+            assert (each is None) == (found is None)
+            if each is not None and found is not None:
+                assert each[1:5] == pytest.approx(found[1:5], rel=1e-9)
+    known = {entry.job_type: found for entry, found in zip(entries, together, strict=True) if found is not None}
+    assert known["model 29 (batch size 64)"].median == pytest.approx((1 + 29 % 7) * 0.6 / 8, rel=0.5)
+
+
+def test_sizes_of_gangs_are_uncertain_if_one_was_measured() -> None:
+    speeds = {("a (batch size 8)", "a100"): 1.5, ("a (batch size 16)", "a100"): 1.0, ("b", "a100"): 6.0}
+    rows = [gp.Measurement(job_type=kind, num_gpus=1, accelerator=name, steps_per_second=v) for (kind, name), v in speeds.items()]
+    profile = gp.ThroughputProfile("lab", rows).with_estimates()
+    widths = [found.high / found.low for n in (2, 4, 8) if (found := profile.estimate(Entry("b", n, "a100"))) is not None]
+    assert 1.4 < widths[0] < widths[1] < widths[2] < 10
