@@ -226,20 +226,26 @@ def test_it_continues_after_it_was_killed(tmp_path: Path) -> None:
         for number in range(1, 5):
             slurm.arrive(10.0 * number, number, work=1600.0 * number, steps=number != 2)
         if name == "killed":
-            slurm.plays.append((START + 120, killed))
-            with pytest.raises(KilledError), shadow(slurm, tmp_path / name, policy="fifo") as watching:
-                watching.run()
-            for _ in range(4):
-                slurm.clock.sleep(5.0)
+            is_killed(slurm, tmp_path / name, 120.0, 4, policy="fifo")
         watched(slurm, tmp_path / name, START + 900 - slurm.clock.now(), policy="fifo")
         schedules.append(ends(tmp_path / name, "left"))
     assert schedules[0].keys() == schedules[1].keys() == set("1234")
     assert schedules[1] == pytest.approx(schedules[0], abs=100)
     assert schedules[1]["1"] == schedules[0]["1"]
+    assert schedules[1]["2"] == pytest.approx(schedules[0]["2"], abs=5.1), "it has ended in Slurm meanwhile"
 
 
-def killed() -> None:
-    raise KilledError
+def is_killed(slurm: PlainSlurm, folder: Path, after: float, gap: int, **options: Any) -> None:
+    """Run a shadow that is killed, and look away for so many times five seconds."""
+
+    def killed() -> None:
+        raise KilledError
+
+    slurm.plays.append((START + after, killed))
+    with pytest.raises(KilledError), shadow(slurm, folder, **options) as watching:
+        watching.run()
+    for _ in range(gap):
+        slurm.clock.sleep(5.0)
 
 
 FATES = ["", "", "left to Slurm", "cancelled"]
@@ -251,16 +257,27 @@ PLAYS = st.lists(
 
 
 @settings(max_examples=5, deadline=None)
-@given(plays=PLAYS, policy=st.sampled_from(["max_min_fairness", "fifo"]), pace=st.sampled_from([0.5, 1.0, 2.0]))
+@given(
+    plays=PLAYS,
+    policy=st.sampled_from(["max_min_fairness", "fifo"]),
+    pace=st.sampled_from([0.5, 1.0, 2.0]),
+    gap=st.sampled_from([None, 1, 10]),
+)
 def test_no_job_is_lost_no_gpu_is_used_twice_and_work_is_conserved(
-    tmp_path_factory: pytest.TempPathFactory, plays: list[tuple[int, int, float, bool, str]], policy: str, pace: float
+    tmp_path_factory: pytest.TempPathFactory,
+    plays: list[tuple[int, int, float, bool, str]],
+    policy: str,
+    pace: float,
+    gap: int | None,
 ) -> None:
     folder, slurm = tmp_path_factory.mktemp("shadow"), PlainSlurm(pace)
     for number, (after, gpus, work, has_steps, fate) in enumerate(plays, 1):
         slurm.arrive(5.0 * after, number, gpus, work=work, steps=has_steps, more={"requeue": fate != "left to Slurm"})
         if fate == "cancelled":
             slurm.plays.append((START + 5.0 * after + 50, partial(slurm.cancel, number)))
-    found = watched(slurm, folder, 1200, policy=policy)
+    if gap is not None:
+        is_killed(slurm, folder, 170.0, gap, policy=policy)
+    found = watched(slurm, folder, START + 1200 - slurm.clock.now(), policy=policy)
     managed = {str(number) for number, play in enumerate(plays, 1) if play[4] != "left to Slurm"}
     left = {entry["job"]: entry["outcome"] for entry in events(folder, "left")}
     assert left.keys() <= {entry["job"] for entry in events(folder, "arrived")} == managed
@@ -339,3 +356,32 @@ def test_the_report_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_options_without_a_meaning_are_refused(words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     done = runner(capsys, "slurm")("run", "--partition", "gpu", "--shadow", *words)
     assert (done.code, text in done.err) == (2, True)
+
+
+def test_a_job_whose_dependency_has_ended_arrives_within_seconds(tmp_path: Path) -> None:
+    """Slurm starts it at once, on the slow node."""
+    slurm = PlainSlurm()
+    slurm.arrive(5.0, 1, 2, work=1e6)
+    slurm.arrive(20.0, 2, 2, work=320, priority=0, more={"dependency": "afterany:1(unfulfilled)"})
+
+    def freed() -> None:
+        slurm.jobs[2].priority, slurm.jobs[2].more["dependency"] = 1000, ""
+
+    slurm.plays.append((START + 150, freed))
+    found = watched(slurm, tmp_path, 600)
+    (stay,) = (stay for stay in found.shadow.stays if stay.job_id == "2")
+    assert 148 <= stay.start_seconds + 5 <= 161
+
+
+def test_a_rotated_log_is_compared_too(tmp_path: Path) -> None:
+    slurm = PlainSlurm()
+    slurm.arrive(5.0, 1, work=3200)
+    slurm.arrive(305.0, 2, work=320)
+    slurm.clock.stops_at = START + 600
+    with shadow(slurm, tmp_path) as watching:
+        slurm.plays.append((START + 200, lambda: (tmp_path / "log.jsonl").rename(tmp_path / "log.jsonl.1")))
+        slurm.plays.append((START + 200, watching.reopen_log))
+        watching.run()
+    found = gp.slurm_comparison(tmp_path / "log.jsonl")
+    assert found is not None
+    assert (found.both, found.only_slurm, found.only_shadow) == (1, 0, 0), "the other one arrived before"

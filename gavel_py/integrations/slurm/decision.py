@@ -325,8 +325,7 @@ class RoundPlanner:
 
     def _state_for(self, cluster: Cluster) -> DriverState:
         """Return the state, loaded or new if there is none yet, with a new scheduler if the cluster has changed."""
-        if self.state is None:
-            self.state = self._loaded()
+        self.load()
         if self.state is None:
             speeds = Speeds(self._given)
             self.state = DriverState(self._settings.partition, self._scheduler(cluster, speeds), speeds)
@@ -338,9 +337,10 @@ class RoundPlanner:
             self._renew(self.state, cluster, "the profile no longer has some GPU types")
         return self.state
 
-    def _loaded(self) -> DriverState | None:
-        if self._path is None or not self._path.exists():
-            return None
+    def load(self) -> None:
+        """Load the saved state, if there is one and it has not been loaded yet. Raises `InputError`."""
+        if self.state is not None or self._path is None or not self._path.exists():
+            return
         state = load_state(self._path, self._settings.partition, self._policy, self._learner)
         for name, value in self._options.items():
             setattr(state.scheduler, name, value)
@@ -350,7 +350,7 @@ class RoundPlanner:
             state.speeds = speeds
             if set(state.scheduler.cluster.accelerator_names) <= set(speeds.profile.accelerators):
                 speeds.use_in(state.scheduler)
-        return state
+        self.state = state
 
     def _scheduler(self, cluster: Cluster, speeds: Speeds) -> RoundScheduler:
         profile = speeds.profile if speeds.learner is None else speeds.learner

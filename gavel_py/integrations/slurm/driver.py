@@ -60,6 +60,7 @@ class SlurmDriver:
     """
 
     is_shadow = False
+    """Whether nothing is changed in Slurm."""
 
     def __init__(
         self,

@@ -81,13 +81,12 @@ class Replay:
 
     def _apply(self, entry: dict[str, Any]) -> None:
         event: str = entry["event"]
+        self.is_shadow = self.is_shadow or event == "shadow" or event.startswith(ACTUAL)
         if event.removeprefix(ACTUAL) in STAY_EVENTS:
             if event.startswith(ACTUAL) is self.is_actual:
                 self._apply_stay(event.removeprefix(ACTUAL), entry)
         elif event == "begun":
             self.start = entry
-        elif event == "shadow":
-            self.is_shadow = True
         elif event == "work":
             self.works[entry["job"]] = entry["steps"], entry["given"]
         elif event == "round":

@@ -152,7 +152,7 @@ class VirtualPartition:
     def leave_to_slurm(self, unplanned: Container[str], jobs: Jobs) -> None:
         """Let the jobs that the decision leaves to Slurm be as Slurm has them, and no others."""
         for job_id, each in self.jobs.items():
-            each.is_left = job_id in unplanned and each.end_seconds is None
+            each.is_left = job_id in unplanned and each.outcome is None and each.end_seconds is None
             if each.is_left and job_id in jobs:
                 each.held, each.start_seconds = dict(jobs[job_id].held), jobs[job_id].start_seconds or 0.0
 
@@ -167,7 +167,7 @@ class VirtualPartition:
         """
         for job_id, each in self.jobs.items():
             tracked = state.tracked.get(job_id)
-            if tracked is None or each.end_seconds is not None:
+            if tracked is None or each.is_left or each.end_seconds is not None:
                 continue
             work = (tracked.total_steps or self.default_steps) if each.work is None else each.work
             end = None if work is None else each.reached(work, tracked, self._speed(each, tracked, state, types))
@@ -283,6 +283,8 @@ class SlurmShadow(SlurmDriver):
 
     def _read(self) -> Snapshot:
         """Return the virtual partition as a reading of Slurm."""
+        for planner in (self._planner, self._live):
+            planner.load()
         snapshot, partition, known = super()._read(), self._partition, self._known
         state = self._live.picture(snapshot).state
         state.forget_departed()
@@ -303,7 +305,8 @@ class SlurmShadow(SlurmDriver):
         if state.turnover != before:
             self._try_to_save()
         # New jobs wait for the next decision, wherever Slurm has started them.
-        new = [i for i in jobs.keys() - self._partition.jobs.keys() - reconciler.roles.keys() if not jobs[i].phase.is_over]
+        left = {job_id for job_id, each in reconciler.roles.items() if each.role.is_left_to_slurm}
+        new = [i for i in jobs.keys() - self._partition.jobs.keys() - left if not jobs[i].phase.is_over]
         new = [i for i in new if eligibility_of(jobs[i], self.settings.partition, now).role is Role.MANAGED]
         return {**self._listed(new), **{job_id: VirtualJob(jobs[job_id]).listed(jobs[job_id]) for job_id in new}}
 
