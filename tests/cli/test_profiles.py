@@ -52,3 +52,20 @@ def test_several_units_have_a_column(gavel: Gavel, tmp_path: Path) -> None:
     assert ["a", "steps/s", "1", "2"] in table
     assert ["b", "requests/s", "(server)", "1", "3"] in table
     assert "requests/s (server)" in gavel("show", "two", "--job-type", "b").out
+
+
+def test_what_was_observed_on_running_jobs_is_shown(gavel: Gavel, tmp_path: Path) -> None:
+    store = gp.ThroughputStore(tmp_path / "store.sqlite")
+    for steps in (98.0, 102.0):
+        store.observe("slurm", ("llama (batch size 8)", 4, "a100"), steps=steps, seconds=10.0, at=0.0)
+    store.observe("slurm", ("bert", 1, "h100"), steps=100.0, seconds=10.0, at=0.0)
+    out = gavel("show", "slurm").out
+    assert [line.split() for line in out.splitlines()[2:4]] == [
+        ["bert", "1", "h100", "10", "steps/s", "0.0%", "1"],
+        ["llama", "(batch", "size", "8)", "4", "a100", "9.998", "steps/s", "2.0%", "2"],
+    ]
+    assert out.startswith("Observed on running jobs\n"), "there is no table of measurements, of which it has none"
+    assert "llama" not in gavel("show", "slurm", "--job-type", "bert").out
+    unknown = gavel("show", "slurm", "--job-type", "brt")
+    assert (unknown.code, "'brt'" in unknown.err) == (2, True)
+    assert "Observed" not in gavel("show", "gavel-osdi20").out

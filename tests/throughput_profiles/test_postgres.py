@@ -265,14 +265,16 @@ class TestServersThatGoAway:
             assert store.load("mine") == profile("mine")
         assert capsys.readouterr().err == "", "the error says it all"
 
-    def test_of_a_command_is_a_message_without_a_traceback(self, own: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_of_a_command_is_a_message_without_a_traceback(
+        self, own: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
         gavel, store = runner(capsys, "profiles"), gp.ThroughputStore(own.url("postgres"))
         store.save(profile("mine"))
         with lock_of_writers(own):
             stopping = threading.Timer(1, own.stop, [signal.SIGQUIT])
             stopping.start()
-            Path("lab.csv").write_text("job_type,num_gpus,accelerator,steps_per_second\na,1,v100,2\n")
-            outcome = gavel("--store", own.url("postgres"), "import", "lab.csv")
+            (tmp_path / "lab.csv").write_text("job_type,num_gpus,accelerator,steps_per_second\na,1,v100,2\n")
+            outcome = gavel("--store", own.url("postgres"), "import", str(tmp_path / "lab.csv"))
             stopping.join()
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err.startswith(f"Error: profile store {store.location}: the connection was lost: ")
@@ -366,8 +368,14 @@ class TestTablesOfOthers:
 
 
 def test_every_command_takes_a_url(
-    server: Server, name: str, store: gp.ThroughputStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: Server,
+    name: str,
+    store: gp.ThroughputStore,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     store.save(gp.ThroughputProfile("lab", [measurement("a", 2.0), measurement("a", 1.0, accelerator="k80")]))
     Path("jobs.csv").write_text("job_id,job_type\nx,a\n")
     solve = runner(capsys, "solve")

@@ -6,8 +6,9 @@ import dataclasses
 import io
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,6 +17,7 @@ from gavel_py.cli.inputs import FILE, INPUT, JSON, warnings_shown
 from gavel_py.cli.output import emit, gang_text, json_text, number
 from gavel_py.cli.standard_input import NAME, with_names
 from gavel_py.cli.tables import Column, listed, table_text, wrapped
+from gavel_py.errors import Fault
 
 SACCT = "sacct"
 
@@ -69,16 +71,37 @@ def show(store: gp.ThroughputStore, name: str, job_type: str | None) -> None:
     """Show the throughputs of a profile.
 
     A row for each job type and gang size, with the throughput on each accelerator, the gang on as few nodes as possible, in steps/s
-    unless the row or the title states another unit. Then what is measured, and where the figures come from.
+    unless the row or the title states another unit. Then what was observed on running jobs, what is measured, and where the figures
+    come from.
     """
     profile = store.load(name)
+    observed = {e: rate for e, rate in store.observations(name).items() if job_type in {None, e.job_type}}
     if job_type is not None:
-        emit(_job_type_text(profile, job_type), None)
+        if not observed and not profile.rows:
+            raise gp.UnknownNameError(Fault(f"profile {name}", "job_type", f"{job_type!r} was neither measured nor observed"))
+        if not observed or job_type in profile.job_types:
+            emit(_job_type_text(profile, job_type), None)
+        if observed:
+            emit(_observed_text(profile, observed), None)
         return
-    emit(_profile_text(profile), None)
+    if profile.rows or not observed:
+        emit(_profile_text(profile), None)
+    if observed:
+        emit(_observed_text(profile, observed), None)
     measured = f"Measured: {profile.coverage} combinations of job type and accelerator."
     notes = (measured, _sources(profile), profile.description, f"Licence: {profile.licence}" * bool(profile.licence), profile.url)
     emit(wrapped([note for note in notes if note], indent=""), None)
+
+
+def _observed_text(profile: gp.ThroughputProfile, observed: Mapping[Any, gp.ObservedRate]) -> str:
+    """Return a table of the rates of running jobs; the standard deviation is that of one rate, in percent of the mean."""
+    rows = []
+    for entry in sorted(observed, key=lambda each: (each.job_type, each.num_gpus, each.accelerator)):
+        rate, unit = observed[entry], str(profile.unit_of(entry.job_type))
+        figures = [number(rate.rate), unit, f"{rate.log_variance**0.5:.1%}", f"{rate.count:.0f}"]
+        rows.append([entry.job_type, gang_text(entry.num_gpus), entry.accelerator, *figures])
+    columns = [Column("job type", "name"), Column("GPUs"), Column("on", "name"), Column("mean rate"), Column("unit", "text")]
+    return table_text("Observed on running jobs", [*columns, Column("deviation"), Column("times")], rows)
 
 
 def _sources(profile: gp.ThroughputProfile) -> str:
