@@ -67,8 +67,7 @@ class PlainSlurm(FakeSlurm):
 
 def shadow(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmShadow:
     options = {"round_seconds": 100.0, "restart_seconds": 0.0, "min_run_seconds": 0.0} | options
-    given_steps = options.pop("default_steps", None)
-    chosen = gp.SlurmSettings("gpu", default_steps=given_steps)
+    chosen = gp.SlurmSettings("gpu", **{name: options.pop(name) for name in {"warn_signal", "warn_seconds"} & options.keys()})
     return gp.SlurmShadow(chosen, profile(), directory=folder, commands=slurm, clock=slurm.clock, **options)
 
 
@@ -371,6 +370,18 @@ def test_a_job_whose_dependency_has_ended_arrives_within_seconds(tmp_path: Path)
     found = watched(slurm, tmp_path, 600)
     (stay,) = (stay for stay in found.shadow.stays if stay.job_id == "2")
     assert 148 <= stay.start_seconds + 5 <= 161
+
+
+def test_jobs_have_the_time_after_a_warning_that_nobody_sends(tmp_path: Path) -> None:
+    slurm = PlainSlurm()
+    for number in range(1, 4):
+        slurm.arrive(5.0, number, work=1e6)
+    watched(slurm, tmp_path, 500, warn_signal="USR1", warn_seconds=20.0)
+    warned = [(job_id, each["until"]) for entry in events(tmp_path, "warned") for job_id, each in entry["jobs"].items()]
+    stopped = [entry for entry in events(tmp_path, "stopped") if entry["preempted"]]
+    assert stopped
+    for entry in stopped:
+        assert any(job_id == entry["job"] and 0 <= entry["seconds"] - until < 5.1 for job_id, until in warned)
 
 
 def test_a_rotated_log_is_compared_too(tmp_path: Path) -> None:

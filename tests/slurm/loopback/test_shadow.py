@@ -43,8 +43,11 @@ def test_forty_jobs_under_backfill_are_compared_and_not_touched() -> None:
 
     def are_over(cluster: LoopbackCluster) -> bool:
         jobs = cluster.jobs()
+        lines = cluster.tell("squeue", "--noheader", "--states=all", "--format=%i %Q %r").splitlines()
+        priorities = {int(number): priority for number, priority, _ in (line.split(" ", 2) for line in lines)}
         for number, job in jobs.items():
-            seen[number].add((job.comment, job.admin_comment, job.held, job.restarts, job.partition))
+            if number in priorities:
+                seen[number].add((job.comment, job.admin_comment, job.held, job.restarts, job.partition, priorities[number]))
         return all(job.is_over for job in jobs.values())
 
     with booted(Settings((Nodes("k80", 2), Nodes("v100", 2, weight=2)))) as cluster:
@@ -65,8 +68,8 @@ def test_forty_jobs_under_backfill_are_compared_and_not_touched() -> None:
             shadow.until(lambda: len(events(log, "left", "slurm_left")) == 80, 120, "all jobs to end in the shadow, which knows it")
             assert shadow.end(signal.SIGTERM) == 0, shadow.output()
         assert seen.keys() == jobs
-        assert all(len(each) == 1 for each in seen.values()), "comment, AdminComment and hold are as submitted"
-        assert {each[1:] for values in seen.values() for each in values} == {("", False, 0, "plain")}
+        assert all(len(each) == 1 for each in seen.values()), "comment, AdminComment, hold and priority are as submitted"
+        assert {each[1:-1] for values in seen.values() for each in values} == {("", False, 0, "plain")}
         assert set((tools / "called").read_text().splitlines()) == {"sinfo --all --json", "squeue --all --json"}
         found = gp.slurm_comparison(log)
         assert found is not None
