@@ -181,6 +181,8 @@ def test_jobs_share_by_account_and_changes_are_followed(tmp_path: Path) -> None:
         driven.round()
         assert driven.state is not None
         assert {job.tenant for job in driven.state.scheduler.jobs} == {"physics", "chem", "organic"}
+    with driver(slurm, tmp_path, policy="hierarchical", tenants_from_slurm=True) as driven:
+        assert shares(driven)["physics"] == pytest.approx(4.0, abs=1e-4)
 
 
 def shares(driven: gp.SlurmDriver) -> dict[str, float]:

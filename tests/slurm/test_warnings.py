@@ -110,7 +110,10 @@ def test_jobs_choose_their_signal(tmp_path: Path) -> None:
         slurm.submit(number, per_job="gpu:4", comment=f"{BERT} {words}")
     with driver(slurm, tmp_path, warn_signal="URG", warn_seconds=GRACE) as driven:
         for _ in range(24):
-            driven.round()
+            decided, _ = driven.round()
+            assert decided.moves.warn.keys() <= set(decided.moves.keep)
+            assert decided.waiting.keys().isdisjoint(set(decided.moves.keep) - decided.moves.deferred.keys())
+            assert decided.moves.deferred.items() <= decided.waiting.items()
             slurm.clock.sleep(5.0)
             driven.fill()
             slurm.clock.sleep(35.0)

@@ -261,7 +261,7 @@ def plan_text(decided: gp.SlurmDecided) -> str:
     rows = []
     for job_id, where in ((job_id, moves.start.get(job_id)) for job_id in sorted(state.tracked, key=_order)):
         action = "start" if where else "keep" if job_id in moves.keep else "stop" if job_id in moves.stop else "wait"
-        action = "warn" if job_id in moves.warn else action
+        action = "warn" if job_id in state.warned and job_id in moves.keep else action
         if where and job_id in moves.stop:
             action = "move"
         if job_id in state.unplanned:

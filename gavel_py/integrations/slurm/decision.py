@@ -109,8 +109,9 @@ class Decided:
     def waiting(self) -> dict[str, str]:
         """{job: why} of the managed jobs without GPUs in this round."""
         scheduler, reasons = self.picture.state.scheduler, {**self.begun.excluded, **self.moves.cannot, **self.moves.deferred}
+        placed = {*self.begun.assignments, *self.moves.keep}
         for job_id in self.picture.state.tracked:
-            if job_id not in self.begun.assignments and job_id not in reasons:
+            if job_id not in placed and job_id not in reasons:
                 delivery = scheduler.delivery_of(job_id)
                 waits = {} if delivery is None else delivery.waits
                 reasons[job_id] = str(max(waits, key=lambda reason: waits[reason], default=Wait.TURN))

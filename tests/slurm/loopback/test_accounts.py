@@ -83,3 +83,17 @@ def test_accounts_share_by_fairshare(cluster: LoopbackCluster) -> None:
         assert driver.end() == 0, driver.output()
     assert sum(speed.values()) == 8 * (8 * SPEEDS["v100"] + 4 * SPEEDS["k80"])
     assert speed[True] > 2 * speed[False]
+
+
+def test_jobs_run_for_the_time_that_their_qos_exempts(cluster: LoopbackCluster) -> None:
+    """Five jobs take turns on three nodes in rounds of 5 s; none is stopped in its first 30 s, by the accounts of Slurm."""
+    cluster.tell("sacctmgr", "-i", "modify", "qos", "normal", "set", "PreemptExemptTime=00:00:30", "MaxTRESPU=gres/gpu=-1")
+    words = ["--parsable", "--partition=gavel", "--nodes=1", "--gres=gpu:4", "--output=/dev/null", "--chdir=/"]
+    jobs = [cluster.tell("sbatch", *words, comment(1e7), "--wrap=exec sleep 600", user=SOMEBODY).strip() for _ in range(5)]
+    with driving(cluster, "--round", "5", user=OPERATOR) as driver:
+        driver.until(lambda: sum(each.restarts for each in cluster.jobs().values()) >= 3, 150, "three jobs to be stopped")
+        assert driver.end() == 0, driver.output()
+    stays = [line.split("|") for line in cluster.tell("sacct", "-DXnP", f"-j{','.join(jobs)}", "--format=State,ElapsedRaw").split()]
+    stopped = [int(seconds) for state, seconds in stays if state == "REQUEUED"]
+    assert len(stopped) >= 3
+    assert min(stopped) >= 29, "Slurm counts whole seconds"
