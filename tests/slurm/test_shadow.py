@@ -21,7 +21,8 @@ from tests.slurm.fake_slurm import START, FakeClock, FakeSlurm, no_answer
 from tests.slurm.support import SPEEDS, KilledError, driver, events, profile
 from tests.support.commands import runner
 
-READS = [["sinfo", "--all", "--json"], ["squeue", "--all", "--json"]]
+SIGNS = ["squeue", "--all", "--noheader", "--name=gavel-driver", "--partition=gpu", "--format=%i|%k"]
+READS = [["sinfo", "--all", "--json"], ["squeue", "--all", "--json"], SIGNS]
 
 
 class PlainSlurm(FakeSlurm):
@@ -306,6 +307,15 @@ def test_the_controller_is_away_for_a_while(tmp_path: Path) -> None:
     assert watched(slurm, tmp_path, 900).both == 1
     assert events(tmp_path, "no_answer")
     assert ends(tmp_path, "left")["1"] == pytest.approx(110, abs=6), "the time of its end does not depend on when it is seen"
+
+
+def test_a_driver_in_the_same_partition_is_reported(tmp_path: Path) -> None:
+    slurm = PlainSlurm()
+    with driver(slurm, tmp_path / "driver") as driven, shadow(slurm, tmp_path / "before"):
+        driven.round()
+        message = r"a driver manages partition gpu \(process \d+ on .*\); a shadow is for"
+        with pytest.warns(gp.GavelWarning, match=message), shadow(slurm, tmp_path / "after"):
+            pass
 
 
 def test_directories_of_drivers_and_shadows_are_not_mixed(tmp_path: Path) -> None:

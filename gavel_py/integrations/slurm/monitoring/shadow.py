@@ -8,18 +8,21 @@ reconciler follows the live partition, which gives the real schedule and the wor
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.actions import Actions
 from gavel_py.integrations.slurm.apply import Applied
+from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, signs_of_life
 from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock
 from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.driver import SlurmDriver
 from gavel_py.integrations.slurm.job_mapping import DOWN, gpus_used
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
-from gavel_py.integrations.slurm.monitoring.event_log import ACTUAL, STAY_EVENTS
+from gavel_py.integrations.slurm.monitoring.event_log import ACTUAL, STAY_EVENTS, warn
 from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Progress
@@ -273,6 +276,11 @@ class SlurmShadow(SlurmDriver):
     def __enter__(self) -> Self:
         super().__enter__()
         self._log("shadow")
+        with suppress(SlurmError):  # which the first round reports
+            for sign in signs_of_life(self._commands, self.settings.partition):
+                if abs(self._clock.machine_seconds() - sign.seconds) < DEAD_SECONDS:
+                    text = f"a driver manages partition {self.settings.partition} ({sign.origin})"
+                    warn(f"{text}; a shadow is for partitions without one, and may take its holds for those of users")
         return self
 
     def release(self) -> None:
