@@ -244,7 +244,11 @@ class ThroughputLearner(Synchronized):
         if entry in self._rates:
             rate = self._rates[entry].aged(self._now, self.half_life_seconds)
             return rate.log_mean, math.sqrt(_variance_of_one(rate) * (1 + 1 / rate.count))
-        estimate = self.profile.estimate(entry) if self._rates or self._speeds else None
+        if not self._rates and not self._speeds:
+            return None
+        # The latest profile that knows anything will do: one after each rate would make the first rates of many entries slow.
+        snapshot = self._snapshot if self._basis or self._speeds else None
+        estimate = (self.profile if snapshot is None else snapshot).estimate(entry)
         if estimate is None or not estimate.median:
             return None
         return math.log(estimate.median), math.hypot(_deviation(estimate.low, estimate.high), NOISE_SD)

@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,28 @@ def test_the_profile_is_swapped_between_rounds_and_the_allocation_follows() -> N
     assert np.abs(np.log(found / OSDI.matrix(jobs, types))).min() < 0.02
     run(scheduler, 3)
     assert scheduler.profile is learner.profile
+
+
+@pytest.mark.parametrize("start", [None, OSDI])
+def test_a_round_with_many_new_rates_makes_one_profile(start: gp.ThroughputProfile | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, given = 0, gp.ThroughputLearner._given
+
+    def counting(*arguments: Any) -> gp.EstimatedProfile:
+        nonlocal made
+        made += 1
+        return given(*arguments)
+
+    learner = gp.ThroughputLearner(start)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 20, "k80": 20}), learner)
+    for number in range(40):
+        scheduler.submit(gp.Job(str(number), job_type=f"model {number} (batch size 8)", total_steps=1e9))
+    for number in range(1, 3):
+        scheduler.next_round()
+        scheduler.report_all(dict.fromkeys(scheduler.running, 720.0 * number))
+    monkeypatch.setattr(gp.ThroughputLearner, "_given", counting)
+    scheduler.next_round()
+    assert len(learner.observations) == 40
+    assert made <= 2, "nothing to compare with, and then all rates together"
 
 
 def test_late_reports_count_for_all_rounds_since_the_last_one() -> None:
