@@ -134,6 +134,27 @@ def test_a_job_that_does_not_start_runs_elsewhere_within_seconds(tmp_path: Path)
     assert [job.held for job in slurm.jobs.values()] == [{"k80-0": 1}] * 4
 
 
+def test_a_job_whose_node_has_just_been_drained_delays_no_other(tmp_path: Path) -> None:
+    """Slurm does not start it, and says so after some seconds."""
+    slurm = cluster_with(1, 4)
+    slurm.blocked = {"v100-0", "k80-0"}
+
+    def drained(_: float) -> None:
+        slurm.jobs[1].reason = "ReqNodeNotAvail" if slurm.jobs[1].priority else slurm.jobs[1].reason
+
+    slurm.clock.on_sleep = drained
+    with driver(slurm, tmp_path, start_seconds=60.0) as driven:
+        began = slurm.clock.now()
+        _, applied = driven.round()
+        assert slurm.clock.now() - began < 5
+        assert applied.waiting == {"1": "Slurm has not started it: ReqNodeNotAvail"}
+        assert slurm.jobs[1].priority == 0, "it is on hold again"
+        slurm.blocked, slurm.clock.on_sleep = set(), None
+        slurm.clock.seconds += 10
+        driven.fill()
+    assert slurm.jobs[1].held
+
+
 def test_failed_starts_are_tried_later_and_left_to_slurm_after_three(tmp_path: Path) -> None:
     slurm = cluster_with(1, 4)
     slurm.stuck = {1}

@@ -23,6 +23,9 @@ MAX_IDS = 100
 MAX_PRIORITY = 4_294_967_293
 """The two values above it are NO_VAL and INFINITE."""
 
+UNAVAILABLE = "ReqNodeNotAvail"
+"""Slurm's reason for a job whose nodes drain, are down or reserved."""
+
 MIN_POLL, MAX_POLL = 0.1, 2.0
 """Seconds between two readings while waiting."""
 
@@ -97,7 +100,7 @@ class Applier:
         jobs = self._stop_and_start(stop_limit)
         applied.stop_seconds = self.clock.now() - began
         if applied.sent:
-            jobs = self._wait(lambda jobs: not any(_is_waiting(jobs.get(job_id)) for job_id in applied.sent), start_limit)
+            jobs = self._wait(lambda jobs: not any(_is_starting(jobs.get(job_id)) for job_id in applied.sent), start_limit)
         self._compare(jobs)
         applied.start_seconds = self.clock.now() - began - applied.stop_seconds
         # Last of all, so that jobs left to Slurm take no GPUs meant for others.
@@ -212,6 +215,11 @@ class Applier:
 
 def _is_waiting(job: SlurmJob | None) -> bool:
     return job is not None and job.phase is Phase.WAITING
+
+
+def _is_starting(job: SlurmJob | None) -> bool:
+    """Return whether a released job may yet start, which all others would wait for."""
+    return job is not None and job.phase is Phase.WAITING and job.reason != UNAVAILABLE
 
 
 def _is_changed(job: SlurmJob | None, target: Mapping[str, int]) -> bool:

@@ -148,18 +148,24 @@ class Play:
 
     def fill_disk(self) -> None:
         """The driver cannot write to any file for longer than a round."""
-        for size in ("0", "unlimited"):
-            limit = ["prlimit", f"--pid={self.driver.process.pid}", f"--fsize={size}:unlimited"]
-            subprocess.run([*self._prefix, *limit], check=True, capture_output=True)
-            time.sleep(4)
+        self._limit_files("0")
+        time.sleep(4)
+        self._limit_files("unlimited")
         self.goes_on()
+
+    def _limit_files(self, size: str) -> None:
+        limit = ["prlimit", f"--pid={self.driver.process.pid}", f"--fsize={size}:unlimited"]
+        subprocess.run([*self._prefix, *limit], check=True, capture_output=True)
 
     def lose_rights(self) -> None:
         """For longer than a round; needs accounts in Slurm."""
-        for level in ("none", "operator"):
-            self.cluster.tell("sacctmgr", "-i", "modify", "user", "where", f"name={self.user}", "set", f"adminlevel={level}")
-            time.sleep(5)
+        self._set_level("none")
+        time.sleep(5)
+        self._set_level("operator")
         self.goes_on()
+
+    def _set_level(self, level: str) -> None:
+        self.cluster.tell("sacctmgr", "-i", "modify", "user", "where", f"name={self.user}", "set", f"adminlevel={level}")
 
     def begin_second_driver(self) -> None:
         self.goes_on()

