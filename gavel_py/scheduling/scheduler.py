@@ -532,7 +532,7 @@ class RoundScheduler(Synchronized):
 
         Raises:
             UnknownNameError: The job is not in the system; the message states how it left.
-            InputError: The number is negative or not finite.
+            InputError: The number is negative or not finite, or `trust` is neither 0 nor at least 1.
         """
         self.report_all({job_id: steps_done}, trust=trust)
 
@@ -540,6 +540,8 @@ class RoundScheduler(Synchronized):
     def report_all(self, steps_done: Mapping[str, float], *, trust: float | None = None) -> None:
         """Report the progress of several jobs, {job_id: steps done in all}; all or none of it. Raises as `report`."""
         table = self._state.table
+        if trust is not None and not (trust == 0 or trust >= 1):
+            raise InputError(fault("trust", f"must be 0, or at least 1, found {trust!r}"))
         values = list(steps_done.values())
         if set(map(type, values)) != {float}:
             _check_steps(table, steps_done)

@@ -194,6 +194,8 @@ class ThroughputLearner(Synchronized):
             InputError: A number is not finite or out of range, or the entry is incomplete.
         """
         entry, rate = self._key(entry_of(observed, accelerator)), rate_of(steps, seconds, at)
+        if trust is not None and not trust >= 1:
+            raise InputError(Fault("observation", "trust", f"must be at least 1, found {trust!r}"))
         if rate == 0 or entry.partner is not None or entry.placement != "consolidated":
             return
         self._has_observed = True

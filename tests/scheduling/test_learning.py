@@ -1,6 +1,7 @@
 """A scheduler that learns: what it observes, when it swaps the profile, measuring, and saving."""
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,29 @@ def test_restarts_longer_than_a_round_are_left_out() -> None:
     scheduler.next_round()
     (seen,) = learner.observations.values()
     assert (seen.count, seen.rate) == (pytest.approx(3, abs=0.01), pytest.approx(rate))
+
+
+def test_reports_count_as_far_as_they_are_trusted() -> None:
+    rate = OSDI.throughput(TYPES[0], 1, "v100")
+
+    def observed(trust: float | None, factor: float) -> int:
+        learner = gp.ThroughputLearner(gp.ThroughputProfile("other", [m for m in OSDI.measurements if m.accelerator == "p100"]))
+        scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), learner)
+        scheduler.submit(gp.Job("a", job_type=TYPES[0], total_steps=1e9))
+        for number in range(1, 4):
+            scheduler.next_round()
+            scheduler.report("a", steps_done=factor * rate * 360 * number, trust=trust)
+        scheduler.next_round()
+        return len(learner.observations)
+
+    assert [observed(trust, 1.0) for trust in (None, 10.0, 0.0)] == [1, 1, 0]
+    with pytest.warns(gp.GavelWarning, match="it was not averaged"):
+        assert observed(2.0, 4.0) == 0
+    for trust in (-1.0, 0.5, math.nan):
+        with pytest.raises(gp.InputError, match="must be 0, or at least 1, found"):
+            observed(trust, 1.0)
+    with pytest.raises(gp.InputError, match=r"must be at least 1, found 0\.5"):
+        gp.ThroughputLearner().observe((TYPES[0], 1, "v100"), steps=1, seconds=1, trust=0.5)
 
 
 def test_lost_steps_and_moves_are_no_rates() -> None:
