@@ -220,6 +220,7 @@ class TestScheduler:
             "interrupted": lambda: made.interrupted("a"),
             "is_blocked": lambda: made.is_blocked("a"),
             "job_failed": lambda: made.job_failed("a"),
+            "keep_running": lambda: made.keep_running("a", 0.0),
             "lease": lambda: made.lease("a"),
             "node_down": lambda: made.node_down("v100-0"),
             "node_up": lambda: made.node_up("v100-0"),
