@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
-from itertools import repeat
+from itertools import compress, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +101,7 @@ FIXED = {
 
 
 FEW_CHANGES = 8
-"""Up to this many jobs are inserted or removed one by one; more are sorted with all others."""
+"""Up to this many jobs are inserted or removed one by one; more are merged with all others."""
 
 
 class SortedRows:
@@ -143,12 +143,13 @@ class SortedRows:
                 self._keys.insert(place, key)
                 self._rows = np.concatenate([self._rows[:place], [row], self._rows[place:]])
         else:
-            known = zip(self._keys, self._rows.tolist(), strict=True)
-            pairs = [pair for pair in known if pair[1] not in self._gone] if self._gone else list(known)
-            pairs += ((key, row) for row, key in self._new.items())
-            pairs.sort()
-            self._keys = [key for key, _ in pairs]
-            self._rows = np.array([row for _, row in pairs], dtype=np.int64)
+            left = ~np.isin(self._rows, list(self._gone))
+            self._keys = list(compress(self._keys, left.tolist()))
+            added = sorted(zip(self._new.values(), self._new, strict=True))
+            places = [bisect_left(self._keys, key) for key, _ in added]
+            self._rows = np.insert(self._rows[left], places, [row for _, row in added])
+            self._keys += [key for key, _ in added]
+            self._keys.sort()  # merges two sorted runs
         self._new, self._gone = {}, {}
 
 

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.io.names import natural_key
 from gavel_py.policies import OrderedPolicy
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
 from gavel_py.scheduling.event_driven.queue import JobQueue
 from gavel_py.scheduling.event_driven.queued_jobs import JobProfile, JobProfiler, QueuedJob
-from gavel_py.scheduling.jobs import JobTable
+from gavel_py.scheduling.jobs import JobTable, SortedRows
 from gavel_py.scheduling.state import SchedulerState
 from tests.scheduling.test_event_driven import CLUSTERS, POLICIES, PROFILE, TYPES, policy_of, traces
 from tests.support.examples import examples
@@ -180,3 +181,20 @@ def test_the_incremental_selection_equals_a_full_one(
         check_selection(queue, chosen, running_on)
         for each in queue.by_row.values():
             each.runs_on = each.column
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6), st.integers(0, 10**6))
+@settings(max_examples=examples(40))
+def test_rows_stay_in_the_order_of_ids_however_many_come_and_go(changes: list[tuple[int, int]], seed: int) -> None:
+    chance, present, count = np.random.default_rng(seed), dict[int, str](), 0
+    found = SortedRows(natural_key)
+    for leaving, coming in changes:
+        for row in chance.permutation(list(present))[:leaving].tolist():
+            found.discard(present.pop(row), row)
+        free = [row for row in range(300) if row not in present][:coming]  # rows are given out again
+        present |= {row: f"j{chance.integers(30)}-{count + n}" for n, row in enumerate(free)}
+        count += coming
+        found.add([present[row] for row in free], free)
+        if chance.random() < 0.7:
+            assert found.rows.tolist() == sorted(present, key=lambda row: natural_key(present[row]))
+    assert found.rows.tolist() == sorted(present, key=lambda row: natural_key(present[row]))
