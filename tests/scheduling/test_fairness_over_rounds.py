@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -35,6 +35,7 @@ def mixture(rng: np.random.Generator, sizes: NDArray[np.int64], capacities: NDAr
 
 @settings(max_examples=examples(20, costly=True))
 @given(seed=st.integers(0, 2**32 - 1), backfill=st.booleans())
+@example(seed=18988, backfill=True)  # one job lacks up to 2 rounds on each of three types, and has 4.2 too many on the fourth
 def test_single_gpu_jobs_that_use_every_gpu_all_of_the_time(seed: int, backfill: bool) -> None:
     """Rows sum to 1 and columns to the capacities, as in a doubly stochastic matrix: no slip can be made good in idle time."""
     rng = np.random.default_rng(seed)
@@ -45,7 +46,8 @@ def test_single_gpu_jobs_that_use_every_gpu_all_of_the_time(seed: int, backfill:
     assert np.allclose(fractions.sum(axis=0), capacities)
     played = play(250, fractions, capacities.tolist(), backfill=backfill, throughputs=rng.uniform(0.5, 2, size=fractions.shape))
     assert played.deficits.max() <= MOST_OWED
-    assert np.abs(played.share - fractions).max() <= MOST_OWED / 250
+    # What a job has too much on one type, it lacks on all others together, so only what it lacks has this bound.
+    assert (fractions - played.share).max() <= MOST_OWED / 250
 
 
 @pytest.mark.slow
