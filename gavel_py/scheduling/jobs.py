@@ -83,7 +83,7 @@ HISTORY_COLUMNS = {
     "has_run": 0,  # 1 if it has ever held GPUs
     "failures": 0,  # how many times it failed
     "starts": 0,  # how often it has been given other GPUs than before
-    "kept_until_seconds": np.nan,  # it is not preempted before, NaN if nobody has said so
+    "kept_until_seconds": np.nan,  # it is not preempted before (`keep_running`), NaN for any time
     "left": -1,  # how it left, as an index into `DEPARTURES`; -1 while it is in the system
 }
 """Columns of the history of jobs, with their first values. Saved files contain them by name."""

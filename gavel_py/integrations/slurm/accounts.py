@@ -20,7 +20,7 @@ ROOT = "root"
 """The account above all others."""
 
 NO_SHARE = 1e-6
-"""Weight of who has a fairshare of 0: they get what nobody else can use."""
+"""Weight of accounts and users with a fairshare of 0, which get what no others can use."""
 
 ASSOCIATION_FIELDS = ("Account", "User", "Partition", "ParentName", "Share", "GrpTRES")
 QOS_FIELDS = ("Name", "GrpTRES", "MaxTRESPU", "MaxTRESPA", "PreemptExemptTime", "Flags")

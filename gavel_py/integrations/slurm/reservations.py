@@ -1,4 +1,4 @@
-"""Reservations of nodes that have yet to begin: who may still start there, and who has to leave in time.
+"""Reservations of nodes that have yet to begin: which jobs may still start there, and which have to leave in time.
 
 Slurm starts no job on a node whose time limit reaches into a reservation of the node, and jobs without a limit on none that will be
 reserved. Once a reservation has begun, the state of its nodes tells.

@@ -146,7 +146,7 @@ class VirtualPartition:
         """Note how a job has ended in Slurm, None if Slurm no longer lists it."""
         each = self.jobs[job_id]
         if job is None:
-            del self.jobs[job_id]  # nobody knows whether it has finished
+            del self.jobs[job_id]  # whether it has finished is unknown
             return
         each.outcome, each.work = job.phase, work
         if (job.phase is Phase.CANCELLED or each.is_left) and each.end_seconds is None:
