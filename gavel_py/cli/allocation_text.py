@@ -30,7 +30,7 @@ MAX_STAGES = 10
 """Limit of the lexicographic stages listed; the JSON output has all of them."""
 
 MAX_REASONS = 3
-"""Limit of the reasons listed for which jobs are left out, where --all lists all of them, or numbers of GPUs are."""
+"""Limit of the reasons listed for jobs that are left out (--all lists all), and for numbers of GPUs that jobs cannot have."""
 
 MAX_TYPES, MAX_TYPE = 2, 12
 """Limits of the GPU types listed of a job, and of the width of their names; -o wide has a column for each."""

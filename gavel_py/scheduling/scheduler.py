@@ -657,7 +657,10 @@ class RoundScheduler(Synchronized):
 
         Raises:
             UnknownNameError: The job is not in the system.
+            InputError: The time is not a finite number.
         """
+        if not is_finite(until_seconds):
+            raise InputError(fault("until_seconds", f"must be a finite number, found {until_seconds!r}"))
         self._state.table.columns["kept_until_seconds"][self._state.table.known(job_id)] = until_seconds
 
     @synchronized

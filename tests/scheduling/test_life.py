@@ -206,6 +206,8 @@ def test_single_gangs_can_be_kept_until_a_time_also_after_a_restart(tmp_path: Pa
         assert line([each.next_round() for _ in range(3)]) == ["a", "b", "b"], "at 20 s, 30 s and 40 s"
     with pytest.raises(gp.UnknownNameError):
         made.keep_running("nobody", 1.0)
+    with pytest.raises(gp.InputError, match=r"until_seconds: must be a finite number, found nan"):
+        made.keep_running("a", float("nan"))
 
 
 def test_no_minimum_run_time_holds_a_gang_on_what_is_lost_draining_or_forbidden() -> None:

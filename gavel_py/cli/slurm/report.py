@@ -68,7 +68,7 @@ COMPARED = (
 GPU_HOUR = 3600.0
 
 TOLERATED = 0.1
-"""Jobs may run so much slower or faster than their steps say before the report warns."""
+"""How much slower or faster than their steps say jobs may run before the report warns, as a part."""
 
 
 def _comparison_text(comparison: gp.SlurmComparison) -> str:

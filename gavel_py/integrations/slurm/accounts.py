@@ -140,7 +140,7 @@ class Accounts:
     def tree(self, tenants: Iterable[str]) -> TenantTree:
         """Return the tree of these tenants, and of the accounts above them, with RawShares as weights.
 
-        Who shares with the account above (`fairshare=parent`), and who is not known yet, has a weight of 1.
+        Those that share with the account above (`fairshare=parent`), and those that are not known yet, have a weight of 1.
         """
         found: dict[str, Tenant] = {}
         for name in tenants:
@@ -196,13 +196,13 @@ def read_accounts(commands: SlurmCommands, *, required: bool) -> Accounts | None
 class AccountsReader:
     """Reads the accounts from time to time.
 
-    required: whether it is an error if there are none; is_optional: whether they are read even if they are not required, for their
-    limits; latest: what was read last.
+    required: whether it is an error if there are none; for_limits: whether they are read for their limits, too; latest:
+    what was read last.
     """
 
     commands: SlurmCommands
     required: bool
-    is_optional: bool = True
+    for_limits: bool = True
     latest: Accounts | None = None
     _due: int = 0
 
@@ -213,7 +213,7 @@ class AccountsReader:
             InputError: They are required, and there is no slurmdbd.
             SlurmError: They are required, and have never been read.
         """
-        if rounds < self._due or not (self.required or self.is_optional):
+        if rounds < self._due or not (self.required or self.for_limits):
             return ""
         try:
             self.latest, problem = read_accounts(self.commands, required=self.required), ""

@@ -1,4 +1,4 @@
-"""The actions by which Slurm comes to run a round: jobs to warn, to stop, to hold and to start, and who waits for whom."""
+"""The actions by which Slurm comes to run a round: jobs to warn, stop, hold and start, some of them once others have stopped."""
 
 from __future__ import annotations
 

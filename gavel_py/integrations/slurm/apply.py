@@ -344,7 +344,7 @@ def release_held(
 
 
 def _is_bound(job: SlurmJob, partition: str, known: Container[str]) -> bool:
-    """Return whether a job waits for nodes that a driver selected, although nobody holds it."""
+    """Return whether a job without a hold waits for nodes that a driver selected."""
     is_selected = bool(job.required_nodes) and (job.job_id in known or _has_place(job))
     return is_selected and job.phase is Phase.WAITING and not job.is_held and job.partition == partition
 

@@ -267,7 +267,7 @@ class RoundPlanner:
         excluded = {i: why for i, why in state.unplanned.items() if i not in started} | given_up(scheduler, now)
         unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
         actions = actions_for(_targets(scheduler.running), snapshot.jobs, state.tracked, unresponsive, excluded)
-        # Nobody else is stopped within a round.
+        # No other job is stopped within a round.
         stop = tuple(job_id for job_id in actions.stop if job_id in warned)
         running = (*actions.keep, *(job_id for job_id in actions.stop if job_id not in warned))
         start = {job_id: target for job_id, target in actions.start.items() if job_id in started or job_id in deferred}

@@ -87,7 +87,7 @@ class SlurmDriver:
         steps = Progress(None if progress is None else Path(progress))
         path = None if self._directory is None else self._directory / STATE
         self._planner = RoundPlanner(settings, profile, self.policy, given, path, steps, self._log)
-        self._accounts = AccountsReader(self._commands, settings.tenants_from_slurm, is_optional=not self.is_shadow)
+        self._accounts = AccountsReader(self._commands, settings.tenants_from_slurm, for_limits=not self.is_shadow)
         self._event_log: EventLog | None = None
         self._resources = ExitStack()
         self._metrics = Metrics(settings.metrics, settings.metrics_port)

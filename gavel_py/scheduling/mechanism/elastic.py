@@ -32,10 +32,11 @@ FEW_JOBS = 60
 """Up to this number of jobs, the integer program decides on all of them: rounding is worst where few jobs fill a type."""
 
 MANY_CLASSES, SAMPLE, NEAR = 500, 150, 3
-"""The relaxation of more classes than this begins with a sample of about so many, and so many entries of each class."""
+"""Of more than `MANY_CLASSES`, the relaxation begins with the `NEAR` best entries of each class at the prices of about `SAMPLE`."""
 
 CLOSE, FEW_ENTRIES = 2e-5, 1000
-"""If the gap is larger, an integer program decides on all entries that a better selection may have, up to so many."""
+"""If the gap is above `CLOSE`, an integer program decides on all entries that a better selection may have, up to
+`FEW_ENTRIES`."""
 
 MOST_NODES = 200
 """Limit of the search tree of integer programs, which nearly always end at its root."""
@@ -321,8 +322,8 @@ def wanted_gpus(demand: RoundDemand, sizes: SizeDemand) -> Indices:
 def _promised_options(demand: RoundDemand, gpus: Indices) -> Options:
     """Return the options of jobs on `gpus`, (N, K), each of its own class; fixed gangs and claims in rounds are as they are.
 
-    Elastic jobs count as gangs of one GPU: a large gang has shorter turns, since it holds up others until it is placed, but these
-    take fewer GPUs instead. Their turns on several types are longer then, and they restart less often.
+    Scores count elastic jobs as gangs of one GPU, as allocations do. The hysteresis of a gang of s GPUs is divided by √s, so that
+    elastic jobs on many GPUs would change types in nearly every round.
     """
     assert demand.sizes is not None  # noqa: S101
     rounds = np.where(demand.sizes.is_elastic[:, None], np.maximum(gpus, 1), 1)
