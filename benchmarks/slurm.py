@@ -16,7 +16,7 @@ from typing import Any
 import tables
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.commands import CommandResult, SlurmCommands, WallClock
+from gavel_py.integrations.slurm.client.commands import CommandResult, SlurmCommands, WallClock
 
 JOBS, NODES, GPUS = 5_000, 500, 4
 ROUNDS = 3

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gavel_py.errors import SlurmError
-from gavel_py.integrations.slurm.commands import CommandResult
-from gavel_py.integrations.slurm.notation import gpus_in
+from gavel_py.integrations.slurm.client.commands import CommandResult
+from gavel_py.integrations.slurm.client.notation import gpus_in
 
 __all__ = ["FakeClock", "FakeJob", "FakeSlurm"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.commands import CommandResult
+from gavel_py.integrations.slurm.client.commands import CommandResult
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
 
 __all__ = [

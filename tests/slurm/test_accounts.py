@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.integrations.slurm.accounts import Accounts, Association, Qos, read_accounts
-from gavel_py.integrations.slurm.parsing import jobs_from
-from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.client.parsing import jobs_from
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from tests.slurm.fake_slurm import FakeSlurm
 from tests.slurm.support import BERT, RECORDED, cluster, driver, events
 

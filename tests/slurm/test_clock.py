@@ -9,7 +9,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, signs_of_life
-from gavel_py.integrations.slurm.commands import WallClock
+from gavel_py.integrations.slurm.client.commands import WallClock
 from tests.slurm.support import cluster_with, driver, events
 
 HOUR = 3600.0

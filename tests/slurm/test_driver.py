@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.records import Phase
+from gavel_py.integrations.slurm.client.records import Phase
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm, no_answer
 from tests.slurm.support import BERT, LSTM, KilledError, cluster, cluster_with, driver, dying_at, events, profile
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.integrations.slurm.client.notation import StopSignal, as_number, as_words, expand, gpus_in, is_node_name, printable
+from gavel_py.integrations.slurm.client.parsing import jobs_from, nodes_from, phase_of
+from gavel_py.integrations.slurm.client.records import Phase
 from gavel_py.integrations.slurm.job_roles import JobComment, annotated, parse_annotation, parse_comment
-from gavel_py.integrations.slurm.notation import StopSignal, as_number, as_words, expand, gpus_in, is_node_name, printable
-from gavel_py.integrations.slurm.parsing import jobs_from, nodes_from, phase_of
-from gavel_py.integrations.slurm.records import Phase
 from tests.slurm.support import RECORDED
 
 both_shapes = pytest.mark.parametrize("version", ["22.05", "24.05"])

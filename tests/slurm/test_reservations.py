@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel_py.integrations.slurm.records import Reservation
+from gavel_py.integrations.slurm.client.records import Reservation
 from gavel_py.integrations.slurm.reservations import beginnings, reservations_in
 from tests.slurm.fake_slurm import FakeSlurm
 from tests.slurm.support import BERT, cluster, driver

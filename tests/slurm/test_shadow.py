@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.commands import CommandResult
+from gavel_py.integrations.slurm.client.commands import CommandResult
 from gavel_py.integrations.slurm.turns import MECHANISM
 from tests.slurm.fake_slurm import START, FakeClock, FakeSlurm, no_answer
 from tests.slurm.support import SPEEDS, KilledError, driver, events, profile

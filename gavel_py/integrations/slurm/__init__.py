@@ -15,7 +15,9 @@ from importlib.resources import files
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.apply import Applied as SlurmApplied
 from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, slurm_release
-from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock
+from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock
+from gavel_py.integrations.slurm.client.notation import is_node_name
+from gavel_py.integrations.slurm.client.records import BEACON
 from gavel_py.integrations.slurm.decision import ClusterSnapshot as SlurmPicture
 from gavel_py.integrations.slurm.decision import Decided as SlurmDecided
 from gavel_py.integrations.slurm.driver import SlurmDriver
@@ -23,8 +25,6 @@ from gavel_py.integrations.slurm.monitoring.queue_view import QueuedJob as Slurm
 from gavel_py.integrations.slurm.monitoring.queue_view import slurm_queue
 from gavel_py.integrations.slurm.monitoring.replay import SlurmComparison, slurm_comparison, slurm_run
 from gavel_py.integrations.slurm.monitoring.shadow import SlurmShadow
-from gavel_py.integrations.slurm.notation import is_node_name
-from gavel_py.integrations.slurm.records import BEACON
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule
 
 __all__ = [

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gavel_py.errors import Fault, InputError, SlurmError
-from gavel_py.integrations.slurm.commands import SlurmCommands, output
+from gavel_py.integrations.slurm.client.commands import SlurmCommands, output
+from gavel_py.integrations.slurm.client.notation import gpus_in, printable
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
-from gavel_py.integrations.slurm.notation import gpus_in, printable
-from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.io.names import natural_key
 from gavel_py.problem.tenants import Tenant, TenantTree
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from gavel_py.integrations.slurm import job_roles
-from gavel_py.integrations.slurm.notation import StopSignal
-from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.client.notation import StopSignal
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import Tracked
 

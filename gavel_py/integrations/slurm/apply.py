@@ -9,10 +9,10 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gavel_py.integrations.slurm.actions import Actions, Target
-from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock, read_jobs
+from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, read_jobs
+from gavel_py.integrations.slurm.client.notation import is_node_name, printable
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import is_held_by_driver, parse_annotation, parse_comment
-from gavel_py.integrations.slurm.notation import is_node_name, printable
-from gavel_py.integrations.slurm.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.state import Tracked
 
 Jobs = Mapping[str, SlurmJob]

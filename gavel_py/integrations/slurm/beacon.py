@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from gavel_py.errors import Fault, InputError, SlurmError
 from gavel_py.integrations.slurm.apply import release_held
-from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock, output
-from gavel_py.integrations.slurm.notation import printable
-from gavel_py.integrations.slurm.records import BEACON, SlurmNode
+from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, output
+from gavel_py.integrations.slurm.client.notation import printable
+from gavel_py.integrations.slurm.client.records import BEACON, SlurmNode
 from gavel_py.integrations.slurm.state import STATE, DriverState, load_state
 from gavel_py.policies import resolve_policy
 

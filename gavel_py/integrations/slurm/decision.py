@@ -13,9 +13,9 @@ from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm import job_mapping, job_roles
 from gavel_py.integrations.slurm.accounts import Accounts
 from gavel_py.integrations.slurm.actions import Actions, Target, actions_for, revived, time_left, with_grace
+from gavel_py.integrations.slurm.client.notation import printable
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
-from gavel_py.integrations.slurm.notation import printable
-from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Progress, Speeds
 from gavel_py.integrations.slurm.state import DriverState, Tracked, load_state

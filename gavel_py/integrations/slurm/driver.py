@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from gavel_py.errors import InputError, SlurmError, SolverError
-from gavel_py.integrations.slurm import commands as slurm
 from gavel_py.integrations.slurm.accounts import AccountsReader
 from gavel_py.integrations.slurm.actions import Actions
 from gavel_py.integrations.slurm.apply import OUTCOME, Applied, Applier
 from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, release_all
+from gavel_py.integrations.slurm.client import commands as slurm
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.decision import TOTALS, ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
 from gavel_py.integrations.slurm.monitoring.event_log import EventLog, warn
 from gavel_py.integrations.slurm.monitoring.metrics import Metrics
 from gavel_py.integrations.slurm.monitoring.queue_view import write_queue
-from gavel_py.integrations.slurm.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.reservations import with_reservations
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Progress, Speeds, SpeedStore, measurements_of

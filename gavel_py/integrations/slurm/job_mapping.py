@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.integrations.slurm.client.notation import printable, satisfies
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Usage
 from gavel_py.integrations.slurm.job_roles import Place, parse_annotation, parse_comment
-from gavel_py.integrations.slurm.notation import printable, satisfies
-from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Usage
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.integrations.slurm.state import Tracked

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from gavel_py.errors import decimal_hint
-from gavel_py.integrations.slurm.notation import StopSignal, is_plain, printable, signal_in
-from gavel_py.integrations.slurm.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.client.notation import StopSignal, is_plain, printable, signal_in
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.io.names import natural_key
 from gavel_py.io.records import number_of
 

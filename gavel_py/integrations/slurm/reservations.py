@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 from gavel_py.integrations.slurm.actions import time_left
-from gavel_py.integrations.slurm.commands import SlurmCommands
+from gavel_py.integrations.slurm.client.commands import SlurmCommands
+from gavel_py.integrations.slurm.client.notation import expand, printable
+from gavel_py.integrations.slurm.client.records import Phase, Reservation, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
-from gavel_py.integrations.slurm.notation import expand, printable
-from gavel_py.integrations.slurm.records import Phase, Reservation, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.state import Tracked
 
 LINE = re.compile(r"^ReservationName=(\S+) StartTime=(\S+) EndTime=(\S+) .*?\bNodes=(\S+)", re.MULTILINE)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, decimal_hint, nearest
+from gavel_py.integrations.slurm.client.notation import StopSignal, is_node_name, signal_in
 from gavel_py.integrations.slurm.job_roles import JobComment
-from gavel_py.integrations.slurm.notation import StopSignal, is_node_name, signal_in
 from gavel_py.io import reading
 from gavel_py.io.records import number_of
 

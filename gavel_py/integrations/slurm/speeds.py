@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.integrations.slurm.client.records import Phase
 from gavel_py.integrations.slurm.monitoring.event_log import warn
-from gavel_py.integrations.slurm.records import Phase
 from gavel_py.scheduling import RoundScheduler
 from gavel_py.scheduling.learning import learner_in
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore

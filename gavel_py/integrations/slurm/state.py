@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.integrations.slurm.client.records import SlurmJob
 from gavel_py.integrations.slurm.job_roles import Place
-from gavel_py.integrations.slurm.records import SlurmJob
 from gavel_py.integrations.slurm.speeds import Speeds, Sums
 from gavel_py.integrations.slurm.turns import RestartCost
 from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault

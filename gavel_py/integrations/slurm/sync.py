@@ -11,9 +11,9 @@ from gavel_py.errors import InputError
 from gavel_py.integrations.slurm import job_mapping, job_roles
 from gavel_py.integrations.slurm.accounts import Accounts
 from gavel_py.integrations.slurm.actions import revived
+from gavel_py.integrations.slurm.client.notation import printable
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
-from gavel_py.integrations.slurm.notation import printable
-from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
 from gavel_py.integrations.slurm.reservations import NodesAhead, beginnings, end_of, nodes_ahead, without_room
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import MIN_LEARNED_ROUNDS, Progress, observe_run, record_measurements

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.apply import Applied
+from gavel_py.integrations.slurm.client.records import Phase
 from gavel_py.integrations.slurm.decision import Decided
 from gavel_py.integrations.slurm.job_roles import Role
-from gavel_py.integrations.slurm.records import Phase
 from gavel_py.io import reading
 from gavel_py.io.writing import write_atomic
 

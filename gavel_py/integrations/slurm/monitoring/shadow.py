@@ -17,13 +17,13 @@ from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.actions import Actions
 from gavel_py.integrations.slurm.apply import Applied
 from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, signs_of_life
-from gavel_py.integrations.slurm.commands import SlurmCommands, WallClock
+from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
 from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.driver import SlurmDriver
 from gavel_py.integrations.slurm.job_mapping import DOWN, gpus_used
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
 from gavel_py.integrations.slurm.monitoring.event_log import ACTUAL, STAY_EVENTS, warn
-from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Progress
 from gavel_py.integrations.slurm.state import SHADOW, DriverState, Tracked, save_state

@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
 
-from gavel_py.integrations.slurm.notation import as_number, as_text, as_words, expand, gpus_in, is_node_name, printable
-from gavel_py.integrations.slurm.records import Phase, SlurmJob, SlurmNode, Usage
+from gavel_py.integrations.slurm.client.notation import as_number, as_text, as_words, expand, gpus_in, is_node_name, printable
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Usage
 
 MAX_TASKS = 10_000
 """Limit of waiting tasks of an array; Slurm's own limit (MaxArraySize) is 1,001 by default."""

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gavel_py.errors import SlurmError
+from gavel_py.integrations.slurm.client.notation import printable
+from gavel_py.integrations.slurm.client.parsing import jobs_from, nodes_from
+from gavel_py.integrations.slurm.client.records import BEACON, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.monitoring.event_log import warn
-from gavel_py.integrations.slurm.notation import printable
-from gavel_py.integrations.slurm.parsing import jobs_from, nodes_from
-from gavel_py.integrations.slurm.records import BEACON, SlurmJob, Snapshot
 
 
 class WallClock:
