@@ -406,3 +406,25 @@ def test_a_rotated_log_is_compared_too(tmp_path: Path) -> None:
     found = gp.slurm_comparison(tmp_path / "log.jsonl")
     assert found is not None
     assert (found.both, found.only_slurm, found.only_shadow) == (1, 0, 0), "the other one arrived before"
+    whole = gp.slurm_comparison(tmp_path)
+    assert whole is not None
+    assert (whole.both, whole.only_slurm, whole.only_shadow) == (2, 0, 0)
+
+
+def test_logs_in_a_directory_are_read_from_the_oldest_on(tmp_path: Path) -> None:
+    """The parts of a log are the whole log, whatever rotation names them; other files do not count."""
+    slurm = PlainSlurm()
+    for number in range(1, 7):
+        slurm.arrive(50.0 * number, number, work=640)
+    watched(slurm, tmp_path, 900)
+    log, whole = tmp_path / "log.jsonl", gp.slurm_run(tmp_path / "log.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    parts = {"log.jsonl-20261101": lines[:9], "log.jsonl.2": lines[9:20], "log.jsonl.1": lines[20:31], "log.jsonl": lines[31:]}
+    for name, part in parts.items():
+        (tmp_path / name).write_text("".join(part))
+    (tmp_path / "log.jsonl.3.gz").write_bytes(b"\x1f\x8b\xff")
+    (tmp_path / "log.jsonl.4").touch()
+    found = gp.slurm_run(tmp_path)
+    assert (found.metrics, found.stays) == (whole.metrics, whole.stays)
+    with pytest.raises(gp.InputError, match=r"log\.jsonl.*cannot be read"):
+        gp.slurm_run(tmp_path.parent)

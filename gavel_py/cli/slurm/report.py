@@ -35,11 +35,10 @@ def command(log: Path, as_json: bool, html: Path | None) -> None:
     """Show what became of the jobs of a run.
 
     Shows completion times, queueing and utilisation, as for a simulation; of a run with --shadow, beside those of Slurm. LOG is the
-    log.jsonl of the run, or the directory of its --state.
+    log.jsonl of the run, or the directory of its --state, with the logs that were rotated there.
     """
-    path = log / "log.jsonl" if log.is_dir() else log
-    comparison = gp.slurm_comparison(path)
-    runs = [gp.slurm_run(path)] if comparison is None else [comparison.slurm, comparison.shadow]
+    comparison = gp.slurm_comparison(log)
+    runs = [gp.slurm_run(log)] if comparison is None else [comparison.slurm, comparison.shadow]
     if html is not None:
         gp.write_report(runs, html)
         click.echo(f"The report is in {html}", err=True)

@@ -17,7 +17,7 @@ from gavel_py.integrations.slurm.client import commands as slurm
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.decision import TOTALS, ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
-from gavel_py.integrations.slurm.monitoring.event_log import EventLog, warn
+from gavel_py.integrations.slurm.monitoring.event_log import LOG, EventLog, warn
 from gavel_py.integrations.slurm.monitoring.metrics import Metrics
 from gavel_py.integrations.slurm.monitoring.queue_view import write_queue
 from gavel_py.integrations.slurm.reservations import with_reservations
@@ -31,7 +31,7 @@ from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 if TYPE_CHECKING:
     from gavel_py.throughput_profiles.learning import ThroughputLearner
 
-LOG, LOCK = "log.jsonl", "lock"
+LOCK = "lock"
 MAX_RETRY_SECONDS = 60.0
 
 

@@ -15,6 +15,9 @@ from gavel_py.errors import GavelWarning
 
 logger = logging.getLogger(__name__)
 
+LOG = "log.jsonl"
+"""Name of the log in the directory of the state."""
+
 STAY_EVENTS = frozenset({"started", "stopped", "left"})
 
 ACTUAL = "slurm_"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.integrations.slurm.monitoring.event_log import ACTUAL, STAY_EVENTS
+from gavel_py.integrations.slurm.monitoring.event_log import ACTUAL, LOG, STAY_EVENTS
 from gavel_py.io import reading
 from gavel_py.report.runs import OverTime, Run, Stay
 from gavel_py.report.runs.run import StayCollector
@@ -28,6 +29,9 @@ ROUND_FIELDS = (
 
 UNPROMISED = {"promised_gpu_seconds": 0.0, "owed_gpu_seconds": 0.0, "solver_seconds": 0.0, "prices": dict[str, float]()}
 """Fields of a round in the schedule of Slurm, which promises nothing."""
+
+ROTATED = re.compile(r"([.-]\d+)?")
+"""What log rotation adds to the name of a log. Compressed logs are not read."""
 
 ARRIVAL = ("job_type", "gpus", "arrival_seconds")
 
@@ -65,9 +69,9 @@ class Replay:
 
     @classmethod
     def of(cls, path: Path, *, is_actual: bool = False) -> Replay:
-        """Read a log; incomplete lines of killed drivers are skipped. Raises `InputError`."""
+        """Read a log, or all logs in a directory; incomplete lines of killed drivers are skipped. Raises `InputError`."""
         replay = cls(is_actual)
-        for where, entry in _entries(path):
+        for where, entry in (each for log in _logs(path) for each in _entries(log)):
             try:
                 replay.end_seconds = max(replay.end_seconds, entry["seconds"])
                 replay._apply(entry)
@@ -76,7 +80,7 @@ class Replay:
         for job_id, job in replay.jobs.items():
             replay.collector.leave(job_id, job.job_type, 0.0, replay.end_seconds, measured=False)
         if not replay.rounds:
-            raise InputError(Fault(str(path), "", "contains no round; it must be a log.jsonl written by gavel slurm run"))
+            raise InputError(Fault(str(path), "", f"contains no round; it must be a {LOG} written by gavel slurm run"))
         return replay
 
     def _apply(self, entry: dict[str, Any]) -> None:
@@ -115,6 +119,20 @@ class Replay:
         return {i: job for i, job in self.jobs.items() if job.outcome == "finished" and job.left_seconds is not None}
 
 
+def _logs(path: Path) -> list[Path]:
+    """Return the log itself, or those in a directory, the oldest first: also rotated ones (log.jsonl.1, log.jsonl-20261101)."""
+    if not path.is_dir():
+        return [path]
+    logs = [each for each in path.glob(f"{LOG}*") if ROTATED.fullmatch(each.name.removeprefix(LOG)) and each.stat().st_size]
+    return sorted(logs, key=_begin) or [path / LOG]
+
+
+def _begin(log: Path) -> float:
+    entry = next((entry for _, entry in _entries(log)), None)
+    seconds = entry.get("seconds") if isinstance(entry, dict) else None
+    return seconds if isinstance(seconds, int | float) else 0.0
+
+
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield (place, entry) of each line; after the incomplete line of a killed driver, the next entry follows in the same line."""
     numbered = list(reading.numbered_lines(path))
@@ -136,7 +154,7 @@ def slurm_run(path: str | Path) -> Run:
     Jobs that have not finished, or whose end was not observed, have no completion time.
 
     Args:
-        path: The log.jsonl of a driver.
+        path: The log.jsonl of a driver, or the directory of its state, for that log and all that were rotated there.
 
     Returns:
         The run; its times are seconds since the first arrival.
@@ -302,7 +320,7 @@ def slurm_comparison(path: str | Path) -> SlurmComparison | None:
     """Return what Slurm did beside what a shadow of the driver would have done, None for the log of another driver.
 
     Args:
-        path: The log.jsonl of `gavel slurm run --shadow`.
+        path: The log.jsonl of `gavel slurm run --shadow`, or the directory of its state, as for `slurm_run`.
 
     Returns:
         Both runs, with times in seconds since the first arrival.
