@@ -384,3 +384,17 @@ def _walk_yaml(path: str | Path, node: Any, place: tuple[str, ...], line: int, p
 
 def _fail(path: str | Path, number: int, problem: str) -> NoReturn:
     raise InputError(Fault(f"{path}, line {number}", "", problem)) from None
+
+
+def json_rows(path: str | Path, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield (place, entry) for each entry of a JSON file: a list, or an object with the list under `key` and nothing else."""
+    read = document(path)
+    found = read.value
+    rows = found.get(key) if isinstance(found, dict) else found
+    if not isinstance(rows, list):
+        raise InputError(Fault(read.line(key), "", f'must be a list of {key}, or an object with the list under "{key}"'))
+    above = (key,) if isinstance(found, dict) else ()
+    others = [name for name in found if name != key] if above else []
+    InputError.raise_any([Fault(read.line(name), "", f'key {name!r} is not known; the only key is "{key}"') for name in others])
+    for index, row in enumerate(rows):
+        yield f"{read.line(*above, index)}, entry {index + 1}", row

@@ -18,22 +18,35 @@ if TYPE_CHECKING:
     from gavel_py.problem.cluster import Cluster
 
 
-def even_parts(size: int) -> Iterator[tuple[int, int]]:
-    """Yield the even splits of a gang as (nodes, GPUs on each), those on the fewest nodes first.
+ANY_SPLIT, EVEN_SPLIT = 0, -1
+"""How the GPUs of a gang divide over nodes: in any way, or equally. A number above 0 is that on each of its nodes."""
 
-    >>> list(even_parts(6))
-    [(1, 6), (2, 3), (3, 2), (6, 1)]
+
+def check_per_node(sizes: Sequence[float], part: int) -> None:
+    """Raise `ValueError` for gang sizes that cannot have this number of GPUs on each node."""
+    wrong = next((size for size in sizes if size % part), None)
+    if wrong is not None:
+        raise ValueError(f"gpus_per_node is {part}, of which {wrong:g} GPUs are no multiple")
+
+
+def even_parts(size: int, split: int = EVEN_SPLIT) -> Iterator[tuple[int, int]]:
+    """Yield the even splits of a gang as (nodes, GPUs on each), those on the fewest nodes first; `split` may name the latter.
+
+    >>> list(even_parts(6)), list(even_parts(6, 2)), list(even_parts(6, 4))
+    ([(1, 6), (2, 3), (3, 2), (6, 1)], [(3, 2)], [])
     """
+    if split > 0:
+        return iter([(size // split, split)] if size % split == 0 else [])
     return ((nodes, size // nodes) for nodes in range(1, size + 1) if size % nodes == 0)
 
 
-def even_nodes(size: int, room: Indices, regions: Indices) -> tuple[Indices, int] | None:
+def even_nodes(size: int, room: Indices, regions: Indices, split: int = EVEN_SPLIT) -> tuple[Indices, int] | None:
     """Return nodes of one region for an even split of a gang, and its GPUs on each; None if there are none.
 
     Chooses the fewest nodes, then the region with the least room on nodes that are large enough, then the nodes with the least
     room. room: (nodes,) GPUs available for the gang; regions: (nodes,) the number of the region of each node.
     """
-    for count, part in even_parts(size):
+    for count, part in even_parts(size, split):
         fitting = np.flatnonzero(room >= part)
         region_of = regions[fitting]
         candidates = np.flatnonzero(np.bincount(region_of) >= count)
@@ -45,20 +58,27 @@ def even_nodes(size: int, room: Indices, regions: Indices) -> tuple[Indices, int
 
 
 def largest_even_gang(
-    cluster: Cluster, accelerator: str, size: int, locality: str, *, cpus_per_gpu: float = 0.0, memory_gb_per_gpu: float = 0.0
+    cluster: Cluster,
+    accelerator: str,
+    size: int,
+    locality: str,
+    *,
+    split: int = EVEN_SPLIT,
+    cpus_per_gpu: float = 0.0,
+    memory_gb_per_gpu: float = 0.0,
 ) -> float:
     """Return the largest gang of at most this size that an empty cluster can hold with an even split (`Cluster.largest_gang`)."""
     needs = {"cpus_per_gpu": cpus_per_gpu, "memory_gb_per_gpu": memory_gb_per_gpu}
-    if size <= cluster.largest_gang(accelerator, "node", **needs):
+    if split == EVEN_SPLIT and size <= cluster.largest_gang(accelerator, "node", **needs):
         return float(size)
     nodes = cluster.nodes_of(accelerator)
     regions: dict[str, int] = {}
     numbers = np.array([regions.setdefault(cluster.region_of(node, locality), len(regions)) for node in nodes], dtype=np.int64)
     room = np.array([cluster.usable_gpus(node, **needs) for node in nodes], dtype=np.int64)
     for smaller in range(size, 0, -1):
-        if even_nodes(smaller, room, numbers) is not None:
+        if even_nodes(smaller, room, numbers, split) is not None:
             return float(smaller)
-    return cluster.largest_gang(accelerator, locality, **needs)
+    return 0.0 if split > 0 else cluster.largest_gang(accelerator, locality, **needs)
 
 
 FINISHED = "it has finished: no steps remain"

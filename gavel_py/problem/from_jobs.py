@@ -243,16 +243,18 @@ def _allowed(jobs: Sequence[Job], names: Sequence[str]) -> Mask:
 def largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
     """Return (N, K) GPUs of each type that one gang may span in an empty cluster, given its locality, CPUs and memory."""
     names = cluster.accelerator_names
-    rows: dict[tuple[str, float, float, int], list[float]] = {}
+    rows: dict[tuple[str, float, float, int, int], list[float]] = {}
     known = any(node.cpus is not None for node in cluster.nodes), any(node.memory_gb is not None for node in cluster.nodes)
     keys = [
-        (job.locality, job.cpus_per_gpu * known[0], job.memory_gb_per_gpu * known[1], job.whole_gpus if job.even_split else 0)
+        (job.locality, job.cpus_per_gpu * known[0], job.memory_gb_per_gpu * known[1], job.whole_gpus if job.split else 0, job.split)
         for job in jobs
     ]
-    for locality, cpus, memory, even in set(keys):
+    for locality, cpus, memory, size, split in set(keys):
         needs = {"cpus_per_gpu": cpus, "memory_gb_per_gpu": memory}
-        rows[locality, cpus, memory, even] = [
-            largest_even_gang(cluster, name, even, locality, **needs) if even > 1 else cluster.largest_gang(name, locality, **needs)
+        rows[locality, cpus, memory, size, split] = [
+            largest_even_gang(cluster, name, size, locality, split=split, **needs)
+            if size > 1
+            else cluster.largest_gang(name, locality, **needs)
             for name in names
         ]
     return np.array([rows[key] for key in keys], dtype=float).reshape(len(jobs), len(names))

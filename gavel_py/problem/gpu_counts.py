@@ -189,7 +189,7 @@ def merged_counts(kinds: Indices, found: Sequence[GpuCounts]) -> GpuCounts:
 
 SAME_KIND = (
     *("job_type", "gpu_counts", "min_gpus", "max_gpus", "allowed_accelerators", "locality", "even_split"),
-    *("cpus_per_gpu", "memory_gb_per_gpu", "gpu_memory_gb"),
+    *("gpus_per_node", "cpus_per_gpu", "memory_gb_per_gpu", "gpu_memory_gb"),
 )
 """The fields of a job on which its numbers of GPUs depend."""
 

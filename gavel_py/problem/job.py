@@ -28,6 +28,7 @@ from gavel_py.io.records import (
     repeated,
 )
 from gavel_py.io.tabular import Tabular, array_of
+from gavel_py.problem.eligibility import ANY_SPLIT, EVEN_SPLIT, check_per_node
 from gavel_py.problem.gpu_counts import check_counts
 from gavel_py.problem.workflows import WorkflowGraph, check_dependencies, check_known
 
@@ -72,6 +73,7 @@ class Job(Record):
         allowed_accelerators: Types on which the job may run, None for all.
         locality: The gang must fit within one "node", one "rack", or "any" nodes.
         even_split: Whether a gang on several nodes must have the same number of GPUs on each.
+        gpus_per_node: The number of GPUs that it must have on each of its nodes, None for any; every size must be a multiple of it.
         cpus_per_gpu: Cores that each GPU requires on its node; a fraction of a GPU requires that part.
         memory_gb_per_gpu: Host memory, GB, that each GPU requires on its node; a fraction of a GPU requires that part.
         gpu_memory_gb: Memory used on each GPU, GB, in all, also by a fraction of a GPU; by default from the throughput profile.
@@ -100,6 +102,7 @@ class Job(Record):
     allowed_accelerators: tuple[Name, ...] | None = None
     locality: Locality = "any"
     even_split: bool = False
+    gpus_per_node: Whole | None = None
     cpus_per_gpu: NotNegative = 0.0
     memory_gb_per_gpu: NotNegative = 0.0
     gpu_memory_gb: Positive | None = None
@@ -156,7 +159,15 @@ class Job(Record):
             check_counts(self.gpu_counts, self.min_gpus, self.max_gpus, given)
             self.__dict__["gpu_counts"] = self.gpu_counts and tuple(sorted(self.gpu_counts))  # the record is frozen
             self.__dict__["num_gpus"] = self.gpu_range[0]
+        if self.gpus_per_node is not None:
+            check_per_node(self.gpu_counts or (() if self.is_elastic else (self.num_gpus,)), self.gpus_per_node)
+            self.__dict__["even_split"] = True
         return self
+
+    @property
+    def split(self) -> int:
+        """How its GPUs divide over nodes: `ANY_SPLIT`, `EVEN_SPLIT`, or the number on each."""
+        return self.gpus_per_node or (EVEN_SPLIT if self.even_split else ANY_SPLIT)
 
 
 def check_unique(job_ids: Iterable[str]) -> None:
@@ -219,7 +230,7 @@ class JobSet(Sequence[Job], Tabular):
         check_ignored("jobs", ignore)
         readers: dict[str, Callable[[str | Path], Iterable[tuple[str, Any]]]] = {
             ".csv": partial(reading.csv_rows, required=("job_id",)),
-            ".json": json_rows,
+            ".json": partial(reading.json_rows, key="jobs"),
             ".jsonl": reading.json_lines,
             ".ndjson": reading.json_lines,
             ".trace": _gavel_rows,
@@ -249,7 +260,7 @@ class JobSet(Sequence[Job], Tabular):
         Raises:
             InputError: All faults of the file, each with its place.
         """
-        return cls._from_rows(json_rows(path))
+        return cls._from_rows(reading.json_rows(path, "jobs"))
 
     @classmethod
     def from_json_lines(cls, path: str | Path) -> JobSet:
@@ -349,20 +360,6 @@ def check_ignored(where: str, names: Collection[str]) -> None:
 
 def _without(row: Any, names: Collection[str]) -> Any:
     return {name: value for name, value in row.items() if name not in names} if names and isinstance(row, Mapping) else row
-
-
-def json_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
-    """Yield (place, fields) for each job of a JSON file: a list of objects, or an object with the list under "jobs"."""
-    read = reading.document(path)
-    document = read.value
-    rows = document.get("jobs") if isinstance(document, dict) else document
-    if not isinstance(rows, list):
-        raise InputError(Fault(read.line("jobs"), "", 'must be a list of jobs, or an object with the list under "jobs"'))
-    above = ("jobs",) if isinstance(document, dict) else ()
-    others = [name for name in document if name != "jobs"] if above else []
-    InputError.raise_any([Fault(read.line(name), "", f'key {name!r} is not known; the only key is "jobs"') for name in others])
-    for index, row in enumerate(rows):
-        yield f"{read.line(*above, index)}, entry {index + 1}", row
 
 
 GAVEL_FIELDS = ("job_type", "", "", "", "", "total_steps", "num_gpus", "weight", "slo", "arrival_seconds")

@@ -27,6 +27,7 @@ GANG_FIELDS = (
     "job_type",
     "locality",
     "even_split",
+    "gpus_per_node",
     "allowed_accelerators",
     "cpus_per_gpu",
     "memory_gb_per_gpu",

@@ -97,11 +97,11 @@ class ProblemCache:
         """Return whether the steps or the deadline of a job depend on its throughputs."""
         return job.duration_seconds is not None or job.deadline_factor is not None
 
-    def gang_requests(self, gangs: Indices) -> tuple[Floats, Floats, Indices, NDArray[np.bool_]]:
-        """Return (N,) CPUs per GPU, memory per GPU, locality as an index into `SCOPES`, and whether the gang splits evenly."""
+    def gang_requests(self, gangs: Indices) -> tuple[Floats, Floats, Indices, Indices]:
+        """Return (N,) CPUs per GPU, memory per GPU, locality as an index into `SCOPES`, and how the gang divides over nodes."""
         self._look_up(gangs)
-        cpus, memory, locality, even = self._rows[gangs, -REQUESTS:].T
-        return cpus, memory, locality.astype(np.int64), even.astype(bool)
+        cpus, memory, locality, splits = self._rows[gangs, -REQUESTS:].T
+        return cpus, memory, locality.astype(np.int64), splits.astype(np.int64)
 
     def memory_of(self, gangs: Indices) -> GpuMemory:
         """Return the GPU memory that gangs use on each type."""
@@ -246,7 +246,7 @@ class ProblemCache:
         unknown = np.full(found.throughputs.shape, np.nan)
         placements = (found.throughputs, unknown) if found.speeds is None else (found.speeds.consolidated, found.speeds.spread)
         memory = gpu_memory(models, self.cluster, self.profile).needed
-        requests = [(job.cpus_per_gpu, job.memory_gb_per_gpu, SCOPES.index(job.locality), job.even_split) for job in models]
+        requests = [(job.cpus_per_gpu, job.memory_gb_per_gpu, SCOPES.index(job.locality), job.split) for job in models]
         by_type = [found.throughputs, found.runnable, *placements, found.uncertainty, memory]
         self._rows[gangs] = np.hstack([*by_type, np.array(requests, dtype=float)])
         self._is_known[gangs], self._fastest[gangs] = True, found.fastest

@@ -13,6 +13,7 @@ import numpy as np
 
 from gavel_py.errors import InputError
 from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.eligibility import ANY_SPLIT, even_nodes
 from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizingMechanism, hysteresis_of, rounded
 from gavel_py.scheduling.placement import Places, place_batch
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
@@ -56,7 +57,7 @@ def plan_round(
         selection, before = mechanism(left), previous
         if isinstance(selection, GangSelection):
             left = replace(left, num_gpus=selection.num_gpus)
-            before = resized(previous, selection, pool)
+            before = resized(previous, selection, pool, requests.splits)
         columns = _checked(selection.columns if isinstance(selection, GangSelection) else selection, left)
         selected = SelectedGangs(columns, left, requests, spans, pool, before)
         places = place_batch(pool, selected.batch)
@@ -97,7 +98,7 @@ class SelectedGangs:
             sizes=demand.num_gpus[rows],
             types=columns[rows],
             scopes=requests.scopes[rows],
-            even_splits=requests.even_splits[rows],
+            splits=requests.splits[rows],
             preferences=preferences,
             min_nodes=min_nodes,
             per_gpu=requests.per_gpu_of(rows),
@@ -114,11 +115,11 @@ class SelectedGangs:
         return self._previous.where(stays).replaced(self.rows[gangs], found)
 
 
-def resized(previous: HeldGpus, selection: GangSelection, pool: FreeResources) -> HeldGpus:
+def resized(previous: HeldGpus, selection: GangSelection, pool: FreeResources, splits: Indices) -> HeldGpus:
     """Return the GPUs on which gangs stay that change their number of GPUs on a type.
 
     A gang that shrinks keeps GPUs on the nodes where it has most. One that grows gets free GPUs of its own nodes, unless these are
-    too few.
+    too few. One that must divide over nodes in a certain way keeps them where it can. splits: (N,) as `Job.split`.
     """
     there = previous.runs & (previous.types == selection.columns)
     changed = np.flatnonzero(there & (previous.sizes != selection.num_gpus))
@@ -130,6 +131,12 @@ def resized(previous: HeldGpus, selection: GangSelection, pool: FreeResources) -
     for row in changed[np.argsort((selection.num_gpus - previous.sizes)[changed], kind="stable")].tolist():
         own, size = previous.list_of(row), int(selection.num_gpus[row])
         nodes = Counter(pool.layout.node_of[own].tolist())
+        if splits[row] != ANY_SPLIT:
+            near = np.flatnonzero(free & np.isin(pool.layout.node_of, list(nodes))).tolist() if size > len(own) else []
+            found |= _evenly(row, [*own, *near], size, int(splits[row]), pool)
+            free[own] = pool.free[own]
+            free[found.get(row, [])] = False
+            continue
         if size < len(own):
             ranked = sorted(own, key=lambda gpu: (-nodes[int(pool.layout.node_of[gpu])], int(pool.layout.node_of[gpu])))
             found[row] = sorted(ranked[:size])
@@ -141,6 +148,16 @@ def resized(previous: HeldGpus, selection: GangSelection, pool: FreeResources) -
             free[more] = False
     rows = np.array(list(found), dtype=np.int64)
     return previous.replaced(rows, HeldGpus.of(selection.columns[rows], list(found.values()))) if found else previous
+
+
+def _evenly(row: int, gpus: list[int], size: int, split: int, pool: FreeResources) -> dict[int, list[int]]:
+    """Return {row: GPUs} of a gang with an even split of some of these GPUs, the first on each node; {} if there is none."""
+    nodes = pool.layout.node_of[gpus]
+    room = np.bincount(nodes, minlength=len(pool.layout.names))
+    chosen = even_nodes(size, room, np.zeros(len(room), dtype=np.int64), split)
+    if chosen is None:
+        return {}
+    return {row: sorted(gpu for node in chosen[0] for gpu in np.array(gpus)[nodes == node][: chosen[1]].tolist())}
 
 
 def _weights(rows: Indices, columns: Indices, demand: RoundDemand) -> Floats:
@@ -178,12 +195,13 @@ def _remaining_demand(demand: RoundDemand, requests: ResourceRequests, waiting: 
     """Return the demand for the GPUs in the pool, of waiting jobs where their gangs fit within their locality."""
     room = np.stack([pool.largest_free(each) for each in requests.distinct])
     runnable = demand.runnable & waiting[:, None] & (demand.num_gpus[:, None] <= room[requests.distinct_of, requests.scopes])
-    alike: dict[tuple[int, int, int], list[int]] = {}
-    for row in np.flatnonzero(requests.even_splits & (requests.scopes != NODE) & runnable.any(axis=1)).tolist():
-        key = int(demand.num_gpus[row]), int(requests.scopes[row]), int(requests.distinct_of[row])
+    alike: dict[tuple[int, int, int, int], list[int]] = {}
+    splits = requests.splits
+    for row in np.flatnonzero((splits != ANY_SPLIT) & (requests.scopes != NODE) & runnable.any(axis=1)).tolist():
+        key = int(demand.num_gpus[row]), int(requests.scopes[row]), int(splits[row]), int(requests.distinct_of[row])
         alike.setdefault(key, []).append(row)
-    for (size, scope, code), rows in alike.items():
-        runnable[rows] &= pool.splits_evenly(size, scope, requests.distinct[code])
+    for (size, scope, split, code), rows in alike.items():
+        runnable[rows] &= pool.splits_evenly(size, scope, split, requests.distinct[code])
     # The first of the distinct requests is for nothing but GPUs.
     return replace(demand, runnable=runnable, capacities=room[0, ANYWHERE])
 
@@ -245,6 +263,8 @@ def _fits_waiting_gang(current: CurrentAllocation, given: Indices) -> bool:
 def _with_new_gang(state: SchedulerState, current: CurrentAllocation, running: HeldGpus, row: int, column: int) -> HeldGpus | None:
     """Return the running gangs and one that starts, None if it has no place on one node or should be spread."""
     size, spread = int(current.problem.num_gpus[row]), current.spread_fractions
+    if 0 < state.table.jobs[current.rows[row]].split < size:
+        return None
     if (spread is not None and size > 1 and spread[row, column] > 0) or not state.nodes.all_up:
         return None
     part = state.layout.parts[column]

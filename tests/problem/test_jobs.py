@@ -80,7 +80,7 @@ NEAR = "did you mean 'num_gpus' or 'min_gpus' or 'max_gpus'?"
 
 FIELD_LIST = (
     "known: job_id, job_type, num_gpus, weight, priority, total_steps, steps_done, arrival_seconds, deadline_seconds, "
-    "deadline_factor, tenant, allowed_accelerators, ... (26 in total)"
+    "deadline_factor, tenant, allowed_accelerators, ... (27 in total)"
 )
 
 
@@ -213,6 +213,11 @@ class TestJobFaults:
             ),
             ({"job_id": "a", "even_split": "maybe"}, "job 'a', field even_split: must be true or false, found 'maybe'"),
             ({"job_id": "a", "even_split": None}, "job 'a', field even_split: must be true or false, found None"),
+            ({"job_id": "a", "num_gpus": 6, "gpus_per_node": 4}, "job 'a': gpus_per_node is 4, of which 6 GPUs are no multiple"),
+            (
+                {"job_id": "a", "gpu_counts": (4, 8, 10), "gpus_per_node": 4},
+                "job 'a': gpus_per_node is 4, of which 10 GPUs are no multiple",
+            ),
         ],
     )
     def test_other_fields(self, fields: dict[str, Any], problem: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import identity, kron, vstack
 
 import gavel_py as gp
+from gavel_py.problem.eligibility import EVEN_SPLIT
 from gavel_py.scheduling.current_allocation import PolicyInput
 from gavel_py.scheduling.jobs import JobTable
 from gavel_py.scheduling.mechanism.demand import GangSelection
@@ -131,13 +133,27 @@ def test_a_gang_that_shrinks_keeps_its_node_and_one_that_grows_stays_there_if_it
         [(names[1], n) for n in range(2, 8)],
     )
     selection = GangSelection(np.zeros(4, dtype=np.int64), np.array([2, 4, 4, 6]))
-    now = resized(previous, selection, FreeResources(layout))
+    now = resized(previous, selection, FreeResources(layout), np.zeros(4, dtype=np.int64))
     assert set(now.list_of(0)) < set(previous.list_of(0))
     assert len(now.list_of(0)) == 2
     assert set(previous.list_of(1)) < set(now.list_of(1))
     assert set(layout.node_of[now.list_of(1)].tolist()) == {0}
     assert now.list_of(2) == previous.list_of(2)  # its node is full, so placement finds others
     assert now.list_of(3) == previous.list_of(3)
+
+
+def test_a_gang_with_an_even_split_keeps_it_when_its_number_of_gpus_changes() -> None:
+    cluster = gp.Cluster.from_inline("v100:24/8")
+    layout = Layout(cluster.nodes, cluster.accelerator_names)
+    first, second, third = layout.names
+    halves = [(first, n) for n in range(4)] + [(second, n) for n in range(4)]
+    previous = held_by(layout, halves, [(third, n) for n in range(4)], [(first, 4), (first, 5), (second, 4), (second, 5)])
+    splits = np.array([EVEN_SPLIT, 4, 2])
+    now = resized(previous, GangSelection(np.zeros(3, dtype=np.int64), np.array([6, 8, 2])), FreeResources(layout), splits)
+    assert set(now.list_of(0)) < set(previous.list_of(0))
+    assert sorted(Counter(layout.node_of[now.list_of(0)].tolist()).values()) == [3, 3]
+    assert now.list_of(1) == previous.list_of(1), "its second node cannot be its first, so placement finds it"
+    assert len(set(layout.node_of[now.list_of(2)].tolist())) == 1
 
 
 @pytest.mark.parametrize("mechanism", ["deficit", "direct"])

@@ -7,22 +7,23 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel_py import AllocationProblem, Cluster, Job, Measurement, RoundScheduler, ThroughputProfile
-from gavel_py.problem.eligibility import even_nodes
+from gavel_py.problem.eligibility import ANY_SPLIT, EVEN_SPLIT, even_nodes
 from gavel_py.problem.job import Locality
 from gavel_py.problem.nodes import Node
 from gavel_py.scheduling import Gang, place
 from gavel_py.scheduling.placement.topology import Gpu, Resources
 from tests.scheduling.support import nodes
+from tests.support.examples import examples
 
 CPUS = Resources(2.0, 0.0)
 
 
 def even(job_id: str, size: int, locality: Locality = "any") -> Gang:
-    return Gang(job_id, size, "v100", locality, even=True)
+    return Gang(job_id, size, "v100", locality, split=EVEN_SPLIT)
 
 
 def single(job_id: str, at: Gpu, locality: Locality = "any") -> Gang:
@@ -37,6 +38,21 @@ def split(gpus: Sequence[Gpu]) -> list[int]:
 def test_an_even_gang_has_as_many_gpus_on_each_node() -> None:
     assert split(place(nodes(4, 3, 3), [even("a", 6)])["a"]) == [3, 3]
     assert split(place(nodes(4, 3, 3), [Gang("a", 6, "v100")])["a"]) == [2, 4]
+
+
+def test_a_gang_may_name_the_gpus_on_each_of_its_nodes() -> None:
+    assert split(place(nodes(8, 4, 4), [Gang("a", 8, "v100", split=4)])["a"]) == [4, 4]
+    assert split(place(nodes(8, 2, 2, 1), [Gang("a", 6, "v100", split=2)])["a"]) == [2, 2, 2]
+    assert place(nodes(8, 3, 3), [Gang("a", 8, "v100", split=4)]) == {}, "on one node only"
+    assert place(nodes(8, 8), [Gang("a", 8, "v100", "node", split=4)]) == {}
+
+
+def test_others_move_for_it() -> None:
+    running = [single("r", ("n1", 0))._replace(per_gpu=Resources()), single("s", ("n2", 1))._replace(per_gpu=Resources())]
+    found = place(nodes(4, 4, 5), [Gang("a", 8, "v100", split=4), *running])
+    assert split(found["a"]) == [4, 4]
+    assert found.keys() == {"a", "r", "s"}
+    assert found["s"] == (("n2", 1),), "it need not move"
 
 
 def test_one_node_is_best_and_then_the_fewest() -> None:
@@ -76,23 +92,27 @@ def test_a_running_gang_with_an_uneven_split_stays() -> None:
     assert place(nodes(4, 4), [even("a", 4)._replace(previous=at)]) == {"a": at}
 
 
-gangs_drawn = st.lists(st.tuples(st.integers(1, 9), st.booleans(), st.sampled_from(["any", "rack"])), min_size=1, max_size=6)
+gangs_drawn = st.lists(st.tuples(st.integers(1, 9), st.integers(-1, 3), st.sampled_from(["any", "rack"])), min_size=1, max_size=6)
 nodes_drawn = st.lists(st.tuples(st.integers(1, 5), st.sampled_from(["r1", "r2", None])), min_size=1, max_size=6)
 
 
 @given(nodes_drawn, gangs_drawn, st.data())
 def test_whatever_the_gangs_even_ones_are_split_evenly_and_the_first_is_placed(
-    sizes: list[tuple[int, str | None]], asked: list[tuple[int, bool, Locality]], data: st.DataObject
+    sizes: list[tuple[int, str | None]], asked: list[tuple[int, int, Locality]], data: st.DataObject
 ) -> None:
     cluster = nodes(*sizes)
-    gangs = [Gang(f"g{i}", size, "v100", locality, even=is_even) for i, (size, is_even, locality) in enumerate(asked)]
+    gangs = [
+        Gang(f"g{i}", size, "v100", locality, split=EVEN_SPLIT if is_even else ANY_SPLIT)
+        for i, (size, is_even, locality) in enumerate(asked)
+    ]
     gpus = data.draw(st.permutations([(node.name, i) for node in cluster for i in range(node.num_gpus)]))
     running = [Gang(f"s{i}", 1, "v100", previous=(gpu,)) for i, gpu in enumerate(gpus[: data.draw(st.integers(0, 6))])]
     found = place(cluster, [*gangs, *running])
     assert max(Counter(gpu for held in found.values() for gpu in held).values(), default=1) == 1
     for gang in gangs:
-        if gang.even and gang.job_id in found:
+        if gang.split and gang.job_id in found:
             assert len(set(split(found[gang.job_id]))) == 1
+            assert gang.split < 0 or set(split(found[gang.job_id])) == {gang.split}
             assert len(found[gang.job_id]) == gang.num_gpus
     assert ("g0" in found) == fits(gangs[0], cluster)
 
@@ -102,9 +122,10 @@ def fits(gang: Gang, cluster: Sequence[Node]) -> bool:
     racks: dict[str, list[int]] = {}
     for node in cluster:
         racks.setdefault("" if gang.locality == "any" else Cluster.region_of(node, gang.locality), []).append(node.num_gpus)
-    if not gang.even:
+    if not gang.split:
         return any(sum(room) >= gang.num_gpus for room in racks.values())
     parts = [(count, gang.num_gpus // count) for count in range(1, gang.num_gpus + 1) if gang.num_gpus % count == 0]
+    parts = [(count, part) for count, part in parts if gang.split in (-1, part)]
     return any(sum(size >= part for size in room) >= count for room in racks.values() for count, part in parts)
 
 
@@ -154,3 +175,34 @@ def test_a_running_gang_that_becomes_even_restarts() -> None:
     assert split(scheduler.next_round().assignments["a"].gpus) == [1, 3]
     scheduler.update("a", even_split=True)
     assert split(scheduler.next_round().assignments["a"].gpus) == [2, 2]
+
+
+def test_in_rounds_a_job_has_the_gpus_on_each_node_that_it_asks_for() -> None:
+    scheduler = RoundScheduler(Cluster(nodes(8, 8, 3)), profile(8, 12))
+    scheduler.submit(Job("a", job_type="a", num_gpus=8, gpus_per_node=4))
+    scheduler.submit(Job("b", job_type="a", num_gpus=12, gpus_per_node=4))
+    assert split(scheduler.next_round().assignments["a"].gpus) == [4, 4]
+    assert "b" in scheduler.next_round().excluded, "there are two nodes with four GPUs"
+
+
+@settings(max_examples=examples(12))
+@given(st.sampled_from([EVEN_SPLIT, 2, 4]), st.lists(st.integers(0, 3), min_size=2, max_size=6), st.integers(0, 9))
+def test_an_elastic_gang_keeps_its_split_at_every_number(division: int, arrivals: list[int], seed: int) -> None:
+    sizes = (4, 8, 12, 16)
+    scheduler = RoundScheduler(Cluster(nodes(4, 8, 4, 5, 4)), profile(1, *sizes), round_seconds=100, mechanism="direct")
+    fields = {"even_split": True} if division < 0 else {"gpus_per_node": division}
+    scheduler.submit(Job("e", job_type="a", gpu_counts=sizes, **fields))
+    random, others, count = np.random.default_rng(seed), list[str](), 0
+    for arrived in arrivals:
+        for _ in range(arrived):
+            count += 1
+            others.append(f"j{count}")
+            scheduler.submit(Job(others[-1], job_type="a"))
+        if others and random.random() < 0.5:
+            scheduler.cancel(others.pop(int(random.integers(len(others)))))
+        now = scheduler.next_round().assignments
+        if "e" in now:
+            held = split(now["e"].gpus)
+            assert sum(held) in sizes
+            assert len(set(held)) == 1
+            assert division < 0 or set(held) == {division}

@@ -171,8 +171,9 @@ class TypeMatcher:
         """Return whether the empty cluster has room for a gang with the same number of GPUs on each of its nodes."""
         key = accelerator, gpus, locality, resources
         if key not in self._fits:
-            per_gpu = {"cpus_per_gpu": resources.cpus, "memory_gb_per_gpu": resources.memory_gb}
-            self._fits[key] = largest_even_gang(self._cluster, accelerator, gpus, locality, **per_gpu) >= gpus
+            cpus, memory = resources.cpus, resources.memory_gb
+            largest = largest_even_gang(self._cluster, accelerator, gpus, locality, cpus_per_gpu=cpus, memory_gb_per_gpu=memory)
+            self._fits[key] = largest >= gpus
         return self._fits[key]
 
 

@@ -202,7 +202,7 @@ def batch_of(gangs: Sequence[QueuedJob], column: int) -> GangBatch:
         sizes=np.array([each.size for each in gangs], dtype=np.int64),
         types=np.full(count, column, dtype=np.int64),
         scopes=np.array([profile.scope for profile in profiles], dtype=np.int64),
-        even_splits=np.zeros(count, dtype=bool),
+        splits=np.zeros(count, dtype=np.int64),
         preferences=np.array([profile.preferences[column] for profile in profiles], dtype=np.int8),
         min_nodes=np.array([profile.min_nodes[column] for profile in profiles], dtype=np.int64),
         per_gpu=[NOTHING] * count,

@@ -14,6 +14,7 @@ import numpy as np
 
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.eligibility import ANY_SPLIT
 from gavel_py.problem.job import Locality
 from gavel_py.problem.nodes import Node
 from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass, Places, kept_gangs, loads_of
@@ -35,7 +36,7 @@ class Gang(NamedTuple):
         previous: GPUs that it holds; ignored if they can no longer hold it.
         per_gpu: CPUs and memory that each of its GPUs needs on its node.
         preference: Preferred placement.
-        even: Whether it needs equally many GPUs on each of its nodes; then without a preference.
+        split: How it divides over nodes, as `Job.split`; with a preference, in any way.
     """
 
     job_id: str
@@ -45,7 +46,7 @@ class Gang(NamedTuple):
     previous: tuple[Gpu, ...] = ()
     per_gpu: Resources = NOTHING
     preference: PlacementPreference = PlacementPreference.ANY
-    even: bool = False
+    split: int = ANY_SPLIT
 
 
 def place(
@@ -105,7 +106,7 @@ def _batch_of(gangs: Sequence[Gang], layout: Layout, spans: Spans) -> GangBatch:
         sizes=np.array([gang.num_gpus for gang in gangs], dtype=np.int64),
         types=np.array([layout.type_number.get(gang.accelerator, -1) for gang in gangs], dtype=np.int64),
         scopes=np.array([SCOPES.index(gang.locality) for gang in gangs], dtype=np.int64),
-        even_splits=np.array([gang.even for gang in gangs], dtype=bool),
+        splits=np.array([gang.split for gang in gangs], dtype=np.int64),
         preferences=np.array([gang.preference for gang in gangs], dtype=np.int8),
         min_nodes=np.array([spans.min_nodes(gang.accelerator, gang.num_gpus) for gang in gangs], dtype=np.int64),
         per_gpu=[gang.per_gpu for gang in gangs],
@@ -129,7 +130,7 @@ def place_on_type(pool: FreeResources, number: int, batch: GangBatch) -> Placeme
 
 def hardest_first(batch: GangBatch) -> Indices:
     """Return the gangs of a type in the order of placement: those without locality or even split last, large ones first."""
-    return np.lexsort((-batch.sizes, (batch.scopes == ANYWHERE) & ~batch.even_splits))
+    return np.lexsort((-batch.sizes, (batch.scopes == ANYWHERE) & (batch.splits == ANY_SPLIT)))
 
 
 def _attempts(pool: FreeResources, number: int, batch: GangBatch) -> Iterator[PlacementPass]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -72,7 +73,8 @@ class PlacementPass:
         batch, free, limits = self.batch, self.free, self.free.layout.limited
         self._rank[order] = np.arange(len(order))
         waiting: list[int] = order[~self.stays[order]].tolist()
-        sizes, spread = batch.sizes.tolist(), (batch.preferences == PlacementPreference.SPREAD).tolist()
+        on_several = (batch.splits > 0) & (batch.splits < batch.sizes)
+        sizes, spread = batch.sizes.tolist(), (on_several | (batch.preferences == PlacementPreference.SPREAD)).tolist()
         for step, gang in enumerate(waiting):  # grows while gangs are moved
             # The tightest node is the best place for nearly all gangs.
             gpus = None if limits or spread[gang] else free.take_tightest(sizes[gang])
@@ -134,8 +136,11 @@ class PlacementPass:
         size, scope, per_gpu = int(batch.sizes[gang]), int(batch.scopes[gang]), batch.per_gpu[gang]
         gpus = self._find_preferred(gang, size, scope) if batch.preferences[gang] != PlacementPreference.ANY else None
         if gpus is None:
+            split = int(batch.splits[gang])
             narrowest_scope = self._domains.narrowest(size, scope, per_gpu)
-            gpus = free.find(size, narrowest_scope, per_gpu, even=bool(batch.even_splits[gang]))
+            if 0 < split < size:  # it is on several nodes, even if one could hold it
+                narrowest_scope = max(narrowest_scope, RACK)
+            gpus = free.find(size, narrowest_scope, per_gpu, split=split)
             if gpus is None:
                 movable = self.stays & (self._rank > self._rank[gang])
                 gpus = self._cleared(gang, narrowest_scope, movable & (batch.sizes < size), waiting, step)
@@ -153,15 +158,16 @@ class PlacementPass:
     def _cleared(self, gang: int, scope: int, movable: Mask, waiting: list[int], step: int) -> list[int] | None:
         """Return GPUs in one region of the scope, freed by the fewest movable gangs if need be."""
         batch, free = self.batch, self.free
-        size, per_gpu, even = int(batch.sizes[gang]), batch.per_gpu[gang], bool(batch.even_splits[gang])
-        gpus = free.find(size, scope, per_gpu, even=even)
+        size, per_gpu, split = int(batch.sizes[gang]), batch.per_gpu[gang], int(batch.splits[gang])
+        gpus = free.find(size, scope, per_gpu, split=split)
         if gpus is None:
             held = self._movable(movable)
-            for other in (fewest_to_move_evenly if even else fewest_to_move)(free, size, scope, per_gpu, held):
+            evenly = partial(fewest_to_move_evenly, split=split)
+            for other in (evenly if split else fewest_to_move)(free, size, scope, per_gpu, held):
                 free.give_back(held.of(other), batch.per_gpu[other])
                 self.stays[other] = False
                 insort(waiting, other, lo=step + 1, key=self._rank.__getitem__)
-            gpus = free.find(size, scope, per_gpu, even=even)
+            gpus = free.find(size, scope, per_gpu, split=split)
         return gpus
 
     def _movable(self, movable: Mask) -> MovableGangs:

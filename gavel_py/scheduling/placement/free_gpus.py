@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.arrays import Floats, Indices
-from gavel_py.problem.eligibility import even_nodes
+from gavel_py.problem.eligibility import ANY_SPLIT, even_nodes
 from gavel_py.scheduling.placement.gangs import PlacementPreference
 from gavel_py.scheduling.placement.topology import (
     ANYWHERE,
@@ -166,20 +166,21 @@ class FreeRoom:
                 self._cpus[node] += sign * gpus * per_gpu.cpus
                 self._memory[node] += sign * gpus * per_gpu.memory_gb
 
-    def fit(self, size: int, scope: int, per_gpu: Resources = NOTHING, *, even: bool = False) -> dict[int, int] | None:
+    def fit(self, size: int, scope: int, per_gpu: Resources = NOTHING, *, split: int = ANY_SPLIT) -> dict[int, int] | None:
         """Return {node: GPUs} for a gang, None if no region has room.
 
         One node if possible, else one rack, else the fewest nodes; always where the least room is left over, so that large gangs
-        still fit elsewhere. even: equally many GPUs on each node.
+        still fit elsewhere. split: as `Job.split`.
         """
         index = self.index(per_gpu)
-        node = index.tightest(size)
-        if node is not None:
-            return {node: size}
+        if split <= 0 or split == size:
+            node = index.tightest(size)
+            if node is not None:
+                return {node: size}
         if scope == NODE:
             return None
-        if even:
-            return self._even(index, size, scope)
+        if split:
+            return self._even(index, size, scope, split)
         among = next(self.regions(index, size, scope), None)
         return None if among is None else gathered(index, size, among)
 
@@ -194,9 +195,9 @@ class FreeRoom:
         if scope >= ANYWHERE and index.total >= size:
             yield ALL_NODES
 
-    def _even(self, index: FreeGpuIndex, size: int, scope: int) -> dict[int, int] | None:
+    def _even(self, index: FreeGpuIndex, size: int, scope: int, split: int) -> dict[int, int] | None:
         for within in range(RACK, scope + 1):
-            found = even_nodes(size, index.room, self.layout.regions[within])
+            found = even_nodes(size, index.room, self.layout.regions[within], split)
             if found is not None:
                 return dict.fromkeys(found[0].tolist(), found[1])
         return None
@@ -260,9 +261,9 @@ class FreeGpus:
                 insort(free, number)
         self.room.give_back({n: len(numbers) for n, numbers in there.items()}, per_gpu)
 
-    def find(self, size: int, scope: int, per_gpu: Resources = NOTHING, *, even: bool = False) -> list[int] | None:
+    def find(self, size: int, scope: int, per_gpu: Resources = NOTHING, *, split: int = ANY_SPLIT) -> list[int] | None:
         """Return `size` free GPUs on the nodes where a gang fits best (`FreeRoom.fit`), None if it fits nowhere."""
-        parts = self.room.fit(size, scope, per_gpu, even=even)
+        parts = self.room.fit(size, scope, per_gpu, split=split)
         return None if parts is None else self.lowest(parts)
 
     def lowest(self, parts: Mapping[int, int]) -> list[int]:
@@ -353,11 +354,11 @@ class FreeResources:
         counts = np.bincount(self.layout.node_of[self.free], minlength=len(self.layout.names))
         return room_for(per_gpu, counts, self.cpus, self.memory_gb) if self.layout.limited else counts
 
-    def splits_evenly(self, size: int, scope: int, per_gpu: Resources = NOTHING) -> NDArray[np.bool_]:
-        """Return (types,) where a region of the scope has room for a gang with equally many GPUs on each node."""
+    def splits_evenly(self, size: int, scope: int, split: int, per_gpu: Resources = NOTHING) -> NDArray[np.bool_]:
+        """Return (types,) where a region of the scope has room for a gang with equally many GPUs on each node (`Job.split`)."""
         layout, room = self.layout, self.room(per_gpu)
         there = zip(layout.parts, np.split(room, layout.starts[NODE][1:-1]) if layout.parts else (), strict=True)
-        return np.array([even_nodes(size, here, part.regions[scope]) is not None for part, here in there], dtype=bool)
+        return np.array([even_nodes(size, here, part.regions[scope], split) is not None for part, here in there], dtype=bool)
 
     def largest_free(self, per_gpu: Resources = NOTHING) -> Indices:
         """Return (scopes, types) the size of the largest gang that fits one region of each scope."""

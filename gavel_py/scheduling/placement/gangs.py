@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gavel_py.io.snapshots import decode, encode
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.eligibility import ANY_SPLIT
 from gavel_py.problem.job import Job
 from gavel_py.problem.pair_throughputs import fewest_nodes
 from gavel_py.scheduling.placement.topology import NODE, NOTHING, SCOPES, Layout, Resources
@@ -28,13 +29,13 @@ class ResourceRequests:
 
     Attributes:
         scopes: (N,) localities, as indices into `SCOPES`.
-        even_splits: (N,) jobs that need equally many GPUs on each node.
+        splits: (N,) how gangs divide over nodes, as `Job.split`.
         distinct: The distinct requests per GPU; the first is for no CPUs and memory.
         distinct_of: (N,) index of each job's request.
     """
 
-    def __init__(self, cpus: Floats, memory_gb: Floats, scopes: Indices, even_splits: Mask, *, limited: bool = True) -> None:
-        self.scopes, self.even_splits = scopes, even_splits
+    def __init__(self, cpus: Floats, memory_gb: Floats, scopes: Indices, splits: Indices, *, limited: bool = True) -> None:
+        self.scopes, self.splits = scopes, splits
         self.distinct: list[Resources] = [NOTHING]
         self.distinct_of = np.zeros(len(scopes), dtype=np.int64)
         if limited and (cpus.any() or memory_gb.any()):
@@ -50,7 +51,7 @@ class ResourceRequests:
             np.array([job.cpus_per_gpu for job in jobs], dtype=float),
             np.array([job.memory_gb_per_gpu for job in jobs], dtype=float),
             np.array([SCOPES.index(job.locality) for job in jobs], dtype=np.int64),
-            np.array([job.even_split for job in jobs], dtype=bool),
+            np.array([job.split for job in jobs], dtype=np.int64),
             limited=layout.limited,
         )
 
@@ -68,11 +69,12 @@ class ResourceRequests:
             parts: (N,) the part of each of its GPUs that a job requests, and so of the CPUs and memory that go with it.
         """
         made = copy(self)
-        made.scopes, made.even_splits, made.distinct_of = self.scopes.copy(), self.even_splits.copy(), self.distinct_of.copy()
+        made.scopes, made.splits, made.distinct_of = self.scopes.copy(), self.splits.copy(), self.distinct_of.copy()
         codes = {each: n for n, each in enumerate(self.distinct)}
         for group in groups:
             rows = list(group)
-            made.scopes[rows[0]], made.even_splits[rows[0]] = self.scopes[rows].min(), self.even_splits[rows].any()
+            made.scopes[rows[0]] = self.scopes[rows].min()
+            made.splits[rows[0]] = max(self.splits[rows].tolist(), key=lambda split: (abs(split), split))  # the strictest
             if len(self.distinct) > 1:
                 cpus, memory = parts[rows] @ np.array([self.distinct[code] for code in self.distinct_of[rows].tolist()])
                 made.distinct_of[rows[0]] = codes.setdefault(Resources(float(cpus), float(memory)), len(codes))
@@ -134,7 +136,7 @@ class GangBatch:
     sizes: Indices  # (M,) GPUs
     types: Indices  # (M,) numbers of the types in the layout, ascending; -1 for a type without nodes
     scopes: Indices  # (M,) localities, as indices into `SCOPES`
-    even_splits: NDArray[np.bool_]  # (M,) gangs that need equally many GPUs on each of their nodes
+    splits: Indices  # (M,) how they divide over nodes, as `Job.split`
     preferences: NDArray[np.int8]  # (M,) values of `PlacementPreference`
     min_nodes: Indices  # (M,) the least number of nodes; only set for gangs with a preference
     per_gpu: Sequence[Resources]  # by gang, the CPUs and memory that each GPU needs
@@ -152,7 +154,7 @@ class GangBatch:
             self.sizes[gangs],
             self.types[gangs],
             self.scopes[gangs],
-            self.even_splits[gangs],
+            self.splits[gangs],
             self.preferences[gangs],
             self.min_nodes[gangs],
             self.per_gpu[gangs],
@@ -165,7 +167,7 @@ class GangBatch:
         """Return the gangs, all on one type with this number of nodes, without preferences that have no alternative."""
         if not self.preferences.any():
             return self
-        may_spread = (self.sizes > self.min_nodes) & (self.min_nodes < nodes) & (self.scopes != NODE) & ~self.even_splits
+        may_spread = (self.sizes > self.min_nodes) & (self.min_nodes < nodes) & (self.scopes != NODE) & (self.splits == ANY_SPLIT)
         return replace(self, preferences=np.where(may_spread, self.preferences, PlacementPreference.ANY).astype(np.int8))
 
 

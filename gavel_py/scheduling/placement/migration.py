@@ -139,14 +139,16 @@ class _NodeCost(NamedTuple):
     gangs: list[int]
 
 
-def fewest_to_move_evenly(free: FreeGpus, size: int, scope: int, per_gpu: Resources, held: MovableGangs) -> list[int]:
+def fewest_to_move_evenly(
+    free: FreeGpus, size: int, scope: int, per_gpu: Resources, held: MovableGangs, *, split: int
+) -> list[int]:
     """Return gangs that must leave one region of the scope to make room for an even split, on as few nodes as possible.
 
     In each region, nodes that the fewest gangs must leave are taken; a gang on two of them counts twice. Empty if no region can
     have room.
     """
     regions = free.layout.regions[scope]
-    for count, part in even_parts(size):
+    for count, part in even_parts(size, split):
         room = free.room.index(per_gpu).room
         costs = [_NodeCost(0, 0, n, []) for n in np.flatnonzero(room >= part).tolist()]
         costs += [_NodeCost(len(gangs), gpus, n, gangs) for n, gpus, gangs in movers_by_node(free, part, per_gpu, held)]

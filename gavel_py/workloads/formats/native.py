@@ -15,7 +15,7 @@ from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 from gavel_py.io import reading
 from gavel_py.io.records import is_absent, number_of
 from gavel_py.io.writing import check_libraries
-from gavel_py.problem.job import RECORDED, Job, json_rows
+from gavel_py.problem.job import RECORDED, Job
 from gavel_py.workloads.intake import Head, Intake, TraceFormat, amount, count, table_rows
 from gavel_py.workloads.submission import LABEL, RECORDED_FIELDS
 
@@ -120,7 +120,7 @@ JSON = TraceFormat(
     "json",
     "jobs of gavel-py, JSON",
     lambda head: head.is_json and '"job_id"' in head.text and not _is_json_lines(head),
-    lambda path, intake: take_rows(json_rows(path), intake),
+    lambda path, intake: take_rows(reading.json_rows(path, "jobs"), intake),
 )
 JSON_LINES = TraceFormat(
     "jsonl",
