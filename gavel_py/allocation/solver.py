@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 TIME_LIMIT = AllocationStatus.TIME_LIMIT
 
-CLOSING_SECONDS = 1.2e-6
+CLOSING_SECONDS = 3e-7
 """Approximate time per job and type to bound and check the best allocation that is known."""
 
 MOST_CUT_ROUNDS = 30

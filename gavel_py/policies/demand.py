@@ -214,7 +214,7 @@ def best_level_of(levels: Levels, candidates: Sequence[Floats], prices: Sequence
 
 def _best(levels: Levels, candidates: Sequence[Floats], certificates: Sequence[Certificate]) -> Decision:
     values = [levels.worse * certificates[0].value(fractions) for fractions in candidates]
-    bounds = [levels.worse * certificate.bound() for certificate in certificates]
+    bounds = [levels.worse * certificate.bound() for certificate in certificates] if len(certificates) > 1 else [0.0]
     return Decision(candidates[int(np.argmin(values))], certificates[int(np.argmax(bounds))])
 
 

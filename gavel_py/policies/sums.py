@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from gavel_py.errors import Fault, InputError, PolicyError, SolverError, UnboundedError
-from gavel_py.optimization.checking.certificates import Certificate, Prices, SumCertificate, within_capacity
+from gavel_py.optimization.checking.certificates import (
+    Certificate,
+    PricedCertificate,
+    Prices,
+    SumCertificate,
+    within_capacity,
+)
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.solving.best_responses import greedy_times, tightest_prices
 from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.policies.base import Decision, Policy
 from gavel_py.problem.arrays import Floats
@@ -117,11 +124,19 @@ class SumPolicy(Policy):
         """Return (G, K) the gains of a linear objective, None if it is not known to be one."""
         return None
 
+    def _known_gains(self, jobs: JobClasses) -> Floats | None:
+        """Return (G, K) the gains of the objective to be maximised, 0 where jobs cannot run, if `_gains` knows them."""
+        gains = self._gains(jobs)
+        if gains is None:
+            return None
+        gains = self.sign * gains
+        return gains if jobs.runnable.all() else np.where(jobs.runnable, gains, 0.0)
+
     def _linear_gains(self, jobs: JobClasses) -> Floats | None:
         """Return (G, K) the gains of the objective to be maximised if it is linear in the times alone, else None."""
-        gains = self._gains(jobs)
+        gains = self._known_gains(jobs)
         if gains is not None:
-            return np.where(jobs.runnable, self.sign * gains, 0.0)
+            return gains
         program, objective = self._program(jobs)
         is_linear = objective.is_affine() and not program.own_variables(objective)
         return program.linear_parts(objective)[1] if is_linear else None
@@ -255,13 +270,22 @@ class SumPolicy(Policy):
 
     def guess(self, jobs: JobClasses) -> Floats | None:
         gains = self._linear_gains(jobs) if self.sign > 0 else None
-        return None if gains is None else _by_gain(jobs, gains)
+        return None if gains is None else greedy_times(jobs, gains)
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
+        gains = None if jobs.rules.has_penalties else self._known_gains(jobs)
+        if gains is not None:
+            return self._best_linear(jobs, gains, candidates, prices)
         from gavel_py.optimization.solving.concave import best_priced
 
         program, objective = self._program(jobs)
         return Decision(*best_priced(program, objective, self.sign, candidates, [each.gpus for each in prices]))
+
+    def _best_linear(self, jobs: JobClasses, gains: Floats, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
+        """Return what `best_of` does for a linear objective, without an expression. gains: (G, K), to be maximised."""
+        best = tightest_prices(jobs, gains, [each.gpus for each in prices], jobs.floors)
+        certificate = PricedCertificate(jobs, gains, Prices(best, np.zeros(len(jobs.limits[1]))), self.sign)
+        return Decision(max(candidates, key=lambda fractions: self.sign * certificate.value(fractions)), certificate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,23 +369,6 @@ def _wrong(term: tuple[float, SumPolicy]) -> str | None:
     if not (isinstance(weight, Real) and math.isfinite(weight) and weight > 0):
         return f"the weight of {policy.name} must be a number greater than 0, found {weight!r}"
     return None
-
-
-def _by_gain(jobs: JobClasses, gains: Floats) -> Floats:
-    """Return (G, K) time fractions by a greedy pass over jobs in descending gain per GPU, each on its best type with free GPUs."""
-    left, waiting, fractions = jobs.capacities.astype(float), jobs.counts.astype(float), np.zeros(gains.shape)
-    for _ in range(len(left)):
-        gain = np.where(jobs.runnable & (left > 0) & (gains > 0), gains / jobs.num_gpus[:, None], 0.0)
-        best, largest = gain.argmax(axis=1), gain.max(axis=1)
-        for j in range(len(left)):
-            some = np.flatnonzero((best == j) & (largest > 0) & (waiting > 0))
-            some = some[np.argsort(-largest[some], kind="stable")]
-            wanted = waiting[some] * jobs.num_gpus[some]
-            given = np.clip(left[j] - (np.cumsum(wanted) - wanted), 0.0, wanted)
-            fractions[some, j] += given / (jobs.num_gpus * jobs.counts)[some]
-            waiting[some] -= given / jobs.num_gpus[some]
-            left[j] = max(0.0, left[j] - given.sum())
-    return fractions
 
 
 def _samples(jobs: JobClasses) -> Iterator[Floats]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,9 @@ def refined(coarse: Numbering, columns: Sequence[Column]) -> Numbering:
     columns = [column for column in columns if not _is_constant(column)]
     if not columns:
         return coarse
+    if len(coarse.first) == len(coarse.index):  # no two rows are equal, so there is nothing to split
+        keys = content_keys([coarse.keys, *(column[coarse.first] for column in columns)], len(coarse.first))
+        return replace(coarse, keys=keys)
     parts = number_equal([coarse.index, *columns], len(coarse.index))
     whole = coarse.index[parts.first]
     keys = content_keys([coarse.keys[whole], *(column[parts.first] for column in columns)], len(whole))

@@ -18,6 +18,7 @@ from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.optimization.solving import highs as solver
 from gavel_py.optimization.solving import level_search as factor_program
 from gavel_py.optimization.solving import levels as chambers
+from gavel_py.optimization.solving.best_responses import descending
 from tests.support.examples import examples
 from tests.support.instances import TIGHT, crowds
 
@@ -41,6 +42,17 @@ def test_the_cheapest_mix_is_that_of_a_linear_program(speeds: list[float], price
         gang * price, [-row[0], np.ones(len(speeds))], [-need, 1], bounds=[(0, 1 if s > 0 else 0) for s in speeds], options=TIGHT
     )
     assert mix.costs(np.array([1]), np.array([need]))[0] == pytest.approx(answer.fun, rel=1e-7, abs=1e-9)
+
+
+@settings(max_examples=examples(60))
+@given(seed=st.integers(0, 2**32 - 1), count=st.integers(0, 300), part=st.floats(0, 1.2))
+def test_the_first_in_descending_order_are_those_of_the_whole_order(seed: int, count: int, part: float) -> None:
+    chance = np.random.default_rng(seed)
+    values, sizes = chance.integers(0, 40, count).astype(float), chance.choice([1.0, 2.0, 8.0], count)
+    enough = part * float(sizes.sum())
+    found, whole = descending(values, sizes, enough), np.argsort(-values, kind="stable")
+    assert found.tolist() == whole[: len(found)].tolist()
+    assert len(found) == count or sizes[found].sum() > enough
 
 
 @pytest.mark.parametrize("policy", [name for name in gp.policy_names() if name != "allox"])  # that one serves no gangs

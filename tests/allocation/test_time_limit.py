@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.optimization.formulation import program
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.solving import highs, prices
+from gavel_py.optimization.solving.best_responses import BestResponses
 from tests.end_to_end.test_cli import Gavel, gavel
 from tests.support.constraint_strategies import constraints, tenanted
 from tests.support.examples import examples
@@ -197,6 +199,30 @@ def test_without_expiry_the_answer_is_that_without_a_limit() -> None:
         limited, free = gp.solve(problem, policy, time_limit_seconds=600), gp.solve(problem, policy)
         assert np.array_equal(limited.time_fractions, free.time_fractions)
         assert limited.status is free.status
+
+
+def test_a_linear_sum_is_stopped_without_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = np.random.default_rng(0)
+    speeds, gangs = chance.lognormal(size=(50, 3)), chance.choice([1, 2, 4], 50)
+    prices_per_hour, steps = [1.0, 2.0, 3.0], chance.uniform(1e3, 1e5, 50)
+    problem = gp.AllocationProblem.from_arrays(
+        speeds, [10, 5, 3], num_gpus=gangs, prices_per_hour=prices_per_hour, steps_remaining=steps
+    )
+    monkeypatch.setattr(program, "Program", None)  # expressions of very many rows take longer than the solve
+    for policy in ("max_total_throughput", "max_progress_rate", "throughput_per_dollar"):
+        found, best = stopped_after(0, problem, policy), gp.solve(problem, policy)
+        assert found.status is STOPPED
+        check(found, best)
+
+
+def test_prices_look_at_the_clock_before_each_pass() -> None:
+    gains = np.random.default_rng(0).random((3, 40))
+    box = prices.Box(np.zeros(3), np.ones(3), np.full(3, 0.5))
+    market = prices.Market(BestResponses(gains, np.ones(40)), np.ones(3), highs.TimeLimit(0.0))
+    with pytest.raises(highs.TimeLimitReached):
+        market.fix(box)
+    with pytest.raises(highs.TimeLimitReached):
+        prices.minimum(market.dual, box)
 
 
 @pytest.mark.parametrize("rows_for_prices", [10**9, prices.MANY_ROWS])

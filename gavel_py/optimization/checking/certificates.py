@@ -27,6 +27,9 @@ GAP_TOLERANCE = 1e-6
 
 VIOLATION_TOLERANCE = 1e-9
 
+CHUNK = 1 << 13
+"""Rows per pass, so that intermediate results stay in the cache of the processor."""
+
 
 class Certificate(Protocol):
     """Proves a decision by an objective that can be recomputed and a bound that does not rely on the solver."""
@@ -247,12 +250,14 @@ def priced_bound(jobs: JobClasses, gains: Floats, prices: Floats, least: Floats 
     Σ_j p_j c_j + Σ_g n_g max(0, max_j (G_gj - s_g p_j)). The second term is needed even if all prices are 0.
     gains: (G, K) per job; prices: (K,) per GPU; least: (G,) throughputs that jobs must have, which restricts their surplus.
     """
-    surplus = gains - jobs.num_gpus[:, None] * prices
     if least is None or not least.any():
-        surplus = surplus if jobs.runnable.all() else np.where(jobs.runnable, surplus, 0.0)
-        best = surplus.max(axis=1, initial=0.0)
+        best = np.zeros(len(jobs))
+        for j, price in enumerate(prices.tolist()):  # by column: a maximum over short rows takes several times as long
+            surplus = gains[:, j] - jobs.num_gpus * price
+            np.maximum(best, surplus, out=best, where=jobs.runnable[:, j])
     else:
-        best = -CheapestMix(jobs.throughputs, jobs.runnable, -surplus).costs(np.ones(len(jobs), dtype=np.int64), least)
+        costs = jobs.num_gpus[:, None] * prices - gains
+        best = -CheapestMix(jobs.throughputs, jobs.runnable, costs).costs(np.ones(len(jobs), dtype=np.int64), least)
     return float(prices @ jobs.capacities + jobs.counts @ best)
 
 
@@ -339,30 +344,35 @@ class CheapestMix:
     """
 
     def __init__(self, throughputs: Floats, runnable: NDArray[np.bool_], costs: Floats) -> None:
-        costs = np.where(runnable, costs, np.inf)
-        rows = np.arange(len(throughputs))
-        at, cost = np.zeros(len(rows)), np.minimum(0.0, costs.min(axis=1, initial=0.0))
-        if (cost < 0).any():  # some time has a negative cost: the hull starts at its lowest point, the farthest of several
-            at = np.where(costs == cost[:, None], throughputs, 0.0).max(axis=1)
-        self.lowest, self.starts = cost, at
-        slopes, offsets, ends = [], [], []
-        for _ in range(throughputs.shape[1]):
+        rows, count = throughputs.shape
+        self.lowest, self.starts = np.zeros(rows), np.zeros(rows)
+        self.slopes, self.offsets, self.ends = (np.empty((count, rows)) for _ in range(3))
+        for start in range(0, rows, CHUNK):
+            part = slice(start, start + CHUNK)
+            self._find(part, throughputs[part].T.copy(), runnable[part].T.copy(), costs[part].T)
+
+    def _find(self, rows: slice, throughputs: Floats, runnable: NDArray[np.bool_], costs: Floats) -> None:
+        """Find the hulls of some rows from tables with a row for each type, whose minima over types are quick."""
+        costs, each = np.where(runnable, costs, np.inf), np.arange(throughputs.shape[1])
+        at, lowest = np.zeros(len(each)), np.minimum(0.0, costs.min(axis=0, initial=0.0))
+        if (lowest < 0).any():  # some time has a negative cost: the hull starts at its lowest point, the farthest of several
+            at = np.where(costs == lowest, throughputs, 0.0).max(axis=0)
+        cost, self.lowest[rows], self.starts[rows] = lowest, lowest, at
+        steepness = np.empty(throughputs.shape)
+        for piece in range(len(throughputs)):
             # From the corner reached so far to the next: the least slope, and of equal ones the farthest.
-            ahead = runnable & (throughputs > at[:, None])
-            steepness = np.full(throughputs.shape, np.inf)
-            np.divide(costs - cost[:, None], throughputs - at[:, None], out=steepness, where=ahead)
-            least = steepness.min(axis=1)
-            nearly = ahead & (steepness <= least[:, None] * (1 + 1e-15))
-            best = np.where(nearly, throughputs, -1.0).argmax(axis=1)
+            ahead = runnable & (throughputs > at)
+            steepness.fill(np.inf)
+            np.divide(costs - cost, throughputs - at, out=steepness, where=ahead)
+            least = steepness.min(axis=0)
+            nearly = ahead & (steepness <= least * (1 + 1e-15))
+            best = np.where(nearly, throughputs, -1.0).argmax(axis=0)
             going = np.isfinite(least)
-            slopes.append(np.where(going, least, 0.0))
-            offsets.append(np.where(going, cost - np.where(going, least, 0.0) * at, self.lowest))
-            at = np.where(going, throughputs[rows, best], at)
-            cost = np.where(going, costs[rows, best], cost)
-            ends.append(at)
-        self.slopes = np.array(slopes)
-        self.offsets = np.array(offsets)
-        self.ends = np.array(ends)
+            slope = np.where(going, least, 0.0)
+            self.slopes[piece, rows], self.offsets[piece, rows] = slope, np.where(going, cost - slope * at, lowest)
+            at = np.where(going, throughputs[best, each], at)
+            cost = np.where(going, costs[best, each], cost)
+            self.ends[piece, rows] = at
 
     def costs(self, lengths: NDArray[np.int64], needs: Floats) -> Floats:
         """Return h at each need; the first lengths[0] of them belong to row 0, and so on; none exceeds its row's fastest."""

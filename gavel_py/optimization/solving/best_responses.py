@@ -3,20 +3,21 @@
 At prices p, time on type j costs a job q_j = s p_j − G_j: its GPUs, less what the objective gains. Its best response is the
 cheapest time that gives it the throughput it needs: one type, none, or a mix of two neighbouring corners of the lower hull of the
 points (T_j, q_j) and (0, 0), as in `CheapestMix`. Points are numbered by type; number K is (0, 0), to be idle.
+
+`greedy_times` and `tightest_prices` are what is known of a sum without its prices: a good allocation and a bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.optimization.checking.certificates import CHUNK, priced_bound
+from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.arrays import Floats, Indices, Mask
-
-CHUNK = 1 << 13
-"""Jobs per pass, so that intermediate results stay in the cache of the processor."""
 
 ROUNDING = 1e-14
 
@@ -279,3 +280,66 @@ def _edges(
             break
     share = (needs - speed) / (top_speed - speed)
     return left, right, share, cost + slope * (needs - speed), slope
+
+
+def greedy_times(jobs: JobClasses, gains: Floats) -> Floats:
+    """Return (G, K) time fractions by a greedy pass over jobs in descending gain per GPU, each on its best type with free GPUs."""
+    left, waiting, fractions = jobs.capacities.astype(float), jobs.counts.astype(float), np.zeros(gains.shape)
+    while (left > 0).any():
+        best, largest = _best_of_free(jobs, gains, left > 0)
+        before = left.copy()
+        for j in np.flatnonzero(left > 0).tolist():
+            some = np.flatnonzero((best == j) & (waiting > 0))
+            some = some[descending(largest[some], waiting[some] * jobs.num_gpus[some], left[j])]
+            wanted = waiting[some] * jobs.num_gpus[some]
+            sold = np.cumsum(wanted)
+            given = np.clip(left[j] - (sold - wanted), 0.0, wanted)
+            fractions[some, j] += given / (jobs.num_gpus * jobs.counts)[some]
+            waiting[some] -= given / jobs.num_gpus[some]
+            left[j] = max(0.0, left[j] - sold[-1]) if len(some) else left[j]
+        if (left > 0).sum() == (before > 0).sum():  # no job of another type has lost its GPUs
+            break
+    return fractions
+
+
+def _best_of_free(jobs: JobClasses, gains: Floats, free: Mask) -> tuple[Indices, Floats]:
+    """Return (G,) the free type with the largest gain per GPU of each row, -1 if no time gains anything, and that gain."""
+    best, largest = np.full(len(jobs), -1), np.zeros(len(jobs))
+    for j in np.flatnonzero(free).tolist():
+        gain = gains[:, j] / jobs.num_gpus
+        better = jobs.runnable[:, j] & (gain > largest)
+        best[better] = j
+        largest[better] = gain[better]
+    return best, largest
+
+
+def tightest_prices(jobs: JobClasses, gains: Floats, several: Sequence[Floats], least: Floats | None = None) -> Floats:
+    """Return the (K,) prices with the lowest `priced_bound`: of several, the best equal price of all GPUs, and no prices at all."""
+    count = len(jobs.capacities)
+    tried = [*several, np.full(count, _best_equal_price(jobs, gains)), np.zeros(count)]
+    return min(tried, key=lambda prices: priced_bound(jobs, gains, prices, least))
+
+
+def _best_equal_price(jobs: JobClasses, gains: Floats) -> float:
+    """Return the best equal price of all GPUs: that of the last job that can be served in the order of gain per GPU."""
+    best = np.zeros(len(jobs))
+    for j in range(gains.shape[1]):
+        np.maximum(best, gains[:, j], out=best, where=jobs.runnable[:, j])
+    best /= jobs.num_gpus
+    sizes, capacity = jobs.counts * jobs.num_gpus, float(jobs.capacities.sum())
+    order = descending(best, sizes, capacity)
+    last = int(np.searchsorted(np.cumsum(sizes[order]), capacity))
+    return float(best[order[last]]) if last < len(order) else 0.0
+
+
+def descending(values: Floats, sizes: Floats, enough: float) -> Indices:
+    """Return rows in descending order of their values, equal ones as they are: all of them, or the first whose sizes add up to
+    `enough`. Most of very many rows need not be sorted then.
+    """
+    count = 1 + int(enough / sizes.mean()) if len(sizes) else 0
+    while 2 * count < len(values):
+        first = np.flatnonzero(values >= np.partition(values, -count)[-count])
+        if sizes[first].sum() > enough:
+            return first[np.argsort(-values[first], kind="stable")]
+        count *= 3
+    return np.argsort(-values, kind="stable")

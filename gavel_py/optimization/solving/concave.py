@@ -21,6 +21,7 @@ from gavel_py.errors import InputError, SolverError
 from gavel_py.optimization.checking.certificates import Prices, SumCertificate, gap, priced_bound, within_capacity
 from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.solving.best_responses import tightest_prices
 from gavel_py.optimization.solving.compilation import COMPILE_SECONDS, CONES_SECONDS, ConicProgram
 from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.problem.arrays import Floats
@@ -124,9 +125,8 @@ def best_priced(
         constant, gains = program.tangent_plane(objective, fractions)
     except (SolverError, InputError):
         return fractions, None
-    least, count = np.minimum(jobs.floors, jobs.fastest), len(jobs.capacities)
-    several = [*prices, np.full(count, _best_equal_price(jobs, gains)), np.zeros(count)]
-    best = min(several, key=lambda each: priced_bound(jobs, gains, each, least))
+    least = np.minimum(jobs.floors, jobs.fastest)
+    best = tightest_prices(jobs, gains, prices, least)
     return fractions, PricedCertificate(program, charged, constant, gains, best, least, sign)
 
 
@@ -140,15 +140,6 @@ def _value_at(program: Program, objective: cp.Expression, fractions: Floats, *, 
     with np.errstate(all="ignore"):
         value = program.value(objective, fractions)
     return value if np.isfinite(value) else -np.inf
-
-
-def _best_equal_price(jobs: JobClasses, gains: Floats) -> float:
-    """Return the best equal price of all GPUs: that of the last job that can be served in the order of gain per GPU."""
-    best = np.where(jobs.runnable, gains, 0.0).max(axis=1, initial=0.0) / jobs.num_gpus
-    order = np.argsort(-best, kind="stable")
-    sold = np.cumsum((jobs.counts * jobs.num_gpus)[order])
-    last = int(np.searchsorted(sold, jobs.capacities.sum()))
-    return float(best[order[last]]) if last < len(order) else 0.0
 
 
 def _cost_of_less(certificate: ConcaveCertificate | PricedCertificate, fractions: Floats) -> float:

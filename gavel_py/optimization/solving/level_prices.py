@@ -91,7 +91,9 @@ class PricedLevels:
             cost = -response.surplus * len(self) / len(sample)
             if abs(cost - 1) <= CLOSE or response.growth <= 0:
                 break
-            level = self.improved(level, (1 - cost) / (response.growth * len(self) / len(sample)))
+            before, level = level, self.improved(level, (1 - cost) / (response.growth * len(self) / len(sample)))
+            if level == before:  # all jobs can reach the level of one alone
+                break
         return level
 
     def improved(self, level: float, amount: float) -> float:
@@ -170,10 +172,9 @@ def _narrowed(priced: PricedLevels, point: Point, step: int, solver: LinearSolve
     responses = priced.at(level, step)
     part = len(responses) / len(priced)  # prices are worth 1 with all GPUs
     capacities = priced.capacities * part
-    market = Market(responses, capacities)
+    market = Market(responses, capacities, solver.limit)
     growth = _growth(market, box.prices) / part
     for _ in range(MOST_BOXES):
-        solver.limit.check()
         market.fix(box, reach / growth)
         found = minimum(market.dual, box, priced.capacities, size=part)
         growth = _growth(market, found.prices) / part
@@ -184,7 +185,7 @@ def _narrowed(priced: PricedLevels, point: Point, step: int, solver: LinearSolve
         if not found.is_inside or off > reach:
             moves += 1
             box, reach = box.moved(found.prices, 2.0**moves), max(reach, WIDER * off)
-            market = Market(priced.at(level, step), capacities)
+            market = Market(priced.at(level, step), capacities, solver.limit)
             continue
         market.renew(priced.at(level, step))
         is_small = len(market.undecided) <= UNDECIDED or float((box.high - box.low).max()) <= NARROW * float(box.high.max())

@@ -70,8 +70,13 @@ class Chambers:
         self.runnable = jobs.runnable[self.first]
         self.num_gpus = jobs.num_gpus[self.first]
         self.fastest = jobs.fastest[self.first]
+
+    @cached_property
+    def _borders(self) -> Floats:
+        """(Q, K) the throughputs of the types that are slower than the fastest, in ascending order, infinite for the others."""
         below = self.runnable & (self.throughputs < self.fastest[:, None])
-        self._borders = np.sort(np.where(below, self.throughputs, np.inf), axis=1)
+        borders: Floats = np.sort(np.where(below, self.throughputs, np.inf), axis=1)
+        return borders
 
     def cells(self, needs: Floats) -> Cells:
         """Assign the classes to cells. needs: (G,) steps/s for a job of each class, at most its fastest throughput."""

@@ -23,7 +23,7 @@ from gavel_py.optimization.formulation.linear_rows import shortfalls
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.best_responses import BestResponses, Choices
-from gavel_py.optimization.solving.highs import ALGORITHMS, OPTIONS, Algorithm, LinearSolver, TimeLimitReached
+from gavel_py.optimization.solving.highs import ALGORITHMS, NO_LIMIT, OPTIONS, Algorithm, LinearSolver, TimeLimit, TimeLimitReached
 from gavel_py.problem.arrays import Floats, Mask
 
 MANY_ROWS = 3_000
@@ -112,10 +112,13 @@ class Minimum:
 
 
 class Market:
-    """The dual function of some jobs, more and more of which are fixed as the box of prices shrinks."""
+    """The dual function of some jobs, more and more of which are fixed as the box of prices shrinks.
 
-    def __init__(self, responses: BestResponses, capacities: Floats) -> None:
-        self.all, self.capacities = responses, capacities
+    Each pass over the jobs looks at the time limit first.
+    """
+
+    def __init__(self, responses: BestResponses, capacities: Floats, limit: TimeLimit = NO_LIMIT) -> None:
+        self.all, self.capacities, self.limit = responses, capacities, limit
         self.restart()
 
     def restart(self) -> None:
@@ -127,6 +130,7 @@ class Market:
 
     def fix(self, box: Box, reach: float = 0.0) -> None:
         """Fix the jobs that respond alike in all of the box."""
+        self.limit.check()
         sure, found = self.active.certain(box.low, box.high, reach)
         rows = self.undecided[sure]
         self.choices.left[rows], self.choices.right[rows] = found.left[sure], found.right[sure]
@@ -149,6 +153,7 @@ class Market:
 
     def dual(self, prices: Floats) -> tuple[float, Floats]:
         """Return the dual function and its gradient."""
+        self.limit.check()
         left, response = self.capacities - self.used, self.active.at(prices)
         return self.gained + float(left @ prices) + response.surplus, left - response.usage
 
@@ -230,8 +235,8 @@ def search(responses: BestResponses, capacities: Floats, start: Box | None, solv
     for size in sizes:
         step = count // size
         sample = responses if step == 1 else responses.part(slice(0, step * size, step))
-        market = Market(sample, capacities * (len(sample) / count))
-        box = _narrowed(market, box, is_last=size == count, solver=solver)
+        market = Market(sample, capacities * (len(sample) / count), solver.limit)
+        box = _narrowed(market, box, is_last=size == count)
         if size < count:
             box = Box.around(box.prices, SAMPLED / np.sqrt(size))
     return market, box
@@ -245,11 +250,10 @@ def _first_box(responses: BestResponses) -> Box:
     return Box(np.zeros(len(most)), most, most / SHRINK)
 
 
-def _narrowed(market: Market, box: Box, *, is_last: bool, solver: LinearSolver) -> Box:
+def _narrowed(market: Market, box: Box, *, is_last: bool) -> Box:
     """Return the box after narrowing it around the minimum until few rows are undecided; on a sample, once is enough."""
     moves, before = 0, -1
     for _ in range(MOST_BOXES):
-        solver.limit.check()
         market.fix(box)
         found = minimum(market.dual, box)
         undecided = len(market.undecided)
