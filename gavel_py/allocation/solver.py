@@ -15,7 +15,7 @@ from gavel_py.allocation.agnostic import even_decision
 from gavel_py.allocation.incumbent import cut_down, incumbent
 from gavel_py.allocation.result import Allocation, Answer, Route, nothing, stated
 from gavel_py.errors import Fault, GavelWarning, InputError, SolverError
-from gavel_py.io.locking import Synchronized, synchronized
+from gavel_py.io.locking import Synchronized, one_blas_thread, synchronized
 from gavel_py.optimization.checking.certificates import GAP_TOLERANCE, Evidence, Prices, Stages
 from gavel_py.optimization.checking.time_shares import TimeShares
 from gavel_py.optimization.formulation.colocation import pair_columns
@@ -139,7 +139,8 @@ class Solver(Synchronized):
             return copy.copy(self)._solve_by(problem, limit)
         self._is_solving = True
         try:
-            allocation = self._solve(problem, limit)
+            with one_blas_thread():
+                allocation = self._solve(problem, limit)
         finally:
             self._is_solving = False
         _log(allocation)
