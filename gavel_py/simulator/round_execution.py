@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -221,7 +220,8 @@ class RoundExecution:
             state.usage.begin_round()
         # Kept gangs are running already, so the counts differ only if other gangs lose their GPUs.
         if len(running) > len(current.kept) + sum(job_id in running for job_id in current.started):
-            for job_id in list(filterfalse(assignments.__contains__, running)):
+            stopped = set(running).difference(assignments.ids)
+            for job_id in [job_id for job_id in running if job_id in stopped]:
                 running.release(job_id).advance(state.now)
         node_of = assignments.layout.node_of
         for job_id in current.started:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -225,9 +226,14 @@ def _bounds(kinds: Sequence[_Kind], hosts: Hosts, j: int, gpus: int) -> list[tup
     for scope, kept in (("any", ("node", "rack", "any")), ("rack", ("node", "rack")), ("node", ("node",))):
         within = np.array([kind.locality in kept for kind in kinds])
         for d in np.unique(sizes[within & (sizes > 1)]).tolist():
-            places = sum(held // d for held in regions[scope])
-            bounds.append((np.where(within, sizes // d, 0).astype(float), places))
+            bounds.append((np.where(within, sizes // d, 0).astype(float), _places(regions[scope], d)))
     return bounds
+
+
+@lru_cache(maxsize=256)  # regions are those of the nodes that are up, which rarely change from round to round
+def _places(held: tuple[int, ...], size: int) -> int:
+    """Return the number of places of `size` GPUs in regions that hold so many."""
+    return sum(gpus // size for gpus in held)
 
 
 def _patterns(groups: Sequence[Group], bounds: Sequence[tuple[Floats, int]]) -> Indices | None:

@@ -143,7 +143,7 @@ class PlacementCache:
         free, wrong = self._free_of(column), self._misplaced[column]
         new = {each.job_id for each in starting} & wrong.keys()
         # On the same free GPUs, migration would fail again.
-        attempt = list(wrong.values()), new, free.room.index().room.tobytes()
+        attempt = list(wrong.values()), new, free.room.index().on.copy()
         if attempt == self._tried[column]:
             return set()
         gangs = sorted([self._on[column][job_id] for job_id in wrong], key=BY_IMPORTANCE)

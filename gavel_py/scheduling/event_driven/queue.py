@@ -355,6 +355,10 @@ class JobQueue:
             end = len(selected) if head is None else bisect_left(selected, head.position, lo=start, key=self._position)
             for place in range(start, end):
                 each = selected[place]
+                column, size = each.column, each.size
+                if column == each.types[0] and free[column] >= size:  # most keep their fastest type
+                    free[column] -= size
+                    continue
                 column = _taken_type(each, free)
                 if column != each.column:
                     moved.append((each, column))

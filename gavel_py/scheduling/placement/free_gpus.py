@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,14 +45,15 @@ class FreeGpuIndex:
     named `among` are such masks of nodes.
 
     Attributes:
-        room: (nodes,), changed by `change` only.
+        on: The room of each node, changed by `change` only; a list, since arrays are slow to read one by one.
         total: Room of all nodes.
     """
 
-    __slots__ = ("_masks", "room", "total")
+    __slots__ = ("_masks", "on", "total")
 
     def __init__(self, room: Indices, max_room: int) -> None:
-        self.room, self.total = room, int(room.sum())
+        self.on: list[int] = room.tolist()
+        self.total = int(room.sum())
         self._masks = [0] * (max_room + 1)
         counts = np.flatnonzero(np.bincount(room))
         bits = np.packbits(room == counts[:, None], axis=1, bitorder="little")  # a row for each number of GPUs
@@ -61,16 +63,21 @@ class FreeGpuIndex:
     def copy(self) -> FreeGpuIndex:
         """Return an independent copy."""
         made = object.__new__(FreeGpuIndex)
-        made.room, made._masks, made.total = self.room.copy(), self._masks.copy(), self.total
+        made.on, made._masks, made.total = self.on.copy(), self._masks.copy(), self.total
         return made
+
+    @property
+    def room(self) -> Indices:
+        """(nodes,) the room of each node."""
+        return np.array(self.on, dtype=np.int64)
 
     def change(self, gpus: Mapping[int, int], sign: int) -> None:
         """Add {node: GPUs} to the room of nodes, or subtract them if `sign` is -1."""
-        room, masks = self.room, self._masks
+        on, masks = self.on, self._masks
         for node, count in gpus.items():
-            before, bit = room.item(node), 1 << node
+            before, bit = on[node], 1 << node
             after = before + sign * count
-            room[node] = after
+            on[node] = after
             self.total += after - before
             masks[before] ^= bit
             masks[after] ^= bit
@@ -181,19 +188,18 @@ class FreeRoom:
             return None
         if split:
             return self._even(index, size, scope, split)
-        among = next(self.regions(index, size, scope), None)
-        return None if among is None else gathered(index, size, among)
+        return next((gathered(index, size, among) for among in self.regions(index, size, scope)), None)
 
-    def regions(self, index: FreeGpuIndex, size: int, scope: int) -> Iterator[int]:
-        """Yield masks of the regions of several nodes with room for a gang: racks, least room first, and then all nodes."""
-        layout = self.layout
-        if layout.racked and scope >= RACK:
-            racks = layout.regions[RACK]
-            rooms = np.bincount(racks, weights=index.room)
-            enough = np.flatnonzero(rooms >= size)
-            yield from (mask_of(racks == rack) for rack in enough[np.argsort(rooms[enough], kind="stable")].tolist())
-        if scope >= ANYWHERE and index.total >= size:
-            yield ALL_NODES
+    def regions(self, index: FreeGpuIndex, size: int, scope: int) -> Iterable[int]:
+        """Return masks of the regions of several nodes with room for a gang: racks, least room first, and then all nodes."""
+        whole = (ALL_NODES,) if scope >= ANYWHERE and index.total >= size else ()
+        if scope < RACK or not self.layout.racked:
+            return whole
+        racks = self.layout.regions[RACK]
+        rooms = np.bincount(racks, weights=index.room)
+        enough = np.flatnonzero(rooms >= size)
+        in_order = enough[np.argsort(rooms[enough], kind="stable")].tolist()
+        return chain((mask_of(racks == rack) for rack in in_order), whole)
 
     def _even(self, index: FreeGpuIndex, size: int, scope: int, split: int) -> dict[int, int] | None:
         for within in range(RACK, scope + 1):
@@ -207,7 +213,7 @@ def gathered(index: FreeGpuIndex, size: int, among: int) -> dict[int, int]:
     """Return {node: GPUs} on the fewest of these nodes: those with the most room in full, and the tightest one for the rest."""
     parts: dict[int, int] = {}
     for fullest in index.most_first(among):
-        node, room = fullest, index.room.item(fullest)
+        node, room = fullest, index.on[fullest]
         if room > size:
             tightest = index.tightest(size, among, below=room)
             node, room = (node, size) if tightest is None else (tightest, size)
@@ -288,9 +294,10 @@ def _consolidated(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu
     if min_nodes == 1:
         return room.fit(size, NODE, per_gpu)
     index = room.index(per_gpu)
-    regions = room.regions(index, size, scope)
-    among = next((region for region in regions if index.fullest(min_nodes, region) >= size), None)
-    return None if among is None else gathered(index, size, among)
+    for among in room.regions(index, size, scope):
+        if index.fullest(min_nodes, among) >= size:
+            return gathered(index, size, among)
+    return None
 
 
 def _spread(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Resources) -> dict[int, int] | None:
@@ -298,9 +305,10 @@ def _spread(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Reso
     if size <= min_nodes:
         return None
     index = room.index(per_gpu)
-    regions = room.regions(index, size, scope)
-    among = next((region for region in regions if index.count(region) > min_nodes), None)
-    return None if among is None else _spread_parts(index, among, size, min_nodes + 1)
+    for among in room.regions(index, size, scope):
+        if index.count(among) > min_nodes:
+            return _spread_parts(index, among, size, min_nodes + 1)
+    return None
 
 
 def _spread_parts(index: FreeGpuIndex, among: int, size: int, least: int) -> dict[int, int]:
@@ -308,7 +316,7 @@ def _spread_parts(index: FreeGpuIndex, among: int, size: int, least: int) -> dic
     parts: dict[int, int] = {}
     for n in index.least_first(among):
         further = max(0, least - len(parts) - 1)
-        parts[n] = min(index.room.item(n), size - further)
+        parts[n] = min(index.on[n], size - further)
         size -= parts[n]
         if not size:
             break
