@@ -5,9 +5,7 @@ round and `placement` their GPUs, both pure functions; `colocation` lets jobs sh
 alone. The package depends on no simulator and no cluster manager: callers report what happens, and carry out the rounds.
 """
 
-from gavel_py.scheduling.backoff import Backoff
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait
-from gavel_py.scheduling.dependencies import Unblocked
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs
 from gavel_py.scheduling.nodes import NodeState
@@ -15,6 +13,7 @@ from gavel_py.scheduling.placement import Gang, place
 from gavel_py.scheduling.placement.gangs import PlacementPreference
 from gavel_py.scheduling.round import Assignment, Lease, Round
 from gavel_py.scheduling.scheduler import RoundScheduler
+from gavel_py.scheduling.waiting import Backoff, Unblocked
 
 __all__ = [
     "Assignment",

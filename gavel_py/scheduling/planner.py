@@ -21,7 +21,6 @@ from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.workflows import WorkflowOutlook
-from gavel_py.scheduling.backoff import place_elsewhere
 from gavel_py.scheduling.colocation import plan_groups
 from gavel_py.scheduling.colocation.fractional import pack_fractional
 from gavel_py.scheduling.colocation.groups import ColocationGroups
@@ -46,7 +45,7 @@ from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.options import SchedulerOptions
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests, preferences_of
 from gavel_py.scheduling.problem_cache import ProblemCache
-from gavel_py.scheduling.round_planning import forced_gangs, plan_round
+from gavel_py.scheduling.round_planning import forced_gangs, place_elsewhere, plan_round
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 from gavel_py.scheduling.workflow_units import outlook_of, workflows_of
 
@@ -203,11 +202,12 @@ class RoundPlanner:
     def _decide_at_event(self, state: SchedulerState, start: float) -> EventPlan | None:
         """Return the plan that follows from what has changed, None if the round must be decided in full."""
         event_planner, began = self.event_planner(state), time.perf_counter()
+        if event_planner is None or not len(state.table) or state.is_backing_off(start):
+            return None
         # What the policy reads of workflows; a queue does not know the weights.
         of_workflows = self.solver.policy.reads if self.options.by_workflow and state.table.workflows else ()
-        in_full = event_planner is None or not len(state.table) or state.is_backing_off(start) or "weights" in of_workflows
-        decision = None if event_planner is None or in_full else event_planner.decide(state)
-        if event_planner is None or decision is None:
+        decision = None if "weights" in of_workflows else event_planner.decide(state)
+        if decision is None:
             return None
         allocation = LazyAllocation(
             start,

@@ -1,11 +1,13 @@
 """Plans one round: a mechanism selects jobs, placement places their gangs, and GPUs left over are offered to further jobs.
 
-`forced_gangs` finds the rounds in which there is nothing to choose.
+`forced_gangs` finds the rounds in which there is nothing to choose; `place_elsewhere` keeps jobs away from nodes on which they have
+failed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -276,3 +278,32 @@ def _with_new_gang(state: SchedulerState, current: CurrentAllocation, running: H
     if gpus is None:
         return None
     return running.replaced(np.array([row]), HeldGpus.of([column], [[part.gpus.start + gpu for gpu in gpus]]))
+
+
+def place_elsewhere(
+    place: Callable[..., HeldGpus], demand: RoundDemand, fixed: HeldGpus, previous: HeldGpus, avoided: Mapping[int, Mask]
+) -> HeldGpus:
+    """Return (N,) the GPUs of the jobs that run, none of them on GPUs that it avoids if others could hold it.
+
+    A gang that is placed on such GPUs is placed again on those that are left, or else waits, and its GPUs are offered to others.
+
+    Args:
+        place: Returns the GPUs for a demand, with `fixed` and `previous`, without using some `closed` GPUs.
+        demand: Demand of N jobs.
+        fixed: (N,) GPUs that jobs must keep.
+        previous: (N,) GPUs that jobs get if they can.
+        avoided: {job: (GPUs,) those that it avoids}, of jobs that do not run.
+    """
+    held, jobs, none = place(demand, fixed, previous), np.arange(len(demand.num_gpus)), HeldGpus.none(len(demand.num_gpus))
+    waits = np.zeros(len(jobs), dtype=bool)
+    for job, gpus in avoided.items():
+        if not gpus[held.list_of(job)].any():
+            continue
+        alone = replace(demand, runnable=demand.runnable & (jobs == job)[:, None])
+        if place(replace(alone, locked=none.runs), none, none, closed=gpus).runs[job]:
+            others = held.where(jobs != job)
+            held = place(replace(alone, locked=others.runs), others, none, closed=gpus)
+            waits[job] = not held.runs[job]
+    if not waits.any():
+        return held
+    return place(replace(demand, runnable=demand.runnable & ~waits[:, None], locked=held.runs), held, previous)

@@ -25,12 +25,10 @@ from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.gpu_counts import counts_of
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.problem.workflows import check_known, dependencies_of
-from gavel_py.scheduling.backoff import Backoff
 from gavel_py.scheduling.between_rounds import select_starts
 from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_round
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
-from gavel_py.scheduling.dependencies import Released, Unblocked, without_dependencies
 from gavel_py.scheduling.jobs import DEPARTURES, ELASTIC_FIELDS, Departure, JobTable, changed_job
 from gavel_py.scheduling.learning import ProgressObserver, observed
 from gavel_py.scheduling.mechanism import SIZING, resolve_mechanism
@@ -43,6 +41,7 @@ from gavel_py.scheduling.problem_cache import is_by_type
 from gavel_py.scheduling.round import Assignment, Lease, Round
 from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
+from gavel_py.scheduling.waiting import Backoff, Released, Unblocked, without_dependencies
 
 if TYPE_CHECKING:
     from gavel_py.throughput_profiles.learning import ThroughputLearner

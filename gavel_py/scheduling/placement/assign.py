@@ -101,6 +101,8 @@ class PlacementPass:
     def migrate_misplaced(self) -> None:
         """Move gangs that are not in their preferred placement."""
         batch, misplaced = self.batch, self._misplaced()
+        if not misplaced:
+            return
         held = [self._held_by(gang) for gang in misplaced]
         preferences, sizes, scopes, min_nodes = (
             each[misplaced].tolist() for each in (batch.preferences, batch.sizes, batch.scopes, batch.min_nodes)

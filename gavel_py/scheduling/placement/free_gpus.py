@@ -332,10 +332,11 @@ class FreeResources:
 
     def __init__(self, layout: Layout, taken: Iterable[Gpu] = (), loads: Mapping[str, Resources] = NO_LOADS) -> None:
         self.layout = layout
-        self.free = np.ones(layout.num_gpus, dtype=bool)
+        self.free = np.ones(len(layout.node_of), dtype=bool)
         self.num_open = [len(part.sizes) for part in layout.parts]
         self.cpus, self.memory_gb = layout.cpus.copy(), layout.memory_gb.copy()
-        self.take(layout.numbers(list(taken)))
+        if gpus := list(taken):
+            self.take(layout.numbers(gpus))
         for name, load in loads.items():
             n = layout.number.get(name)
             if n is not None:

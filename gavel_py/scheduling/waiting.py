@@ -1,8 +1,13 @@
-"""Jobs that wait for other jobs: in the system, but not in the job table, so that no problem and no round has an entry for them."""
+"""Jobs in the system that may not start yet: `BlockedJobs` wait for other jobs, and `Backoffs` delay jobs that have failed.
+
+Blocked jobs are not in the job table, so that no problem and no round has an entry for them. A job has a back-off only if it has
+failed and not succeeded since: it waits before it is tried again, and avoids the nodes on which it failed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gavel_py.problem.job import Job
@@ -182,3 +187,74 @@ class BlockedJobs:
             made._block(job, {parent: Condition(condition) for parent, condition in waits})
             made.note(job)
         return made
+
+
+MAX_BACKOFF_SECONDS = 3600.0
+"""Longest back-off, unless the first one is longer."""
+
+AVOIDED_ROUNDS = 2
+"""Nodes are avoided after a back-off for as long again, and at least for this number of rounds: a job whose back-off ends within a
+round is tried again at the start of the next one."""
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """The back-off of a job.
+
+    Attributes:
+        failures: Failures since the job last succeeded.
+        until_seconds: The time before which it is not started.
+        nodes: {node: time until which the job avoids it}, of nodes on which it failed.
+    """
+
+    failures: int
+    until_seconds: float
+    nodes: Mapping[str, float] = field(default_factory=dict)
+
+    def avoided(self, now: float) -> frozenset[str]:
+        """Return the nodes that the job avoids at this time."""
+        return frozenset(node for node, until in self.nodes.items() if now < until)
+
+
+class Backoffs:
+    """{job_id: Backoff} of jobs that have failed."""
+
+    def __init__(self, entries: Mapping[str, Backoff] | None = None) -> None:
+        self.by_job: dict[str, Backoff] = dict(entries or {})
+
+    def __len__(self) -> int:
+        return len(self.by_job)
+
+    def fail(self, job_id: str, nodes: Iterable[str], now: float, retry_seconds: float, round_seconds: float = 0.0) -> None:
+        """Begin a back-off, twice as long as the last one, of a job that failed on these nodes; round_seconds: 0 without rounds."""
+        before = self.by_job.get(job_id)
+        failures = 1 if before is None else before.failures + 1
+        longest = max(MAX_BACKOFF_SECONDS, retry_seconds)
+        # The exponent is bounded, since floats are.
+        seconds = min(longest, retry_seconds * 2.0 ** min(failures - 1, 60))
+        avoided = {} if before is None else {node: end for node, end in before.nodes.items() if now < end}
+        avoided |= dict.fromkeys(nodes, now + seconds + max(seconds, AVOIDED_ROUNDS * round_seconds))
+        self.by_job[job_id] = Backoff(failures, now + seconds, avoided)
+
+    def drop(self, job_ids: Iterable[str]) -> None:
+        """End the back-offs of jobs that have succeeded or left."""
+        for job_id in job_ids:
+            self.by_job.pop(job_id, None)
+
+    def waiting(self, now: float) -> list[str]:
+        """Return the jobs that are not started at this time."""
+        return [job_id for job_id, each in self.by_job.items() if now < each.until_seconds]
+
+    def avoiding(self, now: float) -> dict[str, frozenset[str]]:
+        """Return {job_id: nodes that it avoids at this time}."""
+        return {job_id: nodes for job_id, each in self.by_job.items() if (nodes := each.avoided(now))}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the back-offs as plain data."""
+        return {job_id: [each.failures, each.until_seconds, dict(each.nodes)] for job_id, each in self.by_job.items()}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Backoffs:
+        """Restore back-offs from `to_dict`."""
+        made = {job_id: Backoff(int(n), float(until), dict(nodes)) for job_id, (n, until, nodes) in document.items()}
+        return cls(made)
