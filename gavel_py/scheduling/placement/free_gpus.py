@@ -160,18 +160,20 @@ class FreeRoom:
 
     def take(self, parts: Mapping[int, int], per_gpu: Resources = NOTHING) -> None:
         """Take {node: GPUs} with the CPUs and memory of a request per GPU."""
-        self._change(parts, -1, per_gpu)
+        self._index.change(parts, -1)
+        if self.limits(per_gpu):
+            self._load(parts, -1, per_gpu)
 
     def give_back(self, parts: Mapping[int, int], per_gpu: Resources = NOTHING) -> None:
         """Give back {node: GPUs} with the CPUs and memory of a request per GPU."""
-        self._change(parts, 1, per_gpu)
-
-    def _change(self, parts: Mapping[int, int], sign: int, per_gpu: Resources) -> None:
-        self._index.change(parts, sign)
+        self._index.change(parts, 1)
         if self.limits(per_gpu):
-            for node, gpus in parts.items():
-                self._cpus[node] += sign * gpus * per_gpu.cpus
-                self._memory[node] += sign * gpus * per_gpu.memory_gb
+            self._load(parts, 1, per_gpu)
+
+    def _load(self, parts: Mapping[int, int], sign: int, per_gpu: Resources) -> None:
+        for node, gpus in parts.items():
+            self._cpus[node] += sign * gpus * per_gpu.cpus
+            self._memory[node] += sign * gpus * per_gpu.memory_gb
 
     def fit(self, size: int, scope: int, per_gpu: Resources = NOTHING, *, split: int = ANY_SPLIT) -> dict[int, int] | None:
         """Return {node: GPUs} for a gang, None if no region has room.
@@ -291,9 +293,10 @@ def find_preferred(
 
 def _consolidated(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Resources) -> dict[int, int] | None:
     """Return room on `min_nodes` nodes, for which the nodes with the most room must be enough."""
-    if min_nodes == 1:
-        return room.fit(size, NODE, per_gpu)
     index = room.index(per_gpu)
+    if min_nodes == 1:
+        node = index.tightest(size)
+        return None if node is None else {node: size}
     for among in room.regions(index, size, scope):
         if index.fullest(min_nodes, among) >= size:
             return gathered(index, size, among)
