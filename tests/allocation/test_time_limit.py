@@ -225,6 +225,20 @@ def test_prices_look_at_the_clock_before_each_pass() -> None:
         prices.minimum(market.dual, box)
 
 
+@pytest.mark.parametrize("policy", ["max_total_throughput", "max_min_fairness", "min_makespan"])
+def test_prices_of_a_sample_give_a_good_allocation_when_the_time_is_up(policy: str) -> None:
+    chance = np.random.default_rng(0)
+    steps = chance.uniform(1e5, 2e5, 9_000)
+    problem = gp.AllocationProblem.from_arrays(chance.lognormal(size=(9_000, 4)), [700] * 4, steps_remaining=steps)
+    best, at_once = gp.solve(problem, policy), stopped_after(0, problem, policy)
+    later = next(found for looks in range(400, 0, -50) if (found := stopped_after(looks, problem, policy)).status is STOPPED)
+    for found in (at_once, later):
+        check(found, best)
+    assert at_once.gap is not None
+    assert later.gap is not None
+    assert later.gap < 0.3 * at_once.gap
+
+
 @pytest.mark.parametrize("rows_for_prices", [10**9, prices.MANY_ROWS])
 def test_the_clock_ends_a_large_solve_and_the_next_one_is_sound(rows_for_prices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is a fraction of what this machine takes, which differs by more than any fixed limit allows for."""

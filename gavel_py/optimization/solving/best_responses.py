@@ -132,8 +132,9 @@ class BestResponses:
                 gained += float(self.gains[points[some], rows[some]] @ part[some]) if len(some) else 0.0
         return gained, used[0][:count], used[1][:count]
 
-    def time_of(self, choices: Choices, rows: Indices) -> Iterator[tuple[Indices, Points, Floats]]:
-        """Yield rows, types and times of the choices of these rows."""
+    def times_of(self, choices: Choices, rows: Indices) -> Floats:
+        """Return (n, K) the time of rows that make their choices, 0 for all but these."""
+        times = np.zeros((len(self), self._count))
         left, right = choices.left[rows], choices.right[rows]
         share, _ = self._shares(rows, left, right)
         for points, part, some in (
@@ -141,7 +142,12 @@ class BestResponses:
             (left, share[1], (left != right) & (left < self._count)),
         ):
             where = np.flatnonzero(some)
-            yield rows[where], points[where], np.broadcast_to(part, len(rows))[where]
+            times[rows[where], points[where]] += np.broadcast_to(part, len(rows))[where]
+        return times
+
+    def times_at(self, prices: Floats) -> Floats:
+        """Return (n, K) the time of the best responses to (K,) prices."""
+        return self.times_of(self.certain(prices, prices)[1], np.arange(len(self)))
 
     @property
     def _count(self) -> int:

@@ -32,6 +32,7 @@ from gavel_py.optimization.solving.prices import (
     chosen_times,
     largest_gains,
     minimum,
+    stopped_at,
 )
 from gavel_py.problem.arrays import Floats
 
@@ -115,8 +116,6 @@ def find_level(levels: Levels, solver: LinearSolver, *, efficiency: bool) -> Bes
             found = _found(priced, _first_point(priced, start), solver, efficiency=efficiency)
         except SolverError:
             continue
-        except TimeLimitReached:
-            raise TimeLimitReached from None  # what a program has found so far is the time of the undecided jobs only
         if found is not None:
             return found
     return None
@@ -124,18 +123,19 @@ def find_level(levels: Levels, solver: LinearSolver, *, efficiency: bool) -> Bes
 
 def _found(priced: PricedLevels, point: Point, solver: LinearSolver, *, efficiency: bool) -> BestLevel | None:
     """Return the best level around a point, or on samples first if it may be anywhere."""
-    for size in [size for size in SAMPLES if 4 * size <= len(priced)] if point.reach >= 1 else []:
-        narrowed = _narrowed(priced, point, len(priced) // size, solver)
-        if narrowed is None:
-            break
-        part = SAMPLED / np.sqrt(size)
-        point = Point(narrowed[1].level, Box.around(narrowed[1].box.prices, part), part)
-    narrowed = _narrowed(priced, point, 1, solver)
-    if narrowed is None:
-        return _alone(priced, point.box.prices, solver)
-    if len(narrowed[0].undecided) > MOST_UNDECIDED:
-        raise SolverError("too many jobs are indifferent at the prices of the best level")
-    return _finished(priced, *narrowed, solver, efficiency=efficiency)
+    try:
+        for size in [size for size in SAMPLES if 4 * size <= len(priced)] if point.reach >= 1 else []:
+            narrowed = _narrowed(priced, point, len(priced) // size, solver)
+            if narrowed is None:
+                break
+            part = SAMPLED / np.sqrt(size)
+            point = Point(narrowed[1].level, Box.around(narrowed[1].box.prices, part), part)
+        narrowed = _narrowed(priced, point, 1, solver)
+        if narrowed is not None:
+            return _finished(priced, *narrowed, solver, efficiency=efficiency)
+    except TimeLimitReached:  # what a program has found is the time of the undecided jobs only
+        raise stopped_at(priced.at(point.level), point.box.prices) if point.reach < 1 else TimeLimitReached() from None
+    return _alone(priced, point.box.prices, solver)
 
 
 def _alone(priced: PricedLevels, prices: Floats, solver: LinearSolver) -> BestLevel | None:
@@ -241,6 +241,8 @@ class UndecidedLP(AllocationLP):
 
 def _finished(priced: PricedLevels, market: Market, point: Point, solver: LinearSolver, *, efficiency: bool) -> BestLevel | None:
     """Return the best level exactly, by Newton's method on ϕ = 1 with few undecided jobs; None if fixed jobs would change types."""
+    if len(market.undecided) > MOST_UNDECIDED:
+        raise SolverError("too many jobs are indifferent at the prices of the best level")
     level, program = point.level, None
     for _ in range(MOST_PROGRAMS):
         if program is None:
@@ -261,7 +263,7 @@ def _finished(priced: PricedLevels, market: Market, point: Point, solver: Linear
     scarcity = program.scarcity
     prices = scarcity.scaled(1 / float(scarcity.gpus @ priced.capacities))
     solution = program.efficient(solver) if efficiency else program.solution
-    fractions = chosen_times(market, priced.levels.jobs)
+    fractions = chosen_times(market)
     fractions[market.undecided] = program.fractions_of(solution)
     used = (priced.levels.jobs.counts * priced.levels.jobs.num_gpus) @ fractions
     fractions /= max(1.0, float(np.divide(used, priced.capacities, out=np.zeros_like(used), where=priced.capacities > 0).max()))

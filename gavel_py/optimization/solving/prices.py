@@ -227,19 +227,29 @@ def responses_of(jobs: JobClasses, gains: Floats, needs: Floats | None) -> BestR
 
 def search(responses: BestResponses, capacities: Floats, start: Box | None, solver: LinearSolver) -> tuple[Market, Box]:
     """Return the market in which few jobs are undecided, if that can be, with the last box."""
-    count, sizes = len(responses), [len(responses)]
+    count, sizes, unknown = len(responses), [len(responses)], None
     if start is None:
         sizes = [size for size in SAMPLES if 4 * size <= len(responses)] + sizes
-        start = _first_box(responses)
+        start = unknown = _first_box(responses)
     box = start
-    for size in sizes:
-        step = count // size
-        sample = responses if step == 1 else responses.part(slice(0, step * size, step))
-        market = Market(sample, capacities * (len(sample) / count), solver.limit)
-        box = _narrowed(market, box, is_last=size == count)
-        if size < count:
-            box = Box.around(box.prices, SAMPLED / np.sqrt(size))
+    try:
+        for size in sizes:
+            step = count // size
+            sample = responses if step == 1 else responses.part(slice(0, step * size, step))
+            market = Market(sample, capacities * (len(sample) / count), solver.limit)
+            box = _narrowed(market, box, is_last=size == count)
+            if size < count:
+                box = Box.around(box.prices, SAMPLED / np.sqrt(size))
+    except TimeLimitReached:
+        if box is not unknown:  # the prices of a sample, or of the last solve, are nearly those of all jobs
+            raise stopped_at(responses, box.prices) from None
+        raise
     return market, box
+
+
+def stopped_at(responses: BestResponses, prices: Floats) -> TimeLimitReached:
+    """Return what is known at prices near the best ones: what all jobs would do there, which takes about all GPUs that exist."""
+    return TimeLimitReached(None, (responses.times_at(prices),), (Prices(prices, np.zeros(0)),))
 
 
 def _first_box(responses: BestResponses) -> Box:
@@ -295,13 +305,13 @@ def finish(
 
 def _completed(jobs: JobClasses, gains: Floats, market: Market, box: Box, solver: LinearSolver) -> tuple[Floats, Floats, Floats]:
     """Return (G, K) the time of all jobs, with (K,) prices and shadow prices."""
-    fractions, rows = chosen_times(market, jobs), market.undecided
+    fractions, rows = chosen_times(market), market.undecided
     program = _last_program(jobs, gains, market)
     try:
         solution = program.solve(solver, "prices")
         shadow_prices = program.shadow_prices(solver)
     except TimeLimitReached:
-        raise TimeLimitReached from None  # what the program has found so far is the time of these rows only
+        raise stopped_at(market.all, box.prices) from None  # what the program has found so far is the time of these rows only
     fractions[rows] = within_capacity(program.jobs, program.fractions_of(solution))
     _fit(jobs, fractions)
     has_more = program.jobs.capacities > 0
@@ -324,12 +334,9 @@ def _fit(jobs: JobClasses, fractions: Floats) -> None:
         fractions[:, j] *= jobs.capacities[j] / used[j]
 
 
-def chosen_times(market: Market, jobs: JobClasses) -> Floats:
+def chosen_times(market: Market) -> Floats:
     """Return (G, K) the time of fixed jobs, 0 for the others."""
-    fractions = np.zeros(jobs.throughputs.shape)
-    for rows, types, times in market.all.time_of(market.choices, np.flatnonzero(market.is_fixed)):
-        fractions[rows, types] += times
-    return fractions
+    return market.all.times_of(market.choices, np.flatnonzero(market.is_fixed))
 
 
 def _last_program(jobs: JobClasses, gains: Floats, market: Market) -> AllocationLP:
