@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, d
 from gavel_py.io.names import repeated
 from gavel_py.io.records import MAX_COUNT
 from gavel_py.problem.accelerators import how_the_same, same_accelerator
-from gavel_py.problem.job import Locality
+from gavel_py.problem.job import Job, Locality
 from gavel_py.problem.nodes import AcceleratorType, Node, read_cluster
 
 if TYPE_CHECKING:
@@ -74,6 +74,23 @@ class Cluster:
     def accelerator_names(self) -> tuple[str, ...]:
         """Names of the accelerator types, in column order."""
         return tuple(each.name for each in self.accelerator_types)
+
+    @cached_property
+    def profile_names(self) -> tuple[str, ...]:
+        """Names of the accelerator types in a throughput profile, in column order; groups of one type have the same."""
+        return tuple(each.profile_name or each.name for each in self.accelerator_types)
+
+    def as_in_profile(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Return the jobs with the names that the types on which they are allowed have in a profile."""
+        names = dict(zip(self.accelerator_names, self.profile_names, strict=True))
+        if self.accelerator_names == self.profile_names:
+            return jobs
+        return [
+            job
+            if job.allowed_accelerators is None
+            else job.model_copy(update={"allowed_accelerators": tuple(names.get(name, name) for name in job.allowed_accelerators)})
+            for job in jobs
+        ]
 
     @cached_property
     def capacities(self) -> np.ndarray:
@@ -249,8 +266,8 @@ class Cluster:
             InputError: Types that get the same name have different prices.
         """
         known, cluster = profile.accelerators, self._renamed_for(profile)
-        gpus = zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True)
-        unknown = {name: int(count) for name, count in gpus if name not in known}
+        gpus = zip(cluster.accelerator_names, cluster.profile_names, cluster.capacities.tolist(), strict=True)
+        unknown = {name: int(count) for name, there, count in gpus if there not in known}
         if not unknown:
             return cluster
         measured = getattr(profile, "measured", profile).accelerators  # a profile with estimates also knows all specifications
@@ -264,14 +281,16 @@ class Cluster:
             raise UnknownNameError(*faults, TO_USE_THEM if none_known else TO_USE_THEM + TO_LEAVE_THEM)
         for name, count in unknown.items():
             warnings.warn(f"{count} GPUs are ignored: accelerator {name!r} {lacks}", GavelWarning, stacklevel=3)
-        return cluster.restricted_to(known)
+        return cluster.restricted_to(set(cluster.accelerator_names) - unknown.keys())
 
     def _renamed_for(self, profile: Profile) -> Cluster:
         """Return the cluster with the profile's names for types that are the same accelerators."""
-        found = {name: same_accelerator(name, profile.accelerators) for name in self.accelerator_names}
+        found = {
+            each.name: same_accelerator(each.name, profile.accelerators) for each in self.accelerator_types if not each.profile_name
+        }
         renamed = {name: other for name, other in found.items() if other is not None and other != name}
         for name, other in renamed.items():
-            prices = {each.price_per_hour for each in self.accelerator_types if found[each.name] == other}
+            prices = {each.price_per_hour for each in self.accelerator_types if found.get(each.name) == other}
             if len(prices - {None}) > 1:
                 problem = f"is the same as {other!r}, since {how_the_same(name, other)}, but has another price; rename one of them"
                 raise InputError(Fault("cluster", f"accelerator {name!r}", problem))

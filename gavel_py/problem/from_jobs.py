@@ -179,8 +179,9 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
         usable = counts.by_job(counts.able.any(axis=2), usable)
         memory = replace(memory, needed=np.where(counts.is_elastic[:, None], np.nan, memory.needed))
         spans = np.where(counts.is_elastic[:, None], usable, spans)  # in units of one GPU
-    restricted = _restricted(jobs, names, usable if counts is None else usable & ~counts.is_elastic[:, None])
-    throughputs = profile.matrix(restricted, names)
+    there = cluster.profile_names
+    restricted = _restricted(jobs, there, usable if counts is None else usable & ~counts.is_elastic[:, None])
+    throughputs = profile.matrix(restricted, there)
     if counts is not None:
         throughputs = counts.by_job(counts.per_gpu, throughputs)
     total_steps = _total_steps(jobs, profile, usable)
@@ -262,28 +263,34 @@ def largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
 
 def gpu_memory(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> GpuMemory:
     """Return the GPU memory that jobs use, from the job if it has the field, else from the profile, and that types have."""
-    names = cluster.accelerator_names
+    names = cluster.profile_names
     look_up = getattr(profile, "memory_matrix", None)
-    found = None if look_up is None else look_up(jobs, names)
+    found = None if look_up is None else look_up(cluster.as_in_profile(jobs), names)
     known = np.full((len(jobs), len(names)), np.nan) if found is None else found
     own = np.array([np.nan if job.gpu_memory_gb is None else job.gpu_memory_gb for job in jobs], dtype=float)[:, None]
     return GpuMemory(np.where(np.isnan(own), known, own), cluster.gpu_memory_gb)
 
 
 def _restricted(jobs: Sequence[Job], names: Sequence[str], usable: Mask) -> list[Job]:
-    """Return the jobs, restricted to usable types: a profile may lack measurements where a job can never be placed."""
+    """Return the jobs, restricted to usable types: a profile may lack measurements where a job can never be placed.
+
+    names: (K,) of the types, as in the profile.
+    """
 
     def restricted(job: Job, row: Mask) -> Job:
         return job.model_copy(update={"allowed_accelerators": tuple(n for n, u in zip(names, row, strict=True) if u)})
 
-    return [job if row.all() else restricted(job, row) for job, row in zip(jobs, usable, strict=True)]
+    return [
+        job if job.allowed_accelerators is None and row.all() else restricted(job, row)
+        for job, row in zip(jobs, usable, strict=True)
+    ]
 
 
 def _uncertainty(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> Floats | None:
     """Return `AllocationProblem.uncertainty` as the profile estimates it, None if it estimates nothing."""
     look_up = getattr(profile, "uncertainty_matrix", None)
     capacities = cluster.capacities
-    found = None if look_up is None else look_up(jobs, cluster.accelerator_names, capacities / (capacities.sum() or 1.0))
+    found = None if look_up is None else look_up(jobs, cluster.profile_names, capacities / (capacities.sum() or 1.0))
     return None if found is None else np.nan_to_num(found)
 
 

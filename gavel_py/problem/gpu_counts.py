@@ -237,7 +237,7 @@ def gpu_counts(jobs: Sequence[Job], cluster: Cluster, profile: Profile, usable: 
     gangs = [with_gpus(job, size) for key, job in first.items() for size in asked[key]]
     kinds = np.repeat(np.arange(len(first)), [len(asked[key]) for key in first])
     places = np.searchsorted(counts, [gang.num_gpus for gang in gangs])
-    measured, fitting = look_up(gangs, cluster.accelerator_names), usable(gangs)
+    measured, fitting = look_up(cluster.as_in_profile(gangs), cluster.profile_names), usable(gangs)
     _check_measured(gangs, kinds, np.isnan(measured), profile)
     shape = len(first), len(cluster.accelerator_names), len(counts)
     speeds, fits = np.zeros(shape), np.zeros(shape, dtype=bool)

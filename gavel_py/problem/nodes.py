@@ -23,6 +23,8 @@ class AcceleratorType(Record):
         name: Name in the throughput profile.
         memory_gb: Memory of one GPU, GB.
         price_per_hour: Price of one GPU-hour, in any currency.
+        profile_name: Name in the throughput profile, if it is another: a group of the GPUs of a type may have a name of its own, as
+            those of a partition of Slurm. Schedulers and problems know it, files do not.
     """
 
     label: ClassVar[str] = "accelerator type"
@@ -31,6 +33,7 @@ class AcceleratorType(Record):
     name: Name
     memory_gb: Positive | None = None
     price_per_hour: NotNegative | None = None
+    profile_name: Name | None = None
 
 
 class Node(Record):
@@ -112,6 +115,8 @@ def _accelerator_types(entries: Any, where: Callable[..., str]) -> list[Accelera
     rows, faults = [], []
     for name, details in (entries or {}).items():
         place = where("accelerator_types", name)
+        if isinstance(details, dict) and "profile_name" in details:
+            faults.append(Fault(f"{place} (accelerator type {name!r})", "profile_name", "cannot be given in a file; name the type as in the profile"))
         if isinstance(details, dict) and "name" in details:
             faults.append(Fault(f"{place} (accelerator type {name!r})", "name", "is already given by the key; remove it"))
         rows.append((place, (details or {}) | {"name": name} if isinstance(details, dict | None) else details))

@@ -191,7 +191,7 @@ def placement_speeds(
         return None
     rows = np.flatnonzero(several)
     gangs = [jobs[i] for i in rows.tolist()]
-    found = measured(gangs, cluster.accelerator_names)
+    found = measured(gangs, cluster.profile_names)
     if found is None:
         return None
     spread = np.full(consolidated.shape, np.nan)

@@ -394,7 +394,7 @@ class AllocationProblem:
             given,
             found=arrays,
             hosts=hosts_of(job_set, cluster, speeds, arrays.memory) if whole_gangs else None,
-            pairs=arrays.pairs(job_set, cluster.accelerator_names, profile, min_gain) if sharing else None,
+            pairs=arrays.pairs(job_set, cluster.profile_names, profile, min_gain) if sharing else None,
             elastic=arrays.counts,
         )
         units = job_units(job_set, profile)

@@ -85,6 +85,7 @@ class ProgressObserver:
             restart_seconds: As in `RoundScheduler`; if a restart takes longer than a round, it is left out too.
         """
         table, gangs, kept = state.table, state.gangs, dict[str, Mark]()
+        names = state.nodes.cluster.profile_names
         since_seconds, steps_done = table.columns["running_since_seconds"], table.columns["steps_done"]
         for job_id, row in [(job_id, table.by_id[job_id]) for job_id in [*self._marks, *self._reported] if job_id in table.by_id]:
             if job_id in kept or gangs.types[row] < 0 or gangs.is_spread[row] or gangs.partners_of(row):
@@ -99,7 +100,7 @@ class ProgressObserver:
                 continue
             kept[job_id] = Mark(now, steps, since)
             if mark is not None and steps > mark.steps and now > mark.seconds and job.num_gpus >= 1:
-                name, seconds = state.layout.types[gangs.types[row]], now - mark.seconds
+                name, seconds = names[gangs.types[row]], now - mark.seconds
                 self.learner.observe(job, name, steps=steps - mark.steps, seconds=seconds, at=now, trust=self._reported[job_id])
         self._marks, self._reported = kept, {}
 
@@ -111,7 +112,7 @@ class ProgressObserver:
         """
         if not self.learner.measuring_share:
             return False
-        problem, jobs, types = current.problem, state.table.jobs[current.rows].tolist(), current.problem.accelerator_types
+        problem, jobs, types = current.problem, state.table.jobs[current.rows].tolist(), state.nodes.cluster.profile_names
         can_run = problem.runnable & current.present(state.table)[:, None] & (problem.num_gpus >= 1)[:, None]
         rows: dict[Entry, list[int]] = {}
         for row, column in np.argwhere(can_run).tolist():
@@ -121,7 +122,7 @@ class ProgressObserver:
         chosen = {job_id: entry for job_id, entry in self._measuring.items() if entry in worth and job_id in state.table.by_id}
         left = max(1.0, self.learner.measuring_share * float(problem.capacities.sum()))
         left -= sum(entry.num_gpus for entry in chosen.values())
-        free = dict(zip(types, problem.capacities.tolist(), strict=True))
+        free = {name: max(c for c, t in zip(problem.capacities.tolist(), types, strict=True) if t == name) for name in types}
         for entry in sorted(worth, key=lambda each: -worth[each]):
             if entry not in chosen.values() and entry.num_gpus <= min(left, free[entry.accelerator]):
                 others = [row for row in rows[entry] if ids[row] not in chosen]
@@ -137,11 +138,11 @@ class ProgressObserver:
         return {entry: deviation * len(rows[entry]) ** 0.5 for entry, deviation in deviations if deviation}
 
     def urge(self, deficits: Floats, job_ids: Sequence[str], types: Sequence[str]) -> None:
-        """Raise the (N, K) deficits of the jobs that are to be measured, on the types where they are."""
+        """Raise the (N, K) deficits of the jobs that are to be measured, on the types where they are; types: as in the profile."""
         if self._measuring:
             for row, job_id in enumerate(job_ids):
                 if job_id in self._measuring:
-                    deficits[row, types.index(self._measuring[job_id].accelerator)] = MEASURING_ROUNDS
+                    deficits[row, [name == self._measuring[job_id].accelerator for name in types]] = MEASURING_ROUNDS
 
 
 def learner_in(profile: Profile | ThroughputLearner) -> ThroughputLearner | None:

@@ -300,7 +300,7 @@ class RoundPlanner:
         runnable = problem.runnable & current.present(state.table)[:, None]
         deficits = np.where(runnable, ledger.deficits[rows], 0.0)
         if self.observer is not None:
-            self.observer.urge(deficits, problem.job_ids, problem.accelerator_types)
+            self.observer.urge(deficits, problem.job_ids, state.nodes.cluster.profile_names)
         costs = current.policy_input.requests["restart_seconds"]
         restart_rounds = np.where(np.isnan(costs), self.options.restart_seconds, costs) / self.options.round_seconds
         running_on = state.continuing_types[rows]

@@ -267,7 +267,7 @@ class ProblemCache:
             return None
         if self._pair_table is None:
             self._pair_table = PairTable(getattr(self.profile, "pair_matrix", None))
-        found = pair_speeds(policy_input.jobs.tolist(), self.cluster.accelerator_names, single, self._pair_table, used)
+        found = pair_speeds(policy_input.jobs.tolist(), self.cluster.profile_names, single, self._pair_table, used)
         return None if found is None else replace(found, min_gain=policy_input.min_gain)
 
 

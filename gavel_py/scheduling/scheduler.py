@@ -157,7 +157,7 @@ class RoundScheduler(Synchronized):
             retry_seconds=retry_seconds,
             by_workflow=by_workflow,
         )
-        known, observer = observed(profile, cluster.accelerator_names)
+        known, observer = observed(profile, cluster.profile_names)
         self.cluster = cluster.known_to(known, allow_unknown_types=allow_unknown_types)
         # One solver for all rounds: it starts each program from the basis of the last one.
         self._planner = RoundPlanner(Solver(policy, time_limit_seconds=options.time_limit_seconds), known, options, observer)
@@ -332,8 +332,8 @@ class RoundScheduler(Synchronized):
     @profile.setter
     @synchronized
     def profile(self, profile: Profile | ThroughputLearner) -> None:
-        known, observer = observed(profile, self.cluster.accelerator_names)
-        unknown = [name for name in self.cluster.accelerator_names if name not in known.accelerators]
+        known, observer = observed(profile, self.cluster.profile_names)
+        unknown = [name for name in self.cluster.profile_names if name not in known.accelerators]
         has = f"it has {', '.join(known.accelerators)}"
         InputError.raise_any([fault("profile", f"lacks accelerator {n!r}, which the cluster has; {has}") for n in unknown])
         self._use(known, observer)

@@ -128,7 +128,8 @@ def _throughputs(state: SchedulerState, planner: RoundPlanner) -> dict[str, Floa
 
 
 def _types(document: Mapping[str, Any]) -> list[str]:
-    return [kind["name"] for kind in document["cluster"]["accelerator_types"]]
+    """Return the accelerator types by their names in the profile."""
+    return [kind.get("profile_name") or kind["name"] for kind in document["cluster"]["accelerator_types"]]
 
 
 def _check_accelerators(source: str | Path, document: Mapping[str, Any], profile: Profile) -> None:

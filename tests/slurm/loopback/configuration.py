@@ -32,7 +32,8 @@ class Settings:
     """Settings of a cluster.
 
     submit_plugin: a job_submit.lua, "" for none; options: lines of slurm.conf that replace or extend those below; slurm_user:
-    account of the controller, which only root can choose; accounting: whether the cluster has a slurmdbd and a MariaDB.
+    account of the controller, which only root can choose; accounting: whether the cluster has a slurmdbd and a MariaDB; partitions:
+    {name: its nodes and options}.
     """
 
     nodes: tuple[Nodes, ...]
@@ -40,6 +41,7 @@ class Settings:
     options: Mapping[str, str] = field(default_factory=dict)
     slurm_user: str = field(default_factory=getpass.getuser)
     accounting: bool = False
+    partitions: Mapping[str, str] = field(default_factory=lambda: PARTITIONS)
 
     @property
     def ports(self) -> int:
@@ -50,6 +52,9 @@ class Settings:
     def node_names(self) -> list[str]:
         return [name for kind in self.nodes for name in kind.names]
 
+
+PARTITIONS = {"gavel": "Nodes=ALL", "plain": "Nodes=ALL"}
+"""One partition has the submit plugin, in the other Slurm starts jobs by itself."""
 
 ALL = (Nodes("v100", 9), Nodes("p100", 9), Nodes("k80", 9))
 """The nodes of most tests: 108 GPUs."""
@@ -70,7 +75,8 @@ def write(settings: Settings, folder: Path, first_port: int) -> None:
     if settings.accounting:
         options |= _accounting(folder, first_port + len(settings.node_names) + 1)
     options |= dict(settings.options)
-    lines = [f"{key}={value}" for key, value in options.items()] + _node_lines(settings, first_port + 1) + _PARTITIONS
+    lines = [f"{key}={value}" for key, value in options.items()] + _node_lines(settings, first_port + 1)
+    lines += [f"PartitionName={name} OverSubscribe=NO {rest}" for name, rest in settings.partitions.items()]
     (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
     (folder / "gres.conf").write_text("".join(_gpu_line(kind, folder) for kind in settings.nodes))
     # Nothing here needs control groups, but slurmd loads a plugin for them, and fails where a container hides what it finds .
@@ -127,13 +133,6 @@ def _options(settings: Settings, folder: Path, port: int) -> dict[str, str]:
         "SlurmctldTimeout": "30",
         "SlurmdTimeout": "60",
     }
-
-
-# One partition has the submit plugin, in the other Slurm starts jobs by itself.
-_PARTITIONS = [
-    "PartitionName=gavel Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO",
-    "PartitionName=plain Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO",
-]
 
 
 def _node_lines(settings: Settings, first_port: int) -> list[str]:
