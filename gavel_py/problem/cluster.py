@@ -82,15 +82,11 @@ class Cluster:
 
     def as_in_profile(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """Return the jobs with the names that the types on which they are allowed have in a profile."""
-        names = dict(zip(self.accelerator_names, self.profile_names, strict=True))
         if self.accelerator_names == self.profile_names:
             return jobs
-        return [
-            job
-            if job.allowed_accelerators is None
-            else job.model_copy(update={"allowed_accelerators": tuple(names.get(name, name) for name in job.allowed_accelerators)})
-            for job in jobs
-        ]
+        names = dict(zip(self.accelerator_names, self.profile_names, strict=True))
+        allowed = [job.allowed_accelerators and tuple(names.get(n, n) for n in job.allowed_accelerators) for job in jobs]
+        return [job.model_copy(update={"allowed_accelerators": each}) for job, each in zip(jobs, allowed, strict=True)]
 
     @cached_property
     def capacities(self) -> np.ndarray:
@@ -285,9 +281,7 @@ class Cluster:
 
     def _renamed_for(self, profile: Profile) -> Cluster:
         """Return the cluster with the profile's names for types that are the same accelerators."""
-        found = {
-            each.name: same_accelerator(each.name, profile.accelerators) for each in self.accelerator_types if not each.profile_name
-        }
+        found = {e.name: same_accelerator(e.name, profile.accelerators) for e in self.accelerator_types if not e.profile_name}
         renamed = {name: other for name, other in found.items() if other is not None and other != name}
         for name, other in renamed.items():
             prices = {each.price_per_hour for each in self.accelerator_types if found.get(each.name) == other}

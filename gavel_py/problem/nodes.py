@@ -116,7 +116,13 @@ def _accelerator_types(entries: Any, where: Callable[..., str]) -> list[Accelera
     for name, details in (entries or {}).items():
         place = where("accelerator_types", name)
         if isinstance(details, dict) and "profile_name" in details:
-            faults.append(Fault(f"{place} (accelerator type {name!r})", "profile_name", "cannot be given in a file; name the type as in the profile"))
+            faults.append(
+                Fault(
+                    f"{place} (accelerator type {name!r})",
+                    "profile_name",
+                    "cannot be given in a file; name the type as in the profile",
+                )
+            )
         if isinstance(details, dict) and "name" in details:
             faults.append(Fault(f"{place} (accelerator type {name!r})", "name", "is already given by the key; remove it"))
         rows.append((place, (details or {}) | {"name": name} if isinstance(details, dict | None) else details))

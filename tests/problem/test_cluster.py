@@ -100,7 +100,10 @@ class TestAcceleratorType:
             ({"memory_gb": NAN}, "accelerator type 'v100', field memory_gb: must be a finite number, found nan"),
             ({"price_per_hour": -1}, "accelerator type 'v100', field price_per_hour: must be at least 0, found -1"),
             ({"price_per_hour": "dear"}, "accelerator type 'v100', field price_per_hour: must be a number, found 'dear'"),
-            ({"price": 1}, "accelerator type 'v100', field price: is not known; known: name, memory_gb, price_per_hour, profile_name"),
+            (
+                {"price": 1},
+                "accelerator type 'v100', field price: is not known; known: name, memory_gb, price_per_hour, profile_name",
+            ),
         ],
     )
     def test_faults(self, changes: dict[str, Any], problem: str) -> None:

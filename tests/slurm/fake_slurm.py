@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,12 +72,13 @@ class FakeJob:
     eligible: float = 0.0
     stops: float = 0.0
     restarts: int = 0
+    runs_in: str = ""
     more: dict[str, Any] = field(default_factory=dict)
 
 
 class FakeSlurm:
-    """nodes: {name: (type, GPUs)}; new: whether the output is that of 24.05 instead of 22.05; stuck: jobs that never start;
-    blocked: nodes on which none starts; counted: {node: further fields of sinfo};
+    """nodes: {name: (type, GPUs)}; members: {node: its partitions}; new: whether the output is that of 24.05 instead of 22.05;
+    stuck: jobs that never start; blocked: nodes on which none starts; counted: {node: further fields of sinfo};
     slow: {job: seconds to stop}; fails: called before each command, and may raise; refuses: returns the error message for a line of
     scontrol, if any; config, accounts, partitions, reservations: output of scontrol, by default with this account as SlurmUser;
     tables: those of sacctmgr, {} if slurmdbd does not answer; beacons: {job: comment} of signs of life; signalled: (job, signal,
@@ -86,6 +88,7 @@ class FakeSlurm:
     def __init__(self, clock: FakeClock, nodes: dict[str, tuple[str, int]], *, new: bool = False) -> None:
         self.clock, self.nodes, self.new = clock, nodes, new
         self.states: dict[str, str] = dict.fromkeys(nodes, "IDLE")
+        self.members: dict[str, list[str]] = defaultdict(lambda: ["gpu", "free"])
         self.jobs: dict[int, FakeJob] = {}
         self.sent: list[str] = []
         self.stuck: set[int] = set()
@@ -106,7 +109,8 @@ class FakeSlurm:
 
     def submit(self, number: int, **fields: Any) -> FakeJob:
         """Submit a job; by default, it is on hold and annotated as by the plugin."""
-        mark = {"admin_comment": f"gavel:submit={self.clock.now():.0f};plugin"} if fields.get("partition", "gpu") == "gpu" else {}
+        is_managed = "free" not in fields.get("partition", "gpu").split(",")
+        mark = {"admin_comment": f"gavel:submit={self.clock.now():.0f};plugin"} if is_managed else {}
         self.jobs[number] = FakeJob(number, **(mark | fields))
         return self.jobs[number]
 
@@ -116,10 +120,11 @@ class FakeSlurm:
         if arguments[0] == "sinfo":
             return CommandResult(0, json.dumps(self._sinfo()), "")
         if arguments[0] == "squeue" and "--name=gavel-driver" in arguments:
-            return CommandResult(0, "".join(f"{job_id}|{comment}\n" for job_id, comment in self.beacons.items()), "")
+            return CommandResult(0, "".join(f"{job_id}|gpu|{comment}\n" for job_id, comment in self.beacons.items()), "")
         if arguments[0] == "sbatch":
-            self.beacons[str(90_000 + len(self.beacons))] = next(w for w in arguments if w.startswith("--comment="))[10:]
-            return CommandResult(0, f"{90_000 + len(self.beacons) - 1}\n", "")
+            number = max(map(int, self.beacons), default=89_999) + 1
+            self.beacons[str(number)] = next(w for w in arguments if w.startswith("--comment="))[10:]
+            return CommandResult(0, f"{number}\n", "")
         if list(arguments[:2]) == ["scontrol", "update"]:
             self.beacons[arguments[2].removeprefix("JobId=")] = arguments[3].removeprefix("Comment=")
             return CommandResult(0, "", "")
@@ -230,6 +235,8 @@ class FakeSlurm:
         for job in self.jobs.values():
             if job.state == "COMPLETING" and job.stops <= self.clock.now():
                 job.state, job.held = "PENDING", {}
+                if job.runs_in:  # Slurm puts it first
+                    job.partition = ",".join(dict.fromkeys([job.runs_in, *job.partition.split(",")]))
                 job.reason, job.description = "JobHeldUser", "job requeued in held state"
                 job.eligible = self.clock.now() + 120
 
@@ -241,6 +248,7 @@ class FakeSlurm:
                 continue
             held = self.elsewhere.get(job.number) or self._room(job)
             if held:
+                job.runs_in = next(name for name in job.partition.split(",") if self._is_open(name, held))
                 job.state, job.held, job.start, job.reason = "RUNNING", held, self.clock.now(), "None"
 
     def _room(self, job: FakeJob) -> dict[str, int]:
@@ -250,9 +258,17 @@ class FakeSlurm:
         count = sum(gpus.values()) or -(-sum(gpus_in(job.per_job).values()) // job.nodes)
         kind = next(iter(gpus or gpus_in(job.per_job)))
         usable = [name for name in job.wanted or self.nodes if self.states[name] == "IDLE" and name not in self.blocked]
-        names = [name for name in usable if kind in ("", self.nodes[name][0])]
-        names = [name for name in names if self.free(name) >= count][: job.nodes]
-        return dict.fromkeys(names, count) if len(names) == job.nodes else {}
+        usable = [name for name in usable if kind in ("", self.nodes[name][0]) and self.free(name) >= count]
+        for partition in job.partition.split(","):
+            names = [name for name in usable if self._is_open(partition, [name])][: job.nodes]
+            if len(names) == job.nodes:
+                return dict.fromkeys(names, count)
+        return {}
+
+    def _is_open(self, partition: str, nodes: Iterable[str]) -> bool:
+        """Return whether a partition starts jobs on these nodes."""
+        closed = re.search(rf"PartitionName={partition} .*State=(DOWN|INACTIVE)", self.partitions)
+        return closed is None and all(partition in self.members[name] for name in nodes)
 
     def _sinfo(self) -> dict[str, Any]:
         if not self.new:
@@ -265,7 +281,7 @@ class FakeSlurm:
                         "state_flags": [],
                         "cpus": 4 * g,
                         "features": t,
-                        "partitions": ["gpu", "free"],
+                        "partitions": self.members[n],
                         "real_memory": 64000,
                         **self.counted.get(n, {}),
                     }
@@ -285,7 +301,7 @@ class FakeSlurm:
                     **self.counted.get(n, {}),
                 }
                 for n, (t, g) in self.nodes.items()
-                for p in ("gpu", "free")
+                for p in self.members[n]
             ]
         }
 
@@ -299,7 +315,7 @@ class FakeSlurm:
             "name": job.name,
             "user_name": "anna",
             "account": "",
-            "partition": job.partition,
+            "partition": (job.runs_in or job.partition) if job.state == "RUNNING" else job.partition,
             "comment": job.comment,
             "admin_comment": job.admin_comment,
             "tres_per_node": job.per_node,

@@ -81,7 +81,7 @@ def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDri
         "wall_limit",
         "tenants_from_slurm",
     }
-    settings = gp.SlurmSettings("gpu", **{name: options.pop(name) for name in keys & options.keys()})
+    settings = gp.SlurmSettings(options.pop("partition", "gpu"), **{name: options.pop(name) for name in keys & options.keys()})
     options = {"round_seconds": 100.0, "restart_seconds": 0.0, "min_run_seconds": 0.0} | options
     policy = options.pop("policy", "max_min_fairness")
     speeds = options.pop("speeds", None) or profile()

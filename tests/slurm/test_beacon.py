@@ -23,7 +23,7 @@ def test_a_driver_gives_signs_of_life_all_the_time(tmp_path: Path) -> None:
 
     def look(seconds: float) -> None:
         nonlocal oldest
-        (sign,) = signs_of_life(slurm, "gpu")
+        (sign,) = signs_of_life(slurm, ["gpu"])
         oldest = max(oldest, seconds - sign.seconds)
 
     slurm.slow = dict.fromkeys(slurm.jobs, 100.0)

@@ -93,7 +93,7 @@ def test_install(gavel: Gavel, tmp_path: Path) -> None:
     assert (done.code, done.out) == (0, "")
     assert "JobSubmitPlugins=lua" in done.err
     text = (tmp_path / "job_submit.lua").read_text()
-    assert 'local PARTITION = "gpu"' in text
+    assert 'local PARTITIONS = "gpu"' in text
     assert "local ADMINISTRATORS = { [0] = true, [1234] = true }" in text
     assert "@" not in text
     unit = tmp_path / "gavel-slurm.service"

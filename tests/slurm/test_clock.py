@@ -44,7 +44,7 @@ def test_the_sign_of_life_has_the_time_of_the_machine(tmp_path: Path) -> None:
     slurm.clock.set_back = HOUR
     with driver(slurm, tmp_path / "first") as driven:
         driven.round()
-    (sign,) = signs_of_life(slurm, "gpu")
+    (sign,) = signs_of_life(slurm, ["gpu"])
     assert sign.seconds == pytest.approx(slurm.clock.seconds - HOUR, abs=2)
     with driver(slurm, tmp_path / "second") as other, pytest.raises(gp.InputError, match="another driver"):
         other.round()

@@ -57,7 +57,7 @@ def test_users_ask_why(gavel: Gavel, tmp_path: Path) -> None:
 def test_mistakes_are_reported(gavel: Gavel, tmp_path: Path) -> None:
     played(tmp_path)
     done = gavel("why", "77", "--state", str(tmp_path))
-    assert (done.code, "job 77 was not in the partition" in done.err) == (2, True)
+    assert (done.code, "job 77 was not in a managed partition" in done.err) == (2, True)
     done = gavel("queue", "--state", str(tmp_path / "nowhere"))
     assert done.code == 2
     assert "queue.json: does not exist: no driver has finished a round with this directory" in done.err

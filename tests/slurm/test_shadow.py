@@ -21,7 +21,7 @@ from tests.slurm.fake_slurm import START, FakeClock, FakeSlurm, no_answer
 from tests.slurm.support import SPEEDS, KilledError, driver, events, profile
 from tests.support.commands import runner
 
-SIGNS = ["squeue", "--all", "--noheader", "--name=gavel-driver", "--partition=gpu", "--format=%i|%k"]
+SIGNS = ["squeue", "--all", "--noheader", "--name=gavel-driver", "--format=%i|%P|%k"]
 READS = [["sinfo", "--all", "--json"], ["squeue", "--all", "--json"], SIGNS]
 
 

@@ -18,11 +18,11 @@ COMMANDS = {name: f"driving.{name}" for name in ("status", "plan")} | {
 
 @click.group("slurm", cls=LazyGroup, package=__name__, modules=COMMANDS)
 def command() -> None:
-    """Drive a partition of a Slurm cluster in rounds.
+    """Drive partitions of a Slurm cluster in rounds.
 
     \b
     gavel slurm install --partition gpu
     gavel slurm status --partition gpu
     gavel slurm plan --partition gpu --policy max_min_fairness
-    gavel slurm run --partition gpu --policy max_min_fairness --round 360
+    gavel slurm run --partition gpu,gpu-long --policy max_min_fairness --round 360
     """

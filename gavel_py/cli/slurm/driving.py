@@ -42,7 +42,9 @@ def _seconds(default: float, *, positive: bool = True) -> dict[str, Any]:
 class Request:
     """The options, as typed."""
 
-    partition: str = option(required=True, metavar="NAME", help="Partition whose jobs are managed; other jobs are not touched.")
+    partition: str = option(
+        required=True, metavar="NAMES", help="Partitions whose jobs are managed, as in gpu,gpu-long; no others."
+    )
     policy: str | None = option("-p", metavar="NAME[,OPTION=VALUE...]", help="Policy, or package.module:Class [max_min_fairness].")
     settings: tuple[str, ...] = option("--set", metavar="OPTION=VALUE", help="Set an option of the policy.")
     constraint_files: tuple[Path, ...] = option(
@@ -115,7 +117,8 @@ def state_directory(request: Request, *, shadow: bool = False) -> Path | None:
     if request.state is not None:
         return request.state
     try:
-        return user_state_path("gavel-py") / "slurm" / f"{request.partition}{'.shadow' if shadow else ''}"
+        names = ",".join(sorted(name.strip() for name in request.partition.split(",")))
+        return user_state_path("gavel-py") / "slurm" / f"{names}{'.shadow' if shadow else ''}"
     except RuntimeError:
         return None
 
@@ -214,9 +217,11 @@ COUNTS = ("gpus", "managed", "others")
 
 def status_text(picture: gp.SlurmPicture) -> str:
     """Return the observed cluster as tables of nodes by type and state, and of jobs, and notes."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    several = len(picture.state.partitions) > 1
     for node in _nodes(picture):
-        groups.setdefault((node["accelerator"], node["state"]), []).append(node)
+        key = (node["accelerator"], *([",".join(node["partitions"])] if several else []), node["state"])
+        groups.setdefault(key, []).append(node)
     nodes = [
         [" ".join(folded_names(node["node"] for node in group)), *key, *(str(sum(node[name] for node in group)) for name in COUNTS)]
         for key, group in groups.items()
@@ -229,10 +234,11 @@ def status_text(picture: gp.SlurmPicture) -> str:
         ]
         for job in _jobs(picture)
     ]
+    heads: list[str | Column] = ["GPU type", *([Column("partitions", "prose")] if several else [])]
     columns = [Column("job", "name"), Column("user", "name", 2), Column("type", "name"), Column("where", "prose")]
     columns += [Column("standing", "prose"), Column("GPUs"), Column("steps", optional=1), Column("of", optional=1)]
     parts = [
-        table_text("Nodes", [Column("nodes", "prose"), "GPU type", "state", "GPUs", "managed", "others"], nodes, 3),
+        table_text("Nodes", [Column("nodes", "prose"), *heads, "state", "GPUs", "managed", "others"], nodes, 2 + len(heads)),
         table_text("Jobs", columns, jobs) if jobs else "No jobs.\n",
         *(f"{note}\n" for note in picture.notes),
     ]
@@ -296,13 +302,15 @@ def _counts(decided: gp.SlurmDecided) -> str:
 def _nodes(picture: gp.SlurmPicture) -> list[dict[str, Any]]:
     scheduler, state = picture.state.scheduler, picture.state
     others, managed = picture.used_by_others, dict.fromkeys(scheduler.nodes, 0)
+    types = dict(zip(scheduler.cluster.accelerator_names, scheduler.cluster.profile_names, strict=True))
     for tracked in state.tracked.values():
         for node, gpus in tracked.held.items():
             managed[node] = managed.get(node, 0) + gpus
     return [
         {
             "node": node.name,
-            "accelerator": node.accelerator,
+            "accelerator": types[node.accelerator],
+            "partitions": picture.partitions_of(node.name),
             "gpus": node.num_gpus,
             "managed": managed[node.name],
             "others": others.get(node.name, 0),

@@ -24,7 +24,7 @@ JobRequeue=1
 MinJobAge=300
 SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=1000
 
-   {partition} must not be preempted by Slurm itself (PreemptMode=OFF for it).
+   Jobs of {partition} must not be preempted by Slurm itself (PreemptMode=OFF).
 3. scontrol reconfigure
 4. The account that runs `gavel slurm run` must be one of those given with --user, and operator:
    sacctmgr -i add user NAME account=root adminlevel=operator, or for one that has an account already
@@ -34,9 +34,9 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
 
 
 @click.command("install")
-@click.option("--partition", required=True, metavar="NAME", help="Partition to manage.")
+@click.option("--partition", required=True, metavar="NAMES", help="Partitions to manage, as in gpu,gpu-long.")
 @click.option("--user", "users", multiple=True, metavar="NAME", help="SlurmUser and the driver's account; root is always included.")
-@click.option("--default-partition", is_flag=True, help="Jobs without a partition go to this one.")
+@click.option("--default-partition", is_flag=True, help="Jobs without a partition go to one of these.")
 @click.option(
     "--dead-seconds",
     type=click.FloatRange(0, 1e6),

@@ -1,4 +1,4 @@
-"""gavel slurm queue and why: the jobs of a managed partition for their users, and why one of them waits."""
+"""gavel slurm queue and why: the jobs of managed partitions for their users, and why one of them waits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def why(job: str, state: Path) -> None:
     """
     found = {each.job_id: each for each in gp.slurm_queue(state)}
     if job not in found:
-        raise click.UsageError(f"job {job} was not in the partition in the latest round; a new job is listed after the next one")
+        raise click.UsageError(
+            f"job {job} was not in a managed partition in the latest round; a new job is listed after the next one"
+        )
     emit(_sentences(found[job]), None)
 
 
@@ -65,9 +67,14 @@ def _sentences(job: gp.SlurmQueuedJob) -> str:
 
 def _text(jobs: list[gp.SlurmQueuedJob]) -> str:
     columns = [Column("job", "name"), Column("user", "name"), Column("tenant", "name", 1), Column("GPUs"), Column("state", "text")]
-    columns += [Column("start", "text"), Column("where, or why not", "prose")]
+    several = len({job.partition for job in jobs}) > 1
+    columns += [*([Column("partition", "name")] if several else []), Column("start", "text"), Column("where, or why not", "prose")]
     rows = [
-        [job.job_id, job.user, job.tenant, str(job.gpus), job.state, _start(job), _place(job) or job.reason or "-"] for job in jobs
+        [
+            *(job.job_id, job.user, job.tenant, str(job.gpus), job.state, *([job.partition] if several else [])),
+            *(_start(job), _place(job) or job.reason or "-"),
+        ]
+        for job in jobs
     ]
     return table_text("", columns, rows) if rows else "No jobs.\n"
 

@@ -13,7 +13,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
 @click.command("release")
-@click.option("--partition", required=True, metavar="NAME", help="Partition whose jobs are released.")
+@click.option("--partition", required=True, metavar="NAMES", help="Partitions whose jobs are released, as in gpu,gpu-long.")
 @click.option("--state", type=DIRECTORY, metavar="DIR", help="The directory of the driver's state, if it can be read.")
 @click.option(
     "--timeout", type=click.FloatRange(0.1, 1e6), default=60.0, show_default=True, metavar="S", help="Time limit of a command."

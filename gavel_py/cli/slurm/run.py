@@ -44,12 +44,12 @@ def check_shadow(request: Request) -> None:
 @click.command("run")
 @takes_options(RunRequest)
 def command(request: RunRequest) -> None:
-    """Manage the jobs of a partition in rounds.
+    """Manage the jobs of partitions in rounds.
 
     Each round reads the queue, decides, preempts and starts jobs, and checks the outcome; until Ctrl-C or SIGTERM. The driver can
     be stopped and started at any time and continues where it was. State and log are in the directory of --state.
 
-    With --shadow, it needs no rights and changes nothing: it decides as if it drove the partition, and gavel slurm report compares.
+    With --shadow, it needs no rights and changes nothing: it decides as if it drove them, and gavel slurm report compares.
     """
     clock = gp.WallClock()
     shadow = request.shadow

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gavel_py.errors import Fault, InputError, SlurmError
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, output
-from gavel_py.integrations.slurm.client.notation import gpus_in, printable
+from gavel_py.integrations.slurm.client.notation import gpus_in, printable, seconds_in
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.io.names import natural_key
@@ -85,7 +85,9 @@ class Accounts:
         """Yield the limits that a job counts towards. As in Slurm, one of a QOS replaces those of accounts, and only it applies."""
         if not self.enforced:
             return
-        names = [name for name in (self.partition_qos.get(job.partition, ""), job.qos) if name in self.qos]
+        of_partitions = {self.partition_qos.get(name, "") for name in job.partitions}
+        # In which of several partitions a job will start is not known; a limit that all of them have counts.
+        names = [name for name in (*(of_partitions if len(of_partitions) == 1 else ()), job.qos) if name in self.qos]
         names.sort(key=lambda name: not self.qos[name].precedes_partition)
         of_group = next((name for name in names if self.qos[name].gpus is not None), None)
         if of_group is not None:
@@ -244,16 +246,3 @@ def _gpus(text: str) -> int | None:
 
 def _qos(group: str, per_user: str, per_account: str, exempt: str, flags: str) -> Qos:
     return Qos(_gpus(group), _gpus(per_user), _gpus(per_account), seconds_in(exempt), "OverPartQOS" in flags.split(","))
-
-
-def seconds_in(text: str) -> float | None:
-    """Return the seconds in a time of Slurm, None if it is none.
-
-    >>> seconds_in("1-02:00:00"), seconds_in("05:00"), seconds_in("")
-    (93600.0, 300.0, None)
-    """
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

@@ -5,7 +5,7 @@ The functions at the end write the scontrol commands for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gavel_py.integrations.slurm.actions import Actions, Target
@@ -326,7 +326,11 @@ def _has_place(job: SlurmJob) -> bool:
 
 
 def release_held(
-    commands: SlurmCommands, partition: str, known: Mapping[str, Tracked], stopping: Container[str], partition_nodes: int
+    commands: SlurmCommands,
+    partitions: Collection[str],
+    known: Mapping[str, Tracked],
+    stopping: Container[str],
+    partition_nodes: int,
 ) -> list[str]:
     """Release all jobs that wait on a hold of a driver or its plugin to Slurm, and return them; may be repeated.
 
@@ -336,17 +340,17 @@ def release_held(
     Raises `SlurmError`.
     """
     jobs = read_jobs(commands).values()
-    waiting = [job for job in jobs if is_held_by_driver(job, partition, known, stopping) or _is_bound(job, partition, known)]
+    waiting = [job for job in jobs if is_held_by_driver(job, partitions, known, stopping) or _is_bound(job, partitions, known)]
     lines = restore_lines(waiting, known, partition_nodes)
     if lines:
         commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
     return [job.job_id for job in waiting]
 
 
-def _is_bound(job: SlurmJob, partition: str, known: Container[str]) -> bool:
+def _is_bound(job: SlurmJob, partitions: Collection[str], known: Container[str]) -> bool:
     """Return whether a job without a hold waits for nodes that a driver selected."""
     is_selected = bool(job.required_nodes) and (job.job_id in known or _has_place(job))
-    return is_selected and job.phase is Phase.WAITING and not job.is_held and job.partition == partition
+    return is_selected and job.phase is Phase.WAITING and not job.is_held and job.is_in(partitions)
 
 
 def _restore_line(job: SlurmJob, tracked: Tracked, partition_nodes: int) -> str:

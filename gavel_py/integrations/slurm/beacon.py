@@ -1,8 +1,8 @@
 """The sign of life of a driver: a job in Slurm that never starts, whose comment says when its driver was last alive, and which.
 
 The job_submit plugin reads it inside slurmctld, so jobs are held only while a driver is there to start them, on whichever host. A
-second driver finds it before it manages the same partition; one with the same state finds its lock (`exclusive_lock`). systemd,
-where it runs the driver, is told as often (`notify`). `slurm_release` ends the holds of a driver that is dead.
+second driver finds it before it manages one of the same partitions; one with the same state finds its lock (`exclusive_lock`).
+systemd, where it runs the driver, is told as often (`notify`). `slurm_release` ends the holds of a driver that is dead.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from gavel_py.integrations.slurm.apply import release_held
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, output
 from gavel_py.integrations.slurm.client.notation import printable
 from gavel_py.integrations.slurm.client.records import BEACON, SlurmNode
+from gavel_py.integrations.slurm.settings import partitions_in
 from gavel_py.integrations.slurm.state import STATE, DriverState, load_state
 from gavel_py.policies import resolve_policy
 
@@ -31,15 +32,19 @@ BEAT_SECONDS = 20.0
 DEAD_SECONDS = 300.0
 """A driver that has given no sign of life for so long is dead. Its longest step takes less: stops, starts, a slow controller."""
 
-COMMENT = re.compile(r"gavel:driver=(\S+) alive=(\d+)")
+COMMENT = re.compile(r"gavel:driver=(\S+) alive=(\d+)(?: of=(\S+))?")
+
+LONGEST_COMMENT = 1_000
+"""Slurm allows 1,024 characters."""
 
 
 class Sign(NamedTuple):
-    """A sign of life. owner: host, process and a digest of the state directory."""
+    """A sign of life. owner: host, process and a digest of the state directory; partitions: those that its driver manages."""
 
     job_id: str
     owner: str
     seconds: float
+    partitions: frozenset[str]
 
     @property
     def origin(self) -> str:
@@ -56,27 +61,37 @@ def notify(state: str) -> None:
             channel.sendto(state.encode(), path.replace("@", "\0", 1) if path.startswith("@") else path)
 
 
-def signs_of_life(commands: SlurmCommands, partition: str) -> list[Sign]:
-    """Return the signs of life in a partition. Raises `SlurmError` if Slurm does not answer."""
-    text = output(commands, "squeue", "--all", "--noheader", f"--name={BEACON}", f"--partition={partition}", "--format=%i|%k")
-    found = [(line.partition("|")[0].strip(), COMMENT.search(line)) for line in text.splitlines()]
-    return [Sign(job_id, comment[1], float(comment[2])) for job_id, comment in found if comment]
+def signs_of_life(commands: SlurmCommands, partitions: Collection[str]) -> list[Sign]:
+    """Return the signs of life of drivers of any of these partitions. Raises `SlurmError` if Slurm does not answer."""
+    text = output(commands, "squeue", "--all", "--noheader", f"--name={BEACON}", "--format=%i|%P|%k")
+    signs = []
+    for job_id, names, comment in (line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2):
+        found = COMMENT.search(comment)
+        if found is not None:
+            signs.append(Sign(job_id.strip(), found[1], float(found[2]), frozenset((found[3] or names.strip()).split(","))))
+    return [sign for sign in signs if not sign.partitions.isdisjoint(partitions)]
 
 
-def remove_signs(commands: SlurmCommands, partition: str) -> None:
-    """Remove the signs of life, so that the plugin lets jobs pass at once. Raises `SlurmError`."""
-    for sign in signs_of_life(commands, partition):
+def remove_signs(commands: SlurmCommands, signs: Iterable[Sign]) -> None:
+    """Remove signs of life, so that the plugin lets jobs pass at once. Raises `SlurmError`."""
+    for sign in signs:
         # Slurm remembers the job for a while, and so does the plugin.
         commands.run(["scontrol", "update", f"JobId={sign.job_id}", f"Comment=gavel:driver={sign.owner} alive=0"])
         commands.run(["scancel", sign.job_id])
 
 
-def offer_of(nodes: Iterable[SlurmNode], partition: str) -> str:
-    """Return the GPU types of a partition and what its largest nodes have, for the plugin to refuse what is impossible.
+def offer_of(nodes: Iterable[SlurmNode], partitions: Sequence[str]) -> str:
+    """Return the GPU types of partitions and what their largest nodes have, for the plugin to refuse what is impossible.
 
-    Jobs on hold are not checked by Slurm itself.
+    Jobs on hold are not checked by Slurm itself. What several partitions have together is followed by what each of them has.
     """
-    mine = [node for node in nodes if partition in node.partitions and node.gpus]
+    nodes = list(nodes)
+    single = [f"[{name} {_offer_of(nodes, {name})}]" for name in partitions if len(partitions) > 1]
+    return " ".join([_offer_of(nodes, set(partitions)), *single])
+
+
+def _offer_of(nodes: Iterable[SlurmNode], partitions: Set[str]) -> str:
+    mine = [node for node in nodes if node.partitions & partitions and node.gpus]
     types = ",".join(sorted({name for node in mine for name in node.gpus if name}))
     gpus = max((sum(node.gpus.values()) for node in mine), default=0)
     memory = max((node.memory_mb for node in mine), default=0.0)
@@ -86,11 +101,11 @@ def offer_of(nodes: Iterable[SlurmNode], partition: str) -> str:
 
 @dataclass
 class Beacon:
-    """The sign of life of one driver. problem: why there is none, "" if there is; offer: what the partition has (`offer_of`)."""
+    """The sign of life of one driver. problem: why there is none, "" if there is; offer: what partitions have (`offer_of`)."""
 
     commands: SlurmCommands
     clock: WallClock
-    partition: str
+    partitions: Sequence[str]
     directory: Path
     problem: str = ""
     offer: str = ""
@@ -108,35 +123,46 @@ class Beacon:
     @property
     def _comment(self) -> str:
         seconds = self.clock.machine_seconds()
-        return f"gavel:driver={self._host}:{os.getpid()}:{self._place} alive={seconds:.0f} {self.offer}".strip()
+        names = ",".join(self.partitions)
+        text = f"gavel:driver={self._host}:{os.getpid()}:{self._place} alive={seconds:.0f} of={names} {self.offer}".strip()
+        return text if len(text) <= LONGEST_COMMENT else text.partition(" [")[0]
 
     def begin(self) -> None:
         """Give the first sign of life, in place of an earlier one of this driver or of a dead one.
 
         Raises:
-            InputError: Another driver manages the partition.
+            InputError: Another driver manages one of the partitions.
             SlurmError: Slurm does not answer.
         """
-        signs = signs_of_life(self.commands, self.partition)
+        signs = signs_of_life(self.commands, self.partitions)
         for sign in signs:
             host, _, place = sign.owner.rsplit(":", 2)
             is_mine = (host, place) == (self._host, self._place)  # the lock of the directory tells that its driver has ended
             ago = self.clock.machine_seconds() - sign.seconds
             if not is_mine and abs(ago) < DEAD_SECONDS:
-                cure = f"end it first, or if its host is dead: gavel slurm release --partition {self.partition}"
+                shared = ",".join(name for name in self.partitions if name in sign.partitions)
+                cure = f"end it first, or if its host is dead: gavel slurm release --partition {shared}"
                 text = f"another driver manages it: {sign.origin}, last alive {ago:.0f} s ago; {cure}"
-                raise InputError(Fault("slurm", f"partition {self.partition}", text))
-        self._job_id = signs[0].job_id if signs else self._submitted()
+                raise InputError(Fault("slurm", f"partition {shared}", text))
+        own = [sign for sign in signs if sign.partitions == set(self.partitions)][:1]
+        remove_signs(self.commands, [sign for sign in signs if sign not in own])
+        self._job_id = own[0].job_id if own else self._submitted()
         self._beaten = 0.0
         self.beat()
 
     def _submitted(self) -> str:
-        """Submit the job and return its id, "" if Slurm refuses it."""
-        words = [f"--job-name={BEACON}", f"--partition={self.partition}", "--hold", "--time=1", "--ntasks=1", "--chdir=/"]
-        words += ["--output=/dev/null", f"--comment={self._comment}", "--wrap=true", "--parsable"]
-        result = self.commands.run(["sbatch", *words])
-        self.problem = "" if result.code == 0 else printable(result.err or result.out)
-        return result.out.strip().partition(";")[0] if result.code == 0 else ""
+        """Submit the job to the first partition that takes it, and return its id, "" if all refuse it."""
+        words = [f"--job-name={BEACON}", "--hold", "--time=1", "--ntasks=1", "--chdir=/", "--output=/dev/null"]
+        words += [f"--comment={self._comment}", "--wrap=true", "--parsable"]
+        problems = []
+        for name in self.partitions:
+            result = self.commands.run(["sbatch", f"--partition={name}", *words])
+            if result.code == 0:
+                self.problem = ""
+                return result.out.strip().partition(";")[0]
+            problems.append(printable(result.err or result.out))
+        self.problem = problems[0]
+        return ""
 
     def beat(self) -> None:
         """Give a sign of life, if the last one was a while ago. An error only means that there is none."""
@@ -155,7 +181,7 @@ class Beacon:
 
     def end(self) -> None:
         """Remove the sign of life. Raises `SlurmError`."""
-        remove_signs(self.commands, self.partition)
+        remove_signs(self.commands, signs_of_life(self.commands, self.partitions))
         self._job_id = ""
 
 
@@ -183,12 +209,12 @@ def exclusive_lock(path: Path) -> Iterator[None]:
 
 
 def slurm_release(partition: str, *, directory: str | Path | None = None, commands: SlurmCommands | None = None) -> list[str]:
-    """Release the jobs of a partition that wait on a hold of a driver or its plugin, as when the host of the driver is dead.
+    """Release the jobs of partitions that wait on a hold of a driver or its plugin, as when the host of the driver is dead.
 
-    From then on, the plugin lets jobs pass. Needs no state, and may be repeated.
+    From then on, the plugin lets jobs of all partitions of this driver pass. Needs no state, and may be repeated.
 
     Args:
-        partition: The partition.
+        partition: The partition, or several, separated by commas.
         directory: The state of the driver, if it is there: it also knows jobs that came without the plugin, and original requests.
         commands: Replacement of Slurm's commands, for tests.
 
@@ -196,20 +222,21 @@ def slurm_release(partition: str, *, directory: str | Path | None = None, comman
         The ids of the jobs.
 
     Raises:
+        InputError: The name of a partition is invalid.
         SlurmError: Slurm does not answer, or refuses to release jobs.
     """
-    commands = SlurmCommands() if commands is None else commands
+    commands, names = SlurmCommands() if commands is None else commands, partitions_in(partition)
     state = None
     path = None if directory is None else Path(directory) / STATE
     if path is not None and path.exists():
         with suppress(InputError):
-            state = load_state(path, partition, resolve_policy("max_min_fairness"))
-    return release_all(commands, partition, state)
+            state = load_state(path, names, resolve_policy("max_min_fairness"))
+    return release_all(commands, names, state)
 
 
-def release_all(commands: SlurmCommands, partition: str, state: DriverState | None) -> list[str]:
+def release_all(commands: SlurmCommands, partitions: Sequence[str], state: DriverState | None) -> list[str]:
     """Release all jobs on hold, those that were set aside or are new among them, and return them. Raises `SlurmError`."""
-    remove_signs(commands, partition)
+    remove_signs(commands, signs_of_life(commands, partitions))
     if state is None:
-        return release_held(commands, partition, {}, set(), 0)
-    return release_held(commands, partition, state.aside | state.tracked, state.stopping, len(state.scheduler.cluster.nodes))
+        return release_held(commands, partitions, {}, set(), 0)
+    return release_held(commands, partitions, state.aside | state.tracked, state.stopping, len(state.scheduler.cluster.nodes))

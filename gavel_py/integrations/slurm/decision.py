@@ -16,6 +16,7 @@ from gavel_py.integrations.slurm.actions import Actions, Target, actions_for, re
 from gavel_py.integrations.slurm.client.notation import printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
+from gavel_py.integrations.slurm.partitions import Partition, partition_of
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Progress, Speeds
 from gavel_py.integrations.slurm.state import DriverState, Tracked, load_state
@@ -55,8 +56,8 @@ class ClusterSnapshot:
 
     @property
     def most_nodes(self) -> int:
-        """Number of nodes of the partition."""
-        return sum(self.state.partition in node.partitions for node in self.snapshot.nodes.values())
+        """Number of nodes of the partitions."""
+        return sum(not node.partitions.isdisjoint(self.state.partitions) for node in self.snapshot.nodes.values())
 
     @property
     def others(self) -> list[SlurmJob]:
@@ -68,6 +69,11 @@ class ClusterSnapshot:
         """{node: GPUs} held by jobs that are not managed."""
         return job_mapping.gpus_used(self.others)
 
+    def partitions_of(self, node: str) -> list[str]:
+        """Return the managed partitions of a node."""
+        listed = self.snapshot.nodes[node].partitions if node in self.snapshot.nodes else ()
+        return [name for name in self.state.partitions if name in listed]
+
     def standing_of(self, job_id: str) -> Eligibility:
         """Return the eligibility of a job; a job excluded by the latest decision counts as left to Slurm."""
         if job_id in self.state.tracked and job_id in self.state.unplanned:
@@ -76,8 +82,8 @@ class ClusterSnapshot:
 
     @property
     def left_alone(self) -> dict[str, str]:
-        """{job: why} of the jobs of the partition that are not planned."""
-        here = [i for i in self.standings if self.state.partition in self.snapshot.jobs[i].partition.split(",")]
+        """{job: why} of the jobs of the partitions that are not planned."""
+        here = [i for i in self.standings if self.snapshot.jobs[i].is_in(self.state.partitions)]
         return {job_id: why for job_id in here if (why := self.standing_of(job_id).why)}
 
     @staticmethod
@@ -106,6 +112,12 @@ class Decided:
     totals: Sequence[float]
 
     @property
+    def types(self) -> dict[str, str]:
+        """{accelerator of the scheduler: its GPU type}; they differ where a type has nodes in different partitions."""
+        cluster = self.picture.state.scheduler.cluster
+        return dict(zip(cluster.accelerator_names, cluster.profile_names, strict=True))
+
+    @property
     def waiting(self) -> dict[str, str]:
         """{job: why} of the managed jobs without GPUs in this round."""
         scheduler, reasons = self.picture.state.scheduler, {**self.begun.excluded, **self.moves.cannot, **self.moves.deferred}
@@ -119,17 +131,19 @@ class Decided:
 
     def account(self) -> dict[str, Any]:
         """Return the figures of the round for reports: GPUs by type, active jobs, promised and delivered time so far, prices."""
-        scheduler = self.picture.state.scheduler
+        scheduler, types = self.picture.state.scheduler, self.types
         allocation = scheduler.allocation
-        down = dict.fromkeys(scheduler.cluster.accelerator_names, 0)
+        gpus, down = (dict.fromkeys(types.values(), 0) for _ in range(2))
         for node in scheduler.cluster.nodes:
-            down[node.accelerator] += 0 if scheduler.nodes[node.name] is NodeState.UP else node.num_gpus
+            gpus[types[node.accelerator]] += node.num_gpus
+            down[types[node.accelerator]] += 0 if scheduler.nodes[node.name] is NodeState.UP else node.num_gpus
         prices: dict[str, float] = {}
         if allocation is not None and allocation.shadow_prices is not None and allocation.objective_value:
             relative = allocation.shadow_prices / abs(allocation.objective_value)
-            prices = dict(zip(allocation.accelerator_types, relative.tolist(), strict=True))
+            for name, price in zip(allocation.accelerator_types, relative.tolist(), strict=True):
+                prices[types[name]] = max(price, prices.get(types[name], price))  # one more GPU, where it is worth most
         return {
-            "gpus": dict(zip(scheduler.cluster.accelerator_names, scheduler.cluster.capacities.tolist(), strict=True)),
+            "gpus": gpus,
             "down": down,
             "active": len(self.picture.state.tracked),
             **dict(zip(TOTALS, self.totals, strict=True)),
@@ -198,22 +212,22 @@ class RoundPlanner:
 
     def picture(self, snapshot: Snapshot) -> ClusterSnapshot:
         """Reconcile the scheduler with a reading. Raises `InputError`."""
-        partition = job_mapping.partition_of(snapshot.nodes.values(), self._settings, self._profile.accelerators)
+        known_types, is_first = self._profile.accelerators, self.reconciler is None
+        partition = partition_of(snapshot.nodes.values(), self._settings, known_types, must_exist=is_first)
         if self._learner is not None:
-            self._learner.add_accelerators(partition.cluster.accelerator_names)
+            self._learner.add_accelerators(partition.cluster.profile_names)
         partition = self._with_known_types(partition)
         self._share_by_accounts(snapshot)
         state = self._state_for(partition.cluster)
         snapshot = replace(snapshot, jobs=revived(snapshot.jobs, state.warned))
-        types = {node.name: node.accelerator for node in partition.cluster.nodes}
         matcher = job_mapping.TypeMatcher(partition, snapshot.nodes)
-        self.reconciler = Reconciler(state, self._settings, self._progress, types, matcher, self._log, self.accounts)
+        self.reconciler = Reconciler(state, self._settings, self._progress, partition.types, matcher, self._log, self.accounts)
         known = state.aside | state.tracked
         self.reconciler.reconcile(snapshot)
         known |= state.aside | state.tracked
         roles = self.reconciler.roles
         left = {job_id: eligibility.why for job_id, eligibility in roles.items() if eligibility.role.is_left_to_slurm}
-        is_held = partial(job_roles.is_held_by_driver, partition=state.partition, known=known, stopping=state.stopping)
+        is_held = partial(job_roles.is_held_by_driver, partitions=state.partitions, known=known, stopping=state.stopping)
         let_go = {job_id: why for job_id, why in left.items() if is_held(snapshot.jobs[job_id])}
         notes = (*partition.notes, *snapshot.unreadable)
         return ClusterSnapshot(snapshot, state, roles, self.reconciler.refused, let_go, known, notes)
@@ -301,7 +315,7 @@ class RoundPlanner:
         accounts = self.accounts
         if accounts is None or not self._settings.tenants_from_slurm:
             return
-        here = [job for job in snapshot.jobs.values() if self._settings.partition in job.partition.split(",")]
+        here = [job for job in snapshot.jobs.values() if job.is_in(self._settings.partitions)]
         tree = accounts.tree(sorted({accounts.tenant_of(job) for job in here if not job.phase.is_over} | self._tenants))
         self._tenants = frozenset(tenant.name for tenant in tree.tenants) - tree.parents
         policy = replace(self._policy, tenants=tree)  # type: ignore[call-arg]
@@ -310,10 +324,10 @@ class RoundPlanner:
             if self.state is not None:
                 self.state.scheduler.policy = policy
 
-    def _with_known_types(self, partition: job_mapping.Partition) -> job_mapping.Partition:
+    def _with_known_types(self, partition: Partition) -> Partition:
         """Drop GPU types that are not in the profile; before the first round, it is an error if none is left."""
         known = self._profile.accelerators
-        names = partition.cluster.accelerator_names
+        names = tuple(dict.fromkeys(partition.cluster.profile_names))
         unknown = [name for name in names if name not in known]
         where, has = f"profile {self._profile.name}", f"it has {', '.join(known)}"
         texts = [f"does not have GPU type {name!r}; {has}" for name in unknown]
@@ -321,20 +335,27 @@ class RoundPlanner:
             hint = "; map it to a name of the profile with --map-accelerator OLD=NEW"
             raise UnknownNameError(*(Fault(where, "", text + hint) for text in texts))
         notes = tuple(f"{where} {text}; its nodes are ignored" for text in texts)
-        slurm_names = {name: types for name, types in partition.slurm_names.items() if name in known}
-        return job_mapping.Partition(partition.cluster.restricted_to(slurm_names), slurm_names, (*partition.notes, *notes))
+        slurm_names = {
+            name: partition.slurm_names[name]
+            for name, there in zip(partition.cluster.accelerator_names, partition.cluster.profile_names, strict=True)
+            if there in known
+        }
+        cluster = partition.cluster.restricted_to(slurm_names)
+        return replace(partition, cluster=cluster, slurm_names=slurm_names, notes=(*partition.notes, *notes))
 
     def _state_for(self, cluster: Cluster) -> DriverState:
         """Return the state, loaded or new if there is none yet, with a new scheduler if the cluster has changed."""
         self.load()
         if self.state is None:
             speeds = Speeds(self._given)
-            self.state = DriverState(self._settings.partition, self._scheduler(cluster, speeds), speeds)
+            self.state = DriverState(",".join(self._settings.partitions), self._scheduler(cluster, speeds), speeds)
         planned = self.state.scheduler.cluster
         planned_nodes, nodes = ({n.name: (n.accelerator, n.num_gpus) for n in each.nodes} for each in (planned, cluster))
         if not nodes.items() <= planned_nodes.items():
-            self._renew(self.state, cluster, "nodes were added, or their GPUs have changed")
-        elif not set(planned.accelerator_names) <= set(self.state.speeds.profile.accelerators):
+            self._renew(self.state, cluster, "nodes were added, or their GPUs or partitions have changed")
+        elif set(self.state.partitions) != set(self._settings.partitions):
+            self._renew(self.state, cluster, "other partitions are managed")
+        elif not set(planned.profile_names) <= set(self.state.speeds.profile.accelerators):
             self._renew(self.state, cluster, "the profile no longer has some GPU types")
         return self.state
 
@@ -342,14 +363,14 @@ class RoundPlanner:
         """Load the saved state, if there is one and it has not been loaded yet. Raises `InputError`."""
         if self.state is not None or self._path is None or not self._path.exists():
             return
-        state = load_state(self._path, self._settings.partition, self._policy, self._learner)
+        state = load_state(self._path, self._settings.partitions, self._policy, self._learner)
         for name, value in self._options.items():
             setattr(state.scheduler, name, value)
         speeds = Speeds(self._given, state.speeds.measured, state.speeds.sizes)
         learns = speeds.learner is not None or state.scheduler.learner is not None
         if learns or speeds.base.rows != state.speeds.base.rows:
             state.speeds = speeds
-            if set(state.scheduler.cluster.accelerator_names) <= set(speeds.profile.accelerators):
+            if set(state.scheduler.cluster.profile_names) <= set(speeds.profile.accelerators):
                 speeds.use_in(state.scheduler)
         self.state = state
 
@@ -362,5 +383,11 @@ class RoundPlanner:
         self._log("cluster", nodes=len(cluster.nodes), why=why)
         aside = {**state.aside, **state.tracked}
         self.state = replace(
-            state, scheduler=self._scheduler(cluster, state.speeds), tracked={}, aside=aside, departed=[], deferred=set()
+            state,
+            partition=",".join(self._settings.partitions),
+            scheduler=self._scheduler(cluster, state.speeds),
+            tracked={},
+            aside=aside,
+            departed=[],
+            deferred=set(),
         )

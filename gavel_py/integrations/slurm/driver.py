@@ -1,4 +1,4 @@
-"""The driver of a Slurm partition: reads the cluster, plans a round, carries it out, and watches jobs until the next one."""
+"""The driver of Slurm partitions: reads the cluster, plans a round, carries it out, and watches jobs until the next one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_RETRY_SECONDS = 60.0
 
 
 class SlurmDriver:
-    """Drives one partition of a Slurm cluster.
+    """Drives one or several partitions of a Slurm cluster.
 
     As a context manager it holds the lock of its directory, without which it changes nothing.
 
@@ -133,7 +133,7 @@ class SlurmDriver:
 
     def _read(self) -> Snapshot:
         snapshot = slurm.read_cluster(self._commands, self._clock.now())
-        return snapshot if self.is_shadow else with_reservations(snapshot, self._commands)
+        return snapshot if self.is_shadow else with_reservations(slurm.with_partitions(snapshot, self._commands), self._commands)
 
     def _read_jobs(self) -> Mapping[str, SlurmJob]:
         return slurm.read_jobs(self._commands)
@@ -173,7 +173,7 @@ class SlurmDriver:
         picture = self.look()
         self._clock.catch_up(picture.state.scheduler.last_start_seconds or 0.0)  # it was set back before this driver began
         if self._beacon is not None:
-            self._beacon.offer = offer_of(picture.snapshot.nodes.values(), self.settings.partition)
+            self._beacon.offer = offer_of(picture.snapshot.nodes.values(), self.settings.partitions)
         self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)
         decided = self._decide(picture)
         actions, begun = decided.moves, decided.begun
@@ -321,7 +321,7 @@ class SlurmDriver:
             if had_jobs and state.tracked.keys() - state.unplanned.keys():
                 return True
             new = [job for job in jobs.values() if job.phase is Phase.WAITING and job.job_id not in known]
-            if any(eligibility_of(job, self.settings.partition, now).role is Role.MANAGED for job in new):
+            if any(eligibility_of(job, self.settings.partitions, now).role is Role.MANAGED for job in new):
                 return True
         if seen.is_news(jobs, now) or any(until <= now for until in state.warned.values()):
             self.fill()
@@ -364,7 +364,7 @@ class SlurmDriver:
     def release(self) -> None:
         """Release all jobs on hold to Slurm, and those that come until the next round; an error is only logged."""
         try:
-            jobs = release_all(self._commands, self.settings.partition, self._planner.state)
+            jobs = release_all(self._commands, self.settings.partitions, self._planner.state)
             self._beacon = None
             self._log("released", jobs=jobs)
         except SlurmError as error:
@@ -372,7 +372,7 @@ class SlurmDriver:
 
     def _begin_beacon(self, directory: Path) -> None:
         """Give the first sign of life, unless another driver manages the partition. Raises `InputError`, `SlurmError`."""
-        beacon = Beacon(self._commands, self._clock, self.settings.partition, directory)
+        beacon = Beacon(self._commands, self._clock, self.settings.partitions, directory)
         beacon.begin()
         self._beacon = beacon
         if beacon.problem:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.client.notation import printable, satisfies
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Usage
 from gavel_py.integrations.slurm.job_roles import Place, parse_annotation, parse_comment
+from gavel_py.integrations.slurm.partitions import MEGABYTES_PER_GIGABYTE, Partition
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.integrations.slurm.state import Tracked
-from gavel_py.problem.accelerators import how_the_same, same_accelerator
-from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import largest_even_gang
 from gavel_py.problem.job import Job, Locality
-from gavel_py.problem.nodes import AcceleratorType, Node
-from gavel_py.scheduling import NodeState
+from gavel_py.scheduling import NodeState, RoundScheduler
 from gavel_py.scheduling.placement.topology import NOTHING, Resources
 from gavel_py.throughput_profiles import ThroughputProfile
 
@@ -30,61 +27,8 @@ DRAINING = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT"
 UNRESPONSIVE = frozenset({"UNKNOWN", "NOT_RESPONDING", "NO_RESPOND", "REBOOT_ISSUED", "REBOOT"})
 """No job can start on these nodes, but running jobs may be unharmed and are left alone until the state is clear."""
 
-UNNAMED = "gpu"
-"""Name of GPUs without a type in gres.conf."""
-
-MEGABYTES_PER_GIGABYTE = 1024.0
-
 LONGEST_SECONDS = 365 * 86_400.0
 """Time for which a job without a limit is believed to run."""
-
-
-@dataclass(frozen=True)
-class Partition:
-    """The managed partition as a cluster.
-
-    cluster: its nodes with GPUs; slurm_names: {accelerator: GPU types in Slurm}; notes: on omitted nodes and renamed types.
-    """
-
-    cluster: Cluster
-    slurm_names: Mapping[str, frozenset[str]]
-    notes: tuple[str, ...]
-
-
-def partition_of(nodes: Iterable[SlurmNode], settings: SlurmSettings, known: Collection[str]) -> Partition:
-    """Return the managed partition. known: accelerators of the profile, whose spelling is used.
-
-    Raises `InputError` if the partition has no GPUs.
-    """
-    included: list[Node] = []
-    notes: list[str] = []
-    names: dict[str, set[str]] = {}
-    partitions: set[str] = set()
-    for node in sorted(nodes, key=lambda node: node.name):
-        partitions |= node.partitions
-        if settings.partition not in node.partitions or not node.gpus:
-            continue
-        if len(node.gpus) > 1:
-            notes.append(f"node {node.name} has GPUs of several types ({', '.join(sorted(node.gpus))}) and is ignored")
-            continue
-        ((slurm_name, gpus),) = node.gpus.items()
-        name = settings.accelerators.get(slurm_name or UNNAMED, slurm_name or UNNAMED)
-        accelerator = same_accelerator(name, known) or name
-        names.setdefault(accelerator, set()).add(slurm_name)
-        memory = node.memory_mb / MEGABYTES_PER_GIGABYTE or None
-        included.append(Node(name=node.name, accelerator=accelerator, num_gpus=gpus, cpus=node.cpus or None, memory_gb=memory))
-    if not included:
-        problem = f"there is no partition {settings.partition!r}{nearest(settings.partition, sorted(partitions))}"
-        if settings.partition in partitions:
-            problem = f"{settings.partition!r} has no node with GPUs"
-        raise InputError(Fault("slurm", "partition", problem))
-    for accelerator, slurm_names in names.items():
-        for name in sorted(slurm_names - {accelerator}):
-            if same_accelerator(name, (accelerator,)):
-                reason = how_the_same(name, accelerator)
-                notes.append(f"GPU type {name!r} is treated as {accelerator!r} of the profile: {reason}")
-    types = [AcceleratorType(name=name, price_per_hour=settings.prices_per_hour.get(name)) for name in names]
-    return Partition(Cluster(included, types), {name: frozenset(slurm_names) for name, slurm_names in names.items()}, tuple(notes))
 
 
 def state_of(node: SlurmNode | None) -> NodeState:
@@ -136,6 +80,36 @@ def used_by_others(nodes: Mapping[str, SlurmNode], jobs: Iterable[SlurmJob], man
     }
 
 
+def sync_unavailable_gpus(
+    scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode], used: Mapping[str, Usage], closed: Collection[str] = ()
+) -> None:
+    """Mark as lost the free GPUs that managed jobs cannot use: held by other jobs, without a free CPU, or on nodes that do not
+    respond or are closed.
+
+    Managed gangs keep their GPUs. Which of the GPUs of a node are marked does not matter. CPUs and memory of other jobs are
+    reserved. used: {node: what jobs that are not managed have there}.
+    """
+    held = {gpu for assignment in scheduler.running.values() for gpu in assignment.gpus}
+    lost = set(scheduler.lost_gpus)
+    shut = unresponsive_nodes(nodes).union(closed)
+    for node in scheduler.cluster.nodes:
+        others = used.get(node.name, Usage())
+        scheduler.reserve(node.name, cpus=others.cpus, memory_gb=others.memory_mb / MEGABYTES_PER_GIGABYTE)
+        gpus = [(node.name, index) for index in range(node.num_gpus)]
+        marked = [gpu for gpu in gpus if gpu in lost]
+        free = [gpu for gpu in gpus if gpu not in held and gpu not in lost]
+        present = sum(nodes[node.name].gpus.values()) if node.name in nodes else node.num_gpus
+        unavailable = int(others.gpus) + max(0, node.num_gpus - present)
+        if node.name in shut:
+            unavailable = node.num_gpus
+        if node.cpus is not None and others.cpus:
+            unavailable = max(unavailable, node.num_gpus - int(max(0.0, node.cpus - others.cpus)))
+        for name, index in reversed(free[len(free) - max(0, min(len(free), unavailable - len(marked))) :]):
+            scheduler.gpu_lost(name, index)
+        for name, index in marked[: max(0, len(marked) - unavailable)]:
+            scheduler.gpu_back(name, index)
+
+
 def most_measured(profile: ThroughputProfile) -> str:
     """Return the first job type with measurements of the most gang sizes, from which others are best estimated."""
     sizes: dict[str, set[float]] = {job_type: set() for job_type in profile.job_types}
@@ -145,21 +119,26 @@ def most_measured(profile: ThroughputProfile) -> str:
 
 
 class TypeMatcher:
-    """Finds the accelerator types that meet the requests of jobs. nodes: all nodes by name, including those of the partition."""
+    """Finds the accelerators that meet the requests of jobs. nodes: all nodes by name, including those of the partition.
+
+    type_of: {accelerator: its GPU type in the profile}.
+    """
 
     def __init__(self, partition: Partition, nodes: Mapping[str, SlurmNode]) -> None:
-        self._slurm_names, self._cluster = partition.slurm_names, partition.cluster
+        self._slurm_names, self._cluster, self._members = partition.slurm_names, partition.cluster, partition.members
         self.accelerators = frozenset(partition.slurm_names)
+        self.type_of = dict(zip(self._cluster.accelerator_names, self._cluster.profile_names, strict=True))
         self._features: dict[str, set[frozenset[str]]] = {}
         self._fits: dict[tuple[str, int, Locality, Resources], bool] = {}
         for node in partition.cluster.nodes:
             if node.name in nodes:
                 self._features.setdefault(node.accelerator, set()).add(nodes[node.name].features)
 
-    def candidates(self, job: SlurmJob) -> tuple[str, ...]:
-        """Return the accelerators whose nodes all meet the GPU type and the --constraint of a job."""
+    def candidates(self, job: SlurmJob, partitions: Collection[str]) -> tuple[str, ...]:
+        """Return the accelerators whose nodes are in any of the partitions, and all meet the GPU type and --constraint of a job."""
         (slurm_name,) = job.requested
-        typed = [name for name, slurm_names in self._slurm_names.items() if not slurm_name or slurm_name in slurm_names]
+        there = [name for name in self._slurm_names if not self._members[name].isdisjoint(partitions)]
+        typed = [name for name in there if not slurm_name or slurm_name in self._slurm_names[name]]
         return tuple(name for name in typed if all(satisfies(each, job.features) for each in self._features.get(name, ())))
 
     def largest_on_node(self, accelerator: str, resources: Resources = NOTHING) -> int:
@@ -226,6 +205,7 @@ def new_tracked(job: SlurmJob, speeds: Speeds, settings: SlurmSettings, now_seco
         max_nodes=job.max_nodes,
         exact_nodes=math.ceil(job.tasks / job.tasks_per_node) if job.tasks_per_node else 0,
         min_cpus=job.cpus_per_node,
+        partitions=list(job.partitions),
     )
     return tracked, notes
 
@@ -237,17 +217,18 @@ def scheduler_job(
 
     Raises `InputError` for a job that can run nowhere.
     """
-    candidates = matcher.candidates(job)
+    partition = ",".join(tracked.usable)
+    candidates = matcher.candidates(job, tracked.usable)
     if not candidates:
         (slurm_name,) = job.requested
         request = f"for GPUs of type {printable(slurm_name)}" if slurm_name else f"for --constraint={printable(job.features)}"
-        problem = f"asks {request}, which no node of partition {settings.partition} has"
+        problem = f"asks {request}, which no node of partition {partition} has"
         raise InputError(Fault(f"job {job.job_id}", "", problem))
-    known = _known(tracked, candidates, speeds, settings)
+    known = _known(tracked, candidates, speeds, settings, matcher)
     resources = _resources_per_gpu(job, matcher, known)
     fits_node = job.num_gpus <= min(matcher.largest_on_node(name, resources) for name in known)
     locality: Locality = "node" if tracked.place == "node" or tracked.exact_nodes == 1 or fits_node else "any"
-    known = _with_room(tracked, known, locality, resources, matcher, settings.partition)
+    known = _with_room(tracked, known, locality, resources, matcher, partition)
     steps = tracked.total_steps or settings.default_steps
     limit = None if job.time_limit_seconds is None else job.time_limit_seconds + tracked.limit_counted_seconds
     if tracked.total_steps:
@@ -256,7 +237,7 @@ def scheduler_job(
         steps = min(tracked.total_steps, believable)
     if not steps and limit is not None:
         # Users choose a time limit that suffices on every type, hence on the slowest.
-        steps = limit * min(speeds.speed(tracked.job_type, tracked.num_gpus, name) for name in known)
+        steps = limit * min(speeds.speed(tracked.job_type, tracked.num_gpus, matcher.type_of[name]) for name in known)
     return Job(
         tracked.job_id,
         job_type=tracked.job_type,
@@ -295,7 +276,8 @@ def _with_room(
     if not fitting:
         each = f"{resources.cpus:g} CPUs" + (f" and {resources.memory_gb:g} GB" if resources.memory_gb else "")
         on = "one node" if locality == "node" else "nodes with the same number on each"
-        text = f"its {gpus} GPUs need {each} each, but no {' or '.join(names)} nodes of partition {partition} have that on {on}"
+        types = " or ".join(dict.fromkeys(matcher.type_of[name] for name in names))
+        text = f"its {gpus} GPUs need {each} each, but no {types} nodes of partition {partition} have that on {on}"
         raise InputError(Fault(f"job {tracked.job_id}", "", text))
     exact = tracked.exact_nodes
     if not exact:
@@ -310,16 +292,18 @@ def _with_room(
     return matching
 
 
-def _known(tracked: Tracked, candidates: Iterable[str], speeds: Speeds, settings: SlurmSettings) -> tuple[str, ...]:
+def _known(
+    tracked: Tracked, candidates: Iterable[str], speeds: Speeds, settings: SlurmSettings, matcher: TypeMatcher
+) -> tuple[str, ...]:
     """Return the accelerators on which the throughput of a job is known, with its own type or else with the default type."""
     speeds.cover([tracked.num_gpus])
     for job_type in (tracked.job_type, settings.default_type or most_measured(speeds.base)):
-        known = tuple(name for name in candidates if speeds.speed(job_type, tracked.num_gpus, name) > 0)
+        known = tuple(name for name in candidates if speeds.speed(job_type, tracked.num_gpus, matcher.type_of[name]) > 0)
         if known:
             tracked.job_type = job_type
             return known
     text = (
         f"profile {speeds.base.name} has no throughput for a gang of {tracked.num_gpus} GPUs of type {tracked.job_type} on "
-        f"{', '.join(candidates)}; add a measurement, or name another default type"
+        f"{', '.join(dict.fromkeys(matcher.type_of[name] for name in candidates))}; add a measurement, or name another default type"
     )
     raise InputError(Fault(f"job {tracked.job_id}", "", text))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
@@ -71,7 +71,7 @@ def parse_comment(comment: str) -> JobComment:
 Place = Literal["any", "node"]
 """Whether a gang may span nodes or must be on one."""
 
-ANNOTATION = re.compile(r"gavel:submit=(\d{1,12})(;plugin)?(?:;of=([A-Za-z0-9._-]+))?(?:;place=(any|node))?")
+ANNOTATION = re.compile(r"gavel:submit=(\d{1,12})(;plugin)?(?:;of=([A-Za-z0-9._,-]+))?(?:;place=(any|node))?")
 
 SAFE_TEXT = re.compile(r"[A-Za-z0-9 _.:;,+@/=-]*")
 """Existing text of an AdminComment is written back only if scontrol cannot misread it."""
@@ -82,8 +82,8 @@ class Annotation:
     """The driver's entry in an AdminComment.
 
     submit_seconds: time of submission, which Slurm overwrites at a requeue; place: None before the driver takes the job over;
-    by_plugin: whether the plugin put it on hold, and thus notes in the comment what users hold; partition: whose plugin that was,
-    "" if it was an earlier version.
+    by_plugin: whether the plugin put it on hold, and thus notes in the comment what users hold; partition: whose plugin
+    that was, several separated by commas, "" if it was an earlier version.
     """
 
     submit_seconds: float
@@ -123,7 +123,7 @@ def annotated(admin_comment: str, submit_seconds: float, place: Place) -> str | 
 
 CERTAIN_NODES = "it asks for certain nodes (--nodelist)"
 
-SEVERAL_PARTITIONS = "it may run in several partitions (--partition=a,b)"
+SEVERAL_PARTITIONS = "it may run in partitions that are not managed, too (--partition=a,b)"
 """Slurm lists all partitions of a job only while it waits."""
 
 REQUEUED_ON_HOLD = "requeued in held state"
@@ -160,12 +160,16 @@ class Eligibility(NamedTuple):
 
 
 def eligibility_of(
-    job: SlurmJob, partition: str, now_seconds: float, known: Container[str] = (), stopping: Container[str] = ()
+    job: SlurmJob, partitions: Collection[str], now_seconds: float, known: Container[str] = (), stopping: Container[str] = ()
 ) -> Eligibility:
-    """Return the role of a job. known: jobs already managed; stopping: jobs that the driver is stopping."""
-    if job.partition != partition:
-        several = partition in job.partition.split(",")
-        return Eligibility(Role.OTHER, SEVERAL_PARTITIONS if several else "it is in another partition")
+    """Return the role of a job.
+
+    partitions: those that are managed; known: jobs already managed; stopping: jobs that the driver is stopping.
+    """
+    if not job.is_in(partitions):
+        return Eligibility(Role.OTHER, "it is in another partition")
+    if not set(partitions).issuperset(job.partitions):
+        return Eligibility(Role.OTHER, SEVERAL_PARTITIONS)
     if not job.num_gpus:
         return Eligibility(Role.OTHER, "it asks for no GPUs")
     obstacle = _obstacle(job, known)
@@ -194,15 +198,17 @@ def over_array_limits(jobs: Mapping[str, SlurmJob], managed: Iterable[str]) -> d
     return beyond
 
 
-def is_held_by_driver(job: SlurmJob, partition: str, known: Container[str], stopping: Container[str]) -> bool:
+def is_held_by_driver(job: SlurmJob, partitions: Collection[str], known: Container[str], stopping: Container[str]) -> bool:
     """Return whether a job waits on a hold of the driver or its plugin, and not of its user.
 
-    A job may have been moved to another partition. If its annotation does not name this one, only known jobs count there.
+    A job may have been moved to another partition. If its annotation does not name one of these, only known jobs count there.
     """
     if not job.is_held or parse_comment(job.comment).is_held:
         return False
     annotation = parse_annotation(job.admin_comment)
-    is_annotated = annotation is not None and (annotation.partition == partition or partition in job.partition.split(","))
+    is_annotated = annotation is not None and (
+        job.is_in(partitions) or not set(partitions).isdisjoint(annotation.partition.split(","))
+    )
     return (is_annotated or job.job_id in known) and not _is_held_by_others(job, known, stopping)
 
 

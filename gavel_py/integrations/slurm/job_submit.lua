@@ -1,10 +1,10 @@
 -- job_submit.lua: written by `gavel slurm install`, gavel-py.
--- Jobs of the managed partition that ask for GPUs start on hold; only administrators release them (the driver is one).
+-- Jobs of the managed partitions that ask for GPUs start on hold; only administrators release them (the driver is one).
 -- Without a sign of life of the driver for a while, jobs pass as if there were no plugin.
 -- It notes when they came, since a requeue overwrites their submit time, whether they want to be on one node, since a start
 -- overwrites that, and what their users hold. The driver's account may have no right to note anything itself.
 
-local PARTITION = "@PARTITION@"
+local PARTITIONS = "@PARTITION@"
 local IS_DEFAULT = @IS_DEFAULT@
 local ADMINISTRATORS = { @ADMINISTRATORS@ }
 local HOLD = "gavel%-hold"
@@ -15,15 +15,27 @@ local DEAD_SECONDS = @DEAD_SECONDS@
 local REJECT_ODD = @REJECT_ODD@
 local UNAVAILABLE = 2014 -- "Requested node configuration is not available"
 
-local function is_managed(partition)
-   if partition == nil or partition == "" then
-      return IS_DEFAULT
-   end
-   return partition == PARTITION
+local MANAGED = {}
+for name in string.gmatch(PARTITIONS, "[^,]+") do
+   MANAGED[name] = true
 end
 
-local function is_among(partitions)
-   return string.find("," .. (partitions or "") .. ",", "," .. PARTITION .. ",", 1, true) ~= nil
+-- The partitions of a job, several separated by commas; jobs that name none go to the default.
+local function named(partitions)
+   if partitions == nil or partitions == "" then
+      return IS_DEFAULT and PARTITIONS or ""
+   end
+   return partitions
+end
+
+-- Whether all partitions of a job are managed, and whether any is.
+local function is_managed(partitions)
+   local all, any = true, false
+   for name in string.gmatch(named(partitions), "[^,]+") do
+      all = all and MANAGED[name] == true
+      any = any or MANAGED[name] == true
+   end
+   return all and any, any
 end
 
 local function wants_gpus(job)
@@ -53,11 +65,22 @@ local function is_administrator(uid)
    return ADMINISTRATORS[uid] == true
 end
 
--- The driver's sign of life: its comment and its account, or nothing if it is dead.
-local function sign_of_life()
+-- Whether two lists of partitions have one in common.
+local function overlap(first, second)
+   for name in string.gmatch(first, "[^,]+") do
+      if string.find("," .. second .. ",", "," .. name .. ",", 1, true) ~= nil then
+         return true
+      end
+   end
+   return false
+end
+
+-- The sign of life of the driver of any of these partitions: its comment and its account, or nothing if it is dead.
+local function sign_of_life(partitions)
    if slurm.jobs ~= nil then
       for _, each in pairs(slurm.jobs) do
-         if each.name == BEACON and each.partition == PARTITION and is_administrator(each.user_id) then
+         local managed = string.match(each.comment or "", " of=(%S+)") or each.partition or ""
+         if each.name == BEACON and overlap(managed, named(partitions)) and is_administrator(each.user_id) then
             local seconds = tonumber(string.match(each.comment or "", "alive=(%d+)"))
             if seconds ~= nil and (DEAD_SECONDS == 0 or math.abs(os.time() - seconds) < DEAD_SECONDS) then
                return each.comment, each.user_id
@@ -92,8 +115,13 @@ local function cpus_on_node(job, by_node)
    return math.max(most, by_gpu * gpus)
 end
 
--- Why no node can ever have what a job asks for; jobs on hold are not checked by Slurm itself.
-local function impossible(job, offer)
+-- What one partition has, as the driver says, or all of its partitions if it has only one.
+local function offer_of(sign, partition)
+   return string.match(sign, "%[" .. string.gsub(partition, "%W", "%%%0") .. " ([^%]]*)%]") or sign
+end
+
+-- Why no node of a partition can ever have what a job asks for; jobs on hold are not checked by Slurm itself.
+local function impossible_in(partition, job, offer)
    local types = string.match(offer, "types=(%S*)")
    local gpus = tonumber(string.match(offer, "gpus=(%d+)"))
    local memory = tonumber(string.match(offer, "mem=(%d+)"))
@@ -103,28 +131,45 @@ local function impossible(job, offer)
    for _, field in ipairs({ "tres_per_job", "tres_per_node", "tres_per_task", "tres_per_socket", "gres" }) do
       for kind in string.gmatch(job[field] or "", "gpu:([%a_][%w_.-]*)") do
          if string.find("," .. types .. ",", "," .. kind .. ",", 1, true) == nil then
-            return "no node of partition " .. PARTITION .. " has GPUs of type " .. kind .. "; there are " .. types
+            return "no node of partition " .. partition .. " has GPUs of type " .. kind .. "; there are " .. types
          end
       end
    end
    local by_node = tonumber(string.match(job.tres_per_node or job.gres or "", "gpu:?[^,]-:?(%d+)$"))
    if by_node ~= nil and by_node > gpus then
-      return "no node of partition " .. PARTITION .. " has " .. by_node .. " GPUs; the largest have " .. gpus
+      return "no node of partition " .. partition .. " has " .. by_node .. " GPUs; the largest have " .. gpus
    end
    local asked = job.min_mem_per_node
    if asked ~= nil and asked ~= slurm.NO_VAL64 and asked > memory and asked < 1e15 then
-      return "no node of partition " .. PARTITION .. " has " .. asked .. " MB; the largest have " .. memory
+      return "no node of partition " .. partition .. " has " .. asked .. " MB; the largest have " .. memory
    end
    local cpus, needed = tonumber(string.match(offer, "cpus=(%d+)")), cpus_on_node(job, by_node)
    if cpus ~= nil and needed > cpus then
-      return string.format("no node of partition %s has %d CPUs; the largest have %d", PARTITION, needed, cpus)
+      return string.format("no node of partition %s has %d CPUs; the largest have %d", partition, needed, cpus)
    end
    return nil
 end
 
+-- Why none of its partitions can ever run a job.
+local function impossible(job, sign)
+   local first = nil
+   for name in string.gmatch(named(job.partition), "[^,]+") do
+      local why = impossible_in(name, job, offer_of(sign, name))
+      if why == nil then
+         return nil
+      end
+      first = first or why
+   end
+   return first
+end
+
 -- On how many nodes more than necessary a gang has to run so that each has the same number of its GPUs.
-local function odd_split(job, offer)
-   local gpus = tonumber(string.match(offer, "gpus=(%d+)"))
+local function odd_split(job, sign)
+   local gpus = nil
+   for name in string.gmatch(named(job.partition), "[^,]+") do
+      local most = tonumber(string.match(offer_of(sign, name), "gpus=(%d+)"))
+      gpus = most and math.max(most, gpus or 0) or gpus
+   end
    local asked = tonumber(string.match(job.tres_per_job or "", "gpu:?[^,]-:?(%d+)$"))
    if gpus == nil or asked == nil or asked <= gpus then
       return nil
@@ -143,15 +188,18 @@ local function odd_split(job, offer)
 end
 
 function slurm_job_submit(job, partitions, uid)
-   if not (is_managed(job.partition) or is_among(job.partition)) or not wants_gpus(job) then
+   local all, any = is_managed(job.partition)
+   if not any or not wants_gpus(job) then
       return slurm.SUCCESS
    end
-   local sign = sign_of_life()
+   local sign = sign_of_life(job.partition)
    if sign == nil then
       return slurm.SUCCESS
    end
-   if not is_managed(job.partition) then
-      slurm.log_user("partition " .. PARTITION .. " cannot be one of several, since its jobs wait for their turn there; name it alone")
+   local partitions = named(job.partition)
+   if not all then
+      slurm.log_user("of partitions " .. partitions .. ", not all are driven by gavel (" .. PARTITIONS .. "), where jobs wait for their turn;"
+         .. " name only such, or none of them")
       return slurm.ERROR
    end
    -- Of a heterogeneous job, which Slurm schedules by itself, only the first part has a script.
@@ -161,14 +209,14 @@ function slurm_job_submit(job, partitions, uid)
       return slurm.SUCCESS
    end
    if job.script == nil or job.script == "" then
-      slurm.log_user("partition " .. PARTITION .. " accepts only batch jobs (sbatch), since jobs are stopped and restarted")
+      slurm.log_user("partition " .. partitions .. " accepts only batch jobs (sbatch), since jobs are stopped and restarted")
       return slurm.ERROR
    end
    if is_heterogeneous then
       return slurm.SUCCESS
    end
    if job.requeue == 0 then
-      slurm.log_user("partition " .. PARTITION .. " accepts only jobs that may be requeued; omit --no-requeue")
+      slurm.log_user("partition " .. partitions .. " accepts only jobs that may be requeued; omit --no-requeue")
       return slurm.ERROR
    end
    local why = impossible(job, sign)
@@ -188,7 +236,7 @@ function slurm_job_submit(job, partitions, uid)
    end
    job.priority = 0
    job.requeue = 1
-   job.admin_comment = "gavel:submit=" .. os.time() .. ";plugin;of=" .. PARTITION .. place_of(job)
+   job.admin_comment = "gavel:submit=" .. os.time() .. ";plugin;of=" .. PARTITIONS .. place_of(job)
    return slurm.SUCCESS
 end
 
@@ -198,7 +246,7 @@ function slurm_job_modify(job, record, partitions, uid)
    if not is_managed(record.partition) or job.priority == slurm.NO_VAL then
       return slurm.SUCCESS
    end
-   local sign, driver = sign_of_life()
+   local sign, driver = sign_of_life(record.partition)
    if driver == uid or (driver == nil and is_administrator(uid)) then
       return slurm.SUCCESS
    end
@@ -214,7 +262,7 @@ function slurm_job_modify(job, record, partitions, uid)
       if is_administrator(uid) then
          return slurm.SUCCESS
       end
-      slurm.log_user("gavel starts the jobs of partition " .. PARTITION .. " when it is their turn")
+      slurm.log_user("gavel starts the jobs of partition " .. record.partition .. " when it is their turn")
       return slurm.ERROR
    end
    -- An empty comment would leave the old one.

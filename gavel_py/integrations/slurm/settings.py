@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, decimal_hint, nearest
+from gavel_py.errors import Fault, InputError, UnknownNameError, decimal_hint, nearest, together
 from gavel_py.integrations.slurm.client.notation import StopSignal, is_node_name, signal_in
 from gavel_py.integrations.slurm.job_roles import JobComment
 from gavel_py.io import reading
@@ -18,6 +19,16 @@ OnExit = Literal["leave", "release"]
 OnFailure = Literal["retry", "release"]
 WallLimit = Literal["total", "start"]
 COLUMNS = ("name", "job_type", "total_steps")
+
+
+def partitions_in(text: str) -> tuple[str, ...]:
+    """Return the partitions in a list such as gpu,gpu-long, each once. Raises `InputError` for an invalid name."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    invalid = [name for name in names if not is_node_name(name)]  # names of partitions follow the same rules
+    InputError.raise_any([Fault("slurm", "partition", f"{name!r} is not a valid partition name") for name in invalid])
+    return names
+
+
 TIMES = ("poll_seconds", "stop_seconds", "start_seconds", "retry_seconds")
 
 
@@ -66,7 +77,7 @@ class SlurmSettings:
     """Settings of a driver.
 
     Attributes:
-        partition: The partition whose jobs are managed; no other job is touched.
+        partition: The partition whose jobs are managed, or several, separated by commas; no other job is touched.
         accelerators: {GPU type in Slurm: name in the profile}, where they differ.
         prices_per_hour: {name in the profile: price of a GPU-hour}.
         type_rules: Rules for job types, of which the first match applies.
@@ -116,6 +127,11 @@ class SlurmSettings:
     metrics: Path | None = None
     metrics_port: int | None = None
 
+    @cached_property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions whose jobs are managed."""
+        return partitions_in(self.partition)
+
     def trust_in(self, user: str) -> float:
         """Return the factor from the speeds of the profile up to which the jobs of a user are believed."""
         return self.trusted.get(user, self.trust)
@@ -150,9 +166,9 @@ class SlurmSettings:
             faults.append(Fault("slurm", "metrics_port", f"must be a port from 1 to 65535, found {self.metrics_port!r}"))
         if self.warn_signal and signal_in(self.warn_signal) is None:
             faults.append(Fault("slurm", "warn_signal", f"{self.warn_signal!r} is not a signal such as USR1 or B:USR1"))
-        if not is_node_name(self.partition):  # names of partitions follow the same rules
-            faults.append(Fault("slurm", "partition", f"{self.partition!r} is not a valid partition name"))
-        InputError.raise_any(faults)
+        with together() as attempt:
+            attempt(lambda: InputError.raise_any(faults))
+            attempt(lambda: partitions_in(self.partition))
         for name, kind in (("on_exit", OnExit), ("on_failure", OnFailure), ("wall_limit", WallLimit)):
             value = getattr(self, name)
             if value not in get_args(kind):

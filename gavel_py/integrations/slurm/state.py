@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HISTORY = (
     *("arrival_seconds", "place", "steps_done", "first_start_seconds", "running_seconds", "counted_seconds"),
-    *("starts", "preemptions", "measured", "types_used", "is_on_several_nodes", "limit_counted_seconds"),
+    *("starts", "preemptions", "measured", "types_used", "is_on_several_nodes", "limit_counted_seconds", "partitions"),
 )
 
 NODE_REQUEST = ("per_node", "min_nodes", "max_nodes", "exact_nodes", "min_cpus")
@@ -53,7 +53,8 @@ class Tracked:
     types_used: accelerators on which it has run; is_on_several_nodes: whether it ever was; counted_seconds: running time that the
     totals of departed jobs contain; limit_counted_seconds: running time by which its time limit in Slurm has been lowered; request:
     from `request_text`; is_known: whether the job type is its own, not the default; is_outlier: whether it has reported more steps
-    than can be believed; has_reported: whether its latest steps are its own report.
+    than can be believed; has_reported: whether its latest steps are its own report; partitions: all in which it may run, of which
+    Slurm lists only one while it runs; usable: those of them for which the scheduler has it.
 
     The user's request, which each start overwrites in Slurm: per_node: whether GPUs are requested per node; min_nodes, max_nodes:
     accepted node counts (0: no limit); exact_nodes: the node count that --ntasks-per-node implies, else 0; min_cpus: CPUs per node,
@@ -89,6 +90,8 @@ class Tracked:
     is_outlier: bool = False
     has_reported: bool = False
     is_on_several_nodes: bool = False
+    partitions: list[str] = field(default_factory=list)
+    usable: list[str] = field(default_factory=list)
     per_node: bool = False
     min_nodes: int = 1
     max_nodes: int = 0
@@ -165,6 +168,11 @@ class DriverState:
     deferred: set[str] = field(default_factory=set)
 
     @property
+    def partitions(self) -> tuple[str, ...]:
+        """The managed partitions."""
+        return tuple(self.partition.split(","))
+
+    @property
     def turnover(self) -> tuple[int, int, int]:
         """Numbers of jobs, of starts and of running jobs; the state is saved when they change."""
         jobs = self.tracked.values()
@@ -233,15 +241,16 @@ def save_state(path: Path, state: DriverState) -> None:
     DRIVER.write(path, document)
 
 
-def load_state(path: Path, partition: str, policy: Policy, learner: ThroughputLearner | None = None) -> DriverState:
+def load_state(path: Path, partitions: Sequence[str], policy: Policy, learner: ThroughputLearner | None = None) -> DriverState:
     """Load a saved state, with the given policy from the next round on. Raises `InputError`.
 
-    learner: takes over what was learned; the scheduler has it, unless the state is from a driver that did not learn.
+    partitions: that are managed now, which may be more or fewer; learner: takes over what was learned; the scheduler has it, unless
+    the state is from a driver that did not learn.
     """
     document = DRIVER.read(path)
     with damage_as_fault(path):
-        if document["partition"] != partition:
-            text = f"is for partition {document['partition']!r}, not {partition!r}; use one directory per partition"
+        if set(document["partition"].split(",")).isdisjoint(partitions):
+            text = f"is for partition {document['partition']!r}, not {','.join(partitions)!r}; use one directory per driver"
             raise InputError(Fault(str(path), "", text))
         profile = document["profile"]
         rows = [Measurement(**dict(zip(Row._fields, row, strict=True))) for row in profile["rows"]]
@@ -254,7 +263,7 @@ def load_state(path: Path, partition: str, policy: Policy, learner: ThroughputLe
         if policy_document(policy) != saved_policy:
             scheduler.policy = policy
         return DriverState(
-            partition=partition,
+            partition=document["partition"],
             scheduler=scheduler,
             speeds=speeds,
             tracked={job["job_id"]: Tracked.from_dict(job) for job in document["tracked"]},
@@ -281,7 +290,8 @@ def _learner_of(scheduler: Mapping[str, Any], base: ThroughputProfile, given: Th
 
     if "learner" not in scheduler:
         return None
-    types = [kind["name"] for kind in scheduler["scheduler"]["cluster"]["accelerator_types"]]
+    kinds = scheduler["scheduler"]["cluster"]["accelerator_types"]
+    types = [kind.get("profile_name") or kind["name"] for kind in kinds]
     if given is not None:
         given.add_accelerators(types)
         if set(types) <= set(given.profile.accelerators):

@@ -12,14 +12,15 @@ from gavel_py.integrations.slurm import job_mapping, job_roles
 from gavel_py.integrations.slurm.accounts import Accounts
 from gavel_py.integrations.slurm.actions import revived
 from gavel_py.integrations.slurm.client.notation import printable
-from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
+from gavel_py.integrations.slurm.partitions import PartitionRules
 from gavel_py.integrations.slurm.reservations import NodesAhead, beginnings, end_of, nodes_ahead, without_room
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import MIN_LEARNED_ROUNDS, Progress, observe_run, record_measurements
 from gavel_py.integrations.slurm.state import DriverState, Tracked
 from gavel_py.problem.job import Job
-from gavel_py.scheduling import NodeState, RoundScheduler
+from gavel_py.scheduling import NodeState
 
 Log = Callable[..., None]
 """Writes an event with its fields."""
@@ -36,7 +37,7 @@ class Reconciler:
     """Keeps the scheduler in step with the readings of Slurm.
 
     `update_jobs` tracks managed jobs and may be called at any time; `reconcile` does everything else before a round. types: {node:
-    accelerator}. After `reconcile`, `roles` has the eligibility of each live job, `refused` the {job: error} of jobs that the
+    GPU type}. After `reconcile`, `roles` has the eligibility of each live job, `refused` the {job: error} of jobs that the
     scheduler does not accept, and `notes` those on each new job.
     """
 
@@ -50,6 +51,7 @@ class Reconciler:
     roles: dict[str, Eligibility] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
+    rules: PartitionRules = field(default_factory=PartitionRules)
 
     def update_jobs(self, jobs: Mapping[str, SlurmJob], now_seconds: float) -> None:
         """Update all tracked jobs; ended ones leave the scheduler."""
@@ -75,6 +77,7 @@ class Reconciler:
             self._advance(tracked, now)
         if job is not None and job.phase is Phase.WAITING:
             self.state.warned.pop(tracked.job_id, None)
+            tracked.partitions = list(job.partitions)
         if not tracked.runs:
             tracked.waited_seconds = math.floor(now)
         if is_over:
@@ -172,8 +175,10 @@ class Reconciler:
         state, now = self.state, snapshot.seconds
         self.update_jobs(snapshot.jobs, now)
         live = {job_id: job for job_id, job in snapshot.jobs.items() if not job.phase.is_over}
+        self.rules = PartitionRules(self.settings.partitions, snapshot.partitions)
         self.roles = {job_id: self._eligibility(job, now) for job_id, job in live.items()}
         state.multi_partition = {job_id for job_id, role in self.roles.items() if role.why == job_roles.SEVERAL_PARTITIONS}
+        self.roles |= self.rules.without_partition([live[i] for i, role in self.roles.items() if role.role is Role.MANAGED])
         self.roles |= job_roles.over_array_limits(live, [i for i, role in self.roles.items() if role.role is Role.MANAGED])
         if self.accounts is not None:
             managed = [i for i, role in self.roles.items() if role.role is Role.MANAGED]
@@ -186,24 +191,50 @@ class Reconciler:
         state.aside = {job_id: tracked for job_id, tracked in state.aside.items() if job_id in live}
         self._submit_new({job_id: job for job_id, job in live.items() if self.roles[job_id].role is Role.MANAGED}, now)
         self._sync_nodes(snapshot.nodes, ahead.to_leave)
+        self._sync_partitions(live, now)
         self._sync_running()
         self._sync_accounts(live)
         others = job_mapping.used_by_others(snapshot.nodes, live.values(), state.tracked)
-        sync_unavailable_gpus(state.scheduler, snapshot.nodes, others, ahead.closed)
+        job_mapping.sync_unavailable_gpus(state.scheduler, snapshot.nodes, others, ahead.closed)
         self._report_progress()
 
     def _eligibility(self, job: SlurmJob, now: float) -> Eligibility:
-        state, partition = self.state, self.settings.partition
-        if job.job_id in state.multi_partition and job.partition == partition and job.phase is not Phase.WAITING:
+        state, partitions = self.state, self.settings.partitions
+        if job.job_id in state.multi_partition and job.is_in(partitions) and job.phase is not Phase.WAITING:
             return Eligibility(Role.OTHER, job_roles.SEVERAL_PARTITIONS)
         known = ChainMap(state.tracked, state.aside)
-        eligibility = job_roles.eligibility_of(job, partition, now, known, state.stopping)
+        eligibility = job_roles.eligibility_of(job, partitions, now, known, state.stopping)
         is_new = job.job_id not in known and not job.restarts and state.rounds > 0
         if eligibility.role is Role.MANAGED and job.required_nodes and is_new:
             return Eligibility(
                 Role.OTHER, job_roles.CERTAIN_NODES
             )  # requested by its user, since the driver has not yet touched it
         return eligibility
+
+    def _sync_partitions(self, live: Mapping[str, SlurmJob], now: float) -> None:
+        """Let jobs run in other partitions if they were moved or the partitions have changed.
+
+        A running job whose partitions start no job, as those that are down, keeps its GPUs, since it could not start again.
+        """
+        scheduler, changed = self.state.scheduler, list[Tracked]()
+        for job_id, tracked in self.state.tracked.items():
+            job = live[job_id]
+            if job.phase is Phase.RUNNING and any(self.rules.refusal(name, job) for name in job.partitions):
+                scheduler.keep_running(job_id, now + 2 * scheduler.round_seconds)
+            elif (usable := self.rules.usable(job, tracked)) and usable != tracked.usable:
+                tracked.usable = usable
+                changed.append(tracked)
+        before = {job.job_id: job for job in scheduler.jobs} if changed else {}
+        for tracked in changed:
+            job_id = tracked.job_id
+            try:
+                new = job_mapping.scheduler_job(tracked, live[job_id], "", self.matcher, self.state.speeds, self.settings)
+                places = {name: getattr(new, name) for name in ("allowed_accelerators", "locality")}
+                if any(getattr(before[job_id], name) != value for name, value in places.items()):
+                    scheduler.update(job_id, **places)
+            except InputError as error:
+                self._refuse(job_id, error)
+                self._set_aside(job_id, now)
 
     def _set_aside(self, job_id: str, now: float) -> None:
         state, eligibility = self.state, self.roles[job_id]
@@ -248,6 +279,9 @@ class Reconciler:
             self.notes[job.job_id] = notes
             if before is not None:
                 tracked.inherit_history(before)
+        if job.phase is Phase.WAITING:
+            tracked.partitions = list(job.partitions)
+        tracked.usable = self.rules.usable(job, tracked) or list(job.partitions)
         try:
             return tracked, job_mapping.scheduler_job(tracked, job, self._tenant(job), self.matcher, state.speeds, self.settings)
         except InputError as error:
@@ -286,7 +320,8 @@ class Reconciler:
         change = {NodeState.DOWN: scheduler.node_down, NodeState.DRAINING: scheduler.drain, NodeState.UP: scheduler.node_up}
         for name, before in dict(scheduler.nodes).items():
             node_state = job_mapping.state_of(nodes.get(name))
-            if node_state is NodeState.UP and name in to_leave:
+            is_left = name in to_leave or (name in nodes and nodes[name].partitions.isdisjoint(self.settings.partitions))
+            if node_state is NodeState.UP and is_left:
                 node_state = NodeState.DRAINING
             if node_state is not before:
                 change[node_state](name)
@@ -342,36 +377,6 @@ class Reconciler:
             if steps != job.steps_done:
                 trust = self.settings.trust_in(tracked.user) if is_observed else 0.0
                 scheduler.report(job.job_id, steps_done=steps, trust=trust)
-
-
-def sync_unavailable_gpus(
-    scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode], used: Mapping[str, Usage], closed: Collection[str] = ()
-) -> None:
-    """Mark as lost the free GPUs that managed jobs cannot use: held by other jobs, without a free CPU, or on nodes that do not
-    respond or are closed.
-
-    Managed gangs keep their GPUs. Which of the GPUs of a node are marked does not matter. CPUs and memory of other jobs are
-    reserved. used: {node: what jobs that are not managed have there}.
-    """
-    held = {gpu for assignment in scheduler.running.values() for gpu in assignment.gpus}
-    lost = set(scheduler.lost_gpus)
-    shut = job_mapping.unresponsive_nodes(nodes).union(closed)
-    for node in scheduler.cluster.nodes:
-        others = used.get(node.name, Usage())
-        scheduler.reserve(node.name, cpus=others.cpus, memory_gb=others.memory_mb / job_mapping.MEGABYTES_PER_GIGABYTE)
-        gpus = [(node.name, index) for index in range(node.num_gpus)]
-        marked = [gpu for gpu in gpus if gpu in lost]
-        free = [gpu for gpu in gpus if gpu not in held and gpu not in lost]
-        present = sum(nodes[node.name].gpus.values()) if node.name in nodes else node.num_gpus
-        unavailable = int(others.gpus) + max(0, node.num_gpus - present)
-        if node.name in shut:
-            unavailable = node.num_gpus
-        if node.cpus is not None and others.cpus:
-            unavailable = max(unavailable, node.num_gpus - int(max(0.0, node.cpus - others.cpus)))
-        for name, index in reversed(free[len(free) - max(0, min(len(free), unavailable - len(marked))) :]):
-            scheduler.gpu_lost(name, index)
-        for name, index in marked[: max(0, len(marked) - unavailable)]:
-            scheduler.gpu_back(name, index)
 
 
 LONGEST_IDLE_SECONDS = 30.0

@@ -6,7 +6,7 @@ has GPUs, jobs exchange types rarely.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -35,10 +35,29 @@ SAMPLES = 20
 def choose(demand: RoundDemand) -> NDArray[np.int64]:
     """Return the (N,) column of the type on which each job runs this round, -1 for none.
 
-    As the deficits decide (`choose_jobs`), but with turns `PATIENCE` times as long if all jobs that can run have GPUs then.
+    As the deficits decide (`choose_jobs`), but with turns `PATIENCE` times as long if all jobs that can run have GPUs then, and
+    without exchanges that gain nothing (`gathered`).
     """
+    demand = gathered(demand)
     patient = choose_jobs(demand, hysteresis_rounds=PATIENCE * HYSTERESIS_ROUNDS, urgent_rounds=PATIENCE * URGENT_ROUNDS)
     return patient if (patient[demand.possible.any(axis=1)] >= 0).all() else choose_jobs(demand)
+
+
+def gathered(demand: RoundDemand) -> RoundDemand:
+    """Return the demand with what a job is owed on types where it is equally fast in one place: where it runs.
+
+    GPUs of one type that are in different partitions are such types. What a waiting job is owed there is divided as its fractions.
+    """
+    speeds = demand.throughputs
+    alike = (speeds[:, :, None] == speeds[:, None, :]) & (speeds[:, :, None] > 0)
+    if not (alike.sum(axis=2) > 1).any():
+        return demand
+    stays = demand.running & (speeds > 0)
+    is_beside = (alike & stays[:, None, :]).any(axis=2)
+    fractions, deficits = ((alike * each[:, None, :]).sum(axis=2) for each in (demand.fractions, demand.deficits))
+    parts = np.divide(demand.fractions, fractions, out=1.0 / np.maximum(alike.sum(axis=2), 1), where=fractions > 0)
+    parts = np.where(is_beside, stays, np.where(speeds > 0, parts, 0.0))
+    return replace(demand, fractions=parts * fractions, deficits=np.where(speeds > 0, parts * deficits, demand.deficits))
 
 
 @dataclass

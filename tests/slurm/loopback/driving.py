@@ -31,13 +31,13 @@ def log_of(cluster: LoopbackCluster) -> Path:
     return cluster.folder / "driver" / "log.jsonl"
 
 
-def plugin(*users: str, dead_seconds: float = 0.0) -> str:
+def plugin(*users: str, dead_seconds: float = 0.0, partition: str = PARTITION) -> str:
     """Return the job_submit plugin; users: accounts that may manage jobs, besides the one that runs the tests; dead_seconds: 0 to
-    hold jobs without a driver as well, which most tests submit first.
+    hold jobs without a driver as well, which most tests submit first; partition: or several, separated by commas.
     """
     named = [word for user in (str(os.getuid()), *users) for word in ("--user", user)]
     named += ["--dead-seconds", str(dead_seconds)]
-    command = [sys.executable, "-m", "gavel_py", "slurm", "install", "--partition", PARTITION, *named]
+    command = [sys.executable, "-m", "gavel_py", "slurm", "install", "--partition", partition, *named]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
@@ -104,7 +104,7 @@ def gavel(
     timeout_only: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run `gavel slurm` to its end, optionally as another user; timeout_only: without options that only drivers have."""
-    few = [sys.executable, "-m", "gavel_py", "slurm", *words, "--partition", PARTITION, "--timeout", "10"]
+    few = [sys.executable, "-m", "gavel_py", "slurm", words[0], "--partition", PARTITION, "--timeout", "10", *words[1:]]
     return subprocess.run(
         few if timeout_only else command_of(cluster, words, user),
         cwd=cluster.folder,

@@ -156,7 +156,7 @@ def test_jobs_in_several_partitions_are_left_to_slurm(cluster: LoopbackCluster) 
         driver.rounds(3)
         assert driver.end() == 0, driver.output()
     assert (cluster.jobs()[job].state, cluster.jobs()[job].restarts) == ("RUNNING", 0)
-    assert status(cluster)[job] == "not managed: it may run in several partitions (--partition=a,b)"
+    assert status(cluster)[job] == "not managed: it may run in partitions that are not managed, too (--partition=a,b)"
 
 
 def running(cluster: LoopbackCluster) -> dict[int, dict[str, int]]:

@@ -26,7 +26,7 @@ REFUSED = {
     ("--gpus=1", "--nodes=1", "--ntasks=17"): "has 17 CPUs",
     ("--gpus=1", "--mincpus=17"): "has 17 CPUs",
     ("--gpus=2", "--ntasks-per-node=9", "--cpus-per-task=2"): "has 18 CPUs",
-    ("--gpus=1", "--partition=plain,gavel"): "partition gavel cannot be one of several",
+    ("--gpus=1", "--partition=plain,gavel"): "not all are driven by gavel (gavel)",
 }
 
 

@@ -15,12 +15,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.client.notation import printable
-from gavel_py.integrations.slurm.client.parsing import jobs_from, nodes_from
+from gavel_py.integrations.slurm.client.parsing import jobs_from, nodes_from, partitions_from
 from gavel_py.integrations.slurm.client.records import BEACON, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.monitoring.event_log import warn
 
@@ -139,6 +139,12 @@ def read_cluster(commands: SlurmCommands, now_seconds: float) -> Snapshot:
     if not nodes:
         raise SlurmError("sinfo --all --json lists no nodes; Slurm 21.08 or later and a configured cluster are required")
     return Snapshot(now_seconds, nodes, jobs, unreadable)
+
+
+def with_partitions(snapshot: Snapshot, commands: SlurmCommands) -> Snapshot:
+    """Return a reading with what partitions allow, nothing if Slurm does not say. Raises `SlurmError` if it does not answer."""
+    result = commands.run(["scontrol", "show", "partition", "--oneliner"])
+    return replace(snapshot, partitions=partitions_from(result.out)) if result.code == 0 else snapshot
 
 
 def read_jobs(commands: SlurmCommands) -> dict[str, SlurmJob]:

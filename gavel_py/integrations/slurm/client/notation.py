@@ -138,6 +138,19 @@ def signal_in(text: str) -> StopSignal | None:
     return StopSignal(name, None if seconds is None else float(seconds), script is not None) if name in CATCHABLE else None
 
 
+def seconds_in(text: str) -> float | None:
+    """Return the seconds in a time of Slurm, None if it is none.
+
+    >>> seconds_in("1-02:00:00"), seconds_in("05:00"), seconds_in("")
+    (93600.0, 300.0, None)
+    """
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
 MAX_TEXT = 200
 """Limit of characters of a user's text in output."""
 

@@ -1,7 +1,7 @@
 """Parsing of Slurm's JSON, from version 22.05 on.
 
-`jobs_from` reads `squeue --json`, `nodes_from` reads `sinfo --json`. Numbers may be wrapped in an object, states may be a string or
-a list, and from 23.02 on sinfo groups equal nodes.
+`jobs_from` reads `squeue --json`, `nodes_from` reads `sinfo --json`, and `partitions_from` what scontrol shows. Numbers may be
+wrapped in an object, states may be a string or a list, and from 23.02 on sinfo groups equal nodes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,17 @@ from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
 
-from gavel_py.integrations.slurm.client.notation import as_number, as_text, as_words, expand, gpus_in, is_node_name, printable
-from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Usage
+from gavel_py.integrations.slurm.client.notation import (
+    as_number,
+    as_text,
+    as_words,
+    expand,
+    gpus_in,
+    is_node_name,
+    printable,
+    seconds_in,
+)
+from gavel_py.integrations.slurm.client.records import PartitionLimits, Phase, SlurmJob, SlurmNode, Usage
 
 MAX_TASKS = 10_000
 """Limit of waiting tasks of an array; Slurm's own limit (MaxArraySize) is 1,001 by default."""
@@ -294,6 +303,20 @@ def _grouped(entry: Mapping[str, Any]) -> Iterator[SlurmNode]:
                     (as_number(memory.get("allocated")) or 0.0) / len(names),
                 ),
             )
+
+
+def partitions_from(text: str) -> dict[str, PartitionLimits]:
+    """Return the partitions by name in what `scontrol show partition --oneliner` prints."""
+    found = dict[str, PartitionLimits]()
+    for line in text.splitlines():
+        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        nodes = words.get("MaxNodes", "")
+        limits = PartitionLimits(
+            words.get("State", "UP").upper(), seconds_in(words.get("MaxTime", "")), int(nodes) if nodes.isdecimal() else None
+        )
+        if "PartitionName" in words:
+            found[words["PartitionName"]] = limits
+    return found
 
 
 def _names(value: Any) -> frozenset[str]:

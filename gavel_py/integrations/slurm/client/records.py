@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -131,6 +131,15 @@ class SlurmJob:
         return sum(self.requested.values())
 
     @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions in which it may run; Slurm lists all of them only while it waits, and then the one where it runs."""
+        return tuple(self.partition.split(","))
+
+    def is_in(self, partitions: Collection[str]) -> bool:
+        """Return whether it may run in any of these partitions."""
+        return any(name in partitions for name in self.partitions)
+
+    @property
     def array(self) -> str:
         """The id of its array, or its own id if it is not a task of one."""
         return self.job_id.partition("_")[0]
@@ -139,6 +148,29 @@ class SlurmJob:
     def is_held(self) -> bool:
         """Whether it is waiting on hold."""
         return self.phase is Phase.WAITING and self.priority == 0
+
+
+class PartitionLimits(NamedTuple):
+    """What a partition allows. state: such as UP; max_seconds: of a job's time limit; max_nodes: of a job; None for no limit."""
+
+    state: str = "UP"
+    max_seconds: float | None = None
+    max_nodes: int | None = None
+
+    def refuses(self, job: SlurmJob) -> str:
+        """Return why Slurm would start no job like this one in the partition, as the end of a clause; "" if it would."""
+        if self.state in CLOSED:
+            return f"is {self.state}"
+        limit, most = job.time_limit_seconds, self.max_seconds
+        if limit is not None and most is not None and limit > most:
+            return f"allows {most / 60:g} minutes (MaxTime), and its time limit is {limit / 60:g}"
+        if self.max_nodes is not None and job.nodes > self.max_nodes:
+            return f"allows {self.max_nodes} node{'s' * (self.max_nodes != 1)} (MaxNodes), and it asks for {job.nodes}"
+        return ""
+
+
+CLOSED = frozenset({"DOWN", "INACTIVE"})
+"""States of partitions in which no job starts; in DRAIN, those that have been submitted do."""
 
 
 class Reservation(NamedTuple):
@@ -152,10 +184,13 @@ class Reservation(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A cluster at one time. seconds: time of the reading; unreadable: entries left out, and why; reservations: of nodes."""
+    """A cluster at one time. seconds: time of the reading; unreadable: entries left out, and why; reservations: of nodes;
+    partitions: by name, as far as they were read.
+    """
 
     seconds: float
     nodes: Mapping[str, SlurmNode]
     jobs: Mapping[str, SlurmJob]
     unreadable: tuple[str, ...] = field(default=())
     reservations: tuple[Reservation, ...] = field(default=())
+    partitions: Mapping[str, PartitionLimits] = field(default_factory=dict)

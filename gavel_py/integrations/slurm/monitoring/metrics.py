@@ -28,7 +28,7 @@ ANSWERS = {404: "the figures are at /metrics", 503: "there has been no round yet
 HELP = {
     "gavel_round_start_seconds": ("gauge", "Start of the latest round, in seconds since 1970."),
     "gavel_round_jobs": ("gauge", "Jobs of the latest round by what became of them."),
-    "gavel_gpus": ("gauge", "GPUs of the partition by type."),
+    "gavel_gpus": ("gauge", "GPUs of the managed partitions by type."),
     "gavel_gpus_down": ("gauge", "GPUs on nodes that are down or drain, by type."),
     "gavel_gpus_promised": ("gauge", "GPUs that the allocation promises to a tenant, by type."),
     "gavel_gpus_held": ("gauge", "GPUs that the jobs of a tenant hold, by type."),
@@ -132,18 +132,18 @@ def _samples(decided: Decided, applied: Applied) -> Iterator[tuple[str, Labels, 
 
 def _of_tenants(decided: Decided) -> Iterator[tuple[str, Labels, float]]:
     """Yield the GPUs promised and held by tenant and type."""
-    scheduler = decided.picture.state.scheduler
+    scheduler, types = decided.picture.state.scheduler, decided.types
     allocation, tenants = scheduler.allocation, {job.job_id: job.tenant or "" for job in scheduler.jobs}
     if allocation is not None:
         gpus = {job.job_id: job.num_gpus for job in scheduler.jobs}
         promised = (
-            (tenants[job_id], name, share * gpus[job_id])
+            (tenants[job_id], types[name], share * gpus[job_id])
             for job_id, row in zip(allocation.job_ids, allocation.time_fractions.tolist(), strict=True)
             if job_id in tenants
             for name, share in zip(allocation.accelerator_types, row, strict=True)
         )
         yield from _summed("gavel_gpus_promised", promised)
-    held = ((tenants.get(job_id, ""), each.accelerator, float(len(each.gpus))) for job_id, each in scheduler.running.items())
+    held = ((tenants.get(job_id, ""), types[each.accelerator], float(len(each.gpus))) for job_id, each in scheduler.running.items())
     yield from _summed("gavel_gpus_held", held)
 
 

@@ -35,6 +35,7 @@ class QueuedJob:
         nodes: {node: GPUs} that it holds.
         share: Part of the time that the policy promises it; None if it is not managed.
         expected_seconds: About when it starts, in seconds since 1970; None if it runs or nothing is known.
+        partition: Its partition, or several, separated by commas.
     """
 
     job_id: str
@@ -47,6 +48,7 @@ class QueuedJob:
     nodes: dict[str, int] = field(default_factory=dict)
     share: float | None = None
     expected_seconds: float | None = None
+    partition: str = ""
 
 
 def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
@@ -60,7 +62,7 @@ def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
     turn = max(scheduler.round_seconds, scheduler.min_run_seconds)
     for job_id in picture.standings:
         job = applied.jobs.get(job_id, picture.snapshot.jobs[job_id])
-        if picture.state.partition not in job.partition.split(",") or job.phase.is_over:
+        if not job.is_in(picture.state.partitions) or job.phase.is_over:
             continue
         standing, share = picture.standing_of(job_id), shares.get(job_id)
         runs, is_managed = job.phase is Phase.RUNNING, standing.role is Role.MANAGED
@@ -81,6 +83,7 @@ def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
             nodes=dict(job.held),
             share=share if is_managed else None,
             expected_seconds=expected,
+            partition=picture.shown(job.partition),
         )
 
 

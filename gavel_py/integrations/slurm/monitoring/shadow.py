@@ -277,9 +277,9 @@ class SlurmShadow(SlurmDriver):
         super().__enter__()
         self._log("shadow")
         with suppress(SlurmError):  # which the first round reports
-            for sign in signs_of_life(self._commands, self.settings.partition):
+            for sign in signs_of_life(self._commands, self.settings.partitions):
                 if abs(self._clock.machine_seconds() - sign.seconds) < DEAD_SECONDS:
-                    text = f"a driver manages partition {self.settings.partition} ({sign.origin})"
+                    text = f"a driver manages partition {','.join(sorted(sign.partitions))} ({sign.origin})"
                     warn(f"{text}; a shadow is for partitions without one, and may take its holds for those of users")
         return self
 
@@ -315,7 +315,7 @@ class SlurmShadow(SlurmDriver):
         # New jobs wait for the next decision, wherever Slurm has started them.
         left = {job_id for job_id, each in reconciler.roles.items() if each.role.is_left_to_slurm}
         new = [i for i in jobs.keys() - self._partition.jobs.keys() - left if not jobs[i].phase.is_over]
-        new = [i for i in new if eligibility_of(jobs[i], self.settings.partition, now).role is Role.MANAGED]
+        new = [i for i in new if eligibility_of(jobs[i], self.settings.partitions, now).role is Role.MANAGED]
         return {**self._listed(new), **{job_id: VirtualJob(jobs[job_id]).listed(jobs[job_id]) for job_id in new}}
 
     @property

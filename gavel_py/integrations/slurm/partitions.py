@@ -1,0 +1,150 @@
+"""The managed partitions: their nodes as the cluster of the scheduler, and in which of them Slurm would start a job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.integrations.slurm.client.records import PartitionLimits, Phase, SlurmJob, SlurmNode
+from gavel_py.integrations.slurm.job_roles import Eligibility, Role
+from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.state import Tracked
+from gavel_py.problem.accelerators import how_the_same, same_accelerator
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.nodes import AcceleratorType, Node
+
+UNNAMED = "gpu"
+"""Name of GPUs without a type in gres.conf."""
+
+MEGABYTES_PER_GIGABYTE = 1024.0
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The managed partitions as a cluster.
+
+    cluster: their nodes with GPUs; slurm_names: {accelerator: GPU types in Slurm}; notes: on omitted nodes and renamed types;
+    members: {accelerator: the managed partitions to which its nodes belong}.
+
+    Jobs are kept in their partitions by accelerator: where the nodes of a GPU type belong to different managed partitions, those
+    that belong to the same ones are an accelerator of their own, with the throughputs of the type (`v100@gpu,gpu-long`).
+    """
+
+    cluster: Cluster
+    slurm_names: Mapping[str, frozenset[str]]
+    notes: tuple[str, ...]
+    members: Mapping[str, frozenset[str]]
+
+    @property
+    def types(self) -> dict[str, str]:
+        """{node: its GPU type in the profile}."""
+        names = dict(zip(self.cluster.accelerator_names, self.cluster.profile_names, strict=True))
+        return {node.name: names[node.accelerator] for node in self.cluster.nodes}
+
+
+def partition_of(
+    nodes: Iterable[SlurmNode], settings: SlurmSettings, known: Collection[str], *, must_exist: bool = True
+) -> Partition:
+    """Return the managed partitions.
+
+    known: accelerators of the profile, whose spelling is used; must_exist: whether all partitions must have nodes, not only one.
+    Raises `InputError` if none has GPUs.
+    """
+    included: list[Node] = []
+    notes: list[str] = []
+    names: dict[str, set[str]] = {}
+    partitions: set[str] = set()
+    members: dict[str, frozenset[str]] = {}
+    for node in sorted(nodes, key=lambda node: node.name):
+        partitions |= node.partitions
+        mine = node.partitions.intersection(settings.partitions)
+        if not mine or not node.gpus:
+            continue
+        if len(node.gpus) > 1:
+            notes.append(f"node {node.name} has GPUs of several types ({', '.join(sorted(node.gpus))}) and is ignored")
+            continue
+        ((slurm_name, gpus),) = node.gpus.items()
+        name = settings.accelerators.get(slurm_name or UNNAMED, slurm_name or UNNAMED)
+        accelerator = same_accelerator(name, known) or name
+        names.setdefault(accelerator, set()).add(slurm_name)
+        memory = node.memory_mb / MEGABYTES_PER_GIGABYTE or None
+        included.append(Node(name=node.name, accelerator=accelerator, num_gpus=gpus, cpus=node.cpus or None, memory_gb=memory))
+        members[node.name] = mine
+    missing = [name for name in settings.partitions if name not in set().union(*members.values())]
+    problems = {
+        name: f"{name!r} has no node with GPUs" if name in partitions else f"there is no partition {name!r}" for name in missing
+    }
+    if not included or (must_exist and not partitions.issuperset(missing)):
+        close = {name: "" if name in partitions else nearest(name, sorted(partitions)) for name in missing}
+        raise InputError(*(Fault("slurm", "partition", problem + close[name]) for name, problem in problems.items()))
+    notes += problems.values()
+    for accelerator, slurm_names in names.items():
+        for name in sorted(slurm_names - {accelerator}):
+            if same_accelerator(name, (accelerator,)):
+                reason = how_the_same(name, accelerator)
+                notes.append(f"GPU type {name!r} is treated as {accelerator!r} of the profile: {reason}")
+    return _grouped(included, members, names, settings, tuple(notes))
+
+
+def _grouped(
+    nodes: Sequence[Node],
+    members: Mapping[str, frozenset[str]],
+    slurm_names: Mapping[str, Collection[str]],
+    settings: SlurmSettings,
+    notes: tuple[str, ...],
+) -> Partition:
+    """Return a partition with an accelerator for each set of partitions to which nodes of a type belong; members: {node: these}."""
+    kinds = dict.fromkeys((node.accelerator, members[node.name]) for node in nodes)
+    several = Counter(name for name, _ in kinds)
+    group_of = {
+        (name, among): name if several[name] == 1 else f"{name}@{','.join(each for each in settings.partitions if each in among)}"
+        for name, among in kinds
+    }
+    types = [
+        AcceleratorType(
+            name=group,
+            price_per_hour=settings.prices_per_hour.get(name),
+            profile_name=None if group == name else name,
+        )
+        for (name, _), group in group_of.items()
+    ]
+    placed = [
+        node
+        if (group := group_of[node.accelerator, members[node.name]]) == node.accelerator
+        else node.model_copy(update={"accelerator": group})
+        for node in nodes
+    ]
+    return Partition(
+        Cluster(placed, types),
+        {group: frozenset(slurm_names[name]) for (name, _), group in group_of.items()},
+        notes,
+        {group: among for (_, among), group in group_of.items()},
+    )
+
+
+@dataclass(frozen=True)
+class PartitionRules:
+    """In which partitions Slurm would start a job. names: of the managed ones; limits: what partitions allow, as far as known."""
+
+    names: Sequence[str] = ()
+    limits: Mapping[str, PartitionLimits] = field(default_factory=dict)
+
+    def refusal(self, partition: str, job: SlurmJob) -> str:
+        """Return why Slurm would not start a job in a partition, as the end of a clause; "" if it would."""
+        return self.limits.get(partition, PartitionLimits()).refuses(job)
+
+    def usable(self, job: SlurmJob, tracked: Tracked) -> list[str]:
+        """Return the managed partitions in which Slurm would start a job. tracked: its record, which has all of them."""
+        listed = job.partitions if job.phase is Phase.WAITING else tracked.partitions or job.partitions
+        return [name for name in self.names if name in listed and not self.refusal(name, job)]
+
+    def without_partition(self, jobs: Iterable[SlurmJob]) -> dict[str, Eligibility]:
+        """Set aside those of the managed jobs that wait and that Slurm would start in none of their partitions."""
+        found = {}
+        for job in jobs:
+            refusals = [f"partition {name} {self.refusal(name, job)}" for name in job.partitions if self.refusal(name, job)]
+            if job.phase is Phase.WAITING and len(refusals) == len(job.partitions):
+                found[job.job_id] = Eligibility(Role.ASIDE, "; ".join(refusals))
+        return found
