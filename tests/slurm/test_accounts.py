@@ -62,6 +62,10 @@ def test_limits_apply_as_in_slurm() -> None:
     assert limits(replace(accounts, enforced=False), normal) == {}
     by_partition = replace(accounts, partition_qos={"gpu": "normal"})
     assert limits(by_partition, replace(normal, qos="short"))["QOS short"] == 6
+    several = replace(normal, qos="short", partition="gpu,long")
+    assert limits(by_partition, several) == limits(accounts, several), "it may start in the other one"
+    same = replace(accounts, partition_qos={"gpu": "normal", "long": "normal"})
+    assert limits(same, several) == limits(by_partition, replace(normal, qos="short"))
     assert accounts.exempt_of(normal) == 300.0
     assert replace(accounts, exempt_seconds=7.0).exempt_of(a_job("1", qos="")) == 7.0
 

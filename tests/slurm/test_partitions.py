@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.integrations.slurm.turns import gathered
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
-from tests.slurm.support import BERT, LSTM, driver, events
+from tests.slurm.support import BERT, LSTM, driver, events, profile
 
 BOTH = "gpu,long"
 MEMBERS = {"v100-0": ["gpu"], "v100-1": ["gpu", "long", "free"], "v100-2": ["long"], "k80-0": ["own"]}
@@ -44,7 +44,7 @@ def waits_beside_room(slurm: FakeSlurm, number: int) -> bool:
 PARTITIONS = st.lists(st.sampled_from(ALL.split(",")), min_size=1, max_size=3, unique=True)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     members=st.lists(st.tuples(st.sampled_from(["v100", "k80"]), PARTITIONS), min_size=1, max_size=4),
     jobs=st.lists(st.tuples(PARTITIONS, st.sampled_from([1, 2, 4]), st.sampled_from([BERT, LSTM])), min_size=1, max_size=12),
@@ -233,6 +233,62 @@ def test_equal_jobs_of_two_partitions_stay_where_they_are(tmp_path: Path) -> Non
             if i == 10:
                 slurm.end(1)
     assert sum(len(event["stop"]) for event in events(tmp_path, "round")) == 0
+
+
+def test_a_gang_over_two_groups_of_nodes_is_moved_once(tmp_path: Path) -> None:
+    slurm = site({"v100-0": ["gpu", "long"], "v100-1": ["long"], "v100-2": ["long"]})
+    held = {"v100-0": 4, "v100-1": 4}
+    slurm.submit(
+        1, per_job="gpu:8", nodes=2, partition="long", comment=BERT, state="RUNNING", held=held, priority=5, start=slurm.clock.now()
+    )
+    slurm.submit(2, per_job="gpu:4", partition="gpu", comment=BERT)
+    with driver(slurm, tmp_path, partition=BOTH) as driven:
+        for _ in range(4):
+            driven.round()
+            assert all(slurm.free(name) >= 0 for name in slurm.nodes)
+            slurm.clock.seconds += 100
+    assert set(slurm.jobs[1].held) == {"v100-1", "v100-2"}
+    assert set(slurm.jobs[2].held) == {"v100-0"}
+    assert slurm.jobs[1].restarts == 1
+
+
+def test_speeds_are_learned_by_gpu_type(tmp_path: Path) -> None:
+    slurm, progress, learner = site(), tmp_path / "progress", gp.ThroughputLearner(explore="median")
+    progress.mkdir()
+    for number, name in enumerate(("gpu", "gpu", "long", "long", BOTH, BOTH, "own", "own"), 1):
+        slurm.submit(number, per_job="gpu:1", partition=name, comment=BERT)
+    options = {"partition": ALL, "speeds": learner, "progress": progress, "default_type": "bert"}
+    with driver(slurm, tmp_path / "state", **options) as driven:
+        for turn in range(5):
+            driven.round()
+            slurm.clock.seconds += 100
+            for number, job in slurm.jobs.items():
+                speed = 8.0 if next(iter(job.held)).startswith("v100") else 2.0
+                (progress / str(number)).write_text(str(speed * 100 * (turn + 1)))
+    assert {(entry.num_gpus, entry.accelerator) for entry in learner.observations} == {(1, "v100"), (1, "k80")}
+    with driver(slurm, tmp_path / "state", **options | {"speeds": gp.ThroughputLearner(explore="median")}) as again:
+        again.round()
+        assert again.state is not None
+        learned = again.state.speeds.profile
+        assert [learned.throughput("bert", 1, name) for name in ("v100", "k80")] == pytest.approx([8.0, 2.0], rel=0.05)
+    assert {entry["accelerator"] for entry in events(tmp_path / "state", "started")} == {"v100", "k80"}
+
+
+def test_a_shadow_keeps_jobs_in_their_partitions(tmp_path: Path) -> None:
+    slurm = site()
+    for number, name in enumerate(("gpu", "gpu", "long", BOTH, "own"), 1):
+        slurm.submit(number, per_job="gpu:4", partition=name, comment=BERT, priority=0 if number == 2 else 1000, admin_comment="")
+    options = {"directory": tmp_path, "commands": slurm, "clock": slurm.clock, "round_seconds": 100.0, "min_run_seconds": 0.0}
+    with gp.SlurmShadow(gp.SlurmSettings(ALL), profile(), **options) as watching:
+        for _ in range(4):
+            watching.round()
+            slurm.clock.seconds += 100
+    starts = events(tmp_path, "started")
+    assert {entry["job"] for entry in starts} >= {"1", "3", "4", "5"}
+    for entry in starts:
+        names = slurm.jobs[int(entry["job"])].partition.split(",")
+        assert any(all(name in slurm.members[node] for node in entry["nodes"]) for name in names)
+    assert not slurm.sent
 
 
 @given(st.integers(0, 10_000))
