@@ -150,6 +150,22 @@ def test_jobs_of_a_partition_that_is_down_wait_and_the_others_use_its_nodes(tmp_
         assert set(slurm.jobs[3].held) == {"v100-2"}
 
 
+def test_a_partition_that_is_down_causes_no_rounds_and_its_jobs_start_soon_after_it_is_up(tmp_path: Path) -> None:
+    slurm = site()
+    slurm.partitions = "PartitionName=own QoS=N/A State=DOWN\n"
+    slurm.submit(1, per_job="gpu:4", partition="own", comment=BERT)
+    up = slurm.clock.now() + 450
+
+    def go_up(now: float) -> None:
+        slurm.partitions = f"PartitionName=own QoS=N/A State={'UP' if now >= up else 'DOWN'}\n"
+
+    slurm.clock.on_sleep, slurm.clock.stops_at = go_up, up + 45
+    with driver(slurm, tmp_path, partition=ALL) as driven:
+        driven.run()
+    assert len(events(tmp_path, "round")) == 5
+    assert up <= slurm.jobs[1].start <= up + 40
+
+
 def test_limits_of_partitions_keep_jobs_out_of_them(tmp_path: Path) -> None:
     slurm = site()
     slurm.partitions = "PartitionName=gpu MaxTime=01:00:00 State=UP\nPartitionName=long MaxTime=UNLIMITED MaxNodes=1 State=UP\n"

@@ -14,7 +14,7 @@ from gavel_py.integrations.slurm.actions import Actions
 from gavel_py.integrations.slurm.apply import OUTCOME, Applied, Applier
 from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, release_all
 from gavel_py.integrations.slurm.client import commands as slurm
-from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, Snapshot
+from gavel_py.integrations.slurm.client.records import SlurmJob, Snapshot
 from gavel_py.integrations.slurm.decision import TOTALS, ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
 from gavel_py.integrations.slurm.monitoring.event_log import LOG, EventLog, warn
@@ -320,7 +320,7 @@ class SlurmDriver:
         if not any(tracked.runs for tracked in state.tracked.values()):
             if had_jobs and state.tracked.keys() - state.unplanned.keys():
                 return True
-            new = [job for job in jobs.values() if job.phase is Phase.WAITING and job.job_id not in known]
+            new = [job for job in reconciler.rules.startable(jobs.values()) if job.job_id not in known]
             if any(eligibility_of(job, self.settings.partitions, now).role is Role.MANAGED for job in new):
                 return True
         if seen.is_news(jobs, now) or any(until <= now for until in state.warned.values()):

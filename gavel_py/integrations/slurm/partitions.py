@@ -140,11 +140,17 @@ class PartitionRules:
         listed = job.partitions if job.phase is Phase.WAITING else tracked.partitions or job.partitions
         return [name for name in self.names if name in listed and not self.refusal(name, job)]
 
+    def startable(self, jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
+        """Return the waiting jobs that Slurm would start in any of their partitions."""
+        waiting = [job for job in jobs if job.phase is Phase.WAITING]
+        return [job for job in waiting if not all(self.refusal(name, job) for name in job.partitions)]
+
     def without_partition(self, jobs: Iterable[SlurmJob]) -> dict[str, Eligibility]:
         """Set aside those of the managed jobs that wait and that Slurm would start in none of their partitions."""
-        found = {}
-        for job in jobs:
-            refusals = [f"partition {name} {self.refusal(name, job)}" for name in job.partitions if self.refusal(name, job)]
-            if job.phase is Phase.WAITING and len(refusals) == len(job.partitions):
-                found[job.job_id] = Eligibility(Role.ASIDE, "; ".join(refusals))
-        return found
+        jobs = list(jobs)
+        startable = {job.job_id for job in self.startable(jobs)}
+        return {
+            job.job_id: Eligibility(Role.ASIDE, "; ".join(f"partition {name} {self.refusal(name, job)}" for name in job.partitions))
+            for job in jobs
+            if job.phase is Phase.WAITING and job.job_id not in startable
+        }
