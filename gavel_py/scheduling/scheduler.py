@@ -31,7 +31,7 @@ from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
 from gavel_py.scheduling.jobs import DEPARTURES, ELASTIC_FIELDS, Departure, JobTable, changed_job
 from gavel_py.scheduling.learning import ProgressObserver, observed
-from gavel_py.scheduling.mechanism import SIZING, resolve_mechanism
+from gavel_py.scheduling.mechanism import SIZING, chooses_gpus, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeState, NodeStates
 from gavel_py.scheduling.options import SchedulerOptions, fault, is_finite
@@ -702,7 +702,7 @@ class RoundScheduler(Synchronized):
         """Raise `InputError` for elastic jobs that mechanism, options, policy or other jobs do not go with."""
         table, options = self._state.table, self._planner.options
         elastic, parts = [job for job in jobs if job.is_elastic], [job for job in jobs if job.num_gpus < 1]
-        if elastic and options.mechanism not in SIZING:
+        if elastic and not chooses_gpus(options.mechanism, self.cluster.accelerator_names):
             text = f"needs one of the mechanisms {', '.join(SIZING)}, which choose numbers of GPUs"
             raise InputError(*(Fault(job.where, "gpu_counts", text) for job in elastic))
         if parts and options.mechanism == "direct":

@@ -18,6 +18,15 @@ __all__ = ["FakeClock", "FakeJob", "FakeSlurm"]
 
 START = 1_700_000_000.0
 
+NUMBERS = {
+    "TimeLimit": "time_limit",
+    "MinCPUsNode": "minimum_cpus_per_node",
+    "NumTasks": "tasks",
+    "NumCPUs": "cpus",
+    "MinMemoryNode": "memory_per_node",
+}
+"""{word of scontrol: key of squeue}."""
+
 
 @dataclass
 class FakeClock:
@@ -51,12 +60,15 @@ class FakeClock:
 
 @dataclass
 class FakeJob:
-    """A job in Slurm. per_node, per_job: requested GPUs of each node or of the whole job, as "type:count" or "count"."""
+    """A job in Slurm. per_node, per_job: requested GPUs of each node or of the whole job, as "type:count" or "count"; most: nodes
+    that it accepts at most, 0 for no limit.
+    """
 
     number: int
     per_node: str = ""
     per_job: str = ""
     nodes: int = 1
+    most: int = 0
     partition: str = "gpu"
     comment: str = ""
     name: str = "job"
@@ -221,13 +233,11 @@ class FakeSlurm:
         job.eligible = self.clock.now()
         if "ReqNodeList" in words:
             job.wanted = [name for name in words.pop("ReqNodeList").split(",") if name]
-            job.nodes = int(words.pop("NumNodes").partition("-")[0])
-        if "TimeLimit" in words:
-            job.more["time_limit"] = int(words.pop("TimeLimit"))
-        if "MinCPUsNode" in words:
-            job.more["minimum_cpus_per_node"] = int(words.pop("MinCPUsNode"))
+            least, _, most = words.pop("NumNodes").partition("-")
+            job.nodes, job.most = int(least), int(most)
         if "Gres" in words:
             job.per_job, job.per_node = words.pop("TresPerJob"), words.pop("Gres")
+        job.more |= {NUMBERS[word]: int(words.pop(word)) for word in [*words] if word in NUMBERS}
         assert not words, words
         return ""
 
@@ -329,6 +339,7 @@ class FakeSlurm:
             "state_reason": job.reason,
             "state_description": job.description,
             "cpus": number(1),
+            "max_nodes": number(0 if job.restarts or job.held else job.most),  # as Slurm, which shows it until the first start
             "submit_time": number(self.clock.now()),
             "start_time": number(job.start),
             "end_time": number(job.end),

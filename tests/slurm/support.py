@@ -80,6 +80,7 @@ def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDri
         "warn_seconds",
         "wall_limit",
         "tenants_from_slurm",
+        "elastic",
     }
     settings = gp.SlurmSettings(options.pop("partition", "gpu"), **{name: options.pop(name) for name in keys & options.keys()})
     options = {"round_seconds": 100.0, "restart_seconds": 0.0, "min_run_seconds": 0.0} | options

@@ -248,8 +248,8 @@ def test_cpu_requests_are_kept_if_an_old_state_lacks_them(tmp_path: Path) -> Non
     older = Tracked.from_dict(kept)
     job = replace(applied.jobs["1"], cpus_per_node=6)
     for target in ({"v100-0": 4}, {"v100-0": 4, "v100-1": 4}):
-        assert "MinCPUsNode" not in start_line(job, target, older.min_cpus)
-    assert "MinCPUsNode=10 " in start_line(job, {"v100-0": 4, "v100-1": 4}, 6)
+        assert "MinCPUsNode" not in start_line(job, target, older)
+    assert "MinCPUsNode=10 " in start_line(job, {"v100-0": 4, "v100-1": 4}, replace(older, min_cpus=6))
 
 
 @pytest.mark.parametrize("at", range(7, 23, 2))

@@ -13,7 +13,7 @@ import gavel_py as gp
 from gavel_py.integrations.slurm.client.notation import StopSignal, as_number, as_words, expand, gpus_in, is_node_name, printable
 from gavel_py.integrations.slurm.client.parsing import jobs_from, nodes_from, phase_of
 from gavel_py.integrations.slurm.client.records import Phase
-from gavel_py.integrations.slurm.job_roles import JobComment, annotated, parse_annotation, parse_comment
+from gavel_py.integrations.slurm.job_roles import JobComment, NodeRange, annotated, parse_annotation, parse_comment
 from tests.slurm.support import RECORDED
 
 both_shapes = pytest.mark.parametrize("version", ["22.05", "24.05"])
@@ -164,26 +164,36 @@ def test_any_comment_can_be_read(text: str) -> None:
         ("gavel-hold", JobComment(is_held=True)),
         ("gavel: warn=B:SIGUSR1@60", JobComment(warn=StopSignal("USR1", 60.0, to_script=True))),
         ("gavel: warn=10", JobComment(warn=StopSignal("USR1"))),
+        ("gavel: gpus=4,1,2 steps=10", JobComment(total_steps=10.0, gpu_counts=(1, 2, 4))),
+        ("gavel: gpus='8, 4'; type=bert", JobComment("bert", gpu_counts=(4, 8))),
+        ("gavel: gpus=8", JobComment(gpu_counts=(8,))),
+        ("gavel: gpus=1,two", JobComment(problem="gpus=1,two is not a list of whole numbers such as 1,2,4")),
+        ("gavel: gpus=0,1", JobComment(problem="gpus=0,1 is not a list of whole numbers such as 1,2,4")),
         ("gavel: warn=no", JobComment(is_unwarned=True)),
         ("gavel: warn=KILL", JobComment(problem="warn=KILL is not a signal such as USR1@60 or B:USR1@60, or no")),
         ("gavel: steps=nan", JobComment(problem="steps=nan is not a number greater than 0")),
-        ("gavel: weight=9", JobComment(problem="weight= is not known in a comment; known: type, steps, warn")),
+        ("gavel: weight=9", JobComment(problem="weight= is not known in a comment; known: type, steps, warn, gpus")),
     ],
 )
 def test_comments(comment: str, expected: JobComment) -> None:
     assert parse_comment(comment) == expected
 
 
-@given(st.text(alphabet=st.characters(codec="ascii")), st.integers(0, 10**11), st.sampled_from(["any", "node"]))
-def test_annotations_survive_a_round_trip_and_are_safe_in_a_command(text: str, seconds: int, place: Any) -> None:
-    written = annotated(text, float(seconds), place)
+ranges_drawn = st.none() | st.builds(NodeRange, st.integers(1, 999_999), st.integers(0, 999_999), st.integers(1, 999_999))
+
+
+@given(st.text(alphabet=st.characters(codec="ascii")), st.integers(0, 10**11), st.sampled_from(["any", "node"]), ranges_drawn)
+def test_annotations_survive_a_round_trip_and_are_safe_in_a_command(
+    text: str, seconds: int, place: Any, nodes: NodeRange | None
+) -> None:
+    written = annotated(text, float(seconds), place, nodes)
     if written is None:
         return
     mark = parse_annotation(written)
     assert mark is not None
-    assert (mark.submit_seconds, mark.place) == (seconds, place)
+    assert (mark.submit_seconds, mark.place, mark.nodes) == (seconds, place, nodes)
     assert not set(written) & set(" \"'\\\n;") - {";"}
-    assert annotated(written, float(seconds), place) == written
+    assert annotated(written, float(seconds), place, nodes) == written
 
 
 def test_numbers() -> None:

@@ -91,6 +91,11 @@ class Request:
     tenants_from_slurm: bool = option(
         is_flag=True, help="Share by Slurm's accounts and users, weighted by fairshare (hierarchical)."
     )
+    elastic: bool = option(
+        "--elastic/--no-elastic",
+        default=True,
+        help="Choose the nodes of jobs with a range of them [yes], or plan the fewest.",
+    )
     warn_signal: str = option(default="", metavar="SIGNAL", help="Signal to jobs before a stop, as USR1, or B:USR1 for the script.")
     warn_seconds: float = option(**_seconds(60.0, positive=False), help="Time from this signal to the stop; at most what jobs get.")
     wall_limit: Literal["total", "start"] = option(
@@ -125,7 +130,7 @@ def state_directory(request: Request, *, shadow: bool = False) -> Path | None:
 
 SETTINGS = (
     *("default_type", "default_steps", "poll_seconds", "stop_seconds", "start_seconds", "on_exit", "on_failure"),
-    *("trust", "metrics", "metrics_port", "warn_signal", "warn_seconds", "wall_limit", "tenants_from_slurm"),
+    *("trust", "metrics", "metrics_port", "warn_signal", "warn_seconds", "wall_limit", "tenants_from_slurm", "elastic"),
 )
 ROUNDS = ("round_seconds", "restart_seconds", "min_run_seconds", "solve_seconds")
 """Options that are arguments of `SlurmSettings` and of `RoundScheduler` by the same names."""

@@ -1,10 +1,10 @@
 """A driver that manages the jobs of Slurm partitions in rounds, and the job_submit plugin that holds new jobs for it.
 
 `records`, `parsing` and `notation` read Slurm; `partitions` has the nodes of the managed partitions, and which jobs may run
-there; `job_roles` decides which jobs are managed, and `job_mapping` converts them for the scheduler; `speeds` has the
-throughputs, measured or learned; `sync` reconciles the scheduler with Slurm; `decision` plans a round and derives its
-`actions`, which `apply` carries out through `commands`, the only module that starts processes; `driver` runs the loop with
-`state`. `monitoring` shows what it did, or would have done (`shadow`).
+there; `job_roles` decides which jobs are managed, and `job_mapping` converts them for the scheduler; `sizes` has the numbers of
+GPUs on which they may run, and `speeds` the throughputs, measured or learned; `sync` reconciles the scheduler with Slurm;
+`decision` plans a round and derives its `actions`, which `apply` carries out through `commands`, the only module that starts
+processes; `driver` runs the loop with `state`. `monitoring` shows what it did, or would have done (`shadow`).
 """
 
 from __future__ import annotations

@@ -112,6 +112,10 @@ class Accounts:
             seen.add(account)
             account = self.associations[account, ""].parent
 
+    def limits_gpus_of(self, job: SlurmJob) -> bool:
+        """Return whether a limit of GPUs that Slurm enforces counts for a job."""
+        return self.enforced and any(True for _ in self.limits_of(job))
+
     def over_limits(self, jobs: Mapping[str, SlurmJob], managed: Iterable[str], known: Collection[str]) -> dict[str, Eligibility]:
         """Set aside the waiting jobs for which a limit leaves no room, so that no GPU is planned that Slurm would not give them.
 

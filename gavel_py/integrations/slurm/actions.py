@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -9,6 +10,7 @@ from gavel_py.integrations.slurm import job_roles
 from gavel_py.integrations.slurm.client.notation import StopSignal
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.sizes import node_range
 from gavel_py.integrations.slurm.state import Tracked
 
 Target = Mapping[str, int]
@@ -79,8 +81,8 @@ def actions_for(
     start = {job_id: target for job_id, target in wanted.items() if job_id not in cannot}
     new = [job.job_id for job in [*stop, *hold] if job_roles.parse_annotation(job.admin_comment) is None]
     comments = {
-        job_id: job_roles.annotated(jobs[job_id].admin_comment, managed[job_id].arrival_seconds, managed[job_id].place)
-        for job_id in dict.fromkeys([*new, *start])
+        job_id: job_roles.annotated(jobs[job_id].admin_comment, each.arrival_seconds, each.place, node_range(each))
+        for job_id, each in ((job_id, managed[job_id]) for job_id in dict.fromkeys([*new, *start]))
     }
     # Holds of managed jobs are the driver's, and so are the nodes that they request.
     returned = [job for job in live if job.phase is Phase.WAITING and (job.is_held or job.required_nodes)]
@@ -101,7 +103,7 @@ def _misfit(target: Target, tracked: Tracked) -> str:
     if len(set(target.values())) > 1:
         split = " + ".join(str(count) for _, count in sorted(target.items()))
         return f"it fits only as {split} GPUs on {len(target)} nodes, and Slurm cannot allocate an uneven split"
-    if tracked.exact_nodes and len(target) != tracked.exact_nodes:
+    if tracked.exact_nodes and not tracked.gpus_per_node and len(target) != tracked.exact_nodes:
         return f"it must be on {tracked.exact_nodes} nodes (--ntasks-per-node), but fits only on {len(target)}"
     return ""
 
@@ -149,3 +151,24 @@ def time_left(job: SlurmJob, tracked: Tracked) -> int | None:
     if job.time_limit_seconds is None or used < 1:
         return None
     return max(1, int(job.time_limit_seconds // 60) - used)
+
+
+LONGEST_IDLE_SECONDS = 30.0
+"""Idle GPUs are offered to waiting jobs at least so often, even if no job has changed: nodes may be back, and back-offs over."""
+
+
+class Seen:
+    """The jobs at the last attempt to start some within a round."""
+
+    def __init__(self) -> None:
+        self._jobs: object = None
+        self._seconds = -math.inf
+
+    def is_news(self, jobs: Mapping[str, SlurmJob], now: float) -> bool:
+        """Return whether another attempt is worthwhile: jobs wait, and some have changed since, or it is long ago."""
+        current = {job_id: (job.phase, job.is_held, job.partition, job.comment) for job_id, job in jobs.items()}
+        waits = any(job.phase is Phase.WAITING for job in jobs.values())
+        if not waits or (current == self._jobs and now - self._seconds < LONGEST_IDLE_SECONDS):
+            return False
+        self._jobs, self._seconds = current, now
+        return True

@@ -13,6 +13,7 @@ from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock
 from gavel_py.integrations.slurm.client.notation import is_node_name, printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import is_held_by_driver, parse_annotation, parse_comment
+from gavel_py.integrations.slurm.sizes import has_asked_for, request_of, restore_words, start_words
 from gavel_py.integrations.slurm.state import Tracked
 
 Jobs = Mapping[str, SlurmJob]
@@ -158,7 +159,7 @@ class Applier:
         ready = [job_id for job_id in job_ids if is_as_planned(jobs.get(job_id), self.tracked[job_id])]
         start = self.actions.start
         limits = self.actions.limits
-        self._scontrol([start_line(jobs[i], start[i], self.tracked[i].min_cpus, limits.get(i)) for i in ready])
+        self._scontrol([start_line(jobs[i], start[i], self.tracked[i], limits.get(i)) for i in ready])
         if ready:
             jobs = read_jobs(self.commands)
         sent = [job_id for job_id in ready if _is_changed(jobs.get(job_id), start[job_id])]
@@ -258,30 +259,32 @@ def annotation_lines(annotations: Mapping[str, str]) -> list[str]:
 
 def is_as_planned(job: SlurmJob | None, tracked: Tracked) -> bool:
     """Return whether a job is waiting and still requests as many GPUs as when it was planned."""
-    if job is None or job.phase is not Phase.WAITING or job.num_gpus != tracked.num_gpus:
+    if job is None or job.phase is not Phase.WAITING or not has_asked_for(tracked, job.num_gpus):
         return False
     return len(job.requested) == 1 and all(not name or is_node_name(name) for name in job.requested)
 
 
-def start_line(job: SlurmJob, target: Target, min_cpus: int | None, limit: int | None = None) -> str:
+def start_line(job: SlurmJob, target: Target, tracked: Tracked, limit: int | None = None) -> str:
     """Return the scontrol command that allows a waiting job to start only on certain nodes.
 
     On several nodes, GPUs are requested per node, since no other request fixes the split. Slurm 22.05 cannot undo that, so a job on
     one node keeps its own request. The GPU type stays as well: Slurm accepts another one, but then never starts the job. CPUs are
     spread evenly, since Slurm would otherwise fill the first node with tasks and take CPUs meant for other jobs.
 
-    target: with the same number on each node; min_cpus: CPUs per node that the user requests (--mincpus), 0 for none, None to leave
-    the current request; limit: its time limit in minutes, None to leave that as well.
+    target: with the same number on each node; tracked: what the user requests; limit: its time limit in minutes, None to leave it.
     """
     if not (is_job_id(job.job_id) and target and all(map(is_node_name, target))):
         raise ValueError(f"job {job.job_id!r} cannot be sent to {list(target)!r}")
     (count,) = set(target.values())
     # Given as a single number, Slurm refuses more nodes than the user requested.
     line = f"update JobId={job.job_id} NumNodes={len(target)}-{len(target)} ReqNodeList={','.join(sorted(target))}"
-    if len(target) > 1 or job.per_node:
+    if len(target) > 1 or job.per_node or sum(target.values()) != job.num_gpus:
         line += _per_node(job, count)
+    words, cpus = start_words(tracked, target)
+    min_cpus, cpus = tracked.min_cpus, job.cpus if cpus is None else cpus
     if min_cpus is not None and len(target) > 1:
-        min_cpus = max(min_cpus, job.cpus // len(target))
+        min_cpus = max(min_cpus, cpus // len(target))
+    line += words
     line += "" if limit is None else f" TimeLimit={limit}"
     return f"{line}{_min_cpus(job, min_cpus)} StartTime=now"
 
@@ -316,8 +319,19 @@ def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partit
     updates = [_restore_line(job, known[job.job_id], partition_nodes) for job in changed]
     # Of jobs without a record, these have nodes by a driver; users who ask for nodes are left to Slurm.
     unknown = [job for job in jobs if job.job_id not in known and job.required_nodes and _has_place(job)]
-    updates += [f"update JobId={job.job_id} ReqNodeList= NumNodes={job.nodes}-{job.nodes} StartTime=now" for job in unknown]
+    updates += [_unbind_line(job) for job in unknown]
     return [*updates, *batch_lines("release", (job.job_id for job in jobs))]
+
+
+def _unbind_line(job: SlurmJob) -> str:
+    """Return the command that frees a job without a record from the nodes of a driver; one that is elastic gets its range again."""
+    annotation = parse_annotation(job.admin_comment)
+    line = f"update JobId={job.job_id} ReqNodeList= StartTime=now"
+    if annotation is None or annotation.nodes is None or len(job.requested) != 1 or not job.per_node:
+        return f"{line} NumNodes={job.nodes}-{job.nodes}"
+    request, (least, most, each) = request_of(job, annotation), annotation.nodes
+    line += f" NumNodes={least}-{max(least, most)}{_per_node(job, each)}"
+    return f"{line} NumTasks={request.tasks} NumCPUs={max(1, request.cpus)}" if request.tasks else line
 
 
 def _has_place(job: SlurmJob) -> bool:
@@ -358,9 +372,10 @@ def _restore_line(job: SlurmJob, tracked: Tracked, partition_nodes: int) -> str:
     line = f"update JobId={job.job_id}{_min_cpus(job, tracked.min_cpus)} StartTime=now"  # a requeue defers the start
     if not job.required_nodes:
         return line
-    is_same = job.num_gpus == tracked.num_gpus and len(job.requested) == 1
-    if not is_same or (job.per_node and not tracked.per_node):
+    is_same = has_asked_for(tracked, job.num_gpus) and len(job.requested) == 1
+    by_node = job.per_node and not tracked.per_node
+    if not is_same or (by_node and job.num_gpus == tracked.num_gpus) or (by_node and tracked.num_gpus % tracked.min_nodes):
         return f"{line} ReqNodeList= NumNodes={job.nodes}-{job.nodes}"  # another number would change the number of GPUs
-    max_nodes = tracked.max_nodes or max(partition_nodes, tracked.min_nodes)
-    per_node = _per_node(job, job.num_gpus // tracked.min_nodes) if tracked.per_node else ""
-    return f"{line} ReqNodeList= NumNodes={tracked.min_nodes}-{max_nodes}{per_node}"
+    max_nodes = tracked.min_nodes if by_node else tracked.max_nodes or max(partition_nodes, tracked.min_nodes)
+    per_node = _per_node(job, tracked.num_gpus // tracked.min_nodes) if job.per_node else ""
+    return f"{line} ReqNodeList= NumNodes={tracked.min_nodes}-{max_nodes}{per_node}{restore_words(tracked)}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.integrations.slurm import job_mapping, job_roles
+from gavel_py.integrations.slurm import job_mapping, job_roles, sizes
 from gavel_py.integrations.slurm.accounts import Accounts
 from gavel_py.integrations.slurm.actions import Actions, Target, actions_for, revived, time_left, with_grace
 from gavel_py.integrations.slurm.client.notation import printable
@@ -197,7 +197,8 @@ class RoundPlanner:
         if known.job_types and default not in known.job_types:
             text = f"{default!r} is not in profile {known.name!r}{nearest(default, known.job_types)}"
             raise UnknownNameError(Fault("slurm", "default_type", text))
-        self._settings = replace(settings, default_type=default)
+        self._has_said_why_fixed, self._why_fixed = False, sizes.why_fixed(policy, learns=self._learner is not None)
+        self._settings = replace(settings, default_type=default, elastic=settings.elastic and not self._why_fixed)
         self._given, self._policy, self._options = profile, policy, {"mechanism": MECHANISM, **options}
         self._path, self._progress, self._log = path, progress, log
         self.accounts: Accounts | None = None
@@ -229,7 +230,11 @@ class RoundPlanner:
         left = {job_id: eligibility.why for job_id, eligibility in roles.items() if eligibility.role.is_left_to_slurm}
         is_held = partial(job_roles.is_held_by_driver, partitions=state.partitions, known=known, stopping=state.stopping)
         let_go = {job_id: why for job_id, why in left.items() if is_held(snapshot.jobs[job_id])}
-        notes = (*partition.notes, *snapshot.unreadable)
+        fixed = sizes.notes_on_fixed(self._why_fixed, state.tracked.values())
+        if fixed and not self._has_said_why_fixed:
+            self._log("not_elastic", why=self._why_fixed)
+        self._has_said_why_fixed |= bool(fixed)
+        notes = (*partition.notes, *snapshot.unreadable, *fixed)
         return ClusterSnapshot(snapshot, state, roles, self.reconciler.refused, let_go, known, notes)
 
     def decide(self, picture: ClusterSnapshot) -> Decided:

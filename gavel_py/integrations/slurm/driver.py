@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gavel_py.errors import InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm.accounts import AccountsReader
-from gavel_py.integrations.slurm.actions import Actions
+from gavel_py.integrations.slurm.actions import Actions, Seen
 from gavel_py.integrations.slurm.apply import OUTCOME, Applied, Applier
 from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, release_all
 from gavel_py.integrations.slurm.client import commands as slurm
@@ -24,7 +24,6 @@ from gavel_py.integrations.slurm.reservations import with_reservations
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Progress, Speeds, SpeedStore, measurements_of
 from gavel_py.integrations.slurm.state import STATE, DriverState, check_directory, save_state
-from gavel_py.integrations.slurm.sync import Seen
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 
@@ -190,7 +189,7 @@ class SlurmDriver:
         """Change Slurm accordingly, enter the outcome in the state, and log it as this event."""
         state = picture.state
         state.stopping |= set(actions.stopped)
-        state.note_limits(actions.limits, picture.snapshot.jobs)
+        state.note_starts(actions.start, actions.limits, picture.snapshot.jobs)
         self._save()
         if actions.warn:
             self._log("warned", jobs={i: {"signal": each.name, "until": state.warned[i]} for i, each in actions.warn.items()})

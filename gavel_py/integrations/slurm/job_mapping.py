@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.client.notation import printable, satisfies
@@ -13,9 +14,11 @@ from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNod
 from gavel_py.integrations.slurm.job_roles import Place, parse_annotation, parse_comment
 from gavel_py.integrations.slurm.partitions import MEGABYTES_PER_GIGABYTE, Partition
 from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.sizes import accepted_counts, has_asked_for, offered_counts, request_of
 from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.integrations.slurm.state import Tracked
-from gavel_py.problem.eligibility import largest_even_gang
+from gavel_py.problem.eligibility import EVEN_SPLIT
+from gavel_py.problem.from_jobs import largest_gangs
 from gavel_py.problem.job import Job, Locality
 from gavel_py.scheduling import NodeState, RoundScheduler
 from gavel_py.scheduling.placement.topology import NOTHING, Resources
@@ -129,7 +132,7 @@ class TypeMatcher:
         self.accelerators = frozenset(partition.slurm_names)
         self.type_of = dict(zip(self._cluster.accelerator_names, self._cluster.profile_names, strict=True))
         self._features: dict[str, set[frozenset[str]]] = {}
-        self._fits: dict[tuple[str, int, Locality, Resources], bool] = {}
+        self._fits: dict[tuple[str, int, Locality, int, Resources], bool] = {}
         for node in partition.cluster.nodes:
             if node.name in nodes:
                 self._features.setdefault(node.accelerator, set()).add(nodes[node.name].features)
@@ -146,22 +149,30 @@ class TypeMatcher:
         cpus, memory = resources.cpus, resources.memory_gb
         return int(self._cluster.largest_gang(accelerator, "node", cpus_per_gpu=cpus, memory_gb_per_gpu=memory))
 
-    def fits(self, accelerator: str, gpus: int, locality: Locality, resources: Resources) -> bool:
-        """Return whether the empty cluster has room for a gang with the same number of GPUs on each of its nodes."""
-        key = accelerator, gpus, locality, resources
+    def fits(self, accelerator: str, gpus: int, locality: Locality, split: int, resources: Resources) -> bool:
+        """Return whether the empty cluster has room for a gang that divides over nodes in this way (`Job.split`)."""
+        key = accelerator, gpus, locality, split, resources
         if key not in self._fits:
-            cpus, memory = resources.cpus, resources.memory_gb
-            largest = largest_even_gang(self._cluster, accelerator, gpus, locality, cpus_per_gpu=cpus, memory_gb_per_gpu=memory)
-            self._fits[key] = largest >= gpus
+            needs: dict[str, Any] = {"cpus_per_gpu": resources.cpus, "memory_gb_per_gpu": resources.memory_gb}
+            needs |= {"locality": locality, "even_split": True, "gpus_per_node": split if split > 0 else None}
+            job = Job("gang", num_gpus=gpus, **needs)
+            column = self._cluster.accelerator_names.index(accelerator)
+            self._fits[key] = bool(largest_gangs([job], self._cluster)[0, column] >= gpus)
         return self._fits[key]
 
 
-def request_text(job: SlurmJob) -> str:
-    """Return the request of a job as text, without what the driver changes; a different text is a new job to the scheduler."""
+def request_text(job: SlurmJob, tracked: Tracked | None = None) -> str:
+    """Return the request of a job as text, without what the driver changes; a different text is a new job to the scheduler.
+
+    tracked: its record, if it has one, whose starts may have set another number of GPUs.
+    """
     comment = parse_comment(job.comment)
     requested = sorted(f"{name}={gpus}" for name, gpus in job.requested.items())
+    if tracked is not None and len(requested) == 1 and has_asked_for(tracked, job.num_gpus):
+        requested = [f"{name}={tracked.num_gpus}" for name in job.requested]
     by_gpu = f"|{job.cpus_per_gpu}|{job.memory_mb_per_gpu}" if job.cpus_per_gpu or job.memory_mb_per_gpu else ""
-    return printable(f"{comment.job_type}|{comment.total_steps}|{job.name}|{','.join(requested)}|{job.features}{by_gpu}")
+    counts = f"|gpus={','.join(map(str, comment.gpu_counts))}" if comment.gpu_counts else ""
+    return printable(f"{comment.job_type}|{comment.total_steps}|{job.name}|{','.join(requested)}|{job.features}{by_gpu}{counts}")
 
 
 def new_tracked(job: SlurmJob, speeds: Speeds, settings: SlurmSettings, now_seconds: float) -> tuple[Tracked, list[str]]:
@@ -188,26 +199,42 @@ def new_tracked(job: SlurmJob, speeds: Speeds, settings: SlurmSettings, now_seco
     # The nodes of a request are from an earlier start; only then does the annotation have the original place.
     if annotation is not None and annotation.place is not None and job.required_nodes:
         place = annotation.place
+    request = request_of(job, annotation)
     tracked = Tracked(
         job_id=job.job_id,
         name=printable(job.name),
         user=printable(job.user),
         job_type=job_type,
-        num_gpus=job.num_gpus,
+        num_gpus=request.num_gpus,
         place=place,
         arrival_seconds=now_seconds if submitted is None else submitted,
         seen_seconds=now_seconds,
         total_steps=comment.total_steps or (None if rule is None else rule.total_steps),
-        request=request_text(job),
         is_known=known_type is not None,
         per_node=job.per_node,
-        min_nodes=job.min_nodes,
-        max_nodes=job.max_nodes,
-        exact_nodes=math.ceil(job.tasks / job.tasks_per_node) if job.tasks_per_node else 0,
+        min_nodes=request.min_nodes,
+        max_nodes=request.max_nodes,
+        exact_nodes=math.ceil(request.tasks / job.tasks_per_node) if job.tasks_per_node else 0,
         min_cpus=job.cpus_per_node,
         partitions=list(job.partitions),
+        tasks=request.tasks,
+        tasks_on_node=request.tasks_on_node,
+        cpus=request.cpus,
+        memory_mb=request.memory_mb,
     )
+    tracked.request = request_text(job, tracked)
     return tracked, notes
+
+
+def set_sizes(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds: Speeds, settings: SlurmSettings) -> None:
+    """Note the numbers of GPUs that a job accepts in its record, and those among which the scheduler chooses."""
+    counts, by_node = accepted_counts(tracked, parse_comment(job.comment))
+    tracked.gpu_counts = [] if counts == (tracked.num_gpus,) else list(counts)
+    types = {matcher.type_of[name] for name in matcher.candidates(job, tracked.usable)}
+    tracked.offered = offered_counts(counts, tracked.job_type, types, speeds, settings)
+    tracked.gpus_per_node = tracked.num_gpus // tracked.min_nodes if by_node else 0
+    if tracked.gpus_per_node:
+        tracked.place = "any"
 
 
 def scheduler_job(
@@ -224,24 +251,28 @@ def scheduler_job(
         request = f"for GPUs of type {printable(slurm_name)}" if slurm_name else f"for --constraint={printable(job.features)}"
         problem = f"asks {request}, which no node of partition {partition} has"
         raise InputError(Fault(f"job {job.job_id}", "", problem))
+    set_sizes(tracked, job, matcher, speeds, settings)
     known = _known(tracked, candidates, speeds, settings, matcher)
-    resources = _resources_per_gpu(job, matcher, known)
-    fits_node = job.num_gpus <= min(matcher.largest_on_node(name, resources) for name in known)
-    locality: Locality = "node" if tracked.place == "node" or tracked.exact_nodes == 1 or fits_node else "any"
+    resources = _resources_per_gpu(tracked, job, matcher, known)
+    fits_node = max(tracked.sizes) <= min(matcher.largest_on_node(name, resources) for name in known)
+    is_on_one = tracked.place == "node" or tracked.exact_nodes == 1 or fits_node
+    locality: Locality = "node" if is_on_one and not tracked.gpus_per_node else "any"
     known = _with_room(tracked, known, locality, resources, matcher, partition)
     steps = tracked.total_steps or settings.default_steps
     limit = None if job.time_limit_seconds is None else job.time_limit_seconds + tracked.limit_counted_seconds
     if tracked.total_steps:
-        fastest = speeds.fastest(tracked.job_type, tracked.num_gpus)
+        fastest = max(speeds.fastest(tracked.job_type, gpus) for gpus in tracked.sizes)
         believable = settings.trust_in(tracked.user) * fastest * (limit or LONGEST_SECONDS)
         steps = min(tracked.total_steps, believable)
     if not steps and limit is not None:
         # Users choose a time limit that suffices on every type, hence on the slowest.
-        steps = limit * min(speeds.speed(tracked.job_type, tracked.num_gpus, matcher.type_of[name]) for name in known)
+        steps = limit * min(_slowest(tracked, matcher.type_of[name], speeds) for name in known)
+    size: dict[str, Any] = {"gpu_counts": tuple(tracked.offered)} if tracked.offered else {"num_gpus": tracked.sizes[0]}
     return Job(
         tracked.job_id,
         job_type=tracked.job_type,
-        num_gpus=tracked.num_gpus,
+        **size,
+        gpus_per_node=tracked.gpus_per_node or None,
         total_steps=steps,
         steps_done=tracked.steps_done,
         arrival_seconds=tracked.arrival_seconds,
@@ -255,13 +286,14 @@ def scheduler_job(
     )
 
 
-def _resources_per_gpu(job: SlurmJob, matcher: TypeMatcher, accelerators: Iterable[str]) -> Resources:
+def _resources_per_gpu(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, accelerators: Iterable[str]) -> Resources:
     """Return the CPUs and memory (GB) required per GPU, in whatever unit they were requested.
 
-    Requests per node are divided by the GPUs per node on the fewest nodes that can hold the gang.
+    Requests per node are divided by its GPUs there, or else by the GPUs per node on the fewest nodes that can hold the gang.
     """
     gpus = job.num_gpus
-    nodes = min(math.ceil(gpus / max(1, matcher.largest_on_node(name))) for name in accelerators)
+    nodes = job.nodes if tracked.gpus_per_node else 0
+    nodes = nodes or min(math.ceil(gpus / max(1, matcher.largest_on_node(name))) for name in accelerators)
     cpus = max(job.cpus_per_gpu, job.cpus / gpus, job.cpus_per_node * nodes / gpus)
     memory = max(job.memory_mb_per_gpu, job.memory_mb_per_node * job.nodes / gpus, job.memory_mb_per_cpu * cpus)
     return Resources(cpus, memory / MEGABYTES_PER_GIGABYTE)
@@ -271,8 +303,8 @@ def _with_room(
     tracked: Tracked, names: tuple[str, ...], locality: Locality, resources: Resources, matcher: TypeMatcher, partition: str
 ) -> tuple[str, ...]:
     """Return the types that have room for a gang. Raises `InputError` if there is none, so that the job is left to Slurm."""
-    gpus = tracked.num_gpus
-    fitting = tuple(name for name in names if matcher.fits(name, gpus, locality, resources))
+    gpus, split = min(tracked.sizes), tracked.gpus_per_node or EVEN_SPLIT
+    fitting = tuple(name for name in names if any(matcher.fits(name, size, locality, split, resources) for size in tracked.sizes))
     if not fitting:
         each = f"{resources.cpus:g} CPUs" + (f" and {resources.memory_gb:g} GB" if resources.memory_gb else "")
         on = "one node" if locality == "node" else "nodes with the same number on each"
@@ -280,7 +312,7 @@ def _with_room(
         text = f"its {gpus} GPUs need {each} each, but no {types} nodes of partition {partition} have that on {on}"
         raise InputError(Fault(f"job {tracked.job_id}", "", text))
     exact = tracked.exact_nodes
-    if not exact:
+    if not exact or tracked.gpus_per_node:
         return fitting
     # Gangs are placed on as few nodes as possible, so types on which that is another number are left out.
     matching = tuple(
@@ -292,13 +324,21 @@ def _with_room(
     return matching
 
 
+def _slowest(tracked: Tracked, gpu_type: str, speeds: Speeds) -> float:
+    """Return the throughput of a job on a type with the fewest GPUs on which it is known."""
+    found = (speeds.speed(tracked.job_type, gpus, gpu_type) for gpus in tracked.sizes)
+    return next(speed for speed in found if speed > 0)
+
+
 def _known(
     tracked: Tracked, candidates: Iterable[str], speeds: Speeds, settings: SlurmSettings, matcher: TypeMatcher
 ) -> tuple[str, ...]:
     """Return the accelerators on which the throughput of a job is known, with its own type or else with the default type."""
-    speeds.cover([tracked.num_gpus])
+    speeds.cover(tracked.sizes)
     for job_type in (tracked.job_type, settings.default_type or most_measured(speeds.base)):
-        known = tuple(name for name in candidates if speeds.speed(job_type, tracked.num_gpus, matcher.type_of[name]) > 0)
+        known = tuple(
+            name for name in candidates if any(speeds.speed(job_type, gpus, matcher.type_of[name]) > 0 for gpus in tracked.sizes)
+        )
         if known:
             tracked.job_type = job_type
             return known

@@ -24,14 +24,17 @@ USER_HOLD = "gavel-hold"
 
 PREFIX = re.compile(r"(?:^|[\s;,])gavel:(.*)", re.DOTALL)
 PAIR = re.compile(r"([A-Za-z_]+)=(\"[^\"]*\"|'[^']*'|[^\s;,]+)")
+LIST = re.compile(r"(?:^|[\s;,])(gpus)=([^\s;,\"']+(?:,(?![A-Za-z_]+=)[^\s;,]+)+)", re.IGNORECASE)
+"""A value with commas, which otherwise separate the entries."""
 
 
 @dataclass(frozen=True)
 class JobComment:
     """A parsed --comment.
 
-    is_held: whether the user holds the job; warn: the signal before a stop, None for that of the site; is_unwarned: whether it
-    wants none; problem: description of an invalid entry.
+    gpu_counts: numbers of GPUs on which the job may run, ascending, () for those of its request; is_held: whether the user holds
+    the job; warn: the signal before a stop, None for that of the site; is_unwarned: whether it wants none; problem: description of
+    an invalid entry.
     """
 
     job_type: str = ""
@@ -40,9 +43,13 @@ class JobComment:
     problem: str = ""
     warn: StopSignal | None = None
     is_unwarned: bool = False
+    gpu_counts: tuple[int, ...] = ()
 
 
-COMMENT_KEYS = ("type", "steps", "warn")
+COMMENT_KEYS = ("type", "steps", "warn", "gpus")
+
+MAX_GPUS = 100_000
+"""Limit of the numbers of GPUs in a comment."""
 
 
 def parse_comment(comment: str) -> JobComment:
@@ -53,7 +60,8 @@ def parse_comment(comment: str) -> JobComment:
     ('ResNet-50 (batch size 64)', 200000.0, StopSignal(name='USR1', seconds=60.0, to_script=False))
     """
     found = PREFIX.search(comment)
-    pairs = {} if found is None else {key.lower(): value.strip("\"'") for key, value in PAIR.findall(found[1])}
+    entries = () if found is None else (*PAIR.findall(found[1]), *LIST.findall(found[1]))
+    pairs = {key.lower(): value.strip("\"'") for key, value in entries}
     text = pairs.get("steps", "")
     number = number_of(text)
     steps = number if math.isfinite(number) and number > 0 else None
@@ -61,20 +69,41 @@ def parse_comment(comment: str) -> JobComment:
     warn, is_unwarned = signal_in(pairs.get("warn", "")), pairs.get("warn", "").lower() == "no"
     if "warn" in pairs and warn is None and not is_unwarned:
         problem = problem or f"warn={printable(pairs['warn'])} is not a signal such as USR1@60 or B:USR1@60, or no"
+    counts = _counts(pairs.get("gpus", ""))
+    if "gpus" in pairs and not counts:
+        problem = problem or f"gpus={printable(pairs['gpus'])} is not a list of whole numbers such as 1,2,4"
     unknown = [key for key in pairs if key not in COMMENT_KEYS]
     if unknown:
         problem = problem or f"{printable(unknown[0])}= is not known in a comment; known: {', '.join(COMMENT_KEYS)}"
     is_held = USER_HOLD in re.split(r"[\s;,]+", comment)
-    return JobComment(printable(pairs.get("type", "")), steps, is_held, problem, warn, is_unwarned)
+    return JobComment(printable(pairs.get("type", "")), steps, is_held, problem, warn, is_unwarned, counts)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Return the numbers of GPUs in a list such as 1,2,4, () if it is none."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and 0 < int(part[:9]) <= MAX_GPUS and len(part) < 9 for part in parts):
+        return ()
+    return tuple(sorted({int(part) for part in parts}))
 
 
 Place = Literal["any", "node"]
 """Whether a gang may span nodes or must be on one."""
 
-ANNOTATION = re.compile(r"gavel:submit=(\d{1,12})(;plugin)?(?:;of=([A-Za-z0-9._,-]+))?(?:;place=(any|node))?")
+ANNOTATION = re.compile(
+    r"gavel:submit=(\d{1,12})(;plugin)?(?:;of=([A-Za-z0-9._,-]+))?(?:;place=(any|node))?(?:;nodes=(\d{1,6})-(\d{1,6});each=(\d{1,6}))?"
+)
 
 SAFE_TEXT = re.compile(r"[A-Za-z0-9 _.:;,+@/=-]*")
 """Existing text of an AdminComment is written back only if scontrol cannot misread it."""
+
+
+class NodeRange(NamedTuple):
+    """The request of an elastic job, which its starts overwrite. least, most: nodes (0: no limit); each: GPUs on each of them."""
+
+    least: int
+    most: int
+    each: int
 
 
 @dataclass(frozen=True)
@@ -83,29 +112,31 @@ class Annotation:
 
     submit_seconds: time of submission, which Slurm overwrites at a requeue; place: None before the driver takes the job over;
     by_plugin: whether the plugin put it on hold, and thus notes in the comment what users hold; partition: whose plugin
-    that was, several separated by commas, "" if it was an earlier version.
+    that was, several separated by commas, "" if it was an earlier version; nodes: the request of an elastic job, None for others.
     """
 
     submit_seconds: float
     place: Place | None = None
     by_plugin: bool = False
     partition: str = ""
+    nodes: NodeRange | None = None
 
 
 def parse_annotation(admin_comment: str) -> Annotation | None:
     """Return the annotation of a job, or None if it has none.
 
     >>> parse_annotation("gavel:submit=1700000000;place=node")
-    Annotation(submit_seconds=1700000000.0, place='node', by_plugin=False, partition='')
+    Annotation(submit_seconds=1700000000.0, place='node', by_plugin=False, partition='', nodes=None)
     """
     found = ANNOTATION.search(admin_comment)
     if found is None:
         return None
     place: Place | None = "any" if found[4] == "any" else "node" if found[4] == "node" else None
-    return Annotation(float(found[1]), place, by_plugin=found[2] is not None, partition=found[3] or "")
+    nodes = NodeRange(*map(int, found.groups()[4:7])) if found[5] is not None and int(found[5]) and int(found[7]) else None
+    return Annotation(float(found[1]), place, by_plugin=found[2] is not None, partition=found[3] or "", nodes=nodes)
 
 
-def annotated(admin_comment: str, submit_seconds: float, place: Place) -> str | None:
+def annotated(admin_comment: str, submit_seconds: float, place: Place, nodes: NodeRange | None = None) -> str | None:
     """Return an AdminComment with its annotation replaced, or None if the rest of it cannot be written safely.
 
     >>> annotated("project 7", 1700000000.0, "any")
@@ -118,6 +149,7 @@ def annotated(admin_comment: str, submit_seconds: float, place: Place) -> str | 
     plugin = ";plugin" if before is not None and before.by_plugin else ""
     plugin += f";of={before.partition}" if before is not None and before.partition else ""
     annotation = f"gavel:submit={submit_seconds:.0f}{plugin};place={place}"
+    annotation += "" if nodes is None else f";nodes={nodes.least}-{nodes.most};each={nodes.each}"
     return f"{rest.replace(' ', '_')};{annotation}" if rest else annotation
 
 

@@ -93,6 +93,8 @@ class SlurmSettings:
         warn_seconds: Time from this signal to the stop, and the longest that a job may ask for; 0 for no signals.
         tenants_from_slurm: Whether the tenants of the policy are Slurm's accounts and their users, weighted by fairshare.
         wall_limit: Whether the time limit of a job counts over all of its starts ("total"), or for each as in Slurm ("start").
+        elastic: Whether jobs with a range of nodes, or with several numbers of GPUs in their comment, run on any of those that the
+            profile has; otherwise on those of their request, on the fewest nodes.
         retry_seconds: First delay before a controller that does not answer, or a job that did not start, is tried again.
         on_failure: What to do when no round is possible, as with a full disk or an unreadable state: "retry", or "release" the jobs
             on hold to Slurm as well.
@@ -120,6 +122,7 @@ class SlurmSettings:
     warn_seconds: float = 60.0
     wall_limit: WallLimit = "total"
     tenants_from_slurm: bool = False
+    elastic: bool = True
     retry_seconds: float = 5.0
     on_exit: OnExit = "leave"
     on_failure: OnFailure = "retry"

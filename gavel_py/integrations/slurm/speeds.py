@@ -122,6 +122,10 @@ class Speeds:
         profile = self.profile
         return profile.throughput(job_type, num_gpus, accelerator) if profile.has(job_type, num_gpus, accelerator) else 0.0
 
+    def is_measured(self, job_type: str, num_gpus: int, accelerator: str) -> bool:
+        """Return whether the throughput of a gang is in the profile of the site or measured, and no estimate for its size."""
+        return (job_type, num_gpus, accelerator) in self.measured or self.base.has(job_type, num_gpus, accelerator)
+
     def fastest(self, job_type: str, num_gpus: int) -> float:
         """Return the largest throughput of a gang on any type, in steps/s, 0 if none is known.
 
@@ -153,21 +157,23 @@ def measurements_of(sums: Sums, entries: set[tuple[str, int, str]]) -> list[Meas
 def record_measurements(state: DriverState, tracked: Tracked, outcome: str, user_steps: float | None, trust: float) -> list[str]:
     """Add the measured stays of a departing job to the sums, and return what was left out.
 
-    A job without progress file counts if it finished, its user gave its steps (`user_steps`), and it ran on one type only. Speeds
-    that differ from the profile by more than a factor of `trust` are left out.
+    A job without progress file counts if it finished, its user gave its steps (`user_steps`), and it ran on one type only, on as
+    many GPUs each time. Speeds that differ from the profile by more than a factor of `trust` are left out.
     """
-    is_whole = outcome == Phase.FINISHED and user_steps and len(tracked.types_used) == 1
-    measured: Mapping[str, list[float]] = tracked.measured
+    is_whole = outcome == Phase.FINISHED and user_steps and len(tracked.types_used) == 1 and len(tracked.sizes_used) < 2
+    measured: Mapping[str, Mapping[int, list[float]]] = tracked.measured
     if not measured and is_whole and user_steps:
-        measured = {tracked.types_used[0]: [user_steps, tracked.running_seconds]}
+        (gpus,) = tracked.sizes_used or [tracked.num_gpus]
+        measured = {tracked.types_used[0]: {gpus: [user_steps, tracked.running_seconds]}}
     outliers = list[str]()
-    for accelerator, (steps, seconds) in measured.items() if tracked.is_known else ():
+    stays = [(name, gpus, sums) for name, by_size in measured.items() for gpus, sums in by_size.items()]
+    for accelerator, gpus, (steps, seconds) in stays if tracked.is_known else ():
         if seconds > 0 and steps > 0:
-            usual = state.speeds.speed(tracked.job_type, tracked.num_gpus, accelerator)
+            usual = state.speeds.speed(tracked.job_type, gpus, accelerator)
             if usual and not 1 / trust <= steps / seconds / usual <= trust:
                 outliers.append(f"did {steps / seconds:.3g} steps/s on {accelerator}, where {usual:.3g} are usual (--trust)")
                 continue
-            entry = (tracked.job_type, tracked.num_gpus, accelerator)
+            entry = (tracked.job_type, gpus, accelerator)
             sums = state.sums.setdefault(entry, [0.0, 0.0])
             sums[0] += steps
             sums[1] += seconds

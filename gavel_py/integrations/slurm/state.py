@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from gavel_py.throughput_profiles.learning import ThroughputLearner
 
 HISTORY = (
-    *("arrival_seconds", "place", "steps_done", "first_start_seconds", "running_seconds", "counted_seconds"),
-    *("starts", "preemptions", "measured", "types_used", "is_on_several_nodes", "limit_counted_seconds", "partitions"),
+    *("arrival_seconds", "place", "steps_done", "first_start_seconds", "running_seconds", "gpu_seconds", "counted_gpu_seconds"),
+    *("starts", "preemptions", "measured", "types_used", "sizes_used", "set_gpus", "is_on_several_nodes"),
+    *("limit_counted_seconds", "partitions"),
 )
 
-NODE_REQUEST = ("per_node", "min_nodes", "max_nodes", "exact_nodes", "min_cpus")
+NODE_REQUEST = (
+    *("num_gpus", "per_node", "min_nodes", "max_nodes", "exact_nodes", "min_cpus", "tasks", "tasks_on_node", "cpus", "memory_mb"),
+)
 
 SAVED_KEYS = {
     "stay_start_seconds": "stay_seconds",
@@ -46,19 +49,24 @@ SAVED_KEYS = {
 class Tracked:
     """The record of a managed job from reading to reading.
 
-    num_gpus: size of the gang; place: whether it must be on one node; seen_seconds: time up to which progress is counted;
+    num_gpus: size of the gang, of an elastic job on the fewest nodes requested; place: whether it must be on one node;
+    seen_seconds: time up to which progress is counted;
     total_steps: None if unknown; held, accelerator: {node: GPUs} and type at the last reading, empty while it waits;
     stay_start_seconds, stay_start_steps: time and steps at the start of the current stay; stop_seconds: when it was told to stop;
-    waited_seconds: the last time at which it was seen waiting; measured: {accelerator: [steps, seconds]} of measured stays;
-    types_used: accelerators on which it has run; is_on_several_nodes: whether it ever was; counted_seconds: running time that the
-    totals of departed jobs contain; limit_counted_seconds: running time by which its time limit in Slurm has been lowered; request:
+    waited_seconds: the last time at which it was seen waiting; measured: {accelerator: {GPUs: [steps, seconds]}} of measured stays;
+    types_used, sizes_used: accelerators and numbers of GPUs on which it has run; is_on_several_nodes: whether it ever was;
+    gpu_seconds: running time, times its GPUs; counted_gpu_seconds: those that the totals of departed jobs contain;
+    limit_counted_seconds: running time by which its time limit in Slurm has been lowered; request:
     from `request_text`; is_known: whether the job type is its own, not the default; is_outlier: whether it has reported more steps
     than can be believed; has_reported: whether its latest steps are its own report; partitions: all in which it may run, of which
     Slurm lists only one while it runs; usable: those of them for which the scheduler has it.
 
     The user's request, which each start overwrites in Slurm: per_node: whether GPUs are requested per node; min_nodes, max_nodes:
     accepted node counts (0: no limit); exact_nodes: the node count that --ntasks-per-node implies, else 0; min_cpus: CPUs per node,
-    None in states of versions that did not save it.
+    None in states of versions that did not save it; tasks, tasks_on_node, cpus, memory_mb: as in `sizes.Request`, 0 if unknown.
+    gpu_counts: the numbers of GPUs that it accepts, none if these are only those of its request; set_gpus: those that its
+    starts have requested; offered: those among which the scheduler chooses, none for a gang of a fixed size;
+    gpus_per_node: what it must have on each node, 0 for any equal number.
     """
 
     job_id: str
@@ -77,14 +85,16 @@ class Tracked:
     stay_start_steps: float | None = None
     first_start_seconds: float | None = None
     running_seconds: float = 0.0
-    counted_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    counted_gpu_seconds: float = 0.0
     limit_counted_seconds: float = 0.0
     starts: int = 0
     preemptions: int = 0
     stop_seconds: float | None = None
     waited_seconds: float = 0.0
-    measured: dict[str, list[float]] = field(default_factory=dict)
+    measured: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     types_used: list[str] = field(default_factory=list)
+    sizes_used: list[int] = field(default_factory=list)
     request: str = ""
     is_known: bool = True
     is_outlier: bool = False
@@ -97,16 +107,37 @@ class Tracked:
     max_nodes: int = 0
     exact_nodes: int = 0
     min_cpus: int | None = None
+    tasks: int = 0
+    tasks_on_node: int = 0
+    cpus: int = 0
+    memory_mb: float = 0.0
+    gpu_counts: list[int] = field(default_factory=list)
+    set_gpus: list[int] = field(default_factory=list)
+    offered: list[int] = field(default_factory=list)
+    gpus_per_node: int = 0
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the job held at the last reading, or requests while it waits."""
+        return sum(self.held.values()) or self.num_gpus
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of GPUs on which it may be planned."""
+        fixed = self.num_gpus if self.num_gpus in self.gpu_counts or not self.gpu_counts else self.gpu_counts[0]
+        return self.offered or [fixed]
 
     @property
     def runs(self) -> bool:
         """Whether the job held GPUs at the last reading."""
         return bool(self.held)
 
-    def inherit_history(self, before: Tracked) -> None:
-        """Take over the progress of the same job from before its user changed the request."""
-        # With the same GPUs, the node request that Slurm shows may be one that a start has written.
-        for name in (*HISTORY, *(NODE_REQUEST if before.num_gpus == self.num_gpus else ())):
+    def inherit_history(self, before: Tracked, *, with_request: bool) -> None:
+        """Take over the progress of the same job from before its user changed the request.
+
+        with_request: also the nodes requested, since those that Slurm shows may be what a start has written.
+        """
+        for name in (*HISTORY, *(NODE_REQUEST if with_request else ())):
             setattr(self, name, getattr(before, name))
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,6 +149,14 @@ class Tracked:
         """Return the record that `to_dict` converted to plain data, here or in an earlier version."""
         names = {key: name for name, key in SAVED_KEYS.items()}
         values = {names.get(key, key): value for key, value in document.items()}
+        gpus = values["num_gpus"]
+        # Earlier versions had gangs of a fixed size only, and counted their seconds.
+        for name, earlier in (("gpu_seconds", "running_seconds"), ("counted_gpu_seconds", "counted_seconds")):
+            values.setdefault(name, gpus * values.get(earlier, 0.0))
+        values["measured"] = {
+            name: {gpus: each} if isinstance(each, list) else {int(size): sums for size, sums in each.items()}
+            for name, each in values.get("measured", {}).items()
+        }
         return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
 
 
@@ -188,26 +227,36 @@ class DriverState:
         account = self._account(self.tracked.pop(tracked.job_id), now)
         self.departed_totals = [total + part for total, part in zip(self.departed_totals, account, strict=True)]
         self.departed.append(tracked.job_id)
-        tracked.counted_seconds = tracked.running_seconds
+        tracked.counted_gpu_seconds = tracked.gpu_seconds
 
     def _account(self, tracked: Tracked, now: float) -> list[float]:
-        delivered = tracked.running_seconds - tracked.counted_seconds
-        promised = self._promised_seconds(tracked.job_id, now)
-        return [tracked.num_gpus * seconds for seconds in (promised, delivered, max(0.0, promised - delivered))]
+        delivered = tracked.gpu_seconds - tracked.counted_gpu_seconds
+        promised = self._promised_gpu_seconds(tracked, now)
+        return [promised, delivered, max(0.0, promised - delivered)]
 
-    def _promised_seconds(self, job_id: str, now: float) -> float:
-        """Return the time promised to a job so far; the scheduler counts a round as a whole when it begins."""
-        scheduler, account = self.scheduler, self.scheduler.delivery_of(job_id)
+    def _promised_gpu_seconds(self, tracked: Tracked, now: float) -> float:
+        """Return the GPU-seconds promised to a job so far; the scheduler counts a round as a whole when it begins."""
+        job_id, scheduler = tracked.job_id, self.scheduler
+        account = scheduler.delivery_of(job_id)
         if account is None or scheduler.last_start_seconds is None:
             return 0.0
         left, allocation = scheduler.last_start_seconds + scheduler.round_seconds - now, scheduler.allocation
+        promised = account.promised_seconds * account.num_gpus
         if left <= 0 or allocation is None or job_id not in allocation.job_ids:
-            return account.promised_seconds
-        share = float(allocation.time_fractions[allocation.job_ids.index(job_id)].sum())
-        return max(0.0, account.promised_seconds - share * left)
+            return promised
+        gpus = float(allocation.time_fractions[allocation.job_ids.index(job_id)].sum()) * account.num_gpus
+        if tracked.offered:
+            gpus = sum(count * part for (_, count), part in allocation.gpu_counts.get(job_id, {}).items())
+        return max(0.0, promised - gpus * left)
 
-    def note_limits(self, limits: Mapping[str, int], jobs: Mapping[str, SlurmJob]) -> None:
-        """Count the run time by which the time limits of jobs are lowered. limits: {job: minutes} that they have from now on."""
+    def note_starts(self, starts: Mapping[str, Mapping[str, int]], limits: Mapping[str, int], jobs: Mapping[str, SlurmJob]) -> None:
+        """Note the GPUs that jobs are about to request, and count the run time by which their time limits are lowered.
+
+        starts: {job: {node: GPUs}}; limits: {job: minutes} that they have from now on.
+        """
+        for job_id, target in starts.items():
+            if (gpus := sum(target.values())) not in self.tracked[job_id].set_gpus:
+                self.tracked[job_id].set_gpus.append(gpus)
         for job_id, minutes in limits.items():
             self.tracked[job_id].limit_counted_seconds += max(0.0, (jobs[job_id].time_limit_seconds or 0.0) - 60.0 * minutes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gavel_py.errors import InputError
 from gavel_py.integrations.slurm import job_mapping, job_roles
@@ -17,6 +17,7 @@ from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.partitions import PartitionRules
 from gavel_py.integrations.slurm.reservations import NodesAhead, beginnings, end_of, nodes_ahead, without_room
 from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.sizes import has_asked_for, has_other_range, is_outdated
 from gavel_py.integrations.slurm.speeds import MIN_LEARNED_ROUNDS, Progress, observe_run, record_measurements
 from gavel_py.integrations.slurm.state import DriverState, Tracked
 from gavel_py.problem.job import Job
@@ -103,6 +104,8 @@ class Reconciler:
         tracked.starts += 1
         if tracked.accelerator not in tracked.types_used:
             tracked.types_used.append(tracked.accelerator)
+        if tracked.gpus not in tracked.sizes_used:
+            tracked.sizes_used.append(tracked.gpus)
         tracked.first_start_seconds = start if tracked.first_start_seconds is None else tracked.first_start_seconds
         self.log("started", seconds=start, job=tracked.job_id, accelerator=tracked.accelerator, nodes=tracked.held)
 
@@ -111,10 +114,11 @@ class Reconciler:
         passed = max(0.0, until - tracked.seen_seconds)
         tracked.seen_seconds = max(until, tracked.seen_seconds)
         tracked.running_seconds += passed
+        tracked.gpu_seconds += passed * tracked.gpus
         steps = self._believable(tracked, until)
         tracked.has_reported = steps is not None
         if steps is None:
-            speed = self.state.speeds.speed(tracked.job_type, tracked.num_gpus, tracked.accelerator)
+            speed = self.state.speeds.speed(tracked.job_type, tracked.gpus, tracked.accelerator)
             steps = tracked.steps_done + passed * speed
         tracked.steps_done = steps
 
@@ -124,7 +128,7 @@ class Reconciler:
         if steps is None:
             return None
         seconds = max(tracked.running_seconds, until - tracked.arrival_seconds)
-        fastest = self.state.speeds.fastest(tracked.job_type, tracked.num_gpus)
+        fastest = max(self.state.speeds.fastest(tracked.job_type, gpus) for gpus in tracked.sizes)
         if steps <= self.settings.trust_in(tracked.user) * fastest * seconds or not tracked.is_known:
             return min(steps, MAX_STEPS)
         if not tracked.is_outlier:
@@ -136,10 +140,12 @@ class Reconciler:
     def _end_stay(self, tracked: Tracked, until: float, *, preempted: bool) -> None:
         steps = None if tracked.is_outlier else self.progress.steps(tracked.job_id)
         if steps is not None and tracked.stay_start_steps is not None and steps > tracked.stay_start_steps:
-            measured = tracked.measured.setdefault(tracked.accelerator, [0.0, 0.0])
+            measured = tracked.measured.setdefault(tracked.accelerator, {}).setdefault(tracked.gpus, [0.0, 0.0])
             measured[0] += steps - tracked.stay_start_steps
             measured[1] += until - tracked.stay_start_seconds
-        tracked.running_seconds -= max(0.0, tracked.seen_seconds - until)  # it was seen to run after it had been told to stop
+        after = max(0.0, tracked.seen_seconds - until)  # it was seen to run after it had been told to stop
+        tracked.running_seconds -= after
+        tracked.gpu_seconds -= after * tracked.gpus
         tracked.preemptions += preempted
         self.log("stopped", seconds=until, job=tracked.job_id, steps=tracked.steps_done, preempted=preempted)
         tracked.held, tracked.stay_start_steps, tracked.stop_seconds = {}, None, None
@@ -185,7 +191,9 @@ class Reconciler:
             self.roles |= self.accounts.over_limits(live, managed, state.tracked.keys())
         ahead = self._look_ahead(snapshot, live)
         for job_id, tracked in list(state.tracked.items()):
-            is_changed = live[job_id].phase is Phase.WAITING and tracked.request != job_mapping.request_text(live[job_id])
+            job = live[job_id]
+            is_changed = job.phase is Phase.WAITING and self._is_changed(tracked, job)
+            is_changed |= is_outdated(tracked, {*self.matcher.type_of.values()}, state.speeds, self._settings_for(job))
             if is_changed or self.roles[job_id].role is not Role.MANAGED:
                 self._set_aside(job_id, now)
         state.aside = {job_id: tracked for job_id, tracked in state.aside.items() if job_id in live}
@@ -250,7 +258,7 @@ class Reconciler:
         state = self.state
         self.refused = {}
         new = [job for job_id, job in jobs.items() if job_id not in state.tracked and job_id not in state.departed]
-        state.speeds.cover(job.num_gpus for job in new)
+        state.speeds.cover(tracked.num_gpus if (tracked := state.aside.get(job.job_id)) else job.num_gpus for job in new)
         state.speeds.use_in(state.scheduler)
         # A stopping job may be about to end.
         prepared = [entry for job in new if job.phase is not Phase.STOPPING and (entry := self._prepared(job, now)) is not None]
@@ -274,19 +282,32 @@ class Reconciler:
         """Return the record and the scheduler's view of a job, or None if it is refused."""
         state = self.state
         tracked = before = state.aside.get(job.job_id)
-        if tracked is None or tracked.request != job_mapping.request_text(job):
+        if tracked is None or before is None or self._is_changed(before, job):
             tracked, notes = job_mapping.new_tracked(job, state.speeds, self.settings, now)
             self.notes[job.job_id] = notes
             if before is not None:
-                tracked.inherit_history(before)
+                with_request = has_asked_for(before, job.num_gpus) and not has_other_range(before, job)
+                tracked.inherit_history(before, with_request=with_request)
+                tracked.request = job_mapping.request_text(job, tracked)
         if job.phase is Phase.WAITING:
             tracked.partitions = list(job.partitions)
         tracked.usable = self.rules.usable(job, tracked) or list(job.partitions)
         try:
-            return tracked, job_mapping.scheduler_job(tracked, job, self._tenant(job), self.matcher, state.speeds, self.settings)
+            settings = self._settings_for(job)
+            return tracked, job_mapping.scheduler_job(tracked, job, self._tenant(job), self.matcher, state.speeds, settings)
         except InputError as error:
             self._refuse(job.job_id, error)
             return None
+
+    def _settings_for(self, job: SlurmJob) -> SlurmSettings:
+        """Return the settings; where a limit of GPUs counts for a job, it is not elastic, since it might grow beyond that."""
+        is_limited = self.accounts is not None and self.accounts.limits_gpus_of(job)
+        return replace(self.settings, elastic=False) if is_limited else self.settings
+
+    @staticmethod
+    def _is_changed(tracked: Tracked, job: SlurmJob) -> bool:
+        """Return whether the user of a job has changed its request."""
+        return tracked.request != job_mapping.request_text(job, tracked) or has_other_range(tracked, job)
 
     def _is_accepted(self, job: Job) -> bool:
         try:
@@ -377,24 +398,3 @@ class Reconciler:
             if steps != job.steps_done:
                 trust = self.settings.trust_in(tracked.user) if is_observed else 0.0
                 scheduler.report(job.job_id, steps_done=steps, trust=trust)
-
-
-LONGEST_IDLE_SECONDS = 30.0
-"""Idle GPUs are offered to waiting jobs at least so often, even if no job has changed: nodes may be back, and back-offs over."""
-
-
-class Seen:
-    """The jobs at the last attempt to start some within a round."""
-
-    def __init__(self) -> None:
-        self._jobs: object = None
-        self._seconds = -math.inf
-
-    def is_news(self, jobs: Mapping[str, SlurmJob], now: float) -> bool:
-        """Return whether another attempt is worthwhile: jobs wait, and some have changed since, or it is long ago."""
-        current = {job_id: (job.phase, job.is_held, job.partition, job.comment) for job_id, job in jobs.items()}
-        waits = any(job.phase is Phase.WAITING for job in jobs.values())
-        if not waits or (current == self._jobs and now - self._seconds < LONGEST_IDLE_SECONDS):
-            return False
-        self._jobs, self._seconds = current, now
-        return True

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.scheduling import RoundScheduler
-from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, URGENT_ROUNDS, RoundDemand
+from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, URGENT_ROUNDS, GangSelection, RoundDemand, sizing
+from gavel_py.scheduling.mechanism.elastic import choose_promised
 from gavel_py.scheduling.mechanism.rules import choose_jobs
 
 MECHANISM = f"{__name__}:choose"
@@ -32,12 +33,16 @@ SAMPLES = 20
 """Number of measurements of which the median counts."""
 
 
-def choose(demand: RoundDemand) -> NDArray[np.int64]:
-    """Return the (N,) column of the type on which each job runs this round, -1 for none.
+@sizing
+def choose(demand: RoundDemand) -> NDArray[np.int64] | GangSelection:
+    """Return the (N,) column of the type on which each job runs this round, -1 for none; with elastic jobs, also their GPUs.
 
     As the deficits decide (`choose_jobs`), but with turns `PATIENCE` times as long if all jobs that can run have GPUs then, and
-    without exchanges that gain nothing (`gathered`).
+    without exchanges that gain nothing (`gathered`). With elastic jobs, as `choose_promised`: those that run should soon have the
+    GPUs of those that have ended.
     """
+    if demand.sizes is not None:
+        return choose_promised(demand)
     demand = gathered(demand)
     patient = choose_jobs(demand, hysteresis_rounds=PATIENCE * HYSTERESIS_ROUNDS, urgent_rounds=PATIENCE * URGENT_ROUNDS)
     return patient if (patient[demand.possible.any(axis=1)] >= 0).all() else choose_jobs(demand)

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.plugins import Plugins
-from gavel_py.scheduling.mechanism.demand import GangSelection, Mechanism, RoundDemand, SizingMechanism
+from gavel_py.scheduling.mechanism.demand import GangSelection, Mechanism, RoundDemand, SizingMechanism, is_sizing
 from gavel_py.scheduling.mechanism.elastic import choose_by_goodput, choose_promised
 from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs, published_order
 
-__all__ = ["NAMES", "SIZING", "resolve_mechanism"]
+__all__ = ["NAMES", "SIZING", "chooses_gpus", "resolve_mechanism"]
 
 NAMES = ("deficit", "priority", "direct")
 
 SIZING = ("deficit", "direct")
-"""The mechanisms that choose the numbers of GPUs of elastic jobs."""
+"""The built-in mechanisms that choose the numbers of GPUs of elastic jobs."""
 
 PLUGINS = Plugins("gavel_py.mechanisms", "mechanism", "mechanisms", "function", NAMES, inspect.isfunction)
 
@@ -56,6 +56,11 @@ def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[st
         problem = f"must be a name or a function of a RoundDemand, found {mechanism!r}"
         raise InputError(Fault("round scheduler", "mechanism", problem))
     return mechanism
+
+
+def chooses_gpus(mechanism: str | Mechanism, accelerator_types: Sequence[str]) -> bool:
+    """Return whether a mechanism chooses the numbers of GPUs of elastic jobs: one of `SIZING`, or a function marked as such."""
+    return mechanism in SIZING or is_sizing(resolve_mechanism(mechanism, accelerator_types))
 
 
 def choose_by_deficit(demand: RoundDemand) -> NDArray[np.int64] | GangSelection:

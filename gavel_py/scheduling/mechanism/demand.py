@@ -157,6 +157,17 @@ SizingMechanism = Callable[[RoundDemand], NDArray[np.int64] | GangSelection]
 """A mechanism that may choose the numbers of GPUs as well."""
 
 
+def sizing(mechanism: SizingMechanism) -> SizingMechanism:
+    """Mark a mechanism that returns a `GangSelection` of demands with `sizes`, so that it may decide on elastic jobs."""
+    vars(mechanism)["chooses_gpus"] = True
+    return mechanism
+
+
+def is_sizing(mechanism: SizingMechanism) -> bool:
+    """Return whether a mechanism is marked as one that chooses numbers of GPUs."""
+    return bool(getattr(mechanism, "chooses_gpus", False))
+
+
 def rounded(rounds: Floats) -> Floats:
     """Return the values rounded to 6 digits, so that noise of solvers and sums does not break ties."""
     result: Floats = np.round(rounds, 6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Self
@@ -135,14 +136,20 @@ def _of_tenants(decided: Decided) -> Iterator[tuple[str, Labels, float]]:
     scheduler, types = decided.picture.state.scheduler, decided.types
     allocation, tenants = scheduler.allocation, {job.job_id: job.tenant or "" for job in scheduler.jobs}
     if allocation is not None:
-        gpus = {job.job_id: job.num_gpus for job in scheduler.jobs}
+        gpus = {job.job_id: job.num_gpus for job in scheduler.jobs if not job.is_elastic}
         promised = (
             (tenants[job_id], types[name], share * gpus[job_id])
             for job_id, row in zip(allocation.job_ids, allocation.time_fractions.tolist(), strict=True)
-            if job_id in tenants
+            if job_id in gpus
             for name, share in zip(allocation.accelerator_types, row, strict=True)
         )
-        yield from _summed("gavel_gpus_promised", promised)
+        by_count = (
+            (tenants[job_id], name, part * count)
+            for job_id, parts in allocation.gpu_counts.items()
+            if job_id in tenants and job_id not in gpus
+            for (name, count), part in parts.items()
+        )
+        yield from _summed("gavel_gpus_promised", chain(promised, by_count))
     held = ((tenants.get(job_id, ""), types[each.accelerator], float(len(each.gpus))) for job_id, each in scheduler.running.items())
     yield from _summed("gavel_gpus_held", held)
 

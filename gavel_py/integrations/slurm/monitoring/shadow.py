@@ -224,7 +224,8 @@ class VirtualPartition:
     @staticmethod
     def _speed(each: VirtualJob, tracked: Tracked, state: DriverState, types: Mapping[str, str]) -> float:
         accelerator = types.get(next(iter(each.held), ""), "")
-        return state.speeds.speed(tracked.job_type, tracked.num_gpus, accelerator) if accelerator else 0.0
+        gpus = sum(each.held.values()) or tracked.num_gpus
+        return state.speeds.speed(tracked.job_type, gpus, accelerator) if accelerator else 0.0
 
 
 class SlurmShadow(SlurmDriver):

@@ -1,0 +1,152 @@
+"""Elastic jobs: on which numbers of GPUs a job may run, and what a start on one of them requests from Slurm.
+
+Users give a range of nodes, `--nodes=1-4 --gres=gpu:4`, or list numbers of GPUs in the comment of a job, `gpus=1,2,4`. A start sets
+nodes, tasks, CPUs and memory for the number that the round has chosen; giving a job back to Slurm restores the request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from gavel_py.allocation.solver import check_elastic
+from gavel_py.errors import InputError
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.job_roles import Annotation, JobComment, NodeRange
+from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.speeds import Speeds
+from gavel_py.integrations.slurm.state import Tracked
+from gavel_py.policies import Policy
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user requests, whichever number of GPUs the latest start has set.
+
+    num_gpus: on the fewest nodes; min_nodes, max_nodes: range of nodes (0: no limit); tasks: on the fewest nodes; tasks_on_node: on
+    each node, 0 if their number does not depend on the nodes; cpus: of the whole job on the fewest nodes; memory_mb: on each node.
+    """
+
+    num_gpus: int
+    min_nodes: int
+    max_nodes: int
+    tasks: int
+    tasks_on_node: int
+    cpus: int
+    memory_mb: float
+
+
+def request_of(job: SlurmJob, annotation: Annotation | None) -> Request:
+    """Return the request of a job without a record; if a driver has started it, as far as its annotation tells."""
+    nodes = None if annotation is None or not job.required_nodes else annotation.nodes
+    range_ = nodes or NodeRange(job.min_nodes, job.max_nodes, 0)
+    gpus = nodes.least * nodes.each if nodes else job.num_gpus
+    part = gpus / max(1, job.num_gpus)
+    tasks, cpus = round(job.tasks * part), round(job.cpus * part)
+    by_node = max(1, job.tasks_per_node)
+    if nodes and by_node * job.nodes == job.tasks:
+        tasks = by_node * nodes.least
+    memory = job.memory_mb_per_node * (nodes.each * job.nodes / max(1, job.num_gpus) if nodes else 1.0)
+    return Request(
+        num_gpus=gpus,
+        min_nodes=range_.least,
+        max_nodes=range_.most,
+        tasks=tasks,
+        tasks_on_node=by_node if tasks == by_node * range_.least else 0,
+        cpus=cpus,
+        memory_mb=memory,
+    )
+
+
+def accepted_counts(tracked: Tracked, comment: JobComment) -> tuple[tuple[int, ...], bool]:
+    """Return the numbers of GPUs that a job accepts, and whether its range of nodes says so, each with the GPUs requested.
+
+    Those of a range, reduced to those in the comment; or else those in the comment, if each node has one task. One for fixed gangs.
+    """
+    least, most, listed = tracked.min_nodes, tracked.max_nodes, comment.gpu_counts
+    if tracked.per_node and most > least and tracked.tasks_on_node:
+        each = tracked.num_gpus // least
+        found = tuple(nodes * each for nodes in range(least, most + 1) if not listed or nodes * each in listed)
+        return (found, True) if found else ((tracked.num_gpus,), False)
+    if listed and tracked.tasks_on_node == 1 and tracked.exact_nodes < 2:
+        return listed, False
+    return (tracked.num_gpus,), False
+
+
+def offered_counts(
+    counts: Collection[int], job_type: str, names: Collection[str], speeds: Speeds, settings: SlurmSettings
+) -> list[int]:
+    """Return the numbers of GPUs with a known speed on one of these GPU types; none if that leaves no choice."""
+    if not settings.elastic or len(counts) < 2:
+        return []
+    found = [count for count in counts if any(speeds.is_measured(job_type, count, name) for name in names)]
+    return found if len(found) > 1 else []
+
+
+def why_fixed(policy: Policy, *, learns: bool) -> str:
+    """Return why no job can be elastic under a policy or with a learner, "" if jobs can."""
+    if learns:
+        return "a learner observes gangs of a fixed number of GPUs"
+    try:
+        check_elastic(policy)
+    except InputError as error:
+        return f"{error.faults[0].where} {error.faults[0].problem}"
+    return ""
+
+
+def notes_on_fixed(why: str, jobs: Iterable[Tracked]) -> tuple[str, ...]:
+    """Return a note if there is a reason why jobs cannot be elastic, and some would be."""
+    is_fixed = why and any(tracked.gpu_counts for tracked in jobs)
+    return (f"jobs run on the fewest nodes of their range: {why}",) if is_fixed else ()
+
+
+def node_range(tracked: Tracked) -> NodeRange | None:
+    """Return what the annotation of a job has to keep of its request, None for a gang of a fixed size."""
+    if not tracked.gpu_counts:
+        return None
+    return NodeRange(tracked.min_nodes, tracked.max_nodes, max(1, tracked.num_gpus // tracked.min_nodes))
+
+
+def has_asked_for(tracked: Tracked, num_gpus: int) -> bool:
+    """Return whether this many GPUs are what the user of a job requests, or what one of its starts may have set."""
+    return num_gpus in {tracked.num_gpus, *tracked.set_gpus, *tracked.gpu_counts}
+
+
+def start_words(tracked: Tracked, target: Mapping[str, int]) -> tuple[str, int | None]:
+    """Return the words of scontrol that set tasks, CPUs and memory for a start on {node: GPUs}, and the CPUs of the whole job.
+
+    Nothing for a gang of a fixed size. Each GPU has the CPUs and the memory requested for it, and each node as many tasks.
+    """
+    if not tracked.gpu_counts:
+        return "", None
+    gpus, nodes = sum(target.values()), len(target)
+    tasks = tracked.tasks_on_node * nodes or tracked.tasks
+    cpus = max(math.ceil(tracked.cpus * gpus / tracked.num_gpus), tasks, nodes)
+    words = f" NumTasks={tasks} NumCPUs={cpus}" if tracked.tasks else ""
+    each, on_node = tracked.num_gpus / tracked.min_nodes, gpus / nodes
+    if tracked.memory_mb and (not tracked.gpus_per_node or on_node != each):
+        words += f" MinMemoryNode={math.ceil(tracked.memory_mb * on_node / each)}"
+    return words, cpus
+
+
+def restore_words(tracked: Tracked) -> str:
+    """Return the words of scontrol that set tasks, CPUs and memory as they were requested."""
+    if not tracked.gpu_counts:
+        return ""
+    words = f" NumTasks={tracked.tasks} NumCPUs={max(1, tracked.cpus)}" if tracked.tasks else ""
+    return words + (f" MinMemoryNode={math.ceil(tracked.memory_mb)}" if tracked.memory_mb and not tracked.gpus_per_node else "")
+
+
+def has_other_range(tracked: Tracked, job: SlurmJob) -> bool:
+    """Return whether the user of an elastic job has changed its range of nodes, which Slurm shows until the first start."""
+    is_untouched = job.phase is Phase.WAITING and not job.required_nodes and not job.restarts
+    is_same = (job.min_nodes, job.max_nodes) == (tracked.min_nodes, tracked.max_nodes)
+    return bool(tracked.gpu_counts) and is_untouched and not is_same
+
+
+def is_outdated(tracked: Tracked, names: Collection[str], speeds: Speeds, settings: SlurmSettings) -> bool:
+    """Return whether a job with a choice of sizes has become elastic, or no longer is, by other settings or speeds."""
+    if not tracked.gpu_counts:
+        return False
+    return bool(offered_counts(tracked.gpu_counts, tracked.job_type, names, speeds, settings)) != bool(tracked.offered)
