@@ -177,6 +177,14 @@ class TestAllTypesAllowed:
         problem = drawn(1, jobs=30, num_gpus=np.ones(30))
         assert twin(problem, name).utilization == pytest.approx(np.ones(3), rel=1e-9)
 
+    def test_jobs_to_which_the_rest_may_give_no_time_are_left_out_of_it(self) -> None:
+        """The short job comes before all others, and what remains of the GPUs is decided, too."""
+        problem = gp.AllocationProblem.from_arrays(
+            [[1.0], [1.0], [4.0]], [4], num_gpus=[0.6, 1, 4], weights=[0.25, 1, 0.25], steps_remaining=[5.16347e5, 1, 3.09248e5]
+        )
+        allocation = gp.solve(problem, "max_progress_rate", agnostic=True, reference="type-0")
+        assert allocation.time_fractions[:, 0] == pytest.approx([1, 1, 0.6])
+
     def test_the_efficiency_option_makes_no_difference(self) -> None:
         problem = drawn(2)
         plain, full = (twin(problem, "max_min_fairness", efficiency=efficiency) for efficiency in (False, True))

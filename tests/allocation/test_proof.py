@@ -15,6 +15,7 @@ from scipy.optimize import linprog
 import gavel_py as gp
 from gavel_py.optimization.checking.certificates import CheapestMix, StageProof
 from gavel_py.optimization.checking.time_shares import Pairs
+from gavel_py.optimization.job_classes import separate_jobs
 from gavel_py.optimization.solving import highs as solver
 from gavel_py.optimization.solving import level_search as factor_program
 from gavel_py.optimization.solving import levels as chambers
@@ -108,6 +109,17 @@ def test_a_wrong_answer_leads_to_the_next_route(monkeypatch: pytest.MonkeyPatch)
     assert len(allocation.route.failed) == 1
     assert allocation.route.failed[0].startswith("classes, simplex: the answer's value 0.4 and the proven bound 0.8")
     assert calls == ["simplex", "interior point"]
+
+
+def test_an_interior_point_method_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once went round in circles for ever, on a program that no other solver finds hard."""
+    algorithms = solver.ALGORITHMS[solver.Algorithm.INTERIOR_POINT]
+    assert algorithms["ipm_iteration_limit"] == 500
+    monkeypatch.setitem(algorithms, "ipm_iteration_limit", 0)
+    linear = solver.LinearSolver(algorithm=solver.Algorithm.INTERIOR_POINT)
+    policy = gp.resolve_policy("max_min_fairness")
+    with pytest.raises(gp.SolverError, match="HiGHS ended with status 'iterationlimit', not optimal"):
+        policy.decide(separate_jobs(three_jobs(), policy.name, policy.reads), linear)
 
 
 def test_when_no_route_closes_the_error_tells_of_each(monkeypatch: pytest.MonkeyPatch) -> None:

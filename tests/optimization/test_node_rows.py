@@ -29,8 +29,15 @@ class TestPromises:
     JOBS = (gp.Job("a", cpus_per_gpu=12), gp.Job("b", cpus_per_gpu=12), gp.Job("c"))
 
     def test_no_more_cpus_are_promised_than_there_are(self) -> None:
+        """Only one of the two runs at a time, whatever is left of the cores meanwhile."""
         allocation = gp.solve(problem(list(self.JOBS), node("n", 3, cpus=16)))
-        assert allocation.time_fractions[:, 0] == pytest.approx([2 / 3, 2 / 3, 1])
+        assert allocation.time_fractions[:, 0] == pytest.approx([1 / 2, 1 / 2, 1])
+
+    def test_of_many_jobs_the_totals_count(self) -> None:
+        """There are too many sets of jobs to look at each."""
+        jobs = [gp.Job(f"j{i}", cpus_per_gpu=12) for i in range(24)]
+        allocation = gp.solve(problem(jobs, node("n", 24, cpus=16)))
+        assert allocation.time_fractions[:, 0] == pytest.approx(16 / 12 / 24)
 
     def test_nodes_that_do_not_say_have_enough(self) -> None:
         allocation = gp.solve(problem(list(self.JOBS), node("n", 1, cpus=16), node("m", 2)))
@@ -38,7 +45,7 @@ class TestPromises:
 
     def test_memory_counts_as_cpus_do(self) -> None:
         jobs = [gp.Job("a", memory_gb_per_gpu=12), gp.Job("b", memory_gb_per_gpu=12)]
-        assert gp.solve(problem(jobs, node("n", 2, memory_gb=16))).time_fractions[:, 0] == pytest.approx([2 / 3, 2 / 3])
+        assert gp.solve(problem(jobs, node("n", 2, memory_gb=16))).time_fractions[:, 0] == pytest.approx([1 / 2, 1 / 2])
 
     def test_a_job_for_which_no_node_has_enough_is_left_out(self) -> None:
         excluded = problem([gp.Job("a", cpus_per_gpu=20), gp.Job("c")], node("n", 2, cpus=16)).excluded
@@ -68,7 +75,8 @@ class TestPromises:
         gp.solve(gp.AllocationProblem.from_jobs(jobs, gp.Cluster(nodes), profile, sharing=True), "gandiva").verify()
 
     def test_the_row_is_named_where_it_binds(self) -> None:
-        told = gp.explain(problem(list(self.JOBS), node("n", 3, cpus=16)), "a")
+        """Two of the three run at a time, which uses all cores."""
+        told = gp.explain(problem([gp.Job(name, cpus_per_gpu=8) for name in "abc"], node("n", 3, cpus=16)), "a")
         assert any(binding.name == "the CPUs of the nodes with v100" for binding in told.bindings)
 
 

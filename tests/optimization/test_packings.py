@@ -250,6 +250,18 @@ def test_a_job_is_in_one_place_at_a_time() -> None:
     assert gang + sum(others) <= 2 + 1e-9
 
 
+def test_gangs_whose_nodes_lack_cpus_for_both_take_turns() -> None:
+    """On a node of 3 GPUs and 12 CPUs, beside 8 CPUs of one job there are not the 6 of the other."""
+    jobs = [gp.Job("two", num_gpus=2, cpus_per_gpu=4, locality="node"), gp.Job("one", num_gpus=1, cpus_per_gpu=6)]
+    cluster = gp.Cluster([gp.Node(name="n", accelerator="v100", num_gpus=3, cpus=12)])
+    speeds = gp.ThroughputProfile.from_matrix([[2.0], [1.0]], job_ids=["two", "one"], accelerators=["v100"])
+    problem = gp.AllocationProblem.from_jobs(jobs, cluster, speeds)
+    assert gp.solve(problem).time_fractions.sum() == pytest.approx(1)
+    assert "what CPUs and memory of the nodes with v100 allow at once" in {
+        each.name for each in gp.explain(problem, "one").bindings
+    }
+
+
 def test_whole_gangs_are_left_alone() -> None:
     """Without parts of GPUs there is nothing to look for."""
     problem = one_type([1, 2, 2], 3)

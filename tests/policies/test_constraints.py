@@ -736,6 +736,12 @@ class TestJobsLeftWithNothing:
             gp.solve(self.PROBLEM, self.constrained(policy, 1.0))
         assert str(caught.value).startswith("job '1': can get no time beside the quota of 1 of all GPUs for 'red'")
 
+    def test_a_soft_constraint_changes_nothing(self, policy: str) -> None:
+        soft = gp.MinThroughput("1", 1.0, penalty=0.01)
+        asked = self.constrained(policy, 1.0)
+        with pytest.raises(gp.InputError, match="job '1': can get no time beside the quota of 1 of all GPUs for 'red'"):
+            gp.solve(self.PROBLEM, replace(asked, constraints=(*asked.constraints, soft)))
+
     def test_a_millionth_is_something(self, policy: str) -> None:
         allocation = gp.solve(self.PROBLEM, self.constrained(policy, 1 - 1e-6))
         assert allocation.time_fractions[1, 0] == pytest.approx(2e-6, rel=1e-3)

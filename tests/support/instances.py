@@ -61,7 +61,7 @@ def best_value(problem: gp.AllocationProblem, gains: Floats) -> float:
     """max Σ G_ij X_ij over valid allocations, one dense row per constraint, by scipy."""
     rows, limits = valid_rows(problem)
     free = problem.runnable.ravel()
-    scale = gains.max() or 1.0  # linprog's tolerances are absolute
+    scale = gains[problem.runnable].max(initial=0.0) or 1.0  # linprog's tolerances are absolute
     answer = linprog(
         -gains.ravel() / scale, rows, limits, bounds=[(0, 1 if runs else 0) for runs in free], method="highs", options=TIGHT
     )

@@ -146,13 +146,16 @@ class Columns:
 
 
 def type_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH) -> list[Load]:
-    """Return the rows of whole gangs and of fractions that (N, K) `fractions` break. columns: as in `gang_rows`."""
-    if problem.hosts is None or (problem.num_gpus == 1).all():
+    """Return the rows of whole gangs, and of jobs that need fractions, CPUs or memory, that (N, K) `fractions` break.
+
+    columns: as in `gang_rows`.
+    """
+    if problem.hosts is None:
         return []
-    rows = gang_rows(problem, fractions, columns)
-    if (problem.num_gpus >= 1).all():
-        return rows
-    return [*rows, *fraction_rows(problem, fractions, columns), *packing_rows(problem, fractions, columns)]
+    rows = [] if (problem.num_gpus == 1).all() else gang_rows(problem, fractions, columns)
+    if (problem.num_gpus < 1).any():
+        rows += fraction_rows(problem, fractions, columns)
+    return [*rows, *packing_rows(problem, fractions, columns)]
 
 
 def with_columns(

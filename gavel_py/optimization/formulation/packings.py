@@ -258,10 +258,14 @@ ENOUGH = 0.99
 def packing_rows(problem: AllocationProblem, fractions: Floats, columns: Columns = ONE_EACH) -> list[Load]:
     """Return rows that all deliverable allocations satisfy and (N, K') `fractions` break, none if they break none.
 
-    columns: as in `gang_rows`. There are no rows for a problem that was not built from a cluster, or without fractional jobs.
+    columns: as in `gang_rows`. There are no rows for a problem that was not built from a cluster, or without jobs that need
+    fractions of GPUs, or CPUs or memory of nodes; for the latter, only if there are few jobs.
     """
     hosts = problem.hosts
-    if hosts is None or (problem.num_gpus >= 1).all():
+    if hosts is None:
+        return []
+    sharing = (problem.num_gpus < 1) | (hosts.cpus_per_gpu > 0) | (hosts.memory_gb_per_gpu > 0)
+    if not sharing.any():
         return []
     types = len(hosts.cpus)
     jobs = np.flatnonzero(problem.runnable[:, :types].any(axis=1))
@@ -270,16 +274,17 @@ def packing_rows(problem: AllocationProblem, fractions: Floats, columns: Columns
         return []
     parts = {j: dict(columns.get(j, {j: 1.0})) for j in range(types)}
     times = np.stack([fractions[:, list(each)] @ np.array(list(each.values())) for each in parts.values()], axis=1)
-    if not times[problem.num_gpus < 1].any():
+    if not times[sharing].any():
         return []
     if few:
         tables = [_of_all_types(problem, hosts, times, jobs)]
     else:
         tables = [_of_one_type(problem, hosts, times, j) for j in np.flatnonzero(small).tolist()]
-    rows = []
+    rows, has_parts = [], bool((problem.num_gpus < 1).any())
     for table, limit, name in (found for found in tables if found is not None):
         loads = {column: table[:, j] * part for j, each in parts.items() for column, part in each.items() if table[:, j].any()}
-        rows.append(Load(f"what fractions of {name} can use", loads, len(problem.capacities), limit))
+        what = f"what fractions of {name} can use" if has_parts else f"what CPUs and memory of the nodes with {name} allow at once"
+        rows.append(Load(what, loads, len(problem.capacities), limit))
     return rows
 
 

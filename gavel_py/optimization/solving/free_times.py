@@ -95,12 +95,15 @@ class JobGroups:
 
 
 def _even(jobs: JobClasses, source: Indices | None) -> Floats:
-    """Return (Q, K) ρ. source: (K,) the type of each column if types have several, the preferred one first."""
+    """Return (Q, K) ρ, 0 for jobs that may have no time. source: (K,) the type of each column if types have several, the
+    preferred one first.
+    """
     gpus = np.where(jobs.runnable, jobs.capacities, 0.0)
     if source is not None:
         earlier = np.equal.outer(source, source) & np.tri(len(source), k=-1, dtype=bool)
         gpus *= np.where(jobs.runnable @ earlier.T, LAST, 1.0)
-    even: Floats = gpus / gpus.sum(axis=1, keepdims=True)
+    sums = gpus.sum(axis=1, keepdims=True)
+    even: Floats = np.divide(gpus, sums, out=np.zeros_like(gpus), where=sums > 0)
     return even
 
 

@@ -137,8 +137,11 @@ class Algorithm(StrEnum):
 
 ALGORITHMS: dict[Algorithm, dict[str, object]] = {
     Algorithm.SIMPLEX: {"solver": "simplex"},
-    Algorithm.INTERIOR_POINT: {"solver": "ipm", "run_crossover": "on"},
+    Algorithm.INTERIOR_POINT: {"solver": "ipm", "run_crossover": "on", "ipm_iteration_limit": 500},
 }
+"""Interior point needs some 20 to 100 iterations. Without a limit, it may go round in circles for ever on a program whose
+coefficients differ by many orders of magnitude.
+"""
 
 RETRIES = (None, "off", "on")
 """Values of presolve to try until HiGHS finds an optimum; None: as it is, from the old basis. The others start from scratch.

@@ -102,7 +102,8 @@ def find_charged_level(levels: Levels, solver: LinearSolver) -> tuple[Floats, Ch
 
     max δ − penalty(X) such that thr_g >= n_g + r_g δ for the tangents of the needs at the levels tried so far (Kelley's cutting
     planes), where δ is the improvement on the last level. Tangents lie below convex needs, so each program is too optimistic, and
-    its level is the next to try.
+    its level is the next to try. If no level that was tried is finite, the time fractions are those of the last one: the hard rules
+    may leave a job without time.
     """
     level, cuts = levels.alone, list[tuple[float, Floats, Floats]]()
     best, least = np.zeros(levels.jobs.throughputs.shape), np.inf  # without any time, a level such as a makespan is infinite
@@ -122,6 +123,8 @@ def find_charged_level(levels: Levels, solver: LinearSolver) -> tuple[Floats, Ch
         if np.isfinite(least) and _has_converged(certificate, best, gain, promised == level):
             return best, certificate
         level = promised
+    if np.isinf(least):
+        return fractions, certificate
     raise SolverError(f"the level and the cost of violated rules have not converged after {MOST_CUTS} programs")
 
 
