@@ -1,4 +1,4 @@
-"""The managed partitions: their nodes as the cluster of the scheduler, and in which of them Slurm would start a job."""
+"""The managed partitions: their nodes as a cluster for the scheduler, and the partitions in which Slurm would start each job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.nodes import AcceleratorType, Node
 
 UNNAMED = "gpu"
-"""Name of GPUs without a type in gres.conf."""
+"""Accelerator name for GPUs to which gres.conf gives no type."""
 
 MEGABYTES_PER_GIGABYTE = 1024.0
 
@@ -25,11 +25,14 @@ MEGABYTES_PER_GIGABYTE = 1024.0
 class Partition:
     """The managed partitions as a cluster.
 
-    cluster: their nodes with GPUs; slurm_names: {accelerator: GPU types in Slurm}; notes: on omitted nodes and renamed types;
-    members: {accelerator: the managed partitions to which its nodes belong}.
+    Accelerators keep jobs in their partitions. If the nodes of a GPU type belong to different managed partitions, the nodes of each
+    set of partitions form a separate accelerator with the throughputs of that type, such as `v100@gpu,gpu-long`.
 
-    Jobs are kept in their partitions by accelerator: where the nodes of a GPU type belong to different managed partitions, those
-    that belong to the same ones are an accelerator of their own, with the throughputs of the type (`v100@gpu,gpu-long`).
+    Attributes:
+        cluster: The nodes with GPUs.
+        slurm_names: {accelerator: GPU types in Slurm}.
+        notes: Descriptions of omitted nodes and renamed types.
+        members: {accelerator: the managed partitions to which its nodes belong}.
     """
 
     cluster: Cluster
@@ -49,8 +52,14 @@ def partition_of(
 ) -> Partition:
     """Return the managed partitions.
 
-    known: accelerators of the profile, whose spelling is used; must_exist: whether all partitions must have nodes, not only one.
-    Raises `InputError` if none has GPUs.
+    Args:
+        nodes: All nodes of the Slurm cluster.
+        settings: The settings of the site.
+        known: Accelerator names of the profile; GPU types are spelled as they are there.
+        must_exist: Whether every partition must exist in Slurm; otherwise one of them is enough.
+
+    Raises:
+        InputError: No managed partition has GPUs, or one does not exist.
     """
     included: list[Node] = []
     notes: list[str] = []
@@ -95,7 +104,10 @@ def _grouped(
     settings: SlurmSettings,
     notes: tuple[str, ...],
 ) -> Partition:
-    """Return a partition with an accelerator for each set of partitions to which nodes of a type belong; members: {node: these}."""
+    """Return the cluster with one accelerator for each GPU type and set of partitions.
+
+    members: {node: managed partitions to which it belongs}.
+    """
     kinds = dict.fromkeys((node.accelerator, members[node.name]) for node in nodes)
     several = Counter(name for name, _ in kinds)
     group_of = {
@@ -126,27 +138,32 @@ def _grouped(
 
 @dataclass(frozen=True)
 class PartitionRules:
-    """In which partitions Slurm would start a job. names: of the managed ones; limits: what partitions allow, as far as known."""
+    """Determines in which partitions Slurm would start a job.
+
+    Attributes:
+        names: The managed partitions.
+        limits: {partition: its limits}; a missing partition has none.
+    """
 
     names: Sequence[str] = ()
     limits: Mapping[str, PartitionLimits] = field(default_factory=dict)
 
     def refusal(self, partition: str, job: SlurmJob) -> str:
-        """Return why Slurm would not start a job in a partition, as the end of a clause; "" if it would."""
+        """Return why Slurm would not start a job in a partition, as a predicate for messages; "" if it would."""
         return self.limits.get(partition, PartitionLimits()).refuses(job)
 
     def usable(self, job: SlurmJob, tracked: Tracked) -> list[str]:
-        """Return the managed partitions in which Slurm would start a job. tracked: its record, which has all of them."""
+        """Return the managed partitions in which Slurm would start a job. tracked: its record, which lists all its partitions."""
         listed = job.partitions if job.phase is Phase.WAITING else tracked.partitions or job.partitions
         return [name for name in self.names if name in listed and not self.refusal(name, job)]
 
     def startable(self, jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
-        """Return the waiting jobs that Slurm would start in any of their partitions."""
+        """Return the waiting jobs that Slurm would start in at least one of their partitions."""
         waiting = [job for job in jobs if job.phase is Phase.WAITING]
         return [job for job in waiting if not all(self.refusal(name, job) for name in job.partitions)]
 
     def without_partition(self, jobs: Iterable[SlurmJob]) -> dict[str, Eligibility]:
-        """Set aside those of the managed jobs that wait and that Slurm would start in none of their partitions."""
+        """Set aside waiting managed jobs that Slurm would not start in any of their partitions."""
         jobs = list(jobs)
         startable = {job.job_id for job in self.startable(jobs)}
         return {

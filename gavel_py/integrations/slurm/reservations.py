@@ -1,7 +1,7 @@
-"""Reservations of nodes that have yet to begin: which jobs may still start there, and which have to leave in time.
+"""Future reservations of nodes: which jobs may still start on these nodes, and which must leave before a reservation begins.
 
-Slurm starts no job on a node whose time limit reaches into a reservation of the node, and jobs without a limit on none that will be
-reserved. Once a reservation has begun, the state of its nodes tells.
+Slurm does not start a job on a node if its time limit would extend into a reservation of that node. A job without a time limit
+cannot start on any node with a future reservation. Once a reservation has begun, the state of its nodes shows it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ LINE = re.compile(r"^ReservationName=(\S+) StartTime=(\S+) EndTime=(\S+) .*?\bNo
 
 
 class NodesAhead(NamedTuple):
-    """What reservations mean for the nodes of a partition.
+    """The effect of future reservations on the nodes of a partition.
 
-    closed: nodes on which no job starts any more; to_leave: nodes whose jobs move away now.
+    Attributes:
+        closed: Nodes on which no more jobs may start.
+        to_leave: Nodes whose jobs must move away now.
     """
 
     closed: frozenset[str] = frozenset()
@@ -34,7 +36,7 @@ class NodesAhead(NamedTuple):
 
 
 def reservations_in(text: str) -> tuple[Reservation, ...]:
-    """Return the reservations of nodes in what `scontrol show reservation --oneliner` prints; those of licences have no nodes."""
+    """Parse the output of `scontrol show reservation --oneliner`; reservations without nodes, such as of licences, are skipped."""
     found = []
     for name, start, end, nodes in LINE.findall(text):
         try:
@@ -48,19 +50,22 @@ def reservations_in(text: str) -> tuple[Reservation, ...]:
 
 
 def with_reservations(snapshot: Snapshot, commands: SlurmCommands) -> Snapshot:
-    """Return a reading with the reservations, none if Slurm does not say. Raises `SlurmError` if it does not answer."""
+    """Add reservations to a reading, none if scontrol cannot list them. Raises `SlurmError` if Slurm does not answer."""
     result = commands.run(["scontrol", "show", "reservation", "--oneliner"])
     return replace(snapshot, reservations=reservations_in(result.out)) if result.code == 0 else snapshot
 
 
 def beginnings(reservations: Iterable[Reservation], now_seconds: float) -> dict[str, Reservation]:
-    """Return {node: its next reservation} of those that have not ended."""
+    """Return {node: its earliest reservation that has not ended}."""
     ahead = sorted((each for each in reservations if each.end_seconds > now_seconds), key=lambda each: -each.start_seconds)
     return {node: each for each in ahead for node in each.nodes}
 
 
 def end_of(job: SlurmJob, tracked: Tracked | None, now_seconds: float, *, counts_all: bool) -> float:
-    """Return when a job ends at the latest, if it starts now or from where it runs; counts_all: whether its limit counts in all."""
+    """Return the latest time at which a job can end, if it runs or starts now.
+
+    counts_all: whether its time limit covers all of its starts together.
+    """
     limit = job.time_limit_seconds
     if limit is None:
         return math.inf
@@ -73,7 +78,7 @@ def end_of(job: SlurmJob, tracked: Tracked | None, now_seconds: float, *, counts
 def without_room(
     jobs: Iterable[SlurmJob], ends: Mapping[str, float], ahead: Mapping[str, Reservation], nodes: Collection[str]
 ) -> dict[str, Eligibility]:
-    """Set aside the waiting jobs that Slurm would start on none of the nodes, since their limits reach into reservations of all."""
+    """Set aside waiting jobs that Slurm would not start, since their time limits reach into reservations of all nodes."""
     if not ahead or not nodes or not ahead.keys() >= set(nodes):
         return {}
     last = max((ahead[node] for node in nodes), key=lambda each: each.start_seconds)
@@ -85,12 +90,17 @@ def without_room(
 def nodes_ahead(
     jobs: Iterable[SlurmJob], ends: Mapping[str, float], ahead: Mapping[str, Reservation], now_seconds: float, notice_seconds: float
 ) -> NodesAhead:
-    """Return the nodes that are closed to starts, and those to leave.
+    """Return the nodes that are closed to starts, and those that jobs must leave.
 
-    A node is closed if the limit of any job reaches into its reservation, since no round can plan a node for some jobs only.
-    Jobs leave that would still run when it begins, `notice_seconds` before.
+    A node is closed if the time limit of any job reaches into its reservation, since a round cannot plan a node for some jobs only.
+    Jobs that would still be running when the reservation begins leave `notice_seconds` earlier.
 
-    jobs: those that the scheduler plans; ends: {job: its end at the latest}.
+    Args:
+        jobs: The jobs that the scheduler plans.
+        ends: {job: the latest time at which it can end}.
+        ahead: {node: its next reservation}.
+        now_seconds: The current time.
+        notice_seconds: How long before a reservation its nodes are emptied.
     """
     jobs = list(jobs)
     latest = max((ends[job.job_id] for job in jobs), default=-math.inf)

@@ -1,7 +1,8 @@
-"""Elastic jobs: on which numbers of GPUs a job may run, and what a start on one of them requests from Slurm.
+"""Elastic jobs: the numbers of GPUs on which a job may run, and the resources that a start requests from Slurm.
 
-Users give a range of nodes, `--nodes=1-4 --gres=gpu:4`, or list numbers of GPUs in the comment of a job, `gpus=1,2,4`. A start sets
-nodes, tasks, CPUs and memory for the number that the round has chosen; giving a job back to Slurm restores the request.
+Users give a range of nodes (`--nodes=1-4 --gres=gpu:4`) or list numbers of GPUs in the comment of a job (`gpus=1,2,4`). To start a
+job, the driver sets nodes, tasks, CPUs and memory for the number of GPUs that the round has chosen. When it gives a job back to
+Slurm, it restores the original request.
 """
 
 from __future__ import annotations
@@ -22,10 +23,15 @@ from gavel_py.policies import Policy
 
 @dataclass(frozen=True)
 class Request:
-    """What a user requests, whichever number of GPUs the latest start has set.
+    """The original request of a user, whatever number of GPUs the latest start has set.
 
-    num_gpus: on the fewest nodes; min_nodes, max_nodes: range of nodes (0: no limit); tasks: on the fewest nodes; tasks_on_node: on
-    each node, 0 if their number does not depend on the nodes; cpus: of the whole job on the fewest nodes; memory_mb: on each node.
+    Attributes:
+        num_gpus: GPUs on the fewest nodes.
+        min_nodes, max_nodes: Range of nodes; 0 for no limit.
+        tasks: Tasks on the fewest nodes.
+        tasks_on_node: Tasks on each node; 0 if the number of tasks does not depend on the nodes.
+        cpus: CPUs of the whole job on the fewest nodes.
+        memory_mb: Memory on each node.
     """
 
     num_gpus: int
@@ -38,7 +44,7 @@ class Request:
 
 
 def request_of(job: SlurmJob, annotation: Annotation | None) -> Request:
-    """Return the request of a job without a record; if a driver has started it, as far as its annotation tells."""
+    """Return the original request of a job without a record. If a driver has started it, this comes from its annotation."""
     nodes = None if annotation is None or not job.required_nodes else annotation.nodes
     range_ = nodes or NodeRange(job.min_nodes, job.max_nodes, 0)
     gpus = nodes.least * nodes.each if nodes else job.num_gpus
@@ -60,9 +66,10 @@ def request_of(job: SlurmJob, annotation: Annotation | None) -> Request:
 
 
 def accepted_counts(tracked: Tracked, comment: JobComment) -> tuple[tuple[int, ...], bool]:
-    """Return the numbers of GPUs that a job accepts, and whether its range of nodes says so, each with the GPUs requested.
+    """Return the numbers of GPUs that a job accepts, and whether they come from a range of nodes with fixed GPUs per node.
 
-    Those of a range, reduced to those in the comment; or else those in the comment, if each node has one task. One for fixed gangs.
+    A range of nodes comes first; a list in the comment narrows it. Without a range, the list in the comment counts if each node has
+    one task. A gang of a fixed size accepts only the number that it requests.
     """
     least, most, listed = tracked.min_nodes, tracked.max_nodes, comment.gpu_counts
     if tracked.per_node and most > least and tracked.tasks_on_node:
@@ -77,7 +84,7 @@ def accepted_counts(tracked: Tracked, comment: JobComment) -> tuple[tuple[int, .
 def offered_counts(
     counts: Collection[int], job_type: str, names: Collection[str], speeds: Speeds, settings: SlurmSettings
 ) -> list[int]:
-    """Return the numbers of GPUs with a known speed on one of these GPU types; none if that leaves no choice."""
+    """Return the numbers of GPUs with a known speed on at least one of these GPU types; empty if fewer than two remain."""
     if not settings.elastic or len(counts) < 2:
         return []
     found = [count for count in counts if any(speeds.is_measured(job_type, count, name) for name in names)]
@@ -85,7 +92,7 @@ def offered_counts(
 
 
 def why_fixed(policy: Policy, *, learns: bool) -> str:
-    """Return why no job can be elastic under a policy or with a learner, "" if jobs can."""
+    """Return why a policy or a learner rules out elastic jobs; "" if it allows them."""
     if learns:
         return "a learner observes gangs of a fixed number of GPUs"
     try:
@@ -96,27 +103,27 @@ def why_fixed(policy: Policy, *, learns: bool) -> str:
 
 
 def notes_on_fixed(why: str, jobs: Iterable[Tracked]) -> tuple[str, ...]:
-    """Return a note if there is a reason why jobs cannot be elastic, and some would be."""
+    """Return a note if elastic jobs are ruled out for this reason and there are any; otherwise nothing."""
     is_fixed = why and any(tracked.gpu_counts for tracked in jobs)
     return (f"jobs run on the fewest nodes of their range: {why}",) if is_fixed else ()
 
 
 def node_range(tracked: Tracked) -> NodeRange | None:
-    """Return what the annotation of a job has to keep of its request, None for a gang of a fixed size."""
+    """Return the part of a job's request to keep in its annotation; None for a gang of a fixed size."""
     if not tracked.gpu_counts:
         return None
     return NodeRange(tracked.min_nodes, tracked.max_nodes, max(1, tracked.num_gpus // tracked.min_nodes))
 
 
 def has_asked_for(tracked: Tracked, num_gpus: int) -> bool:
-    """Return whether this many GPUs are what the user of a job requests, or what one of its starts may have set."""
+    """Return whether the user of a job requests this number of GPUs, or the driver may have set it at a start."""
     return num_gpus in {tracked.num_gpus, *tracked.set_gpus, *tracked.gpu_counts}
 
 
 def start_words(tracked: Tracked, target: Mapping[str, int]) -> tuple[str, int | None]:
-    """Return the words of scontrol that set tasks, CPUs and memory for a start on {node: GPUs}, and the CPUs of the whole job.
+    """Return the scontrol fields that set tasks, CPUs and memory for a start on {node: GPUs}, and the CPUs of the whole job.
 
-    Nothing for a gang of a fixed size. Each GPU has the CPUs and the memory requested for it, and each node as many tasks.
+    CPUs and memory per GPU, and tasks per node, stay as requested. For a gang of a fixed size, the result is ("", None).
     """
     if not tracked.gpu_counts:
         return "", None
@@ -131,7 +138,7 @@ def start_words(tracked: Tracked, target: Mapping[str, int]) -> tuple[str, int |
 
 
 def restore_words(tracked: Tracked) -> str:
-    """Return the words of scontrol that set tasks, CPUs and memory as they were requested."""
+    """Return the scontrol fields that restore the requested tasks, CPUs and memory."""
     if not tracked.gpu_counts:
         return ""
     words = f" NumTasks={tracked.tasks} NumCPUs={max(1, tracked.cpus)}" if tracked.tasks else ""
@@ -139,14 +146,14 @@ def restore_words(tracked: Tracked) -> str:
 
 
 def has_other_range(tracked: Tracked, job: SlurmJob) -> bool:
-    """Return whether the user of an elastic job has changed its range of nodes, which Slurm shows until the first start."""
+    """Return whether the user of an elastic job has changed its range of nodes, which Slurm shows only until the first start."""
     is_untouched = job.phase is Phase.WAITING and not job.required_nodes and not job.restarts
     is_same = (job.min_nodes, job.max_nodes) == (tracked.min_nodes, tracked.max_nodes)
     return bool(tracked.gpu_counts) and is_untouched and not is_same
 
 
 def is_outdated(tracked: Tracked, names: Collection[str], speeds: Speeds, settings: SlurmSettings) -> bool:
-    """Return whether a job with a choice of sizes has become elastic, or no longer is, by other settings or speeds."""
+    """Return whether a change of settings or speeds has made a job with several accepted sizes elastic, or no longer elastic."""
     if not tracked.gpu_counts:
         return False
     return bool(offered_counts(tracked.gpu_counts, tracked.job_type, names, speeds, settings)) != bool(tracked.offered)

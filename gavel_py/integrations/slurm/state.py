@@ -47,26 +47,43 @@ SAVED_KEYS = {
 
 @dataclass
 class Tracked:
-    """The record of a managed job from reading to reading.
+    """The record of a managed job, kept between readings.
 
-    num_gpus: size of the gang, of an elastic job on the fewest nodes requested; place: whether it must be on one node;
-    seen_seconds: time up to which progress is counted;
-    total_steps: None if unknown; held, accelerator: {node: GPUs} and type at the last reading, empty while it waits;
-    stay_start_seconds, stay_start_steps: time and steps at the start of the current stay; stop_seconds: when it was told to stop;
-    waited_seconds: the last time at which it was seen waiting; measured: {accelerator: {GPUs: [steps, seconds]}} of measured stays;
-    types_used, sizes_used: accelerators and numbers of GPUs on which it has run; is_on_several_nodes: whether it ever was;
-    gpu_seconds: running time, times its GPUs; counted_gpu_seconds: those that the totals of departed jobs contain;
-    limit_counted_seconds: running time by which its time limit in Slurm has been lowered; request:
-    from `request_text`; is_known: whether the job type is its own, not the default; is_outlier: whether it has reported more steps
-    than can be believed; has_reported: whether its latest steps are its own report; partitions: all in which it may run, of which
-    Slurm lists only one while it runs; usable: those of them for which the scheduler has it.
-
-    The user's request, which each start overwrites in Slurm: per_node: whether GPUs are requested per node; min_nodes, max_nodes:
-    accepted node counts (0: no limit); exact_nodes: the node count that --ntasks-per-node implies, else 0; min_cpus: CPUs per node,
-    None in states of versions that did not save it; tasks, tasks_on_node, cpus, memory_mb: as in `sizes.Request`, 0 if unknown.
-    gpu_counts: the numbers of GPUs that it accepts, none if these are only those of its request; set_gpus: those that its
-    starts have requested; offered: those among which the scheduler chooses, none for a gang of a fixed size;
-    gpus_per_node: what it must have on each node, 0 for any equal number.
+    Attributes:
+        job_id, name, user, job_type: The job in Slurm, and its type in the profile.
+        num_gpus: Size of the gang; for an elastic job, on the fewest nodes requested.
+        place: Whether it must be on one node.
+        arrival_seconds: When it was submitted.
+        seen_seconds: Time up to which its progress is counted.
+        total_steps, steps_done: Steps; the total is None if unknown.
+        held, accelerator: {node: GPUs} and GPU type at the last reading; empty while it waits.
+        stay_start_seconds, stay_start_steps: Time and steps at the start of its current stay on these GPUs.
+        first_start_seconds: Its first start; None before.
+        running_seconds, gpu_seconds: Running time, and the same multiplied by its GPUs.
+        counted_gpu_seconds: The part of `gpu_seconds` that is already in the totals of departed jobs.
+        limit_counted_seconds: Running time by which its time limit in Slurm has been lowered.
+        starts, preemptions: How often it was started and preempted.
+        stop_seconds: When the driver asked it to stop; None if it has not.
+        waited_seconds: When it was last seen waiting.
+        measured: {accelerator: {GPUs: [steps, seconds]}} of its measured stays.
+        types_used, sizes_used: Accelerators and numbers of GPUs on which it has run.
+        request: From `request_text`.
+        is_known: Whether the job type is its own, not the default.
+        is_outlier: Whether it has reported more steps than are plausible.
+        has_reported: Whether it reported its latest steps itself.
+        is_on_several_nodes: Whether it has ever run on several nodes.
+        partitions: All partitions in which it may run; while it runs, Slurm lists only one of them.
+        usable: The partitions among these in which the scheduler may place it.
+        per_node: Whether the user requests GPUs per node. This and the following fields keep the user's request, which each start
+            overwrites in Slurm.
+        min_nodes, max_nodes: Accepted node counts; 0 for no limit.
+        exact_nodes: The node count implied by --ntasks-per-node; 0 if there is none.
+        min_cpus: CPUs per node; None in states saved by versions without this field.
+        tasks, tasks_on_node, cpus, memory_mb: As in `sizes.Request`; 0 if unknown.
+        gpu_counts: Numbers of GPUs that it accepts; empty if it accepts only the number requested.
+        set_gpus: Numbers of GPUs that its starts have requested.
+        offered: Numbers of GPUs among which the scheduler chooses; empty for a gang of a fixed size.
+        gpus_per_node: GPUs that it must have on each node; 0 for any equal number.
     """
 
     job_id: str
@@ -118,7 +135,7 @@ class Tracked:
 
     @property
     def gpus(self) -> int:
-        """GPUs that the job held at the last reading, or requests while it waits."""
+        """GPUs that the job held at the last reading; while it waits, the number that it requests."""
         return sum(self.held.values()) or self.num_gpus
 
     @property
@@ -133,9 +150,9 @@ class Tracked:
         return bool(self.held)
 
     def inherit_history(self, before: Tracked, *, with_request: bool) -> None:
-        """Take over the progress of the same job from before its user changed the request.
+        """Copy the progress of the same job from its record before its user changed the request.
 
-        with_request: also the nodes requested, since those that Slurm shows may be what a start has written.
+        with_request: whether to copy the requested nodes as well, since a start may have overwritten those that Slurm shows.
         """
         for name in (*HISTORY, *(NODE_REQUEST if with_request else ())):
             setattr(self, name, getattr(before, name))
@@ -146,7 +163,7 @@ class Tracked:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Tracked:
-        """Return the record that `to_dict` converted to plain data, here or in an earlier version."""
+        """Restore a record from `to_dict` of this or an earlier version."""
         names = {key: name for name, key in SAVED_KEYS.items()}
         values = {names.get(key, key): value for key, value in document.items()}
         gpus = values["num_gpus"]
@@ -161,14 +178,14 @@ class Tracked:
 
 
 STATE = "state.json"
-"""Name of the file in the directory of a driver."""
+"""Name of the state file in the directory of a driver."""
 
 SHADOW = "shadow.json"
-"""Name of a further file in the directory of a shadow."""
+"""Name of the additional file in the directory of a shadow."""
 
 
 def check_directory(directory: Path, *, is_shadow: bool) -> None:
-    """Raise `InputError` if the state in a directory is that of a shadow for a driver, or the other way round."""
+    """Raise `InputError` if a driver is to use the directory of a shadow, or a shadow that of a driver."""
     if (directory / STATE).exists() and (directory / SHADOW).exists() is not is_shadow:
         text = "is the state of a driver" if is_shadow else "is the state of a shadow (--shadow)"
         raise InputError(Fault(str(directory), "", f"{text}; use another directory (--state)"))
@@ -181,12 +198,23 @@ DRIVER = SnapshotFormat("gavel-py slurm driver", 2, "a driver state written by g
 class DriverState:
     """The state of a driver.
 
-    tracked: managed jobs; aside: jobs set aside, in case they return; stopping: jobs being stopped, whose hold is the driver's;
-    departed: jobs that the scheduler forgets after the next decision; sums: of measured stays; pending: entries of `sums` that
-    `speeds` does not have yet; rounds: number of rounds so far; departed_totals: promised, delivered and owed GPU-seconds of jobs
-    that have departed; unplanned: {job: why} of jobs that the latest decision leaves to Slurm; multi_partition: jobs that wait in
-    several partitions, of which Slurm shows only one once they run; restart_cost: as measured; warned: {job: when it may be
-    stopped} of jobs that have been told so; deferred: jobs whose place in the round depends on these stops, and is not theirs yet.
+    Attributes:
+        partition: The managed partitions, separated by commas.
+        scheduler: The scheduler of the rounds.
+        speeds: The throughputs in use.
+        tracked: {job: record} of the managed jobs.
+        aside: {job: record} of jobs set aside, in case they return.
+        stopping: Jobs that the driver is stopping; a hold of these jobs comes from the driver.
+        departed: Jobs that the scheduler forgets after the next decision.
+        sums: Sums over the measured stays of all jobs.
+        pending: Entries of `sums` that `speeds` does not contain yet.
+        rounds: Number of rounds so far.
+        departed_totals: GPU-seconds promised to, delivered to and owed to departed jobs.
+        unplanned: {job: reason} of jobs that the latest decision leaves to Slurm.
+        multi_partition: Jobs that wait in several partitions; once they run, Slurm lists only one of these.
+        restart_cost: The measured cost of stops and starts.
+        warned: {job: time from which it may be stopped} of jobs that have received the signal before a stop.
+        deferred: Jobs whose planned GPUs are still in use by warned jobs.
     """
 
     partition: str
@@ -213,17 +241,17 @@ class DriverState:
 
     @property
     def turnover(self) -> tuple[int, int, int]:
-        """Numbers of jobs, of starts and of running jobs; the state is saved when they change."""
+        """Numbers of jobs, starts and running jobs; the state is saved when one of them changes."""
         jobs = self.tracked.values()
         return len(jobs), sum(job.starts for job in jobs), sum(job.runs for job in jobs)
 
     def totals(self, now: float) -> list[float]:
-        """Return the GPU-seconds promised, delivered and owed so far: delivered by Slurm's start and end times."""
+        """Return the GPU-seconds promised, delivered and owed so far; delivered time follows from Slurm's start and end times."""
         accounts = [self._account(tracked, now) for tracked in self.tracked.values()]
         return [sum(parts) for parts in zip(self.departed_totals, *accounts, strict=True)]
 
     def depart(self, tracked: Tracked, now: float) -> None:
-        """Drop a job, which the scheduler forgets after its next decision, and add its account to the totals."""
+        """Remove a job and add its account to the totals; the scheduler forgets it after its next decision."""
         account = self._account(self.tracked.pop(tracked.job_id), now)
         self.departed_totals = [total + part for total, part in zip(self.departed_totals, account, strict=True)]
         self.departed.append(tracked.job_id)
@@ -250,9 +278,9 @@ class DriverState:
         return max(0.0, promised - gpus * left)
 
     def note_starts(self, starts: Mapping[str, Mapping[str, int]], limits: Mapping[str, int], jobs: Mapping[str, SlurmJob]) -> None:
-        """Note the GPUs that jobs are about to request, and count the run time by which their time limits are lowered.
+        """Record the numbers of GPUs with which jobs are about to start, and the amounts by which their time limits are lowered.
 
-        starts: {job: {node: GPUs}}; limits: {job: minutes} that they have from now on.
+        starts: {job: {node: GPUs}}; limits: {job: its new time limit in minutes}.
         """
         for job_id, target in starts.items():
             if (gpus := sum(target.values())) not in self.tracked[job_id].set_gpus:
@@ -261,7 +289,7 @@ class DriverState:
             self.tracked[job_id].limit_counted_seconds += max(0.0, (jobs[job_id].time_limit_seconds or 0.0) - 60.0 * minutes)
 
     def forget_departed(self) -> None:
-        """Drop departed jobs from the scheduler."""
+        """Let the scheduler forget departed jobs."""
         self.scheduler.forget(*self.departed)
         self.departed = []
 
@@ -291,10 +319,16 @@ def save_state(path: Path, state: DriverState) -> None:
 
 
 def load_state(path: Path, partitions: Sequence[str], policy: Policy, learner: ThroughputLearner | None = None) -> DriverState:
-    """Load a saved state, with the given policy from the next round on. Raises `InputError`.
+    """Load a saved state, in which the given policy applies from the next round on.
 
-    partitions: that are managed now, which may be more or fewer; learner: takes over what was learned; the scheduler has it, unless
-    the state is from a driver that did not learn.
+    Args:
+        path: The state file.
+        partitions: The partitions managed now; at least one of them must be in the state.
+        policy: The policy of the driver.
+        learner: Takes over what the saved driver has learned; unused if that did not learn.
+
+    Raises:
+        InputError: The file cannot be read, is damaged, or belongs to other partitions.
     """
     document = DRIVER.read(path)
     with damage_as_fault(path):
@@ -331,11 +365,12 @@ def load_state(path: Path, partitions: Sequence[str], policy: Policy, learner: T
 
 
 def _learner_of(scheduler: Mapping[str, Any], base: ThroughputProfile, given: ThroughputLearner | None) -> ThroughputLearner | None:
-    """Return the learner of a saved scheduler, None if it has none: the given one, or a new one if that lacks GPU types.
+    """Return the learner for a saved scheduler, or None if it was saved without one.
 
-    base: the profile that the scheduler began with.
+    This is the given learner, or a new one if the given one lacks GPU types of the saved scheduler. base: the profile with which
+    the scheduler began.
     """
-    from gavel_py.throughput_profiles.learning import ThroughputLearner as Learner  # and with it scipy.stats
+    from gavel_py.throughput_profiles.learning import ThroughputLearner as Learner  # imports scipy.stats
 
     if "learner" not in scheduler:
         return None

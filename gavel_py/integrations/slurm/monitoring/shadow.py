@@ -1,8 +1,8 @@
-"""A driver that looks on: it decides for a virtual partition beside the live one, and records what Slurm does meanwhile.
+"""A driver that observes a live partition without changing it: it decides for a virtual copy and records what Slurm does meanwhile.
 
-Nodes, arrivals and requests are those of the live partition. What the driver decides is carried out by `VirtualPartition`, whose
-jobs start, stop and end by the throughputs of the profile, and whose listing the driver reads in place of Slurm's. A second
-reconciler follows the live partition, which gives the real schedule and the work of each job that has ended.
+Nodes, arrivals and requests are those of the live partition. `VirtualPartition` carries out the driver's decisions: its jobs start,
+stop and end according to the throughputs of the profile, and the driver reads its jobs instead of those in Slurm's queue. A second
+reconciler follows the live partition; it provides the real schedule and the work of each job that has ended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gavel_py.policies import Policy
 from gavel_py.throughput_profiles import ThroughputProfile
 
 LIVE = "slurm.json"
-"""The file of the reconciler that follows the live partition."""
+"""Name of the state file of the reconciler that follows the live partition."""
 
 VIRTUAL = SnapshotFormat("gavel-py slurm shadow", 1, "a virtual partition written by gavel slurm run --shadow")
 
@@ -43,10 +43,16 @@ Jobs = Mapping[str, SlurmJob]
 class VirtualJob:
     """A job in the virtual partition.
 
-    job: as Slurm listed it last while it waited; held, start_seconds: {node: GPUs} that it has, and since when; on_hold: whether
-    the driver has put it on hold; marks: (time, steps done, steps/s before) of each stop; outcome, work: how it ended in Slurm and
-    what it had done by then, in steps at the speeds of the profile, None while it is there; end_seconds: when it ended here;
-    is_left: whether the decision leaves it to Slurm, so that it is as Slurm has it.
+    Attributes:
+        job: The job as Slurm last listed it while it waited.
+        held: {node: GPUs} that it has here.
+        start_seconds: When it got these GPUs.
+        on_hold: Whether the driver has put it on hold.
+        marks: (time, steps done, steps/s before) of each stop.
+        outcome: How it ended in Slurm; None while Slurm still lists it as live.
+        work: Steps that it had done in Slurm by then, at the speeds of the profile; None until then.
+        end_seconds: When it ended here; None before.
+        is_left: Whether the decision leaves it to Slurm; it then has the state and the GPUs that it has in Slurm.
     """
 
     job: SlurmJob
@@ -60,7 +66,7 @@ class VirtualJob:
     is_left: bool = False
 
     def listed(self, live: SlurmJob | None) -> SlurmJob:
-        """Return the job as the driver reads it; live: as Slurm lists it now."""
+        """Return the job as the driver sees it; live: the job as Slurm lists it now."""
         comment = self.job.comment if live is None else live.comment
         job = replace(self.job, held={}, used={}, comment=comment, start_seconds=None, end_seconds=self.end_seconds)
         if self.end_seconds is not None:
@@ -73,14 +79,14 @@ class VirtualJob:
             return replace(job, phase=Phase.RUNNING, states=frozenset({"RUNNING"}))
         job = replace(job, phase=Phase.WAITING, states=frozenset({"PENDING"}), description="")
         if live is not None and live.phase is Phase.WAITING:
-            if live.is_held:  # by its user or an administrator, since the driver has held nothing in Slurm
+            if live.is_held:  # by its user or an administrator, since a shadow holds no jobs in Slurm
                 return replace(job, priority=0.0, reason="JobHeldUser")
         else:
             job = replace(job, dependency="", eligible_seconds=None)
         return replace(job, priority=0.0 if self.on_hold else 1.0, reason="JobHeldAdmin" if self.on_hold else "Priority")
 
     def reached(self, work: float, tracked: Tracked, speed: float) -> float | None:
-        """Return when the job had done or will have done this work, at this speed where it runs; None if it waits and has not."""
+        """Return when the job has done this work, given its current speed; None if it waits and has not done it yet."""
         for seconds, steps, before in self.marks:
             if steps >= work and before > 0:
                 return seconds - (steps - work) / before
@@ -107,9 +113,12 @@ class VirtualJob:
 
 @dataclass
 class VirtualPartition:
-    """The jobs that the driver would manage, as they would be.
+    """The jobs that the driver would manage, in the state they would have under its decisions.
 
-    default_steps: of jobs that give none, None if unknown; is_new: whether no job has been admitted yet.
+    Attributes:
+        default_steps: Total steps of jobs that specify none; None if unknown.
+        jobs: {job_id: job}.
+        is_new: Whether no job has been admitted yet.
     """
 
     default_steps: float | None
@@ -132,7 +141,7 @@ class VirtualPartition:
         VIRTUAL.write(path, {"jobs": {job_id: each.to_dict() for job_id, each in self.jobs.items()}})
 
     def admit(self, jobs: Jobs, managed: Collection[str]) -> None:
-        """Add the new ones among the managed jobs, and update the others; at first, jobs that run in Slurm run here too."""
+        """Add new managed jobs and update the others. On the first call, jobs that run in Slurm also run here."""
         for job_id in managed:
             job = jobs[job_id]
             if job_id not in self.jobs:
@@ -143,7 +152,7 @@ class VirtualPartition:
         self.is_new = False
 
     def note_end(self, job_id: str, job: SlurmJob | None, work: float, now: float) -> None:
-        """Note how a job has ended in Slurm, None if Slurm no longer lists it."""
+        """Record how a job ended in Slurm. job: None if Slurm no longer lists it; work: the steps that it had done."""
         each = self.jobs[job_id]
         if job is None:
             del self.jobs[job_id]  # whether it has finished is unknown
@@ -153,20 +162,21 @@ class VirtualPartition:
             each.end_seconds, each.held = min(now, job.end_seconds or now), {}
 
     def leave_to_slurm(self, unplanned: Container[str], jobs: Jobs) -> None:
-        """Let the jobs that the decision leaves to Slurm be as Slurm has them, and no others."""
+        """Set the jobs that the decision leaves to Slurm, and copy their GPUs and start times from Slurm."""
         for job_id, each in self.jobs.items():
             each.is_left = job_id in unplanned and each.outcome is None and each.end_seconds is None
             if each.is_left and job_id in jobs:
                 each.held, each.start_seconds = dict(jobs[job_id].held), jobs[job_id].start_seconds or 0.0
 
     def forget(self, listed: Jobs) -> None:
-        """Drop jobs that have ended here and that Slurm no longer lists."""
+        """Drop jobs that have ended here and are no longer listed by Slurm."""
         self.jobs = {i: each for i, each in self.jobs.items() if each.end_seconds is None or i in listed}
 
     def end_jobs(self, now: float, state: DriverState, types: Mapping[str, str]) -> None:
-        """End the jobs that have done their work; types: {node: accelerator}.
+        """End the jobs that have completed their work; types: {node: accelerator}.
 
-        It is what they did in Slurm, or else the steps that they give. Those that give none end after they have ended in Slurm.
+        The work of a job is what it did in Slurm if it has ended there, otherwise its specified steps. A job without specified
+        steps cannot end here before it has ended in Slurm.
         """
         for job_id, each in self.jobs.items():
             tracked = state.tracked.get(job_id)
@@ -178,7 +188,7 @@ class VirtualPartition:
                 each.end_seconds, each.held = end, {}
 
     def stop(self, job_id: str, now: float, state: DriverState | None, types: Mapping[str, str]) -> None:
-        """Take the GPUs of a job."""
+        """Stop a job and record its progress."""
         each, tracked = self.jobs[job_id], None if state is None else state.tracked.get(job_id)
         if tracked is not None and state is not None:
             speed = self._speed(each, tracked, state, types)
@@ -187,7 +197,7 @@ class VirtualPartition:
         each.held = {}
 
     def start(self, job_id: str, target: Mapping[str, int], now: float, state: DriverState, types: Mapping[str, str]) -> None:
-        """Start a job; a job that has run before repeats the work of the time that a restart costs."""
+        """Start a job. If it has run before, it loses the work of `restart_seconds`."""
         each, tracked = self.jobs[job_id], state.tracked[job_id]
         each.held, each.start_seconds, each.on_hold = dict(target), now, False
         if tracked.starts:
@@ -195,9 +205,9 @@ class VirtualPartition:
             tracked.steps_done = max(0.0, tracked.steps_done - lost)
 
     def displaced(self, nodes: Mapping[str, SlurmNode], used: Mapping[str, int]) -> Iterator[str]:
-        """Yield the jobs that lose their GPUs: on nodes that are down, or of which others have so many that not all have room.
+        """Yield the jobs that lose their GPUs because a node is down or jobs left to Slurm have taken them.
 
-        used: {node: GPUs of jobs that are left to Slurm}. Of several jobs on a node, those that started last lose theirs.
+        used: {node: GPUs of jobs that are left to Slurm}. On a node with several jobs, those that started last lose their GPUs.
         """
         free = {name: 0 if node.states & DOWN else sum(node.gpus.values()) - used.get(name, 0) for name, node in nodes.items()}
         planned = [(job_id, each) for job_id, each in self.jobs.items() if not each.is_left]
@@ -209,12 +219,12 @@ class VirtualPartition:
                 free[node] -= gpus
 
     def listed(self, jobs: Jobs) -> dict[str, SlurmJob]:
-        """Return the jobs of Slurm, with those of this partition as they are here."""
+        """Return Slurm's jobs, with the jobs of this partition in their virtual state."""
         return {**jobs, **{job_id: each.listed(jobs.get(job_id)) for job_id, each in self.jobs.items()}}
 
     @staticmethod
     def nodes(nodes: Mapping[str, SlurmNode], jobs: Jobs) -> dict[str, SlurmNode]:
-        """Return the nodes of Slurm with what is used there; jobs: as listed."""
+        """Return Slurm's nodes with the resources that these jobs use; jobs: from `listed`."""
         used: dict[str, Usage] = {}
         for job in jobs.values():
             for node, each in job.used.items():
@@ -229,21 +239,23 @@ class VirtualPartition:
 
 
 class SlurmShadow(SlurmDriver):
-    """Decides as a `SlurmDriver` beside a live partition, and changes nothing there: what would it have done?
+    """Shows what a `SlurmDriver` would do on a live partition, without changing anything there.
 
-    Its log, its queue and its figures are those of a driver whose decisions had been carried out, beside what Slurm does;
-    `slurm_comparison` compares both. It only reads `sinfo` and `squeue`, which every user may do, and writes to its directory.
+    Its log, queue and figures are those of a driver whose decisions were carried out; the log also records what Slurm does.
+    `slurm_comparison` compares the two schedules. A shadow only reads `sinfo` and `squeue`, which every user may do, and writes
+    only to its own directory.
 
-    Jobs that run when it begins run in both. From then on, jobs arrive as in Slurm, and progress at the speeds of the profile. A
-    job ends when it has done its work: what it did in Slurm by the speed of the type on which it ran, if it has ended there, or
-    else the steps that it gives. A job that gives no steps ends only after it has ended in Slurm, and holds its GPUs until then. A
-    job that is cancelled in Slurm is cancelled here. GPUs of jobs that are left to Slurm are taken away.
+    Jobs that are running when the shadow starts run in both schedules. From then on, jobs arrive as in Slurm and progress at the
+    speeds of the profile. A job ends when its work is done. If it has already ended in Slurm, its work is what it did there, at the
+    profile's speed for the type on which it ran; otherwise it is the number of steps that it specifies. A job that specifies no
+    steps holds its GPUs at least until it has ended in Slurm. A job that is cancelled in Slurm is cancelled here too. The GPUs of
+    jobs that are left to Slurm are not available to the shadow.
 
     Args:
-        settings: The settings of the site; the end of a shadow releases nothing.
+        settings: The settings of the site. A shadow releases no jobs when it ends.
         profile: Throughputs by job type.
         policy: A name or a `Policy`.
-        directory: For the state and the log.
+        directory: The directory for the state and the log.
         commands: Replacement of Slurm's commands, for tests.
         clock: Replacement of the system clock, for tests.
         **options: As for `SlurmDriver`. Without `restart_seconds`, a restart costs 10 s.
@@ -277,7 +289,7 @@ class SlurmShadow(SlurmDriver):
     def __enter__(self) -> Self:
         super().__enter__()
         self._log("shadow")
-        with suppress(SlurmError):  # which the first round reports
+        with suppress(SlurmError):  # the first round reports it
             for sign in signs_of_life(self._commands, self.settings.partitions):
                 if abs(self._clock.machine_seconds() - sign.seconds) < DEAD_SECONDS:
                     text = f"a driver manages partition {','.join(sorted(sign.partitions))} ({sign.origin})"
@@ -285,10 +297,10 @@ class SlurmShadow(SlurmDriver):
         return self
 
     def release(self) -> None:
-        """Do nothing: a shadow holds no job."""
+        """Do nothing: a shadow holds no jobs."""
 
     def _prepare(self) -> None:
-        pass  # no right is needed, and there is no sign of life
+        pass  # a shadow needs no rights and gives no sign of life
 
     def _read(self) -> Snapshot:
         """Return the virtual partition as a reading of Slurm."""
@@ -313,7 +325,7 @@ class SlurmShadow(SlurmDriver):
         self._note_ends(jobs, known)
         if state.turnover != before:
             self._try_to_save()
-        # New jobs wait for the next decision, wherever Slurm has started them.
+        # New jobs wait for the next decision here, even if Slurm has started them.
         left = {job_id for job_id, each in reconciler.roles.items() if each.role.is_left_to_slurm}
         new = [i for i in jobs.keys() - self._partition.jobs.keys() - left if not jobs[i].phase.is_over]
         new = [i for i in new if eligibility_of(jobs[i], self.settings.partitions, now).role is Role.MANAGED]
@@ -325,7 +337,7 @@ class SlurmShadow(SlurmDriver):
         return {} if self._live.state is None else self._live.state.aside | self._live.state.tracked
 
     def _note_ends(self, jobs: Jobs, known: Mapping[str, Tracked]) -> None:
-        """Note the jobs that have ended in Slurm; known: records of those that were there before."""
+        """Record the jobs that have ended in Slurm; known: {job: its record before this reading}."""
         partition, self._jobs = self._partition, jobs
         for job_id, each in list(partition.jobs.items()):
             job, tracked = jobs.get(job_id), known.get(job_id)
@@ -336,7 +348,7 @@ class SlurmShadow(SlurmDriver):
         partition.forget(jobs)
 
     def _listed(self, new: Collection[str] = ()) -> dict[str, SlurmJob]:
-        """Return the jobs as they are now, without the GPUs that others have; new: jobs that are not here yet, but will be."""
+        """Let jobs end or lose their GPUs, and return all jobs. new: jobs that the partition is about to admit."""
         partition, state, now = self._partition, self.state, self._clock.now()
         if state is not None:
             partition.end_jobs(now, state, self._types)
@@ -353,7 +365,7 @@ class SlurmShadow(SlurmDriver):
         return {} if self._live.reconciler is None else self._live.reconciler.types
 
     def _decide(self, picture: ClusterSnapshot) -> Decided:
-        picture.state.pending, picture.state.sums = set(), {}  # a virtual job teaches nothing about speeds
+        picture.state.pending, picture.state.sums = set(), {}  # virtual jobs provide no measurements
         return super()._decide(picture)
 
     def _apply(self, picture: ClusterSnapshot, actions: Actions) -> Applied:
