@@ -97,20 +97,23 @@ def entries(path: str | Path, key: str, required: tuple[str, ...], known: Collec
     """Yield (place, fields) of the records of a file: rows of a CSV file, or the list under `key` of a YAML or JSON file."""
     readers: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {
         ".csv": lambda: known_csv_rows(path, required, known),
-        **dict.fromkeys((".yaml", ".yml", ".json"), lambda: _listed(document(path), key)),
+        **dict.fromkeys((".yaml", ".yml", ".json"), lambda: document_rows(path, key)),
     }
     return readers[suffix_of(path, readers)]()
 
 
-def _listed(file: Document, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield the entries of the list under `key`, or of the list that the file is."""
-    value, is_mapping = file.value, isinstance(file.value, Mapping)
-    listed = value.get(key) if is_mapping else value
-    if not isinstance(listed, list):
-        raise InputError(Fault(file.where(), key, f"must be a list of entries under the key {key}"))
-    unknown = [name for name in value if name != key] if is_mapping else []
-    InputError.raise_any([Fault(file.where(name), "", f"key {name!r} is not known{nearest(str(name), [key])}") for name in unknown])
-    return ((file.where(key, i) if is_mapping else file.where(i), entry) for i, entry in enumerate(listed))
+def document_rows(path: str | Path, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield (place, entry) of a YAML or JSON file that is a list, or a mapping with the list under `key` and nothing else."""
+    file = document(path)
+    is_mapping = isinstance(file.value, Mapping)
+    rows = file.value.get(key) if is_mapping else file.value
+    if not isinstance(rows, list):
+        raise InputError(Fault(file.line(key), "", f'must be a list of {key}, or an object with the list under "{key}"'))
+    above = (key,) if is_mapping else ()
+    others = [name for name in file.value if name != key] if is_mapping else []
+    InputError.raise_any([Fault(file.line(name), "", f'key {name!r} is not known; the only key is "{key}"') for name in others])
+    for index, row in enumerate(rows):
+        yield file.line(*above, index) + (f", entry {index + 1}" if file.is_json else ""), row
 
 
 def csv_header(path: str | Path) -> tuple[str, list[str]]:
@@ -384,17 +387,3 @@ def _walk_yaml(path: str | Path, node: Any, place: tuple[str, ...], line: int, p
 
 def _fail(path: str | Path, number: int, problem: str) -> NoReturn:
     raise InputError(Fault(f"{path}, line {number}", "", problem)) from None
-
-
-def json_rows(path: str | Path, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield (place, entry) for each entry of a JSON file: a list, or an object with the list under `key` and nothing else."""
-    read = document(path)
-    found = read.value
-    rows = found.get(key) if isinstance(found, dict) else found
-    if not isinstance(rows, list):
-        raise InputError(Fault(read.line(key), "", f'must be a list of {key}, or an object with the list under "{key}"'))
-    above = (key,) if isinstance(found, dict) else ()
-    others = [name for name in found if name != key] if above else []
-    InputError.raise_any([Fault(read.line(name), "", f'key {name!r} is not known; the only key is "{key}"') for name in others])
-    for index, row in enumerate(rows):
-        yield f"{read.line(*above, index)}, entry {index + 1}", row

@@ -230,7 +230,7 @@ class JobSet(Sequence[Job], Tabular):
         check_ignored("jobs", ignore)
         readers: dict[str, Callable[[str | Path], Iterable[tuple[str, Any]]]] = {
             ".csv": partial(reading.csv_rows, required=("job_id",)),
-            ".json": partial(reading.json_rows, key="jobs"),
+            ".json": partial(reading.document_rows, key="jobs"),
             ".jsonl": reading.json_lines,
             ".ndjson": reading.json_lines,
             ".trace": _gavel_rows,
@@ -260,7 +260,7 @@ class JobSet(Sequence[Job], Tabular):
         Raises:
             InputError: All faults of the file, each with its place.
         """
-        return cls._from_rows(reading.json_rows(path, "jobs"))
+        return cls._from_rows(reading.document_rows(path, "jobs"))
 
     @classmethod
     def from_json_lines(cls, path: str | Path) -> JobSet:

@@ -120,7 +120,7 @@ JSON = TraceFormat(
     "json",
     "jobs of gavel-py, JSON",
     lambda head: head.is_json and '"job_id"' in head.text and not _is_json_lines(head),
-    lambda path, intake: take_rows(reading.json_rows(path, "jobs"), intake),
+    lambda path, intake: take_rows(reading.document_rows(path, "jobs"), intake),
 )
 JSON_LINES = TraceFormat(
     "jsonl",
