@@ -84,8 +84,15 @@ class _BlasThreads:
     def __init__(self) -> None:
         self.lock = Lock()
         self.calls = 0
+        self.modules = 0
         self.controller: ThreadpoolController | None = None
         self.limit: Any = None
+
+    def start(self) -> None:
+        """Limit the libraries loaded now. They are looked up, which takes a millisecond, when modules have been imported."""
+        if self.controller is None or self.modules != len(sys.modules):
+            self.modules, self.controller = len(sys.modules), ThreadpoolController()
+        self.limit = self.controller.limit(limits=1, user_api="blas")
 
 
 _blas = _BlasThreads()
@@ -99,8 +106,7 @@ def one_blas_thread() -> Iterator[None]:
     """
     with _blas.lock.held:
         if not _blas.calls:
-            _blas.controller = _blas.controller or ThreadpoolController()
-            _blas.limit = _blas.controller.limit(limits=1, user_api="blas")
+            _blas.start()
         _blas.calls += 1
     try:
         yield

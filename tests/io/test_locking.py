@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -83,3 +85,25 @@ def test_a_solve_runs_on_one_thread(before: dict[str, int]) -> None:
     assert seen
     assert all(threads == {1} for threads in seen)
     assert now(before) == before
+
+
+def test_a_library_that_is_loaded_after_the_first_solve_is_limited_too() -> None:
+    """In a process of its own, since the tests before have loaded all libraries."""
+    code = """
+import numpy
+from threadpoolctl import threadpool_info, threadpool_limits
+from gavel_py.io.locking import one_blas_thread
+with one_blas_thread():
+    early = {each["filepath"] for each in threadpool_info()}
+import scipy.linalg
+with threadpool_limits(2, user_api="blas"):
+    able = {each["filepath"] for each in threadpool_info() if each["num_threads"] == 2} - early
+    with one_blas_thread():
+        threads = {each["num_threads"] for each in threadpool_info() if each["filepath"] in able}
+print(len(able), *threads)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    late, *threads = map(int, done.stdout.split())
+    if not late:
+        pytest.skip("SciPy has no BLAS of its own here, or one for a single thread")
+    assert threads == [1]
