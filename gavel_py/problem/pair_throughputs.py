@@ -38,7 +38,8 @@ class PairSpeeds:
     kinds: (N,) the pair class of each job, -1 for jobs that are never co-located; speeds: (Q, Q, K) steps/s of a gang of class a
     that shares each of its GPUs with a gang of class b, 0 if not possible; sizes: (Q,) GPUs of the gangs; alone: (Q, K) steps/s of
     a gang alone, which also bounds its co-located throughput; min_gain: co-located pairs must gain more than this; fits: (Q, Q, K)
-    whether both jobs fit the memory of a GPU, None if unknown.
+    whether both jobs fit the memory of a GPU, None if unknown; per_node: (Q,) GPUs that gangs need on each of their nodes, 0 for
+    any number.
 
     A pair without gain, T_ab/T_a + T_ba/T_b <= 1, never helps: if the two jobs take turns on the same GPUs for these parts of the
     time, each does the same work.
@@ -50,6 +51,7 @@ class PairSpeeds:
     alone: Floats
     min_gain: float = 1.0
     fits: Mask | None = None
+    per_node: Indices | None = None
 
     @property
     def gains(self) -> Floats:
@@ -60,10 +62,19 @@ class PairSpeeds:
 
     @property
     def possible(self) -> Mask:
-        """(Q, Q, K) the pairs of equal gangs in which both have a throughput."""
+        """(Q, Q, K) the pairs of equal gangs that the same nodes can hold and in which both have a throughput."""
         both = (self.speeds > 0) & (self.speeds.swapaxes(0, 1) > 0)
-        possible: Mask = both & (self.sizes[:, None] == self.sizes)[:, :, None]
+        possible: Mask = both & ((self.sizes[:, None] == self.sizes) & self.divide_alike)[:, :, None]
         return possible
+
+    @property
+    def divide_alike(self) -> Mask:
+        """(Q, Q) the pairs that the same nodes can hold: both gangs need the same number of GPUs on each, or one of them any."""
+        if self.per_node is None:
+            return np.ones((len(self.sizes), len(self.sizes)), dtype=bool)
+        is_free = self.per_node == 0
+        alike: Mask = is_free[:, None] | is_free | (self.per_node[:, None] == self.per_node)
+        return alike
 
     @property
     def useful(self) -> Mask:
@@ -80,10 +91,14 @@ def pair_speeds(
 ) -> PairSpeeds | None:
     """Return the throughputs of pairs of these jobs, None if none was measured.
 
-    throughputs: (N, K) of each job alone. Jobs of a pair class have the same type and gang size, and fit GPU memory beside the same
-    jobs. Pairs that exceed the memory of a GPU have throughput 0. Jobs with a fraction of a GPU are in no pair.
+    throughputs: (N, K) of each job alone. Jobs of a pair class have the same type and gang size, need the same number of GPUs on
+    each node, and fit GPU memory beside the same jobs. Pairs that exceed the memory of a GPU have throughput 0. Jobs with a
+    fraction of a GPU are in no pair.
     """
-    keys = [(job.job_type, job.whole_gpus, row.tobytes()) for job, row in zip(jobs, memory.num_compatible, strict=True)]
+    keys = [
+        (job.job_type, job.whole_gpus, job.gpus_per_node or 0, row.tobytes())
+        for job, row in zip(jobs, memory.num_compatible, strict=True)
+    ]
     whole = [job.num_gpus >= 1 for job in jobs]
     # Sorted, so that the result does not depend on the order of the jobs.
     numbers = {key: n for n, key in enumerate(sorted(set(compress(keys, whole))))}
@@ -93,9 +108,10 @@ def pair_speeds(
     found = measured([jobs[i] for i in first.tolist()], accelerators) if measured is not None and len(first) else None
     if found is None or not np.nan_to_num(found).any():
         return None
-    sizes = np.array([size for _, size, _ in numbers], dtype=np.int64)
+    sizes, per_node = np.array([key[1:3] for key in numbers], dtype=np.int64).T
     fits = memory.together(first)
-    return replace(_limited(kinds, np.where(fits, np.nan_to_num(found), 0.0), sizes, throughputs), fits=fits)
+    pairs = _limited(kinds, np.where(fits, np.nan_to_num(found), 0.0), sizes, throughputs)
+    return replace(pairs, fits=fits, per_node=per_node)
 
 
 def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Floats, throughputs: Floats) -> PairSpeeds:

@@ -33,7 +33,7 @@ BY_TYPE = 6
 """Values of a gang by accelerator type: throughput, runnable, throughput consolidated and spread, uncertainty, GPU memory."""
 
 REQUESTS = 4
-"""Further values of a gang: CPUs and memory per GPU, locality as an index into `SCOPES`, and whether it splits evenly."""
+"""Further values of a gang: CPUs and memory per GPU, locality as an index into `SCOPES`, and how it divides over nodes."""
 
 
 def is_by_type(profile: Profile) -> bool:

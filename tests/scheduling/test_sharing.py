@@ -191,6 +191,32 @@ def test_a_profile_without_pairs_shares_nothing() -> None:
     assert len(scheduler.next_round().assignments) == 1
 
 
+def test_gangs_that_need_different_numbers_of_gpus_on_a_node_do_not_share() -> None:
+    alone = [gp.Measurement(job_type=name, num_gpus=2, accelerator="v100", steps_per_second=1.0) for name in "ab"]
+    pairs = [
+        gp.Measurement(
+            job_type=one, num_gpus=2, accelerator="v100", steps_per_second=0.9, partner_job_type=other, partner_steps_per_second=0.9
+        )
+        for one, other in ("aa", "ab", "bb")
+    ]
+    cluster = gp.Cluster([gp.Node(name=f"n{n}", accelerator="v100", num_gpus=2) for n in range(2)])
+    scheduler = gp.RoundScheduler(cluster, gp.ThroughputProfile("pairs", [*alone, *pairs]), sharing=True)
+    needs = [2, 1, 2, 1, 2, 2, 1, None]
+    jobs = {
+        f"j{n}": gp.Job(f"j{n}", job_type="ab"[n % 2], num_gpus=2, total_steps=1e7, gpus_per_node=each)
+        for n, each in enumerate(needs)
+    }
+    scheduler.submit_all(jobs.values())
+    shared = Counter[tuple[int | None, int | None]]()
+    for _ in range(12):
+        for job_id, held in scheduler.next_round().assignments.items():
+            need, nodes = jobs[job_id].gpus_per_node, {node for node, _ in held.gpus}
+            assert need is None or len(nodes) == 2 // need
+            shared.update((need, jobs[other].gpus_per_node) for other in held.shared_with)
+    assert {(2, 2), (1, 1)} <= shared.keys()
+    assert not shared.keys() & {(1, 2), (2, 1)}
+
+
 @pytest.mark.parametrize("least", [0.5, float("nan"), "much"])
 def test_a_gain_below_one_is_refused(least: object) -> None:
     with pytest.raises(gp.InputError, match="min_gain"):

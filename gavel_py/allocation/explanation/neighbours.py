@@ -154,6 +154,8 @@ class _Pair:
         unable = [self.problem.job_ids[row] for row in (self.i, self.k) if not runnable[row, j]]
         if unable:
             return "place", None, None, f"{' and '.join(unable)} cannot run there"
+        if not pairs.divide_alike[a, b]:
+            return "place", None, None, "they need different numbers of GPUs on each node"
         if pairs.fits is not None and not pairs.fits[a, b, j]:
             return "memory", None, None, "together they take more memory than a GPU there has"
         if min(pairs.speeds[a, b, j], pairs.speeds[b, a, j]) <= 0:
