@@ -241,17 +241,21 @@ def test_prices_of_a_sample_give_a_good_allocation_when_the_time_is_up(policy: s
 
 @pytest.mark.parametrize("rows_for_prices", [10**9, prices.MANY_ROWS])
 def test_the_clock_ends_a_large_solve_and_the_next_one_is_sound(rows_for_prices: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is a fraction of what this machine takes, which differs by more than any fixed limit allows for."""
+    """The limit is a fraction of what this machine takes, which differs by more than any fixed limit allows for.
+
+    What the first solve of a process imports, and the time that other processes take, are no part of it.
+    """
     monkeypatch.setattr(prices, "MANY_ROWS", rows_for_prices)
     chance = np.random.default_rng(0)
+    gp.solve(gp.AllocationProblem.from_arrays(chance.lognormal(size=(5_000, 4)), [300] * 4), "max_min_fairness")
     large = gp.AllocationProblem.from_arrays(chance.lognormal(size=(12_000, 4)), [700] * 4)
-    started = time.perf_counter()
+    started = time.process_time()
     gp.solve(large, "max_min_fairness")
-    solver = gp.Solver("max_min_fairness", time_limit_seconds=0.3 * (time.perf_counter() - started))
+    solver = gp.Solver("max_min_fairness", time_limit_seconds=0.2 * (time.process_time() - started))
     found = solver.solve(large)
     assert found.status is STOPPED
     assert found.gap is not None
-    assert found.gap < 1, "on a busy machine, the level is found and only what is left over is not"
+    assert 1e-6 < found.gap < 1
     found.verify()
     small = gp.AllocationProblem.from_arrays(chance.lognormal(size=(30, 4)), [3] * 4)
     assert solver.solve(small).objective_value == pytest.approx(gp.solve(small, "max_min_fairness").objective_value, rel=1e-9)

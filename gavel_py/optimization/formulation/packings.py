@@ -264,8 +264,8 @@ def packing_rows(problem: AllocationProblem, fractions: Floats, columns: Columns
     hosts = problem.hosts
     if hosts is None:
         return []
-    sharing = (problem.num_gpus < 1) | (hosts.cpus_per_gpu > 0) | (hosts.memory_gb_per_gpu > 0)
-    if not sharing.any():
+    is_limited = (problem.num_gpus < 1) | (hosts.cpus_per_gpu > 0) | (hosts.memory_gb_per_gpu > 0)
+    if not is_limited.any():
         return []
     types = len(hosts.cpus)
     jobs = np.flatnonzero(problem.runnable[:, :types].any(axis=1))
@@ -274,16 +274,18 @@ def packing_rows(problem: AllocationProblem, fractions: Floats, columns: Columns
         return []
     parts = {j: dict(columns.get(j, {j: 1.0})) for j in range(types)}
     times = np.stack([fractions[:, list(each)] @ np.array(list(each.values())) for each in parts.values()], axis=1)
-    if not times[sharing].any():
+    if not times[is_limited].any():
         return []
     if few:
         tables = [_of_all_types(problem, hosts, times, jobs)]
     else:
         tables = [_of_one_type(problem, hosts, times, j) for j in np.flatnonzero(small).tolist()]
-    rows, has_parts = [], bool((problem.num_gpus < 1).any())
+    rows, has_fractions = [], bool((problem.num_gpus < 1).any())
     for table, limit, name in (found for found in tables if found is not None):
         loads = {column: table[:, j] * part for j, each in parts.items() for column, part in each.items() if table[:, j].any()}
-        what = f"what fractions of {name} can use" if has_parts else f"what CPUs and memory of the nodes with {name} allow at once"
+        what = (
+            f"what fractions of {name} can use" if has_fractions else f"what CPUs and memory of the nodes with {name} allow at once"
+        )
         rows.append(Load(what, loads, len(problem.capacities), limit))
     return rows
 
