@@ -1,10 +1,10 @@
 """A driver that manages the jobs of Slurm partitions in rounds, and the job_submit plugin that holds new jobs for it.
 
-`records`, `parsing` and `notation` read Slurm; `partitions` has the nodes of the managed partitions, and which jobs may run
-there; `job_roles` decides which jobs are managed, and `job_mapping` converts them for the scheduler; `sizes` has the numbers of
-GPUs on which they may run, and `speeds` the throughputs, measured or learned; `sync` reconciles the scheduler with Slurm;
-`decision` plans a round and derives its `actions`, which `apply` carries out through `commands`, the only module that starts
-processes; `driver` runs the loop with `state`. `monitoring` shows what it did, or would have done (`shadow`).
+`client` runs Slurm's commands and parses their output; only its module `commands` starts processes. `partitions` describes the
+nodes of the managed partitions. `job_roles` decides which jobs are managed, and `job_mapping` converts them for the scheduler.
+`sizes` determines the numbers of GPUs on which a job may run, and `speeds` its throughputs, measured or learned. `sync` reconciles
+the scheduler with Slurm. `decision` plans a round and derives the `actions` that `apply` carries out. `driver` runs the loop and
+keeps its `state`. `monitoring` shows what a driver did, or would have done (`shadow`).
 """
 
 from __future__ import annotations
@@ -62,8 +62,10 @@ def slurm_plugin(
         partition: The managed partition, or several, separated by commas.
         administrators: User ids, besides root, that may release jobs: SlurmUser and the account of the driver.
         is_default: Whether jobs that name no partition are submitted to one of these.
-        reject_odd: Whether gangs are refused that need more nodes than their GPUs fill, since all nodes must have the same number.
-        dead_seconds: Without a sign of life of the driver for so long, jobs pass as if there were no plugin; 0 to hold them always.
+        reject_odd: Whether to refuse gangs that cannot fill the nodes they need, since each of their nodes must have the same
+            number of GPUs.
+        dead_seconds: If the driver has given no sign of life for this long, jobs pass as if there were no plugin; 0 to hold them
+            always.
 
     Raises:
         InputError: The name of the partition is invalid, or the time is negative or not finite.
@@ -86,13 +88,13 @@ def slurm_plugin(
 
 
 def slurm_service(partition: str, *, user: str, command: str = "gavel", state: str = "/var/lib/gavel-slurm") -> str:
-    """Return a unit of systemd that runs the driver, and releases the jobs on hold when it cannot.
+    """Return a systemd unit that runs the driver, and releases the jobs on hold if the driver cannot run.
 
     Args:
         partition: The managed partition, or several, separated by commas.
         user: The account of the driver.
-        command: The path of gavel.
-        state: The directory for state and log.
+        command: The path of the command gavel.
+        state: The directory for the state and the log.
 
     Raises:
         InputError: The name of the partition is invalid.

@@ -1,4 +1,4 @@
-"""The accounts of a Slurm with slurmdbd: their fairshare as a tree of tenants, and the limits of GPUs that accounts and QOS set."""
+"""Slurm accounts in slurmdbd: their fairshare as a tree of tenants, and the GPU limits of accounts and QOS."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ROOT = "root"
 """The account above all others."""
 
 NO_SHARE = 1e-6
-"""Weight of accounts and users with a fairshare of 0, which get what no others can use."""
+"""Weight of accounts and users with a fairshare of 0; they only get what others cannot use."""
 
 ASSOCIATION_FIELDS = ("Account", "User", "Partition", "ParentName", "Share", "GrpTRES")
 QOS_FIELDS = ("Name", "GrpTRES", "MaxTRESPU", "MaxTRESPA", "PreemptExemptTime", "Flags")
 
 ROUNDS_BETWEEN = 10
-"""Accounts are read again after so many rounds."""
+"""Number of rounds after which accounts are read again."""
 
 CONFIG_LINE = re.compile(r"^(\w+)\s*=\s*(.*?)\s*$", re.MULTILINE)
 PARTITION_QOS = re.compile(r"PartitionName=(\S+).*?\bQoS=(\S+)")
@@ -55,7 +55,7 @@ class Qos(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """A limit of GPUs in use. key: the same for all jobs that count together; text: a clause for users."""
+    """A limit on GPUs in use. key: the same for all jobs that share the limit; text: a clause for messages to users."""
 
     key: tuple[str, ...]
     gpus: int
@@ -64,10 +64,14 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True)
 class Accounts:
-    """What slurmdbd knows of accounts.
+    """The accounts and QOS in slurmdbd.
 
-    associations: {(account, user)}, user "" for the account itself; qos: by name; partition_qos: {partition: its QOS}; enforced:
-    whether Slurm enforces limits; exempt_seconds: `PreemptExemptTime` of the cluster.
+    Attributes:
+        associations: {(account, user): association}; the user is "" for the account itself.
+        qos: {name: QOS}.
+        partition_qos: {partition: its QOS}.
+        enforced: Whether Slurm enforces limits.
+        exempt_seconds: `PreemptExemptTime` of the cluster.
     """
 
     associations: Mapping[tuple[str, str], Association]
@@ -82,11 +86,11 @@ class Accounts:
         return self.exempt_seconds if own is None else own
 
     def limits_of(self, job: SlurmJob) -> Iterator[Limit]:
-        """Yield the limits that a job counts towards. As in Slurm, one of a QOS replaces those of accounts, and only it applies."""
+        """Yield the limits that a job counts towards. As in Slurm, the limit of a QOS overrides the same limit of accounts."""
         if not self.enforced:
             return
         of_partitions = {self.partition_qos.get(name, "") for name in job.partitions}
-        # In which of several partitions a job will start is not known; a limit that all of them have counts.
+        # Which of several partitions a job will start in is unknown, so only a limit that all of them have counts.
         names = [name for name in (*(of_partitions if len(of_partitions) == 1 else ()), job.qos) if name in self.qos]
         names.sort(key=lambda name: not self.qos[name].precedes_partition)
         of_group = next((name for name in names if self.qos[name].gpus is not None), None)
@@ -103,7 +107,7 @@ class Accounts:
                 yield _limit((field, qos, whose), getattr(self.qos[qos], field), f"QOS {qos} for {printable(whose)}", name)
 
     def _above(self, job: SlurmJob) -> Iterator[tuple[str, str]]:
-        """Yield the associations that a job counts towards: its user's, its account's, and those above."""
+        """Yield the associations that a job counts towards: its user, its account, and the accounts above."""
         account, seen = job.account, set[str]()
         if (account, job.user) in self.associations:
             yield account, job.user
@@ -113,13 +117,13 @@ class Accounts:
             account = self.associations[account, ""].parent
 
     def limits_gpus_of(self, job: SlurmJob) -> bool:
-        """Return whether a limit of GPUs that Slurm enforces counts for a job."""
+        """Return whether Slurm enforces any GPU limit that a job counts towards."""
         return self.enforced and any(True for _ in self.limits_of(job))
 
     def over_limits(self, jobs: Mapping[str, SlurmJob], managed: Iterable[str], known: Collection[str]) -> dict[str, Eligibility]:
-        """Set aside the waiting jobs for which a limit leaves no room, so that no GPU is planned that Slurm would not give them.
+        """Set aside waiting jobs that would exceed a limit, so that no GPUs are planned for jobs that Slurm would not start.
 
-        Jobs that hold GPUs come first, in whichever partition, then those that the scheduler has, then the others in order.
+        Jobs that hold GPUs in any partition count first, then those that the scheduler knows, then the others in order.
         """
         if not self.enforced:
             return {}
@@ -144,9 +148,9 @@ class Accounts:
         return printable(f"{job.account or ROOT}/{job.user}")
 
     def tree(self, tenants: Iterable[str]) -> TenantTree:
-        """Return the tree of these tenants, and of the accounts above them, with RawShares as weights.
+        """Return the tree of these tenants and the accounts above them, with RawShares as weights.
 
-        Those that share with the account above (`fairshare=parent`), and those that are not known yet, have a weight of 1.
+        Associations that share with the account above (`fairshare=parent`), and unknown ones, have a weight of 1.
         """
         found: dict[str, Tenant] = {}
         for name in tenants:
@@ -167,7 +171,7 @@ def _limit(key: tuple[str, ...], gpus: int | None, whose: str, name: str) -> Lim
 
 
 def read_accounts(commands: SlurmCommands, *, required: bool) -> Accounts | None:
-    """Return the accounts, None if this Slurm has no slurmdbd. Every user may read them.
+    """Return the accounts, or None if Slurm runs without slurmdbd. Every user may read them.
 
     Raises:
         InputError: They are required, and there is no slurmdbd.
@@ -185,7 +189,7 @@ def read_accounts(commands: SlurmCommands, *, required: bool) -> Accounts | None
     rows = _rows(commands, "assoc", ASSOCIATION_FIELDS, f"cluster={cluster}")
     associations: dict[tuple[str, str], Association] = {}
     for account, user, partition, parent, share, limit in rows:
-        # Those of a user for one partition only matter if there is no other.
+        # An association of a user with one partition counts only if the user has no other.
         if not partition or (account, user) not in associations:
             associations[account, user] = Association(parent, _share(share), _gpus(limit))
     qos = {name: _qos(*fields) for name, *fields in _rows(commands, "qos", QOS_FIELDS)}
@@ -200,10 +204,10 @@ def read_accounts(commands: SlurmCommands, *, required: bool) -> Accounts | None
 
 @dataclass
 class AccountsReader:
-    """Reads the accounts from time to time.
+    """Reads the accounts every `ROUNDS_BETWEEN` rounds.
 
-    required: whether it is an error if there are none; for_limits: whether they are read for their limits, too; latest:
-    what was read last.
+    required: whether missing accounts are an error; for_limits: whether to read them for their limits as well; latest: the accounts
+    last read.
     """
 
     commands: SlurmCommands
@@ -213,7 +217,7 @@ class AccountsReader:
     _due: int = 0
 
     def read(self, rounds: int) -> str:
-        """Read the accounts if that is due in this round, and return why that was not possible, if so; the latest then stay.
+        """Read the accounts if that is due in this round. Return why it was not possible, or ""; the latest accounts then stay.
 
         Raises:
             InputError: They are required, and there is no slurmdbd.

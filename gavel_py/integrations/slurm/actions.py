@@ -1,4 +1,4 @@
-"""The actions by which Slurm comes to run a round: jobs to warn, stop, hold and start, some of them once others have stopped."""
+"""The actions that make Slurm run a round: jobs to warn, stop, hold and start, some of them only after others have stopped."""
 
 from __future__ import annotations
 
@@ -19,13 +19,21 @@ Target = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Actions:
-    """What to do with jobs so that Slurm runs a round.
+    """The actions on jobs that make Slurm run a round.
 
-    keep: continue to run; stop: are preempted, or moved; hold: wait and must be put on hold; start: {job: {node: GPUs}};
-    warn: {job: signal} of jobs of `keep` that will be stopped later; deferred: {job: why} of jobs that start once others have
-    stopped; revive: jobs that failed after such a signal, to be requeued; limits: {job: minutes} of time limits to set for starts;
-    cannot: {job: why} of jobs that cannot be started as planned; misfits: those of them for which waiting is no remedy;
-    give_back: {job: why} of waiting jobs to release to Slurm; annotations: {job: AdminComment} to write.
+    Attributes:
+        keep: Jobs that continue to run.
+        stop: Jobs that are preempted or moved.
+        hold: Waiting jobs to put on hold.
+        start: {job: {node: GPUs}} of jobs to start.
+        cannot: {job: reason} of jobs that cannot be started as planned.
+        misfits: The jobs of `cannot` for which waiting does not help.
+        give_back: {job: reason} of waiting jobs to release to Slurm.
+        annotations: {job: AdminComment} to write.
+        warn: {job: signal} of jobs in `keep` that will be stopped later.
+        deferred: {job: reason} of jobs that start after others have stopped.
+        revive: Jobs that failed after such a signal, to requeue.
+        limits: {job: minutes} of time limits to set at starts.
     """
 
     keep: tuple[str, ...]
@@ -43,12 +51,12 @@ class Actions:
 
     @property
     def stopped(self) -> tuple[str, ...]:
-        """Jobs that wait on a hold afterwards, unless they start again."""
+        """Jobs that are on hold afterwards, unless they start again."""
         return (*self.stop, *self.revive)
 
     @property
     def is_nothing(self) -> bool:
-        """Whether Slurm need not change anything for it."""
+        """Whether nothing in Slurm has to change."""
         return not (self.stop or self.hold or self.start or self.give_back or self.warn or self.revive)
 
 
@@ -59,11 +67,17 @@ def actions_for(
     unresponsive: Collection[str],
     excluded: Mapping[str, str],
 ) -> Actions:
-    """Compare the targets of a round with all jobs in Slurm, of which `managed` may be changed.
+    """Compare the targets of a round with the jobs in Slurm, and return the actions.
 
-    unresponsive: nodes on which no job can start. Jobs there continue to run: if the node is dead, Slurm 22.05 loses count of the
-    GPUs of a job that was being stopped there, and never assigns its next GPUs to another job. excluded: {job: why} of managed jobs
-    that the round leaves to Slurm.
+    Jobs on unresponsive nodes continue to run: if such a node is dead, Slurm 22.05 loses count of the GPUs of a job that is being
+    stopped there, and never assigns the job's next GPUs to another job.
+
+    Args:
+        targets: {job: {node: GPUs}} of the jobs that are to run.
+        jobs: All jobs in Slurm.
+        managed: {job: record} of the jobs that may be changed.
+        unresponsive: Nodes on which no job can start.
+        excluded: {job: reason} of managed jobs that the round leaves to Slurm.
     """
     live = [jobs[job_id] for job_id in managed if job_id in jobs and not jobs[job_id].phase.is_over]
     planned = [job for job in live if job.job_id not in excluded]
@@ -72,7 +86,7 @@ def actions_for(
         job.job_id for job in running if dict(job.held) == targets.get(job.job_id) or any(node in unresponsive for node in job.held)
     )
     stop = [job for job in running if job.job_id not in keep]
-    # A requeued job gets an administrator's hold, which can be distinguished from a hold by its user.
+    # A requeued job gets an administrator's hold, which differs from a hold by its user.
     hold = [j for j in planned if j.phase is Phase.WAITING and (not j.is_held or job_roles.REQUEUED_ON_HOLD in j.description)]
     wanted = {job.job_id: targets[job.job_id] for job in planned if job.job_id in targets and job.job_id not in keep}
     misfits = {i: why for i, target in wanted.items() if (why := _misfit(target, managed[i]))}
@@ -84,7 +98,7 @@ def actions_for(
         job_id: job_roles.annotated(jobs[job_id].admin_comment, each.arrival_seconds, each.place, node_range(each))
         for job_id, each in ((job_id, managed[job_id]) for job_id in dict.fromkeys([*new, *start]))
     }
-    # Holds of managed jobs are the driver's, and so are the nodes that they request.
+    # The driver has set the holds of managed jobs and the nodes that they request.
     returned = [job for job in live if job.phase is Phase.WAITING and (job.is_held or job.required_nodes)]
     return Actions(
         keep=tuple(keep),
@@ -99,7 +113,7 @@ def actions_for(
 
 
 def _misfit(target: Target, tracked: Tracked) -> str:
-    """Return why Slurm cannot give a job these GPUs, or "". Of 3 GPUs on two nodes, for example, it may allocate 3 on each."""
+    """Return why Slurm cannot give a job these GPUs, or "". For 3 GPUs on two nodes, for example, it may allocate 3 on each."""
     if len(set(target.values())) > 1:
         split = " + ".join(str(count) for _, count in sorted(target.items()))
         return f"it fits only as {split} GPUs on {len(target)} nodes, and Slurm cannot allocate an uneven split"
@@ -111,9 +125,9 @@ def _misfit(target: Target, tracked: Tracked) -> str:
 def with_grace(
     actions: Actions, jobs: Mapping[str, SlurmJob], warned: Mapping[str, float], settings: SlurmSettings, now_seconds: float
 ) -> Actions:
-    """Let jobs that are to be stopped run on until the time after their warning is over; starts on their nodes are deferred.
+    """Warn jobs before they are stopped, and let them run until the time after their warning is over.
 
-    warned: {job: when it may be stopped} of those that have been warned.
+    Starts on their nodes are deferred. warned: {job: time from which it may be stopped} of the jobs that have been warned.
     """
     signals = {i: signal for i in actions.stop if (signal := settings.stop_signal(job_roles.parse_comment(jobs[i].comment)))}
     fresh = {job_id: signal for job_id, signal in signals.items() if job_id not in warned}
@@ -137,16 +151,16 @@ def with_grace(
 
 
 def revived(jobs: Mapping[str, SlurmJob], warned: Container[str]) -> Mapping[str, SlurmJob]:
-    """Return the jobs, of which those that failed after a warning count as stopping: they are requeued, and nothing is lost.
+    """Return the jobs, with those that failed after a warning as stopping; they are requeued and lose nothing.
 
-    A signal that a job does not handle ends it, and so does a script that writes a checkpoint and exits.
+    A job that does not handle the signal fails, and a script that writes a checkpoint and then exits may look like a failure.
     """
     failed = [job for job_id, job in jobs.items() if job_id in warned and "FAILED" in job.states]
     return {**jobs, **{job.job_id: replace(job, phase=Phase.STOPPING, held={}, used={}) for job in failed}} if failed else jobs
 
 
 def time_left(job: SlurmJob, tracked: Tracked) -> int | None:
-    """Return the minutes that a job has left of its time limit, which Slurm counts anew at each start; None if nothing changes."""
+    """Return the minutes left of a job's time limit, which Slurm restarts at each start; None if the limit need not change."""
     used = int((tracked.running_seconds - tracked.limit_counted_seconds) // 60)
     if job.time_limit_seconds is None or used < 1:
         return None
@@ -154,18 +168,18 @@ def time_left(job: SlurmJob, tracked: Tracked) -> int | None:
 
 
 LONGEST_IDLE_SECONDS = 30.0
-"""Idle GPUs are offered to waiting jobs at least so often, even if no job has changed: nodes may be back, and back-offs over."""
+"""Longest interval between offers of idle GPUs to waiting jobs. Even if no job has changed, nodes may be back or back-offs over."""
 
 
 class Seen:
-    """The jobs at the last attempt to start some within a round."""
+    """The jobs at the last attempt to start jobs within a round."""
 
     def __init__(self) -> None:
         self._jobs: object = None
         self._seconds = -math.inf
 
     def is_news(self, jobs: Mapping[str, SlurmJob], now: float) -> bool:
-        """Return whether another attempt is worthwhile: jobs wait, and some have changed since, or it is long ago."""
+        """Return whether another attempt is worthwhile: jobs wait, and either some have changed or the last attempt is long ago."""
         current = {job_id: (job.phase, job.is_held, job.partition, job.comment) for job_id, job in jobs.items()}
         waits = any(job.phase is Phase.WAITING for job in jobs.values())
         if not waits or (current == self._jobs and now - self._seconds < LONGEST_IDLE_SECONDS):

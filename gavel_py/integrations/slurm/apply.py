@@ -1,6 +1,6 @@
-"""Execution of a round: stop jobs, wait, set the nodes of jobs to start, release them, wait, and compare.
+"""Execution of a round: stop jobs, wait, set the nodes of jobs to start, release them, wait, and compare with the plan.
 
-The functions at the end write the scontrol commands for that.
+The functions at the end of the module build the scontrol commands.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from gavel_py.integrations.slurm.state import Tracked
 Jobs = Mapping[str, SlurmJob]
 
 MAX_IDS = 100
-"""Limit of jobs in one command."""
+"""Maximum number of jobs in one command."""
 
 MAX_PRIORITY = 4_294_967_293
-"""The two values above it are NO_VAL and INFINITE."""
+"""The two values above this are NO_VAL and INFINITE."""
 
 UNAVAILABLE = "ReqNodeNotAvail"
-"""Slurm's reason for a job whose nodes drain, are down or reserved."""
+"""Slurm's reason for a job whose nodes are draining, down or reserved."""
 
 MIN_POLL, MAX_POLL = 0.1, 2.0
 """Seconds between two readings while waiting."""
 
 PATIENCE_SECONDS = 10.0
-"""How long all starts wait for all stops; after that, only the starts on nodes that are still in use wait."""
+"""How long all starts wait for all stops; after that, only starts on nodes that are still in use keep waiting."""
 
 ENDING_SECONDS = 10.0
-"""Time limit of waiting once the driver has been asked to end; the next driver finds what is left."""
+"""Longest wait after the driver has been asked to end; the next driver handles what is left."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ OUTCOME = ("started", "elsewhere", "waiting", "left", "lingering", "given_back",
 
 @dataclass(frozen=True)
 class Applier:
-    """Carries out the actions of one round. tracked: records of the jobs concerned; beat: is called while it waits."""
+    """Carries out the actions of one round. tracked: {job: record} of the jobs concerned; beat: called repeatedly while waiting."""
 
     actions: Actions
     tracked: Mapping[str, Tracked]
@@ -88,12 +88,12 @@ class Applier:
     applied: Applied = field(default_factory=Applied)
 
     def apply(self, stop_limit: float, start_limit: float, partition_nodes: int, *, may_annotate: bool) -> Applied:
-        """Do it, and return the outcome; jobs may take the given seconds to stop and to start. Raises `SlurmError`."""
+        """Carry out the actions and return the outcome; jobs may take these seconds to stop and start. Raises `SlurmError`."""
         actions, applied = self.actions, self.applied
         applied.kept, applied.stopped, applied.waiting = actions.keep, actions.stop, dict(actions.cannot)
         began = self.clock.now()
-        # Slurm rejects a whole line for one denied field, so annotations are separate lines. Without "Incomplete", a job that
-        # has ended since the reading would run again, even one that its user has cancelled.
+        # Slurm rejects a whole line because of one denied field, so annotations are separate lines. Without "Incomplete", a job
+        # that has ended since the reading would run again, even if its user has cancelled it.
         annotations = annotation_lines(actions.annotations) if may_annotate else []
         stops = [*batch_lines("hold", actions.hold), *batch_lines("requeuehold Incomplete", actions.stop)]
         self._warn()
@@ -104,7 +104,7 @@ class Applier:
             jobs = self._wait(lambda jobs: not any(_is_starting(jobs.get(job_id)) for job_id in applied.sent), start_limit)
         self._compare(jobs)
         applied.start_seconds = self.clock.now() - began - applied.stop_seconds
-        # Last of all, so that jobs left to Slurm take no GPUs meant for others.
+        # Done last, so that jobs left to Slurm do not take GPUs meant for others.
         returned = [applied.jobs[job_id] for job_id in actions.give_back if _is_waiting(applied.jobs.get(job_id))]
         returned = [job for job in returned if not parse_comment(job.comment).is_held]
         self._scontrol(restore_lines(returned, self.tracked, partition_nodes))
@@ -112,7 +112,7 @@ class Applier:
         return applied
 
     def _warn(self) -> None:
-        """Send the signals that announce stops; a job that has ended since needs none."""
+        """Send the signals that warn jobs of a stop, except to jobs that have ended."""
         groups: dict[tuple[str, bool], list[str]] = {}
         for job_id, signal in self.actions.warn.items():
             if is_job_id(job_id):
@@ -124,9 +124,9 @@ class Applier:
                 self.applied.errors += [printable(line) for line in result.err.splitlines() if line.strip()]
 
     def _stop_and_start(self, stop_limit: float) -> Jobs:
-        """Wait until jobs have stopped, release those to start, and return the last reading.
+        """Wait until jobs have stopped, release the jobs to start, and return the last reading.
 
-        Slow stops, such as those on a node that has just died, only delay the jobs that get their GPUs.
+        A slow stop, for example on a node that has just died, only delays the jobs that get its GPUs.
         """
         applied, start = self.applied, self.actions.start
         patience = min(PATIENCE_SECONDS, stop_limit)
@@ -153,8 +153,8 @@ class Applier:
         return sorted(found)
 
     def _start(self, job_ids: Iterable[str], stopped: Iterable[str], jobs: Jobs) -> Jobs:
-        """Set the nodes of jobs, release those for which Slurm accepts the change, and return the last reading."""
-        # An administrator's hold can be distinguished from a hold by the user.
+        """Set the nodes of jobs, release the jobs for which Slurm accepts the change, and return the last reading."""
+        # An administrator's hold differs from a hold by the user.
         self._scontrol(batch_lines("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))))
         ready = [job_id for job_id in job_ids if is_as_planned(jobs.get(job_id), self.tracked[job_id])]
         start = self.actions.start
@@ -168,7 +168,7 @@ class Applier:
         return jobs
 
     def _compare(self, jobs: Jobs) -> None:
-        """Compare the running jobs with the plan, and put jobs on hold again that have not started."""
+        """Compare the running jobs with the plan, and put jobs that have not started on hold again."""
         applied = self.applied
         for job_id, target in self.actions.start.items():
             job = jobs.get(job_id)
@@ -182,7 +182,7 @@ class Applier:
         if unheld:
             self._scontrol(batch_lines("hold", unheld))
             jobs = read_jobs(self.commands)
-            # Some may have started just before the hold. Those without GPUs are about to; the next reading shows where.
+            # Some may have started just before the hold. Those without GPUs yet will show them in the next reading.
             for job in [jobs[job_id] for job_id in applied.waiting if job_id in jobs]:
                 if job.phase is Phase.RUNNING and job.held:
                     del applied.waiting[job.job_id]
@@ -196,7 +196,7 @@ class Applier:
             self.applied.elsewhere[job.job_id] = dict(job.held)
 
     def _scontrol(self, lines: list[str]) -> None:
-        """Run scontrol with these commands; it continues after errors, which are collected."""
+        """Run scontrol with these commands. It continues after errors, which are collected."""
         if lines:
             result = self.commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
             self.applied.errors += [printable(line) for line in result.err.splitlines() if line.strip()]
@@ -219,12 +219,12 @@ def _is_waiting(job: SlurmJob | None) -> bool:
 
 
 def _is_starting(job: SlurmJob | None) -> bool:
-    """Return whether a released job may yet start, which all others would wait for."""
+    """Return whether a released job may still start, so that waiting for it is worthwhile."""
     return job is not None and job.phase is Phase.WAITING and job.reason != UNAVAILABLE
 
 
 def _is_changed(job: SlurmJob | None, target: Mapping[str, int]) -> bool:
-    """Return whether Slurm has accepted the nodes and the user does not hold the job; otherwise it would start anywhere."""
+    """Return whether Slurm has accepted the nodes and no user holds the job; without the nodes, it would start anywhere."""
     if job is None or set(job.required_nodes) != set(target) or parse_comment(job.comment).is_held:
         return False
     return job.nodes == len(target) and job.num_gpus == sum(target.values())
@@ -241,7 +241,7 @@ def _wait_reason(job: SlurmJob, target: Mapping[str, int]) -> str:
 
 
 def is_job_id(text: str) -> bool:
-    """Return whether a text is a valid job id; only these are used in commands."""
+    """Return whether a text is a valid job id; only valid ids are used in commands."""
     first, _, task = text.partition("_")
     return text.isascii() and first.isdecimal() and ("_" not in text or task.isdecimal())
 
@@ -253,12 +253,12 @@ def batch_lines(verb: str, job_ids: Iterable[str]) -> list[str]:
 
 
 def annotation_lines(annotations: Mapping[str, str]) -> list[str]:
-    """Return scontrol commands that write annotations, by which jobs stay known if the state of the driver is lost."""
+    """Return scontrol commands that write annotations, which identify managed jobs even if the driver's state is lost."""
     return [f"update JobId={job_id} AdminComment={text}" for job_id, text in annotations.items() if is_job_id(job_id)]
 
 
 def is_as_planned(job: SlurmJob | None, tracked: Tracked) -> bool:
-    """Return whether a job is waiting and still requests as many GPUs as when it was planned."""
+    """Return whether a job is waiting and still requests the number of GPUs with which it was planned."""
     if job is None or job.phase is not Phase.WAITING or not has_asked_for(tracked, job.num_gpus):
         return False
     return len(job.requested) == 1 and all(not name or is_node_name(name) for name in job.requested)
@@ -268,15 +268,19 @@ def start_line(job: SlurmJob, target: Target, tracked: Tracked, limit: int | Non
     """Return the scontrol command that allows a waiting job to start only on certain nodes.
 
     On several nodes, GPUs are requested per node, since no other request fixes the split. Slurm 22.05 cannot undo that, so a job on
-    one node keeps its own request. The GPU type stays as well: Slurm accepts another one, but then never starts the job. CPUs are
+    one node keeps its own request. The GPU type is not changed: Slurm would accept another one, but never start the job. CPUs are
     spread evenly, since Slurm would otherwise fill the first node with tasks and take CPUs meant for other jobs.
 
-    target: with the same number on each node; tracked: what the user requests; limit: its time limit in minutes, None to leave it.
+    Args:
+        job: The job.
+        target: {node: GPUs}, with the same number on each node.
+        tracked: The record of the job, with the user's request.
+        limit: Its new time limit in minutes; None to leave it unchanged.
     """
     if not (is_job_id(job.job_id) and target and all(map(is_node_name, target))):
         raise ValueError(f"job {job.job_id!r} cannot be sent to {list(target)!r}")
     (count,) = set(target.values())
-    # Given as a single number, Slurm refuses more nodes than the user requested.
+    # Written as a single number, Slurm would refuse more nodes than the user requested.
     line = f"update JobId={job.job_id} NumNodes={len(target)}-{len(target)} ReqNodeList={','.join(sorted(target))}"
     if len(target) > 1 or job.per_node or sum(target.values()) != job.num_gpus:
         line += _per_node(job, count)
@@ -290,7 +294,7 @@ def start_line(job: SlurmJob, target: Target, tracked: Tracked, limit: int | Non
 
 
 def _min_cpus(job: SlurmJob, min_cpus: int | None) -> str:
-    """Return the part of a command that requests CPUs per node, "" if the request does not change."""
+    """Return the field that requests CPUs per node, "" if the request does not change."""
     if min_cpus is None or max(1, min_cpus) == max(1, job.cpus_per_node):
         return ""
     return f" MinCPUsNode={max(1, min_cpus)}"
@@ -302,9 +306,9 @@ def _per_node(job: SlurmJob, count: int) -> str:
 
 
 def priority_lines(job_ids: Iterable[str]) -> list[str]:
-    """Return scontrol commands that put jobs first in Slurm's queue.
+    """Return scontrol commands that move jobs to the front of Slurm's queue.
 
-    Otherwise Slurm may reserve nodes for a large waiting job and start nothing that could delay it.
+    Otherwise Slurm may reserve nodes for a large waiting job and start nothing that would delay it.
     """
     return [f"update JobId={job_id} Priority={MAX_PRIORITY}" for job_id in job_ids if is_job_id(job_id)]
 
@@ -312,19 +316,20 @@ def priority_lines(job_ids: Iterable[str]) -> list[str]:
 def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partition_nodes: int) -> list[str]:
     """Return scontrol commands that restore the requests of held jobs and release them to Slurm.
 
-    known: records of the jobs whose requests the driver may have changed; partition_nodes: size of the partition, for no limit.
+    known: {job: record} of the jobs whose requests the driver may have changed; partition_nodes: number of nodes in the partition,
+    used as the maximum for requests without one.
     """
     jobs = [job for job in jobs if is_job_id(job.job_id)]
     changed = [job for job in jobs if job.job_id in known and (job.required_nodes or job.restarts)]
     updates = [_restore_line(job, known[job.job_id], partition_nodes) for job in changed]
-    # Of jobs without a record, these have nodes by a driver; users who ask for nodes are left to Slurm.
+    # For these jobs without a record, a driver has set the nodes; jobs whose users request nodes are left to Slurm.
     unknown = [job for job in jobs if job.job_id not in known and job.required_nodes and _has_place(job)]
     updates += [_unbind_line(job) for job in unknown]
     return [*updates, *batch_lines("release", (job.job_id for job in jobs))]
 
 
 def _unbind_line(job: SlurmJob) -> str:
-    """Return the command that frees a job without a record from the nodes of a driver; one that is elastic gets its range again."""
+    """Return the command that removes the nodes set by a driver from a job without a record, and restores an elastic range."""
     annotation = parse_annotation(job.admin_comment)
     line = f"update JobId={job.job_id} ReqNodeList= StartTime=now"
     if annotation is None or annotation.nodes is None or len(job.requested) != 1 or not job.per_node:
@@ -346,12 +351,19 @@ def release_held(
     stopping: Container[str],
     partition_nodes: int,
 ) -> list[str]:
-    """Release all jobs that wait on a hold of a driver or its plugin to Slurm, and return them; may be repeated.
+    """Release all jobs on a hold of a driver or its plugin to Slurm, and return their ids. May be repeated.
 
-    These include jobs that wait for the nodes on which a driver started them, because Slurm has requeued them since.
+    This includes jobs that Slurm has requeued and that now wait for the nodes on which a driver started them.
 
-    known: records of jobs that a driver has held, as far as its state is there; partition_nodes: as for `restore_lines`.
-    Raises `SlurmError`.
+    Args:
+        commands: Slurm's commands.
+        partitions: The managed partitions.
+        known: {job: record} of the jobs that a driver has managed; empty if its state is not available.
+        stopping: Jobs that a driver was stopping.
+        partition_nodes: As for `restore_lines`.
+
+    Raises:
+        SlurmError: Slurm does not answer.
     """
     jobs = read_jobs(commands).values()
     waiting = [job for job in jobs if is_held_by_driver(job, partitions, known, stopping) or _is_bound(job, partitions, known)]
@@ -362,7 +374,7 @@ def release_held(
 
 
 def _is_bound(job: SlurmJob, partitions: Collection[str], known: Container[str]) -> bool:
-    """Return whether a job without a hold waits for nodes that a driver selected."""
+    """Return whether a job that is not on hold waits for nodes that a driver selected."""
     is_selected = bool(job.required_nodes) and (job.job_id in known or _has_place(job))
     return is_selected and job.phase is Phase.WAITING and not job.is_held and job.is_in(partitions)
 

@@ -1,8 +1,9 @@
-"""The sign of life of a driver: a job in Slurm that never starts, whose comment says when its driver was last alive, and which.
+"""The sign of life of a driver: a job in Slurm that never starts, whose comment identifies the driver and when it was last alive.
 
-The job_submit plugin reads it inside slurmctld, so jobs are held only while a driver is there to start them, on whichever host. A
-second driver finds it before it manages one of the same partitions; one with the same state finds its lock (`exclusive_lock`).
-systemd, where it runs the driver, is told as often (`notify`). `slurm_release` ends the holds of a driver that is dead.
+The job_submit plugin reads the comment inside slurmctld, so that jobs are held only while a driver runs on some host to start them.
+A second driver finds the job before it manages one of the same partitions; a driver with the same state directory finds a lock
+(`exclusive_lock`). If systemd runs the driver, it is notified at the same times (`notify`). `slurm_release` removes the holds of a
+dead driver.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from gavel_py.policies import resolve_policy
 BEAT_SECONDS = 20.0
 
 DEAD_SECONDS = 300.0
-"""A driver that has given no sign of life for so long is dead. Its longest step takes less: stops, starts, a slow controller."""
+"""A driver without a sign of life for this long counts as dead. Its longest step (stops, starts, a slow controller) takes less."""
 
 COMMENT = re.compile(r"gavel:driver=(\S+) alive=(\d+)(?: of=(\S+))?")
 
@@ -39,7 +40,7 @@ LONGEST_COMMENT = 1_000
 
 
 class Sign(NamedTuple):
-    """A sign of life. owner: host, process and a digest of the state directory; partitions: those that its driver manages."""
+    """A sign of life. owner: host, process and a digest of the state directory; partitions: those that the driver manages."""
 
     job_id: str
     owner: str
@@ -54,7 +55,7 @@ class Sign(NamedTuple):
 
 
 def notify(state: str) -> None:
-    """Tell systemd a state such as READY=1 or WATCHDOG=1, if it runs this program and wants to know."""
+    """Send systemd a state such as READY=1 or WATCHDOG=1, if it runs this program and expects notifications."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if path:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
@@ -62,7 +63,7 @@ def notify(state: str) -> None:
 
 
 def signs_of_life(commands: SlurmCommands, partitions: Collection[str]) -> list[Sign]:
-    """Return the signs of life of drivers of any of these partitions. Raises `SlurmError` if Slurm does not answer."""
+    """Return the signs of life of all drivers of these partitions. Raises `SlurmError` if Slurm does not answer."""
     text = output(commands, "squeue", "--all", "--noheader", f"--name={BEACON}", "--format=%i|%P|%k")
     signs = []
     for job_id, names, comment in (line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2):
@@ -75,15 +76,15 @@ def signs_of_life(commands: SlurmCommands, partitions: Collection[str]) -> list[
 def remove_signs(commands: SlurmCommands, signs: Iterable[Sign]) -> None:
     """Remove signs of life, so that the plugin lets jobs pass at once. Raises `SlurmError`."""
     for sign in signs:
-        # Slurm remembers the job for a while, and so does the plugin.
+        # Slurm lists the cancelled job for a while, and the plugin still reads its comment.
         commands.run(["scontrol", "update", f"JobId={sign.job_id}", f"Comment=gavel:driver={sign.owner} alive=0"])
         commands.run(["scancel", sign.job_id])
 
 
 def offer_of(nodes: Iterable[SlurmNode], partitions: Sequence[str]) -> str:
-    """Return the GPU types of partitions and what their largest nodes have, for the plugin to refuse what is impossible.
+    """Return the GPU types of partitions and the size of their largest nodes, from which the plugin refuses impossible requests.
 
-    Jobs on hold are not checked by Slurm itself. What several partitions have together is followed by what each of them has.
+    Slurm itself does not check jobs on hold. The entry for all partitions together comes first, then one for each partition.
     """
     nodes = list(nodes)
     single = [f"[{name} {_offer_of(nodes, {name})}]" for name in partitions if len(partitions) > 1]
@@ -101,7 +102,7 @@ def _offer_of(nodes: Iterable[SlurmNode], partitions: Set[str]) -> str:
 
 @dataclass
 class Beacon:
-    """The sign of life of one driver. problem: why there is none, "" if there is; offer: what partitions have (`offer_of`)."""
+    """The sign of life of one driver. problem: why it could not be given, or ""; offer: what the partitions have (`offer_of`)."""
 
     commands: SlurmCommands
     clock: WallClock
@@ -128,7 +129,7 @@ class Beacon:
         return text if len(text) <= LONGEST_COMMENT else text.partition(" [")[0]
 
     def begin(self) -> None:
-        """Give the first sign of life, in place of an earlier one of this driver or of a dead one.
+        """Give the first sign of life, replacing an earlier one of this driver or of a dead driver.
 
         Raises:
             InputError: Another driver manages one of the partitions.
@@ -137,7 +138,7 @@ class Beacon:
         signs = signs_of_life(self.commands, self.partitions)
         for sign in signs:
             host, _, place = sign.owner.rsplit(":", 2)
-            is_mine = (host, place) == (self._host, self._place)  # the lock of the directory tells that its driver has ended
+            is_mine = (host, place) == (self._host, self._place)  # its driver has ended, since this one has the lock
             ago = self.clock.machine_seconds() - sign.seconds
             if not is_mine and abs(ago) < DEAD_SECONDS:
                 shared = ",".join(name for name in self.partitions if name in sign.partitions)
@@ -151,7 +152,7 @@ class Beacon:
         self.beat()
 
     def _submitted(self) -> str:
-        """Submit the job to the first partition that takes it, and return its id, "" if all refuse it."""
+        """Submit the job to the first partition that accepts it, and return its id; "" if all refuse it."""
         words = [f"--job-name={BEACON}", "--hold", "--time=1", "--ntasks=1", "--chdir=/", "--output=/dev/null"]
         words += [f"--comment={self._comment}", "--wrap=true", "--parsable"]
         problems = []
@@ -165,7 +166,7 @@ class Beacon:
         return ""
 
     def beat(self) -> None:
-        """Give a sign of life, if the last one was a while ago. An error only means that there is none."""
+        """Give a sign of life if one is due. An error is not raised; the sign of life is then missing."""
         now = self.clock.now()
         if now - self._beaten < BEAT_SECONDS:
             return
@@ -215,7 +216,8 @@ def slurm_release(partition: str, *, directory: str | Path | None = None, comman
 
     Args:
         partition: The partition, or several, separated by commas.
-        directory: The state of the driver, if it is there: it also knows jobs that came without the plugin, and original requests.
+        directory: The state of the driver, if available. It also lists jobs submitted without the plugin, and the original
+            requests.
         commands: Replacement of Slurm's commands, for tests.
 
     Returns:
@@ -235,7 +237,7 @@ def slurm_release(partition: str, *, directory: str | Path | None = None, comman
 
 
 def release_all(commands: SlurmCommands, partitions: Sequence[str], state: DriverState | None) -> list[str]:
-    """Release all jobs on hold, those that were set aside or are new among them, and return them. Raises `SlurmError`."""
+    """Release all jobs on hold, including new ones and those set aside, and return their ids. Raises `SlurmError`."""
     remove_signs(commands, signs_of_life(commands, partitions))
     if state is None:
         return release_held(commands, partitions, {}, set(), 0)

@@ -1,4 +1,4 @@
-"""Planning of the next round from a reading of Slurm, and the actions and scontrol commands that follow from it."""
+"""Planning of the next round from a reading of Slurm, and the actions that follow from the plan."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ClusterSnapshot:
         state: The state of the driver.
         standings: The eligibility of each live job.
         refused: {job: error} of jobs that the scheduler does not accept.
-        let_go: {job: why} of jobs left to Slurm that wait on a hold of the driver.
+        let_go: {job: reason} of jobs left to Slurm that are on a hold of the driver.
         known: Records of all jobs that are or were managed.
         notes: What was left out of the reading.
     """
@@ -75,14 +75,14 @@ class ClusterSnapshot:
         return [name for name in self.state.partitions if name in listed]
 
     def standing_of(self, job_id: str) -> Eligibility:
-        """Return the eligibility of a job; a job excluded by the latest decision counts as left to Slurm."""
+        """Return the eligibility of a job; jobs excluded by the latest decision count as left to Slurm."""
         if job_id in self.state.tracked and job_id in self.state.unplanned:
             return Eligibility(Role.LEFT, self.state.unplanned[job_id])
         return self.standings[job_id]
 
     @property
     def left_alone(self) -> dict[str, str]:
-        """{job: why} of the jobs of the partitions that are not planned."""
+        """{job: reason} of the jobs in the managed partitions that are not planned."""
         here = [i for i in self.standings if self.snapshot.jobs[i].is_in(self.state.partitions)]
         return {job_id: why for job_id in here if (why := self.standing_of(job_id).why)}
 
@@ -113,13 +113,13 @@ class Decided:
 
     @property
     def types(self) -> dict[str, str]:
-        """{accelerator of the scheduler: its GPU type}; they differ where a type has nodes in different partitions."""
+        """{accelerator of the scheduler: its GPU type}; they differ if a type has nodes in different partitions."""
         cluster = self.picture.state.scheduler.cluster
         return dict(zip(cluster.accelerator_names, cluster.profile_names, strict=True))
 
     @property
     def waiting(self) -> dict[str, str]:
-        """{job: why} of the managed jobs without GPUs in this round."""
+        """{job: reason} of the managed jobs without GPUs in this round."""
         scheduler, reasons = self.picture.state.scheduler, {**self.begun.excluded, **self.moves.cannot, **self.moves.deferred}
         placed = {*self.begun.assignments, *self.moves.keep}
         for job_id in self.picture.state.tracked:
@@ -155,11 +155,11 @@ class Decided:
 
 
 MAX_FAILED_STARTS = 3
-"""After so many failed starts, Slurm may start a job where and when it chooses while the job's back-off lasts."""
+"""After this number of failed starts, a job is left to Slurm for the duration of its back-off."""
 
 
 def given_up(scheduler: RoundScheduler, now: float) -> dict[str, str]:
-    """Return {job: why} of the waiting jobs that are left to Slurm while their back-off lasts."""
+    """Return {job: reason} of the waiting jobs that are left to Slurm for the duration of their back-off."""
     running = scheduler.running
     return {
         job_id: f"it did not start on the selected nodes {each.failures} times; it will be tried again later"
@@ -208,7 +208,7 @@ class RoundPlanner:
 
     @property
     def _profile(self) -> ThroughputProfile:
-        """The profile of the site, with what was learned."""
+        """The profile of the site, or of the learner if there is one."""
         return cast("ThroughputProfile", self._given) if self._learner is None else self._learner.profile
 
     def picture(self, snapshot: Snapshot) -> ClusterSnapshot:
@@ -244,7 +244,7 @@ class RoundPlanner:
         now = snapshot.seconds if before is None else max(before, snapshot.seconds)
         running = scheduler.running
         for job_id in scheduler.plan_next(now).excluded.keys() & running.keys():
-            # It is not stopped, so its GPUs are no longer there for the round.
+            # It is not stopped, so its GPUs are not available in this round.
             scheduler.interrupted(job_id)
             for node, index in running[job_id].gpus:
                 scheduler.gpu_lost(node, index)
@@ -261,7 +261,7 @@ class RoundPlanner:
         return Decided(picture, begun, replace(actions, give_back={**picture.let_go, **actions.give_back}), totals)
 
     def _with_grace(self, picture: ClusterSnapshot, actions: Actions) -> Actions:
-        """Warn jobs before they are stopped, requeue those that failed after it, and count run time towards time limits."""
+        """Warn jobs before they are stopped, requeue those that failed after the warning, and lower time limits by run time."""
         state, jobs, now = picture.state, picture.snapshot.jobs, picture.snapshot.seconds
         gentle = with_grace(actions, jobs, state.warned, self._settings, now)
         ending = [i for i in state.warned if i in actions.stop or (i in state.tracked and jobs[i].phase is Phase.STOPPING)]
@@ -272,10 +272,10 @@ class RoundPlanner:
         return replace(gentle, revive=revive, limits=limits if self._settings.wall_limit == "total" else {})
 
     def fill(self, picture: ClusterSnapshot) -> Actions | None:
-        """Return what starts waiting jobs on GPUs that idle within the round in progress and releases those left to Slurm.
+        """Return the actions that start waiting jobs on idle GPUs within the round in progress, and release jobs left to Slurm.
 
-        Jobs whose time after a warning is over are stopped, and those that the round has planned in their place start. None if
-        there is nothing to do.
+        Jobs whose time after a warning is over are stopped, and the jobs planned in their place start. None if there is nothing to
+        do.
         """
         state, snapshot, scheduler = picture.state, picture.snapshot, picture.state.scheduler
         now = max(scheduler.last_start_seconds or 0.0, snapshot.seconds)
@@ -296,7 +296,7 @@ class RoundPlanner:
         return None if actions.is_nothing else actions
 
     def take_outcome(self, jobs: Mapping[str, SlurmJob], failed: Iterable[str], now: float) -> None:
-        """Update the records of jobs and the scheduler after a round. jobs: the last reading; failed: those not as planned."""
+        """Update the records of jobs and the scheduler after a round. jobs: the last reading; failed: jobs not as planned."""
         if self.state is None or self.reconciler is None:
             return
         self.reconciler.update_jobs(jobs, now)
@@ -307,7 +307,7 @@ class RoundPlanner:
                 state.scheduler.interrupted(job_id, now_seconds=now)
 
     def _update_unplanned(self, picture: ClusterSnapshot, excluded: Mapping[str, str]) -> None:
-        """Record the jobs left to Slurm, and log those that are new or have another reason."""
+        """Record the jobs left to Slurm, and log those that are new or whose reason has changed."""
         state = picture.state
         unplanned = {job_id: each.why for job_id, each in picture.standings.items() if each.role is Role.LEFT} | dict(excluded)
         for job_id, why in unplanned.items():
@@ -316,7 +316,7 @@ class RoundPlanner:
         state.unplanned = unplanned
 
     def _share_by_accounts(self, snapshot: Snapshot) -> None:
-        """Let the tenants of the policy be the accounts and users of the jobs, if the settings ask for it."""
+        """Set the tenants of the policy to the accounts and users of the jobs, if the settings require it."""
         accounts = self.accounts
         if accounts is None or not self._settings.tenants_from_slurm:
             return
@@ -330,7 +330,7 @@ class RoundPlanner:
                 self.state.scheduler.policy = policy
 
     def _with_known_types(self, partition: Partition) -> Partition:
-        """Drop GPU types that are not in the profile; before the first round, it is an error if none is left."""
+        """Drop GPU types that are not in the profile. Before the first round, it is an error if none is left."""
         known = self._profile.accelerators
         names = tuple(dict.fromkeys(partition.cluster.profile_names))
         unknown = [name for name in names if name not in known]
@@ -349,7 +349,7 @@ class RoundPlanner:
         return replace(partition, cluster=cluster, slurm_names=slurm_names, notes=(*partition.notes, *notes))
 
     def _state_for(self, cluster: Cluster) -> DriverState:
-        """Return the state, loaded or new if there is none yet, with a new scheduler if the cluster has changed."""
+        """Return the state: loaded, or new if there is none yet; with a new scheduler if the cluster has changed."""
         self.load()
         if self.state is None:
             speeds = Speeds(self._given)
@@ -384,7 +384,7 @@ class RoundPlanner:
         return RoundScheduler(cluster, profile, self._policy, **self._options)  # type: ignore[arg-type]
 
     def _renew(self, state: DriverState, cluster: Cluster, why: str) -> None:
-        """Replace the scheduler and let all jobs return to it; deficits are lost."""
+        """Replace the scheduler and submit all jobs to the new one; deficits are lost."""
         self._log("cluster", nodes=len(cluster.nodes), why=why)
         aside = {**state.aside, **state.tracked}
         self.state = replace(

@@ -37,7 +37,7 @@ MAX_RETRY_SECONDS = 60.0
 class SlurmDriver:
     """Drives one or several partitions of a Slurm cluster.
 
-    As a context manager it holds the lock of its directory, without which it changes nothing.
+    As a context manager it holds the lock of its directory; without the lock it changes nothing in Slurm.
 
     Args:
         settings: The settings of the site.
@@ -46,20 +46,20 @@ class SlurmDriver:
         policy: A name or a `Policy`.
         directory: For the state, the log and the lock; None to keep nothing, which suffices for `look` and `plan`.
         progress: A directory in which jobs write their steps to files.
-        store: Where to add measured throughputs, or the observations of a learner, if anywhere.
+        store: The store to which measured throughputs or the observations of a learner are added; None for no store.
         measured: Name of the profile for them in the store.
         commands: Replacement of Slurm's commands, for tests.
         clock: Replacement of the system clock, for tests.
         **options: `round_seconds`, `restart_seconds`, `min_run_seconds`, `solve_seconds` and `retry_seconds` of `RoundScheduler`.
-            Without `restart_seconds`, what stops and starts take is measured; without `min_run_seconds`, it is long enough that
-            preemptions cost at most 2 % of the time of GPUs.
+            Without `restart_seconds`, the duration of stops and starts is measured. Without `min_run_seconds`, jobs run long enough
+            that preemptions cost at most 2 % of GPU time.
 
     Raises:
         InputError: An argument is invalid.
     """
 
     is_shadow = False
-    """Whether nothing is changed in Slurm."""
+    """Whether the driver leaves Slurm unchanged."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class SlurmDriver:
         self._resources.close()
 
     def reopen_log(self) -> None:
-        """Write to a new file from now on, after the log was moved; may be called from a signal handler."""
+        """Write to a new log file from now on, after the old one was moved. May be called from a signal handler."""
         if self._event_log is not None:
             self._event_log.is_moved = True
 
@@ -168,9 +168,9 @@ class SlurmDriver:
         """
         self._prepare()
         if self.state is not None:
-            self.state.deferred.clear()  # what runs is decided anew
+            self.state.deferred.clear()  # the new round replaces deferred starts
         picture = self.look()
-        self._clock.catch_up(picture.state.scheduler.last_start_seconds or 0.0)  # it was set back before this driver began
+        self._clock.catch_up(picture.state.scheduler.last_start_seconds or 0.0)  # in case it was set back before this driver began
         if self._beacon is not None:
             self._beacon.offer = offer_of(picture.snapshot.nodes.values(), self.settings.partitions)
         self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)
@@ -186,7 +186,7 @@ class SlurmDriver:
         return decided, applied
 
     def _carry_out(self, picture: ClusterSnapshot, actions: Actions, event: str) -> Applied:
-        """Change Slurm accordingly, enter the outcome in the state, and log it as this event."""
+        """Carry out actions in Slurm, enter the outcome in the state, and log it as this event."""
         state = picture.state
         state.stopping |= set(actions.stopped)
         state.note_starts(actions.start, actions.limits, picture.snapshot.jobs)
@@ -229,10 +229,10 @@ class SlurmDriver:
         return applied
 
     def fill(self) -> Applied | None:
-        """Start waiting jobs on GPUs that idle within the round in progress; no job is stopped, except those warned in time.
+        """Start waiting jobs on GPUs that idle within the round in progress; only jobs warned in time are stopped.
 
         Returns:
-            The outcome, None if no job starts.
+            The outcome; None if no job starts.
 
         Raises:
             SlurmError: Slurm does not answer, or does not allow this account to manage jobs.
@@ -246,11 +246,11 @@ class SlurmDriver:
         """Run rounds until the clock stops, then leave or release the jobs on hold.
 
         If the controller does not answer, the driver retries. Other errors after the first round are logged, and the next round
-        begins when it is due; jobs keep running meanwhile, and the settings tell whether those on hold are released.
+        begins when it is due. Jobs keep running meanwhile; the settings determine whether those on hold are released.
 
         Args:
             rounds: Number of rounds after which to end; None for no limit.
-            tell: Is called with each round and its outcome.
+            tell: Called with each round and its outcome.
 
         Raises:
             GavelError: An error before the first round is complete that retrying would not resolve.
@@ -286,7 +286,7 @@ class SlurmDriver:
         self.end()
 
     def _watch_until(self, end: float, had_jobs: bool) -> bool:
-        """Update jobs, and start waiting ones where GPUs idle, until the next round is due or no job runs while others wait.
+        """Update jobs and start waiting ones on idle GPUs, until the next round is due or no job runs while others wait.
 
         Returns False if the clock stops.
         """
@@ -308,7 +308,7 @@ class SlurmDriver:
                 self._log("no_answer", why=str(error))
 
     def _is_due(self, had_jobs: bool, seen: Seen) -> bool:
-        """Update jobs, start waiting ones on idle GPUs, and return whether a round is due early: no job runs, and some can."""
+        """Update jobs, start waiting ones on idle GPUs, and return whether a round is due early: no job runs although one could."""
         state, reconciler, now = self._planner.state, self._planner.reconciler, self._clock.now()
         if state is None or reconciler is None:
             return False
@@ -329,8 +329,8 @@ class SlurmDriver:
     def _decide(self, picture: ClusterSnapshot) -> Decided:
         """Plan a round with the latest measurements, and add them to the store.
 
-        New throughputs are used only together with a new allocation, since a saved state must have the throughputs with which its
-        allocation was computed. If no decision is possible, they stay pending.
+        New throughputs come into use only with a new allocation, since a saved state must contain the throughputs with which its
+        allocation was computed. If no decision is possible, the measurements stay pending.
         """
         state = picture.state
         speeds, profile = state.speeds, state.scheduler.profile
@@ -361,7 +361,7 @@ class SlurmDriver:
         self._log("ended", **totals)
 
     def release(self) -> None:
-        """Release all jobs on hold to Slurm, and those that come until the next round; an error is only logged."""
+        """Release all jobs on hold to Slurm, including those that arrive before the next round. Errors are only logged."""
         try:
             jobs = release_all(self._commands, self.settings.partitions, self._planner.state)
             self._beacon = None
@@ -387,7 +387,7 @@ class SlurmDriver:
             save_state(self._directory / STATE, self._planner.state)
 
     def _try_to_save(self) -> None:
-        """Save the state after changes that the next driver would also find in Slurm; an error is only logged."""
+        """Save the state after changes that the next driver could also find in Slurm. Errors are only logged."""
         try:
             self._save()
         except InputError as error:

@@ -28,10 +28,10 @@ DOWN = frozenset({"DOWN", "ERROR", "FUTURE", "INVAL", "INVALID", "INVALID_REG", 
 DRAINING = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "RESERVED", "REBOOT_REQUESTED"})
 
 UNRESPONSIVE = frozenset({"UNKNOWN", "NOT_RESPONDING", "NO_RESPOND", "REBOOT_ISSUED", "REBOOT"})
-"""No job can start on these nodes, but running jobs may be unharmed and are left alone until the state is clear."""
+"""Node states in which no job can start. Running jobs may be unharmed and are left alone until the state is clear."""
 
 LONGEST_SECONDS = 365 * 86_400.0
-"""Time for which a job without a limit is believed to run."""
+"""Assumed run time of a job without a time limit."""
 
 
 def state_of(node: SlurmNode | None) -> NodeState:
@@ -56,11 +56,11 @@ def gpus_used(jobs: Iterable[SlurmJob]) -> dict[str, int]:
 
 
 def used_by_others(nodes: Mapping[str, SlurmNode], jobs: Iterable[SlurmJob], managed: Container[str]) -> dict[str, Usage]:
-    """Return {node: what jobs other than the managed ones have there}: of each resource, what Slurm counts there in all without
-    the managed jobs, or what the jobs it lists have, whichever is more.
+    """Return {node: resources used by jobs that are not managed}.
 
-    Slurm may count more than the listed jobs have: after a node failure, version 22.05 forgets to give back GPUs. Where a managed
-    job is stopping, its count is about to change, and only listed jobs are counted.
+    For each resource, this is the larger of two values: Slurm's count for the node minus the managed jobs, and the sum over the
+    other jobs that Slurm lists. Slurm may count more than the listed jobs have: after a node failure, version 22.05 does not give
+    back GPUs. On a node where a managed job is stopping, Slurm's count is about to change, and only the sum is used.
     """
     jobs = list(jobs)
     clearing = {node for job in jobs if job.phase is Phase.STOPPING and job.job_id in managed for node in job.used}
@@ -86,11 +86,10 @@ def used_by_others(nodes: Mapping[str, SlurmNode], jobs: Iterable[SlurmJob], man
 def sync_unavailable_gpus(
     scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode], used: Mapping[str, Usage], closed: Collection[str] = ()
 ) -> None:
-    """Mark as lost the free GPUs that managed jobs cannot use: held by other jobs, without a free CPU, or on nodes that do not
-    respond or are closed.
+    """Mark the free GPUs that managed jobs cannot use as lost, and reserve the CPUs and memory of other jobs.
 
-    Managed gangs keep their GPUs. Which of the GPUs of a node are marked does not matter. CPUs and memory of other jobs are
-    reserved. used: {node: what jobs that are not managed have there}.
+    These are GPUs held by other jobs, GPUs without a free CPU, and GPUs on nodes that are closed or do not respond. Managed gangs
+    keep their GPUs. It does not matter which GPUs of a node are marked. used: {node: resources used by jobs that are not managed}.
     """
     held = {gpu for assignment in scheduler.running.values() for gpu in assignment.gpus}
     lost = set(scheduler.lost_gpus)
@@ -114,7 +113,7 @@ def sync_unavailable_gpus(
 
 
 def most_measured(profile: ThroughputProfile) -> str:
-    """Return the first job type with measurements of the most gang sizes, from which others are best estimated."""
+    """Return the first job type with measurements of the most gang sizes, on which estimates for others are best based."""
     sizes: dict[str, set[float]] = {job_type: set() for job_type in profile.job_types}
     for row in profile.rows:
         sizes[row.job_type].add(row.num_gpus)
@@ -122,9 +121,9 @@ def most_measured(profile: ThroughputProfile) -> str:
 
 
 class TypeMatcher:
-    """Finds the accelerators that meet the requests of jobs. nodes: all nodes by name, including those of the partition.
+    """Finds the accelerators that meet the requests of jobs.
 
-    type_of: {accelerator: its GPU type in the profile}.
+    nodes: {name: node} of the whole cluster; type_of: {accelerator: its GPU type in the profile}.
     """
 
     def __init__(self, partition: Partition, nodes: Mapping[str, SlurmNode]) -> None:
@@ -138,7 +137,7 @@ class TypeMatcher:
                 self._features.setdefault(node.accelerator, set()).add(nodes[node.name].features)
 
     def candidates(self, job: SlurmJob, partitions: Collection[str]) -> tuple[str, ...]:
-        """Return the accelerators whose nodes are in any of the partitions, and all meet the GPU type and --constraint of a job."""
+        """Return the accelerators in these partitions whose nodes all meet the GPU type and --constraint of a job."""
         (slurm_name,) = job.requested
         there = [name for name in self._slurm_names if not self._members[name].isdisjoint(partitions)]
         typed = [name for name in there if not slurm_name or slurm_name in self._slurm_names[name]]
@@ -162,9 +161,9 @@ class TypeMatcher:
 
 
 def request_text(job: SlurmJob, tracked: Tracked | None = None) -> str:
-    """Return the request of a job as text, without what the driver changes; a different text is a new job to the scheduler.
+    """Return the request of a job as text, without the fields that the driver changes. A change of this text makes it a new job.
 
-    tracked: its record, if it has one, whose starts may have set another number of GPUs.
+    tracked: the record of the job, if it has one, since its starts may have set another number of GPUs.
     """
     comment = parse_comment(job.comment)
     requested = sorted(f"{name}={gpus}" for name, gpus in job.requested.items())
@@ -176,10 +175,10 @@ def request_text(job: SlurmJob, tracked: Tracked | None = None) -> str:
 
 
 def new_tracked(job: SlurmJob, speeds: Speeds, settings: SlurmSettings, now_seconds: float) -> tuple[Tracked, list[str]]:
-    """Return the record of a job seen for the first time, and notes on an invalid comment and an unknown type.
+    """Return the record of a job seen for the first time, and notes on an invalid comment or an unknown type.
 
-    The type is that of the comment, of the first matching rule, the name of the job if that is a type, or the default. If speeds
-    are learned, the comment or a rule may name a new type.
+    The job type comes from the comment, from the first matching rule, from the name of the job if that is a type, or is the
+    default. If speeds are learned, the comment or a rule may name a new type.
     """
     comment = parse_comment(job.comment)
     notes = [comment.problem] if comment.problem else []
@@ -196,7 +195,7 @@ def new_tracked(job: SlurmJob, speeds: Speeds, settings: SlurmSettings, now_seco
     annotation = parse_annotation(job.admin_comment)
     submitted = job.submit_seconds if annotation is None else annotation.submit_seconds
     place: Place = "node" if job.one_node else "any"
-    # The nodes of a request are from an earlier start; only then does the annotation have the original place.
+    # If the request names nodes, they come from an earlier start, and the annotation has the original place.
     if annotation is not None and annotation.place is not None and job.required_nodes:
         place = annotation.place
     request = request_of(job, annotation)
@@ -227,7 +226,7 @@ def new_tracked(job: SlurmJob, speeds: Speeds, settings: SlurmSettings, now_seco
 
 
 def set_sizes(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds: Speeds, settings: SlurmSettings) -> None:
-    """Note the numbers of GPUs that a job accepts in its record, and those among which the scheduler chooses."""
+    """Set the numbers of GPUs in a job's record: those that the job accepts, and those among which the scheduler chooses."""
     counts, by_node = accepted_counts(tracked, parse_comment(job.comment))
     tracked.gpu_counts = [] if counts == (tracked.num_gpus,) else list(counts)
     types = {matcher.type_of[name] for name in matcher.candidates(job, tracked.usable)}
@@ -240,9 +239,9 @@ def set_sizes(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds: Spe
 def scheduler_job(
     tracked: Tracked, job: SlurmJob, tenant: str, matcher: TypeMatcher, speeds: Speeds, settings: SlurmSettings
 ) -> Job:
-    """Return the job of a tenant for the scheduler; if the throughput of its type is unknown, `tracked` gets the default type.
+    """Return the job for the scheduler. If the throughput of its type is unknown, `tracked` gets the default type.
 
-    Raises `InputError` for a job that can run nowhere.
+    Raises `InputError` for a job that cannot run anywhere.
     """
     partition = ",".join(tracked.usable)
     candidates = matcher.candidates(job, tracked.usable)
@@ -287,9 +286,10 @@ def scheduler_job(
 
 
 def _resources_per_gpu(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, accelerators: Iterable[str]) -> Resources:
-    """Return the CPUs and memory (GB) required per GPU, in whatever unit they were requested.
+    """Return the CPUs and memory (GB) required per GPU, converted from the unit of the request.
 
-    Requests per node are divided by its GPUs there, or else by the GPUs per node on the fewest nodes that can hold the gang.
+    A request per node is divided by the job's GPUs on each node, or by the GPUs per node on the fewest nodes that can hold the
+    gang.
     """
     gpus = job.num_gpus
     nodes = job.nodes if tracked.gpus_per_node else 0
@@ -302,7 +302,7 @@ def _resources_per_gpu(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, ac
 def _with_room(
     tracked: Tracked, names: tuple[str, ...], locality: Locality, resources: Resources, matcher: TypeMatcher, partition: str
 ) -> tuple[str, ...]:
-    """Return the types that have room for a gang. Raises `InputError` if there is none, so that the job is left to Slurm."""
+    """Return the types with room for a gang. Raises `InputError` if there is none; the job is then left to Slurm."""
     gpus, split = min(tracked.sizes), tracked.gpus_per_node or EVEN_SPLIT
     fitting = tuple(name for name in names if any(matcher.fits(name, size, locality, split, resources) for size in tracked.sizes))
     if not fitting:
@@ -314,7 +314,7 @@ def _with_room(
     exact = tracked.exact_nodes
     if not exact or tracked.gpus_per_node:
         return fitting
-    # Gangs are placed on as few nodes as possible, so types on which that is another number are left out.
+    # Gangs are placed on as few nodes as possible, so types on which that number differs are left out.
     matching = tuple(
         name for name in fitting if math.ceil(gpus / matcher.largest_on_node(name, resources)) == exact and gpus % exact == 0
     )
@@ -325,7 +325,7 @@ def _with_room(
 
 
 def _slowest(tracked: Tracked, gpu_type: str, speeds: Speeds) -> float:
-    """Return the throughput of a job on a type with the fewest GPUs on which it is known."""
+    """Return the throughput of a job on a type, with the smallest number of GPUs for which it is known."""
     found = (speeds.speed(tracked.job_type, gpus, gpu_type) for gpus in tracked.sizes)
     return next(speed for speed in found if speed > 0)
 

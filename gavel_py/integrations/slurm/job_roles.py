@@ -1,7 +1,7 @@
-"""Eligibility of jobs for management by the driver, and the notes in Slurm on which it depends.
+"""Eligibility of jobs for management by the driver, and the comments in Slurm on which it depends.
 
 Users describe their jobs in --comment, `gavel: type=bert steps=200000` (`parse_comment`). The driver annotates managed jobs in
-their AdminComment (`parse_annotation`), which only administrators can write, so that they are known even if its own state is lost.
+their AdminComment (`parse_annotation`), which only administrators can write; so it recognises them even if its own state is lost.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from gavel_py.io.names import natural_key
 from gavel_py.io.records import number_of
 
 USER_HOLD = "gavel-hold"
-"""Added to the comment of a job by the plugin when its user calls `scontrol hold`."""
+"""The plugin adds this to the comment of a job when the user of the job calls `scontrol hold`."""
 
 PREFIX = re.compile(r"(?:^|[\s;,])gavel:(.*)", re.DOTALL)
 PAIR = re.compile(r"([A-Za-z_]+)=(\"[^\"]*\"|'[^']*'|[^\s;,]+)")
 LIST = re.compile(r"(?:^|[\s;,])(gpus)=([^\s;,\"']+(?:,(?![A-Za-z_]+=)[^\s;,]+)+)", re.IGNORECASE)
-"""A value with commas, which otherwise separate the entries."""
+"""Matches a value with commas, which otherwise separate entries."""
 
 
 @dataclass(frozen=True)
 class JobComment:
     """A parsed --comment.
 
-    gpu_counts: numbers of GPUs on which the job may run, ascending, () for those of its request; is_held: whether the user holds
-    the job; warn: the signal before a stop, None for that of the site; is_unwarned: whether it wants none; problem: description of
-    an invalid entry.
+    gpu_counts: numbers of GPUs on which the job may run, ascending, () for the number requested; is_held: whether the user holds
+    the job; warn: the signal before a stop, None for the default of the site; is_unwarned: whether the job declines a signal;
+    problem: description of an invalid entry.
     """
 
     job_type: str = ""
@@ -49,11 +49,11 @@ class JobComment:
 COMMENT_KEYS = ("type", "steps", "warn", "gpus")
 
 MAX_GPUS = 100_000
-"""Limit of the numbers of GPUs in a comment."""
+"""Largest number of GPUs accepted in a comment."""
 
 
 def parse_comment(comment: str) -> JobComment:
-    """Parse a comment; invalid entries are no error, since other tools write comments too.
+    """Parse a comment. Invalid entries do not raise, since other tools write comments too.
 
     >>> parsed = parse_comment('gavel: type="ResNet-50 (batch size 64)" steps=2e5 warn=USR1@60')
     >>> parsed.job_type, parsed.total_steps, parsed.warn
@@ -80,7 +80,7 @@ def parse_comment(comment: str) -> JobComment:
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """Return the numbers of GPUs in a list such as 1,2,4, () if it is none."""
+    """Return the numbers of GPUs in a list such as 1,2,4; () if the text is not such a list."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and 0 < int(part[:9]) <= MAX_GPUS and len(part) < 9 for part in parts):
         return ()
@@ -111,8 +111,8 @@ class Annotation:
     """The driver's entry in an AdminComment.
 
     submit_seconds: time of submission, which Slurm overwrites at a requeue; place: None before the driver takes the job over;
-    by_plugin: whether the plugin put it on hold, and thus notes in the comment what users hold; partition: whose plugin
-    that was, several separated by commas, "" if it was an earlier version; nodes: the request of an elastic job, None for others.
+    by_plugin: whether the plugin put the job on hold, and so marks holds by users in the comment; partition: the partitions of that
+    plugin, separated by commas, "" for an earlier version; nodes: the request of an elastic job, None for others.
     """
 
     submit_seconds: float
@@ -172,7 +172,7 @@ class Role(StrEnum):
     LEFT = "left to Slurm"
     """Belongs to the driver, but cannot be planned; scheduled by Slurm, with its GPUs reserved in the plan."""
     OTHER = "not managed"
-    """Scheduled by Slurm, since the driver never manages such jobs."""
+    """A job that the driver never manages, scheduled by Slurm."""
 
     @property
     def is_left_to_slurm(self) -> bool:
@@ -181,7 +181,7 @@ class Role(StrEnum):
 
 
 UNFULFILLED = re.compile(r"\((unfulfilled|failed)\)")
-"""What Slurm adds to a dependency that holds a job."""
+"""Slurm's suffix of a dependency that keeps a job waiting."""
 
 
 class Eligibility(NamedTuple):
@@ -196,7 +196,7 @@ def eligibility_of(
 ) -> Eligibility:
     """Return the role of a job.
 
-    partitions: those that are managed; known: jobs already managed; stopping: jobs that the driver is stopping.
+    partitions: the managed partitions; known: jobs already managed; stopping: jobs that the driver is stopping.
     """
     if not job.is_in(partitions):
         return Eligibility(Role.OTHER, "it is in another partition")
@@ -231,9 +231,9 @@ def over_array_limits(jobs: Mapping[str, SlurmJob], managed: Iterable[str]) -> d
 
 
 def is_held_by_driver(job: SlurmJob, partitions: Collection[str], known: Container[str], stopping: Container[str]) -> bool:
-    """Return whether a job waits on a hold of the driver or its plugin, and not of its user.
+    """Return whether a job is on a hold of the driver or its plugin, not of its user.
 
-    A job may have been moved to another partition. If its annotation does not name one of these, only known jobs count there.
+    A job may have been moved to another partition. If its annotation names none of these partitions, it must be a known job.
     """
     if not job.is_held or parse_comment(job.comment).is_held:
         return False
@@ -271,10 +271,10 @@ def _wait_reason(job: SlurmJob, now_seconds: float, known: Container[str], stopp
 
 
 def _is_held_by_others(job: SlurmJob, known: Container[str], stopping: Container[str]) -> bool:
-    """Return whether the hold of a job is not from the driver, which first notes its holds in Slurm or in its state."""
+    """Return whether someone other than the driver holds a job; the driver records each hold in Slurm or in its state first."""
     annotation = parse_annotation(job.admin_comment)
     if annotation is not None and annotation.by_plugin:
-        return False  # the plugin holds all its jobs, and notes holds by users in the comment
+        return False  # the plugin holds all its jobs, and marks holds by users in the comment
     if job.reason == "JobHeldAdmin":
         return annotation is None and job.job_id not in known
     if REQUEUED_ON_HOLD in job.description:

@@ -34,7 +34,7 @@ TIMES = ("poll_seconds", "stop_seconds", "start_seconds", "retry_seconds")
 
 @dataclass(frozen=True)
 class TypeRule:
-    """Maps jobs to a job type by the name or the unknown type in their comment.
+    """Maps jobs to a job type by their name, or by an unknown type in their comment.
 
     Attributes:
         pattern: A shell pattern, such as bert*.
@@ -82,24 +82,26 @@ class SlurmSettings:
         prices_per_hour: {name in the profile: price of a GPU-hour}.
         type_rules: Rules for job types, of which the first match applies.
         default_type: Job type of jobs whose type is unknown; None for the type with measurements of the most gang sizes.
-        default_steps: Steps of jobs that give none; None for what the time limit allows on the slowest type.
-        trust: Progress files and the steps in comments are believed up to this factor from the speeds of the profile.
-        trusted: {user: trust in the jobs of this user, in its place}.
+        default_steps: Steps of jobs that specify none; None for the number that the time limit allows on the slowest type.
+        trust: Largest factor between the speeds of the profile and those implied by progress files or steps in comments; reports
+            beyond it are not believed.
+        trusted: {user: factor for the jobs of this user, instead of `trust`}.
         poll_seconds: Interval between readings of the queue within a round.
         stop_seconds: Time limit for jobs to stop.
         start_seconds: Time limit for jobs to start.
         warn_signal: Signal to jobs before they are stopped, as in sbatch --signal: "USR1", or "B:USR1" to the batch script only;
-            "" for none. The comment of a job comes first.
-        warn_seconds: Time from this signal to the stop, and the longest that a job may ask for; 0 for no signals.
+            "" for none. The comment of a job takes precedence.
+        warn_seconds: Time from this signal to the stop, and the longest time that a job may request; 0 for no signals.
         tenants_from_slurm: Whether the tenants of the policy are Slurm's accounts and their users, weighted by fairshare.
-        wall_limit: Whether the time limit of a job counts over all of its starts ("total"), or for each as in Slurm ("start").
-        elastic: Whether jobs with a range of nodes, or with several numbers of GPUs in their comment, run on any of those that the
-            profile has; otherwise on those of their request, on the fewest nodes.
-        retry_seconds: First delay before a controller that does not answer, or a job that did not start, is tried again.
-        on_failure: What to do when no round is possible, as with a full disk or an unreadable state: "retry", or "release" the jobs
-            on hold to Slurm as well.
+        wall_limit: Whether the time limit of a job counts over all of its starts ("total"), or for each start as in Slurm
+            ("start").
+        elastic: Whether jobs with a range of nodes, or with several numbers of GPUs in their comment, may run on any of these
+            numbers that the profile covers; otherwise they run on the fewest nodes of their request.
+        retry_seconds: First delay before a retry, when the controller does not answer or a job did not start.
+        on_failure: What to do when no round is possible, for instance with a full disk or an unreadable state: "retry", or
+            "release" to release the jobs on hold to Slurm as well.
         beacon: Whether the driver gives a sign of life in Slurm, which the plugin needs to hold jobs.
-        metrics: Where to write figures for Prometheus after each round; None for nowhere.
+        metrics: File to which metrics for Prometheus are written after each round; None for no file.
         metrics_port: The port of 127.0.0.1 on which GET /metrics returns them; None for none.
         on_exit: Whether held jobs stay on hold ("leave") or are released to Slurm ("release") when the driver ends.
 
@@ -136,11 +138,11 @@ class SlurmSettings:
         return partitions_in(self.partition)
 
     def trust_in(self, user: str) -> float:
-        """Return the factor from the speeds of the profile up to which the jobs of a user are believed."""
+        """Return the factor from the speeds of the profile up to which reports of a user's jobs are believed."""
         return self.trusted.get(user, self.trust)
 
     def stop_signal(self, comment: JobComment) -> StopSignal | None:
-        """Return the signal that warns a job with this comment before it is stopped, with its time; None for none."""
+        """Return the signal, with its time, that warns a job with this comment before a stop; None for no signal."""
         signal = comment.warn or (None if comment.is_unwarned else signal_in(self.warn_signal))
         if signal is None or not self.warn_seconds:
             return None

@@ -1,4 +1,4 @@
-"""The throughputs that a driver uses, and how they follow from its jobs: as mean speeds, or learned by a `ThroughputLearner`."""
+"""The throughputs that a driver uses: measured as mean speeds of its jobs, or learned by a `ThroughputLearner`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MIN_LEARNED_ROUNDS = 10.0
 
 @dataclass(frozen=True)
 class Progress:
-    """A directory in which jobs write the number of steps done to a file named by their id, 37 or 37_1; None for no directory."""
+    """A directory in which jobs write their steps done to files named by job id, 37 or 37_1; None for no directory."""
 
     directory: Path | None = None
 
@@ -52,7 +52,7 @@ class Progress:
     def steps(self, job_id: str) -> float | None:
         """Return the steps that a job reports, or None without a valid file.
 
-        Users control these files, so only the beginning of a regular file is read and links are not followed.
+        Users control these files, so only the beginning of a regular file is read, and links are not followed.
         """
         if self.directory is None:
             return None
@@ -73,11 +73,12 @@ class Progress:
 
 
 class Speeds:
-    """The throughputs in use, in steps/s: measurements, else the profile, else estimates: those of the profile, or of gang sizes.
+    """The throughputs in use, in steps/s.
 
-    With a learner, they are those of its profile, which has estimates of all job types and gang sizes.
+    Measurements come first, then the profile of the site, then estimates: those of the profile, or estimates for other gang sizes.
+    With a learner, all throughputs come from its profile, which has estimates of all job types and gang sizes.
 
-    base: the profile of the site; measured: {gang: steps/s}; sizes: gang sizes to estimate; learner: None if nothing is learned.
+    base: the profile of the site; measured: {gang: steps/s}; sizes: gang sizes to estimate; learner: None without a learner.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Speeds:
     ) -> None:
         self.learner = learner_in(base)
         profile = cast("ThroughputProfile", base) if self.learner is None else self.learner.measured
-        # Slurm can place neither co-located nor deliberately spread gangs.
+        # Slurm cannot place co-located gangs, nor spread gangs on purpose.
         usable = [row for row in profile.measurements if row.partner_job_type is None and row.placement == "consolidated"]
         self.base, self.measured, self.sizes = ThroughputProfile(profile.name, usable), dict(measured or {}), set(sizes)
         self._refitted: Callable[[ThroughputProfile], ThroughputProfile] | None = getattr(profile, "refitted", None)
@@ -93,17 +94,17 @@ class Speeds:
 
     @property
     def profile(self) -> ThroughputProfile:
-        """The throughputs as a profile; another one when they have changed."""
+        """The throughputs as a profile; a new object after they have changed."""
         return self._profile if self.learner is None else self.learner.profile
 
     @property
     def job_types(self) -> frozenset[str]:
-        """The job types of which a throughput was measured or observed."""
+        """The job types with a measured or observed throughput."""
         observed = () if self.learner is None else self.learner.observations
         return frozenset(self.base.job_types).union(entry.job_type for entry in observed)
 
     def use_in(self, scheduler: RoundScheduler) -> None:
-        """Let a scheduler use these throughputs; one that learns swaps its profile by itself."""
+        """Make a scheduler use these throughputs; a scheduler with a learner replaces its profile itself."""
         if self.learner is None:
             if scheduler.profile is not self._profile:
                 scheduler.profile = self._profile
@@ -123,13 +124,13 @@ class Speeds:
         return profile.throughput(job_type, num_gpus, accelerator) if profile.has(job_type, num_gpus, accelerator) else 0.0
 
     def is_measured(self, job_type: str, num_gpus: int, accelerator: str) -> bool:
-        """Return whether the throughput of a gang is in the profile of the site or measured, and no estimate for its size."""
+        """Return whether the throughput of a gang is measured or in the profile of the site, not an estimate for its size."""
         return (job_type, num_gpus, accelerator) in self.measured or self.base.has(job_type, num_gpus, accelerator)
 
     def fastest(self, job_type: str, num_gpus: int) -> float:
         """Return the largest throughput of a gang on any type, in steps/s, 0 if none is known.
 
-        It is infinite if a learner has nothing but specifications to estimate it from, since any number may be true then.
+        It is infinite if a learner can only estimate it from specifications, since no bound is known then.
         """
         names = self.profile.accelerators
         if self.learner is not None and not any(self.learner.knows(Entry(job_type, num_gpus, name)) for name in names):
@@ -155,10 +156,10 @@ def measurements_of(sums: Sums, entries: set[tuple[str, int, str]]) -> list[Meas
 
 
 def record_measurements(state: DriverState, tracked: Tracked, outcome: str, user_steps: float | None, trust: float) -> list[str]:
-    """Add the measured stays of a departing job to the sums, and return what was left out.
+    """Add the measured stays of a departing job to the sums, and return descriptions of omitted ones.
 
-    A job without progress file counts if it finished, its user gave its steps (`user_steps`), and it ran on one type only, on as
-    many GPUs each time. Speeds that differ from the profile by more than a factor of `trust` are left out.
+    A job without a progress file counts if it finished, its user specified its steps (`user_steps`), and it always ran on the same
+    type and number of GPUs. Speeds that differ from the profile by more than a factor of `trust` are omitted.
     """
     is_whole = outcome == Phase.FINISHED and user_steps and len(tracked.types_used) == 1 and len(tracked.sizes_used) < 2
     measured: Mapping[str, Mapping[int, list[float]]] = tracked.measured
@@ -183,10 +184,10 @@ def record_measurements(state: DriverState, tracked: Tracked, outcome: str, user
 
 
 def observe_run(learner: ThroughputLearner, tracked: Tracked, steps: float, least_seconds: float, at: float, trust: float) -> None:
-    """Observe the mean rate of a finished job without progress file, from the steps that its user gave.
+    """Observe the mean rate of a finished job without a progress file, from the steps that its user specified.
 
-    (A scheduler observes jobs with a progress file round by round.) Its time contains loading, so that only long runs count, of at
-    least `least_seconds` per start; and it must have been on one type, and always on one node.
+    A scheduler observes jobs with a progress file itself, round by round. The run time includes loading, so only runs of at least
+    `least_seconds` per start count, and only if the job was always on the same type and on one node.
     """
     is_alike = tracked.is_known and len(tracked.types_used) == 1 and not tracked.is_on_several_nodes
     if is_alike and tracked.running_seconds >= least_seconds * tracked.starts:
@@ -195,9 +196,9 @@ def observe_run(learner: ThroughputLearner, tracked: Tracked, steps: float, leas
 
 
 class SpeedStore:
-    """Adds what was measured or learned to a profile of a store; what could not be stored is added later.
+    """Adds measured or learned throughputs to a profile in a store; if the store cannot be written, it adds them later.
 
-    store: None to store nothing; name: of the profile; log: writes an event.
+    store: None to store nothing; name: the name of the profile; log: writes an event.
     """
 
     def __init__(self, store: ThroughputStore | None, name: str, log: Callable[..., None]) -> None:

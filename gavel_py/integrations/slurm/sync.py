@@ -27,7 +27,7 @@ Log = Callable[..., None]
 """Writes an event with its fields."""
 
 MAX_STEPS = 1e15
-"""No job does more; larger numbers would be lost in rounding errors."""
+"""Largest number of steps that a report may contain; larger numbers would lose precision."""
 
 OVERRUN = 1.1
 """A running job that has reached its total steps is expected to need this multiple of them."""
@@ -35,11 +35,11 @@ OVERRUN = 1.1
 
 @dataclass
 class Reconciler:
-    """Keeps the scheduler in step with the readings of Slurm.
+    """Keeps the scheduler consistent with readings of Slurm.
 
     `update_jobs` tracks managed jobs and may be called at any time; `reconcile` does everything else before a round. types: {node:
-    GPU type}. After `reconcile`, `roles` has the eligibility of each live job, `refused` the {job: error} of jobs that the
-    scheduler does not accept, and `notes` those on each new job.
+    GPU type}. After `reconcile`, `roles` has the eligibility of each live job, `refused` has {job: error} of the jobs that the
+    scheduler does not accept, and `notes` has the notes on new jobs.
     """
 
     state: DriverState
@@ -55,7 +55,7 @@ class Reconciler:
     rules: PartitionRules = field(default_factory=PartitionRules)
 
     def update_jobs(self, jobs: Mapping[str, SlurmJob], now_seconds: float) -> None:
-        """Update all tracked jobs; ended ones leave the scheduler."""
+        """Update all tracked jobs; jobs that have ended leave the scheduler."""
         jobs = revived(jobs, self.state.warned)
         for tracked in [*self.state.tracked.values()]:
             self._update(tracked, jobs.get(tracked.job_id), now_seconds)
@@ -86,7 +86,7 @@ class Reconciler:
 
     @staticmethod
     def _end_of_stay(tracked: Tracked, job: SlurmJob | None, now: float) -> float:
-        """Return when a job ended its stay: as Slurm says, or when the driver told it to stop."""
+        """Return when the stay of a job ended: Slurm's end time, or the time at which the driver asked it to stop."""
         ends = [now, tracked.stop_seconds]
         if job is not None and job.phase is not Phase.WAITING:
             ends.append(job.start_seconds if job.phase is Phase.RUNNING else job.end_seconds)
@@ -110,7 +110,7 @@ class Reconciler:
         self.log("started", seconds=start, job=tracked.job_id, accelerator=tracked.accelerator, nodes=tracked.held)
 
     def _advance(self, tracked: Tracked, until: float) -> None:
-        """Count time and steps up to a time, by the progress file or else by the throughput."""
+        """Count run time and steps up to a time; steps come from the progress file, or else from the throughput."""
         passed = max(0.0, until - tracked.seen_seconds)
         tracked.seen_seconds = max(until, tracked.seen_seconds)
         tracked.running_seconds += passed
@@ -123,7 +123,7 @@ class Reconciler:
         tracked.steps_done = steps
 
     def _believable(self, tracked: Tracked, until: float) -> float | None:
-        """Return the steps that a job reports, None without a report or if no job of its type could have done so many."""
+        """Return the steps that a job reports; None without a report, or if no job of its type could have done that many."""
         steps = self.progress.steps(tracked.job_id)
         if steps is None:
             return None
@@ -143,7 +143,7 @@ class Reconciler:
             measured = tracked.measured.setdefault(tracked.accelerator, {}).setdefault(tracked.gpus, [0.0, 0.0])
             measured[0] += steps - tracked.stay_start_steps
             measured[1] += until - tracked.stay_start_seconds
-        after = max(0.0, tracked.seen_seconds - until)  # it was seen to run after it had been told to stop
+        after = max(0.0, tracked.seen_seconds - until)  # it was seen running after it had been asked to stop
         tracked.running_seconds -= after
         tracked.gpu_seconds -= after * tracked.gpus
         tracked.preemptions += preempted
@@ -167,7 +167,7 @@ class Reconciler:
         self.log("left", seconds=ended, job=tracked.job_id, outcome=outcome, **fields)
 
     def _measure(self, tracked: Tracked, outcome: str, user_steps: float | None, ended: float) -> None:
-        """Take in the speed of a job that has left; user_steps: its steps by the user, None if it has reported its progress."""
+        """Record the speed of a job that has left. user_steps: steps specified by the user; None if it reported its progress."""
         state, trust = self.state, self.settings.trust_in(tracked.user)
         if state.speeds.learner is None:
             for why in record_measurements(state, tracked, outcome, user_steps, trust):
@@ -214,15 +214,13 @@ class Reconciler:
         eligibility = job_roles.eligibility_of(job, partitions, now, known, state.stopping)
         is_new = job.job_id not in known and not job.restarts and state.rounds > 0
         if eligibility.role is Role.MANAGED and job.required_nodes and is_new:
-            return Eligibility(
-                Role.OTHER, job_roles.CERTAIN_NODES
-            )  # requested by its user, since the driver has not yet touched it
+            return Eligibility(Role.OTHER, job_roles.CERTAIN_NODES)  # the user's request, since the driver has not changed it yet
         return eligibility
 
     def _sync_partitions(self, live: Mapping[str, SlurmJob], now: float) -> None:
-        """Let jobs run in other partitions if they were moved or the partitions have changed.
+        """Update the partitions in which jobs may run, if a job was moved or the partitions have changed.
 
-        A running job whose partitions start no job, as those that are down, keeps its GPUs, since it could not start again.
+        A running job keeps its GPUs if no partition would start it again, for instance because all of them are down.
         """
         scheduler, changed = self.state.scheduler, list[Tracked]()
         for job_id, tracked in self.state.tracked.items():
@@ -254,7 +252,7 @@ class Reconciler:
         self.log("aside", job=job_id, why=eligibility.why or "it has been changed")
 
     def _submit_new(self, jobs: Mapping[str, SlurmJob], now: float) -> None:
-        """Submit new and returning jobs; departed ones only return after the scheduler has forgotten them."""
+        """Submit new and returning jobs; a departed job can only return after the scheduler has forgotten it."""
         state = self.state
         self.refused = {}
         new = [job for job_id, job in jobs.items() if job_id not in state.tracked and job_id not in state.departed]
@@ -279,7 +277,7 @@ class Reconciler:
             self._update(tracked, jobs[tracked.job_id], now)
 
     def _prepared(self, job: SlurmJob, now: float) -> tuple[Tracked, Job] | None:
-        """Return the record and the scheduler's view of a job, or None if it is refused."""
+        """Return the record of a job and the job for the scheduler, or None if it is refused."""
         state = self.state
         tracked = before = state.aside.get(job.job_id)
         if tracked is None or before is None or self._is_changed(before, job):
@@ -300,7 +298,7 @@ class Reconciler:
             return None
 
     def _settings_for(self, job: SlurmJob) -> SlurmSettings:
-        """Return the settings; where a limit of GPUs counts for a job, it is not elastic, since it might grow beyond that."""
+        """Return the settings for a job. With a GPU limit, it is not elastic, since it might grow beyond the limit."""
         is_limited = self.accounts is not None and self.accounts.limits_gpus_of(job)
         return replace(self.settings, elastic=False) if is_limited else self.settings
 
@@ -322,7 +320,7 @@ class Reconciler:
         self.roles[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
 
     def _look_ahead(self, snapshot: Snapshot, live: Mapping[str, SlurmJob]) -> NodesAhead:
-        """Set aside the jobs for which reservations leave no node, and return what they mean for the nodes."""
+        """Set aside the jobs for which reservations leave no node, and return the effect of reservations on the nodes."""
         now, scheduler = snapshot.seconds, self.state.scheduler
         ahead = beginnings(snapshot.reservations, now)
         if not ahead:
@@ -354,7 +352,7 @@ class Reconciler:
         return printable(job.account or job.user)
 
     def _sync_accounts(self, jobs: Mapping[str, SlurmJob]) -> None:
-        """Let jobs belong to other tenants if their accounts have changed, and keep those that a QOS exempts from preemption."""
+        """Update the tenants of jobs whose accounts have changed, and protect jobs that a QOS exempts from preemption."""
         scheduler = self.state.scheduler
         for job in scheduler.jobs:
             tenant = self._tenant(jobs[job.job_id])
@@ -368,10 +366,10 @@ class Reconciler:
         """Correct the scheduler's view of running gangs."""
         scheduler, tracked = self.state.scheduler, self.state.tracked
         assumed = {job_id: Counter(node for node, _ in held.gpus) for job_id, held in scheduler.running.items()}
-        # What the round has planned for deferred jobs is yet to come.
+        # Deferred jobs do not have the GPUs that the round has planned for them yet.
         there = [job_id for job_id in tracked if job_id not in self.state.deferred]
         wrong = [job_id for job_id in there if assumed.get(job_id, {}) != tracked[job_id].held]
-        # Only failed starts have a back-off; here, nodes have failed, users have acted, or a driver was killed before a start.
+        # Only failed starts cause a back-off; here, a node has failed, a user has acted, or a driver was killed before a start.
         retry_seconds, scheduler.retry_seconds = scheduler.retry_seconds, 0.0
         for job_id in wrong:
             scheduler.interrupted(job_id)
@@ -388,7 +386,7 @@ class Reconciler:
                 self.log("strange", job=job_id, why=str(error))
 
     def _report_progress(self) -> None:
-        """Report steps to the scheduler; a running job that has reached its total is expected to need more."""
+        """Report steps to the scheduler. A running job that has reached its total steps is expected to need more."""
         scheduler = self.state.scheduler
         for job in scheduler.jobs:
             tracked = self.state.tracked[job.job_id]

@@ -1,7 +1,7 @@
-"""How often preemption pays: what a stop and a start cost on this cluster, and how long the turns of jobs are.
+"""The cost of preemption on this cluster, and the length of turns that follows from it.
 
-`RestartCost` is measured from the cluster's own stops and starts. `choose` is the mechanism of the driver's rounds: where every job
-has GPUs, jobs exchange types rarely.
+`RestartCost` is measured from the stops and starts of the driver. `choose` is the mechanism of the driver's rounds: if every job
+has GPUs, jobs rarely exchange types.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from gavel_py.scheduling.mechanism.rules import choose_jobs
 MECHANISM = f"{__name__}:choose"
 
 PATIENCE = 5.0
-"""Turns are longer by this factor where no job waits. Exchanging types then only evens out speeds, which can wait: 45 equal jobs on
-36 fast and 36 slower GPUs exchange 18 places every 20 rounds or so, instead of every third one."""
+"""Factor by which turns are longer if no job waits. Exchanging types then only evens out speeds, which is not urgent: 45 equal jobs
+on 36 fast and 36 slower GPUs exchange 18 places about every 20 rounds instead of every third round."""
 
 LOST_SHARE = 0.02
-"""Share of GPU time that preemptions may cost: a job runs for the cost of a restart divided by this before it is preempted."""
+"""Share of GPU time that preemptions may cost: before it is preempted, a job runs for the cost of a restart divided by this."""
 
 UNMEASURED_STOP_SECONDS = 10.0
-"""Assumed until the first stop: a third of the time that Slurm gives a job by default ("KillWait")."""
+"""Assumed stop time before the first stop is measured: a third of Slurm's default KillWait."""
 
 SAMPLES = 20
-"""Number of measurements of which the median counts."""
+"""Number of latest measurements from which the median is taken."""
 
 
 @sizing
 def choose(demand: RoundDemand) -> NDArray[np.int64] | GangSelection:
     """Return the (N,) column of the type on which each job runs this round, -1 for none; with elastic jobs, also their GPUs.
 
-    As the deficits decide (`choose_jobs`), but with turns `PATIENCE` times as long if all jobs that can run have GPUs then, and
-    without exchanges that gain nothing (`gathered`). With elastic jobs, as `choose_promised`: those that run should soon have the
-    GPUs of those that have ended.
+    Deficits decide as in `choose_jobs`, but turns are `PATIENCE` times as long if all jobs that can run have GPUs then, and
+    exchanges that gain nothing are avoided (`gathered`). With elastic jobs this is `choose_promised`, under which running jobs soon
+    take over the GPUs of jobs that have ended.
     """
     if demand.sizes is not None:
         return choose_promised(demand)
@@ -49,9 +49,9 @@ def choose(demand: RoundDemand) -> NDArray[np.int64] | GangSelection:
 
 
 def gathered(demand: RoundDemand) -> RoundDemand:
-    """Return the demand with what a job is owed on types where it is equally fast in one place: where it runs.
+    """Return the demand with a job's fractions and deficits on equally fast types moved to the one on which it runs.
 
-    GPUs of one type that are in different partitions are such types. What a waiting job is owed there is divided as its fractions.
+    GPUs of one type in different partitions are such types. For a waiting job, deficits are divided in proportion to its fractions.
     """
     speeds = demand.throughputs
     alike = (speeds[:, :, None] == speeds[:, None, :]) & (speeds[:, :, None] > 0)
@@ -67,13 +67,13 @@ def gathered(demand: RoundDemand) -> RoundDemand:
 
 @dataclass
 class RestartCost:
-    """Seconds for which GPUs idle when one job gives way to another. stops, starts: the latest measurements, in seconds."""
+    """Seconds for which GPUs are idle when one job replaces another. stops, starts: the latest measurements, in seconds."""
 
     stops: list[float] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
 
     def measure(self, *, stop_seconds: float | None, start_seconds: float | None) -> None:
-        """Add the times that the stops and the starts of a round took, None where there were none."""
+        """Add the times that the stops and the starts of a round took; None if there were none."""
         if stop_seconds is not None:
             self.stops = [*self.stops, stop_seconds][-SAMPLES:]
         if start_seconds is not None:
@@ -81,13 +81,13 @@ class RestartCost:
 
     @property
     def seconds(self) -> float:
-        """The median time of a stop and of a start."""
+        """The median time of a stop plus that of a start."""
         return (median(self.starts) if self.starts else 0.0) + (median(self.stops) if self.stops else UNMEASURED_STOP_SECONDS)
 
     def apply(self, scheduler: RoundScheduler, fixed: frozenset[str]) -> None:
-        """Let a scheduler plan with this cost, except for options that the user has fixed.
+        """Make a scheduler plan with this cost, except for options that the user has fixed.
 
-        Where no job waits, jobs may leave their GPUs at any time, since they only do so for faster ones or after a long turn.
+        If no job waits, jobs may change their GPUs at any time, since they only do so for faster ones or after a long turn.
         """
         if "restart_seconds" not in fixed:
             scheduler.restart_seconds = self.seconds

@@ -1,1 +1,1 @@
-"""Slurm as the driver sees it: its commands, their notation, and plain records of nodes and jobs. It knows nothing of rounds."""
+"""Access to Slurm: its commands, their notation, and plain records of nodes and jobs. Independent of rounds and the scheduler."""

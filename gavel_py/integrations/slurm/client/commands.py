@@ -26,24 +26,24 @@ from gavel_py.integrations.slurm.monitoring.event_log import warn
 
 
 class WallClock:
-    """The clock of this machine, which never goes back; `stop` ends all waiting."""
+    """The clock of this machine, made monotonic; `stop` ends all waiting."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
         self._ahead = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """Return the seconds since 1970. After the clock of the machine was set back, they count on from where they were."""
+        """Return the seconds since 1970, which never decrease: if the machine's clock is set back, they continue from before."""
         steady = time.monotonic()
         self._ahead = max(self._ahead, time.time() - steady)
         return steady + self._ahead
 
     def machine_seconds(self) -> float:
-        """Return the seconds since 1970 by the clock of the machine, as Slurm on this machine sees it, even if it was set back."""
+        """Return the seconds since 1970 by the machine's clock, even if it was set back; Slurm on this machine uses that clock."""
         return time.time()
 
     def catch_up(self, seconds: float) -> None:
-        """Go on from a time at the earliest, which a driver before this one has reached."""
+        """Never return a time before this one, which an earlier driver has reached."""
         self._ahead = max(self._ahead, seconds - time.monotonic())
 
     def sleep(self, seconds: float) -> bool:
@@ -133,7 +133,7 @@ def json_from(commands: SlurmCommands, *arguments: str) -> dict[str, Any]:
 
 def read_cluster(commands: SlurmCommands, now_seconds: float) -> Snapshot:
     """Return the current nodes and jobs. Raises `SlurmError` if Slurm does not answer."""
-    # Jobs first: what a job frees in between is then free, rather than used by nobody knows whom.
+    # Jobs first: GPUs that a job frees in between then count as free, rather than as used by an unknown job.
     jobs, unreadable = _queue(commands)
     nodes = nodes_from(json_from(commands, "sinfo", "--all", "--json"))
     if not nodes:
@@ -142,7 +142,7 @@ def read_cluster(commands: SlurmCommands, now_seconds: float) -> Snapshot:
 
 
 def with_partitions(snapshot: Snapshot, commands: SlurmCommands) -> Snapshot:
-    """Return a reading with what partitions allow, nothing if Slurm does not say. Raises `SlurmError` if it does not answer."""
+    """Add the limits of partitions to a reading, if scontrol can list them. Raises `SlurmError` if Slurm does not answer."""
     result = commands.run(["scontrol", "show", "partition", "--oneliner"])
     return replace(snapshot, partitions=partitions_from(result.out)) if result.code == 0 else snapshot
 
@@ -163,16 +163,17 @@ ACCOUNTING = re.compile(r"^AccountingStorageType\s*=\s*(\S+)", re.MULTILINE)
 ACCOUNT = re.compile(r"UserName=(\S+?)\((\d+)\).*?AdminLevel=(\w+)", re.DOTALL)
 
 LEVELS = {"Operator": False, "Administrator": True}
-"""The admin levels that may manage jobs of other users, and whether they may write AdminComment.
+"""{admin level that may manage jobs of other users: whether it may write AdminComment}.
 
-Account coordinators are not sufficient: they manage only jobs of their accounts, and users can release what they hold.
+Being an account coordinator is not sufficient: coordinators manage only jobs of their accounts, and users can release jobs that a
+coordinator holds.
 """
 
 KILL_WAIT = re.compile(r"^KillWait\s*=\s*(\d+)", re.MULTILINE)
 
 
 def warn_of_slow_stops(commands: SlurmCommands, stop_seconds: float) -> None:
-    """Warn if Slurm gives jobs as long to stop as the driver. Raises `SlurmError` if Slurm does not answer."""
+    """Warn if Slurm gives jobs at least as much time to stop as the driver does. Raises `SlurmError` if Slurm does not answer."""
     found = KILL_WAIT.search(output(commands, "scontrol", "show", "config"))
     if found is not None and float(found[1]) >= stop_seconds:
         limit = f"--stop-seconds is {stop_seconds:g}"
@@ -180,7 +181,7 @@ def warn_of_slow_stops(commands: SlurmCommands, stop_seconds: float) -> None:
 
 
 REFUSED = re.compile(r"access/permission denied|invalid user id|unspecified error|job_?submit", re.IGNORECASE)
-"""Messages of Slurm for denied changes; the last two are caused by job_submit plugins."""
+"""Slurm's messages for denied changes; job_submit plugins cause the last two."""
 
 JOB = re.compile(r"\bjob (\d+(?:_\d+)?)\b")
 
@@ -192,8 +193,11 @@ class RightsError(SlurmError):
 def may_annotate(commands: SlurmCommands) -> bool:
     """Check the rights of the account that runs this program, and return whether it may write the AdminComment of jobs.
 
-    Rights are taken from the controller, which enforces them; nothing is changed. Raises `RightsError` if the account may not
-    manage the jobs of other users, with the command that grants the right, and `SlurmError` if Slurm does not answer.
+    The rights are read from the controller, which enforces them; nothing is changed.
+
+    Raises:
+        RightsError: The account may not manage the jobs of other users; the message has the command that grants the right.
+        SlurmError: Slurm does not answer.
     """
     uid = os.geteuid()
     config = output(commands, "scontrol", "show", "config")
@@ -222,7 +226,7 @@ def may_annotate(commands: SlurmCommands) -> bool:
 
 
 def check_started(sent: Collection[str], started: Collection[str], errors: Iterable[str], partition: str) -> None:
-    """Raise `RightsError` if no job was started because Slurm denies it to this account."""
+    """Raise `RightsError` if no job was started because Slurm does not let this account start jobs."""
     refused = {job_id: line for line in errors if REFUSED.search(line) for job_id in JOB.findall(line)}
     if not sent or started or not refused.keys() >= set(sent):
         return

@@ -1,7 +1,7 @@
-"""Notations in the fields of Slurm's JSON.
+"""Parsers for the notations in the fields of Slurm's JSON.
 
 These are --constraint expressions, generic resources such as gpu:v100:4(S:0-1), gres:gpu:2 or gres/gpu=4, node lists such as
-rack1-[0-3,07]-gpu,login, and numbers, states and texts, which differ by version.
+rack1-[0-3,07]-gpu,login, and numbers, states and texts, whose form depends on the version of Slurm.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ ELEMENT = r"(?:[^,\[\]]|\[[^\[\]]*\])+"
 NODE_LIST = re.compile(f"{ELEMENT}(?:,{ELEMENT})*")
 
 MAX_NODES = 100_000
-"""Limit of nodes in a list, far above the largest clusters: a broken list must not exhaust memory."""
+"""Maximum number of nodes in a list, far above the largest clusters; a malformed list must not exhaust memory."""
 
 
 def is_node_name(text: str) -> bool:
-    """Return whether a text is a valid node name; only these are used in commands."""
+    """Return whether a text is a valid node name; only valid names are used in commands."""
     return NAME.fullmatch(text) is not None
 
 
@@ -114,8 +114,8 @@ CATCHABLE = frozenset(each.name.removeprefix("SIG") for each in signal.Signals) 
 class StopSignal(NamedTuple):
     """A signal that warns a job before it is stopped.
 
-    name: such as USR1; seconds: time until the stop, None if not given; to_script: whether the batch script gets it, and not the
-    steps that it runs with srun.
+    name: such as USR1; seconds: time until the stop, None if not given; to_script: whether it goes to the batch script rather than
+    to the steps that the script runs with srun.
     """
 
     name: str
@@ -139,7 +139,7 @@ def signal_in(text: str) -> StopSignal | None:
 
 
 def seconds_in(text: str) -> float | None:
-    """Return the seconds in a time of Slurm, None if it is none.
+    """Return the seconds in Slurm's notation of a time, None if the text is not a time.
 
     >>> seconds_in("1-02:00:00"), seconds_in("05:00"), seconds_in("")
     (93600.0, 300.0, None)
@@ -152,14 +152,14 @@ def seconds_in(text: str) -> float | None:
 
 
 MAX_TEXT = 200
-"""Limit of characters of a user's text in output."""
+"""Maximum number of characters of a user's text in output."""
 
 NO_VALUE = 4_294_967_294
-"""NO_VAL of Slurm; it and the next number, INFINITE, stand for no value and no limit."""
+"""Slurm's NO_VAL, which stands for no value; the next number, INFINITE, stands for no limit."""
 
 
 def as_number(value: Any) -> float | None:
-    """Return the number in 3 or {"set": true, "infinite": false, "number": 3}; None for no value and for no limit.
+    """Return the number in 3 or {"set": true, "infinite": false, "number": 3}; None if it has no value or no limit.
 
     >>> as_number(3), as_number({"set": True, "infinite": False, "number": 4}), as_number({"set": False, "number": 0})
     (3.0, 4.0, None)
@@ -184,7 +184,7 @@ def as_words(value: Any) -> frozenset[str]:
 
 
 def as_text(value: Any) -> str:
-    """Return a string, or a list of strings joined by commas, as some versions write them; "" for anything else."""
+    """Return a string, or a list of strings (as some versions write it) joined by commas; "" for anything else."""
     if isinstance(value, list):
         return ",".join(item for item in value if isinstance(item, str))
     return value if isinstance(value, str) else ""

@@ -26,12 +26,12 @@ from gavel_py.integrations.slurm.client.notation import (
 from gavel_py.integrations.slurm.client.records import PartitionLimits, Phase, SlurmJob, SlurmNode, Usage
 
 MAX_TASKS = 10_000
-"""Limit of waiting tasks of an array; Slurm's own limit (MaxArraySize) is 1,001 by default."""
+"""Maximum number of waiting tasks of an array; Slurm's own limit (MaxArraySize) is 1,001 by default."""
 
 READING_ERRORS = (ValueError, TypeError, AttributeError, KeyError)
 
 LISTS = frozenset({"required_nodes", "nodes", "array_task_string"})
-"""Fields with lists; an entry that is unreadable because of them still identifies a job."""
+"""Fields that contain lists. An entry that is unreadable because of one of them still identifies a job."""
 
 SUCCEEDED = frozenset({"COMPLETED"})
 CANCELLED = frozenset({"CANCELLED", "REVOKED"})
@@ -54,7 +54,7 @@ def jobs_from(document: Mapping[str, Any]) -> tuple[dict[str, SlurmJob], tuple[s
             why = printable(str(error))
             unreadable.append(f"job {printable(str(entry.get('job_id')))}: {why}")
             with suppress(*READING_ERRORS):
-                # Without its lists, so that the driver can leave the job to Slurm.
+                # Without its lists the entry is readable, and the driver can leave the job to Slurm.
                 rest = {name: value for name, value in entry.items() if name not in LISTS}
                 obstacles = (f"it cannot be read: {why}",)
                 jobs |= {job_id: replace(_job(job_id, rest), obstacles=obstacles) for job_id in _ids(rest)}
@@ -126,7 +126,7 @@ def phase_of(states: frozenset[str]) -> Phase:
 
 
 def _used(entry: Mapping[str, Any]) -> dict[str, Usage]:
-    """Return {node: what a job has there}. Where Slurm does not list CPUs by node, those of the job are divided evenly."""
+    """Return {node: what a job has there}. If Slurm does not list CPUs by node, the CPUs of the job are divided evenly."""
     names = expand(as_text(entry.get("nodes")))
     gpus = [sum(gpus_in(text).values()) for text in entry.get("gres_detail") or []]  # in the order of the nodes
     cores, memory = _listed(entry.get("job_resources"))
@@ -159,7 +159,7 @@ def _listed(resources: Any) -> tuple[dict[str, int], dict[str, float]]:
 def _nodes(entry: Mapping[str, Any], phase: Phase) -> int:
     """Return the number of nodes that a job has or requests.
 
-    The node_count of a requeued job is that of its last run; then the nodes that the driver requested for it count.
+    The node_count of a requeued job is that of its last run; for such a job, the nodes that the driver requested count instead.
     """
     listed = 0
     if phase is Phase.WAITING:
@@ -178,7 +178,7 @@ def _requested_nodes(entry: Mapping[str, Any]) -> int:
 
 
 def _requested(entry: Mapping[str, Any], nodes: int, per_node: Mapping[str, int]) -> tuple[dict[str, int], bool]:
-    """Return {type: GPUs} of the whole job, and whether it follows from the request per node."""
+    """Return {type: GPUs} of the whole job, and whether it is computed from a request per node."""
     whole = gpus_in(as_text(entry.get("tres_per_job")))
     if sum(whole.values()):
         return whole, False

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 BEACON = "gavel-driver"
-"""Name of the job that is the sign of life of a driver; readings of the queue leave it out."""
+"""Name of the job that is a driver's sign of life; readings of the queue omit it."""
 
 
 class Phase(StrEnum):
@@ -34,7 +34,7 @@ class Phase(StrEnum):
 
 
 class Usage(NamedTuple):
-    """What jobs have on a node."""
+    """Resources that jobs have on a node."""
 
     gpus: float = 0.0
     cpus: float = 0.0
@@ -47,7 +47,7 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """A node. gpus: {type: GPUs}; states: such as IDLE, DRAIN; memory_mb: host memory; used: what all jobs there have together."""
+    """A node. gpus: {type: GPUs}; states: such as IDLE, DRAIN; memory_mb: host memory; used: resources of all its jobs together."""
 
     name: str
     gpus: Mapping[str, int]
@@ -132,7 +132,7 @@ class SlurmJob:
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The partitions in which it may run; Slurm lists all of them only while it waits, and then the one where it runs."""
+        """The partitions in which it may run. Slurm lists all of them only while the job waits; later only the one that it uses."""
         return tuple(self.partition.split(","))
 
     def is_in(self, partitions: Collection[str]) -> bool:
@@ -151,14 +151,14 @@ class SlurmJob:
 
 
 class PartitionLimits(NamedTuple):
-    """What a partition allows. state: such as UP; max_seconds: of a job's time limit; max_nodes: of a job; None for no limit."""
+    """Limits of a partition. state: such as UP; max_seconds: longest time limit; max_nodes: nodes per job; None for no limit."""
 
     state: str = "UP"
     max_seconds: float | None = None
     max_nodes: int | None = None
 
     def refuses(self, job: SlurmJob) -> str:
-        """Return why Slurm would start no job like this one in the partition, as the end of a clause; "" if it would."""
+        """Return why Slurm would not start such a job in the partition, as a predicate for messages; "" if it would."""
         if self.state in CLOSED:
             return f"is {self.state}"
         limit, most = job.time_limit_seconds, self.max_seconds
@@ -170,7 +170,7 @@ class PartitionLimits(NamedTuple):
 
 
 CLOSED = frozenset({"DOWN", "INACTIVE"})
-"""States of partitions in which no job starts; in DRAIN, those that have been submitted do."""
+"""States of partitions in which no job starts. In DRAIN, jobs that were submitted earlier still start."""
 
 
 class Reservation(NamedTuple):
@@ -184,8 +184,10 @@ class Reservation(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A cluster at one time. seconds: time of the reading; unreadable: entries left out, and why; reservations: of nodes;
-    partitions: by name, as far as they were read.
+    """A cluster at one time.
+
+    seconds: time of the reading; unreadable: omitted entries, with the reason; reservations: of nodes; partitions: {name: limits}
+    of the partitions that were read.
     """
 
     seconds: float

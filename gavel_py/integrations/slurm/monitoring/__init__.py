@@ -1,1 +1,1 @@
-"""What a driver shows of its work and never acts on: the log of its decisions, the queue for users, figures for Prometheus."""
+"""What a driver publishes but never reads back: the log of its decisions, the queue for users, metrics for Prometheus."""

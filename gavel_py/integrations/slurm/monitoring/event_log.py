@@ -1,4 +1,4 @@
-"""The log of a driver: one JSON object per line for each decision and event; and its warnings."""
+"""The log of a driver, with one JSON object per line for each decision and event, and its warnings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG = "log.jsonl"
 STAY_EVENTS = frozenset({"started", "stopped", "left"})
 
 ACTUAL = "slurm_"
-"""Begins the names of these events in the log of a shadow where they are of Slurm's own schedule."""
+"""Prefix of these events in the log of a shadow if they belong to Slurm's own schedule."""
 
 
 def warn(text: str) -> None:
@@ -31,14 +31,14 @@ def warn(text: str) -> None:
 
 
 PROBLEMS = frozenset({"no_answer", "outlier", "strange"})
-"""Events that need attention and of which there is no `GavelWarning` in any case."""
+"""Events that need attention and never come with a `GavelWarning`."""
 
 LONGEST_SHOWN = 100
-"""Longer values of an entry are left out of messages."""
+"""Values of an entry that are longer than this are omitted from messages."""
 
 
 def log_event(event: str, fields: Mapping[str, Any]) -> None:
-    """Send an event to the logger of Python: problems as warnings, others at level INFO, without long values unless DEBUG is on."""
+    """Send an event to Python's logger: problems as warnings, others at level INFO; long values only if DEBUG is on."""
     level = logging.WARNING if event in PROBLEMS else logging.INFO
     if logger.isEnabledFor(level):
         is_whole = level > logging.INFO or logger.isEnabledFor(logging.DEBUG)
@@ -48,10 +48,10 @@ def log_event(event: str, fields: Mapping[str, Any]) -> None:
 
 
 class EventLog:
-    """Appends entries to a log, and sends them to the logger of Python.
+    """Appends entries to a log, and sends them to Python's logger.
 
     If an entry cannot be written, it is dropped with a `GavelWarning`, since jobs do not depend on the log. After a signal handler
-    has set `is_moved`, the next entry begins a new file.
+    has set `is_moved`, the next entry starts a new file.
     """
 
     def __init__(self, path: Path) -> None:

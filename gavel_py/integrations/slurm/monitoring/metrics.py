@@ -1,4 +1,4 @@
-"""Figures of a driver for Prometheus: as a text file for the collector of node_exporter, and on a port of this machine."""
+"""Metrics of a driver for Prometheus: as a text file for the textfile collector of node_exporter, and on a local port."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def metrics_text(decided: Decided, applied: Applied) -> str:
 
 
 class Metrics:
-    """Shows the metrics of the latest round: in a file, and to GET /metrics on a port of the loopback address, if there are any.
+    """Publishes the metrics of the latest round in a file, and at GET /metrics on a port of the loopback address.
 
-    As a context manager it opens the port. Raises `InputError` if that is not possible.
+    Either may be absent. As a context manager it opens the port. Raises `InputError` if that is not possible.
     """
 
     def __init__(self, path: Path | None, port: int | None) -> None:
@@ -78,7 +78,7 @@ class Metrics:
             self._server.server_close()
 
     def show(self, decided: Decided, applied: Applied) -> None:
-        """Show the metrics after a round; an older file stays where it cannot be written."""
+        """Publish the metrics after a round. If the file cannot be written, the older one remains."""
         if self._path is None and self._server is None:
             return
         self._text = metrics_text(decided, applied).encode()
@@ -92,7 +92,7 @@ class Metrics:
         metrics = self
 
         class Handler(BaseHTTPRequestHandler):
-            timeout = 10.0  # of a client that sends nothing
+            timeout = 10.0  # for a client that sends nothing
 
             def do_GET(self) -> None:
                 status = (200 if metrics._text else 503) if self.path.partition("?")[0] == "/metrics" else 404
@@ -104,7 +104,7 @@ class Metrics:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Log nothing; each request would be a line."""
+                """Log nothing, since each request would write a line."""
 
         try:
             return ThreadingHTTPServer((LOOPBACK, port), Handler)
@@ -163,6 +163,6 @@ def _summed(metric: str, parts: Iterable[tuple[str, str, float]]) -> Iterator[tu
 
 
 def _braced(labels: Labels) -> str:
-    """Return labels as in {tenant="a"}; users choose some of the values."""
+    """Return labels in the form {tenant="a"}, escaped since users choose some of the values."""
     escaped = {name: value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for name, value in labels.items()}
     return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}" if labels else ""

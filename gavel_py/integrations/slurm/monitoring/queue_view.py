@@ -1,4 +1,4 @@
-"""What became of each job in the latest round, and why it waits: the driver writes it beside its state for all users to read."""
+"""The state of each job after the latest round, and why it waits; the driver writes it beside its state for all users to read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class QueuedJob:
         user: Its user.
         tenant: Its account, or its user.
         name: Its name.
-        gpus: GPUs that it asks for.
+        gpus: GPUs that it requests.
         state: "running", "waiting", or how the driver treats it: "set aside", "left to Slurm", "not managed".
         reason: Why it waits or is not managed, as a clause; "" if it runs.
         nodes: {node: GPUs} that it holds.
@@ -70,7 +70,7 @@ def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
         if not runs and job_id in backoffs:
             expected = backoffs[job_id].until_seconds
         elif not runs and share:
-            # Turns of this length and a share of the time leave so much time between two turns.
+            # With turns of this length, a job with this share of the time waits so long between two turns.
             expected = decided.begun.start_seconds + turn * (1.0 - share) / share
         yield QueuedJob(
             job_id=job_id,
@@ -88,11 +88,11 @@ def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
 
 
 def write_queue(directory: Path, decided: Decided, applied: Applied) -> None:
-    """Write the jobs of a round for everybody to read; an older file stays where it cannot be written."""
+    """Write the jobs of a round to a file that all users can read. If it cannot be written, the older one remains."""
     jobs = [asdict(job) for job in queued_jobs(decided, applied)]
     path = directory / QUEUE
     document = {"partition": decided.picture.state.partition, "seconds": decided.begun.start_seconds, "jobs": jobs}
-    with suppress(InputError):  # the log tells that the disk is full
+    with suppress(InputError):  # the log reports a full disk
         write_atomic(path, json.dumps(document, separators=(",", ":")).encode())
 
 

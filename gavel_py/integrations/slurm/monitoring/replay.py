@@ -1,4 +1,4 @@
-"""The `Run` to which the log of a driver replays, and both schedules in the log of a shadow side by side."""
+"""Conversion of a driver's log to a `Run`, and comparison of the two schedules in the log of a shadow."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ ROUND_FIELDS = (
     *("seconds", "gpus", "down", "active", "promised_gpu_seconds", "delivered_gpu_seconds"),
     *("owed_gpu_seconds", "solver_seconds", "prices"),
 )
-"""Fields of the entry of a round that a replay uses."""
+"""Fields of a round's log entry that a replay uses."""
 
 UNPROMISED = {"promised_gpu_seconds": 0.0, "owed_gpu_seconds": 0.0, "solver_seconds": 0.0, "prices": dict[str, float]()}
-"""Fields of a round in the schedule of Slurm, which promises nothing."""
+"""Fields of a round in Slurm's schedule, which promises nothing."""
 
 ROTATED = re.compile(r"([.-]\d+)?")
-"""What log rotation adds to the name of a log. Compressed logs are not read."""
+"""Suffixes that log rotation adds to the name of a log. Compressed logs are not read."""
 
 ARRIVAL = ("job_type", "gpus", "arrival_seconds")
 
 
 @dataclass
 class LoggedJob:
-    """A job in a log. outcome, left_seconds: "" and None while it is in the system."""
+    """A job in a log. While it is in the system, `outcome` is "" and `left_seconds` is None."""
 
     job_type: str
     gpus: int
@@ -52,9 +52,11 @@ class LoggedJob:
 
 @dataclass
 class Replay:
-    """The contents of a log. start: the entry of the driver's latest start; rounds: the fields of each round; totals: the entries
-    with the GPU-seconds promised and owed until then; end_seconds: time of the last entry; works: {job: (work done in Slurm, steps
-    given)} in the log of a shadow; is_actual: whether this is the schedule of Slurm beside a shadow.
+    """The contents of a log.
+
+    start: the entry of the driver's latest start; rounds: the fields of each round; totals: the entries with the GPU-seconds
+    promised and owed until then; end_seconds: time of the last entry; works: {job: (work done in Slurm, steps specified)} in the
+    log of a shadow; is_actual: whether this is Slurm's schedule in the log of a shadow.
     """
 
     is_actual: bool = False
@@ -69,7 +71,7 @@ class Replay:
 
     @classmethod
     def of(cls, path: Path, *, is_actual: bool = False) -> Replay:
-        """Read a log, or all logs in a directory; incomplete lines of killed drivers are skipped. Raises `InputError`."""
+        """Read a log, or all logs in a directory; incomplete lines from killed drivers are skipped. Raises `InputError`."""
         replay = cls(is_actual)
         for where, entry in (each for log in _logs(path) for each in _entries(log)):
             try:
@@ -120,7 +122,7 @@ class Replay:
 
 
 def _logs(path: Path) -> list[Path]:
-    """Return the log itself, or those in a directory, the oldest first: also rotated ones (log.jsonl.1, log.jsonl-20261101)."""
+    """Return the log itself, or the logs in a directory, oldest first, including rotated ones (log.jsonl.1, log.jsonl-20261101)."""
     if not path.is_dir():
         return [path]
     logs = [each for each in path.glob(f"{LOG}*") if ROTATED.fullmatch(each.name.removeprefix(LOG)) and each.stat().st_size]
@@ -134,7 +136,7 @@ def _begin(log: Path) -> float:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (place, entry) of each line; after the incomplete line of a killed driver, the next entry follows in the same line."""
+    """Yield (place, entry) of each line. An entry may follow the incomplete entry of a killed driver on the same line."""
     numbered = list(reading.numbered_lines(path))
     for place, (number, text) in enumerate(numbered):
         where = f"{path}, line {number}"
@@ -154,7 +156,7 @@ def slurm_run(path: str | Path) -> Run:
     Jobs that have not finished, or whose end was not observed, have no completion time.
 
     Args:
-        path: The log.jsonl of a driver, or the directory of its state, for that log and all that were rotated there.
+        path: The log.jsonl of a driver, or the directory of its state, for that log and all rotated logs there.
 
     Returns:
         The run; its times are seconds since the first arrival.
@@ -167,7 +169,7 @@ def slurm_run(path: str | Path) -> Run:
 
 
 def _run_of(replay: Replay, counted: Collection[str]) -> Run:
-    """Return the run in a log; counted: the finished jobs of which completion times are."""
+    """Return the run in a log; counted: the finished jobs whose completion times count."""
     jobs, rounds = replay.jobs.values(), replay.rounds
     origin = min((job.arrival_seconds for job in jobs), default=rounds[0]["seconds"])
     stays = list(replay.collector.stays())
@@ -256,7 +258,7 @@ def _active(replay: Replay) -> Floats:
 
 
 def _promised(replay: Replay, limits: Floats) -> Floats:
-    """Return (T,) the GPU-seconds promised in each round, from totals up to some times, which restart when the cluster changes."""
+    """Return (T,) the GPU-seconds promised in each round, from running totals that restart when the cluster changes."""
     seconds = [entry["seconds"] for entry in replay.totals]
     increments = np.maximum(0.0, np.diff([float(entry["promised_gpu_seconds"]) for entry in replay.totals]))
     at = np.clip(np.searchsorted(limits, seconds[:-1], side="right") - 1, 0, len(limits) - 2)
@@ -281,7 +283,7 @@ def _shares(jobs: Mapping[str, LoggedJob], stays: Sequence[Stay], end: float) ->
 
 
 class TenantFigures(NamedTuple):
-    """One tenant under Slurm and in the shadow: jobs that have finished in both, their mean completion times, and GPU-seconds."""
+    """One tenant under Slurm and in the shadow: number of jobs finished in both, their mean completion times, and GPU-seconds."""
 
     jobs: int
     slurm_jct_seconds: float | None
@@ -292,9 +294,9 @@ class TenantFigures(NamedTuple):
 
 @dataclass(frozen=True)
 class SlurmComparison:
-    """The schedule of Slurm beside that of a shadow.
+    """Slurm's schedule beside that of a shadow.
 
-    Completion times and the makespan of both runs are of the jobs that have finished in both; GPUs in use are of all jobs.
+    In both runs, completion times and the makespan cover the jobs that have finished in both; GPUs in use cover all jobs.
 
     Attributes:
         slurm: What Slurm did.
@@ -303,8 +305,9 @@ class SlurmComparison:
         only_slurm: Number of jobs that have finished in Slurm only.
         only_shadow: Number of jobs that have finished in the shadow only.
         tenants: {tenant: its figures}, with the names of `TenantFigures`.
-        slowness: Median of the work that jobs did in Slurm, at the speeds of the profile, over the steps that they give; None if no
-            job gives any. Above 1, the shadow is too fast by as much where it ends jobs by their steps.
+        slowness: Median over jobs of the work done in Slurm, at the speeds of the profile, divided by the steps that the job
+            specifies; None if no job specifies any. Above 1, the shadow is too fast by this factor for jobs that it ends by their
+            steps.
     """
 
     slurm: Run
@@ -317,7 +320,7 @@ class SlurmComparison:
 
 
 def slurm_comparison(path: str | Path) -> SlurmComparison | None:
-    """Return what Slurm did beside what a shadow of the driver would have done, None for the log of another driver.
+    """Return what Slurm did and what a shadow would have done, or None if the log is not from a shadow.
 
     Args:
         path: The log.jsonl of `gavel slurm run --shadow`, or the directory of its state, as for `slurm_run`.
