@@ -170,7 +170,6 @@ from gavel_py.sweeps.planning import write_table as write_table
 from gavel_py.throughput_profiles import Measurement as Measurement
 from gavel_py.throughput_profiles import ThroughputProfile as ThroughputProfile
 from gavel_py.throughput_profiles import ThroughputStore as ThroughputStore
-from gavel_py.throughput_profiles.combination import combine_profiles as combine_profiles
 from gavel_py.throughput_profiles.estimation import Estimate as Estimate
 from gavel_py.throughput_profiles.estimation import EstimateCheck as EstimateCheck
 from gavel_py.throughput_profiles.estimation import EstimatedProfile as EstimatedProfile
@@ -186,6 +185,7 @@ from gavel_py.throughput_profiles.importers import profile_formats as profile_fo
 from gavel_py.throughput_profiles.learning import ThroughputLearner as ThroughputLearner
 from gavel_py.throughput_profiles.observations import ObservedContradiction as ObservedContradiction
 from gavel_py.throughput_profiles.observations import ObservedRate as ObservedRate
+from gavel_py.throughput_profiles.store import combine_profiles as combine_profiles
 from gavel_py.workloads.durations import DurationPrediction as DurationPrediction
 from gavel_py.workloads.durations import DurationPredictor as DurationPredictor
 from gavel_py.workloads.durations import Predictability as Predictability

@@ -1,4 +1,4 @@
-"""The profile store: named throughput profiles of the user in a database, next to the built-in ones."""
+"""The profile store: named throughput profiles of the user in a database, next to the built-in ones, and several as one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from platformdirs import user_data_path
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.records import check_records
+from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.job import Job
-from gavel_py.throughput_profiles.combination import ABOUT, combine_profiles
 from gavel_py.throughput_profiles.database import Session, SqliteFile, database_at
 from gavel_py.throughput_profiles.files import Entry, Measurement, Row, builtin_names, units_of
 from gavel_py.throughput_profiles.observations import HALF_LIFE_SECONDS, ObservedRate, entry_of, observations_in, put, rate_of
@@ -22,6 +22,9 @@ from gavel_py.throughput_profiles.profile import Coverage, ThroughputProfile
 from gavel_py.throughput_profiles.units import UnitOf, mixed_units
 
 PATH_VARIABLE = "GAVEL_PY_STORE"
+
+ABOUT = ("description", "licence", "notice", "url")
+"""Texts about a profile."""
 
 PROFILE_SUFFIXES = {".csv", ".json"}
 """Endings of the names of files, by which these are told from names of profiles."""
@@ -305,6 +308,41 @@ class ThroughputStore:
         return ThroughputProfile(name, check_records(Measurement, placed), **dict(zip(ABOUT, about, strict=True)))
 
 
+def combine_profiles(profiles: Sequence[ThroughputProfile], name: str | None = None) -> ThroughputProfile:
+    """Return one profile with the measurements of several; of two for the same entry, that of the earlier profile is kept.
+
+    Accelerators of later profiles get the names that earlier ones have for them (`gavel_py.AcceleratorTable`).
+
+    Args:
+        profiles: The profiles, the most trusted first.
+        name: Name of the result; by default their names, joined by "+".
+
+    Raises:
+        InputError: There is no profile, or a job type has different units in two of them.
+    """
+    if not profiles:
+        raise InputError("there is no profile to combine")
+    name = "+".join(profile.name for profile in profiles) if name is None else name
+    kept: dict[Entry, Measurement] = {}
+    accelerators: list[str] = []
+    origins: dict[str, ThroughputProfile] = {}
+    faults = []
+    for profile in profiles:
+        names = {each: same_accelerator(each, accelerators) or each for each in profile.accelerators}
+        accelerators += [each for each in names.values() if each not in accelerators]
+        for job_type in profile.job_types:
+            first = origins.setdefault(job_type, profile)
+            if first.unit_of(job_type) != profile.unit_of(job_type):
+                units = " and ".join(f"{each.unit_of(job_type)} in {each.name!r}" for each in (first, profile))
+                problem = f"of job type {job_type!r} is {units}; convert one of them, or rename the job type"
+                faults.append(Fault(f"throughput profile {name!r}", "unit", problem))
+        for measurement in profile.measurements:
+            renamed = measurement.model_copy(update={"accelerator": names[measurement.accelerator]})
+            kept.setdefault(renamed.entry, renamed)
+    InputError.raise_any(faults)
+    return ThroughputProfile(name, kept.values(), **{field: _joined(profiles, field) for field in ABOUT})
+
+
 def _stored_names(session: Session) -> list[str]:
     return sorted(name for (name,) in session.execute("SELECT name FROM profiles"))  # databases sort in different orders
 
@@ -320,3 +358,7 @@ def _delete(session: Session, name: str) -> None:
     for table in ("measurements", "observations"):
         session.execute(f"DELETE FROM {table} WHERE profile = {BY_NAME}", (name,))  # noqa: S608
     session.execute("DELETE FROM profiles WHERE name = ?", (name,))
+
+
+def _joined(profiles: Sequence[ThroughputProfile], field: str) -> str:
+    return "; ".join(dict.fromkeys(text for profile in profiles if (text := getattr(profile, field))))
