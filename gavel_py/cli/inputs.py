@@ -36,7 +36,7 @@ INPUT, INPUT_OR_TEXT, TRACE = InputFile(), InputFile(as_text=True), InputFile(su
 """Types of files to read, of files or other texts, and of traces, whose format is recognised by content only."""
 
 PROFILE: Mapping[str, Any] = {"type": INPUT_OR_TEXT, "metavar": "NAME|FILE[+...]"}
-SECONDS = click.FloatRange(0, 1e9, min_open=True)
+SECONDS = click.FloatRange(0, 10**9, min_open=True)
 SEED: Mapping[str, Any] = {"type": click.IntRange(min=0), "default": 0, "show_default": True, "metavar": "N"}
 STORE: Mapping[str, Any] = {"metavar": "FILE|URL", "help": "Imported profiles: a file, or postgresql://user@host/database."}
 JSON: Mapping[str, Any] = {"is_flag": True, "help": "Print JSON and nothing else."}

@@ -35,7 +35,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 def _seconds(default: float, *, positive: bool = True) -> dict[str, Any]:
     """Return the settings of an option for a time in seconds."""
-    return {"type": SECONDS if positive else click.FloatRange(0, 1e9), "default": default, "show_default": True, "metavar": "S"}
+    return {"type": SECONDS if positive else click.FloatRange(0, 10**9), "default": default, "show_default": True, "metavar": "S"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,11 @@ class Request:
     default_type: str | None = option(metavar="TYPE", help="Job type of all other jobs.")
     default_steps: float | None = option(type=SECONDS, metavar="N", help="Steps of jobs that specify none.")
     trust: float = option(
-        type=click.FloatRange(1, 1e9), default=10.0, show_default=True, metavar="X", help="Factor by which jobs may differ from it."
+        type=click.FloatRange(1, 10**9),
+        default=10.0,
+        show_default=True,
+        metavar="X",
+        help="Factor by which steps and progress that jobs report may differ from the profile.",
     )
     trusted: tuple[str, ...] = option("--trust-user", metavar="NAME=X", help="The same for the jobs of one user.")
     progress: Path | None = option(
@@ -76,10 +80,10 @@ class Request:
     )
     state: Path | None = option(type=DIRECTORY, metavar="DIR", help="Directory of state, log, lock and measured speeds.")
     restart_seconds: float | None = option(
-        type=click.FloatRange(0, 1e9), metavar="S", help="Time that a job loses when it is stopped and started [measured]."
+        type=click.FloatRange(0, 10**9), metavar="S", help="Time that a job loses when it is stopped and started [measured]."
     )
     min_run_seconds: float | None = option(
-        type=click.FloatRange(0, 1e9), metavar="S", help="Time that a job runs before it may be preempted [50 times that]."
+        type=click.FloatRange(0, 10**9), metavar="S", help="Time that a job runs before it may be preempted [50 times that]."
     )
     solve_seconds: float = option(
         **_seconds(0.0, positive=False), help="Minimum time between two allocations while only jobs change."
@@ -105,7 +109,7 @@ class Request:
         type=PATH, metavar="FILE", help="Write figures for Prometheus here (node_exporter reads *.prom in its directory)."
     )
     metrics_port: int | None = option(
-        type=click.IntRange(1, 65_535), metavar="PORT", help="Show them at http://127.0.0.1:PORT/metrics, too."
+        type=click.IntRange(1, 65_535), metavar="PORT", help="Serve them at http://127.0.0.1:PORT/metrics."
     )
     on_exit: Literal["leave", "release"] = option(
         default="leave", show_default=True, help="What to do with jobs on hold at the end."

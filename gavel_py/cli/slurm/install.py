@@ -39,7 +39,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
 @click.option("--default-partition", is_flag=True, help="Jobs without a partition go to one of these.")
 @click.option(
     "--dead-seconds",
-    type=click.FloatRange(0, 1e6),
+    type=click.FloatRange(0, 10**6),
     default=300.0,
     show_default=True,
     metavar="S",

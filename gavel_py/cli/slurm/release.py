@@ -16,7 +16,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False)
 @click.option("--partition", required=True, metavar="NAMES", help="Partitions whose jobs are released, as in gpu,gpu-long.")
 @click.option("--state", type=DIRECTORY, metavar="DIR", help="The directory of the driver's state, if it can be read.")
 @click.option(
-    "--timeout", type=click.FloatRange(0.1, 1e6), default=60.0, show_default=True, metavar="S", help="Time limit of a command."
+    "--timeout", type=click.FloatRange(0.1, 10**6), default=60.0, show_default=True, metavar="S", help="Time limit of a command."
 )
 def command(partition: str, state: Path | None, timeout: float) -> None:
     """Release the jobs that a driver or its plugin holds.
