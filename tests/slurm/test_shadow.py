@@ -18,11 +18,19 @@ import gavel_py as gp
 from gavel_py.integrations.slurm.client.commands import CommandResult
 from gavel_py.integrations.slurm.turns import MECHANISM
 from tests.slurm.fake_slurm import START, FakeClock, FakeSlurm, no_answer
-from tests.slurm.support import SPEEDS, KilledError, driver, events, profile
+from tests.slurm.support import BERT, SPEEDS, KilledError, driver, events, profile
+from tests.slurm.test_accounts import with_accounts
+from tests.slurm.test_reservations import reserved
 from tests.support.commands import runner
 
 SIGNS = ["squeue", "--all", "--noheader", "--name=gavel-driver", "--format=%i|%P|%k"]
-READS = [["sinfo", "--all", "--json"], ["squeue", "--all", "--json"], SIGNS]
+SHOWS = ["partition --oneliner", "reservation --oneliner", "config"]
+READS = [
+    ["sinfo", "--all", "--json"],
+    ["squeue", "--all", "--json"],
+    SIGNS,
+    *(["scontrol", "show", *what.split()] for what in SHOWS),
+]
 
 
 class PlainSlurm(FakeSlurm):
@@ -68,7 +76,9 @@ class PlainSlurm(FakeSlurm):
 
 def shadow(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmShadow:
     options = {"round_seconds": 100.0, "restart_seconds": 0.0, "min_run_seconds": 0.0} | options
-    chosen = gp.SlurmSettings("gpu", **{name: options.pop(name) for name in {"warn_signal", "warn_seconds"} & options.keys()})
+    chosen = gp.SlurmSettings(
+        "gpu", **{name: options.pop(name) for name in {"warn_signal", "warn_seconds", "wall_limit"} & options.keys()}
+    )
     return gp.SlurmShadow(chosen, profile(), directory=folder, commands=slurm, clock=slurm.clock, **options)
 
 
@@ -159,6 +169,52 @@ def test_a_job_that_cannot_be_planned_any_more_is_as_slurm_has_it(tmp_path: Path
     assert found.both == 2
     stays = [[(stay.node, stay.end_seconds) for stay in run.stays if stay.job_id == "1"] for run in (found.slurm, found.shadow)]
     assert stays[0] == stays[1] == [("k80-0", pytest.approx(400, abs=6))]
+
+
+def test_a_job_that_is_too_slow_reaches_its_time_limit(tmp_path: Path) -> None:
+    """Slurm happens to run it on the fast node, in 100 s; in the shadow it is on the slow one, where its 2 min do not suffice."""
+    slurm = PlainSlurm()
+    slurm.arrive(5.0, 1, work=32_000)
+    slurm.arrive(20.0, 2, work=3200, more={"time_limit": 2})
+    found = watched(slurm, tmp_path, 1200, policy="fifo")
+    assert (found.both, found.only_slurm, found.only_shadow) == (0, 1, 1)
+    (left,) = [entry for entry in events(tmp_path, "left") if entry["job"] == "2"]
+    assert (left["outcome"], left["running_seconds"]) == ("failed", pytest.approx(120, abs=1))
+
+
+@pytest.mark.parametrize(("wall_limit", "runs"), [("total", 320), ("start", 500)])
+def test_time_limits_count_as_for_a_driver(tmp_path: Path, wall_limit: str, runs: int) -> None:
+    """A job of 5 min is preempted after 200 s: it has 2 min left, since whole minutes are counted, or 5 min again."""
+    slurm = PlainSlurm()
+    slurm.arrive(10.0, 1, work=1e9, more={"time_limit": 5})
+    slurm.arrive(150.0, 2, work=640)
+    slurm.arrive(150.0, 3, work=640)
+    watched(slurm, tmp_path, 1000, policy="shortest_job_first", wall_limit=wall_limit)
+    (left,) = [entry for entry in events(tmp_path, "left") if entry["job"] == "1"]
+    assert (left["outcome"], left["preemptions"]) == ("failed", 1)
+    assert left["running_seconds"] == pytest.approx(runs, abs=5.1)
+
+
+def test_it_decides_from_the_same_reading_as_a_driver(tmp_path: Path) -> None:
+    """With a reservation of the fast node, a limit of the partition and one of an account, both start the same jobs."""
+
+    def site() -> PlainSlurm:
+        slurm = PlainSlurm()
+        with_accounts(slurm)
+        reserved(slurm, "v100-0", 1200.0)
+        slurm.partitions = "PartitionName=gpu MaxTime=02:00:00 State=UP QoS=N/A\n"
+        for number, (gpus, minutes, account) in enumerate([(1, 180, ""), (4, 60, "chem"), (1, 60, "chem"), (2, 10, "")], 1):
+            more = {"time_limit": minutes, "account": account, "user_name": "games", "qos": ""}
+            slurm.submit(number, per_job=f"gpu:{gpus}", comment=BERT, more=more, priority=1000, admin_comment="")
+        slurm.stuck = {1, 2, 3, 4}
+        return slurm
+
+    expected = driver(site(), None).plan()
+    found = shadow(site(), tmp_path).plan()
+    assert found.moves.start == expected.moves.start
+    assert found.moves.start
+    assert found.picture.left_alone == expected.picture.left_alone
+    assert {"1", "3"} <= found.picture.left_alone.keys()
 
 
 def test_jobs_that_run_at_the_beginning_run_in_both(tmp_path: Path) -> None:

@@ -206,13 +206,11 @@ def read_accounts(commands: SlurmCommands, *, required: bool) -> Accounts | None
 class AccountsReader:
     """Reads the accounts every `ROUNDS_BETWEEN` rounds.
 
-    required: whether missing accounts are an error; for_limits: whether to read them for their limits as well; latest: the accounts
-    last read.
+    required: whether missing accounts are an error; latest: the accounts last read.
     """
 
     commands: SlurmCommands
     required: bool
-    for_limits: bool = True
     latest: Accounts | None = None
     _due: int = 0
 
@@ -223,7 +221,7 @@ class AccountsReader:
             InputError: They are required, and there is no slurmdbd.
             SlurmError: They are required, and have never been read.
         """
-        if rounds < self._due or not (self.required or self.for_limits):
+        if rounds < self._due:
             return ""
         try:
             self.latest, problem = read_accounts(self.commands, required=self.required), ""

@@ -86,7 +86,7 @@ class SlurmDriver:
         steps = Progress(None if progress is None else Path(progress))
         path = None if self._directory is None else self._directory / STATE
         self._planner = RoundPlanner(settings, profile, self.policy, given, path, steps, self._log)
-        self._accounts = AccountsReader(self._commands, settings.tenants_from_slurm, for_limits=not self.is_shadow)
+        self._accounts = AccountsReader(self._commands, settings.tenants_from_slurm)
         self._event_log: EventLog | None = None
         self._resources = ExitStack()
         self._metrics = Metrics(settings.metrics, settings.metrics_port)
@@ -131,8 +131,8 @@ class SlurmDriver:
         return self._planner.picture(self._read())
 
     def _read(self) -> Snapshot:
-        snapshot = slurm.read_cluster(self._commands, self._clock.now())
-        return snapshot if self.is_shadow else with_reservations(slurm.with_partitions(snapshot, self._commands), self._commands)
+        snapshot = slurm.with_partitions(slurm.read_cluster(self._commands, self._clock.now()), self._commands)
+        return with_reservations(snapshot, self._commands)
 
     def _read_jobs(self) -> Mapping[str, SlurmJob]:
         return slurm.read_jobs(self._commands)

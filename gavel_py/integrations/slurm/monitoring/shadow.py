@@ -7,9 +7,9 @@ reconciler follows the live partition; it provides the real schedule and the wor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,238 +18,35 @@ from gavel_py.integrations.slurm.actions import Actions
 from gavel_py.integrations.slurm.apply import Applied
 from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, signs_of_life
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock
-from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Snapshot, Usage
+from gavel_py.integrations.slurm.client.records import SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.driver import SlurmDriver
-from gavel_py.integrations.slurm.job_mapping import DOWN, gpus_used
+from gavel_py.integrations.slurm.job_mapping import gpus_used
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
 from gavel_py.integrations.slurm.monitoring.event_log import ACTUAL, STAY_EVENTS, warn
+from gavel_py.integrations.slurm.monitoring.virtual import Jobs, VirtualJob, VirtualPartition
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Progress
-from gavel_py.integrations.slurm.state import SHADOW, DriverState, Tracked, save_state
-from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
+from gavel_py.integrations.slurm.state import SHADOW, Tracked, save_state
 from gavel_py.policies import Policy
 from gavel_py.throughput_profiles import ThroughputProfile
 
 LIVE = "slurm.json"
 """Name of the state file of the reconciler that follows the live partition."""
 
-VIRTUAL = SnapshotFormat("gavel-py slurm shadow", 1, "a virtual partition written by gavel slurm run --shadow")
-
-Jobs = Mapping[str, SlurmJob]
-
-
-@dataclass
-class VirtualJob:
-    """A job in the virtual partition.
-
-    Attributes:
-        job: The job as Slurm last listed it while it waited.
-        held: {node: GPUs} that it has here.
-        start_seconds: When it got these GPUs.
-        on_hold: Whether the driver has put it on hold.
-        marks: (time, steps done, steps/s before) of each stop.
-        outcome: How it ended in Slurm; None while Slurm still lists it as live.
-        work: Steps that it had done in Slurm by then, at the speeds of the profile; None until then.
-        end_seconds: When it ended here; None before.
-        is_left: Whether the decision leaves it to Slurm; it then has the state and the GPUs that it has in Slurm.
-    """
-
-    job: SlurmJob
-    held: dict[str, int] = field(default_factory=dict)
-    start_seconds: float = 0.0
-    on_hold: bool = False
-    marks: list[tuple[float, float, float]] = field(default_factory=list)
-    outcome: Phase | None = None
-    work: float | None = None
-    end_seconds: float | None = None
-    is_left: bool = False
-
-    def listed(self, live: SlurmJob | None) -> SlurmJob:
-        """Return the job as the driver sees it; live: the job as Slurm lists it now."""
-        comment = self.job.comment if live is None else live.comment
-        job = replace(self.job, held={}, used={}, comment=comment, start_seconds=None, end_seconds=self.end_seconds)
-        if self.end_seconds is not None:
-            return replace(job, phase=self.outcome or Phase.FINISHED, states=frozenset())
-        if self.is_left and live is not None:
-            return live
-        if self.held:
-            used = {node: Usage(gpus) for node, gpus in self.held.items()}
-            job = replace(job, held=dict(self.held), used=used, start_seconds=self.start_seconds)
-            return replace(job, phase=Phase.RUNNING, states=frozenset({"RUNNING"}))
-        job = replace(job, phase=Phase.WAITING, states=frozenset({"PENDING"}), description="")
-        if live is not None and live.phase is Phase.WAITING:
-            if live.is_held:  # by its user or an administrator, since a shadow holds no jobs in Slurm
-                return replace(job, priority=0.0, reason="JobHeldUser")
-        else:
-            job = replace(job, dependency="", eligible_seconds=None)
-        return replace(job, priority=0.0 if self.on_hold else 1.0, reason="JobHeldAdmin" if self.on_hold else "Priority")
-
-    def reached(self, work: float, tracked: Tracked, speed: float) -> float | None:
-        """Return when the job has done this work, given its current speed; None if it waits and has not done it yet."""
-        for seconds, steps, before in self.marks:
-            if steps >= work and before > 0:
-                return seconds - (steps - work) / before
-        if not self.held or speed <= 0:
-            return None
-        return max(self.start_seconds, max(tracked.seen_seconds, self.start_seconds) + (work - tracked.steps_done) / speed)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the job as plain data."""
-        job = asdict(replace(self.job, held={}, used={}, states=frozenset()))
-        return {**asdict(self), "job": job | {"states": []}}
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> VirtualJob:
-        """Return the job that `to_dict` converted to plain data."""
-        job = dict(document["job"])
-        for name, kind in (("phase", Phase), ("states", frozenset), ("required_nodes", tuple), ("obstacles", tuple)):
-            job[name] = kind(job[name])
-        outcome = document["outcome"]
-        marks = [(seconds, steps, speed) for seconds, steps, speed in document["marks"]]
-        changed = {"job": SlurmJob(**job), "marks": marks, "outcome": None if outcome is None else Phase(outcome)}
-        return cls(**{**document, **changed})
-
-
-@dataclass
-class VirtualPartition:
-    """The jobs that the driver would manage, in the state they would have under its decisions.
-
-    Attributes:
-        default_steps: Total steps of jobs that specify none; None if unknown.
-        jobs: {job_id: job}.
-        is_new: Whether no job has been admitted yet.
-    """
-
-    default_steps: float | None
-    jobs: dict[str, VirtualJob] = field(default_factory=dict)
-    is_new: bool = True
-
-    @classmethod
-    def load(cls, path: Path | None, default_steps: float | None) -> VirtualPartition:
-        """Return the saved partition, or a new one if there is none. Raises `InputError`."""
-        if path is None or not path.exists():
-            return cls(default_steps)
-        document = VIRTUAL.read(path)
-        with damage_as_fault(path):
-            return cls(
-                default_steps, {job_id: VirtualJob.from_dict(each) for job_id, each in document["jobs"].items()}, is_new=False
-            )
-
-    def save(self, path: Path) -> None:
-        """Write the partition to a file. Raises `InputError`."""
-        VIRTUAL.write(path, {"jobs": {job_id: each.to_dict() for job_id, each in self.jobs.items()}})
-
-    def admit(self, jobs: Jobs, managed: Collection[str]) -> None:
-        """Add new managed jobs and update the others. On the first call, jobs that run in Slurm also run here."""
-        for job_id in managed:
-            job = jobs[job_id]
-            if job_id not in self.jobs:
-                held = dict(job.held) if self.is_new and job.phase is Phase.RUNNING else {}
-                self.jobs[job_id] = VirtualJob(job, held, job.start_seconds or 0.0)
-            elif job.phase is Phase.WAITING:
-                self.jobs[job_id].job = job
-        self.is_new = False
-
-    def note_end(self, job_id: str, job: SlurmJob | None, work: float, now: float) -> None:
-        """Record how a job ended in Slurm. job: None if Slurm no longer lists it; work: the steps that it had done."""
-        each = self.jobs[job_id]
-        if job is None:
-            del self.jobs[job_id]  # whether it has finished is unknown
-            return
-        each.outcome, each.work = job.phase, work
-        if (job.phase is Phase.CANCELLED or each.is_left) and each.end_seconds is None:
-            each.end_seconds, each.held = min(now, job.end_seconds or now), {}
-
-    def leave_to_slurm(self, unplanned: Container[str], jobs: Jobs) -> None:
-        """Set the jobs that the decision leaves to Slurm, and copy their GPUs and start times from Slurm."""
-        for job_id, each in self.jobs.items():
-            each.is_left = job_id in unplanned and each.outcome is None and each.end_seconds is None
-            if each.is_left and job_id in jobs:
-                each.held, each.start_seconds = dict(jobs[job_id].held), jobs[job_id].start_seconds or 0.0
-
-    def forget(self, listed: Jobs) -> None:
-        """Drop jobs that have ended here and are no longer listed by Slurm."""
-        self.jobs = {i: each for i, each in self.jobs.items() if each.end_seconds is None or i in listed}
-
-    def end_jobs(self, now: float, state: DriverState, types: Mapping[str, str]) -> None:
-        """End the jobs that have completed their work; types: {node: accelerator}.
-
-        The work of a job is what it did in Slurm if it has ended there, otherwise its specified steps. A job without specified
-        steps cannot end here before it has ended in Slurm.
-        """
-        for job_id, each in self.jobs.items():
-            tracked = state.tracked.get(job_id)
-            if tracked is None or each.is_left or each.end_seconds is not None:
-                continue
-            work = (tracked.total_steps or self.default_steps) if each.work is None else each.work
-            end = None if work is None else each.reached(work, tracked, self._speed(each, tracked, state, types))
-            if end is not None and end <= now:
-                each.end_seconds, each.held = end, {}
-
-    def stop(self, job_id: str, now: float, state: DriverState | None, types: Mapping[str, str]) -> None:
-        """Stop a job and record its progress."""
-        each, tracked = self.jobs[job_id], None if state is None else state.tracked.get(job_id)
-        if tracked is not None and state is not None:
-            speed = self._speed(each, tracked, state, types)
-            steps = tracked.steps_done + speed * max(0.0, now - max(tracked.seen_seconds, each.start_seconds))
-            each.marks.append((now, steps, speed))
-        each.held = {}
-
-    def start(self, job_id: str, target: Mapping[str, int], now: float, state: DriverState, types: Mapping[str, str]) -> None:
-        """Start a job. If it has run before, it loses the work of `restart_seconds`."""
-        each, tracked = self.jobs[job_id], state.tracked[job_id]
-        each.held, each.start_seconds, each.on_hold = dict(target), now, False
-        if tracked.starts:
-            lost = state.scheduler.restart_seconds * self._speed(each, tracked, state, types)
-            tracked.steps_done = max(0.0, tracked.steps_done - lost)
-
-    def displaced(self, nodes: Mapping[str, SlurmNode], used: Mapping[str, int]) -> Iterator[str]:
-        """Yield the jobs that lose their GPUs because a node is down or jobs left to Slurm have taken them.
-
-        used: {node: GPUs of jobs that are left to Slurm}. On a node with several jobs, those that started last lose their GPUs.
-        """
-        free = {name: 0 if node.states & DOWN else sum(node.gpus.values()) - used.get(name, 0) for name, node in nodes.items()}
-        planned = [(job_id, each) for job_id, each in self.jobs.items() if not each.is_left]
-        for job_id, each in sorted(planned, key=lambda item: item[1].start_seconds):
-            if any(free.get(node, 0) < gpus for node, gpus in each.held.items()):
-                yield job_id
-                continue
-            for node, gpus in each.held.items():
-                free[node] -= gpus
-
-    def listed(self, jobs: Jobs) -> dict[str, SlurmJob]:
-        """Return Slurm's jobs, with the jobs of this partition in their virtual state."""
-        return {**jobs, **{job_id: each.listed(jobs.get(job_id)) for job_id, each in self.jobs.items()}}
-
-    @staticmethod
-    def nodes(nodes: Mapping[str, SlurmNode], jobs: Jobs) -> dict[str, SlurmNode]:
-        """Return Slurm's nodes with the resources that these jobs use; jobs: from `listed`."""
-        used: dict[str, Usage] = {}
-        for job in jobs.values():
-            for node, each in job.used.items():
-                used[node] = used.get(node, Usage()).plus(each)
-        return {name: replace(node, used=used.get(name, Usage())) for name, node in nodes.items()}
-
-    @staticmethod
-    def _speed(each: VirtualJob, tracked: Tracked, state: DriverState, types: Mapping[str, str]) -> float:
-        accelerator = types.get(next(iter(each.held), ""), "")
-        gpus = sum(each.held.values()) or tracked.num_gpus
-        return state.speeds.speed(tracked.job_type, gpus, accelerator) if accelerator else 0.0
-
 
 class SlurmShadow(SlurmDriver):
     """Shows what a `SlurmDriver` would do on a live partition, without changing anything there.
 
     Its log, queue and figures are those of a driver whose decisions were carried out; the log also records what Slurm does.
-    `slurm_comparison` compares the two schedules. A shadow only reads `sinfo` and `squeue`, which every user may do, and writes
-    only to its own directory.
+    `slurm_comparison` compares the two schedules. A shadow reads what a driver reads, by commands that every user may run, and
+    writes only to its own directory.
 
     Jobs that are running when the shadow starts run in both schedules. From then on, jobs arrive as in Slurm and progress at the
     speeds of the profile. A job ends when its work is done. If it has already ended in Slurm, its work is what it did there, at the
-    profile's speed for the type on which it ran; otherwise it is the number of steps that it specifies. A job that specifies no
-    steps holds its GPUs at least until it has ended in Slurm. A job that is cancelled in Slurm is cancelled here too. The GPUs of
-    jobs that are left to Slurm are not available to the shadow.
+    profile's speed for the type on which it ran; otherwise it is the number of steps that it specifies. A job with known work also
+    ends at its time limit. A job that specifies no steps holds its GPUs at least until it has ended in Slurm. A job that is
+    cancelled in Slurm is cancelled here too. The GPUs of jobs that are left to Slurm are not available to the shadow.
 
     Args:
         settings: The settings of the site. A shadow releases no jobs when it ends.
@@ -277,7 +74,7 @@ class SlurmShadow(SlurmDriver):
         clock: WallClock | None = None,
         **options: float | None,
     ) -> None:
-        settings = replace(settings, beacon=False, on_exit="leave", on_failure="retry", wall_limit="start")
+        settings = replace(settings, beacon=False, on_exit="leave", on_failure="retry")
         given: dict[str, Any] = options
         super().__init__(settings, profile, policy, directory=directory, commands=commands, clock=clock, **given)
         saved, path = (None if self._directory is None else self._directory / name for name in (SHADOW, LIVE))
@@ -307,7 +104,8 @@ class SlurmShadow(SlurmDriver):
         for planner in (self._planner, self._live):
             planner.load()
         snapshot, partition, known = super()._read(), self._partition, self._known
-        state = self._live.picture(snapshot).state
+        # What Slurm has does not depend on what it allows.
+        state = self._live.picture(replace(snapshot, partitions={}, reservations=())).state
         state.forget_departed()
         self._note_ends(snapshot.jobs, known)
         partition.admit(snapshot.jobs, state.tracked)
@@ -351,7 +149,7 @@ class SlurmShadow(SlurmDriver):
         """Let jobs end or lose their GPUs, and return all jobs. new: jobs that the partition is about to admit."""
         partition, state, now = self._partition, self.state, self._clock.now()
         if state is not None:
-            partition.end_jobs(now, state, self._types)
+            partition.end_jobs(now, state, self._types, self._jobs)
             partition.leave_to_slurm(state.unplanned, self._jobs)
         here = {job_id for job_id, each in partition.jobs.items() if not each.is_left}.union(new)
         others = [job for job_id, job in self._jobs.items() if job_id not in here]
@@ -377,6 +175,9 @@ class SlurmShadow(SlurmDriver):
             partition.jobs[job_id].on_hold = True
         for job_id, target in actions.start.items():
             partition.start(job_id, target, now, state, types)
+        for job_id, minutes in actions.limits.items():
+            limit = picture.snapshot.jobs[job_id].time_limit_seconds or 0.0
+            partition.jobs[job_id].lowered_seconds += max(0.0, limit - 60.0 * minutes)
         started, waiting = list(actions.start), dict(actions.cannot)
         return Applied(kept=actions.keep, stopped=actions.stop, started=started, waiting=waiting, jobs=self._listed())
 
