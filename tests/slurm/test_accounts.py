@@ -121,7 +121,7 @@ def test_jobs_are_set_aside_exactly_where_limits_leave_no_room(
     for number, (account, name, qos, gpus, runs) in enumerate(rows):
         fields = {"phase": Phase.RUNNING, "held": {"n": gpus}} if runs else {}
         jobs[str(number)] = a_job(str(number), account, name, qos, gpus, **fields)
-    aside = accounts.over_limits(jobs, list(jobs), {str(number) for number in seen})
+    aside = accounts.over_limits(jobs, list(jobs), {str(number) for number in seen}, {})
 
     def counted(job: SlurmJob) -> set[tuple[str, str]]:
         """The groups with a limit to which a job belongs, written down without the code."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from gavel_py.errors import Fault, InputError, SlurmError
@@ -116,32 +117,79 @@ class Accounts:
             seen.add(account)
             account = self.associations[account, ""].parent
 
-    def limits_gpus_of(self, job: SlurmJob) -> bool:
-        """Return whether Slurm enforces any GPU limit that a job counts towards."""
-        return self.enforced and any(True for _ in self.limits_of(job))
-
-    def over_limits(self, jobs: Mapping[str, SlurmJob], managed: Iterable[str], known: Collection[str]) -> dict[str, Eligibility]:
+    def over_limits(
+        self, jobs: Mapping[str, SlurmJob], managed: Iterable[str], known: Collection[str], needs: Mapping[str, int]
+    ) -> dict[str, Eligibility]:
         """Set aside waiting jobs that would exceed a limit, so that no GPUs are planned for jobs that Slurm would not start.
 
         Jobs that hold GPUs in any partition count first, then those that the scheduler knows, then the others in order.
+
+        needs: {elastic job: GPUs that it needs at least}; other jobs need what they hold or request.
         """
         if not self.enforced:
             return {}
         used: Counter[tuple[str, ...]] = Counter()
         for job in jobs.values():
             if job.phase in {Phase.RUNNING, Phase.STOPPING} and job.held:
-                used.update({limit.key: sum(job.held.values()) for limit in self.limits_of(job)})
+                used.update({limit.key: needs.get(job.job_id, sum(job.held.values())) for limit in self.limits_of(job)})
         beyond = {}
         waiting = [job_id for job_id in managed if jobs[job_id].phase is not Phase.RUNNING]
         for job_id in sorted(waiting, key=lambda job_id: (job_id not in known, natural_key(job_id))):
             job = jobs[job_id]
-            limits, gpus = list(self.limits_of(job)), 0 if job.held else job.num_gpus
+            limits, gpus = list(self.limits_of(job)), 0 if job.held else needs.get(job_id, job.num_gpus)
             full = next((limit for limit in limits if used[limit.key] + gpus > limit.gpus), None)
             if full is None:
                 used.update({limit.key: gpus for limit in limits})
             elif job.phase is Phase.WAITING:
                 beyond[job_id] = Eligibility(Role.ASIDE, full.text)
         return beyond
+
+    def rooms(self, jobs: Mapping[str, SlurmJob], needs: Mapping[str, int], choices: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Return {elastic job: the most GPUs that it may have}, such that all limits are kept whichever numbers are chosen.
+
+        What the needs of all jobs leave of a limit is dealt evenly: the job with the fewest GPUs comes next, among equals one that
+        holds more already, until no limit has room for the next number of any job.
+
+        needs: {job: GPUs that it needs at least} of all jobs that count; choices: {elastic job: numbers of GPUs, ascending}.
+        """
+        limits = {job_id: list(self.limits_of(jobs[job_id])) for job_id in needs}
+        used: Counter[tuple[str, ...]] = Counter()
+        for job_id, gpus in needs.items():
+            used.update({limit.key: gpus for limit in limits[job_id]})
+        found = {job_id: needs[job_id] for job_id in choices}
+
+        def turn(job_id: str) -> tuple[int, bool, tuple[object, ...], str, int]:
+            present = found[job_id]
+            more = next((gpus for gpus in choices[job_id] if gpus > present), present)
+            return present, sum(jobs[job_id].held.values()) < more, natural_key(job_id), job_id, more
+
+        queue = [turn(job_id) for job_id in found]
+        heapify(queue)
+        while queue:
+            present, _, _, job_id, more = heappop(queue)
+            if more > present and all(used[limit.key] + more - present <= limit.gpus for limit in limits[job_id]):
+                used.update({limit.key: more - present for limit in limits[job_id]})
+                found[job_id] = more
+                heappush(queue, turn(job_id))
+        return found
+
+    def too_early(self, jobs: Mapping[str, SlurmJob], held: Mapping[str, int], starts: Mapping[str, int]) -> dict[str, str]:
+        """Return {job: why} of the starts for which there is no room while other jobs still hold their GPUs.
+
+        held: {job: GPUs} of the jobs that go on running; starts: {job: GPUs}.
+        """
+        used: Counter[tuple[str, ...]] = Counter()
+        for job_id, gpus in held.items():
+            used.update({limit.key: gpus for limit in self.limits_of(jobs[job_id])})
+        early = {}
+        for job_id, gpus in starts.items():
+            limits = list(self.limits_of(jobs[job_id]))
+            full = next((limit for limit in limits if used[limit.key] + gpus > limit.gpus), None)
+            if full is None:
+                used.update({limit.key: gpus for limit in limits})
+            else:
+                early[job_id] = f"{full.text}, of which jobs that have been warned still hold some"
+        return early
 
     def tenant_of(self, job: SlurmJob) -> str:
         """Return the name of the tenant to which a job belongs: its user within its account."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from gavel_py.integrations.slurm import job_roles
+from gavel_py.integrations.slurm.accounts import Accounts
 from gavel_py.integrations.slurm.client.notation import StopSignal
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.settings import SlurmSettings
@@ -148,6 +149,15 @@ def with_grace(
         warn=fresh,
         deferred=deferred,
     )
+
+
+def within_limits(actions: Actions, jobs: Mapping[str, SlurmJob], accounts: Accounts) -> Actions:
+    """Defer the starts that would exceed a limit of GPUs while jobs that have been warned hold more than is planned for them."""
+    changed = {*actions.stop, *actions.start}
+    held = {i: sum(job.held.values()) for i, job in jobs.items() if job.held and not job.phase.is_over and i not in changed}
+    early = accounts.too_early(jobs, held, {i: sum(target.values()) for i, target in actions.start.items()})
+    start = {job_id: target for job_id, target in actions.start.items() if job_id not in early}
+    return replace(actions, start=start, deferred={**actions.deferred, **early})
 
 
 def revived(jobs: Mapping[str, SlurmJob], warned: Container[str]) -> Mapping[str, SlurmJob]:

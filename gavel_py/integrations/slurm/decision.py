@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm import job_mapping, job_roles, sizes
 from gavel_py.integrations.slurm.accounts import Accounts
-from gavel_py.integrations.slurm.actions import Actions, Target, actions_for, revived, time_left, with_grace
+from gavel_py.integrations.slurm.actions import Actions, Target, actions_for, revived, time_left, with_grace, within_limits
 from gavel_py.integrations.slurm.client.notation import printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
@@ -211,8 +211,8 @@ class RoundPlanner:
         """The profile of the site, or of the learner if there is one."""
         return cast("ThroughputProfile", self._given) if self._learner is None else self._learner.profile
 
-    def picture(self, snapshot: Snapshot) -> ClusterSnapshot:
-        """Reconcile the scheduler with a reading. Raises `InputError`."""
+    def picture(self, snapshot: Snapshot, *, within_round: bool = False) -> ClusterSnapshot:
+        """Reconcile the scheduler with a reading; within_round: as for `Reconciler.reconcile`. Raises `InputError`."""
         known_types, is_first = self._profile.accelerators, self.reconciler is None
         partition = partition_of(snapshot.nodes.values(), self._settings, known_types, must_exist=is_first)
         if self._learner is not None:
@@ -224,7 +224,7 @@ class RoundPlanner:
         matcher = job_mapping.TypeMatcher(partition, snapshot.nodes)
         self.reconciler = Reconciler(state, self._settings, self._progress, partition.types, matcher, self._log, self.accounts)
         known = state.aside | state.tracked
-        self.reconciler.reconcile(snapshot)
+        self.reconciler.reconcile(snapshot, within_round=within_round)
         known |= state.aside | state.tracked
         roles = self.reconciler.roles
         left = {job_id: eligibility.why for job_id, eligibility in roles.items() if eligibility.role.is_left_to_slurm}
@@ -264,6 +264,8 @@ class RoundPlanner:
         """Warn jobs before they are stopped, requeue those that failed after the warning, and lower time limits by run time."""
         state, jobs, now = picture.state, picture.snapshot.jobs, picture.snapshot.seconds
         gentle = with_grace(actions, jobs, state.warned, self._settings, now)
+        if self.accounts is not None and len(gentle.keep) > len(actions.keep):
+            gentle = within_limits(gentle, jobs, self.accounts)
         ending = [i for i in state.warned if i in actions.stop or (i in state.tracked and jobs[i].phase is Phase.STOPPING)]
         state.warned = {i: state.warned[i] for i in ending} | {i: now + (each.seconds or 0.0) for i, each in gentle.warn.items()}
         state.deferred = {*gentle.deferred, *(i for i in actions.stop if i not in gentle.stop)}

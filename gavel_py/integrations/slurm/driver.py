@@ -238,7 +238,8 @@ class SlurmDriver:
             SlurmError: Slurm does not answer, or does not allow this account to manage jobs.
             GavelError: The cluster cannot be planned, or the state cannot be saved. Then nothing has been changed in Slurm.
         """
-        picture = self.look()
+        self._read_accounts()
+        picture = self._planner.picture(self._read(), within_round=True)
         actions = self._planner.fill(picture)
         return None if actions is None else self._carry_out(picture, actions, "filled")
 

@@ -236,6 +236,18 @@ def set_sizes(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds: Spe
         tracked.place = "any"
 
 
+def least_gpus(jobs: Iterable[SlurmJob], matcher: TypeMatcher, speeds: Speeds, settings: SlurmSettings) -> dict[str, int]:
+    """Return {job: the smallest number of GPUs on which it would run} of jobs without a record that have a choice."""
+    found = {}
+    for job in jobs:
+        if len(job.requested) == 1 and (parse_comment(job.comment).gpu_counts or job.max_nodes > job.min_nodes):
+            tracked, _ = new_tracked(job, speeds, settings, 0.0)
+            tracked.usable = list(settings.partitions)
+            set_sizes(tracked, job, matcher, speeds, settings)
+            found[job.job_id] = min(tracked.sizes)
+    return found
+
+
 def scheduler_job(
     tracked: Tracked, job: SlurmJob, tenant: str, matcher: TypeMatcher, speeds: Speeds, settings: SlurmSettings
 ) -> Job:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from gavel_py.allocation.solver import check_elastic
 from gavel_py.errors import InputError
+from gavel_py.integrations.slurm.accounts import Accounts
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import Annotation, JobComment, NodeRange
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Speeds
-from gavel_py.integrations.slurm.state import Tracked
+from gavel_py.integrations.slurm.state import DriverState, Tracked
 from gavel_py.policies import Policy
 
 
@@ -157,3 +158,48 @@ def is_outdated(tracked: Tracked, names: Collection[str], speeds: Speeds, settin
     if not tracked.gpu_counts:
         return False
     return bool(offered_counts(tracked.gpu_counts, tracked.job_type, names, speeds, settings)) != bool(tracked.offered)
+
+
+def needed_gpus(
+    state: DriverState, jobs: Mapping[str, SlurmJob], accounts: Accounts, now_seconds: float, *, within_round: bool
+) -> dict[str, int]:
+    """Return {job: GPUs that it needs at least} of those with a choice, for which limits leave room before others get more.
+
+    That is their smallest number, or what they hold while they are not stopped: for the shortest run, the time that a QOS exempts
+    from preemption, and all within a round, in which jobs that have yet to stop or start count as planned.
+    """
+    scheduler, found = state.scheduler, {}
+    running = scheduler.running if state.deferred else {}
+    for job in (*state.tracked.values(), *state.aside.values()):
+        if not job.offered or job.job_id not in jobs:
+            continue
+        found[job.job_id] = min(job.offered)
+        shortest = max(scheduler.min_run_seconds, accounts.exempt_of(jobs[job.job_id])) if job.runs else 0.0
+        if job.runs and (within_round or now_seconds < job.stay_start_seconds + shortest):
+            found[job.job_id] = job.gpus
+        if within_round and job.job_id in state.deferred and job.job_id in running:
+            found[job.job_id] = len(running[job.job_id].gpus)
+    return found
+
+
+def keep_to_limits(
+    state: DriverState, jobs: Mapping[str, SlurmJob], accounts: Accounts, needs: Mapping[str, int], *, within_round: bool
+) -> None:
+    """Let elastic jobs choose among the numbers of GPUs for which limits of accounts and QOS have room, and no others.
+
+    needs: as returned by `needed_gpus`; within_round: whether running jobs stay as they are.
+    """
+    elastic = {job.job_id: job for job in state.scheduler.jobs if job.is_elastic}
+    if not elastic:
+        return
+    tracked = state.tracked
+    held = {job_id: sum(job.held.values()) for job_id, job in jobs.items() if job.held}
+    others = {job_id: held.get(job_id) or each.sizes[0] for job_id, each in tracked.items()}
+    choices = {job_id: sorted(tracked[job_id].offered) for job_id in elastic}
+    least = {job_id: needs.get(job_id, choices[job_id][0]) for job_id in elastic}
+    rooms = accounts.rooms(jobs, {**held, **others, **least}, choices)
+    for job_id, room in rooms.items():
+        counts = tuple(gpus for gpus in choices[job_id] if gpus <= room)
+        is_fixed = within_round and tracked[job_id].runs
+        if counts and not is_fixed and counts != elastic[job_id].gpu_counts:
+            state.scheduler.update(job_id, gpu_counts=counts)

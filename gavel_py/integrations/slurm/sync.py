@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gavel_py.errors import InputError
 from gavel_py.integrations.slurm import job_mapping, job_roles
@@ -17,7 +17,7 @@ from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.partitions import PartitionRules
 from gavel_py.integrations.slurm.reservations import NodesAhead, beginnings, end_of, nodes_ahead, without_room
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.sizes import has_asked_for, has_other_range, is_outdated
+from gavel_py.integrations.slurm.sizes import has_asked_for, has_other_range, is_outdated, keep_to_limits, needed_gpus
 from gavel_py.integrations.slurm.speeds import MIN_LEARNED_ROUNDS, Progress, observe_run, record_measurements
 from gavel_py.integrations.slurm.state import DriverState, Tracked
 from gavel_py.problem.job import Job
@@ -176,9 +176,9 @@ class Reconciler:
             least = MIN_LEARNED_ROUNDS * state.scheduler.round_seconds
             observe_run(state.speeds.learner, tracked, user_steps, least, ended, trust)
 
-    def reconcile(self, snapshot: Snapshot) -> None:
-        """Bring the scheduler up to a reading."""
-        state, now = self.state, snapshot.seconds
+    def reconcile(self, snapshot: Snapshot, *, within_round: bool = False) -> None:
+        """Bring the scheduler up to a reading; within_round: to start waiting jobs, while those that run stay as they are."""
+        state, now, needs = self.state, snapshot.seconds, dict[str, int]()
         self.update_jobs(snapshot.jobs, now)
         live = {job_id: job for job_id, job in snapshot.jobs.items() if not job.phase.is_over}
         self.rules = PartitionRules(self.settings.partitions, snapshot.partitions)
@@ -188,12 +188,15 @@ class Reconciler:
         self.roles |= job_roles.over_array_limits(live, [i for i, role in self.roles.items() if role.role is Role.MANAGED])
         if self.accounts is not None:
             managed = [i for i, role in self.roles.items() if role.role is Role.MANAGED]
-            self.roles |= self.accounts.over_limits(live, managed, state.tracked.keys())
+            new = [i for i in managed if i not in state.tracked and i not in state.aside]
+            least = job_mapping.least_gpus([live[i] for i in new], self.matcher, state.speeds, self.settings)
+            needs = least | needed_gpus(state, live, self.accounts, now, within_round=within_round)
+            self.roles |= self.accounts.over_limits(live, managed, state.tracked.keys(), needs)
         ahead = self._look_ahead(snapshot, live)
         for job_id, tracked in list(state.tracked.items()):
             job = live[job_id]
             is_changed = job.phase is Phase.WAITING and self._is_changed(tracked, job)
-            is_changed |= is_outdated(tracked, {*self.matcher.type_of.values()}, state.speeds, self._settings_for(job))
+            is_changed |= is_outdated(tracked, {*self.matcher.type_of.values()}, state.speeds, self.settings)
             if is_changed or self.roles[job_id].role is not Role.MANAGED:
                 self._set_aside(job_id, now)
         state.aside = {job_id: tracked for job_id, tracked in state.aside.items() if job_id in live}
@@ -202,6 +205,8 @@ class Reconciler:
         self._sync_partitions(live, now)
         self._sync_running()
         self._sync_accounts(live)
+        if self.accounts is not None:
+            keep_to_limits(state, live, self.accounts, needs, within_round=within_round)
         others = job_mapping.used_by_others(snapshot.nodes, live.values(), state.tracked)
         job_mapping.sync_unavailable_gpus(state.scheduler, snapshot.nodes, others, ahead.closed)
         self._report_progress()
@@ -291,16 +296,10 @@ class Reconciler:
             tracked.partitions = list(job.partitions)
         tracked.usable = self.rules.usable(job, tracked) or list(job.partitions)
         try:
-            settings = self._settings_for(job)
-            return tracked, job_mapping.scheduler_job(tracked, job, self._tenant(job), self.matcher, state.speeds, settings)
+            return tracked, job_mapping.scheduler_job(tracked, job, self._tenant(job), self.matcher, state.speeds, self.settings)
         except InputError as error:
             self._refuse(job.job_id, error)
             return None
-
-    def _settings_for(self, job: SlurmJob) -> SlurmSettings:
-        """Return the settings for a job. With a GPU limit, it is not elastic, since it might grow beyond the limit."""
-        is_limited = self.accounts is not None and self.accounts.limits_gpus_of(job)
-        return replace(self.settings, elastic=False) if is_limited else self.settings
 
     @staticmethod
     def _is_changed(tracked: Tracked, job: SlurmJob) -> bool:
