@@ -61,7 +61,7 @@ class FakeClock:
 @dataclass
 class FakeJob:
     """A job in Slurm. per_node, per_job: requested GPUs of each node or of the whole job, as "type:count" or "count"; most: nodes
-    that it accepts at most, 0 for no limit.
+    that it accepts at most, 0 for no limit; left: when it was last stopped, and on which nodes.
     """
 
     number: int
@@ -85,6 +85,7 @@ class FakeJob:
     stops: float = 0.0
     restarts: int = 0
     runs_in: str = ""
+    left: tuple[float, frozenset[str]] = (0.0, frozenset())
     more: dict[str, Any] = field(default_factory=dict)
 
 
@@ -207,6 +208,7 @@ class FakeSlurm:
         elif verb == "release":
             job.priority, job.reason = 1000, "None"
         elif verb == "requeuehold":
+            job.left = self.clock.now(), frozenset(job.held)
             job.state, job.priority, job.restarts = "COMPLETING", 0, job.restarts + 1
             job.stops = self.clock.now() + self.slow.get(number, 0.0)
             self._stop_those_whose_time_has_come()
@@ -260,6 +262,8 @@ class FakeSlurm:
             if held:
                 job.runs_in = next(name for name in job.partition.split(",") if self._is_open(name, held))
                 job.state, job.held, job.start, job.reason = "RUNNING", held, self.clock.now(), "None"
+                if int(job.left[0]) == int(job.start) and not job.left[1].isdisjoint(held):  # as in Slurm 22.05
+                    self.end(job.number, "FAILED")
 
     def _room(self, job: FakeJob) -> dict[str, int]:
         gpus = gpus_in(job.per_node)

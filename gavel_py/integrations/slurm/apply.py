@@ -33,6 +33,10 @@ MIN_POLL, MAX_POLL = 0.1, 2.0
 PATIENCE_SECONDS = 10.0
 """How long all starts wait for all stops; after that, only starts on nodes that are still in use keep waiting."""
 
+SAME_NODE_SECONDS = 1.0
+"""Least time between the stop of a job and its start on a node that it has left: in Slurm 22.05, a job that starts there again in
+the second of its stop fails, since slurmd takes its new credential for the one that was revoked."""
+
 ENDING_SECONDS = 10.0
 """Longest wait after the driver has been asked to end; the next driver handles what is left."""
 
@@ -130,7 +134,9 @@ class Applier:
         """
         applied, start = self.applied, self.actions.start
         patience = min(PATIENCE_SECONDS, stop_limit)
-        jobs = self._wait(lambda jobs: not self._stopping(jobs), patience)
+        returns = any(not self.tracked[job_id].held.keys().isdisjoint(start.get(job_id, ())) for job_id in self.actions.stop)
+        earliest = self.clock.now() + (SAME_NODE_SECONDS if returns else 0.0)
+        jobs = self._wait(lambda jobs: not self._stopping(jobs) and self.clock.now() >= earliest, patience)
         slow = self._stopping(jobs)
         if slow:
             busy = {node for job_id in slow for node in (*self.tracked[job_id].held, *jobs[job_id].held)}

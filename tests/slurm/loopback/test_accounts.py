@@ -97,3 +97,38 @@ def test_jobs_run_for_the_time_that_their_qos_exempts(cluster: LoopbackCluster) 
     stopped = [int(seconds) for state, seconds in stays if state == "REQUEUED"]
     assert len(stopped) >= 3
     assert min(stopped) >= 29, "Slurm counts whole seconds"
+
+
+def test_elastic_jobs_grow_up_to_a_limit_and_share_it(cluster: LoopbackCluster) -> None:
+    """A job of chem with two GPUs on each node has both v100 nodes, all that chem may use, until a second one needs half of it."""
+    rows = "".join(f"elastic,{gpus},v100,{speed}\n" for gpus, speed in ((2, 2.0), (4, 3.5)))
+    (cluster.folder / "speeds.csv").write_text(f"job_type,num_gpus,accelerator,steps_per_second\n{rows}")
+    words = [
+        "--parsable",
+        "--partition=gavel",
+        "--nodes=1-2",
+        "--ntasks-per-node=1",
+        "--gres=gpu:2",
+        "--output=/dev/null",
+        "--chdir=/",
+    ]
+
+    def elastic() -> int:
+        return int(cluster.tell("sbatch", *words, "--comment=gavel: type=elastic", "--wrap=exec sleep 600", user=STRANGER_ID))
+
+    def held() -> dict[int, int]:
+        found = {job: sum(each.placement.values()) for job, each in cluster.jobs().items() if each.placement}
+        assert sum(found.values()) <= 4
+        return found
+
+    first = elastic()
+    with driving(cluster, "--round", "4", "--profile", str(cluster.folder / "speeds.csv"), user=OPERATOR) as driver:
+        driver.within_rounds(lambda: held() == {first: 4}, 10, "the job to have all that its account may use")
+        second = elastic()
+        driver.within_rounds(lambda: held() == {first: 2, second: 2}, 15, "both to have half")
+        cluster.tell("scancel", str(first))
+        driver.within_rounds(lambda: held() == {second: 4}, 15, "the other one to have all again")
+        assert driver.end() == 0, driver.output()
+    applied = events(log_of(cluster), "applied") + events(log_of(cluster), "filled")
+    assert [line["waiting"] for line in applied] == [{}] * len(applied), "Slurm gives what is planned"
+    assert [line["errors"] for line in applied] == [[]] * len(applied)
