@@ -1,7 +1,7 @@
-"""Selects the waiting jobs that start within a round, on GPUs that idle there (`select_starts`); `commit` enters their starts.
+"""Selects the waiting jobs that start within a round on its idle GPUs (`select_starts`); `commit` enters their starts.
 
-The mechanism and the placement of rounds select them, with the running gangs as they are and the current allocation, which is not
-solved again.
+They are selected and placed by the mechanism and the placement of rounds. Running gangs stay as they are, and the current
+allocation is not solved again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gavel_py.scheduling.planner import RoundPlanner, plan_of
 from gavel_py.scheduling.state import RoundPlan, SchedulerState
 
 ROUNDING = 1e-9
-"""Tolerance of CPUs and memory that gangs leave on a node."""
+"""Tolerance for the CPUs and memory that gangs leave on a node."""
 
 
 def select_starts(planner: RoundPlanner, state: SchedulerState, now: float) -> tuple[RoundPlan, RoundPlan | None] | None:
     """Return the gangs that start at `now`, within the latest round, and the next round if it is planned; None if no gang starts.
 
-    A planned round stands, and those of the gangs that need none of its GPUs continue in it.
+    A planned round does not change, except that gangs that need none of its GPUs continue in it.
     """
     before = state.current_allocation
     if before is None or not _fits_waiting_job(state):
@@ -43,7 +43,7 @@ def select_starts(planner: RoundPlanner, state: SchedulerState, now: float) -> t
 
 
 def _fits_waiting_job(state: SchedulerState) -> bool:
-    """Return whether any waiting job requests no more GPUs than idle on some type."""
+    """Return whether some type has enough idle GPUs for any waiting job."""
     rows = state.table.in_order_of_ids
     waiting = rows[state.gangs.types[rows] < 0]
     if not len(waiting):
@@ -54,7 +54,7 @@ def _fits_waiting_job(state: SchedulerState) -> bool:
 
 
 def _idle_gpus(state: SchedulerState) -> Mask:
-    """Return (GPUs,) the GPUs on which gangs may start and that no gang holds."""
+    """Return (GPUs,) the GPUs on which gangs may start and which no gang holds."""
     idle = state.free_resources().free
     idle[state.gangs.of(state.gangs.rows).gpus] = False
     return idle
@@ -63,9 +63,9 @@ def _idle_gpus(state: SchedulerState) -> Mask:
 def _demand_within_round(
     planner: RoundPlanner, state: SchedulerState, current: CurrentAllocation, running: HeldGpus, now: float
 ) -> RoundDemand:
-    """Return the demand for GPUs that idle within a round; running: (N,) GPUs of running gangs, which keep them."""
+    """Return the demand for idle GPUs within a round; running: (N,) GPUs of running gangs, which keep them."""
     demand = planner.demand(state, current, running, now)
-    # What the round promises is in the deficits already.
+    # The deficits already contain the promise of this round.
     deficits = np.where(demand.runnable, demand.deficits - demand.fractions, 0.0)
     demand = replace(demand, deficits=deficits)
     return demand if demand.backfill else replace(demand, runnable=demand.runnable & (demand.claims > 0))
@@ -80,7 +80,7 @@ def _with_planned(state: SchedulerState, running: HeldGpus, rows: Indices, plan:
 
 
 def _startable(state: SchedulerState, current: CurrentAllocation, found: RoundPlan) -> Mask:
-    """Return (N,) the gangs that can start, whatever a mechanism has reported meanwhile."""
+    """Return (N,) the gangs that can still start after what a mechanism may have reported while it selected."""
     present = np.zeros(state.table.capacity, dtype=bool)
     present[current.rows] = current.present(state.table)
     startable: Mask = present[found.rows] & (state.gangs.types[found.rows] < 0) & _all_in(_idle_gpus(state), found.held)
@@ -102,7 +102,7 @@ def _part_of(state: SchedulerState, plan: RoundPlan, among: Mask) -> RoundPlan:
 
 
 def _continued(state: SchedulerState, plan: RoundPlan, starts: RoundPlan) -> RoundPlan:
-    """Return a planned round with those of the gangs that start before it and need nothing that it needs."""
+    """Return a planned round extended by the gangs that start before it and need none of its GPUs, CPUs and memory."""
     pool = state.free_resources()
     pool.free[plan.held.gpus] = False
     keep = ~np.isin(starts.rows, plan.rows) & _all_in(pool.free, starts.held)

@@ -23,10 +23,10 @@ from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
 
 def adopt(state: SchedulerState, plan: RoundPlan | EventPlan) -> None:
-    """Make a plan that of the next round, and its allocation the current one.
+    """Make this the plan of the next round, and its allocation the current one.
 
-    Received rounds are counted anew for a new solution, but not for one that is only reused for other jobs. Raises `ProofError` if
-    an audited plan is not what the policy decides.
+    A new solution resets the count of received rounds; a solution that is only reused for other jobs does not. Raises `ProofError`
+    if an audited plan differs from the policy's decision.
     """
     allocation = plan.allocation
     if allocation is not state.allocation:
@@ -94,7 +94,7 @@ def begin_round(state: SchedulerState, plan: RoundPlan | EventPlan, start: float
         is_spread, new = gangs.is_spread[rows], np.flatnonzero(~keeps)
         if len(new):
             is_spread[new] = state.is_spread(held.take(new))
-        # Gangs that stopped have no start either; those that start get theirs below.
+        # Stopped gangs no longer have a start time; gangs that start get theirs below.
         stopped = gangs.types >= 0
         stopped[rows] = False
         columns["running_since_seconds"][stopped] = np.nan
@@ -112,7 +112,7 @@ def begin_round(state: SchedulerState, plan: RoundPlan | EventPlan, start: float
 def _begin_at_event(
     state: SchedulerState, assignments: Assignments, changes: GangChanges, start: float, round_seconds: float
 ) -> Round:
-    """Begin a round that differs from the latest one in few gangs, in event mode."""
+    """Begin a round that differs from the latest one in few gangs, in event-driven mode."""
     columns, layout, started = state.table.columns, state.layout, changes.started_ids
     new_round = Round(
         index=0 if state.last is None else state.last.index + 1,
@@ -138,7 +138,7 @@ def _begin_at_event(
 
 
 def _without(ids: tuple[str, ...], gone: Iterable[str]) -> tuple[str, ...]:
-    """Return sorted ids without some of them, in little time if these are few."""
+    """Return sorted ids without some of them; fast if these are few."""
     left = list(ids)
     for job_id in gone:
         del left[bisect_left(left, job_id)]
@@ -155,7 +155,7 @@ def begin_starts(state: SchedulerState, starts: RoundPlan, plan: RoundPlan | Non
     Args:
         state: The scheduler's state.
         starts: The gangs, their time, and the current allocation applied to the current jobs.
-        plan: The next round if it is planned, with those of the gangs that continue in it.
+        plan: The next round if it is planned, including the gangs that continue in it.
     """
     rows, held, now, last = starts.rows, starts.held, starts.start_seconds, state.last
     assert last is not None  # noqa: S101
@@ -178,9 +178,9 @@ def begin_starts(state: SchedulerState, starts: RoundPlan, plan: RoundPlan | Non
 
 
 def _is_counted(state: SchedulerState, row: int, starts: RoundPlan, i: int) -> bool:
-    """Return whether the rest of the round is entered already for a gang that starts, as for a job that has failed within it.
+    """Return whether the rest of the round has already been credited to a gang that starts, as for a job that failed within it.
 
-    A job that has received it on other GPUs gives it back.
+    If it was credited on other GPUs, it is taken back.
     """
     before = state.counted(row)
     if before is None:
@@ -193,12 +193,12 @@ def _is_counted(state: SchedulerState, row: int, starts: RoundPlan, i: int) -> b
 
 
 def _key_of(state: SchedulerState, held: Assignment) -> tuple[object, ...]:
-    """Return what of a gang's GPUs its accounts depend on."""
+    """Return the properties of a gang's GPUs on which its accounts depend."""
     return held.accelerator, held.size, held.shared_with, state.is_assigned_spread(held)
 
 
 def _receive(state: SchedulerState, starts: RoundPlan, gangs: Indices, started: Assignments, is_spread: Mask) -> None:
-    """Enter the rest of the round in the accounts of some of the gangs that start within it; gangs: their places."""
+    """Enter the rest of the round in the accounts of some gangs that start within it; gangs: their indices in `starts`."""
     current, last, rows, held = starts.allocation, state.last, starts.rows[gangs], starts.held.take(gangs)
     if not len(gangs) or last is None or not isinstance(current, CurrentAllocation):
         return
@@ -225,7 +225,7 @@ def _account(
 ) -> None:
     """Enter promised and received time of a round in all accounts."""
     problem = current.problem
-    # Jobs that have left since the round was planned are promised nothing.
+    # Nothing is promised to jobs that have left since the round was planned.
     present = current.present(state.table)[:, None]
     fractions = current.promised * present
     columns, shares = state.gangs.types[current.rows], np.zeros(state.table.capacity)
@@ -266,7 +266,7 @@ def _waits(
 
 
 def _offered(problem: AllocationProblem, columns: Indices, units: Floats | None) -> Floats:
-    """Return (K,) the GPUs that this round could give; twice as many if two jobs may share each. units: as for `record`."""
+    """Return (K,) the GPUs that this round could give, doubled if two jobs may share each. units: as for `record`."""
     ran, gpus = columns >= 0, problem.num_gpus if units is None else problem.num_gpus * units
     used = np.bincount(columns[ran], weights=gpus[ran], minlength=len(problem.capacities))
     # Nodes may have come back since the allocation was solved.

@@ -1,7 +1,7 @@
-"""The current allocation of a scheduler: the policy's input, the problem and solution, and what they give the jobs of now.
+"""The current allocation of a scheduler: the policy's input, the problem, and the solution applied to the current jobs.
 
-Between two solves jobs may come and go. `reuse_allocation` then keeps the solution for the jobs that it covers, and
-`ReusedAllocation` maps their rows. A `LazyAllocation` of the event-driven mode is solved only if it is read.
+Between two solves, jobs may arrive and leave. `reuse_allocation` then keeps the solution for the jobs that it covers, and
+`ReusedAllocation` maps their rows. A `LazyAllocation` of the event-driven mode is solved only when it is read.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ BY_JOB = ("waiting_seconds", "isolated_seconds", "attained_gpu_seconds", "runnin
 
 @dataclass(frozen=True, eq=False)
 class PolicyInput:
-    """What a policy decides on at one time, for N jobs: the arguments of `AllocationProblem.from_jobs` but nodes and profile.
+    """The input of a policy at one time, for N jobs: the arguments of `AllocationProblem.from_jobs` except nodes and profile.
 
     Attributes:
         now_seconds: The time.
         rows: (N,) rows of the jobs in the `JobTable`.
-        jobs: (N,) the jobs; `requests` has the steps that they have done.
+        jobs: (N,) the jobs; their steps done are in `requests`.
         gangs: (N,) as in `JobTable`.
         requests: The columns `REQUEST_COLUMNS`.
         waiting_seconds: (N,).
@@ -60,7 +60,7 @@ class PolicyInput:
         whole_gangs: As for `RoundScheduler`.
         sharing: As for `RoundScheduler`.
         min_gain: As for `RoundScheduler`.
-        outlook: What is known of the workflows of the jobs, None if that does not count.
+        outlook: Remaining work and paths of the jobs' workflows; None if workflows do not count.
     """
 
     now_seconds: float
@@ -98,7 +98,7 @@ class PolicyInput:
             now_seconds: The time of the decision.
             running_on: (N,) columns of the types on which jobs run and may continue, -1 for none.
             before: The current allocation; None if there is none, or the policy does not read it.
-            with_history: Whether time that is counted in rounds (waiting, isolated, attained) is read; zeros otherwise.
+            with_history: Whether to read times that are counted in rounds (waiting, isolated, attained); zeros otherwise.
             options: whole_gangs, sharing, min_gain and outlook.
         """
         columns = table.columns
@@ -117,7 +117,7 @@ class PolicyInput:
 
     @classmethod
     def of_new(cls, jobs: Sequence[Job], requests: dict[str, NDArray[Any]], *, whole_gangs: bool) -> PolicyInput:
-        """Return the input as if these jobs were new and alone, to check whether a policy can decide on them."""
+        """Return the input for these jobs as new jobs without others, to check whether a policy can decide on them."""
         zeros, none = np.zeros(len(jobs)), np.full(len(jobs), -1, dtype=np.int64)
         return cls(0.0, none, objects_of(jobs), requests["gangs"], requests, zeros, zeros, zeros, none, None, whole_gangs)
 
@@ -181,7 +181,7 @@ def _isolated_seconds(table: JobTable, rows: Indices, speeds: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class ReusedAllocation:
-    """How a solution applies to N jobs other than those that it was solved for."""
+    """The mapping from a solution to N jobs that differ from those for which it was solved."""
 
     rows: Indices  # (N,) the row of each job in the solution, -1 for jobs that it does not cover
     solved_seconds: float  # the time of the solve
@@ -224,13 +224,13 @@ class ReusedAllocation:
 class CurrentAllocation:
     """An allocation with its input and problem, for N jobs and K accelerator types."""
 
-    policy_input: PolicyInput  # the input of the policy, or what it would be for the jobs that a reused allocation applies to
+    policy_input: PolicyInput  # the input of the policy; for a reused allocation, the input that it would have for its jobs
     nodes: Mapping[str, Any]  # states of the nodes at the solve (`NodeStates.to_dict`)
     problem: AllocationProblem  # the problem of this input, with the types that constraints forbid removed
     allocation: Allocation  # the solution
-    runnable_if_up: Mask  # (N, K) where each job can run on nodes that are up, or could if all were: deficits there are kept
-    reused: ReusedAllocation | None = None  # none while the solution is for just these jobs
-    note: str = ""  # A note for the rounds that follow the allocation
+    runnable_if_up: Mask  # (N, K) where each job can run, or could if all nodes were up: deficits there are kept
+    reused: ReusedAllocation | None = None  # None if the solution is for exactly these jobs
+    note: str = ""  # a note for the rounds that follow the allocation
 
     def to_dict(self, table: JobTable, places: Mapping[int, int]) -> dict[str, Any]:
         """Return the allocation and its input as plain data; places: as for `PolicyInput.to_dict`."""
@@ -280,7 +280,7 @@ class CurrentAllocation:
 
     @property
     def is_up_to_date(self) -> bool:
-        """Whether this is the policy's complete answer for just these jobs."""
+        """Whether this is the policy's complete answer for exactly these jobs."""
         return self.reused is None and not self.is_time_limited
 
     @property
@@ -296,7 +296,7 @@ class CurrentAllocation:
 
     @cached_property
     def promised(self) -> Floats:
-        """(N, K) what a round is promised: time fractions, of elastic jobs times their GPUs."""
+        """(N, K) the promise per round: time fractions; for elastic jobs, multiplied by their GPUs."""
         counts = self.allocation.counts
         if counts is None:
             return self.fractions
@@ -311,9 +311,9 @@ class CurrentAllocation:
         return [] if self.allocation.counts is None or row < 0 else self.allocation.counts.of(row)
 
     def promised_options(self, speeds: Speeds, deficits: Floats) -> Mask:
-        """Return (N, C) the options in which jobs are promised time, or lack some by (N, K) deficits.
+        """Return (N, C) the options in which jobs are promised time, or have a deficit; deficits: (N, K).
 
-        For what an elastic job lacks on a type where it is promised none, that is its smallest number of GPUs.
+        For a deficit on a type where an elastic job is promised no time, this is its smallest number of GPUs.
         """
         found = np.zeros((len(self.rows), len(speeds.types)), dtype=bool)
         lacking = (self.promised > NEGLIGIBLE) | (deficits > NEGLIGIBLE)
@@ -333,7 +333,7 @@ class CurrentAllocation:
         return found & offered
 
     def units_of(self, gpus: Floats) -> Floats | None:
-        """Return (N,) what a round counts for a job that runs on these GPUs: all of an elastic job; None if it is 1 for all."""
+        """Return (N,) the units that a round on these GPUs counts: the GPUs of an elastic job, else 1; None if it is 1 for all."""
         counts = self.problem.counts
         return None if counts is None else np.where(counts.is_elastic, gpus, 1.0)
 
@@ -355,7 +355,7 @@ class CurrentAllocation:
         return dict(self.allocation.excluded if self.reused is None else self.problem.excluded)
 
     def has_same_solution(self, other: object) -> bool:
-        """Return whether another current allocation has the same solution, whatever its jobs."""
+        """Return whether another current allocation has the same solution, even for other jobs."""
         return self is other or (isinstance(other, CurrentAllocation) and self.allocation is other.allocation)
 
     @cached_property
@@ -400,7 +400,7 @@ def solve_allocation(policy_input: PolicyInput, nodes: NodeStates, solver: Solve
     """Return the policy's allocation for this input on these nodes."""
     problem = cache.problem(policy_input, nodes)
     allocation = solver.solve(problem)
-    # The problem as it was solved: constraints may keep jobs off types, and rounds must do so too.
+    # The problem as it was solved: constraints may keep jobs off types, and rounds must do the same.
     solved = problem if allocation.evidence is None else allocation.evidence.base
     runnable = solved.runnable
     if nodes.available is not nodes.cluster:
@@ -409,7 +409,7 @@ def solve_allocation(policy_input: PolicyInput, nodes: NodeStates, solver: Solve
 
 
 def unpromised_allocation(policy_input: PolicyInput, nodes: NodeStates, policy: Policy, cache: ProblemCache) -> CurrentAllocation:
-    """Return an allocation that promises no time, for rounds that decide by themselves."""
+    """Return an allocation that promises no time, for mechanisms that decide without one."""
     problem = cache.problem(policy_input, nodes)
     runnable = problem.runnable
     if nodes.available is not nodes.cluster:
@@ -458,18 +458,18 @@ def reuse_allocation(
     table: JobTable,
     cache: ProblemCache,
 ) -> CurrentAllocation:
-    """Return the solution of `before` applied to the jobs of now.
+    """Return the solution of `before` applied to the current jobs.
 
     Jobs with the same request for GPUs keep their rows; all others get zeros. Normalisers, such as the equal share of N jobs, are
-    those of the jobs of now, so that histories do not depend on how often allocations are solved.
+    those of the current jobs, so that histories do not depend on how often allocations are solved.
 
     Args:
         before: The current allocation.
         policy_input: The input with which the policy would be called now.
-        nodes: Their states. Jobs that the solution covers do not run on types on which they could not run at the solve.
-        constraints: Those of the policy.
+        nodes: The states of the nodes. Jobs that the solution covers do not run on types on which they could not run at the solve.
+        constraints: The constraints of the policy.
         table: The jobs.
-        cache: Of the same profile as at the solve.
+        cache: The problem cache, with the same profile as at the solve.
     """
     whole = cache.problem(policy_input, nodes)
     problem = placed(whole, constraints)
@@ -502,7 +502,7 @@ def _rows_in(before: CurrentAllocation, policy_input: PolicyInput, problem: Allo
 class LazyAllocation:
     """An allocation that the event-driven mode has derived from changes, solved only if it is read or audited.
 
-    The table of jobs continues to change. What a policy could read of it at that time is kept: the progress of all jobs, where they
+    The job table continues to change. Everything that a policy could have read in it is kept: the progress of all jobs, where they
     ran, and the rows of jobs that are replaced later (`remember`, `remember_progress`).
     """
 
@@ -534,7 +534,7 @@ class LazyAllocation:
             self.steps_done = self.table.columns["steps_done"].copy()
 
     def resolve(self) -> CurrentAllocation:
-        """Solve for all jobs and return the allocation. Raises `ProofError` if it is not what the event-driven mode derived."""
+        """Solve for all jobs and return the allocation. Raises `ProofError` if it differs from what event-driven mode derived."""
         table = self.table
         rows = np.array(sorted(self.rows.tolist(), key=lambda row: natural_key(str(table.ids[row]))), dtype=np.int64)
         zeros = np.zeros(len(rows))

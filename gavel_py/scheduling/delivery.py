@@ -1,4 +1,4 @@
-"""Delivery accounts: time that allocations promised and rounds delivered, and why jobs with a deficit wait.
+"""Delivery accounts: time promised by allocations and delivered by rounds, and why jobs with a deficit wait.
 
 `DeliveryReport` holds a `JobDelivery` per job; `least_shortfall` bounds the shortfall that any choice of whole rounds leaves.
 """
@@ -43,10 +43,10 @@ def waits_of(
     Args:
         claims: (N, K) deficits in rounds, this round included.
         ran: (N,) the jobs that ran.
-        open_types: (N, K) where nodes are up that could hold the job.
+        open_types: (N, K) whether nodes of the type that could hold the job are up.
         free: (K,) GPUs left over.
         num_gpus: (N,) gang sizes.
-        new: (N,) jobs for which it was the first round.
+        new: (N,) jobs in their first round.
     """
     has_deficit = (claims > MIN_DEFICIT_ROUNDS) & ~ran[:, None]
     if not has_deficit.any():
@@ -68,8 +68,8 @@ MIN_SECONDS = 1e-6
 class JobDelivery:
     """Promised and delivered time of one job, in seconds of its whole gang by accelerator type.
 
-    If the gang has changed its size, seconds are those of the present size. Time on a type beyond the promise there (from GPUs that
-    would have idled) does not make up for a shortfall on another type.
+    If the gang has changed its size, seconds are converted to the present size. Time on a type beyond the promise there (on GPUs
+    that would have been idle) does not make up for a shortfall on another type.
 
     Attributes:
         job_id: The job.
@@ -77,7 +77,7 @@ class JobDelivery:
         promised_by_type: Σ over rounds of X_ij times the length of the round.
         delivered_by_type: Seconds for which it held its GPUs.
         waits: Number of rounds in which it waited with a deficit, by reason.
-        misplaced_seconds: Delivered time on more nodes than promised, or on fewer where that is slower.
+        misplaced_seconds: Delivered time on more nodes than promised, or on fewer if that is slower.
         shortfall_by_reason: Seconds, which add up to `shortfall_seconds`.
         round_seconds: Length of a round, 0 before the first.
         rounds: Number of rounds in which it was promised time or ran; None if their lengths differ, the gang has changed its size,
@@ -96,7 +96,7 @@ class JobDelivery:
 
     @property
     def why(self) -> Wait | None:
-        """The main reason for its shortfall, the first of equals; None without a shortfall."""
+        """The main reason for its shortfall (the first if several are equal); None without a shortfall."""
         reasons = self.shortfall_by_reason
         return max(reasons, key=lambda reason: reasons[reason]) if reasons and self.shortfall_seconds > MIN_SECONDS else None
 
@@ -139,7 +139,7 @@ class JobDelivery:
 
 @dataclass(frozen=True, eq=False)
 class Accounts(Mapping[str, JobDelivery]):
-    """{job_id: JobDelivery} of N jobs as arrays; each `JobDelivery` is made when it is read.
+    """{job_id: JobDelivery} of N jobs as arrays; each `JobDelivery` is created when it is read.
 
     Attributes:
         ids: (N,) the jobs.
@@ -167,7 +167,7 @@ class Accounts(Mapping[str, JobDelivery]):
 
     @classmethod
     def of(cls, jobs: Mapping[str, JobDelivery]) -> Accounts:
-        """Return given accounts, which must have the same types, as arrays."""
+        """Return accounts with the same types as arrays."""
         each = list(jobs.values())
         names = tuple(each[0].promised_by_type) if each else ()
 
@@ -230,7 +230,7 @@ def _sum_by_job(table: Floats) -> Floats:
 
 
 def _sum(values: Floats) -> float:
-    """Return the sum in order, whatever its length; pairwise sums differ in the last digit from those of `JobDelivery`."""
+    """Return the sum from left to right; numpy's pairwise sums would differ from those of `JobDelivery` in the last digit."""
     return float(np.cumsum(values)[-1]) if len(values) else 0
 
 
@@ -257,9 +257,9 @@ class DeliveryReport:
 
     @property
     def delivered_gpu_seconds(self) -> float:
-        """Σ_i s_i · delivered seconds, those beyond the promise included.
+        """Σ_i s_i · delivered seconds, including time beyond the promise.
 
-        It is the promise less `shortfall_gpu_seconds`, plus `ahead_gpu_seconds` and `backfilled_gpu_seconds`.
+        It equals the promise minus `shortfall_gpu_seconds`, plus `ahead_gpu_seconds` and `backfilled_gpu_seconds`.
         """
         return _sum(self._accounts.num_gpus * _sum_by_job(self._accounts.delivered))
 
@@ -272,7 +272,7 @@ class DeliveryReport:
     def least_shortfall_gpu_seconds(self) -> float:
         """A lower bound on the shortfall, in GPU-seconds, that any choice of whole rounds leaves.
 
-        A job receives all of a round or nothing of it. `least_shortfall` has the formula and its proof.
+        A job receives either a whole round or nothing. `least_shortfall` has the formula and its proof.
         """
         return least_shortfall(self._accounts, self.offered_by_type)
 
@@ -281,7 +281,7 @@ class DeliveryReport:
         """GPU-seconds beyond the promise that took nothing from other jobs: idle GPUs given to waiting jobs.
 
         On each type j it is max(Σ_i s_i d_ij − Σ_i s_i p_ij, Σ_{i: p_ij = 0} s_i d_ij), with p_ij seconds promised and d_ij
-        delivered: what all jobs received beyond all promises, but at least what jobs without a promise there received.
+        delivered: the time that all jobs received beyond all promises, but at least the time of jobs without a promise there.
         """
         accounts = self._accounts
         beyond = []
@@ -321,7 +321,7 @@ class DeliveryReport:
 
     @property
     def shortfall_by_reason(self) -> dict[Wait, float]:
-        """Σ_i s_i · shortfall seconds by reason; they add up to `shortfall_gpu_seconds`. `Wait.BACKOFF` only if it has any."""
+        """Σ_i s_i · shortfall seconds by reason, adding up to `shortfall_gpu_seconds`. `Wait.BACKOFF` is present only if not 0."""
         by_reason = np.where(self._accounts.short > 0, self._accounts.short, 0.0).T
         found = {reason: float(_sum(self._accounts.num_gpus * short)) for reason, short in zip(WAITS, by_reason, strict=True)}
         return {reason: seconds for reason, seconds in found.items() if reason is not Wait.BACKOFF or seconds}
@@ -353,7 +353,7 @@ def least_shortfall(accounts: Accounts, offered_by_type: Mapping[str, float]) ->
     gains s_i and the next one s_i f_ij. Each of two relaxations bounds the gain from above, and so the shortfall from below:
 
     - by type, only C_j counts: the relaxed knapsack problem takes the whole rounds first, which gain most per GPU, and then
-      the largest f_ij, the last of them in part;
+      the largest f_ij, the last one in part;
     - by job, only n_i counts: job i gains from Σ_j ⌊p_ij⌋ <= Σ_j p_ij <= n_i whole rounds and its n_i − Σ_j ⌊p_ij⌋ largest f_ij.
 
     The larger bound is returned. Jobs with rounds of different lengths are assumed to receive fractions of rounds.

@@ -1,7 +1,7 @@
 """The job table: requests, progress and history of all jobs as columns, with a row for each job.
 
-A job keeps its row from its submission until it is forgotten, also after it has left the system. Problems, demands and accounts of
-N jobs are read from the columns by their rows.
+A job keeps its row from its submission until it is forgotten, even after it has left the system. Problems, demands and accounts of
+N jobs are read from the columns by row.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ GANG_FIELDS = (
     "min_gpus",
     "max_gpus",
 )
-"""Fields of a job that decide where its gang may run, and with a profile by job type how fast."""
+"""Fields of a job that determine where its gang may run and, with a profile by job type, how fast."""
 
 GANG_KEY = attrgetter(*GANG_FIELDS)
 
 ELASTIC_FIELDS = frozenset({"num_gpus", "gpu_counts", "min_gpus", "max_gpus"})
-"""Fields of which some exclude others."""
+"""Fields that exclude or determine each other."""
 
 Objects = NDArray[np.object_]
 
@@ -69,8 +69,8 @@ REQUEST_COLUMNS = {
     "restart_seconds": np.nan,
     "steps_done": 0.0,
 }
-"""Columns of numbers with the fields of `Job` of these names; NaN for none. `total_steps` and `deadline_seconds` that depend on
-throughputs are computed by `ProblemCache.complete`."""
+"""Numeric columns with the `Job` fields of these names; NaN for none. If `total_steps` or `deadline_seconds` depends on
+throughputs, `ProblemCache.complete` computes it."""
 
 READ_REQUESTS = attrgetter(*REQUEST_COLUMNS)
 
@@ -78,13 +78,13 @@ HISTORY_COLUMNS = {
     "waiting_since_seconds": 0.0,  # end of the last round that the job ran, or its arrival
     "steps_at_start": 0.0,  # steps done when it was submitted
     "steps_counted": 0.0,  # steps up to which `isolated_seconds` counts
-    "isolated_seconds": 0.0,  # Σ steps / isolated throughput at that time: what its progress would have taken alone
+    "isolated_seconds": 0.0,  # Σ steps / isolated throughput at that time: the time its progress would have taken alone
     "attained_gpu_seconds": 0.0,  # GPU-seconds of the rounds that it ran
     "running_since_seconds": np.nan,  # start of its current uninterrupted run, NaN while it does not run
     "has_run": 0,  # 1 if it has ever held GPUs
     "failures": 0,  # how many times it failed
-    "starts": 0,  # how often it has been given other GPUs than before
-    "kept_until_seconds": np.nan,  # it is not preempted before (`keep_running`), NaN for any time
+    "starts": 0,  # how often it has been given GPUs that differ from its previous ones
+    "kept_until_seconds": np.nan,  # time before which it is not preempted (`keep_running`), NaN for none
     "left": -1,  # how it left, as an index into `DEPARTURES`; -1 while it is in the system
 }
 """Columns of the history of jobs, with their first values. Saved files contain them by name."""
@@ -106,7 +106,7 @@ FEW_CHANGES = 8
 
 
 class SortedRows:
-    """Rows of jobs in the order of a key of their ids, sorted when they are read: between two reads few jobs come and go."""
+    """Rows of jobs in the order of a key of their ids, sorted when they are read, since few jobs arrive or leave between reads."""
 
     def __init__(self, key: Callable[[str], Any]) -> None:
         self._key = key
@@ -118,7 +118,7 @@ class SortedRows:
     def add(self, ids: Iterable[str], rows: Sequence[int]) -> None:
         """Add jobs."""
         if not self._gone.keys().isdisjoint(rows):
-            self._apply()  # rows are given out again
+            self._apply()  # rows are reused
         self._new.update(zip(rows, map(self._key, ids), strict=True))
 
     def discard(self, job_id: str, row: int) -> None:
@@ -155,9 +155,9 @@ class SortedRows:
 
 
 class JobTable:
-    """Jobs in the system, and the histories of all jobs that were ever submitted and not forgotten.
+    """Jobs in the system, and the histories of all jobs that were submitted and not forgotten.
 
-    Progress is a column; `Job.steps_done` of a job is updated when the job is read.
+    Progress is a column; `Job.steps_done` is updated when a job is read.
 
     Attributes:
         ids: (rows,) ids of the jobs.
@@ -167,7 +167,8 @@ class JobTable:
         columns: Further columns: `REQUEST_COLUMNS` and `HISTORY_COLUMNS`.
         models: One job for each number of `gangs`.
         changed: While tracked (`track`): rows of jobs that have arrived, changed or left since the reader last emptied it.
-        progressed: (rows,) while tracked: the jobs in the system whose progress was reported since then; `has_progress`: any.
+        progressed: (rows,) while tracked: the jobs in the system whose progress was reported since then.
+        has_progress: Whether `progressed` contains any job.
     """
 
     def __init__(self) -> None:
@@ -201,7 +202,7 @@ class JobTable:
 
     @property
     def is_by_type(self) -> bool:
-        """Whether jobs with equal `GANG_FIELDS` are one gang; otherwise each job is."""
+        """Whether jobs with equal `GANG_FIELDS` share one gang number; otherwise each job has its own."""
         return self._by_type
 
     @property
@@ -244,7 +245,7 @@ class JobTable:
         return self._present.get(job_id, self._departed.get(job_id))
 
     def known(self, job_id: str) -> int:
-        """Return the row of a job in the system. Raises `UnknownNameError`, which states how the job left, if it was there."""
+        """Return the row of a job in the system. Raises `UnknownNameError`, which says how the job left if it was there."""
         row = self._present.get(job_id)
         if row is not None:
             return row
@@ -273,7 +274,7 @@ class JobTable:
     # Changes
 
     def check_new(self, job: Job) -> None:
-        """Raise `InputError` for anything but a job, and for an id that was used before."""
+        """Raise `InputError` unless this is a job with a new id."""
         if not isinstance(job, Job):
             raise InputError(Fault("round scheduler", "", f"submit needs a Job, found {job!r}"))
         if job.job_id in self._present or job.job_id in self._departed:
@@ -281,7 +282,7 @@ class JobTable:
 
     def gangs_of(self, jobs: Iterable[Job]) -> Indices:
         """Return (N,) the numbers of the gangs of these jobs; new gangs get a number."""
-        # A profile of the user may tell jobs apart by anything, so that each job is a gang of its own then.
+        # A profile of the user may distinguish jobs by any field, so each job then has its own gang number.
         keys = list(map(GANG_KEY if self._by_type else _own_key, jobs))
         found = list(map(self._numbers.get, keys, repeat(-1)))
         if -1 in found:
@@ -322,7 +323,7 @@ class JobTable:
             self.changed.update(rows)
 
     def update_requests(self, cache: ProblemCache) -> None:
-        """Compute anew what depends on throughputs among the requests of the jobs in the system."""
+        """Recompute the requests of the jobs in the system that depend on throughputs."""
         rows = [row for row in self._present.values() if cache.decides_on(self.jobs[row])]
         jobs = self.jobs[rows].tolist()
         requests = self.requests_of(jobs)
@@ -331,7 +332,7 @@ class JobTable:
             self.columns[name][rows] = requests[name]
 
     def replace(self, job: Job, requests: Mapping[str, NDArray[Any]]) -> None:
-        """Replace a job in the system by one of the same id."""
+        """Replace a job in the system by one with the same id."""
         row = self._present[job.job_id]
         self.workflows.leave(self.jobs[row])
         self.workflow_of[row] = self.workflows.enter(job)
@@ -362,7 +363,7 @@ class JobTable:
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
         self.workflow_of = np.concatenate([self.workflow_of, np.full(more, -1, dtype=np.int64)])
-        # In rows without a job, `left` is 0 as for jobs that have left.
+        # In rows without a job, `left` is 0, as for jobs that have left.
         self._requests, self._history = (np.pad(each, ((0, 0), (0, more))) for each in (self._requests, self._history))
         self._name_columns()
 
@@ -409,12 +410,12 @@ class JobTable:
         return {job_id: self.why_failed(job_id) for job_id in failed}
 
     def why_failed(self, job_id: str) -> str:
-        """Return why a job failed for good."""
+        """Return why a job may not be tried again."""
         failures = self.columns["failures"].item(self._departed[job_id])
         return f"left after {_failures(int(failures))}, and may not be tried again"
 
     def check_gone(self, job_ids: Iterable[str], is_in_decision: Mask) -> None:
-        """Raise `InputError` unless these jobs have left; is_in_decision: (rows,) the jobs of the round decided last."""
+        """Raise `InputError` unless these jobs have left; is_in_decision: (rows,) the jobs of the latest decision."""
         for job_id in job_ids:
             if job_id in self._present:
                 raise InputError(Fault(f"job {job_id!r}", "job_id", "is still in the system; complete or cancel it first"))
@@ -471,12 +472,12 @@ class JobTable:
     def requests_of(self, jobs: Sequence[Job]) -> dict[str, NDArray[Any]]:
         """Return the columns of `REQUEST_COLUMNS` and `gangs` for jobs that need not be in the table."""
         values = np.array(list(map(READ_REQUESTS, jobs)), dtype=float).reshape(len(jobs), len(REQUEST_COLUMNS))
-        # Each column in one piece of memory: policies and the cache read them one by one.
+        # Each column is contiguous in memory, since policies and the cache read one column at a time.
         return dict(zip(REQUEST_COLUMNS, np.ascontiguousarray(values.T), strict=True)) | {"gangs": self.gangs_of(jobs)}
 
 
 def changed_job(job: Job, fields: dict[str, object]) -> Job:
-    """Return the job with other fields, validated like a new job. Raises `InputError`."""
+    """Return the job with these fields changed, validated like a new job. Raises `InputError`."""
     place = f"job {job.job_id!r}"
     InputError.raise_any([Fault(place, name, f"cannot be changed: it {why}") for name, why in FIXED.items() if name in fields])
     kept = {name: getattr(job, name) for name in type(job).model_fields}
@@ -494,22 +495,22 @@ def _failures(count: int) -> str:
 
 
 def _index(rows: list[int]) -> slice | Indices:
-    """Return an index of rows; numpy reads and writes the slice of a single row several times as fast."""
+    """Return an index of rows; for a single row this is a slice, with which numpy is several times as fast."""
     return slice(rows[0], rows[0] + 1) if len(rows) == 1 else np.array(rows, dtype=np.int64)
 
 
 def objects_of(jobs: Sequence[Job]) -> Objects:
-    """Return (N,) jobs as an array; numpy would look for attributes of arrays in each of them if they were assigned to one."""
+    """Return (N,) jobs as an object array, without letting numpy probe each job for array attributes."""
     return np.fromiter(jobs, dtype=object, count=len(jobs))
 
 
 def jobs_from_dict(fields: Mapping[str, list[Any]]) -> list[Job]:
-    """Return the jobs that `jobs_to_dict` described."""
+    """Restore jobs from `jobs_to_dict`."""
     return [Job(**dict(zip(fields, values, strict=True))) for values in zip(*fields.values(), strict=True)]
 
 
 def jobs_to_dict(jobs: Sequence[Job]) -> dict[str, list[Any]]:
-    """Return {field: values} of jobs, for the id and the fields that differ from their default for any job."""
+    """Return {field: values} of jobs, for the id and the fields that differ from their default in any job."""
     columns = {name: list(map(attrgetter(name), jobs)) for name in Job.model_fields}
     defaults = {name: field.default for name, field in Job.model_fields.items()}
     return {name: values for name, values in columns.items() if name == "job_id" or any(each != defaults[name] for each in values)}

@@ -1,7 +1,7 @@
 """Learning in a scheduler: reported progress becomes observations, and GPUs are set aside for measuring.
 
-A rate is observed over the rounds of a run after its first one, which holds loading; and only for whole gangs that run alone and on
-as few nodes as possible, which is what profiles measure.
+A rate is observed over the rounds of a run after the first one, which includes loading. Only whole gangs that run alone and on as
+few nodes as possible are observed, since profiles measure these.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from gavel_py.throughput_profiles.learning import ThroughputLearner
 
 MEASURING_ROUNDS = 50.0
-"""Deficit of a job where it is to be measured, which comes before that of all others."""
+"""Deficit of a job on the type where it is to be measured, larger than all other deficits."""
 
 ROUNDING = 1e-9
 
 
 class Mark(NamedTuple):
-    """The progress of a run from which the next rate counts; since: the start of the run."""
+    """The progress of a run from which the next rate is measured; since: the start of the run."""
 
     seconds: float
     steps: float
@@ -40,7 +40,7 @@ class ProgressObserver:
 
     def __init__(self, learner: ThroughputLearner) -> None:
         self.learner = learner
-        # {job: trust}, in order, so that a learner sees the same whenever the same is reported
+        # {job: trust}, ordered, so that the same reports lead to the same observations
         self._reported: dict[str, float | None] = {}
         self._marks: dict[str, Mark] = {}
         self._measuring: dict[str, Entry] = {}
@@ -60,7 +60,7 @@ class ProgressObserver:
                 self._reported[job_id] = trust
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the learner, and what is to be observed and measured, as plain data."""
+        """Return the learner and the pending observations and measurements as plain data."""
         return {
             "learned": self.learner.to_dict(),
             "reported": dict(self._reported),
@@ -69,7 +69,7 @@ class ProgressObserver:
         }
 
     def resume(self, document: Mapping[str, Any]) -> Profile:
-        """Continue from the data of `to_dict`, and return the profile as it was then; see `ThroughputLearner.resume`."""
+        """Continue from the data of `to_dict`, and return the profile at that time; see `ThroughputLearner.resume`."""
         self._reported = dict(document["reported"])
         self._marks = {job_id: Mark(*mark) for job_id, mark in document["marks"].items()}
         self._measuring = {job_id: Entry(*entry) for job_id, entry in document["measuring"].items()}
@@ -107,8 +107,8 @@ class ProgressObserver:
     def choose(self, state: SchedulerState, current: CurrentAllocation) -> bool:
         """Choose the jobs that are to be measured in the next round, and where; return whether there are any.
 
-        The entries with the largest standard deviation times the root of their number of jobs are measured, each by one job, on at
-        most the share of the GPUs that is set aside, and at least on one.
+        The entries with the largest standard deviation times the square root of their number of jobs are measured, each by one job,
+        on at most the share of the GPUs that is set aside, but on at least one GPU.
         """
         if not self.learner.measuring_share:
             return False
@@ -133,12 +133,12 @@ class ProgressObserver:
         return bool(chosen)
 
     def _worth(self, rows: dict[Entry, list[int]]) -> dict[Entry, float]:
-        """Return {entry: what its measurement is worth} of those that are worth one; rows: the jobs of each entry."""
+        """Return {entry: value of measuring it} of the entries that are worth measuring; rows: the jobs of each entry."""
         deviations = zip(rows, self.learner.deviations(list(rows)), strict=True)
         return {entry: deviation * len(rows[entry]) ** 0.5 for entry, deviation in deviations if deviation}
 
     def urge(self, deficits: Floats, job_ids: Sequence[str], types: Sequence[str]) -> None:
-        """Raise the (N, K) deficits of the jobs that are to be measured, on the types where they are; types: as in the profile."""
+        """Raise the (N, K) deficits of the jobs to be measured, on the types to be measured; types: names in the profile."""
         if self._measuring:
             for row, job_id in enumerate(job_ids):
                 if job_id in self._measuring:
@@ -146,12 +146,12 @@ class ProgressObserver:
 
 
 def learner_in(profile: Profile | ThroughputLearner) -> ThroughputLearner | None:
-    """Return the learner that is given in place of a profile, None for a profile."""
+    """Return the learner if one is given instead of a profile, None for a profile."""
     return cast("ThroughputLearner", profile) if hasattr(profile, "observe") else None
 
 
 def observed(profile: Profile | ThroughputLearner, accelerators: Iterable[str]) -> tuple[Profile, ProgressObserver | None]:
-    """Return the profile and None, or for a learner its present profile and what feeds it; accelerators: those of the cluster."""
+    """Return (profile, None), or for a learner its present profile and its observer; accelerators: those of the cluster."""
     learner = learner_in(profile)
     if learner is None:
         return cast("Profile", profile), None

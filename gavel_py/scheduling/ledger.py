@@ -14,14 +14,15 @@ from gavel_py.scheduling.delivery import WAITS, Accounts, DeliveryReport, JobDel
 MAX_PAYBACK_ROUNDS = 10.0
 """Bound of surpluses, in rounds of waiting: a deficit is at least −max(1, MAX_PAYBACK_ROUNDS·X_ij).
 
-A job that ran on idle GPUs beyond its fraction has taken time from no other job. Without a bound, it would have to wait as long
-once GPUs are scarce. A surplus of up to one round must count, since an ordinary turn leads to it, and the deficits of others sum to
-it.
+A job that ran on idle GPUs beyond its fraction has not taken time from other jobs. Without a bound, it would have to wait for the
+same time once GPUs are scarce. A surplus of up to one round must count, since an ordinary turn leads to it, and it equals the sum
+of the deficits of other jobs.
 """
 
 MAX_DEFICIT_ROUNDS = 10.0
-"""Bound of deficits: a fraction that no round can deliver (two gangs of 2 on 3 GPUs) would build up a deficit without limit, and
-displace all other jobs once cluster or jobs change. Ten rounds keep such a job in front; the report counts its full shortfall."""
+"""Bound of deficits. A fraction that no round can deliver (two gangs of 2 on 3 GPUs) would otherwise build up a deficit without
+limit, and the job would displace all others once the cluster or jobs change. Ten rounds keep it in front; the report counts its
+full shortfall."""
 
 
 BY_REASON = frozenset({"waits", "short"})
@@ -32,9 +33,9 @@ class DeliveryLedger:
     """Accounts of all jobs over all rounds, for K accelerator types, by the rows of the jobs in the `JobTable`.
 
     A deficit is the running balance D_ij += X_ij − received_ij in rounds, whatever the allocation, within the bounds
-    MAX_PAYBACK_ROUNDS and MAX_DEFICIT_ROUNDS; it is dropped where the job can no longer run. Of elastic jobs all times are those of
-    their GPUs together, in GPU-rounds and GPU-seconds, with a gang size of 1. A second deficit, A_ij += S_ij −
-    received, counts rounds promised on spread placements in the same way.
+    MAX_PAYBACK_ROUNDS and MAX_DEFICIT_ROUNDS; it is dropped on types where the job can no longer run. For elastic jobs, all times
+    are in GPU-rounds and GPU-seconds, with a gang size of 1. A second deficit, A_ij += S_ij − received, counts rounds promised on
+    spread placements in the same way.
 
     A shortfall max(0, promised − delivered) is split by reason when it rises; when it falls, all reasons fall in proportion.
 
@@ -77,7 +78,7 @@ class DeliveryLedger:
         return {"accelerator_types": list(self.accelerator_types), **tables, **common}
 
     def _saved(self, name: str) -> Floats:
-        """Return a table; without the reason that earlier versions did not have, which is the last one, unless it occurs."""
+        """Return a table for saving. The last reason, which earlier versions did not have, is omitted unless it occurs."""
         table: Floats = getattr(self, name)
         return table[:, :-1] if name in BY_REASON and not table[:, -1].any() else table
 
@@ -98,7 +99,7 @@ class DeliveryLedger:
         return ledger
 
     def begin_allocation(self) -> None:
-        """Count rounds received anew, for a new allocation."""
+        """Reset the count of rounds received, for a new allocation."""
         self.received[:] = 0.0
 
     def record(
@@ -132,7 +133,7 @@ class DeliveryLedger:
         codes = np.full(len(rows), -1) if waits is None else waits
         waiting = np.flatnonzero(codes >= 0)
         self.waits[rows[waiting], codes[waiting]] += 1
-        # Shortfalls count what the bounds cut off deficits, so a job may wait with a shortfall although its deficit is gone.
+        # Shortfalls include what the bounds cut off from deficits, so a job may wait with a shortfall but without a deficit.
         codes = np.where(columns >= 0, WAITS.index(Wait.OTHER_TYPE), np.where(codes < 0, WAITS.index(Wait.TURN), codes))
         promised, delivered, deficits = self.promised[rows], self.delivered[rows], self.deficits[rows]
         before = np.maximum(0.0, promised - delivered)
@@ -144,7 +145,7 @@ class DeliveryLedger:
         self.rounds[rows] += (self.rounds[rows] >= 0) & ((columns >= 0) | (fractions > 0).any(axis=1))
         self._offered += np.inf if offered is None else offered * round_seconds
         max_surplus, one = np.maximum(1.0, MAX_PAYBACK_ROUNDS * fractions), 1.0
-        if units is not None:  # a round of all GPUs
+        if units is not None:  # one round on all of its GPUs
             self.rounds[rows[units != 1]] = -1.0
             one = np.maximum(1.0, np.maximum(fractions, received).max(axis=1, keepdims=True, initial=0.0))
             max_surplus = np.maximum(one, max_surplus)
@@ -169,8 +170,8 @@ class DeliveryLedger:
             spread: (N, K) the part S_ij of the fractions promised on spread placements, NaN where placement makes no difference.
             columns: As for `record`.
             is_spread: (N,) the gangs that are on more nodes than they need.
-            seconds: For which the gangs hold their GPUs: the length of the round, or of the rest of it.
-            rest: The part of the round for which gangs that start within it hold their GPUs; None for a whole round.
+            seconds: How long the gangs hold their GPUs: the length of the round, or of the rest of it.
+            rest: For gangs that start within the round, the part of the round that remains; None for a whole round.
         """
         on_type, matters = self._received(columns), ~np.isnan(spread)
         promised, received = (spread, on_type) if rest is None else (0.0, on_type * rest)
@@ -207,7 +208,7 @@ class DeliveryLedger:
         self._enter_shortfalls(rows, before, after, np.zeros(len(rows), dtype=np.int64))  # shortfalls only fall
         self.received[at] += rounds
         self.deficits[at] = np.maximum(self.deficits[at] - rounds, -np.maximum(1.0, MAX_PAYBACK_ROUNDS * fractions))
-        # `least_shortfall` must not count on whole rounds for these jobs, and on no fewer GPU-seconds than were given.
+        # For these jobs, `least_shortfall` must not assume whole rounds, nor fewer GPU-seconds than they received.
         self.rounds[rows] = -1.0
         np.add.at(self._offered, columns, num_gpus * seconds)
 
@@ -222,7 +223,7 @@ class DeliveryLedger:
         is_spread: bool = False,
         reason: Wait = Wait.NODE,
     ) -> None:
-        """Revert what was entered for a job from some time of the round in progress on.
+        """Revert what was entered for a job for the rest of the round in progress, from some time on.
 
         Args:
             row: The job.
@@ -281,20 +282,20 @@ class DeliveryLedger:
         return received
 
     def _enter_shortfalls(self, rows: Indices, before: Floats, after: Floats, codes: Indices) -> None:
-        """Update shortfalls by reason; before, after: (N, K); codes: (N,) reasons of new ones, as indices into `WAITS`."""
+        """Update shortfalls by reason; before, after: (N, K); codes: (N,) reasons for new shortfalls, as indices into `WAITS`."""
         total, change = before.sum(axis=1), after - before
         paid = np.maximum(0.0, -change).sum(axis=1)
         self.short[rows] *= 1.0 - np.divide(paid, total, out=np.zeros(len(rows)), where=total > 0)[:, None]
         self.short[rows, codes] += np.maximum(0.0, change).sum(axis=1)
 
     def _set_round_seconds(self, round_seconds: float) -> None:
-        """Set the length of rounds. If it changes, the number of rounds of all jobs so far becomes unknown (-1)."""
+        """Set the length of rounds. If it changes, the number of rounds of all jobs becomes unknown (-1)."""
         if round_seconds != self._round_seconds:
             self.rounds[self.rounds > 0] = -1.0
             self._round_seconds = round_seconds
 
     def _open(self, rows: Indices, num_gpus: Floats) -> None:
-        """Open accounts of new jobs, and convert the seconds of gangs of another size; GPU-seconds stay the same."""
+        """Open accounts for new jobs, and convert the seconds of gangs whose size has changed; GPU-seconds stay the same."""
         self.fit(int(rows.max(initial=-1)) + 1)
         before = self.num_gpus[rows]
         changed = (before > 0) & (before != num_gpus)

@@ -18,7 +18,7 @@ from gavel_py.scheduling.options import is_finite
 from gavel_py.scheduling.placement.topology import Gpu, Layout, Resources
 
 MAX_NAMED = 5
-"""Number of nodes up to which a reason lists their names."""
+"""Largest number of nodes for which a reason lists the names."""
 
 
 class NodeState(StrEnum):
@@ -27,19 +27,19 @@ class NodeState(StrEnum):
     UP = "up"
     """In use."""
     DRAINING = "draining"
-    """Gangs there run until their leases end; none is renewed, and no gang starts."""
+    """Gangs there run until their leases end. No lease is renewed, and no gang starts."""
     DOWN = "down"
     """No gang runs there."""
 
 
 class NodeStates:
-    """States of the nodes of a cluster, lost GPUs, and what other work uses.
+    """States of the nodes of a cluster, lost GPUs, and resources reserved for other work.
 
-    Methods that change a state return whether it was another.
+    Methods that change a state return whether it has changed.
 
     Attributes:
         cluster: All nodes.
-        reserved: {node: CPUs and memory that other work uses}, which allocations do not consider, only placement.
+        reserved: {node: CPUs and memory that other work uses}; placement considers them, allocations do not.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -112,7 +112,7 @@ class NodeStates:
         return self._invalidate(was_lost)
 
     def reserve(self, name: str, cpus: float, memory_gb: float) -> None:
-        """Set what other work uses on a node. Raises `InputError`."""
+        """Set the CPUs and memory that other work uses on a node. Raises `InputError`."""
         self._node(name)
         for field, value in (("cpus", cpus), ("memory_gb", memory_gb)):
             if not (is_finite(value) and value >= 0):
@@ -165,14 +165,14 @@ class NodeStates:
         return ", ".join(part for part in parts if part)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return nodes that are not up, lost GPUs and what other work uses as plain data."""
+        """Return the nodes that are not up, lost GPUs and reserved resources as plain data."""
         states = {name: str(state) for name, state in self._states.items()}
         reserved = {"reserved": {name: list(each) for name, each in self.reserved.items()}} if self.reserved else {}
         return {"nodes": states, "lost": [list(gpu) for gpu in sorted(self._lost)], **reserved}
 
     @classmethod
     def from_dict(cls, cluster: Cluster, document: Mapping[str, Any]) -> NodeStates:
-        """Return the states that `to_dict` described."""
+        """Restore the states from `to_dict`."""
         made = cls(cluster)
         for name, state in document["nodes"].items():
             made.put(name, NodeState(state))
@@ -183,7 +183,7 @@ class NodeStates:
         return made
 
     def _invalidate(self, changed: bool) -> bool:
-        """Drop what is derived from the states if they have changed; return that."""
+        """Drop cached values if the states have changed; return whether they have."""
         if changed:
             self._up = None
             self._available = self.cluster if self.all_up else None

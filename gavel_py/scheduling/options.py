@@ -1,4 +1,4 @@
-"""The options of a round scheduler: checked values, and which policies the event-driven mode can serve."""
+"""The options of a round scheduler: validated values, and the policies that the event-driven mode supports."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SchedulerOptions:
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "mechanism"}
 
     def check_policy(self, policy: Policy) -> None:
-        """Raise `InputError` for a policy or a time between solves that the event-driven mode or the mechanism cannot serve."""
+        """Raise `InputError` for a policy or a `solve_seconds` that the event-driven mode or the mechanism does not support."""
         if self.by_events and self.solve_seconds:
             text = f"must be 0 in event-driven mode, where every event leads to a decision, found {self.solve_seconds:g}"
             raise InputError(fault("solve_seconds", text))

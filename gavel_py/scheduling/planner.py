@@ -1,8 +1,8 @@
-"""Decides a round: finds the allocation that it follows, solves if needed, selects jobs, and places them on GPUs.
+"""Decides a round: finds the allocation that it follows, solving if necessary, selects jobs, and places them on GPUs.
 
-`RoundPlanner.decide` returns a `RoundPlan` and leaves jobs, nodes and accounts as they are; `commit` applies the plan. Two
-shortcuts avoid selection and placement: `forced_gangs` finds rounds in which there is nothing to choose, and in event-driven
-mode `event_driven` decides from what has changed.
+`RoundPlanner.decide` returns a `RoundPlan` and leaves jobs, nodes and accounts unchanged; `commit` applies the plan. Two shortcuts
+avoid selection and placement: `forced_gangs` finds rounds in which there is no choice, and in event-driven mode `event_driven`
+decides incrementally.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ FOLLOWING = tuple(name for name in MECHANISMS if name != "direct")
 """The built-in mechanisms that follow an allocation."""
 
 ROUNDING = 1e-9
-"""Relative slack of times that are compared with starts of rounds, which are sums of their lengths."""
+"""Relative tolerance of times that are compared with starts of rounds, which are sums of their lengths."""
 
 
 @dataclass(frozen=True)
 class RoundPlanner:
     """Decides rounds with one solver, profile and set of options.
 
-    A scheduler replaces its planner when policy, profile or an option changes, so that a `LazyAllocation` is resolved with those
-    that were current when it was decided.
+    A scheduler replaces its planner when the policy, the profile or an option changes, so that a `LazyAllocation` is resolved with
+    those at the time of its decision.
     """
 
     solver: Solver
@@ -79,7 +79,7 @@ class RoundPlanner:
             return plan
         current = self._allocation(state, start)
         held = None
-        # A user's function may choose otherwise even if nothing has to change.
+        # A user's function may choose differently even if nothing has to change.
         measures = self.observer is not None and self.observer.choose(state, current)
         if self.options.mechanism in FOLLOWING and not measures and not state.is_backing_off(start):
             held = forced_gangs(state, current, backfill=self.backfills)
@@ -88,7 +88,7 @@ class RoundPlanner:
         return plan_of(state, start, current.rows, held, current)
 
     def revise(self, state: SchedulerState, plan: RoundPlan | EventPlan) -> RoundPlan:
-        """Return a plan without the gangs that can no longer run as planned, and their GPUs offered to the other jobs."""
+        """Return a plan without the gangs that can no longer run as planned, with their GPUs offered to the other jobs."""
         valid, current = state.still_valid(plan), state.current_allocation
         if valid.all():
             return RoundPlan(plan.start_seconds, plan.rows, plan.held, plan.allocation)
@@ -101,7 +101,7 @@ class RoundPlanner:
     # The allocation that the round follows
 
     def _allocation(self, state: SchedulerState, start: float) -> CurrentAllocation:
-        """Return the current allocation, the same for the jobs that are in the system now, or a new one."""
+        """Return the current allocation, unchanged or applied to the current jobs, or a new one."""
         before = None if state.inputs_changed else state.current_allocation
         if before is not None and (before.is_up_to_date or self._is_too_early(before, start)):
             logger.debug("the current allocation is kept: nothing has changed since")
@@ -116,11 +116,11 @@ class RoundPlanner:
         return self._solve_in_time(policy_input, state)
 
     def _is_too_early(self, before: CurrentAllocation, start: float) -> bool:
-        """Return whether `solve_seconds` have not passed, so that changes of jobs alone are no reason to solve."""
+        """Return whether `solve_seconds` have not passed, so that changes of jobs alone do not cause a solve."""
         return start - before.solved_seconds < self.options.solve_seconds * (1 - ROUNDING)
 
     def policy_input(self, state: SchedulerState, start: float) -> PolicyInput:
-        """Return what the policy would decide on at this time."""
+        """Return the input that the policy would have at this time."""
         options, policy = self.options, self.solver.policy
         before = None
         if not options.by_events or policy.constraints or "previous_fractions" in policy.reads:
@@ -140,7 +140,7 @@ class RoundPlanner:
         )
 
     def _outlook(self, state: SchedulerState, rows: Indices) -> WorkflowOutlook | None:
-        """Return what policies know of the workflows of these jobs, None if workflows do not count as a whole."""
+        """Return the workflow outlook of these jobs, None if workflows do not count as a whole."""
         return outlook_of(state.table, state.blocked, rows, self.cache(state)) if self.options.by_workflow else None
 
     def cache(self, state: SchedulerState) -> ProblemCache:
@@ -148,17 +148,17 @@ class RoundPlanner:
         return state.problem_cache(self.profile, whole_gangs=self.options.whole_gangs)
 
     def _reuse(self, before: CurrentAllocation, policy_input: PolicyInput, state: SchedulerState) -> CurrentAllocation | None:
-        """Return the current allocation applied to the jobs of now, None if it gives none of them any time."""
+        """Return the current allocation applied to the current jobs, None if it gives none of them any time."""
         found = self.applied_now(before, policy_input, state)
         return found if (found.fractions[found.problem.runnable] > NEGLIGIBLE).any() else None
 
     def applied_now(self, before: CurrentAllocation, policy_input: PolicyInput, state: SchedulerState) -> CurrentAllocation:
-        """Return the current allocation applied to the jobs of now, which gives new jobs no time."""
+        """Return the current allocation applied to the current jobs; new jobs get no time."""
         constraints = self.solver.policy.constraints
         return reuse_allocation(before, policy_input, state.nodes, constraints, state.table, self.cache(state))
 
     def _solve_in_time(self, policy_input: PolicyInput, state: SchedulerState) -> CurrentAllocation:
-        """Return a new allocation; if the time limit ends the solve, the current one while that is at least as good."""
+        """Return a new allocation; if the time limit ends the solve, the current one if that is at least as good."""
         found, before = self._solve(policy_input, state, state.nodes), state.current_allocation
         if not found.is_time_limited:
             return found
@@ -185,7 +185,7 @@ class RoundPlanner:
     # Event-driven mode
 
     def event_planner(self, state: SchedulerState) -> EventDrivenPlanner | None:
-        """Return the event-driven planner of this state, None if options or policy need rounds to be decided in full."""
+        """Return the event-driven planner of this state, None if options or policy require the full path."""
         options, policy = self.options, self.solver.policy
         if not options.by_events or options.sharing or options.mechanism not in FOLLOWING or options.min_run_seconds:
             return None
@@ -200,11 +200,11 @@ class RoundPlanner:
         return state.event_planner
 
     def _decide_at_event(self, state: SchedulerState, start: float) -> EventPlan | None:
-        """Return the plan that follows from what has changed, None if the round must be decided in full."""
+        """Return the plan of an incremental decision, None if the full path must decide."""
         event_planner, began = self.event_planner(state), time.perf_counter()
         if event_planner is None or not len(state.table) or state.is_backing_off(start):
             return None
-        # What the policy reads of workflows; a queue does not know the weights.
+        # The fields of workflows that the policy reads; a queue does not know the weights.
         of_workflows = self.solver.policy.reads if self.options.by_workflow and state.table.workflows else ()
         decision = None if "weights" in of_workflows else event_planner.decide(state)
         if decision is None:
@@ -217,7 +217,7 @@ class RoundPlanner:
             decision.assignments,
             decision.excluded,
             self.options.whole_gangs,
-            # All nodes are up now, and may be down when the allocation is resolved.
+            # All nodes are up now, but may be down when the allocation is resolved.
             partial(self._solve, state=state, nodes=NodeStates(state.nodes.cluster)),
             workflows_of(state.table, state.blocked, self.cache(state)) if "workflow_seconds" in of_workflows else None,
         )
@@ -247,7 +247,7 @@ class RoundPlanner:
             current: The allocation that is followed, of N jobs.
             demand: Their demand.
             fixed: (N,) GPUs that jobs must keep.
-            previous: (N,) GPUs that jobs get if they can: those where they run, or are planned to run.
+            previous: (N,) GPUs that jobs get if possible: those on which they run or are planned to run.
             start: When gangs start, in seconds.
         """
         place = partial(self._place, state, current)
@@ -326,7 +326,7 @@ class RoundPlanner:
     def _sizes(
         self, state: SchedulerState, current: CurrentAllocation, running_on: Indices, restart_seconds: Floats, start: float
     ) -> SizeDemand | None:
-        """Return what decides the numbers of GPUs of jobs, None if all are fixed and the mechanism follows the allocation."""
+        """Return the data for choosing numbers of GPUs, None if all are fixed and the mechanism follows the allocation."""
         if (problem := current.problem).counts is None and self.options.mechanism != "direct":
             return None
         speeds = speeds_of(problem)
@@ -346,11 +346,11 @@ class RoundPlanner:
 
     @property
     def backfills(self) -> bool:
-        """Whether idle GPUs go to waiting jobs; constraints may mean to keep GPUs free."""
+        """Whether idle GPUs go to waiting jobs; with constraints they do not, since these may be meant to keep GPUs free."""
         return self.solver.policy.backfills and not self.solver.policy.constraints
 
     def _locked(self, state: SchedulerState, current: CurrentAllocation, start: float) -> HeldGpus:
-        """Return (N,) the GPUs of running gangs that have not run for their minimum time yet and may continue where they run."""
+        """Return (N,) the GPUs of running gangs that have not reached their minimum run time and may continue where they run."""
         held, since = state.continuing_gangs(current.rows), state.table.columns["running_since_seconds"][current.rows]
         kept_until = state.table.columns["kept_until_seconds"][current.rows]
         new = held.runs & ((start - since < self.options.min_run_seconds) | (start < kept_until))

@@ -1,4 +1,4 @@
-"""Builds allocation problems from the job table: what cluster and profile give each gang is looked up once.
+"""Builds allocation problems from the job table; the data of each gang from cluster and profile is looked up once.
 
 The problem equals that of `AllocationProblem.from_jobs` field by field. Jobs with equal gangs (`JobTable.gangs`) share a row of
 throughputs and eligibility; all other arrays are columns of the table.
@@ -37,7 +37,7 @@ REQUESTS = 4
 
 
 def is_by_type(profile: Profile) -> bool:
-    """Return whether jobs with equal gangs are equal to a profile; a user-defined class may distinguish them."""
+    """Return whether a profile treats jobs with equal gangs alike; a user-defined class may distinguish them."""
     if type(profile) is ThroughputProfile or not isinstance(profile, ThroughputProfile):
         return type(profile) is ThroughputProfile
     # Imported here, since estimates take long to import and few profiles have them.
@@ -76,14 +76,14 @@ class ProblemCache:
         self._fastest = np.zeros(0)
 
     def holds_for(self, cluster: Cluster, profile: Profile, whole_gangs: bool, models: list[Job]) -> bool:
-        """Return whether the cache was made for these arguments."""
+        """Return whether the cache was created for these arguments."""
         same = cluster is self.cluster and profile is self.profile and models is self.models
         return same and whole_gangs == self.whole_gangs
 
     def complete(self, jobs: Sequence[Job], requests: Mapping[str, NDArray[Any]]) -> None:
-        """Look up the gangs of jobs, and compute the steps and deadlines among their requests that depend on throughputs.
+        """Look up the gangs of jobs, and fill in the steps and deadlines in their requests that depend on throughputs.
 
-        Raises what `AllocationProblem.from_jobs` raises.
+        Raises the same errors as `AllocationProblem.from_jobs`.
         """
         self._look_up(requests["gangs"])
         rows = [i for i, job in enumerate(jobs) if self.decides_on(job)]
@@ -235,7 +235,7 @@ class ProblemCache:
         is_new = ~self._is_known[gangs]
         new = np.unique(gangs[is_new]).tolist() if is_new.any() else []
         while new:
-            # A job that was updated is the model of two gangs, and the ids of a problem are unique.
+            # A job that was updated is the model of two gangs, but the ids of a problem must be unique.
             by_id = {self.models[gang].job_id: gang for gang in new}
             self._add(list(by_id.values()))
             new = [gang for gang in new if not self._is_known[gang]]
@@ -257,7 +257,7 @@ class ProblemCache:
                 self._reasons[gang] = found.excluded[model.job_id]
 
     def _problem_of(self, jobs: Sequence[Job]) -> AllocationProblem:
-        """Return the problem of jobs that have done no steps and wait for none."""
+        """Return the problem of these jobs, as if they had done no steps and had no dependencies."""
         new = [with_steps(job, 0.0).model_copy(update={"depends_on": ()}) for job in jobs]
         return AllocationProblem.from_jobs(new, self.cluster, self.profile, whole_gangs=self.whole_gangs, by_workflow=False)
 

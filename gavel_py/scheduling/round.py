@@ -1,6 +1,7 @@
 """Rounds as values: the GPUs of each job that runs, the changes since the previous round, and leases of jobs on their GPUs.
 
-Why a job waits is not part of a round: `delivery.py` has the reasons (`Wait`, `waits_of`), summed up over rounds by the ledger.
+Why a job waits is not part of a round: `delivery.py` defines the reasons (`Wait`, `waits_of`), and the ledger sums them over
+rounds.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Assignment:
 
     @cached_property
     def gpu_share(self) -> float:
-        """GPUs that are accounted to this job: its part of one GPU, or an equal part of the gang's GPUs for each co-located job."""
+        """GPUs accounted to this job: its part of one GPU, or its equal share of the GPUs of co-located jobs."""
         return self.gpu_part if self.gpu_part < 1 else len(self.gpus) / (1 + len(self.shared_with))
 
     @property
@@ -58,17 +59,17 @@ class Assignment:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Assignment:
-        """Return the assignment that `to_dict` described."""
+        """Restore an assignment from `to_dict`."""
         gpus = [(node, index) for node, index in document["gpus"]]
         return cls(document["accelerator"], gpus, tuple(document.get("shared_with", ())), document.get("gpu_part", 1.0))
 
 
 MAX_CHANGES = 64
-"""Up to this many gangs may differ between assignments and those from which they follow by changes."""
+"""Maximum number of gangs that may differ between assignments and those from which `changed` derived them."""
 
 
 class Assignments(Mapping[str, Assignment]):
-    """{job_id: Assignment} of the jobs that run in a round, sorted by job_id; each `Assignment` is made when it is read.
+    """{job_id: Assignment} of the jobs that run in a round, sorted by job_id; each `Assignment` is created when it is read.
 
     Attributes:
         ids: (N,) the jobs.
@@ -81,9 +82,9 @@ class Assignments(Mapping[str, Assignment]):
         self._changes: dict[str, tuple[int, list[int]] | None] = {}
 
     def changed(self, gone: Iterable[str], new: Mapping[str, tuple[int, list[int]]]) -> Assignments:
-        """Return the assignments without some jobs, and with others on these types and GPUs, by their numbers in the layout.
+        """Return the assignments without the jobs in `gone`, and with those in `new` on these types and GPUs of the layout.
 
-        This takes little time however many gangs run: arrays are made when they are read.
+        The time does not depend on the number of running gangs, since arrays are created when they are read.
         """
         if not new and not gone:
             return self
@@ -156,7 +157,7 @@ class Assignments(Mapping[str, Assignment]):
         return repr(dict(self))
 
     def updated(self, other: Assignments) -> Assignments:
-        """Return these assignments with those of `other` beside them, and instead of those of the same jobs."""
+        """Return these assignments combined with those of `other`, which replace those of the same jobs."""
         ids, kept = (*self.ids, *other.ids), [i for i, job_id in enumerate(self.ids) if job_id not in other]
         order = sorted([*kept, *range(len(self), len(ids))], key=ids.__getitem__)
         return Assignments(tuple([ids[i] for i in order]), self.held.joined(other.held).take(np.array(order)), self.layout)
@@ -213,7 +214,7 @@ class Round:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Round:
-        """Return the round that `to_dict` described."""
+        """Restore a round from `to_dict`."""
         assignments = {job_id: Assignment.from_dict(held) for job_id, held in document["assignments"].items()}
         lists = {name: tuple(document[name]) for name in ("kept", "started", "preempted")}
         return cls(**{**document, **lists, "assignments": assignments, "notes": tuple(document.get("notes", ()))})
@@ -226,8 +227,8 @@ class Lease:
     Attributes:
         assignment: The GPUs.
         end_seconds: End of the lease.
-        renewed: Whether the job keeps the GPUs in the next round, and so need not write a checkpoint; None while the next round is
-            not planned.
+        renewed: Whether the job keeps the GPUs in the next round, so that it need not write a checkpoint; None if the next round is
+            not planned yet.
     """
 
     assignment: Assignment

@@ -1,7 +1,6 @@
-"""Plans one round: a mechanism selects jobs, placement places their gangs, and GPUs left over are offered to further jobs.
+"""Plans one round: a mechanism selects jobs, placement places their gangs, and the remaining GPUs are offered to further jobs.
 
-`forced_gangs` finds the rounds in which there is nothing to choose; `place_elsewhere` keeps jobs away from nodes on which they have
-failed.
+`forced_gangs` finds the rounds in which there is no choice; `place_elsewhere` keeps jobs away from nodes on which they have failed.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ def plan_round(
 ) -> HeldGpus:
     """Return (N,) the GPUs of the jobs that run.
 
-    The mechanism counts GPUs only. A selected gang that cannot be placed because of its locality, CPUs or memory is dropped, and
-    the GPUs left over are offered to the jobs without a place whose gangs still fit, until the mechanism selects none that fits.
+    The mechanism only counts GPUs. A selected gang that cannot be placed because of its locality, CPUs or memory is dropped. The
+    remaining GPUs are offered to the jobs without a place whose gangs still fit, until the mechanism selects none that fits.
 
     Args:
         demand: Demand of N jobs for the GPUs of all nodes; columns as the types of the layout of `pool`.
         requests: Resource requests of the jobs.
-        pool: What is free for these jobs; it is not changed.
-        spans: The least number of nodes of gangs.
+        pool: The free resources for these jobs; not changed.
+        spans: The minimum number of nodes of gangs.
         previous: (N,) GPUs of the previous round.
         mechanism: Selects the jobs.
         fixed: (N,) GPUs of jobs that must keep them.
@@ -75,7 +74,7 @@ def plan_round(
 class SelectedGangs:
     """The selected jobs as a batch of gangs, sorted by type and then by claim; running gangs gain their hysteresis.
 
-    `rows` are (M,) the rows of the jobs, in the order of the batch.
+    `rows` has (M,) the rows of the jobs, in the order of the batch.
     """
 
     def __init__(
@@ -118,10 +117,10 @@ class SelectedGangs:
 
 
 def resized(previous: HeldGpus, selection: GangSelection, pool: FreeResources, splits: Indices) -> HeldGpus:
-    """Return the GPUs on which gangs stay that change their number of GPUs on a type.
+    """Return the previous GPUs, adapted for gangs that change their number of GPUs on the same type.
 
-    A gang that shrinks keeps GPUs on the nodes where it has most. One that grows gets free GPUs of its own nodes, unless these are
-    too few. One that must divide over nodes in a certain way keeps them where it can. splits: (N,) as `Job.split`.
+    A gang that shrinks keeps GPUs on the nodes where it has most. A gang that grows gets free GPUs of its own nodes, if there are
+    enough. A gang that must be split over nodes in a certain way keeps its GPUs where possible. splits: (N,) as `Job.split`.
     """
     there = previous.runs & (previous.types == selection.columns)
     changed = np.flatnonzero(there & (previous.sizes != selection.num_gpus))
@@ -153,7 +152,7 @@ def resized(previous: HeldGpus, selection: GangSelection, pool: FreeResources, s
 
 
 def _evenly(row: int, gpus: list[int], size: int, split: int, pool: FreeResources) -> dict[int, list[int]]:
-    """Return {row: GPUs} of a gang with an even split of some of these GPUs, the first on each node; {} if there is none."""
+    """Return {row: GPUs} of a gang for an even split that uses the first of these GPUs on each node; {} if there is none."""
     nodes = pool.layout.node_of[gpus]
     room = np.bincount(nodes, minlength=len(pool.layout.names))
     chosen = even_nodes(size, room, np.zeros(len(room), dtype=np.int64), split)
@@ -204,7 +203,7 @@ def _remaining_demand(demand: RoundDemand, requests: ResourceRequests, waiting: 
         alike.setdefault(key, []).append(row)
     for (size, scope, split, code), rows in alike.items():
         runnable[rows] &= pool.splits_evenly(size, scope, split, requests.distinct[code])
-    # The first of the distinct requests is for nothing but GPUs.
+    # The first of the distinct requests is for GPUs only.
     return replace(demand, runnable=runnable, capacities=room[0, ANYWHERE])
 
 
@@ -217,7 +216,7 @@ def forced_gangs(state: SchedulerState, current: CurrentAllocation, *, backfill:
 
     There is no choice if every running job has all of its time on the type where it runs, in its promised placement; at most one
     other job has time, all of it on one type, and fits on one node; no job has a deficit; and, with `backfill`, no waiting gang
-    fits the GPUs left over.
+    fits the remaining GPUs.
     """
     fractions, problem, running = current.fractions, current.problem, state.continuing_gangs(current.rows)
     if (problem.num_gpus < 1).any() or problem.counts is not None:
@@ -255,7 +254,7 @@ def _placed_as_promised(state: SchedulerState, current: CurrentAllocation, runni
 
 
 def _fits_waiting_gang(current: CurrentAllocation, given: Indices) -> bool:
-    """Return whether a gang without time would fit the GPUs left over; given: (N,) columns of the jobs with time."""
+    """Return whether a gang without time would fit the remaining GPUs; given: (N,) columns of the jobs with time."""
     problem = current.problem
     used = np.bincount(given[given >= 0], weights=problem.num_gpus[given >= 0], minlength=len(problem.capacities))
     waits = (given < 0)[:, None] & problem.runnable
@@ -263,7 +262,7 @@ def _fits_waiting_gang(current: CurrentAllocation, given: Indices) -> bool:
 
 
 def _with_new_gang(state: SchedulerState, current: CurrentAllocation, running: HeldGpus, row: int, column: int) -> HeldGpus | None:
-    """Return the running gangs and one that starts, None if it has no place on one node or should be spread."""
+    """Return the running gangs and one gang that starts, None if it does not fit on one node or should be spread."""
     size, spread = int(current.problem.num_gpus[row]), current.spread_fractions
     if 0 < state.table.jobs[current.rows[row]].split < size:
         return None
@@ -283,16 +282,17 @@ def _with_new_gang(state: SchedulerState, current: CurrentAllocation, running: H
 def place_elsewhere(
     place: Callable[..., HeldGpus], demand: RoundDemand, fixed: HeldGpus, previous: HeldGpus, avoided: Mapping[int, Mask]
 ) -> HeldGpus:
-    """Return (N,) the GPUs of the jobs that run, none of them on GPUs that it avoids if others could hold it.
+    """Return (N,) the GPUs of the jobs that run, where no job is on GPUs that it avoids if other GPUs could hold it.
 
-    A gang that is placed on such GPUs is placed again on those that are left, or else waits, and its GPUs are offered to others.
+    A gang that is placed on GPUs that it avoids is placed again on the remaining ones, or else waits; its GPUs are offered to
+    others.
 
     Args:
-        place: Returns the GPUs for a demand, with `fixed` and `previous`, without using some `closed` GPUs.
+        place: Returns the GPUs for a demand, with `fixed` and `previous`, without using `closed` GPUs.
         demand: Demand of N jobs.
         fixed: (N,) GPUs that jobs must keep.
-        previous: (N,) GPUs that jobs get if they can.
-        avoided: {job: (GPUs,) those that it avoids}, of jobs that do not run.
+        previous: (N,) GPUs that jobs get if possible.
+        avoided: {job: (GPUs,) the GPUs that it avoids} of jobs that do not run.
     """
     held, jobs, none = place(demand, fixed, previous), np.arange(len(demand.num_gpus)), HeldGpus.none(len(demand.num_gpus))
     waits = np.zeros(len(jobs), dtype=bool)

@@ -65,38 +65,42 @@ def _option(name: str, meaning: str) -> Any:
 class RoundScheduler(Synchronized):
     """Turns a policy's time fractions into rounds: which jobs run on which GPUs, from one round to the next.
 
-    The allocation is solved anew for the next round when a job or node came, went or changed, or a job reported progress (with
-    `solve_seconds`: at the earliest then); otherwise it is kept. Every round counts as `round_seconds` of promised, delivered and
-    attained time, whenever the next one starts; for a gang that loses its GPUs (`node_down`, `gpu_lost`, `interrupted`) as promised
-    only, and for one that starts within the round (`start_waiting`) the rest of it as delivered and attained. The account of a job
-    (`delivery`) is kept after it has left, until `forget`.
+    The allocation is solved again for the next round if a job or node has arrived, left or changed, or a job has reported progress
+    (but no sooner than `solve_seconds` after the last solve); otherwise it is kept. Every round counts as `round_seconds` of
+    promised, delivered and attained time, whenever the next one starts. For a gang that loses its GPUs (`node_down`, `gpu_lost`,
+    `interrupted`), the round counts as promised only. For a gang that starts within the round (`start_waiting`), the rest of the
+    round counts as delivered and attained. The account of a job (`delivery`) is kept after it has left, until `forget`.
 
     Several threads may use a scheduler, one call at a time. Policy and mechanism may call it back while it decides. It can be
     copied and pickled. See docs/rounds.md.
 
     Args:
-        cluster: The nodes that jobs run on.
-        profile: Throughputs of jobs by accelerator type; or a `ThroughputLearner`, which learns them from reported progress: its
-            profile is swapped between rounds.
+        cluster: The nodes on which jobs run.
+        profile: Throughputs of jobs by accelerator type; or a `ThroughputLearner`, which learns them from reported progress. The
+            profile of a learner is replaced between rounds.
         policy: A name or a `Policy`, which decides on the allocation.
         round_seconds: Length of a round.
-        mechanism: Rule that selects the jobs of a round: deficit, priority, direct (docs/elastic.md), the name of one that an
-            installed package offers, package.module:name of a function, or a function of a `RoundDemand`.
+        mechanism: Rule that selects the jobs of a round: deficit, priority, direct (docs/elastic.md), the name of a mechanism of an
+            installed package, package.module:name of a function, or a function of a `RoundDemand`.
         restart_seconds: Cost of a restart, for jobs without `Job.restart_seconds`.
-        min_run_seconds: For this long after its start a gang is not preempted, unless it loses its GPUs or may no longer run there.
+        min_run_seconds: Time after its start for which a gang is not preempted, unless it loses its GPUs or may no longer run
+            there.
         whole_gangs: As for `AllocationProblem.from_jobs`.
         sharing: As for `AllocationProblem.from_jobs`.
         min_gain: As for `AllocationProblem.from_jobs`.
-        by_events: Event-driven mode: rounds begin when something happens, and no time is counted in rounds. For policies that
-            give jobs all of their time or none.
+        by_events: Event-driven mode: rounds begin when something happens, and time is not counted in rounds. For policies that give
+            each job either all of the time or none.
         solve_seconds: Shortest time between two solves while only jobs change, as in Gavel's published simulator (OSDI 2020).
             Jobs that arrive in between run on GPUs left over.
-        time_limit_seconds: A solve that takes longer is ended; the current allocation is kept, and the next round tries again
-            (`Round.notes`).
-        retry_seconds: Back-off of a job after a failure (`job_failed`, `interrupted`): so long it is not started again, twice as
-            long after each further failure, up to an hour, and not on the same nodes if others can hold it. 0 for none.
+        time_limit_seconds: Time limit of a solve. After a solve that reaches it, the current allocation is kept and the next round
+            tries again (`Round.notes`).
+        retry_seconds: Back-off of a job after a failure (`job_failed`, `interrupted`): the time for which it is not started again.
+            It doubles with each further failure, up to an hour. If other nodes can hold the job, it avoids those on which it
+            failed.
+            0 for none.
         by_workflow: As for `AllocationProblem.from_jobs`.
-        allow_unknown_types: Whether GPUs of types that the profile lacks are left out (`Cluster.known_to`).
+        allow_unknown_types: Whether to leave out GPUs of types that the profile lacks, instead of raising an error
+            (`Cluster.known_to`).
 
     Raises:
         InputError: An argument is wrong (`UnknownNameError` for a name).
@@ -159,7 +163,7 @@ class RoundScheduler(Synchronized):
         )
         known, observer = observed(profile, cluster.profile_names)
         self.cluster = cluster.known_to(known, allow_unknown_types=allow_unknown_types)
-        # One solver for all rounds: it starts each program from the basis of the last one.
+        # One solver for all rounds, since it starts each program from the basis of the previous one.
         self._planner = RoundPlanner(Solver(policy, time_limit_seconds=options.time_limit_seconds), known, options, observer)
         options.check_policy(self._planner.solver.policy)
         resolve_mechanism(mechanism, self.cluster.accelerator_names)  # raises for an unknown name
@@ -172,7 +176,7 @@ class RoundScheduler(Synchronized):
     def next_round(self, now_seconds: float | None = None) -> Round:
         """Start the next round and return it: the round that `plan_next` planned, or else one that is decided now.
 
-        When this raises, the scheduler is as before.
+        If this raises, the scheduler is unchanged.
 
         Args:
             now_seconds: Start of the round; by default the planned one, or `round_seconds` after the previous start, 0 at first.
@@ -204,11 +208,12 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def plan_next(self, now_seconds: float | None = None) -> Round:
-        """Decide the next round ahead and return it, so that jobs learn before the present one ends whether they keep their GPUs.
+        """Decide the next round in advance and return it, so that jobs learn before the current one ends whether they keep their
+        GPUs.
 
-        `next_round` then starts this round. What happens in between counts for the round after, except that gangs drop out whose
-        GPUs are lost, or that have left, finished or changed their request; their GPUs are offered to other jobs at the start of
-        the round. Further calls return the same round. Raises as `next_round`.
+        `next_round` then starts this round. Events in between count for the round after it, with one exception: gangs whose GPUs
+        are lost, or that have left, finished or changed their request, drop out, and their GPUs are offered to other jobs at the
+        start of the round. Further calls return the same round. Raises the same errors as `next_round`.
 
         Args:
             now_seconds: Start of the round, as for `next_round`.
@@ -225,10 +230,10 @@ class RoundScheduler(Synchronized):
     def start_waiting(self, now_seconds: float) -> dict[str, Assignment]:
         """Start waiting jobs on GPUs that idle within the round in progress, preempting none, and return those that start.
 
-        For use after jobs have arrived or GPUs have become free. The mechanism selects the jobs under the current allocation;
-        those that it does not cover yet get what is left. Where the policy does not fill idle GPUs, or has constraints, only
-        jobs to which time is still due start. The rest of the round counts as delivered and attained. A round that is planned
-        already stands: gangs lose their GPUs at its start where it needs them, also within `min_run_seconds`.
+        For use after jobs have arrived or GPUs have become free. The mechanism selects the jobs under the current allocation; jobs
+        that this does not cover yet get the GPUs that remain. If the policy does not fill idle GPUs, or has constraints, only jobs
+        with a claim to time start. The rest of the round counts as delivered and attained. A round that is already planned does not
+        change: gangs lose GPUs that it needs when it starts, even within `min_run_seconds`.
 
         Nothing starts before the first round, or once the round has ended (`Round.end_seconds`) and until the next one starts.
 
@@ -257,7 +262,7 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def lease(self, job_id: str) -> Lease | None:
-        """Return the lease of a job, None if it holds no GPUs; once the next round is planned, with whether it is renewed.
+        """Return the lease of a job, None if it holds no GPUs. Once the next round is planned, it shows whether it is renewed.
 
         Raises:
             UnknownNameError: The job is not in the system.
@@ -276,7 +281,7 @@ class RoundScheduler(Synchronized):
         return Lease(assignment, plan.start_seconds + self.round_seconds, renewed=True)
 
     def _start(self, now_seconds: float | None) -> float:
-        """Return the start of the next round in seconds; raises `InputError` for a time before the previous round."""
+        """Return the start of the next round in seconds. Raises `InputError` for a time before the previous round."""
         last, plan = self._state.last, self._state.plan
         if now_seconds is None:
             if plan is not None:
@@ -299,7 +304,7 @@ class RoundScheduler(Synchronized):
         return state.plan
 
     def _learn(self, start: float) -> None:
-        """Feed the learner, if there is one, and use its profile if that is a new one."""
+        """Feed the learner, if there is one, and use its profile if that has changed."""
         observer, options = self._planner.observer, self._planner.options
         if observer is not None:
             observer.observe(self._state, start, options.round_seconds, options.restart_seconds)
@@ -312,7 +317,7 @@ class RoundScheduler(Synchronized):
     @property
     @synchronized
     def policy(self) -> Policy:
-        """The policy that decides on the allocation; another one, or its name, counts from the next round on."""
+        """The policy that decides on the allocation. A new one (or its name) applies from the next round on."""
         return self._planner.solver.policy
 
     @policy.setter
@@ -326,7 +331,7 @@ class RoundScheduler(Synchronized):
     @property
     @synchronized
     def profile(self) -> Profile:
-        """Throughputs of jobs; another profile, with the types of the cluster and the jobs, counts from the next round on."""
+        """Throughputs of jobs. A new profile, with the types of the cluster and the jobs, applies from the next round on."""
         return self._planner.profile
 
     @profile.setter
@@ -339,7 +344,7 @@ class RoundScheduler(Synchronized):
         self._use(known, observer)
 
     def _use(self, profile: Profile, observer: ProgressObserver | None) -> None:
-        """Use other throughputs from the next round on."""
+        """Use new throughputs from the next round on."""
         _ = self._state.current_allocation  # a lazy one is solved with the throughputs with which it was decided
         self._planner = replace(self._planner, profile=profile, observer=observer)
         self._state.require_solve()
@@ -347,24 +352,24 @@ class RoundScheduler(Synchronized):
     @property
     @synchronized
     def learner(self) -> ThroughputLearner | None:
-        """The learner that reported progress feeds, None if throughputs are given."""
+        """The learner that is fed with reported progress, None if the throughputs come from a fixed profile."""
         observer = self._planner.observer
         return None if observer is None else observer.learner
 
     @property
     @synchronized
     def jobs(self) -> tuple[Job, ...]:
-        """The jobs in the system with the progress last reported, in natural order of their ids, without those that are blocked."""
+        """The jobs in the system that are not blocked, with the progress last reported, in natural order of their ids."""
         table = self._state.table
         return tuple(table.jobs_at(table.in_natural_order))
 
     @property
     @synchronized
     def blocked(self) -> dict[str, tuple[str, ...]]:
-        """{job_id: what it still waits for} of the jobs that wait for others (`Job.depends_on`); no round has an entry for them.
+        """{job_id: what it still waits for} of the jobs that wait for others (`Job.depends_on`). Rounds have no entries for them.
 
-        They become ready when the others leave: by `complete`, `cancel`, or a failure for good. A job that is ready has no
-        dependencies any more in `jobs`.
+        They become ready when the other jobs leave: by `complete`, `cancel`, or final failure. In `jobs`, a ready job no longer has
+        dependencies.
         """
         return self._state.blocked.reasons
 
@@ -375,9 +380,9 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def take_unblocked(self) -> Unblocked:
-        """Return the jobs that have become ready, and those that were cancelled, since the last call or the start of a round.
+        """Return the jobs that have become ready and those that were cancelled, since the last call or the start of a round.
 
-        A job is cancelled, and with it those that wait for it to finish, if what it waits for can no longer happen.
+        If what a job waits for can no longer happen, the job is cancelled, and so are the jobs that wait for it to finish.
         """
         return self._state.blocked.take_news()
 
@@ -392,7 +397,7 @@ class RoundScheduler(Synchronized):
     def allocation(self) -> Allocation | None:
         """The allocation of the latest round, or of the next one if it is planned; None before the first.
 
-        It is as it was solved: with `solve_seconds`, jobs may have come and gone since.
+        It is for the jobs at the time of the solve; with `solve_seconds`, jobs may have arrived and left since.
         """
         current = self._state.current_allocation
         return None if current is None else current.allocation
@@ -435,14 +440,14 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def delivery(self) -> DeliveryReport:
-        """Return the time promised and delivered so far, for jobs that have left too; empty in event-driven mode."""
+        """Return the time promised and delivered so far, including jobs that have left; empty in event-driven mode."""
         table = self._state.table
         rows = {} if self.by_events else dict(zip(table.ids[table.saved_rows].tolist(), table.saved_rows.tolist(), strict=True))
         return self._state.ledger.report(rows) if rows else DeliveryReport({})
 
     @synchronized
     def delivery_of(self, job_id: str) -> JobDelivery | None:
-        """Return the time that one job was promised and received; None for a job without an allocation so far."""
+        """Return the time promised and delivered to one job; None if it has had no allocation so far."""
         row = self._state.table.row_of(job_id)
         return None if self.by_events or row is None else self._state.ledger.account(job_id, row)
 
@@ -450,10 +455,10 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def submit(self, job: Job) -> None:
-        """Add a job, which the next round takes into account. A job that can run nowhere is excluded then, with the reason.
+        """Add a job, which the next round takes into account. If it cannot run anywhere, that round excludes it with the reason.
 
         The job is in the system at once. Its `arrival_seconds` only orders jobs and starts its time in the system. A job that waits
-        for others is `blocked` until they have left; if they have left already such that it can never start, it is cancelled.
+        for others is `blocked` until they have left. If they have already left in a way that it can never start, it is cancelled.
 
         Raises:
             InputError: The id was used before, the job does not fit cluster and profile (`AllocationProblem.from_jobs`), it lacks a
@@ -463,7 +468,7 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def submit_all(self, jobs: Sequence[Job]) -> None:
-        """Add several jobs, all of them or none; much faster than one after the other. Raises as `submit`."""
+        """Add several jobs, all of them or none; much faster than one at a time. Raises the same errors as `submit`."""
         state = self._state
         for job in jobs:
             state.table.check_new(job)
@@ -487,8 +492,8 @@ class RoundScheduler(Synchronized):
     def update(self, job_id: str, /, **fields: object) -> None:
         """Change fields of a job (weight, priority, deadline, locality, num_gpus, ...) from the next round on.
 
-        A job whose request for GPUs changes (`GANG_FIELDS`: num_gpus, locality, ...) loses the GPUs that it holds, and restarts. An
-        elastic job that may still run on as many GPUs (gpu_counts, min_gpus, max_gpus) keeps them.
+        A job whose request for GPUs changes (`GANG_FIELDS`: num_gpus, locality, ...) loses its GPUs and restarts. An elastic job
+        that may still run on its current number of GPUs (gpu_counts, min_gpus, max_gpus) keeps them.
 
         Raises:
             UnknownNameError: The job is not in the system.
@@ -519,15 +524,15 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def report(self, job_id: str, *, steps_done: float, trust: float | None = None) -> None:
-        """Report a job's progress. With its last step the job is finished, and no later round runs it.
+        """Report a job's progress. After its last step the job is finished, and later rounds do not run it.
 
-        A report may come late, while the job waits or before it is tried again, as long as the job is in the system.
+        A report may arrive late, while the job waits or before it is tried again, as long as the job is in the system.
 
         Args:
             job_id: The job.
             steps_done: Steps done in all; fewer than before after a restart from an older checkpoint.
-            trust: For a learner, the factor by which the rate may differ from what its profile had at first, 10 by default; 0 for
-                steps that follow from a throughput, from which nothing can be learned.
+            trust: For a learner, the factor by which the rate may differ from its initial profile, 10 by default; 0 for steps that
+                were computed from a throughput, from which nothing can be learned.
 
         Raises:
             UnknownNameError: The job is not in the system; the message states how it left.
@@ -537,7 +542,7 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def report_all(self, steps_done: Mapping[str, float], *, trust: float | None = None) -> None:
-        """Report the progress of several jobs, {job_id: steps done in all}; all or none of it. Raises as `report`."""
+        """Report the progress of several jobs, {job_id: steps done in all}, all or none of it. Raises like `report`."""
         table = self._state.table
         if trust is not None and not (trust == 0 or trust >= 1):
             raise InputError(fault("trust", f"must be 0, or at least 1, found {trust!r}"))
@@ -571,8 +576,8 @@ class RoundScheduler(Synchronized):
     def job_failed(self, job_id: str, *, now_seconds: float | None = None) -> bool:
         """Record that a job has stopped with an error; return whether it will be tried again.
 
-        It loses its GPUs, and the round counts as delivered. Up to `Job.max_retries` times it stays in the system and is started
-        anew in a later round; then it leaves, and is listed in `failed` and in the next round. Faults of nodes are no failures.
+        It loses its GPUs, and the round counts as delivered. Up to `Job.max_retries` times it stays in the system and is restarted
+        in a later round. After that it leaves, and is listed in `failed` and in the next round. Node failures do not count.
 
         Args:
             job_id: The job.
@@ -597,9 +602,9 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def interrupted(self, job_id: str, *, now_seconds: float | None = None) -> None:
-        """Record that a job does not run though the round assigns it GPUs, for instance because its launch failed.
+        """Record that a job does not run although the round assigns it GPUs, for instance because its launch failed.
 
-        It loses its GPUs, the round does not count as delivered, and the job is started anew in a later round. If it held GPUs, its
+        It loses its GPUs, the round does not count as delivered, and the job is restarted in a later round. If it held GPUs, its
         back-off begins (`retry_seconds`).
 
         Args:
@@ -618,10 +623,10 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def found_running(self, job_id: str, gpus: Mapping[str, int]) -> None:
-        """Record that a job runs on these nodes although no round placed it there, as when a busy cluster is taken over.
+        """Record that a job runs on these nodes although no round placed it there, as when the scheduler takes over a busy cluster.
 
-        The job may stay there as if the latest round had started it, but no time counts as delivered. Its GPUs are chosen among
-        those of each node that are neither held nor lost.
+        The job may stay there as if the latest round had started it, but no time counts as delivered. Its GPUs are chosen among the
+        GPUs of each node that are neither held nor lost.
 
         Args:
             job_id: The job.
@@ -652,7 +657,8 @@ class RoundScheduler(Synchronized):
     def keep_running(self, job_id: str, until_seconds: float) -> None:
         """Do not preempt a job before this time, unless it loses its GPUs or may no longer run there, as with `min_run_seconds`.
 
-        Counts from the next decision on; in event-driven mode, `fifo` and other policies that decide on events alone ignore it.
+        This applies from the next decision on. In event-driven mode, `fifo` and other policies that decide on events alone ignore
+        it.
 
         Raises:
             UnknownNameError: The job is not in the system.
@@ -664,13 +670,13 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def forget(self, *job_ids: str) -> None:
-        """Drop the accounts and histories of jobs that have left, which memory and saved files would otherwise keep for ever.
+        """Drop the accounts and histories of jobs that have left; otherwise, memory and saved files keep them forever.
 
-        They are no longer part of `delivery` and `failed`, and their ids may be used again.
+        The jobs are no longer part of `delivery` and `failed`, and their ids may be used again.
 
         Raises:
             InputError: A job is in the system, or was when the last round was decided.
-            UnknownNameError: A job never was in the system.
+            UnknownNameError: A job was never in the system.
         """
         state, unique = self._state, set(job_ids)
         state.table.check_gone(job_ids, state.is_in_decision)
@@ -679,14 +685,14 @@ class RoundScheduler(Synchronized):
         state.colocation_ledger.forget(unique)
 
     def _checked(self, jobs: Sequence[Job]) -> dict[str, NDArray[Any]]:
-        """Return the requests of jobs; raises for jobs that the policy cannot decide on, which would fail every later round."""
+        """Return the requests of jobs. Raises for jobs on which the policy cannot decide, since every later round would fail."""
         planner, state = self._planner, self._state
         self._check_sizes(jobs)
         requests = state.table.requests_of(jobs)
         cache = planner.cache(state)
         cache.complete(jobs, requests)
         event_planner = planner.event_planner(state)
-        # Jobs like others that are known have been checked.
+        # A job equal to a known one has been checked already.
         if event_planner is None:
             is_checked = not _may_refuse(planner.solver.policy, requests)
         else:
@@ -699,7 +705,7 @@ class RoundScheduler(Synchronized):
         return requests
 
     def _check_sizes(self, jobs: Sequence[Job]) -> None:
-        """Raise `InputError` for elastic jobs that mechanism, options, policy or other jobs do not go with."""
+        """Raise `InputError` for elastic jobs that are not compatible with the mechanism, the options, the policy or other jobs."""
         table, options = self._state.table, self._planner.options
         elastic, parts = [job for job in jobs if job.is_elastic], [job for job in jobs if job.num_gpus < 1]
         if elastic and not chooses_gpus(options.mechanism, self.cluster.accelerator_names):
@@ -722,7 +728,7 @@ class RoundScheduler(Synchronized):
             check_elastic(self.policy)
 
     def _back_off(self, job_id: str, now_seconds: float | None, *, only_running: bool = False) -> None:
-        """Begin the back-off of a job that failed at this time, if the scheduler has any."""
+        """Begin the back-off of a job that failed at this time, if the scheduler uses back-offs."""
         state = self._state
         start = 0.0 if state.last is None else state.last.start_seconds
         now = start if now_seconds is None else self._start(now_seconds)
@@ -730,7 +736,7 @@ class RoundScheduler(Synchronized):
             state.back_off(job_id, now, self.retry_seconds, 0.0 if self.by_events else self.round_seconds)
 
     def _end_backoffs(self, now: float) -> None:
-        """End the back-offs of jobs that have run for as long as a round, or without rounds as long as the first back-off."""
+        """End the back-offs of jobs that have run for a whole round; in event-driven mode, for as long as the first back-off."""
         least = (self.retry_seconds if self.by_events else self.round_seconds) * (1 - ROUNDING)
         since = self._state.table.columns["running_since_seconds"]
         self._state.end_backoffs(lambda row: bool(now - since[row] >= least))
@@ -749,22 +755,22 @@ class RoundScheduler(Synchronized):
     # Jobs that wait for others
 
     def _check_parents(self, jobs: Sequence[Job]) -> None:
-        """Raise `InputError` for jobs that wait for unknown ones."""
+        """Raise `InputError` for jobs that wait for unknown jobs."""
         state, named = self._state, {each.job_id for job in jobs if job.depends_on for each in dependencies_of(job)}
         if named:
             check_known(jobs, [name for name in named if name in state.blocked.jobs or state.table.row_of(name) is not None])
 
     def _ended_well(self, job_id: str) -> bool | None:
-        """Return whether a job that has left finished, None for one in the system."""
+        """Return whether a job that has left has finished; None for a job in the system."""
         table, row = self._state.table, self._state.table.row_of(job_id)
         left = -1 if row is None else int(table.columns["left"].item(row))
         return None if left < 0 else DEPARTURES[left] is Departure.COMPLETED
 
     def _take_released(self, released: Released) -> None:
-        """Bring jobs into the table that no longer wait, and remove those again that can never start."""
+        """Add the jobs that no longer wait to the table, and remove those that can never start."""
         state = self._state
         self._add(released.ready)
-        if released.ready and state.last is not None:  # time for which a job is blocked is not time for which it waits
+        if released.ready and state.last is not None:  # time blocked is not waiting time
             rows = [state.table.by_id[job.job_id] for job in released.ready]
             since = state.table.columns["waiting_since_seconds"]
             since[rows] = np.maximum(since[rows], state.last.start_seconds)
@@ -774,7 +780,7 @@ class RoundScheduler(Synchronized):
             logger.debug("job %s was cancelled: what it waited for can no longer happen", job.job_id)
 
     def _add(self, jobs: Sequence[Job]) -> None:
-        """Add jobs to the table that have been checked."""
+        """Add checked jobs to the table."""
         if jobs:
             plain = without_dependencies(jobs)
             requests = self._state.table.requests_of(plain)
@@ -786,10 +792,10 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def node_down(self, name: str) -> tuple[str, ...]:
-        """Record that a node is lost, and return the jobs that ran there; they hold no GPUs any more.
+        """Record that a node is lost, and return the jobs that ran there; they no longer hold GPUs.
 
-        No job runs there until `node_up`. For these jobs the round does not count as delivered, so their deficits stay. Deficits
-        on the node's type are kept; jobs that can run nowhere else are excluded, with the reason.
+        No job runs there until `node_up`. For these jobs the round does not count as delivered, so their deficits stay. Deficits on
+        the node's type are kept. Jobs that cannot run anywhere else are excluded, with the reason.
 
         Raises:
             UnknownNameError: There is no such node.
@@ -809,12 +815,12 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def node_up(self, name: str) -> None:
-        """Use a node again from the next round on; lost GPUs of it stay lost. Raises `UnknownNameError`."""
+        """Use a node again from the next round on; its lost GPUs stay lost. Raises `UnknownNameError`."""
         self._set_node_state(name, NodeState.UP)
 
     @synchronized
     def gpu_lost(self, node: str, index: int) -> tuple[str, ...]:
-        """Record that one GPU of a node is lost, and return the job that ran there, if any; otherwise as `node_down`.
+        """Record that one GPU of a node is lost, and return the job that ran on it, if any; otherwise like `node_down`.
 
         Raises:
             UnknownNameError: There is no such node.
@@ -827,17 +833,17 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def gpu_back(self, node: str, index: int) -> None:
-        """Use a lost GPU again from the next round on. Raises as `gpu_lost`."""
+        """Use a lost GPU again from the next round on. Raises the same errors as `gpu_lost`."""
         self._state.require_solve(changed=self._state.nodes.give_back(node, index))
         logger.info("GPU %d of node %s is back", index, node)
 
     @synchronized
     def reserve(self, node: str, *, cpus: float = 0.0, memory_gb: float = 0.0) -> None:
-        """Leave CPUs and memory of a node to other work, from the next decision on, in place of what was left to it before.
+        """Reserve CPUs and memory of a node for other work from the next decision on, replacing the previous reservation.
 
-        Gangs start there only where the rest of the node is enough for them; those that run there are not disturbed. Allocations do
-        not count it, since other work comes and goes: a job that is promised time and finds no place comes before others until it
-        has one. A node whose CPUs (or memory) are unknown has no limit that could be reached.
+        Gangs start there only if the rest of the node is enough for them; gangs that already run there are not disturbed.
+        Allocations ignore the reservation, since other work comes and goes: a job that was promised time but finds no place gains
+        priority until it has one. On a node whose CPUs (or memory) are unknown, the reservation has no effect.
 
         Args:
             node: Its name.
@@ -852,7 +858,7 @@ class RoundScheduler(Synchronized):
         logger.debug("%g CPUs and %g GB of node %s are reserved for other work", cpus, memory_gb, node)
 
     def _set_node_state(self, name: str, to: NodeState) -> tuple[str, ...]:
-        """Set the state of a node; return the jobs that this stops."""
+        """Set the state of a node, and return the jobs that stop because of it."""
         self._state.require_solve(changed=self._state.nodes.put(name, to))
         stopped = self._state.stop_lost()
         logger.info("node %s is %s; %d gangs stop", name, to, len(stopped))
@@ -862,7 +868,7 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def save(self, path: str | Path) -> None:
-        """Write the scheduler to a file, from which `load` makes one that continues with the same rounds.
+        """Write the scheduler to a file. A scheduler that `load` restores from it continues with the same rounds.
 
         The write is atomic: until it is complete and on disk, the file keeps its old content, even if the process is killed.
 
@@ -885,19 +891,20 @@ class RoundScheduler(Synchronized):
 
         Args:
             path: The file.
-            profile: The profile that the scheduler had. The file holds only the throughputs of its jobs, to check that. A learner
-                may have learned more: the next round is then solved with what it knows.
+            profile: The profile that the scheduler had. The file contains the throughputs of its jobs, only to check this. A
+                learner may have learned more since; the next round is then solved with its current profile.
             policy: Needed only for a policy class that is not part of gavel-py.
             mechanism: Needed only for a mechanism that is a function.
 
         Raises:
-            InputError: The file is damaged, foreign or of a newer version, or profile or policy are not those it was saved with.
+            InputError: The file is damaged, not a scheduler or from a newer version, or it was saved with another profile or
+                policy.
         """
         return cls.from_dict(SCHEDULER.read(path), profile, policy=policy, mechanism=mechanism, source=path)
 
     @synchronized
     def to_dict(self) -> dict[str, Any]:
-        """Return what `save` writes as plain data, to be embedded in other files."""
+        """Return the content of the file that `save` writes as plain data, for embedding in other files."""
         return to_document(self._planner, self._state)
 
     @classmethod
@@ -910,7 +917,7 @@ class RoundScheduler(Synchronized):
         mechanism: str | Mechanism | None = None,
         source: str | Path = "round scheduler",
     ) -> Self:
-        """Return the scheduler that `to_dict` described; arguments and errors as for `load`.
+        """Restore a scheduler from `to_dict`; arguments and errors as for `load`.
 
         Args:
             document: The plain data.
@@ -942,7 +949,7 @@ class RoundScheduler(Synchronized):
 
 
 def _may_refuse(policy: Policy, requests: Mapping[str, NDArray[Any]]) -> bool:
-    """Return whether a policy may refuse jobs: it has rules of its own for that, or may need steps that are unknown."""
+    """Return whether a policy may refuse jobs: it has its own checks, or may need steps that are unknown."""
     inherits = type(policy).check is Policy.check and type(policy).view is Policy.view and not policy.agnostic
     return not inherits or not set(policy.reads) <= set(JOB_ATTRIBUTES) or bool(np.isnan(requests["total_steps"]).any())
 

@@ -1,8 +1,8 @@
 """Scheduler snapshots: a scheduler as plain data, from which it continues with the same rounds.
 
-Profiles are not saved, nor policies and mechanisms of the user's own: these must be passed again on loading. The throughputs of the
-saved jobs are checked against the profile. What a learner has learned is saved, and goes to the learner that is passed on loading.
-Files of earlier versions are converted first.
+Profiles are not saved, and neither are user-defined policies and mechanisms: these must be passed again on loading. The throughputs
+of the saved jobs are checked against the profile. The observations of a learner are saved, and restored to the learner that is
+passed on loading. Files of earlier versions are converted first.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def from_document(
     policy: str | Policy | None,
     mechanism: str | Mechanism | None,
 ) -> tuple[RoundPlanner, SchedulerState]:
-    """Return the planner and the state that `to_document` described. Raises `InputError`.
+    """Restore the planner and the state from `to_document`. Raises `InputError`.
 
     Args:
         document: The plain data.
@@ -139,7 +139,7 @@ def _check_accelerators(source: str | Path, document: Mapping[str, Any], profile
 
 
 def _check_throughputs(source: str | Path, document: Mapping[str, Any], state: SchedulerState, planner: RoundPlanner) -> None:
-    """Raise for a profile with other throughputs, which would lead to other rounds; a learner may know more by now."""
+    """Raise for a profile with other throughputs, which would lead to other rounds; a learner may have changed its profile."""
     current, profile = state.current_allocation, planner.profile
     ids = {"jobs": list(state.table.by_id), "allocation": [] if current is None else list(current.problem.job_ids)}
     for name, table in _throughputs(state, planner).items():
@@ -157,7 +157,7 @@ def _check_throughputs(source: str | Path, document: Mapping[str, Any], state: S
 
 
 def _check_eligibility(source: str | Path, state: SchedulerState, planner: RoundPlanner) -> None:
-    """Raise for a profile by which a job needs more GPU memory than the types have where it may run."""
+    """Raise for a profile in which a job needs more GPU memory than a type on which it could run has."""
     current = state.current_allocation
     if current is None:
         return
@@ -170,7 +170,7 @@ def _check_eligibility(source: str | Path, state: SchedulerState, planner: Round
         raise InputError(Fault(str(source), "", text))
 
 
-# Versions 1 and 2, which named jobs by their ids
+# Versions 1 and 2, which identified jobs by their ids
 
 TABLES = {
     "promised": "promised",
@@ -183,7 +183,7 @@ TABLES = {
     "misplaced": "misplaced",
     "rounds": "rounds",
 }
-"""Names of the tables of accounts, then and now."""
+"""{earlier name of a table of accounts: present name}."""
 
 
 def _is_older(scheduler: Mapping[str, Any]) -> bool:
@@ -230,7 +230,7 @@ def _upgraded(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 LATER = ("starts", "kept_until_seconds")
-"""Columns that these versions did not have."""
+"""Columns that these versions do not have."""
 
 
 def _history(old: Mapping[str, Any], name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The state of a round scheduler: all that it must not lose between rounds, and caches that save time."""
+"""The state of a round scheduler: everything that must survive between rounds, and caches."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 ROUNDING = 1e-9
-"""Part of the CPUs and memory beside running gangs that is not reserved, so that rounding takes no GPUs from them."""
+"""Relative part of the CPUs and memory beside running gangs that is not reserved, so that rounding costs no gang its GPUs."""
 
 MAX_UNUSED_FACTOR, UNUSED_SLACK = 4, 20_000
-"""Gangs are numbered anew when there are more than `factor * rows + slack` of them."""
+"""Gangs are renumbered when there are more than `MAX_UNUSED_FACTOR * rows + UNUSED_SLACK` of them."""
 
 
 class RunningGangs:
@@ -45,7 +45,7 @@ class RunningGangs:
         layout: All GPUs of the cluster.
         types: (rows,) columns of the accelerator types, -1 for none.
         is_spread: (rows,) whether a gang is on more nodes than it needs.
-        moved: Rows of jobs whose GPUs may have changed since the latest round began; None if no round has begun in this process.
+        moved: Rows of jobs whose GPUs may have changed since the latest round began; None before the first round of this process.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -73,18 +73,18 @@ class RunningGangs:
         return bool(self._held.partners)
 
     def gpus_of(self, row: int) -> list[int]:
-        """Return the GPUs of one row."""
+        """Return the GPUs of the gang in a row."""
         if self.types[row] < 0:
             return []
         return self._new[row] if row in self._new else self._held.list_of(self._places.item(row))
 
     def partners_of(self, row: int) -> tuple[str, ...]:
-        """Return the ids of the jobs that share the GPUs of one row."""
+        """Return the ids of the jobs that share GPUs with the gang in a row."""
         partners = self._held.partners
         return partners.get(self._places.item(row), ()) if partners and self.types[row] >= 0 and row not in self._new else ()
 
     def of(self, rows: Indices) -> HeldGpus:
-        """Return the GPUs of these rows."""
+        """Return the GPUs of the gangs in these rows."""
         if self._new:
             self._gather()
         if self.moved is not None and not self.moved and np.array_equal(rows, self._rows):
@@ -92,7 +92,7 @@ class RunningGangs:
         return self._held.take(np.where(self.types[rows] >= 0, self._places[rows], -1))
 
     def holds(self, rows: Indices, held: HeldGpus) -> bool:
-        """Return whether just these gangs, as they were handed out, hold GPUs."""
+        """Return whether the running gangs are exactly those with which the latest round began, with these rows and GPUs."""
         return held is self._held and not self._new and not self.moved and self.moved is not None and len(rows) == self._count
 
     def fit(self, capacity: int) -> None:
@@ -104,7 +104,7 @@ class RunningGangs:
             self._places = np.concatenate([self._places, np.zeros(more, dtype=np.int64)])
 
     def begin(self, rows: Indices, held: HeldGpus, is_spread: Mask) -> None:
-        """Replace all gangs by those of a round that begins; held, is_spread: (N,) of these rows."""
+        """Replace all gangs by those of a new round; held, is_spread: (N,) of these rows."""
         self.types.fill(-1)
         self.types[rows], self.is_spread[rows], self._places[rows] = held.types, is_spread, np.arange(len(rows))
         self._rows, self._held, self._count, self.moved = rows, held, len(rows), set()
@@ -119,7 +119,7 @@ class RunningGangs:
             self.moved.add(row)
 
     def _gather(self) -> None:
-        """Move the gangs of `_new` into the arrays."""
+        """Merge the gangs of `_new` into the arrays."""
         rows, new = self.rows, np.array([*self._new], dtype=np.int64)
         held = self._held.take(np.where(np.isin(rows, new), -1, self._places[rows]))
         parts = None if held.parts is None else np.where(held.runs, held.parts, 1.0)
@@ -135,7 +135,7 @@ class RunningGangs:
         self.moved = moved
 
     def stop(self, row: int) -> None:
-        """Take all GPUs away from a gang, if it holds any; its partners keep theirs."""
+        """Remove the GPUs of a gang, if it holds any; its partners keep theirs."""
         if self.types[row] < 0:
             return
         self.types[row] = -1
@@ -157,7 +157,7 @@ class RunningGangs:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """A round that has been decided and has not begun."""
+    """A round that has been decided but has not begun."""
 
     start_seconds: float  # start of the round
     rows: Indices  # (N,) rows of the jobs that run, sorted by their ids
@@ -167,13 +167,13 @@ class RoundPlan:
 
 @dataclass(frozen=True, eq=False)
 class EventPlan:
-    """A round that has been decided in event mode, from what has changed; with the attributes of `RoundPlan`."""
+    """A round that has been decided in event-driven mode from the latest changes; has the attributes of `RoundPlan`."""
 
     start_seconds: float
     assignments: Assignments  # the jobs that run
-    changes: GangChanges | None  # how they follow from those of the latest round; None if anything may have changed
+    changes: GangChanges | None  # the differences from the latest round; None if they are not known
     allocation: LazyAllocation
-    is_audited: bool  # whether the policy's answer to the whole problem must be compared with this decision
+    is_audited: bool  # whether this decision must be compared with the policy's answer to the whole problem
 
     @cached_property
     def rows(self) -> Indices:
@@ -188,27 +188,27 @@ class EventPlan:
 
 @dataclass
 class SchedulerState:
-    """What a scheduler knows: jobs, nodes, accounts, the current allocation, running gangs, and the latest and planned rounds.
+    """The state of a scheduler: jobs, nodes, accounts, the current allocation, running gangs, and the latest and planned rounds.
 
-    Flags that end in `meanwhile` record changes that policy or mechanism report while a round is being decided.
+    Flags ending in `_meanwhile` record changes that a policy or mechanism reports while a round is being decided.
     """
 
     nodes: NodeStates
-    table: JobTable = field(default_factory=JobTable)  # without the jobs that are blocked
+    table: JobTable = field(default_factory=JobTable)  # without blocked jobs
     blocked: BlockedJobs = field(default_factory=BlockedJobs)
     allocation: CurrentAllocation | LazyAllocation | None = None  # as it was decided; `current_allocation` resolves it
     inputs_changed: bool = False  # whether the policy's input has changed since the allocation was adopted
-    must_solve: bool = False  # whether more than jobs has changed, so that `solve_seconds` must not delay the next solve
+    must_solve: bool = False  # whether something other than jobs has changed, so that `solve_seconds` must not delay the next solve
     inputs_changed_meanwhile: bool = False
     must_solve_meanwhile: bool = False
     is_calling_out: bool = False  # whether a policy or mechanism is running; the state is consistent then
     plan: RoundPlan | EventPlan | None = None  # the next round, if it is planned
-    last: Round | None = None  # the round begun last, with the gangs that have started within it
-    # {job_id: time from which on `last` counts as received by a job}, where that is not its start.
+    last: Round | None = None  # the latest round, with the gangs that have started within it
+    # {job_id: time from which `last` counts as received by the job}, where this is not the start of the round.
     counted_since: dict[str, float] = field(default_factory=dict)
-    last_rows: Indices | None = None  # rows of its jobs without those forgotten since; None if they follow from the ids
+    last_rows: Indices | None = None  # rows of its jobs, without jobs forgotten since; None if they follow from the ids
     backoffs: Backoffs = field(default_factory=Backoffs)  # of jobs that have failed and not succeeded since
-    newly_failed: dict[str, str] = field(default_factory=dict)  # {job_id: reason} of jobs that have failed for good since then
+    newly_failed: dict[str, str] = field(default_factory=dict)  # {job_id: reason} of jobs that have failed for good since `last`
     colocation_ledger: ColocationLedger = field(default_factory=ColocationLedger)
     solver_seconds: float = 0.0  # wall-clock time of allocations in this process
     # Caches, which are neither saved nor copied.
@@ -227,11 +227,11 @@ class SchedulerState:
         return vars(self) | {"is_calling_out": False, "cache": None, "event_planner": None}
 
     def drop_caches(self) -> None:
-        """Empty the caches, and forget the decision in progress, if any."""
+        """Empty the caches, and discard the decision in progress, if any."""
         vars(self).update(self.__getstate__())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as plain data, except for caches; jobs are named by their places in the job table."""
+        """Return the state without caches as plain data; jobs are identified by their places in the saved job table."""
         current, table = self.current_allocation, self.table
         rows = table.saved_rows
         places = {row: place for place, row in enumerate(rows.tolist())}
@@ -300,7 +300,7 @@ class SchedulerState:
         return state
 
     def problem_cache(self, profile: Profile, *, whole_gangs: bool) -> ProblemCache:
-        """Return the problem cache for a profile, after looking up all jobs in it if it is another one than before."""
+        """Return the problem cache for a profile. If the profile has changed, all jobs are looked up again."""
         table, cluster = self.table, self.nodes.cluster
         if self.cache is None or not self.cache.holds_for(cluster, profile, whole_gangs, table.models):
             if table.is_by_type != is_by_type(profile):
@@ -310,7 +310,7 @@ class SchedulerState:
         return self.cache
 
     def drop_unused_gangs(self) -> None:
-        """Number the gangs anew if most of them are of jobs that have been forgotten, whose rows would be kept for ever."""
+        """Renumber the gangs if most of them belong to forgotten jobs, so that their cached rows can be dropped."""
         table = self.table
         if len(table.models) <= MAX_UNUSED_FACTOR * table.capacity + UNUSED_SLACK:
             return
@@ -350,7 +350,7 @@ class SchedulerState:
         return cpus, memory_gb
 
     def _reserved(self) -> dict[str, Resources]:
-        """Return {node: CPUs and memory} that other work uses, no more than running gangs leave."""
+        """Return {node: CPUs and memory} used by other work, at most what running gangs leave."""
         reserved, layout = self.nodes.reserved, self.layout
         if not reserved:
             return {}
@@ -361,7 +361,7 @@ class SchedulerState:
         return {name: Resources(*map(min, amounts, left[name])) for name, amounts in reserved.items()}
 
     def assignments(self, rows: Indices, held: HeldGpus) -> Assignments:
-        """Return {job_id: Assignment} of rows in the order of their ids."""
+        """Return {job_id: Assignment} of these rows, which must be sorted by id."""
         return Assignments(tuple(self.table.ids[rows].tolist()), held, self.layout)
 
     @property
@@ -377,7 +377,7 @@ class SchedulerState:
 
     @property
     def continuing_types(self) -> Indices:
-        """(rows,) columns of the types of running gangs whose nodes accept another round, -1 for all other jobs."""
+        """(rows,) columns of the types of running gangs that may stay on their nodes for another round, -1 for all other jobs."""
         closed = self.nodes.closed(self.layout)
         if closed is None:
             return self.gangs.types
@@ -387,7 +387,7 @@ class SchedulerState:
         return types
 
     def continuing_gangs(self, rows: Indices) -> HeldGpus:
-        """Return (N,) the GPUs of these jobs on nodes that accept another round."""
+        """Return (N,) the GPUs of those of these jobs that may stay on their nodes for another round."""
         return self.gangs.of(rows).where(self.continuing_types[rows] >= 0)
 
     def is_spread(self, held: HeldGpus) -> Mask:
@@ -431,14 +431,14 @@ class SchedulerState:
 
     @property
     def rows_of_last(self) -> Indices:
-        """Rows of the jobs of the round begun last, without those that have been forgotten."""
+        """Rows of the jobs of the latest round, without those that have been forgotten."""
         if self.last_rows is not None:
             return self.last_rows
         found = [] if self.last is None else [self.table.row_of(job_id) for job_id in self.last.assignments]
         return np.array([row for row in found if row is not None], dtype=np.int64)
 
     def note_forgotten(self, job_ids: Collection[str]) -> None:
-        """Drop jobs that are about to be forgotten from those of the round begun last; their ids may be used again."""
+        """Remove jobs that are about to be forgotten from those of the latest round, since their ids may be used again."""
         known = [] if self.last is None else [job_id for job_id in job_ids if job_id in self.last.assignments]
         if self.last is not None and known:
             self.counted_since |= dict.fromkeys(known, self.last.end_seconds)
@@ -448,7 +448,7 @@ class SchedulerState:
     def still_valid(self, plan: RoundPlan | EventPlan) -> Mask:
         """Return (N,) the planned gangs that are in the system, unchanged and unfinished, and whose GPUs are usable.
 
-        A gang that runs on a draining node keeps its place, since its lease may have been renewed; none starts there.
+        A gang that runs on a draining node keeps its place, since its lease may have been renewed; no gang starts there.
         """
         current = self.current_allocation
         if current is None:
@@ -475,7 +475,7 @@ class SchedulerState:
             if self.counted_since:  # jobs that have started between rounds may have arrived after the allocation was solved
                 left = self._with_later(left, rows)
             return tuple(self.table.ids[left].tolist())
-        # Decided just now, when all jobs in the system had steps left.
+        # A lazy allocation has just been decided, when all jobs in the system had steps left.
         there = [job_id for job_id in self.table.ids[rows].tolist() if job_id in self.table]
         return tuple(self.table.in_order(there))
 
@@ -491,7 +491,7 @@ class SchedulerState:
     # Back-offs
 
     def back_off(self, job_id: str, now: float, retry_seconds: float, round_seconds: float) -> None:
-        """Begin a back-off of a job that is about to stop, because it failed where it runs; seconds: as for `Backoffs.fail`."""
+        """Begin the back-off of a job that failed and is about to stop; seconds: as for `Backoffs.fail`."""
         row = self.table.known(job_id)
         nodes = self.layout.node_of[self.gangs.gpus_of(row)].tolist()
         self.backoffs.fail(job_id, sorted({self.layout.names[node] for node in nodes}), now, retry_seconds, round_seconds)
@@ -502,7 +502,7 @@ class SchedulerState:
         self.backoffs.drop([job_id for job_id, row in rows.items() if self.gangs.types[row] >= 0 and among(row)])
 
     def is_backing_off(self, now: float) -> bool:
-        """Return whether any job that does not run waits after a failure, or avoids nodes."""
+        """Return whether any job without GPUs waits after a failure or avoids nodes."""
         ids = (job_id for job_id, each in self.backoffs.by_job.items() if now < each.until_seconds or each.avoided(now))
         return any(self.gangs.types[self.table.by_id[job_id]] < 0 for job_id in ids)
 
@@ -525,14 +525,14 @@ class SchedulerState:
     # Decisions and what changes while they are made
 
     def check_idle(self) -> None:
-        """Raise `InputError` if a policy or mechanism that decides calls back for the decision itself."""
+        """Raise `InputError` if the policy or mechanism that is deciding calls a method that needs its decision."""
         if self.is_calling_out:
             text = "a policy or mechanism that is deciding cannot begin or plan a round, or read the unfinished allocation"
             raise InputError(Fault("round scheduler", "", text))
 
     @contextmanager
     def calling_out(self) -> Iterator[None]:
-        """Mark the time in which a policy or mechanism runs, which may call back. Raises `InputError` if one runs already."""
+        """Mark that a policy or mechanism is running, which may call back. Raises `InputError` if one is running already."""
         self.check_idle()
         self.is_calling_out = True
         try:
@@ -541,16 +541,16 @@ class SchedulerState:
             self.is_calling_out = False
 
     def watch_for_changes(self) -> None:
-        """Begin a decision: record from now on which changes happen meanwhile."""
+        """Begin a decision: from now on, record the changes that happen while it is made."""
         self.inputs_changed_meanwhile = self.must_solve_meanwhile = False
 
     def note_change(self, *, changed: bool = True) -> None:
-        """Record that jobs have arrived, changed or left; `changed=False`: that they have not."""
+        """Record that jobs have arrived, changed or left; with `changed=False`, do nothing."""
         self.inputs_changed |= changed
         self.inputs_changed_meanwhile |= changed
 
     def require_solve(self, *, changed: bool = True) -> None:
-        """Record that nodes, policy or profile have changed; `changed=False`: that they have not."""
+        """Record that nodes, policy or profile have changed; with `changed=False`, do nothing."""
         self.note_change(changed=changed)
         self.must_solve |= changed
         self.must_solve_meanwhile |= changed
@@ -558,7 +558,7 @@ class SchedulerState:
     # Gangs that stop between rounds
 
     def stop(self, row: int) -> None:
-        """Take the GPUs away from a gang."""
+        """Remove the GPUs of a gang."""
         self.table.columns["running_since_seconds"][row] = np.nan
         partners = self.gangs.partners_of(row)
         self.gangs.stop(row)
@@ -568,7 +568,7 @@ class SchedulerState:
                 self.gangs.drop_partner(str(self.table.ids[row]), partner)
 
     def stop_lost(self) -> tuple[str, ...]:
-        """Stop the gangs whose GPUs are lost or on nodes that are down, revert their current round, and return their jobs."""
+        """Stop gangs whose GPUs are lost or on nodes that are down, revert the rest of their round, and return their jobs."""
         gone = self.nodes.gone(self.layout)
         if gone is None:
             return ()
@@ -580,7 +580,7 @@ class SchedulerState:
         return tuple(self.table.ids[lost].tolist())
 
     def take_back(self, row: int) -> None:
-        """Stop a gang, if it runs, and revert what its accounts received for the round in progress since it started."""
+        """Stop a gang, if it runs, and revert the time that it was credited for the round in progress."""
         column = int(self.gangs.types[row])
         self.stop(row)
         counted = self.counted(row)
@@ -589,21 +589,21 @@ class SchedulerState:
             self.revert(row, -math.inf, Wait.NODE)
 
     def counted(self, row: int) -> Assignment | None:
-        """Return the GPUs that the accounts of a job count to the end of the latest round, None if there are none."""
+        """Return the GPUs for which a job is credited until the end of the latest round, None if there are none."""
         job_id = str(self.table.ids[row])
         if self.last is None or self.counted_since.get(job_id, -math.inf) >= self.last.end_seconds:
             return None
         return self.last.assignments.get(job_id)
 
     def revert(self, row: int, from_seconds: float, reason: Wait) -> None:
-        """Revert what the accounts of a job received for the latest round from a time on, because of a reason."""
+        """Revert the time of the latest round that a job was credited from this time on. reason: why it does not receive it."""
         counted, last, job_id = self.counted(row), self.last, str(self.table.ids[row])
         if counted is None or last is None:
             return
         seconds = last.end_seconds - max(from_seconds, self.counted_since.get(job_id, last.start_seconds))
         rounds, attained = seconds / (last.end_seconds - last.start_seconds), self.table.columns["attained_gpu_seconds"]
         column, is_spread, size = self.layout.type_number[counted.accelerator], self.is_assigned_spread(counted), counted.size
-        each, gpus = (size, 1.0) if self.table.jobs[row].is_elastic else (1.0, size)  # elastic jobs have accounts of GPU-seconds
+        each, gpus = (size, 1.0) if self.table.jobs[row].is_elastic else (1.0, size)  # accounts of elastic jobs are in GPU-seconds
         self.ledger.take_back(row, column, gpus, seconds * each, rounds=rounds * each, is_spread=is_spread, reason=reason)
         attained[row] = max(0.0, attained.item(row) - seconds * counted.gpu_share)
         for key in self.partner_keys(job_id, counted):

@@ -1,7 +1,8 @@
 """Jobs in the system that may not start yet: `BlockedJobs` wait for other jobs, and `Backoffs` delay jobs that have failed.
 
-Blocked jobs are not in the job table, so that no problem and no round has an entry for them. A job has a back-off only if it has
-failed and not succeeded since: it waits before it is tried again, and avoids the nodes on which it failed.
+Blocked jobs are not in the job table, so problems and rounds have no entries for them. A job has a back-off only if it has failed
+and not succeeded since: it waits before it is tried again, and avoids the nodes on which it failed. Why a job that may start gets
+no GPUs in a round is in `delivery.py` (`waits_of`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from gavel_py.scheduling.workflow_units import BlockedWork
 
 
 class Unblocked(NamedTuple):
-    """Jobs that waited for others which have left.
+    """Jobs whose wait for other jobs has ended.
 
     Attributes:
-        ready: Ids of those that may start now.
-        cancelled: Ids of those that were cancelled, since what they waited for can no longer happen.
+        ready: Ids of the jobs that may start now.
+        cancelled: Ids of the jobs that were cancelled, since what they waited for can no longer happen.
     """
 
     ready: tuple[str, ...]
@@ -29,22 +30,25 @@ class Unblocked(NamedTuple):
 
 
 def without_dependencies(jobs: Sequence[Job]) -> list[Job]:
-    """Return jobs as they are in the job table, where nothing waits for anything any more."""
+    """Return jobs as they are in the job table, without dependencies."""
     return [job.model_copy(update={"depends_on": ()}) if job.depends_on else job for job in jobs]
 
 
 class Released(NamedTuple):
-    """The same as jobs, for the job table."""
+    """As `Unblocked`, but with the jobs themselves, for the job table."""
 
     ready: list[Job]
     cancelled: list[Job]
 
 
 class BlockedJobs:
-    """The blocked jobs, and which conditions of theirs are not fulfilled.
+    """The blocked jobs, and their conditions that are not fulfilled yet.
 
-    jobs: {job_id: job}. news: what has become of blocked jobs since `take_news`. children: {job_id: jobs that wait for it, or did}.
-    work: what blocked jobs have left.
+    Attributes:
+        jobs: {job_id: job}.
+        news: Jobs that have become ready or were cancelled since `take_news`.
+        children: {job_id: jobs that wait for it, or did}.
+        work: The remaining work of blocked jobs.
     """
 
     def __init__(self) -> None:
@@ -68,9 +72,9 @@ class BlockedJobs:
         }
 
     def submit(self, jobs: Sequence[Job], ended_well: Callable[[str], bool | None]) -> Released:
-        """Take new jobs, and return those that need not wait, and those that would wait for ever.
+        """Add new jobs, and return those that need not wait and those that could never start.
 
-        ended_well: whether a job that has left finished, None for one in the system.
+        ended_well: returns whether a job that has left finished; None for a job in the system.
         """
         new, never = {job.job_id for job in jobs}, list[Job]()
         ready: list[Job] = []
@@ -98,19 +102,19 @@ class BlockedJobs:
         return Released(ready + later.ready, never + later.cancelled)
 
     def note(self, job: Job) -> None:
-        """Record a job in the system, for which later ones of its workflow may wait."""
+        """Record a job in the system, for which later jobs of its workflow may wait."""
         if job.workflow:
             self._members.setdefault((job.workflow, job.tenant), {})[job.job_id] = None
 
     def leave(self, job: Job, *, ended_well: bool) -> Released:
-        """Record that a job has left, and return the jobs that waited for it and no longer do."""
+        """Record that a job has left, and return the jobs whose wait has ended with it."""
         if job.job_id in self.jobs:
             self._drop(job.job_id)
         self._leave_workflow(job)
         return self._release([(job.job_id, ended_well)])
 
     def take_news(self) -> Unblocked:
-        """Return what has become of blocked jobs since the last call."""
+        """Return the blocked jobs that have become ready or were cancelled since the last call."""
         news, self.news = self.news, Unblocked((), ())
         return news
 
@@ -137,7 +141,7 @@ class BlockedJobs:
                 del self._members[key]
 
     def _release(self, ended: list[tuple[str, bool]]) -> Released:
-        """Fulfil or refuse the conditions about these jobs, {id: whether it ended well}, and about those that this cancels."""
+        """Fulfil or fail the conditions on these jobs, (id, whether it ended well), and on the jobs that this cancels."""
         released = Released([], [])
         while ended:
             parent, well = ended.pop()
@@ -193,8 +197,8 @@ MAX_BACKOFF_SECONDS = 3600.0
 """Longest back-off, unless the first one is longer."""
 
 AVOIDED_ROUNDS = 2
-"""Nodes are avoided after a back-off for as long again, and at least for this number of rounds: a job whose back-off ends within a
-round is tried again at the start of the next one."""
+"""After a back-off, nodes are avoided for the same time again, and for at least this number of rounds: a job whose back-off ends
+within a round is tried again at the start of the next one."""
 
 
 @dataclass(frozen=True)
@@ -226,11 +230,11 @@ class Backoffs:
         return len(self.by_job)
 
     def fail(self, job_id: str, nodes: Iterable[str], now: float, retry_seconds: float, round_seconds: float = 0.0) -> None:
-        """Begin a back-off, twice as long as the last one, of a job that failed on these nodes; round_seconds: 0 without rounds."""
+        """Begin the back-off of a job that failed on these nodes, twice as long as its last. round_seconds: 0 without rounds."""
         before = self.by_job.get(job_id)
         failures = 1 if before is None else before.failures + 1
         longest = max(MAX_BACKOFF_SECONDS, retry_seconds)
-        # The exponent is bounded, since floats are.
+        # The exponent is bounded to avoid overflow.
         seconds = min(longest, retry_seconds * 2.0 ** min(failures - 1, 60))
         avoided = {} if before is None else {node: end for node, end in before.nodes.items() if now < end}
         avoided |= dict.fromkeys(nodes, now + seconds + max(seconds, AVOIDED_ROUNDS * round_seconds))
@@ -242,7 +246,7 @@ class Backoffs:
             self.by_job.pop(job_id, None)
 
     def waiting(self, now: float) -> list[str]:
-        """Return the jobs that are not started at this time."""
+        """Return the jobs that must not start at this time."""
         return [job_id for job_id, each in self.by_job.items() if now < each.until_seconds]
 
     def avoiding(self, now: float) -> dict[str, frozenset[str]]:

@@ -1,7 +1,7 @@
-"""Workflows as policies see them: numbers of workflows in the job table, and the work of jobs that are blocked.
+"""Workflows as policies see them: numbers of workflows in the job table, and the remaining work of blocked jobs.
 
-Blocked jobs have no row in the job table. What they have left counts for the jobs of their workflow that are ready, and along the
-paths on which jobs wait for each other. It is looked up when a policy first needs it, and kept while jobs come and go.
+Blocked jobs have no row in the job table. Their remaining work counts towards the ready jobs of their workflow, and along the paths
+of jobs that wait for each other. It is looked up when a policy first needs it, and kept while jobs come and go.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Unit = tuple[str, str]
 
 
 class WorkflowNumbers:
-    """Small numbers for the workflows of jobs in the system; a number is free again when the last of its jobs has left.
+    """Small numbers for the workflows of jobs in the system; a number becomes free when the last job of its workflow has left.
 
-    blocked_ticks: what the blocked jobs of each have left, by its number, and a last 0 for -1.
+    blocked_ticks: remaining work of the blocked jobs by workflow number; the last entry is 0, for number -1.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class WorkflowNumbers:
         return bool(self._numbers)
 
     def enter(self, job: Job, blocked: float = 0.0) -> int:
-        """Count a job, and return the number of its workflow, -1 for none; blocked: what it has left, in ticks, if it waits."""
+        """Count a job, and return the number of its workflow, -1 for none. blocked: remaining ticks of work of a blocked job."""
         if not job.workflow:
             return -1
         unit = job.workflow, job.tenant
@@ -59,7 +59,7 @@ class WorkflowNumbers:
         return number
 
     def leave(self, job: Job, blocked: float = 0.0) -> None:
-        """Count a job no longer; blocked: as when it was entered."""
+        """Stop counting a job; blocked: the same value as when it was entered."""
         if not job.workflow:
             return
         unit = job.workflow, job.tenant
@@ -73,21 +73,21 @@ class WorkflowNumbers:
 
 
 class BlockedWork:
-    """What blocked jobs have left: in all by workflow (`WorkflowNumbers`), and ahead of the jobs for which they wait (`ahead_of`).
+    """Remaining work of blocked jobs: the total of each workflow (`WorkflowNumbers`), and the path after each job (`ahead_of`).
 
-    Jobs that wait for a failure are not expected to run, and are not entered.
+    Jobs that wait for another job to fail are not expected to run, and are not entered.
     """
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
-        self._new: dict[str, Job] = {}  # those that have not been looked up
+        self._new: dict[str, Job] = {}  # jobs whose work has not been looked up
         self._work: dict[str, tuple[float, float]] = {}  # {job_id: seconds, deadline} of the others
         self._ahead: dict[str, Ahead] = {}
         self._cache: ProblemCache | None = None
         self._workflows = WorkflowNumbers()
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state of a copy, which looks all work up anew."""
+        """Return the state of a copy, which looks up all work again."""
         return vars(self) | {"_cache": None}
 
     def enter(self, job: Job, waits: Mapping[str, Mapping[str, object]]) -> None:
@@ -96,7 +96,7 @@ class BlockedWork:
         self._forget(waits[job.job_id], waits)
 
     def leave(self, job_id: str, parents: Iterable[str], waits: Mapping[str, Mapping[str, object]]) -> None:
-        """Count a job no longer; parents: the jobs that it still waited for."""
+        """Stop counting a job; parents: the jobs for which it still waited."""
         job = self._jobs.pop(job_id, None)
         if job is None:
             return
@@ -106,11 +106,11 @@ class BlockedWork:
             self._workflows.leave(job, round(self._work.pop(job_id)[0] * TICKS))
 
     def end(self, job_id: str) -> None:
-        """Record that a job that was ready has left."""
+        """Record that a ready job has left."""
         self._ahead.pop(job_id, None)
 
     def _forget(self, names: Iterable[str], waits: Mapping[str, Mapping[str, object]]) -> None:
-        """Forget what is ahead of jobs, and of all those that they wait for."""
+        """Drop the cached paths after these jobs, and after all jobs for which they wait."""
         stack = list(names)
         while stack:
             name = stack.pop()
@@ -118,7 +118,7 @@ class BlockedWork:
                 stack += waits.get(name, ())
 
     def look_up(self, cache: ProblemCache, table: JobTable) -> None:
-        """Look up the work of jobs of which it is not known, or known from another profile only."""
+        """Look up the work of jobs for which it is unknown, or known only from another profile."""
         if cache is not self._cache:
             for job_id, (seconds, _) in self._work.items():
                 self._workflows.leave(self._jobs[job_id], round(seconds * TICKS))
@@ -138,13 +138,16 @@ class BlockedWork:
         self._new = {}
 
     def ahead_of(self, names: Sequence[str], children: Mapping[str, Sequence[str]]) -> list[Ahead]:
-        """Return what is ahead of jobs; children: {job_id: those that wait for it}."""
+        """Return the longest path and the latest end that follow from the jobs waiting for each of these jobs.
+
+        children: {job_id: jobs that wait for it}.
+        """
         look_ahead(names, lambda name: children.get(name, ()), self._work, self._ahead)
         return [self._ahead[name] for name in names]
 
 
 def outlook_of(table: JobTable, blocked: BlockedJobs, rows: Indices, cache: ProblemCache) -> WorkflowOutlook | None:
-    """Return what is known of the workflows of jobs in these rows of the table; None if they have none and no job is blocked."""
+    """Return the workflow outlook of the jobs in these rows of the table; None if they have no workflows and no job is blocked."""
     if not table.workflows and not blocked:
         return None
     outlook = workflows_of(table, blocked, cache, rows)
@@ -159,7 +162,7 @@ def outlook_of(table: JobTable, blocked: BlockedJobs, rows: Indices, cache: Prob
 
 
 def workflows_of(table: JobTable, blocked: BlockedJobs, cache: ProblemCache, rows: Indices | slice = EVERY) -> WorkflowOutlook:
-    """Return the outlook of jobs in these rows of the table without what is ahead of them."""
+    """Return the outlook of jobs in these rows of the table, without the paths of jobs that wait for them."""
     blocked.work.look_up(cache, table)
     workflow_of = table.workflow_of[rows].copy()
     zeros = np.zeros(len(workflow_of))

@@ -1,4 +1,7 @@
-"""Price decomposition: linear programs of very many different jobs, which only the K capacities join together.
+"""Price decomposition: linear programs of very many different jobs, coupled only by the K capacities.
+
+The dual prices that an allocation reports come from here only for such programs; otherwise from `level_search.py` or
+`formulation/matrices.py`.
 
 At prices p of the GPUs each job decides alone (`BestResponses`), and weak duality gives the dual function
 

@@ -1,7 +1,7 @@
 """Co-location: rounds in which jobs share GPUs, whole (`matching`) or in parts (`fractional`).
 
-Each co-location group (`groups`) is planned as one gang. GPUs that groups leave idle are then offered to the jobs of groups that
-have no place.
+Each co-location group (`groups`) is planned as one gang. GPUs that remain idle are then offered to the jobs of groups without a
+place.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def plan_groups(
 
 
 def _with_partners(held: HeldGpus, ids: Sequence[str], parts: Floats) -> HeldGpus:
-    """Return the GPUs with the part of its GPUs and the partners of each job, sorted by their ids."""
+    """Return the GPUs with the requested part and the partners of each job, sorted by their ids."""
     on: dict[int, list[int]] = {}
     for job in sorted(np.flatnonzero(held.runs).tolist(), key=ids.__getitem__):
         on.setdefault(int(held.gpus[held.starts[job]]), []).append(job)

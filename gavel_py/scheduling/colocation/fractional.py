@@ -1,4 +1,4 @@
-"""Fractional jobs, which request a part of one GPU: packed onto whole GPUs before the mechanism selects jobs."""
+"""Packing of fractional jobs, which request a part of one GPU, onto whole GPUs before the mechanism selects jobs."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class _SharedGpu:
 def pack_fractional(groups: ColocationGroups, parts: Floats, memory: GpuMemory, gpus: Sequence[int | None]) -> ColocationGroups:
     """Return the groups with one more for each GPU that fractional jobs are to share.
 
-    Each job goes to the type of its largest claim, which gains its hysteresis (`hysteresis_of`) where the job runs. Jobs that run
-    there stay together with those on the same GPU. The others follow in the order of their claims, each to the GPU of its type that
-    it fills best and whose memory suffices, or to a new one. With `backfill`, jobs without a claim fill what is left. A group
-    claims Σ_i s_i (D_ij + X_ij) on its type, and takes one GPU.
+    Each job goes to the type of its largest claim; the claim gains its hysteresis (`hysteresis_of`) where the job runs. Jobs that
+    already run there stay together with the jobs on the same GPU. The others follow in the order of their claims: each goes to the
+    GPU of its type with enough memory that it fills best, or to a new one. With `backfill`, jobs without a claim fill the rest. A
+    group claims Σ_i s_i (D_ij + X_ij) on its type, and takes one GPU.
 
     Args:
         groups: Groups of jobs that share whole GPUs.
         parts: (N,) s_i, 1 for whole gangs.
         memory: GPU memory of the jobs and types.
-        gpus: By job, the number of the first GPU that it holds now.
+        gpus: For each job, the number of the first GPU that it holds now.
     """
     small = (parts < 1) & groups.demand.runnable.any(axis=1) & ~groups.demand.locked
     if not small.any():
@@ -101,7 +101,7 @@ class _Packing:
         return scores
 
     def _fill(self, rows: Indices) -> None:
-        """Assign jobs without a claim to what is left, each where it is fastest."""
+        """Assign jobs without a claim to the remaining parts of GPUs, each where it is fastest."""
         for row in rows.tolist():
             types = np.argsort(-self._demand.throughputs[row], kind="stable")
             runnable = [j for j in types.tolist() if self._demand.runnable[row, j]]

@@ -1,6 +1,6 @@
 """Co-location groups of a round, and the promises and accounts of co-located time.
 
-An allocation promises a job time with partners of a class, not with particular jobs, so that no job waits for one that has left.
+An allocation promises a job time with partners of a class, not with particular jobs. So no job waits for a partner that has left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gavel_py.scheduling.placement.gangs import HeldGpus
 
 
 class PartnerKey(NamedTuple):
-    """Key of an account: time of a job on a type with partners of one job type and of its own gang size."""
+    """Key of an account: time of a job on a type with partners of one job type and the same gang size."""
 
     job_id: str
     partner_type: str
@@ -71,7 +71,7 @@ class ColocationPromises:
 
 
 def promises_of(pairs: Pairs, classes: Indices, jobs: Sequence[Job], accelerator_types: Sequence[str]) -> ColocationPromises:
-    """Return the promises that pairs of jobs amount to; classes: (N,) as `PairSpeeds.kinds`."""
+    """Return the promises that follow from pairs of jobs; classes: (N,) as `PairSpeeds.kinds`."""
     rows = np.concatenate([pairs.first, pairs.second])
     partners = classes[np.concatenate([pairs.second, pairs.first])]
     table = np.stack([rows, partners, np.tile(pairs.types, 2)], axis=1).astype(np.int64)
@@ -87,10 +87,10 @@ def promises_of(pairs: Pairs, classes: Indices, jobs: Sequence[Job], accelerator
 
 
 class ColocationLedger:
-    """The part of each deficit that belongs to co-located time: A_i(b,j) += S_i(b,j) − received, in rounds, with partners of class
-    b.
+    """The part of each deficit that belongs to co-located time.
 
-    Bounds are those of deficits. An account is dropped when allocations no longer promise its time.
+    With partners of class b, A_i(b,j) += S_i(b,j) − received, in rounds, within the same bounds as deficits. An account is dropped
+    when allocations no longer promise its time.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class ColocationLedger:
         self._deficits.update(zip(keys, balance.tolist(), strict=True))
 
     def receive(self, key: PartnerKey, rounds: float) -> None:
-        """Enter a part of a round that is received beyond what was recorded; negative: taken back."""
+        """Enter a part of a round received in addition to what was recorded; if it is negative, it is taken back."""
         if key in self._deficits:
             self._deficits[key] = float(np.clip(self._deficits[key] - rounds, -MAX_PAYBACK_ROUNDS, MAX_DEFICIT_ROUNDS))
 

@@ -16,12 +16,12 @@ from gavel_py.scheduling.placement.gangs import PlacementPreference
 def match_partners(demand: RoundDemand, promises: ColocationPromises, deficits: Floats, partners: Indices) -> ColocationGroups:
     """Return the pairs of a round, and the demand in which each pair is one gang.
 
-    Each job prefers what has its largest claim: running alone, or with a partner of some class; what it has now gains its
-    hysteresis (`hysteresis_of`). In the order of claims, each job takes as partner the job with the largest claim for its class, or
-    else keeps its present partner. A job with a larger claim elsewhere is not taken.
+    Each job prefers the option with its largest claim: running alone, or with a partner of some class. Its present option gains its
+    hysteresis (`hysteresis_of`). In the order of claims, each job keeps its present partner, or else takes the job with the largest
+    claim for its class. A job with a larger claim elsewhere is not taken.
 
     Args:
-        demand: Demand of all jobs, with and without partners together.
+        demand: Demand of all jobs, with time alone and with partners added up.
         promises: Time that jobs are promised with partners.
         deficits: (E,) the part of the deficits that belongs to each promise.
         partners: (N,) row of each job's present partner, -1 for none.
@@ -48,7 +48,7 @@ def match_partners(demand: RoundDemand, promises: ColocationPromises, deficits: 
 
 
 def _solo_scores_of(demand: RoundDemand, partners: Indices) -> Floats:
-    """Return (N,) the largest claim of each job without a partner, with hysteresis where it runs alone now."""
+    """Return (N,) the largest claim of each job to run alone, with hysteresis where it runs alone now."""
     runs_solo = demand.running & (partners < 0)[:, None]
     hysteresis = hysteresis_of(demand.fractions, demand.num_gpus[:, None], demand.restart_rounds[:, None])
     has_share = demand.runnable & (demand.fractions > 0)
@@ -89,7 +89,7 @@ class _Matching:
         return found
 
     def _partner(self, promise: int, free: list[bool]) -> int | None:
-        """Return the job that shares with the job of this promise: its present partner, or the free job of largest score."""
+        """Return the job that shares with the job of this promise: its present partner, or the free job with the largest score."""
         job, (own, other, column) = self._rows[promise], self._keys[promise]
         present = self._partners[job]
         its_promise = self._promises.index_of.get((present, own, column)) if present >= 0 else None

@@ -1,8 +1,8 @@
-"""Event-driven mode: decisions from what has changed, for ordered policies that give jobs all of their time or none.
+"""Event-driven mode: incremental decisions, for ordered policies that give each job either all of the time or none.
 
-`EventDrivenPlanner` makes the same decisions as a full `RoundPlanner` decision, GPU by GPU, in a fraction of the time: the `queue`
-keeps jobs in the order of the policy, and `PlacementCache` the free GPUs. It leaves a decision to the full path if nodes are down,
-jobs have deficits, or running gangs would have to make room.
+`EventDrivenPlanner` makes the same decisions as `RoundPlanner`, GPU by GPU, in a fraction of the time: `queue` keeps jobs in the
+order of the policy, and `PlacementCache` keeps the free GPUs. It leaves a decision to the full path if nodes are down, jobs have
+deficits, or running gangs would have to make room.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ BY_IMPORTANCE = attrgetter("importance")
 
 @lru_cache
 def _hysteresis(size: int, restart_rounds: float) -> float:
-    """Return the hysteresis of a gang that has all of its time where it runs."""
+    """Return the hysteresis of a gang with a time fraction of 1 on its type."""
     return float(hysteresis_of(np.ones(1), np.array([size]), np.array([restart_rounds]))[0])
 
 
 class PlacementCache:
-    """The free GPUs of each type beside the gangs of a queue, kept between decisions while all nodes are up."""
+    """The GPUs of each type that the gangs of a queue leave free, kept between decisions while all nodes are up."""
 
     def __init__(self, layout: Layout, restart_seconds: float = 0.0, round_seconds: float = 1.0) -> None:
         self._layout, self._pool = layout, FreeResources(layout)
@@ -67,17 +67,17 @@ class PlacementCache:
         self._free: list[FreeGpus | None] = [None] * count
 
     def hold(self, each: QueuedJob, column: int, gpus: list[int]) -> None:
-        """Record that a gang runs on GPUs, which are counted when they are first asked for."""
+        """Record that a gang runs on these GPUs; free GPUs are counted on first use."""
         self._hold(each, column, gpus)
         self._rank(each)
 
     def _rank(self, each: QueuedJob) -> None:
-        """Give its hysteresis to a gang that runs."""
+        """Set the importance of a running gang, with its hysteresis."""
         restart = self._restart_seconds if math.isnan(each.restart_seconds) else each.restart_seconds
         each.importance = -_hysteresis(each.size, restart / self._round_seconds), each.natural
 
     def _hold(self, each: QueuedJob, column: int, gpus: list[int]) -> None:
-        """Record that a gang holds GPUs, which have been taken or are counted when they are first asked for."""
+        """Record that a gang holds these GPUs, which have been taken or will be counted on first use."""
         each.runs_on, each.gpus, self._has_changed[column] = column, gpus, True
         self._on[column][each.job_id] = each
         self._misplaced[column].pop(each.job_id, None)
@@ -89,7 +89,7 @@ class PlacementCache:
                 self._misplaced[column][each.job_id] = misplaced
 
     def release(self, each: QueuedJob) -> None:
-        """Record that a gang holds no GPUs any more."""
+        """Record that a gang no longer holds GPUs."""
         column, gpus, each.runs_on, each.gpus = each.runs_on, each.gpus, -1, []
         self._has_changed[column] = True
         del self._on[column][each.job_id]
@@ -99,9 +99,9 @@ class PlacementCache:
             free.give_back(gpus)
 
     def place(self, starting: Sequence[QueuedJob]) -> set[QueuedJob] | None:
-        """Let gangs start on their types, and return the gangs whose GPUs have changed.
+        """Place gangs that start on their types, and return the gangs whose GPUs have changed.
 
-        The result equals a placement of all gangs from scratch. If some gangs have no place, return None and forget all gangs.
+        The result equals a placement of all gangs from scratch. If some gang has no place, return None and forget all gangs.
         """
         changed = set(starting)
         for each in starting:
@@ -121,7 +121,7 @@ class PlacementCache:
         return changed
 
     def _place_beside(self, column: int, gangs: Sequence[QueuedJob]) -> bool:
-        """Place gangs beside the running ones; return False if one of these would have to move."""
+        """Place gangs beside the running ones; return False if a running gang would have to move."""
         free = self._free_of(column)
         for each in sorted(gangs, key=_hardest_first):
             size, scope, preference = each.size, each.profile.scope, each.profile.preferences[column]
@@ -212,14 +212,14 @@ def batch_of(gangs: Sequence[QueuedJob], column: int) -> GangBatch:
 
 
 AUDIT_EVERY = 1_000
-"""Number of decisions of which one is compared with a solve for all jobs."""
+"""One in this number of decisions is compared with a solve for all jobs."""
 
 
 class GangChanges(NamedTuple):
     """How the gangs of a round differ from those of the round before."""
 
     stopped: list[int]  # rows of the gangs that lose their GPUs now
-    started: dict[int, tuple[int, list[int]]]  # {row: (type, GPUs)} of those that get other GPUs
+    started: dict[int, tuple[int, list[int]]]  # {row: (type, GPUs)} of the gangs that get other GPUs
     started_ids: tuple[str, ...]  # their ids, sorted
     preempted: tuple[str, ...]  # ids of the jobs in the system that ran and do not run now, in natural order
 
@@ -227,18 +227,18 @@ class GangChanges(NamedTuple):
 class EventDecision(NamedTuple):
     """An event-driven decision."""
 
-    assignments: Assignments  # the jobs that run, all of their time
-    changes: GangChanges | None  # how they follow from those of the latest round; None if anything may have changed
+    assignments: Assignments  # the jobs that run, with all of the time
+    changes: GangChanges | None  # the differences from the latest round; None if they are not known
     excluded: dict[str, str]  # {job_id: reason} of the jobs that can run nowhere
     is_audited: bool  # whether it must be compared with a solve for all jobs
 
 
 class EventDrivenPlanner:
-    """Decides at events from what has changed, for one policy, profile and cluster; options as for `RoundScheduler`."""
+    """Decides incrementally at events, for one policy, profile and cluster; options as for `RoundScheduler`."""
 
     @staticmethod
     def can(policy: Policy, state: SchedulerState) -> bool:
-        """Return whether policy and cluster allow event-driven decisions at all."""
+        """Return whether the policy and the cluster allow event-driven decisions."""
         if not isinstance(policy, OrderedPolicy) or policy.fractional or policy.constraints or not can_keep_order(policy):
             return False
         return all(node.cpus is None and node.memory_gb is None for node in state.nodes.cluster.nodes)
@@ -261,22 +261,22 @@ class EventDrivenPlanner:
         self._starts = [part.gpus.start for part in state.layout.parts]
         self._preemptive = policy.preemptive
         self._decisions = 0
-        self._latest: Assignments | None = None  # those of the latest decision, None until one is complete
+        self._latest: Assignments | None = None  # of the latest decision, None until one is complete
         state.table.track()
 
     def holds_for(self, policy: Policy, cache: ProblemCache, *options: object) -> bool:
-        """Return whether this planner was made for these arguments; options: the others of `__init__`."""
+        """Return whether this planner was created with these arguments; options: the other arguments of `__init__`."""
         made_for, its_cache, *others = self._made_for
         return policy is made_for and cache is its_cache and others == list(options)
 
     def decide(self, state: SchedulerState) -> EventDecision | None:
-        """Return the decision, None if it must be made in full."""
+        """Return the decision, or None if the full path must decide."""
         queue, latest = self._queue, self._latest
         self._latest = None  # until the decision is complete
         if not queue.update() or not state.nodes.all_up or state.gangs.are_shared:
             queue.removed = []  # the next decision starts anew
             return None
-        # The latest decision may have begun in part only, after further events.
+        # After further events, only part of the latest decision may have begun.
         began = latest is not None and state.last is not None and state.last.assignments is latest
         lost = self._lost(state) if began else None
         if lost is None and not self._start_anew(state):
@@ -300,7 +300,7 @@ class EventDrivenPlanner:
         return EventDecision(self._latest, changes, queue.excluded, self._decisions % AUDIT_EVERY == 1)
 
     def _start_anew(self, state: SchedulerState) -> bool:
-        """Read which gangs run, and take their types from all jobs; return False if event-driven decisions are not possible."""
+        """Read which gangs run, and clear the types of all jobs; return False if event-driven decisions are not possible."""
         self._gpus.clear()
         by_row, gangs = self._queue.by_row, state.gangs
         for each in by_row.values():
@@ -316,9 +316,9 @@ class EventDrivenPlanner:
         return True
 
     def _lost(self, state: SchedulerState) -> list[QueuedJob] | None:
-        """Return the jobs whose gangs have changed or lost their GPUs since the latest round began, those that have left included.
+        """Return the jobs whose gangs have changed or lost their GPUs since the latest round began, including jobs that have left.
 
-        None if gangs run that the round did not start.
+        None if a gang runs that the round did not start.
         """
         queue, gangs, lost = self._queue, state.gangs, list[QueuedJob]()
         if gangs.moved is None or any(gangs.types.item(row) >= 0 for row in gangs.moved):
@@ -332,7 +332,7 @@ class EventDrivenPlanner:
                 lost.append(old)
             elif each is None:
                 return None
-            else:  # it has changed, and runs on
+            else:  # it has changed and continues to run
                 self._gpus.hold(each, old.runs_on, old.gpus)
                 lost.append(each)
                 if not self._preemptive and each.runs_on in each.types:
@@ -354,7 +354,7 @@ class EventDrivenPlanner:
         lost: Sequence[QueuedJob],
         found: Set[QueuedJob],
     ) -> tuple[Assignments, GangChanges]:
-        """Return the assignments that follow from the latest ones, and the changes."""
+        """Return the new assignments, derived from the latest ones, and the changes."""
         new = {each.job_id: each for each in found}
         gone = {each.job_id: each for each in (*stopped, *lost) if each.runs_on < 0 and each.job_id not in new}
         waiting = sorted((each for each in gone.values() if table.by_id.get(each.job_id) == each.row), key=attrgetter("natural"))

@@ -1,4 +1,4 @@
-"""The queue of an ordered policy, and the accelerator type that each of its jobs is given, updated by what has changed."""
+"""The queue of an ordered policy, with the accelerator type given to each job, updated incrementally."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ COLUMNS = {
     "arrival_seconds": "arrival_seconds",
     "total_steps": "total_steps",
 }
-"""{what a policy reads: column of the job table}; `REMAINING` follows from two, `OF_WORKFLOW` from all jobs of a workflow."""
+"""{field that a policy reads: column of the job table}. `REMAINING` needs two columns, `OF_WORKFLOW` all jobs of a workflow."""
 
 DECIDING_METHODS = ("sort_key", "view", "check", "serve", "decide")
 
 
 def can_keep_order(policy: OrderedPolicy) -> bool:
-    """Return whether jobs can be kept in the order of a policy: its sort key reads each job by itself, and only what a queue knows.
+    """Return whether a queue can keep jobs in the order of a policy: the sort key of a job depends on that job only, and on known
+    fields.
 
-    A subclass does not inherit `by_job` if it overrides a method that decides, and a policy with its own `seats` selects types in
-    another way than the queue does.
+    A subclass does not inherit `by_job` if it overrides a method that decides, and a policy with its own `seats` selects types
+    differently from the queue.
     """
     classes = type(policy).__mro__
     declared = next(i for i, each in enumerate(classes) if "by_job" in vars(each))
@@ -46,7 +47,7 @@ def can_keep_order(policy: OrderedPolicy) -> bool:
 
 
 class _JobNumbers:
-    """What `sort_key` reads of jobs: `fastest`, and the fields that the policy reads."""
+    """The job data that `sort_key` reads: `fastest`, and the fields that the policy reads."""
 
     def __init__(self, fastest: Floats) -> None:
         self.fastest = fastest
@@ -65,7 +66,7 @@ OF_ROW = attrgetter("row")
 
 
 class Head(NamedTuple):
-    """A job that waits, the first of its queue to be served."""
+    """A waiting job that is the first of its queue."""
 
     position: Position
     place: int
@@ -75,12 +76,12 @@ class Head(NamedTuple):
 class JobQueue:
     """Jobs in the order in which an ordered policy serves them, and the types that it gives them.
 
-    Jobs with a type are one list, and jobs that wait one for each size and preference of types (without backfilling, one for all):
-    once the first of such a list does not fit, no other does. Jobs before the first change keep what they have.
+    Jobs with a type form one list. Waiting jobs form one list for each size and preference of types (without backfilling, one list
+    for all): if the first job of such a list does not fit, no other one does. Jobs before the first change keep their types.
 
     Attributes:
         by_row: {row: job} of the jobs that can run somewhere.
-        excluded: {job_id: reason} of the others, in natural order.
+        excluded: {job_id: reason} of the other jobs, in natural order.
         removed: Jobs that have left or changed since the latest decision; callers empty it.
     """
 
@@ -106,7 +107,7 @@ class JobQueue:
         self.clear()
 
     def clear(self) -> None:
-        """Take their types from all jobs; without preemption, jobs that run on a type keep it."""
+        """Clear the types of all jobs; without preemption, running jobs keep theirs."""
         self._selected: list[QueuedJob] = []
         self._waiting: dict[tuple[object, ...], list[tuple[Position, QueuedJob]]] = {}
         self._free, self.removed = self._capacities.copy(), []
@@ -133,7 +134,7 @@ class JobQueue:
     def update(self) -> bool:
         """Apply the changes recorded by the table; return whether event-driven decisions are possible.
 
-        They are if every job has steps left and requests whole GPUs without an even split.
+        This is the case if every job has steps left and requests whole GPUs without an even split.
         """
         table = self._table
         self._fit(table.capacity)
@@ -160,7 +161,7 @@ class JobQueue:
             moved |= table.progressed & self._is_queued
             table.progressed[:] = table.has_progress = False
             self._note_done(np.flatnonzero(moved))
-        if OF_WORKFLOW in self._policy.reads and table.workflows:  # others of the workflow have progressed, come or left
+        if OF_WORKFLOW in self._policy.reads and table.workflows:  # other jobs of the workflow have progressed, arrived or left
             moved |= (table.workflow_of >= 0) & self._is_queued
         if REMAINING in self._policy.reads and moved.any():
             self._move(np.flatnonzero(moved))
@@ -181,12 +182,12 @@ class JobQueue:
         self._free[each.column] -= each.size
 
     def deselect(self, each: QueuedJob) -> None:
-        """Take its type from a job, which then waits."""
+        """Clear the type of a job, which then waits."""
         self._remove_selected(each)
         self._wait(each)
 
     def _entered(self, row: int) -> QueuedJob | None:
-        """Return a new entry for a job, None if it can run nowhere."""
+        """Return a new entry for a job, None if it cannot run anywhere."""
         table, profile = self._table, self._profiler(row)
         columns = table.columns
         each = QueuedJob(row, table.ids[row], profile, columns["restart_seconds"].item(row), columns["arrival_seconds"].item(row))
@@ -229,7 +230,7 @@ class JobQueue:
         del queue[bisect_left(queue, (self._position(each),))]
 
     def _note_change(self, position: Position) -> None:
-        """Record that jobs from this position on may get another type."""
+        """Record that jobs from this position on may get a different type."""
         if self._first_change is None or position < self._first_change:
             self._first_change = position
 
@@ -255,7 +256,7 @@ class JobQueue:
         return returned_numbers(keys, len(rows), self._name, "sort_key", "finite", lambda i: self.by_row[rows.item(i)].job_id)
 
     def _move(self, moved: Indices) -> None:
-        """Give other sort keys to the jobs in these rows, and to those with a type."""
+        """Update the sort keys of the jobs in these rows, and of all jobs with a type."""
         selected = np.fromiter(map(OF_ROW, self._selected), dtype=np.int64, count=len(self._selected))
         waits: Mask = np.zeros(len(self._keys), dtype=bool)
         waits[moved] = True
@@ -272,7 +273,7 @@ class JobQueue:
             self._move_selected(selected)
 
     def _move_selected(self, rows: Indices) -> None:
-        """Give other sort keys to the jobs with a type, which are in these rows."""
+        """Update the sort keys of the jobs with a type, which are in these rows."""
         before, keys = self._keys[rows], self._keys_of(rows)
         later = np.flatnonzero(keys > before)
         if len(later):  # jobs that waited for the first of these may come before it now
@@ -301,7 +302,7 @@ class JobQueue:
     # Selection
 
     def select(self) -> list[QueuedJob]:
-        """Give types to the jobs in turn, from the first change on, and return the jobs that have another type now, or none."""
+        """Give types to the jobs in order, from the first change on, and return the jobs whose type has changed."""
         first, self._first_change = self._first_change, None
         if first is None:
             return []
@@ -330,7 +331,7 @@ class JobQueue:
         return [each for each, _ in moved]
 
     def _free_before(self, start: int) -> list[int]:
-        """Return the GPUs of each type that are free before the jobs with a type are served from a place on."""
+        """Return the GPUs of each type that are free before the jobs with a type are served from this place on."""
         selected = self._selected
         if start < len(selected) - start:
             free, jobs, sign = self._capacities.copy(), selected[:start], -1
@@ -341,7 +342,7 @@ class JobQueue:
         return free
 
     def _serve(self, heads: list[Head], start: int, free: list[int]) -> list[tuple[QueuedJob, int]]:
-        """Serve jobs in order, and return (job, type or -1) of those that get another one than before.
+        """Serve jobs in order, and return (job, type or -1) of the jobs whose type changes.
 
         Args:
             heads: The first jobs of queues of waiting jobs.

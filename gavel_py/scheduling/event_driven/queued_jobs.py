@@ -1,4 +1,4 @@
-"""Jobs as the event-driven mode sees them: what policy and placement read of each, its type and its GPUs."""
+"""Jobs in event-driven mode: the properties that policy and placement read, the type and the GPUs of each job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
-    """What policy and placement read of a job, equal for jobs of one gang (`JobTable.gangs`). Types are columns."""
+    """The properties of a job that policy and placement read, equal for jobs of one gang (`JobTable.gangs`). Types are columns."""
 
     size: int  # GPUs of the gang, 0 for a fractional job
     is_regular: bool  # whether the job requests whole GPUs without an even split
@@ -32,13 +32,13 @@ class JobProfile:
     scope: int  # locality, as index into `SCOPES`
     preferences: list[int]  # by type, the `PlacementPreference`
     min_nodes: list[int]  # by type, the least number of nodes
-    reason: str | None  # why it can run nowhere, None if it can
+    reason: str | None  # why it cannot run anywhere, None if it can
 
 
 class JobProfiler:
     """Returns the profiles of jobs on a cluster with all nodes up, under one policy.
 
-    checked: gangs of which it is known that the policy can decide on them.
+    checked: gangs that are known to be valid for the policy.
     """
 
     def __init__(self, policy: OrderedPolicy, table: JobTable, layout: Layout, spans: Spans, cache: ProblemCache) -> None:

@@ -1,8 +1,8 @@
 """Mechanisms: rules that select the jobs of a round and their accelerator types, as pure functions of a `RoundDemand`.
 
-`demand` defines the demand, selections, and the scores, in which a restart has its price (`hysteresis_of`). `rules` has the default
-rule, improved by `local_search`, and Gavel's published one; `elastic` chooses numbers of GPUs as well. Installed packages offer
-mechanisms as entry points of the group `gavel_py.mechanisms`, and a user's own is named package.module:name.
+`demand` defines demands, selections and scores; scores include the cost of a restart (`hysteresis_of`). `rules` has the default
+rule, improved by `local_search`, and Gavel's published rule; `elastic` also chooses numbers of GPUs. Installed packages offer
+mechanisms as entry points of the group `gavel_py.mechanisms`; a user's own mechanism is named package.module:name.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[st
     `choose_by_deficit` is called `deficit`, `choose_by_priority` `priority`, and `choose_by_goodput` `direct`.
 
     Args:
-        mechanism: A name, of a built-in mechanism, of one that an installed package offers, or package.module:name of a function;
-            or a function of a `RoundDemand`.
+        mechanism: The name of a built-in mechanism or of one from an installed package; package.module:name of a function; or a
+            function of a `RoundDemand`.
         accelerator_types: Columns of the demands.
 
     Raises:
@@ -59,7 +59,7 @@ def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[st
 
 
 def chooses_gpus(mechanism: str | Mechanism, accelerator_types: Sequence[str]) -> bool:
-    """Return whether a mechanism chooses the numbers of GPUs of elastic jobs: one of `SIZING`, or a function marked as such."""
+    """Return whether a mechanism chooses the numbers of GPUs of elastic jobs: it is in `SIZING`, or a function marked as such."""
     return mechanism in SIZING or is_sizing(resolve_mechanism(mechanism, accelerator_types))
 
 
@@ -70,7 +70,7 @@ def choose_by_deficit(demand: RoundDemand) -> NDArray[np.int64] | GangSelection:
 
 @cache
 def _named(name: str) -> Mechanism:
-    """Return a mechanism of a user or of a package; cached, since each round asks for it."""
+    """Return a mechanism of a user or of a package; cached, since every round needs it."""
     if ":" not in name and name not in (known := [*NAMES, *PLUGINS.offers()]):
         hint = f"; to use your own, write {PLUGINS.form}" if "." in name else nearest(name, known)
         raise UnknownNameError(Fault("round scheduler", "mechanism", f"there is no mechanism {name!r}{hint}"))

@@ -1,4 +1,4 @@
-"""The demand of a round, from which mechanisms select jobs, with the scores of jobs on types and the selection so far."""
+"""The demand of a round, from which mechanisms select jobs; the scores of jobs on types; and the selection so far."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gavel_py.problem.arrays import Floats, Indices
 
 @dataclass(frozen=True, eq=False)
 class Speeds:
-    """Throughputs of N jobs by C options (type, number of GPUs), as those of S kinds of jobs.
+    """Throughputs of N jobs by C options (type, number of GPUs), stored once for each of S kinds of jobs.
 
     Attributes:
         kinds: (N,) the kind of each job.
@@ -40,17 +40,17 @@ class Speeds:
 
 @dataclass(frozen=True, eq=False)
 class SizeDemand:
-    """What decides the numbers of GPUs of N jobs in a round.
+    """The data that determines the numbers of GPUs of N jobs in a round.
 
     Attributes:
         speeds: Throughputs by type and number of GPUs.
-        is_elastic: (N,) whether the number of GPUs is chosen, and deficits and fractions are in GPU-rounds.
+        is_elastic: (N,) whether the number of GPUs is to be chosen, and deficits and fractions are in GPU-rounds.
         running_on: (N,) column of the type in the previous round, -1 for none.
-        held: (N,) GPUs on which jobs ran there, 0 for none.
+        held: (N,) number of GPUs in the previous round, 0 for none.
         promised: (N, C) whether a job is promised time in each option of `speeds`.
         weights: (N,).
         age_seconds: (N,) time since jobs arrived.
-        restarts: (N,) how often they have been given other GPUs than before, the first start left out.
+        restarts: (N,) how often jobs have been given new GPUs, not counting the first start.
         restart_seconds: (N,) cost of a restart.
     """
 
@@ -74,14 +74,14 @@ class GangSelection(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundDemand:
-    """What one round selects from: N jobs and K accelerator types. Ties go to the first job.
+    """The input of a selection: N jobs and K accelerator types. Ties go to the first job.
 
     Attributes:
         deficits: (N, K) D_ij in rounds, negative for a surplus.
         fractions: (N, K) time fractions X_ij.
         runnable: (N, K) whether job i may run on type j in this round.
         throughputs: (N, K) steps/s, 0 where the job can never run.
-        num_gpus: (N,) gang sizes s_i; the smallest number of an elastic job, whose deficits and fractions are in GPU-rounds.
+        num_gpus: (N,) gang sizes s_i; for an elastic job its smallest size, with deficits and fractions in GPU-rounds.
         capacities: (K,) free GPUs c_j.
         running_on: (N,) column of the type in the previous round, -1 for none.
         backfill: Whether GPUs left over may go to jobs without a claim.
@@ -91,7 +91,7 @@ class RoundDemand:
         new: (N,) jobs that have never run; none by default.
         promised: (N,) rounds promised so far on all types; infinite by default.
         preferences: (N, K) `PlacementPreference` of each job on each type; ANY by default.
-        sizes: What decides the numbers of GPUs of jobs; None if all are fixed.
+        sizes: The data for choosing numbers of GPUs; None if all are fixed.
     """
 
     deficits: Floats
@@ -111,7 +111,7 @@ class RoundDemand:
     sizes: SizeDemand | None = None
 
     def __post_init__(self) -> None:
-        """Broadcast defaults to their full shape."""
+        """Fill in the defaults in their full shape."""
         jobs, pairs = self.num_gpus.shape, self.fractions.shape
         shapes = {"received": pairs, "restart_rounds": jobs, "locked": jobs, "new": jobs, "promised": jobs, "preferences": pairs}
         for name, shape in shapes.items():
@@ -141,7 +141,7 @@ class RoundDemand:
         return possible
 
     def copy(self) -> RoundDemand:
-        """Return a copy with arrays of its own, which may be changed before properties are read."""
+        """Return a copy with its own arrays, which may be changed before properties are read."""
         names = [each.name for each in fields(self) if each.name not in FIELDS_APART]
         arrays: dict[str, Any] = {name: getattr(self, name).copy() for name in names}
         return replace(self, **arrays)
@@ -158,7 +158,7 @@ SizingMechanism = Callable[[RoundDemand], NDArray[np.int64] | GangSelection]
 
 
 def sizing(mechanism: SizingMechanism) -> SizingMechanism:
-    """Mark a mechanism that returns a `GangSelection` of demands with `sizes`, so that it may decide on elastic jobs."""
+    """Mark a mechanism that returns a `GangSelection` for demands with `sizes`, so that it may be used with elastic jobs."""
     vars(mechanism)["chooses_gpus"] = True
     return mechanism
 
@@ -169,7 +169,7 @@ def is_sizing(mechanism: SizingMechanism) -> bool:
 
 
 def rounded(rounds: Floats) -> Floats:
-    """Return the values rounded to 6 digits, so that noise of solvers and sums does not break ties."""
+    """Return the values rounded to 6 digits, so that rounding errors of solvers and sums do not decide ties."""
     result: Floats = np.round(rounds, 6)
     return result
 
@@ -182,35 +182,36 @@ URGENT_ROUNDS = 3.0
 
 URGENT_SCORE = 5.0
 """Raises urgent pairs above the others, whose scores differ by a few rounds, in proportion to the excess. If it were much larger,
-fractions that no round can deliver would alone decide how gangs are packed."""
+fractions that no round can deliver would dominate how gangs are packed."""
 
 NO_SLACK_ROUNDS = 0.5
 """Bonus of jobs whose fractions add up to every round, since they can never recover a round in which they wait."""
 
 LARGE_GANG_ROUNDS = 0.6
-"""A gang of s GPUs that is promised X of its time gets its turn 0.6·(1 − X)·(1 − 1/√s) rounds earlier: GPUs that are free at once
-come late, and of few promised rounds each one counts. Without this, gangs of 8 had three times the mean undelivered share."""
+"""A gang of s GPUs that is promised a fraction X of the time gets its turn 0.6·(1 − X)·(1 − 1/√s) rounds earlier, since it takes
+long until enough GPUs are free together, and each of its few promised rounds counts. Without this, gangs of 8 had three times the
+mean undelivered share."""
 
 HALFWAY_ROUNDS = 2.0
-"""Promised rounds, the next one included, after which a job has half of the full hysteresis. A deficit of one round is a third of
-the promise after three rounds, and a hundredth after a hundred: jobs with a small promise so far, which may leave before they are
-compensated, go first and take short turns."""
+"""Number of promised rounds, including the next one, after which a job has half of the full hysteresis. A deficit of one round is a
+third of the promise after three rounds, and a hundredth after a hundred. So jobs with a small promise so far, which may leave
+before they are compensated, go first and take short turns."""
 
 CLAIM_WEIGHT = 0.02
-"""Among pairs that are about equally near to their bound, the one with the larger claim goes first."""
+"""Weight of the claim, so that of pairs about equally near to their bound the one with the larger claim goes first."""
 
 
 def scores_of(demand: RoundDemand, hysteresis_rounds: float = HYSTERESIS_ROUNDS, urgent_rounds: float = URGENT_ROUNDS) -> Floats:
     """Return (N, K) the score of each pair that is due this round, at least 0, and -inf for all other pairs.
 
-    The score weighs m_i = (P_i + 1) / (P_i + 1 + HALFWAY_ROUNDS), with P_i the rounds promised to job i so far.
+    The score depends on m_i = (P_i + 1) / (P_i + 1 + HALFWAY_ROUNDS), where P_i is the number of rounds promised to job i so far.
     """
     maturity = 1.0 - HALFWAY_ROUNDS / (demand.promised[:, None] + 1.0 + HALFWAY_ROUNDS)
     hysteresis = _hysteresis(demand, hysteresis_rounds, maturity)
     claims, running = demand.claims, demand.running
     due = claims > 0
     if demand.backfill:
-        # Running on ahead of the promise uses idle GPUs too; the hysteresis bounds how far ahead.
+        # A job may also run ahead of its promise on idle GPUs; the hysteresis bounds how far ahead.
         due |= running & (demand.shares > 0) & (claims + hysteresis > 0)
     turns_are_free = not hysteresis_rounds and not demand.restart_rounds.any()
     scores = _nearness(demand, urgent_rounds) if turns_are_free else _weighed(demand, hysteresis, maturity)
@@ -219,7 +220,7 @@ def scores_of(demand: RoundDemand, hysteresis_rounds: float = HYSTERESIS_ROUNDS,
 
 
 def _hysteresis(demand: RoundDemand, rounds: float, maturity: Floats) -> Floats:
-    """Return (N, K) h_ij (`hysteresis_of`), with all but the cost of a restart scaled by maturity, (N, 1) m_i."""
+    """Return (N, K) h_ij (`hysteresis_of`), scaled by maturity, (N, 1) m_i, except for the cost of a restart."""
     restart = demand.restart_rounds[:, None]
     return restart + maturity * hysteresis_of(demand.fractions, demand.num_gpus[:, None], np.zeros_like(restart), rounds)
 
@@ -227,7 +228,7 @@ def _hysteresis(demand: RoundDemand, rounds: float, maturity: Floats) -> Floats:
 def hysteresis_of(
     fractions: Floats, num_gpus: NDArray[np.int64], restart_rounds: Floats, rounds: float = HYSTERESIS_ROUNDS
 ) -> Floats:
-    """Return h_ij = h·(½ + √(X_ij (1 − X_ij)))/√s_i + the cost of a restart of job i, in rounds; of the shape of the fractions.
+    """Return h_ij = h·(½ + √(X_ij (1 − X_ij)))/√s_i + the cost of a restart of job i, in rounds, in the shape of the fractions.
 
     Turns of n rounds let a deficit swing by n·(1 − X) and cost a restart every n/X rounds. The sum of s·swing for a given number of
     restarts is least when swings are proportional to √(X (1 − X)/s). No turn is shorter than a round; hence the ½.
@@ -238,11 +239,11 @@ def hysteresis_of(
 
 
 def _weighed(demand: RoundDemand, hysteresis: Floats, maturity: Floats) -> Floats:
-    """Return (N, K) claim_ij for jobs that have never run, which lose nothing by a restart, and claim_ij − a_i ± h_ij/2 for the
-    others, with a_i = m_i·(1 − LARGE_GANG_ROUNDS·(1 − Σ_j X_ij)·(1 − 1/√s_i)).
+    """Return (N, K) the scores of pairs before urgency.
 
-    Jobs that have run and are promised every round have half a round more. All scores are raised by the largest subtrahend, since
-    serving a job is worth more than an idle GPU.
+    The score is claim_ij for jobs that have never run, which lose nothing by a restart, and claim_ij − a_i ± h_ij/2 for the others,
+    with a_i = m_i·(1 − LARGE_GANG_ROUNDS·(1 − Σ_j X_ij)·(1 − 1/√s_i)). Jobs that have run and are promised every round get half a
+    round more. All scores are raised by the largest subtrahend, since serving any job is better than an idle GPU.
     """
     idle = np.maximum(0.0, 1.0 - rounded(demand.fractions.sum(axis=1, keepdims=True)))
     lead = LARGE_GANG_ROUNDS * idle * (1.0 - 1.0 / np.sqrt(demand.num_gpus[:, None]))
@@ -254,11 +255,11 @@ def _weighed(demand: RoundDemand, hysteresis: Floats, maturity: Floats) -> Float
 
 
 def _nearness(demand: RoundDemand, urgent_rounds: float) -> Floats:
-    """Return (N, K) 1/t_ij + 1/t_i + a small multiple of the claim: t_ij and t_i are the rounds until the claim of the pair, and
-    until all claims of job i, pass the bound.
+    """Return (N, K) 1/t_ij + 1/t_i + a small multiple of the claim.
 
-    If restarts are free, jobs can take turns by deadline, and deficits stay smaller than with the largest claims first. t_i
-    accounts for jobs that are promised every round, which can never recover a round in which they wait.
+    t_ij is the number of rounds until the claim of the pair passes the bound, and t_i until all claims of job i do. If restarts are
+    free, jobs can take turns by deadline, and deficits stay smaller than with the largest claims first. t_i accounts for jobs that
+    are promised every round, which can never recover a round in which they wait.
     """
     claims, fractions = demand.claims, np.maximum(demand.fractions, 1e-9)
     promised = np.where(demand.shares > 0, claims, np.maximum(claims, 0.0))
@@ -286,7 +287,7 @@ class TypeSelection:
         return other
 
     def take(self, other: TypeSelection) -> None:
-        """Take over the selection of a copy."""
+        """Replace this selection by another one, such as a changed copy."""
         self.columns, self.free = other.columns, other.free
 
     def select(self, rows: Indices, columns: Indices) -> None:

@@ -1,9 +1,9 @@
 """Selection with numbers of GPUs: which jobs run in a round, on which type, and on how many GPUs.
 
-Each job has options, (type, number of GPUs) with a worth. `best_options` chooses at most one for each job within the GPUs of each
-type, such that their worths add up to the most: the linear relaxation over classes of equal jobs has nearly whole answers, with
-one split class for each type at most; what is left after rounding down is a small integer program. `choose_promised` delivers an
-allocation by such worths, and `choose_by_goodput` decides by itself.
+Each job has options, (type, number of GPUs), each with a worth. `best_options` chooses at most one option per job within the GPUs
+of each type, so that the total worth is largest. The linear relaxation over classes of equal jobs has nearly integral solutions,
+with at most one split class per type; a small integer program decides on what remains after rounding down. `choose_promised`
+delivers an allocation with such worths, and `choose_by_goodput` decides without one.
 """
 
 from __future__ import annotations
@@ -23,49 +23,50 @@ from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, Siz
 logger = logging.getLogger(__name__)
 
 ROUNDING = 1e-6
-"""Values of a linear program that are this close to a whole number are whole."""
+"""Values of a linear program this close to a whole number count as whole."""
 
 FEW_CLASSES = 60
-"""Maximum number of classes in the integer program for what rounding leaves over."""
+"""Maximum number of classes in the integer program for the GPUs that rounding leaves over."""
 
 FEW_JOBS = 60
-"""Up to this number of jobs, the integer program decides on all of them: rounding is worst where few jobs fill a type."""
+"""Up to this number of jobs, the integer program decides on all of them, since rounding is worst if few jobs fill a type."""
 
 MANY_CLASSES, SAMPLE, NEAR = 500, 150, 3
-"""Of more than `MANY_CLASSES`, the relaxation begins with the `NEAR` best entries of each class at the prices of about `SAMPLE`."""
+"""With more than `MANY_CLASSES`, the relaxation starts with the `NEAR` best entries of each class, at prices from about `SAMPLE`
+classes."""
 
 CLOSE, FEW_ENTRIES = 2e-5, 1000
-"""If the gap is above `CLOSE`, an integer program decides on all entries that a better selection may have, up to
+"""If the gap is above `CLOSE`, an integer program decides on all entries that a better selection may contain, if these are at most
 `FEW_ENTRIES`."""
 
 MOST_NODES = 200
-"""Limit of the search tree of integer programs, which nearly always end at its root."""
+"""Limit on the search tree of integer programs, which nearly always end at the root."""
 
 WAITING = 1.1
-"""λ: what a job that waits costs, relative to one that runs at its slowest option (Sia, SOSP 2023, section 3.4)."""
+"""λ: the cost of a waiting job relative to one that runs in its slowest option (Sia, SOSP 2023, section 3.4)."""
 
 POWER = -0.5
-"""p: how much more a job counts that runs at its slowest option than one at a faster one (Sia)."""
+"""p: exponent of the relative goodput (Sia); the smaller it is, the less does speed beyond the slowest option count."""
 
 KEEPS = 0.02
-"""What it is worth to leave a job where it runs: among equal jobs, those that run go on."""
+"""Worth of leaving a job where it runs, so that among equal jobs the running ones continue."""
 
 FACTORS, FEW_FACTORS, MANY_JOBS = 32, 8, 100_000
-"""Restart factors are rounded to this part, of many jobs to a larger one, so that jobs of about the same age are equal."""
+"""Restart factors are rounded to multiples of 1/FACTORS (1/FEW_FACTORS for many jobs), so that jobs of similar age are equal."""
 
 SMALLEST = 1e-9
-"""Least relative speed of which a power is taken, and least gain that counts."""
+"""Smallest relative speed whose power is taken, and smallest gain that counts."""
 
 SWITCH_ROUNDS = 1.5
-"""A job changes its number of GPUs if its claim differs from the present one by more than this multiple of the change."""
+"""A job changes its number of GPUs if its claim differs from the present number by more than this multiple of the change."""
 
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """What G classes of equal jobs may run on, as C options (type, number of GPUs).
+    """The C options (type, number of GPUs) of G classes of equal jobs.
 
-    index: (N,) the class of each job; sizes: (G,) jobs of each; types, gpus: (C,); worths: (G, C), 0 or less where a job had
-    better wait, or cannot run.
+    index: (N,) the class of each job; sizes: (G,) number of jobs in each; types, gpus: (C,); worths: (G, C), 0 or less where a job
+    should rather wait or cannot run.
     """
 
     index: Indices
@@ -77,7 +78,7 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The chosen options. options: (N,) of the jobs, -1 for those that wait; worth: their sum; bound: no selection has more."""
+    """The chosen options. options: (N,), -1 for jobs that wait; worth: total worth; bound: an upper bound on the total worth."""
 
     options: Indices
     worth: float
@@ -90,7 +91,7 @@ class Selection:
 
 
 def best_options(options: Options, capacities: Indices) -> Selection:
-    """Return the best option of each job within (K,) GPUs, with a bound on the best that is possible."""
+    """Return a selection of options of nearly or exactly the largest worth within (K,) GPUs, with an upper bound."""
     classes, columns = np.nonzero(options.worths > 0)
     if not len(classes):
         return Selection(np.full(len(options.index), -1, dtype=np.int64), 0.0, 0.0)
@@ -102,7 +103,7 @@ def best_options(options: Options, capacities: Indices) -> Selection:
         relaxed, losses = program.relaxed()
         kept = program.without_least(np.floor(relaxed + ROUNDING))
         chosen, bound = program.whole(kept, program.left_over(kept)), program.worth(relaxed)
-        useful = losses < bound - program.worth(chosen)  # a selection with another entry is worse than the chosen one
+        useful = losses < bound - program.worth(chosen)  # a selection with any other entry is worse than the chosen one
         if bound - program.worth(chosen) > CLOSE * bound and useful.sum() <= FEW_ENTRIES:
             chosen = max(chosen, program.whole(np.zeros(len(classes)), useful), key=program.worth)
     taken = np.zeros(options.worths.shape, dtype=np.int64)
@@ -112,7 +113,7 @@ def best_options(options: Options, capacities: Indices) -> Selection:
 
 @dataclass(frozen=True, eq=False)
 class _Program:
-    """max Σ worth x with Σ_c x_gc <= n_g and Σ gpus x <= c_j, for the E pairs of classes and options with a worth."""
+    """max Σ worth x with Σ_c x_gc <= n_g and Σ gpus x <= c_j, over the E pairs of classes and options with a positive worth."""
 
     options: Options
     capacities: Indices
@@ -143,8 +144,8 @@ class _Program:
     def relaxed(self) -> tuple[Floats, Floats]:
         """Return (E,) the best numbers of jobs, which need not be whole, and the (E,) reduced costs of entries, in worth.
 
-        Of many classes, the program has the entries that are best at the prices of a sample of classes, and then those as well
-        that are better at its own prices, until there are none (sifting).
+        With many classes, the program starts with the entries that are best at the prices of a sample of classes. Entries that are
+        better at its own prices are added until there are none (sifting).
         """
         jobs, gpus, values = self.options.sizes.astype(float), self.capacities.astype(float), np.zeros(len(self.worths))
         entries = np.arange(len(self.worths))
@@ -163,7 +164,7 @@ class _Program:
             entries = np.union1d(entries, np.flatnonzero(better))
 
     def _prices(self, entries: Indices, jobs: Floats, gpus: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the optimum over some entries, the (K,) prices of GPUs in it, and (G,) what a job of each class gains at them."""
+        """Return the optimum over some entries, its (K,) prices of GPUs, and (G,) the gain of a job of each class at them."""
         program = self._of(entries, jobs, gpus)
         solution, types = solved_once(program), len(gpus)
         gains = np.zeros(len(jobs))
@@ -171,21 +172,21 @@ class _Program:
         return solution.values, solution.duals[-types:] / np.maximum(gpus, 1.0), gains
 
     def _best_at(self, prices: Floats) -> Indices:
-        """Return the entries of each class with the most worth over the price of their GPUs, `NEAR` of them."""
+        """Return the `NEAR` entries of each class with the largest worth minus the price of their GPUs."""
         order = np.lexsort([prices[self.types] * self.gpus - self.worths, self.classes])
         ordered = self.classes[order]
         within = np.arange(len(order)) - np.searchsorted(ordered, ordered)
         return np.sort(order[within < NEAR])
 
     def without_least(self, values: Floats) -> Floats:
-        """Return whole (E,) values without one job of each of those with the least worth per GPU, so that there is a choice."""
+        """Return whole (E,) values less one job in each entry of least worth per GPU, so that the integer program has a choice."""
         taken = np.flatnonzero(values >= 1)
         fewer = values.copy()
         fewer[taken[np.argsort((self.worths / self.gpus)[taken], kind="stable")[: FEW_CLASSES // 2]]] -= 1
         return fewer
 
     def left_over(self, values: Floats) -> Mask:
-        """Return (E,) the entries of classes of which jobs wait, of those with most to gain."""
+        """Return (E,) the entries of the classes with waiting jobs that have most to gain."""
         count = len(self.options.sizes)
         waiting = self.options.sizes - np.bincount(self.classes, values, count) > ROUNDING
         used = np.bincount(self.types, values * self.gpus, len(self.capacities))
@@ -196,7 +197,7 @@ class _Program:
         return np.isin(self.classes, some[np.argsort(-best[some], kind="stable")[:FEW_CLASSES]])
 
     def whole(self, values: Floats, among: Mask) -> Floats:
-        """Return whole (E,) values with further jobs in some entries, as many as the GPUs left over allow."""
+        """Return whole (E,) values with jobs added in some entries, as far as the remaining GPUs allow."""
         own = np.flatnonzero(among)
         jobs: Floats = self.options.sizes - np.bincount(self.classes, values, len(self.options.sizes)).astype(float)
         gpus: Floats = self.capacities - np.bincount(self.types, values * self.gpus, len(self.capacities)).astype(float)
@@ -230,7 +231,7 @@ class _Program:
 
 
 def _dealt(options: Options, taken: Indices) -> Indices:
-    """Return (N,) the options of jobs, from the (G, C) numbers of jobs of each class that have them; first jobs first."""
+    """Return (N,) the options of jobs, given the (G, C) numbers of jobs of each class in each option; first jobs first."""
     small = options.index.astype(np.uint16) if len(options.sizes) <= 1 << 16 else options.index
     order = np.argsort(small, kind="stable")  # a radix sort of small numbers
     first = np.concatenate([[0], np.cumsum(options.sizes)[:-1]])
@@ -245,7 +246,7 @@ def _dealt(options: Options, taken: Indices) -> Indices:
 
 
 def choose_by_goodput(demand: RoundDemand) -> GangSelection:
-    """Return the jobs of a round with types and numbers of GPUs, by their goodput and what restarts cost (`goodput_options`).
+    """Return the jobs of a round with types and numbers of GPUs, by goodput and the cost of restarts (`goodput_options`).
 
     Raises:
         ValueError: The demand has no `sizes`.
@@ -259,9 +260,10 @@ def choose_by_goodput(demand: RoundDemand) -> GangSelection:
 def goodput_options(sizes: SizeDemand, runnable: Mask) -> Options:
     """Return the options of jobs by goodput, w_i (λ − (r_ic f_ic)^p) with r_ic = T_ic / min_c T_ic.
 
-    f_ic: what a job would have kept of its age without its restarts and one more, (age − restarts · cost) / (age + cost), for a
-    change of its option; 1 for a job that is younger than a restart takes. So a job changes only for what pays the restart off.
-    The more jobs run, the better: the one that waits counts 1.1 times as much as the one that runs at its slowest option.
+    f_ic is 1 for the present option of a job, for a waiting job, and for a job that is younger than the time of a restart. For a
+    change, it is the part of its age that is left after its restarts and one more, (age − restarts · cost) / (age + cost). So a job
+    changes only if this pays off the restart. A waiting job costs λ = 1.1 times as much as one that runs in its slowest option, so
+    that many jobs run.
 
     Source: Jayaram Subramanya et al., Sia (SOSP 2023), section 3.4.
 
@@ -287,7 +289,7 @@ def goodput_options(sizes: SizeDemand, runnable: Mask) -> Options:
 
 
 def choose_promised(demand: RoundDemand) -> GangSelection:
-    """Return the jobs of a round with types and numbers of GPUs, such that all get what the allocation promises them.
+    """Return the jobs of a round with types and numbers of GPUs, so that over rounds all get what the allocation promises.
 
     Each job has one option on each type where it is promised time, on `wanted_gpus`; its worth is the score of the pair
     (`scores_of`) times its GPUs. With `backfill`, GPUs left over go to waiting jobs, each where it is fastest.
@@ -302,8 +304,8 @@ def choose_promised(demand: RoundDemand) -> GangSelection:
 def wanted_gpus(demand: RoundDemand, sizes: SizeDemand) -> Indices:
     """Return (N, K) the number of GPUs on which each job should run on each type in this round, 0 where it is promised no time.
 
-    A job that is promised time on several numbers takes the largest that its claim, in GPU-rounds, pays for: those GPUs are what
-    it lacks. It keeps the number that it runs on while its claim is nearer to it than `SWITCH_ROUNDS` times the difference.
+    A job that is promised time on several numbers takes the largest number that does not exceed its claim in GPU-rounds, or else
+    the smallest. It keeps its present number while claim and present number differ by at most `SWITCH_ROUNDS` times the change.
     """
     speeds, shape = sizes.speeds, demand.fractions.shape
     least, paid, kept = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
@@ -320,10 +322,10 @@ def wanted_gpus(demand: RoundDemand, sizes: SizeDemand) -> Indices:
 
 
 def _promised_options(demand: RoundDemand, gpus: Indices) -> Options:
-    """Return the options of jobs on `gpus`, (N, K), each of its own class; fixed gangs and claims in rounds are as they are.
+    """Return the options of jobs on `gpus`, (N, K), with one class per job.
 
-    Scores count elastic jobs as gangs of one GPU, as allocations do. The hysteresis of a gang of s GPUs is divided by √s, so that
-    elastic jobs on many GPUs would change types in nearly every round.
+    Scores count elastic jobs as gangs of one GPU, as allocations do: since the hysteresis of a gang of s GPUs is divided by √s,
+    elastic jobs on many GPUs would otherwise change types in nearly every round.
     """
     assert demand.sizes is not None  # noqa: S101
     rounds = np.where(demand.sizes.is_elastic[:, None], np.maximum(gpus, 1), 1)
@@ -353,7 +355,7 @@ def _selected(selection: Selection, options: Options) -> GangSelection:
 
 
 def _backfilled(selection: GangSelection, demand: RoundDemand, sizes: SizeDemand) -> GangSelection:
-    """Return the selection with GPUs left over given to waiting jobs, largest claims first, each where it is fastest."""
+    """Return the selection with the remaining GPUs given to waiting jobs, largest claims first, each where it is fastest."""
     speeds, columns, gpus = sizes.speeds, selection.columns.copy(), selection.num_gpus.copy()
     free = demand.capacities - np.bincount(columns[columns >= 0], gpus[columns >= 0], len(demand.capacities)).astype(np.int64)
     waiting = np.flatnonzero((columns < 0) & demand.runnable.any(axis=1))

@@ -1,10 +1,10 @@
-"""Local search: improves the selection of a round in steps until none gains. The gain of a step is the rise of Σ s_i·score_i.
+"""Local search: improves the selection of a round step by step. The gain of a step is the increase of Σ s_i·score_i.
 
 `exchange` lets gangs of equal size change types. In a graph with the K types and a waiting room as nodes, the edge a -> b is the
-best move of one job from a to b, and its gain is the score there less the score here (0 in the waiting room). A cycle moves one job
-along each edge and leaves the GPUs in use on each type unchanged; where GPUs are free or may be left free, a step through the
-waiting room costs nothing. Cycles are applied while they gain. For single-GPU jobs the result is of maximum weight (the residual
-graph of a transportation problem without a negative cycle), and the graph is small whatever N is.
+best move of one job from a to b, and its gain is the score on b minus the score on a (0 in the waiting room). A cycle moves one job
+along each edge and leaves the number of GPUs in use on each type unchanged; if GPUs are free or may be left free, a step through
+the waiting room costs nothing. Cycles are applied while they gain. For single-GPU jobs the result has maximum weight (the residual
+graph of a transportation problem has no negative cycle), and the size of the graph does not depend on N.
 
 `displace` selects a waiting gang in place of others, of any size, that are worth less together; `replace_one` selects several
 waiting gangs in place of one larger gang that is worth less than they are. `improve` combines all steps.
@@ -24,7 +24,7 @@ from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.scheduling.mechanism.demand import TypeSelection
 
 MIN_GAIN = 1e-6
-"""Smaller gains may be rounding errors, with which the search might not end."""
+"""Smaller gains may be rounding errors and could keep the search from ending."""
 
 
 def exchange(selection: TypeSelection, scores: Floats) -> None:
@@ -70,7 +70,7 @@ class _Moves:
         return gains
 
     def make(self, cycle: list[int]) -> None:
-        """Move the best job along each edge of the cycle, then the next best ones, while that gains."""
+        """Move the best job along each edge of the cycle, then the next best jobs, as long as this gains."""
         steps = [self._ranked(a, b) for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True)]
         trips = min(len(gains) for _, gains in steps)
         rising = np.add.reduce([gains[:trips] for _, gains in steps]) > MIN_GAIN
@@ -82,7 +82,7 @@ class _Moves:
                 self.selection.move(row, target if target < self.room else -1)
 
     def _ranked(self, a: int, b: int) -> tuple[Indices, Floats]:
-        """Return the jobs that can move from a to b, largest gain first, and their gains; no jobs where free GPUs move instead."""
+        """Return the jobs that can move from a to b, largest gain first, with their gains; no jobs if free GPUs move instead."""
         at_a = np.flatnonzero(self.here == a)
         gains = self.worth[b, at_a] - self.worth[a, at_a]
         idle = len(self.rows) if a == self.room else self.selection.free[a] // self.size if b == self.room else 0
@@ -115,7 +115,7 @@ def _positive_cycle(gains: Floats) -> list[int]:
 
 
 def first_of_each(sizes: Indices, keys: NDArray[np.float64]) -> Indices:
-    """Return the position of the smallest key of each size, smallest sizes first; the first of equals."""
+    """Return the position of the smallest key of each size, smallest sizes first; ties go to the first."""
     groups = [np.flatnonzero(sizes == size) for size in np.unique(sizes).tolist()]
     return np.array([group[keys[group].argmin()] for group in groups], dtype=np.int64)
 
@@ -134,7 +134,7 @@ def displace(selection: TypeSelection, scores: Floats) -> bool:
 
 
 def make_best(selection: TypeSelection, ways: Iterable[list[Move]]) -> bool:
-    """Apply the moves with the largest total gain; return whether any of these lists of moves gains."""
+    """Apply the list of moves with the largest total gain; return whether any list gains."""
     loss, best = min(((sum(move.loss for move in moves), moves) for moves in ways), key=lambda way: way[0], default=(0.0, []))
     if loss >= -MIN_GAIN:
         return False
@@ -146,13 +146,13 @@ def make_best(selection: TypeSelection, ways: Iterable[list[Move]]) -> bool:
 def displacements(selection: TypeSelection, scores: Floats, *, may_gain: bool = False) -> Iterator[list[Move]]:
     """Yield the moves that select the best waiting job of each size on each type, whether they gain or not.
 
-    The gangs that make room are those worth least together; each moves to another type if that has room. A gang that fits already
-    displaces none.
+    The gangs that make room are those with the smallest total worth; each moves to another type if that has room. A gang that
+    already fits displaces none.
 
     Args:
         selection: The selection, which is not changed.
-        scores: (N, K) value per GPU of each pair, -inf where a job must not run; such a job stays if it is there nevertheless.
-        may_gain: Whether to omit moves that certainly do not gain.
+        scores: (N, K) value per GPU of each pair, -inf where a job must not run; such a job stays if it is there anyway.
+        may_gain: Whether to omit moves that cannot gain.
     """
     sizes = selection.num_gpus
     for column in range(scores.shape[1]):
@@ -174,8 +174,8 @@ def displacements(selection: TypeSelection, scores: Floats, *, may_gain: bool = 
 class _Leavers:
     """The gangs of a type that free a number of GPUs at the least loss, for any number up to `limit`.
 
-    A knapsack program: least[m] = min Σ loss over sets with Σ size >= m. It is filled one gang size after the other; of each size
-    the gangs of the smallest losses leave first.
+    This is a knapsack problem, least[m] = min Σ loss over sets with Σ size >= m, solved one gang size after the other; of each
+    size, the gangs with the smallest losses leave first.
     """
 
     def __init__(self, selection: TypeSelection, scores: Floats, column: int, limit: int) -> None:
@@ -184,7 +184,7 @@ class _Leavers:
         self._losses = self._sizes * (scores[rows, column] - _elsewhere(selection, scores, rows, column))
 
     def least_loss(self, needed: Indices) -> Floats:
-        """Return lower bounds on the losses at which these numbers of GPUs become free: as if parts of gangs could leave."""
+        """Return lower bounds on the losses at which these numbers of GPUs become free, as if parts of gangs could leave."""
         order = np.argsort(self._losses / self._sizes)
         freed, lost = (np.append(0, np.cumsum(each[order])) for each in (self._sizes, self._losses))
         bounds: Floats = np.interp(np.maximum(needed, freed[lost.argmin()]), freed, lost, right=np.inf)
@@ -192,7 +192,7 @@ class _Leavers:
 
     @cached_property
     def _program(self) -> tuple[Floats, list[tuple[int, Indices, Indices]]]:
-        """The least loss for each number of GPUs; and by size, the gangs that leave first, and how many of them do."""
+        """The least loss for each number of GPUs; and for each size, the gangs that leave first and how many of them leave."""
         least, needed, by_size = np.full(self._limit + 1, np.inf), np.arange(self._limit + 1), []
         least[0] = 0.0
         for size in np.unique(self._sizes).tolist():
@@ -207,7 +207,7 @@ class _Leavers:
         return least, by_size
 
     def freeing(self, needed: int) -> list[int] | None:
-        """Return the rows of the gangs that leave to free this many GPUs, largest first; None if all are not enough."""
+        """Return the rows of the gangs that leave to free this number of GPUs, largest first; None if all are not enough."""
         (least, by_size), needed, found = self._program, max(0, needed), []
         if not np.isfinite(least[needed]):
             return None
@@ -233,7 +233,7 @@ def _open_types(selection: TypeSelection, column: int) -> list[int]:
 
 
 def _leaving(selection: TypeSelection, scores: Floats, rows: list[int], column: int) -> list[Move]:
-    """Return the moves of these jobs away from a type, each to the best other type while that has room."""
+    """Return the moves of these jobs away from a type, each to the best other type with room left."""
     free, others = list(selection.free), _open_types(selection, column)
     moves: list[Move] = []
     for row in rows:
@@ -253,9 +253,9 @@ def replace_one(selection: TypeSelection, scores: Floats) -> bool:
 
 
 def replacements(selection: TypeSelection, scores: Floats, *, may_gain: bool = False) -> Iterator[list[Move]]:
-    """Yield the moves that replace the gang of each size on each type that is worth least, whether they gain or not.
+    """Yield, for each size and type, the moves that replace the gang of least worth, whether they gain or not.
 
-    Its place goes to smaller gangs: the best waiting ones, in order, as far as they fit. Arguments as for `displacements`.
+    Its GPUs go to smaller gangs: the best waiting ones, in order, as far as they fit. Arguments as for `displacements`.
     """
     sizes = selection.num_gpus
     for column in range(scores.shape[1]):
@@ -278,7 +278,7 @@ def _waiting(selection: TypeSelection, scores: Floats, column: int) -> Indices:
 
 
 def _filling(sizes: Indices, rows: Indices, gpus: int) -> list[int]:
-    """Return the jobs, in order, that fit this number of GPUs together; those that do not fit are skipped."""
+    """Return the jobs, in order, that together fit this number of GPUs; jobs that do not fit are skipped."""
     chosen: list[int] = []
     for row in rows[: 4 * gpus].tolist():
         if sizes[row] <= gpus:
@@ -290,19 +290,19 @@ def _filling(sizes: Indices, rows: Indices, gpus: int) -> list[int]:
 
 
 MAX_STEPS = 20
-"""Limit of displacements and replacements. With many jobs each step gains little and takes long, hence the second limit."""
+"""Limit on displacements and replacements. With many jobs, each step gains little and takes long, hence the second limit."""
 
 MAX_JOBS_EXAMINED = 40_000
-"""Limit of steps times jobs; two steps are always tried."""
+"""Limit on steps times jobs; two steps are always tried."""
 
 FEW_GPUS = 128
-"""Clusters up to this size are searched further: a single gang matters there, and trials are cheap."""
+"""Clusters up to this size are searched further, since a single gang matters there and trials are cheap."""
 
 
 def improve(selection: TypeSelection, scores: Floats) -> None:
     """Exchange, displace and replace jobs while Σ s_i·score_i over the selected jobs rises.
 
-    On small clusters, displacements and replacements are also tried that gain only after a further exchange.
+    On small clusters, this includes displacements and replacements that gain only after a further exchange.
     """
     few = sum(selection.free) + int(selection.num_gpus[selection.columns >= 0].sum()) <= FEW_GPUS
     exchange(selection, scores)

@@ -1,6 +1,6 @@
-"""The rules that select the jobs of a round: `choose_jobs` by deficits, the default, and `choose_by_priority`, the published one.
+"""The rules that select the jobs of a round: `choose_jobs`, the default, by deficits; `choose_by_priority`, Gavel's published rule.
 
-`serve` selects jobs greedily in a given order, without a step per job.
+`serve` selects jobs greedily in a given order, without a loop over jobs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gavel_py.scheduling.mechanism.local_search import improve
 def serve(selection: TypeSelection, eligible: NDArray[np.bool_], *keys: NDArray[Any]) -> None:
     """Select waiting jobs on eligible pairs of job and type in the order of the keys, skipping gangs that do not fit.
 
-    All pairs before the first gang that does not fit are selected at once. Its type is then closed to gangs of this size and above,
+    All pairs before the first gang that does not fit are selected at once. Its type is then closed to gangs of its size and above,
     so that a few passes are enough.
 
     Args:
-        selection: The jobs selected so far, which is extended.
+        selection: The jobs selected so far; it is extended.
         eligible: (N, K) the pairs that may be selected.
-        keys: (N, K) each; smallest first, the first key counts most. Ties go to the first job.
+        keys: (N, K) each; smallest first, the first key takes precedence. Ties go to the first job.
     """
     fitting = selection.num_gpus[:, None] <= np.array(selection.free)
     pairs = np.flatnonzero(eligible & fitting & (selection.columns < 0)[:, None])
@@ -39,7 +39,7 @@ def serve(selection: TypeSelection, eligible: NDArray[np.bool_], *keys: NDArray[
 
 
 def _until_one_does_not_fit(selection: TypeSelection, rows: Indices, columns: Indices) -> Indices:
-    """Return the positions, in a list of pairs, of the jobs that fit before the first gang that does not."""
+    """Return the positions in a list of pairs of the jobs that fit, before the first gang that does not fit."""
     first = np.flatnonzero(_first_of_job(rows, len(selection.columns)))
     sizes, types = selection.num_gpus[rows[first]], columns[first]
     fits = np.ones(len(first), dtype=bool)
@@ -50,7 +50,7 @@ def _until_one_does_not_fit(selection: TypeSelection, rows: Indices, columns: In
 
 
 def _first_of_job(rows: Indices, count: int) -> NDArray[np.bool_]:
-    """Return for each position whether its job occurs there for the first time."""
+    """Return for each position whether it is the first occurrence of its job."""
     positions = np.arange(len(rows))
     earliest = np.empty(count, dtype=np.int64)
     earliest[rows[::-1]] = positions[::-1]  # of repeated rows, the last assignment counts
@@ -63,28 +63,28 @@ def choose_jobs(
 ) -> NDArray[np.int64]:
     """Return the (N,) column of the type on which each job runs this round, -1 for none; Σ_i s_i <= c_j on each type.
 
-    Job i has a claim of D_ij + X_ij rounds on type j, and is due there this round if the claim is positive. The score of a due pair
-    is its claim if the job has never run; otherwise the claim − a_i, plus h_ij/2 where the job runs now and minus h_ij/2 elsewhere,
-    plus half a round if it is promised all rounds. a_i grows with the rounds promised to the job so far, from ⅓ to 1 for one GPU
-    and to less for a large gang with few promised rounds; h_ij grows with it (`scores_of`). Pairs with a claim above
-    `urgent_rounds` come before all others.
+    Job i has a claim of D_ij + X_ij rounds on type j, and is due there this round if the claim is positive. If the job has never
+    run, the score of a due pair is its claim. Otherwise it is the claim − a_i, plus h_ij/2 on the type where the job runs now and
+    minus h_ij/2 elsewhere, plus half a round if it is promised all rounds. a_i grows with the rounds promised to the job so far,
+    from ⅓ to 1 for one GPU, and to less for a large gang with a small time fraction; h_ij grows in the same way (`scores_of`).
+    Pairs with a claim above `urgent_rounds` come before all others.
 
     1. Select the locked jobs.
     2. Select jobs by score, skipping gangs that do not fit.
     3. Exchange and displace jobs (`improve`) while Σ s_i·score_i over the selected jobs rises.
-    4. With `backfill`, fill GPUs left over with waiting jobs, each where it is fastest relative to its own best type, so that no
-       GPU idles while a waiting job fits.
+    4. With `backfill`, fill the remaining GPUs with waiting jobs, each where it is fastest relative to its own best type, so that
+       no GPU is idle while a waiting job fits.
 
-    A running gang thus keeps its place until the claim of another exceeds its own by the mean of their h (`hysteresis_of`). With h
-    = 0 and free restarts, jobs take turns by the time until their claims pass `urgent_rounds`, and the deficits of single-GPU
-    jobs nearly always stay below one round. For these, step 3 ends with a maximum-weight assignment; with gangs of mixed sizes
-    each round is a packing problem, which it solves approximately.
+    So a running gang keeps its place until the claim of another gang exceeds its own by the mean of their h (`hysteresis_of`). With
+    h = 0 and free restarts, jobs take turns by the time until their claims pass `urgent_rounds`, and the deficits of single-GPU
+    jobs nearly always stay below one round. For single-GPU jobs, step 3 ends with a maximum-weight assignment. With gangs of mixed
+    sizes each round is a packing problem, which step 3 solves approximately.
     """
     selection = TypeSelection(demand.num_gpus, demand.capacities)
     if demand.locked.any():
         serve(selection, demand.possible & demand.running & demand.locked[:, None], -demand.claims)
     scores = scores_of(demand, hysteresis_rounds, urgent_rounds)
-    # Locked jobs are selected already; without scores, the next steps leave them in place.
+    # Locked jobs are already selected; without scores, the next steps leave them in place.
     scores[selection.columns >= 0] = -np.inf
     serve(selection, np.isfinite(scores), -scores, -demand.shares)
     improve(selection, scores)
@@ -94,7 +94,7 @@ def choose_jobs(
 
 
 def _relative_speed(demand: RoundDemand) -> Floats:
-    """Return (N, K) T_ij / max_k T_ik, 0 for a job that can run nowhere."""
+    """Return (N, K) T_ij / max_k T_ik, 0 for a job that cannot run anywhere."""
     best = demand.throughputs.max(axis=1, keepdims=True, initial=0.0)
     relative: Floats = np.divide(demand.throughputs, best, out=np.zeros_like(demand.throughputs), where=best > 0)
     return relative
@@ -110,12 +110,12 @@ def choose_by_priority(demand: RoundDemand, *, type_order: Sequence[int] | None 
     """Return the (N,) column of the type on which each job runs this round, -1 for none, by the published rule (OSDI 2020).
 
     The priority of a pair is X_ij / f_ij, where f_ij is the share of job i in all time received on type j under the current
-    allocation. Types are filled one after the other by priority; ties: deficit, then X; gangs that do not fit are skipped. With
-    `backfill`, jobs without a time fraction fill GPUs left over. Locked jobs come first; deficits under earlier allocations do not
-    count.
+    allocation. Types are filled one after the other by priority; ties are decided by deficit, then by X. Gangs that do not fit are
+    skipped. With `backfill`, jobs without a time fraction fill the remaining GPUs. Locked jobs come first. Deficits from earlier
+    allocations do not count.
 
     Args:
-        demand: What the round selects from.
+        demand: The demand of the round.
         type_order: Columns in the order in which types are filled; by default their own order.
     """
     fractions = rounded(demand.fractions)

@@ -33,10 +33,10 @@ class Gang(NamedTuple):
         num_gpus: GPUs.
         accelerator: The type.
         locality: `node`: on one node; `rack`: in one rack (a node without a rack is a rack of its own); `any`: anywhere.
-        previous: GPUs that it holds; ignored if they can no longer hold it.
+        previous: GPUs that it holds; ignored if it can no longer run there.
         per_gpu: CPUs and memory that each of its GPUs needs on its node.
         preference: Preferred placement.
-        split: How it divides over nodes, as `Job.split`; with a preference, in any way.
+        split: How it divides over nodes, as `Job.split`; a gang with a preference may divide in any way.
     """
 
     job_id: str
@@ -52,20 +52,20 @@ class Gang(NamedTuple):
 def place(
     nodes: Sequence[Node], gangs: Sequence[Gang], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Resources] = NO_LOADS
 ) -> dict[str, tuple[Gpu, ...]]:
-    """Return {job_id: GPUs} of the gangs that can be placed, without the others. Gangs come in order of importance.
+    """Return {job_id: GPUs} of the gangs that can be placed.
 
-    Running gangs stay on their GPUs. The others get the fewest nodes, of these the tightest; gangs with a locality or an even split
-    come first, and large ones before small ones. If a gang would be split that a node or a rack could hold, the fewest smaller
-    running gangs move (and restart); if it does not fit at all, the fewest that come after it; if that does not help, the type is
-    packed anew. The first gang is always placed if it fits what is free.
+    Running gangs stay on their GPUs. Other gangs get the fewest nodes and, among these, the tightest; gangs with a locality or an
+    even split come first, and large gangs before small ones. If a gang would be split although a node or a rack could hold it, the
+    fewest smaller running gangs move (and restart). If it does not fit at all, the fewest gangs that come after it move. If that
+    does not help, all gangs of the type are packed again. The first gang is always placed if the free GPUs can hold it.
 
-    A gang that prefers SPREAD gets the nodes with the least room, more than its size needs; if these are not free, it is placed
-    like the others. When all gangs have places, those outside their preferred placement move to free GPUs, their own included, or
-    exchange GPUs.
+    A gang that prefers SPREAD gets the nodes with the least room, more nodes than it needs; if they are not free, it is placed like
+    other gangs. When all gangs have places, gangs outside their preferred placement move to free GPUs (or their own) or exchange
+    GPUs.
 
     Args:
         nodes: The nodes.
-        gangs: The gangs.
+        gangs: The gangs, most important first.
         taken: GPUs that are not free.
         loads: {node: CPUs and memory that are not free}.
     """
@@ -93,7 +93,7 @@ def place_batch(pool: FreeResources, batch: GangBatch) -> Places:
 def largest_free(
     nodes: Iterable[Node], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Resources] = NO_LOADS, per_gpu: Resources = NOTHING
 ) -> dict[Locality, dict[str, int]]:
-    """Return {locality: {type: GPUs}}: the size of the largest gang with this request per GPU that fits the free GPUs."""
+    """Return {locality: {type: GPUs}}, the size of the largest gang with this request per GPU that fits the free GPUs."""
     layout = Layout(nodes)
     index = FreeResources(layout, taken, loads).largest_free(per_gpu).tolist()
     return {scope: dict(zip(layout.types, row, strict=True)) for scope, row in zip(SCOPES, index, strict=True)}
@@ -118,7 +118,7 @@ def _batch_of(gangs: Sequence[Gang], layout: Layout, spans: Spans) -> GangBatch:
 def place_on_type(pool: FreeResources, number: int, batch: GangBatch) -> PlacementPass:
     """Place gangs on one type, and migrate misplaced ones.
 
-    Of three attempts, the first that places all gangs is taken, or else the one that places the more important ones.
+    Of three attempts, the first that places all gangs is used, or else the one that places the more important gangs.
     """
     attempts = _attempts(pool, number, batch.with_preferences_on(pool.num_open[number]))
     best = next(attempts)
@@ -129,7 +129,7 @@ def place_on_type(pool: FreeResources, number: int, batch: GangBatch) -> Placeme
 
 
 def hardest_first(batch: GangBatch) -> Indices:
-    """Return the gangs of a type in the order of placement: those without locality or even split last, large ones first."""
+    """Return the gangs of a type in the order of placement: with a locality or an even split first, then large before small."""
     return np.lexsort((-batch.sizes, (batch.scopes == ANYWHERE) & (batch.splits == ANY_SPLIT)))
 
 
@@ -148,7 +148,7 @@ def _attempts(pool: FreeResources, number: int, batch: GangBatch) -> Iterator[Pl
 
 
 def _free_beside(batch: GangBatch, stays: Mask, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats) -> FreeGpus:
-    """Return the GPUs, CPUs and memory of a type that are free beside the gangs that stay."""
+    """Return the GPUs, CPUs and memory of a type that the gangs that stay leave free."""
     free, cpus, memory_gb = free.copy(), cpus.copy(), memory_gb.copy()
     gpus = stays[batch.owners]
     free[batch.held[gpus]] = False

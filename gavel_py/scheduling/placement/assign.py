@@ -22,27 +22,27 @@ from gavel_py.scheduling.placement.topology import NODE, NOTHING, RACK, SCOPES, 
 
 
 class PlacementDomains:
-    """The narrowest scope that could hold a gang, if it had all GPUs that the gangs share."""
+    """Finds the narrowest scope that could hold a gang if it had all GPUs that the gangs share to itself."""
 
     def __init__(self, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats) -> None:
         self._layout, self._free, self._cpus, self._memory = layout, free, cpus, memory_gb
         self._largest: dict[Resources, list[int]] = {}
 
     def narrowest(self, size: int, scope: int, per_gpu: Resources = NOTHING) -> int:
-        """Return the narrowest scope up to this one in which a gang of this size fits; this one if it fits in none."""
+        """Return the narrowest scope, at most this one, in which a gang of this size fits; this one if it fits in none."""
         if per_gpu not in self._largest:
             self._largest[per_gpu] = self._room(per_gpu)
         return next((within for within in range(scope + 1) if self._largest[per_gpu][within] >= size), scope)
 
     def _room(self, per_gpu: Resources) -> list[int]:
-        """Return the largest room of a region, by scope."""
+        """Return the largest room of any region, by scope."""
         counts = np.bincount(self._layout.node_of[self._free], minlength=len(self._layout.sizes))
         room = room_for(per_gpu, counts, self._cpus, self._memory)
         return [int(np.bincount(self._layout.regions[scope], weights=room).max(initial=0)) for scope in range(len(SCOPES))]
 
 
 class Places(NamedTuple):
-    """Places of M gangs: (M,) which of them keep their GPUs, and {gang: GPUs} of the others that have a place."""
+    """Places of M gangs. stays: (M,) the gangs that keep their GPUs; found: {gang: GPUs} of the other gangs with a place."""
 
     stays: Mask
     found: dict[int, list[int]]
@@ -69,7 +69,7 @@ class PlacementPass:
         self._rank = np.zeros(len(batch), dtype=np.int64)
 
     def place_all(self, order: Indices) -> None:
-        """Place the gangs in this order; a gang that stays may have to move for one that comes before it."""
+        """Place the gangs in this order; a gang that stays may have to move for a gang that comes before it."""
         batch, free, limits = self.batch, self.free, self.free.layout.limited
         self._rank[order] = np.arange(len(order))
         waiting: list[int] = order[~self.stays[order]].tolist()
@@ -133,14 +133,14 @@ class PlacementPass:
         return misplaced
 
     def _find(self, gang: int, waiting: list[int], step: int) -> list[int] | None:
-        """Return GPUs for one gang; gangs that come after it move: smaller ones to keep it together, or any to place it at all."""
+        """Return GPUs for one gang. Gangs that come after it may move: smaller ones to keep it together, any to place it at all."""
         batch, free = self.batch, self.free
         size, scope, per_gpu = int(batch.sizes[gang]), int(batch.scopes[gang]), batch.per_gpu[gang]
         gpus = self._find_preferred(gang, size, scope) if batch.preferences[gang] != PlacementPreference.ANY else None
         if gpus is None:
             split = int(batch.splits[gang])
             narrowest_scope = self._domains.narrowest(size, scope, per_gpu)
-            if 0 < split < size:  # it is on several nodes, even if one could hold it
+            if 0 < split < size:  # it must be on several nodes, even if one could hold it
                 narrowest_scope = max(narrowest_scope, RACK)
             gpus = free.find(size, narrowest_scope, per_gpu, split=split)
             if gpus is None:
@@ -158,7 +158,7 @@ class PlacementPass:
         return None if parts is None else self.free.lowest(parts)
 
     def _cleared(self, gang: int, scope: int, movable: Mask, waiting: list[int], step: int) -> list[int] | None:
-        """Return GPUs in one region of the scope, freed by the fewest movable gangs if need be."""
+        """Return GPUs in one region of the scope, freed by moving the fewest gangs if necessary."""
         batch, free = self.batch, self.free
         size, per_gpu, split = int(batch.sizes[gang]), batch.per_gpu[gang], int(batch.splits[gang])
         gpus = free.find(size, scope, per_gpu, split=split)
@@ -181,7 +181,7 @@ class PlacementPass:
 
 
 def kept_gangs(batch: GangBatch, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats, order: Indices) -> Mask:
-    """Return (M,) the gangs that can stay: they hold as many GPUs as they need, all of them free and within their locality.
+    """Return (M,) the gangs that can stay: they hold the number of GPUs that they need, all of them free and within their locality.
 
     Args:
         batch: Gangs of one type.
@@ -205,7 +205,7 @@ def kept_gangs(batch: GangBatch, layout: TypeLayout, free: Mask, cpus: Floats, m
 
 
 def loads_of(batch: GangBatch, gpus: Mask, layout: TypeLayout) -> tuple[Floats, Floats]:
-    """Return (nodes,) CPUs and (nodes,) memory that gangs need for some of the GPUs that they held; gpus: (H,) which."""
+    """Return (nodes,) CPUs and (nodes,) memory that gangs need for some of the GPUs that they held; gpus: (H,) which of these."""
     nodes, owners = layout.node_of[batch.held[gpus]], batch.owners[gpus]
     per_gpu = np.array(batch.per_gpu, dtype=float).reshape(-1, 2)[owners]
     used = np.zeros((2, len(layout.sizes)))
@@ -215,7 +215,7 @@ def loads_of(batch: GangBatch, gpus: Mask, layout: TypeLayout) -> tuple[Floats, 
 
 
 def _local(batch: GangBatch, layout: TypeLayout, stays: Mask) -> Mask:
-    """Return (M,) which of the gangs that may stay are within one region of their locality."""
+    """Return (M,) those of the gangs in `stays` that are within one region of their locality."""
     local = np.ones(len(batch), dtype=bool)
     for scope in (NODE, RACK):
         bound = stays & (batch.scopes == scope) & (batch.sizes > 1)
@@ -237,7 +237,7 @@ def _overloaded(batch: GangBatch, layout: TypeLayout, stays: Mask, cpus: Floats,
 def _one_by_one(
     batch: GangBatch, layout: TypeLayout, stays: Mask, free: Mask, cpus: Floats, memory_gb: Floats, order: Indices
 ) -> Mask:
-    """Return (M,) the gangs that stay if each is tried in turn beside those that stay already."""
+    """Return (M,) the gangs that stay if each is tried in order, next to those that already stay."""
     free, cpus, memory_gb, kept = free.copy(), cpus.copy(), memory_gb.copy(), np.zeros(len(batch), dtype=bool)
     starts = np.searchsorted(batch.owners, np.arange(len(batch) + 1))
     for gang in order[stays[order]].tolist():

@@ -1,6 +1,6 @@
 """Free GPUs, CPUs and memory while a round is planned, and the nodes on which a gang fits best.
 
-`FreeResources` covers all types. On one type, `FreeGpus` knows which GPUs are free, `FreeRoom` how many on each node, and
+`FreeResources` covers all types. For one type, `FreeGpus` tracks which GPUs are free, `FreeRoom` the number on each node, and
 `FreeGpuIndex` finds nodes by their number of free GPUs.
 """
 
@@ -34,18 +34,18 @@ ALL_NODES = -1
 
 
 def mask_of(nodes: NDArray[np.bool_]) -> int:
-    """Return the integer with bit n set if node n is one of these."""
+    """Return the integer in which bit n is set if node n is one of these."""
     return int.from_bytes(np.packbits(nodes, bitorder="little").tobytes(), "little")
 
 
 class FreeGpuIndex:
-    """Nodes of a type by their room, the number of GPUs that each has for a gang: best fit in a few steps.
+    """Nodes of a type by their room, the number of GPUs that each has for a gang; finds the best fit in a few steps.
 
-    Nodes with equal room are one integer, a bit for each node: the first of them is the lowest bit, and copies are cheap. Arguments
-    named `among` are such masks of nodes.
+    A set of nodes with equal room is one integer with a bit for each node: its first node is the lowest bit, and copies are cheap.
+    Arguments named `among` are such masks of nodes.
 
     Attributes:
-        on: The room of each node, changed by `change` only; a list, since arrays are slow to read one by one.
+        on: The room of each node, changed only by `change`; a list, since single elements of arrays are slow to read.
         total: Room of all nodes.
     """
 
@@ -83,7 +83,7 @@ class FreeGpuIndex:
             masks[after] ^= bit
 
     def tightest(self, size: int, among: int = ALL_NODES, below: int | None = None) -> int | None:
-        """Return the first node with the least room of at least `size`, and less than `below` if given; None if there is none."""
+        """Return the first node with the least room that is at least `size` and, if given, below `below`; None if none exists."""
         for mask in self._masks[size:below]:
             here = mask & among
             if here:
@@ -126,8 +126,8 @@ def _nodes_in(mask: int) -> Iterator[int]:
 class FreeRoom:
     """Numbers of free GPUs on the nodes of a type, with the CPUs and memory left on them.
 
-    A region is what a gang of some locality may span: a node, a rack, or all nodes. Its room for a gang is the number of its free
-    GPUs whose node has the CPUs and memory that each of them needs.
+    A region is the largest set of nodes that a gang of some locality may span: a node, a rack, or all nodes. Its room for a gang is
+    the number of its free GPUs for which the nodes have enough CPUs and memory.
     """
 
     def __init__(self, layout: TypeLayout, counts: Indices, cpus: Floats, memory_gb: Floats) -> None:
@@ -178,8 +178,8 @@ class FreeRoom:
     def fit(self, size: int, scope: int, per_gpu: Resources = NOTHING, *, split: int = ANY_SPLIT) -> dict[int, int] | None:
         """Return {node: GPUs} for a gang, None if no region has room.
 
-        One node if possible, else one rack, else the fewest nodes; always where the least room is left over, so that large gangs
-        still fit elsewhere. split: as `Job.split`.
+        One node if possible, else one rack, else the fewest nodes; always where the least room remains, so that large gangs still
+        fit elsewhere. split: as `Job.split`.
         """
         index = self.index(per_gpu)
         if split <= 0 or split == size:
@@ -193,7 +193,7 @@ class FreeRoom:
         return next((gathered(index, size, among) for among in self.regions(index, size, scope)), None)
 
     def regions(self, index: FreeGpuIndex, size: int, scope: int) -> Iterable[int]:
-        """Return masks of the regions of several nodes with room for a gang: racks, least room first, and then all nodes."""
+        """Return masks of the multi-node regions with room for a gang: racks, least room first, and then all nodes."""
         whole = (ALL_NODES,) if scope >= ANYWHERE and index.total >= size else ()
         if scope < RACK or not self.layout.racked:
             return whole
@@ -212,7 +212,7 @@ class FreeRoom:
 
 
 def gathered(index: FreeGpuIndex, size: int, among: int) -> dict[int, int]:
-    """Return {node: GPUs} on the fewest of these nodes: those with the most room in full, and the tightest one for the rest."""
+    """Return {node: GPUs} on the fewest of these nodes: all GPUs of those with the most room, and the rest on the tightest node."""
     parts: dict[int, int] = {}
     for fullest in index.most_first(among):
         node, room = fullest, index.on[fullest]
@@ -284,7 +284,7 @@ def find_preferred(
 ) -> dict[int, int] | None:
     """Return {node: GPUs} for a gang in its preferred placement, None if there is no room.
 
-    Consolidated: on `min_nodes` nodes; spread: on more. In the region with the least room, one rack if possible.
+    A consolidated gang gets `min_nodes` nodes, a spread one more; in the region with the least room, in one rack if possible.
     """
     if preference == PlacementPreference.SPREAD:
         return _spread(room, size, scope, min_nodes, per_gpu)
@@ -292,7 +292,7 @@ def find_preferred(
 
 
 def _consolidated(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Resources) -> dict[int, int] | None:
-    """Return room on `min_nodes` nodes, for which the nodes with the most room must be enough."""
+    """Return {node: GPUs} on `min_nodes` nodes of a region in which the nodes with the most room are enough."""
     index = room.index(per_gpu)
     if min_nodes == 1:
         node = index.tightest(size)
@@ -304,7 +304,7 @@ def _consolidated(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu
 
 
 def _spread(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Resources) -> dict[int, int] | None:
-    """Return room on more than `min_nodes` nodes, those with the least room first."""
+    """Return {node: GPUs} on more than `min_nodes` nodes, least room first."""
     if size <= min_nodes:
         return None
     index = room.index(per_gpu)
@@ -315,7 +315,7 @@ def _spread(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Reso
 
 
 def _spread_parts(index: FreeGpuIndex, among: int, size: int, least: int) -> dict[int, int]:
-    """Return {node: GPUs} on at least this many of these nodes, least room first, leaving one GPU for each further node."""
+    """Return {node: GPUs} on at least `least` of these nodes, least room first, leaving one GPU for each further node."""
     parts: dict[int, int] = {}
     for n in index.least_first(among):
         further = max(0, least - len(parts) - 1)
@@ -354,7 +354,7 @@ class FreeResources:
         return made
 
     def take(self, gpus: Indices, per_gpu: Resources = NOTHING) -> None:
-        """Take GPUs by number, -1 being ignored, with a request per GPU."""
+        """Take GPUs by number, ignoring -1, with a request per GPU."""
         here = gpus[gpus >= 0]
         self.free[here] = False
         if per_gpu != NOTHING:
@@ -367,7 +367,7 @@ class FreeResources:
         return room_for(per_gpu, counts, self.cpus, self.memory_gb) if self.layout.limited else counts
 
     def splits_evenly(self, size: int, scope: int, split: int, per_gpu: Resources = NOTHING) -> NDArray[np.bool_]:
-        """Return (types,) where a region of the scope has room for a gang with equally many GPUs on each node (`Job.split`)."""
+        """Return (types,) whether a region of the scope has room for a gang with equal numbers of GPUs per node (`Job.split`)."""
         layout, room = self.layout, self.room(per_gpu)
         there = zip(layout.parts, np.split(room, layout.starts[NODE][1:-1]) if layout.parts else (), strict=True)
         return np.array([even_nodes(size, here, part.regions[scope], split) is not None for part, here in there], dtype=bool)

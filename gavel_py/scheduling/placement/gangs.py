@@ -1,6 +1,6 @@
-"""Gangs as arrays: requests, the nodes that they need at least, the placements that they should have, and the GPUs that they hold.
+"""Gangs as arrays: requests, minimum numbers of nodes, preferred placements, and the GPUs that they hold.
 
-`assign.py` places them; `free_gpus.py` has the rule of the best fit.
+`assign.py` places them; `free_gpus.py` has the best-fit rule.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class ResourceRequests:
         return [self.distinct[code] for code in self.distinct_of[rows].tolist()]
 
     def joined(self, groups: Iterable[Sequence[int]], parts: NDArray[np.float64]) -> ResourceRequests:
-        """Return requests in which the first job of each group requests what the whole group requests.
+        """Return requests in which the first job of each group has the combined request of the group.
 
         Args:
             groups: Rows of the jobs of each group.
-            parts: (N,) the part of each of its GPUs that a job requests, and so of the CPUs and memory that go with it.
+            parts: (N,) the part of its GPUs that a job requests, and thus of their CPUs and memory.
         """
         made = copy(self)
         made.scopes, made.splits, made.distinct_of = self.scopes.copy(), self.splits.copy(), self.distinct_of.copy()
@@ -83,12 +83,12 @@ class ResourceRequests:
 
 
 SWITCH_ROUNDS = 1.0
-"""A gang that is promised time in both placements moves to the other placement if the deficit there exceeds that of the present
-placement by this plus the cost of a restart, all in rounds."""
+"""A gang that is promised time in both placements changes its placement if the deficit of the other one exceeds that of the present
+one by this plus the cost of a restart, all in rounds."""
 
 
 class PlacementPreference(IntEnum):
-    """Placement of a gang: ANY: few nodes, but not worth a move; CONSOLIDATED: as few nodes as possible; SPREAD: on more nodes."""
+    """Preferred placement of a gang. ANY: few nodes, but no moves; CONSOLIDATED: as few nodes as possible; SPREAD: more nodes."""
 
     ANY = 0
     CONSOLIDATED = 1
@@ -109,7 +109,7 @@ def preferences_of(
     Args:
         fractions: (N, K) X_ij.
         spread: (N, K) the part S_ij of X_ij promised on spread placements, NaN where the placement makes no difference.
-        faster_spread: (N, K) whether the job is faster when spread, which decides where no time is promised.
+        faster_spread: (N, K) whether the job is faster when spread; decides on types where no time is promised.
         deficits: (N, K) D_ij.
         spread_deficits: (N, K) A_ij, the part of D_ij that belongs to spread placements.
         runs_spread: (N, K) 1 where the job runs spread now, -1 where it runs consolidated, 0 elsewhere.
@@ -140,7 +140,7 @@ class GangBatch:
     preferences: NDArray[np.int8]  # (M,) values of `PlacementPreference`
     min_nodes: Indices  # (M,) the least number of nodes; only set for gangs with a preference
     per_gpu: Sequence[Resources]  # by gang, the CPUs and memory that each GPU needs
-    held: Indices  # (H,) numbers of the GPUs that the gangs held so far, -1 for GPUs that do not exist
+    held: Indices  # (H,) numbers of the GPUs that the gangs hold so far, -1 for GPUs that do not exist
     owners: Indices  # (H,) their gangs, ascending
 
     def __len__(self) -> int:
@@ -172,7 +172,7 @@ class GangBatch:
 
 
 class Spans:
-    """The least number of nodes of gangs on a cluster; a gang on more nodes is spread."""
+    """The minimum number of nodes of gangs on a cluster; a gang on more nodes is spread."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -243,7 +243,7 @@ class HeldGpus:
 
     @property
     def shares(self) -> Floats:
-        """(N,) GPUs that are accounted to each job: its part of one GPU, or an equal part of the GPUs for each co-located job."""
+        """(N,) GPUs accounted to each job: its part of one GPU, or its equal share of the GPUs of co-located jobs."""
         shares = self.sizes.astype(float)
         for gang, others in self.partners.items():
             shares[gang] /= 1 + len(others)
@@ -270,17 +270,17 @@ class HeldGpus:
         return HeldGpus(types, starts, self.gpus[index], parts, partners)
 
     def where(self, keep: Mask) -> HeldGpus:
-        """Return the GPUs of all gangs, none for those not to keep."""
+        """Return the GPUs of the gangs in `keep`, and none for all others."""
         return self if (keep | ~self.runs).all() else self.take(np.where(keep, np.arange(len(self)), -1))
 
     def replaced(self, gangs: Indices, other: HeldGpus) -> HeldGpus:
-        """Return the GPUs of all gangs, those of `other`, in order, for these gangs; parts and partners are dropped."""
+        """Return the GPUs with those of these gangs replaced by `other`, in order; parts and partners are dropped."""
         source = np.arange(len(self))
         source[gangs] = len(self) + np.arange(len(other))
         return replace(self.joined(other), parts=None, partners={}).take(source)
 
     def joined(self, other: HeldGpus) -> HeldGpus:
-        """Return the GPUs of the gangs of both, those of `other` last."""
+        """Return the GPUs of these gangs, followed by those of `other`."""
         parts = None
         if self.parts is not None or other.parts is not None:
             parts = np.concatenate([np.ones(len(each)) if each.parts is None else each.parts for each in (self, other)])

@@ -1,4 +1,4 @@
-"""Migration: which gangs move to make room for another one, or to get the placement that they should have."""
+"""Migration: which gangs move to make room for another gang, or to reach their preferred placement."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class MovableGangs(NamedTuple):
 
 
 class _EvictionOrder(NamedTuple):
-    """Gangs of each region in the order in which they leave it; (P,) arrays over pairs of a region and a gang."""
+    """Gangs of each region in the order in which they leave it, as (P,) arrays over pairs of a region and a gang."""
 
     regions: Indices  # the regions
     gangs: Indices  # the gangs
-    reached: Indices  # GPUs that are free in the region when the gang and those before it have left
-    left: Indices  # number of gangs that have left then
-    gpus: Indices  # number of GPUs that these had in all regions
+    reached: Indices  # GPUs that are free in the region after the gang and those before it have left
+    left: Indices  # number of gangs that have left by then
+    gpus: Indices  # number of GPUs of these gangs in all regions
     starts: Indices  # index of the first pair of the region
 
 
 def fewest_to_move(free: FreeGpus, size: int, scope: int, per_gpu: Resources, held: MovableGangs) -> list[int]:
-    """Return the fewest gangs that must leave one region of the scope to make room, of equals those with the fewest GPUs.
+    """Return the fewest gangs that must leave one region of the scope to make room; ties go to the fewest GPUs.
 
-    Empty if no region can have room. If CPUs or memory are short too, the gangs with the most GPUs in the region leave first.
+    Empty if no region can have room. If CPUs or memory are short as well, the gangs with the most GPUs in the region leave first.
     """
     if not len(held.gpus):
         return []
@@ -56,7 +56,7 @@ def fewest_to_move(free: FreeGpus, size: int, scope: int, per_gpu: Resources, he
 
 
 def movers_by_node(free: FreeGpus, size: int, per_gpu: Resources, held: MovableGangs) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield nodes that can have room for `size` GPUs: (node, GPUs of the fewest gangs that must leave, these gangs)."""
+    """Yield (node, GPUs of the fewest gangs that must leave it, these gangs) for each node that can make room for `size` GPUs."""
     if not len(held.gpus):
         return
     evictions = _eviction_order(free, NODE, held)
@@ -102,7 +102,7 @@ def _summed(values: Indices, starts: Indices) -> Indices:
 def _fewest_with_requests(
     free: FreeGpus, size: int, scope: int, per_gpu: Resources, held: MovableGangs, evictions: _EvictionOrder, firsts: Indices
 ) -> list[int]:
-    """Return as `fewest_to_move` if CPUs or memory are limited; firsts: by region, the first pair with enough GPUs."""
+    """Return the result of `fewest_to_move` if CPUs or memory are limited; firsts: by region, the first pair with enough GPUs."""
     ends = np.searchsorted(evictions.regions, evictions.regions, side="right")
     options: list[tuple[int, int, int, list[int]]] = []
     for first in firsts[np.argsort(evictions.left[firsts], kind="stable")].tolist():
@@ -119,7 +119,7 @@ def _fewest_with_requests(
 def _enough(
     free: FreeGpus, size: int, scope: int, per_gpu: Resources, region: int, held: MovableGangs, order: Sequence[int], at_least: int
 ) -> int:
-    """Return how many of these gangs must leave, in order, until GPUs, CPUs and memory suffice; 0 if all are not enough."""
+    """Return how many of these gangs must leave, in order, until GPUs, CPUs and memory suffice; 0 if they never do."""
     count = 0
     while count < len(order) and (count < at_least or _room_in_regions(free, scope, per_gpu)[region] < size):
         free.give_back(held.of(order[count]), held.per_gpu[order[count]])
@@ -144,7 +144,7 @@ def fewest_to_move_evenly(
 ) -> list[int]:
     """Return gangs that must leave one region of the scope to make room for an even split, on as few nodes as possible.
 
-    In each region, nodes that the fewest gangs must leave are taken; a gang on two of them counts twice. Empty if no region can
+    In each region, the nodes that the fewest gangs must leave are used; a gang on two of them counts twice. Empty if no region can
     have room.
     """
     regions = free.layout.regions[scope]
@@ -163,7 +163,7 @@ def fewest_to_move_evenly(
 
 
 MAX_EXCHANGED = 32
-"""Number of gangs that are exchanged at once. Each trial places all of them, and drops those for which it fails."""
+"""Maximum number of gangs that are exchanged at once. Each trial places all of them, and drops those for which it fails."""
 
 
 class MisplacedGang(NamedTuple):
@@ -179,7 +179,7 @@ class MisplacedGang(NamedTuple):
 
 
 def migrate_misplaced(free: FreeGpus, gangs: Sequence[MisplacedGang]) -> dict[int, list[int]]:
-    """Move gangs to free GPUs, their own included, or let them exchange GPUs; return {index: new GPUs} of those that move.
+    """Move gangs to free GPUs or their own, or let them exchange GPUs; return {index: new GPUs} of the gangs that move.
 
     Gangs come in order of importance. Those that move get their preferred placement; all others stay.
     """
@@ -202,13 +202,13 @@ class _Migration:
         self.found: dict[int, list[int]] = {}
 
     def move(self, wrong: Sequence[int]) -> None:
-        """Move each gang that finds its preferred placement on free GPUs and its own."""
+        """Move each gang for which free GPUs and its own allow its preferred placement."""
         for gang in wrong:
             if self._free.room.any_left:
                 self._change(self._placed(self._without([gang]), [gang]))
 
     def exchange(self, wrong: Sequence[int]) -> None:
-        """Place groups of gangs anew, all at once; drop those without their preferred placement, and try again with the rest."""
+        """Place all gangs of a group again; drop those that miss their preferred placement, and try again with the rest."""
         groups = [wrong[start : start + MAX_EXCHANGED] for start in range(0, len(wrong), MAX_EXCHANGED)]
         for group in groups:
             gangs = sorted(group, key=lambda i: (self._gangs[i].preference == PlacementPreference.SPREAD, -self._gangs[i].size))
@@ -224,7 +224,7 @@ class _Migration:
                 gangs = list(after)
 
     def _without(self, gangs: Sequence[int]) -> FreeRoom:
-        """Return the room that is free without these gangs."""
+        """Return the room if these gangs leave."""
         room = self._free.room.copy()
         for gang in gangs:
             room.give_back(self._gangs[gang].parts, self._gangs[gang].per_gpu)

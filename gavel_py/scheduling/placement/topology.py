@@ -1,6 +1,6 @@
-"""Cluster topology as index arrays: nodes and GPUs numbered by type and node, and the regions that bound gangs.
+"""Cluster topology as index arrays: nodes and GPUs numbered by type and node, and the regions that gangs may span.
 
-Also `Resources`: CPUs and host memory.
+Also defines `Resources`: CPUs and host memory.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Layout:
     type by type as well.
 
     Attributes:
-        types: Accelerator types: those given, or else those that have nodes.
+        types: Accelerator types: the given ones, or else those that have nodes.
         type_number: {type: number}.
         names: Names of the nodes.
         number: {name: number of the node}.
         sizes: (nodes,) GPUs.
         cpus: (nodes,), infinite if unknown.
         memory_gb: (nodes,), infinite if unknown.
-        limited: Whether any node's are known.
+        limited: Whether CPUs or memory of any node are known.
         first: (nodes,) the first GPU.
         node_of: (GPUs,) the node.
         regions: By scope, (nodes,) the region.
@@ -127,11 +127,11 @@ class TypeLayout:
 
     @cached_property
     def _node_of(self) -> list[int]:
-        """The same as `node_of`; arrays are slow to read one by one."""
+        """`node_of` as a list, since single elements of arrays are slow to read."""
         return self.node_of.tolist()  # type: ignore[no-any-return]
 
     def by_node(self, gpus: Sequence[int]) -> dict[int, list[int]]:
-        """Return {node: those of these GPUs that are on it}."""
+        """Return {node: those of these GPUs on it}."""
         node_of, groups = self._node_of, dict[int, list[int]]()
         for gpu in gpus:
             groups.setdefault(node_of[gpu], []).append(gpu)
