@@ -2,8 +2,8 @@
 
 Entry points: `services` (`Service`, `ServingProfile`, `read_services`), `requests` and `attainment` (`RequestTrace`,
 `simulate_requests`, `rate_at_slo`), `placement` (`place_models`), `plan` (`plan_serving`), `over_time`
-(`plan_over_time`). The package reads clusters, profiles and allocations of training jobs; it does not know the simulator of jobs,
-nor sweeps.
+(`plan_over_time`). The package reads clusters, profiles and allocations of training jobs. It is independent of the job simulator
+and of sweeps.
 """
 
 from gavel_py import names_in

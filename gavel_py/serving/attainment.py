@@ -1,8 +1,8 @@
-"""Attainment: which part of the requests of a trace ends within its SLO, and the largest rate that reaches an attainment.
+"""Attainment: the part of the requests of a trace that ends within the SLO, and the largest rate that reaches an attainment.
 
-Rates come from simulation, since formulas for queues promise too much. With Kingman's bound, the wait of a single server has the
-exponential tail P(W > x) = ρ exp(-2 (1 - ρ) x / (ρ s cv²)). At a coefficient of variation of 2 and more, gamma arrivals come in
-bursts of nearly equal times, of which a server can serve only a few within the SLO, however low the load.
+Rates come from simulation, since queueing formulas are too optimistic. With Kingman's bound, the wait of a single server has the
+exponential tail P(W > x) = ρ exp(-2 (1 - ρ) x / (ρ s cv²)). At a coefficient of variation of 2 or more, gamma arrivals come in
+bursts at nearly the same time, of which a server can serve only a few within the SLO, even if the load is low.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from gavel_py.io.tabular import Array
 
 MARGIN_SECONDS = 10.0
-"""At both ends of a trace, as many requests do not count as arrive within this time on average. AlpaServe counts so; to leave out
-the requests of the time itself changes attainment in the third digit."""
+"""At both ends of a trace, the average number of requests that arrive in this time is not counted. AlpaServe does the same. To
+leave out the requests that actually arrive in this time instead changes attainment in the third digit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class RequestResult(Tabular):
         latencies: (N,) seconds from arrival to end, NaN for refused requests.
         group_index: (N,) number of the group that served each request, -1 for refused ones.
         busy_seconds: (G,) time for which a stage of each group was computing, on average over its stages.
-        margin_seconds: At both ends of the trace, as many requests as arrive within this time on average do not count.
+        margin_seconds: At both ends of the trace, the average number of requests that arrive in this time is not counted.
     """
 
     trace: RequestTrace
@@ -81,7 +81,7 @@ class RequestResult(Tabular):
 
     @property
     def attainment(self) -> float:
-        """Requests that ended within their SLO, over all that arrived in the window; NaN if none arrived."""
+        """Requests that ended within their SLO divided by all that arrived in the window; NaN if none arrived."""
         return _share(self.is_good[self.counted])
 
     @property
@@ -92,23 +92,23 @@ class RequestResult(Tabular):
 
     @property
     def mean_seconds(self) -> float:
-        """Mean latency of the requests of the window that were served; NaN if none was."""
+        """Mean latency of the served requests of the window; NaN if none was served."""
         found = self._served()
         return float(found.mean()) if len(found) else np.nan
 
     def percentile(self, percent: float, service: str | None = None) -> float:
-        """Return the latency in seconds that this part of the served requests of the window did not exceed; NaN if none was served.
+        """Return a percentile of the latency of the served requests of the window, in seconds; NaN if none was served.
 
         Args:
-            percent: From 0 to 100.
-            service: Of one service only.
+            percent: The percentile, from 0 to 100.
+            service: Count only the requests of this service; None for all.
         """
         found = self._served(service)
         return float(np.percentile(found, percent)) if len(found) else np.nan
 
     @property
     def utilization(self) -> Floats:
-        """(G,) part of the duration for which the GPUs of each group computed."""
+        """(G,) part of the duration for which the GPUs of each group were computing."""
         return self.busy_seconds / self.trace.duration_seconds
 
     def to_columns(self) -> dict[str, Array]:
@@ -125,7 +125,7 @@ class RequestResult(Tabular):
         return columns
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain data, with None for figures of no request."""
+        """Return the result as plain data, with None for figures without requests."""
         columns = {name: [_plain(value) for value in values.tolist()] for name, values in self.to_columns().items()}
         services = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         groups = [group.to_dict() | {"utilization": use} for group, use in zip(self.groups, self.utilization.tolist(), strict=True)]
@@ -150,7 +150,7 @@ class RequestResult(Tabular):
 
 
 def window(seconds: Floats, margin_seconds: float) -> slice:
-    """Return the requests that count, of those at these times."""
+    """Return the slice of the requests that count, given their times."""
     span = seconds[-1] - seconds[0] if len(seconds) else 0.0
     skipped = int(margin_seconds / span * len(seconds)) if span > 0 else 0
     return slice(skipped, len(seconds) - skipped)
@@ -165,7 +165,7 @@ def _plain(value: Any) -> Any:
 
 
 class RequestScenario(NamedTuple):
-    """A trace, the groups that serve it, and the SLO in seconds: one, by service, or None without."""
+    """A trace, the groups that serve it, and the SLO in seconds: one for all services, by service, or None for none."""
 
     trace: RequestTrace
     groups: Sequence[ModelGroup]
@@ -181,7 +181,7 @@ def simulate_requests(
     refuse: bool = True,
     margin_seconds: float = MARGIN_SECONDS,
 ) -> RequestResult:
-    """Serve the requests of a trace by groups of GPUs, first come first served.
+    """Simulate groups of GPUs that serve the requests of a trace, first come first served.
 
     >>> trace = RequestTrace.generate({"chat": 5.0}, 1000, cv=3)
     >>> one, two = (simulate_requests(trace, [ModelGroup({"chat": [0.1]})] * n, 0.3).attainment for n in (1, 2))
@@ -190,12 +190,12 @@ def simulate_requests(
 
     Args:
         trace: The requests.
-        groups: The groups. A service that none of them holds has all its requests refused.
-        slo_seconds: Latency within which requests must end: for all services, by service (those that are left out have none), or
-            None for no limit.
+        groups: The groups. If no group holds a service, all its requests are refused.
+        slo_seconds: Latency within which requests must end: one for all services, by service (missing services have none), or None
+            for no limit.
         overheads: Time that serving adds to the stages.
-        refuse: Refuse requests that would miss their SLO; False serves them late.
-        margin_seconds: At both ends of the trace, as many requests as arrive within this time on average do not count.
+        refuse: Whether to refuse requests that would miss their SLO; otherwise they are served late.
+        margin_seconds: At both ends of the trace, the average number of requests that arrive in this time is not counted.
 
     Raises:
         InputError: An SLO that is not greater than 0 or of a service that is not in the trace, or margins as long as the trace.
@@ -212,7 +212,7 @@ def simulate_many(
     refuse: bool = True,
     margin_seconds: float = MARGIN_SECONDS,
 ) -> list[RequestResult]:
-    """Return the result of each scenario, as `simulate_requests` does; many at once take less time in all."""
+    """Return the result of each scenario as `simulate_requests` does; one call for many scenarios is faster than many calls."""
     tables: dict[tuple[int, tuple[str, ...]], ServerTable] = {}
     runs, limits = [], []
     for trace, groups, slo in scenarios:
@@ -253,16 +253,16 @@ def _check_margin(trace: RequestTrace, margin: float) -> None:
 
 
 POINTS = 8
-"""Rates that are tried at once for each seed."""
+"""Number of rates that are tried at once for each seed."""
 
 PASSES = 5
-"""Each divides the ratio of the bounds by its (POINTS + 1)-th root; five leave 0.03 %."""
+"""Number of passes. Each takes the (POINTS + 1)-th root of the ratio of the bounds; after five, 0.03 % remain."""
 
 SMALLEST_LOAD = 1e-6
 """Load of the replicas below which the rate counts as 0."""
 
 WARM_UP = 0.05
-"""Part of the requests at the beginning that does not count, since the simulation starts without requests."""
+"""Part of the requests at the beginning that is not counted, since the simulation starts empty."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class RateAtSlo:
 
     Attributes:
         rate: Mean over the seeds.
-        half_width: Of its 95 % confidence interval, from the spread over the seeds; None below three seeds.
+        half_width: Half-width of its 95 % confidence interval, from the spread over the seeds; None for fewer than three seeds.
         by_seed: Rate found with the arrivals of each seed.
         num_requests: Requests simulated with each seed at each rate.
     """
@@ -293,10 +293,10 @@ def rate_at_slo(
     seeds: int = 8,
     num_requests: int = 20_000,
 ) -> RateAtSlo:
-    """Return the largest rate at which this part of the requests ends within the SLO, in requests per second.
+    """Return the largest rate, in requests per second, at which this part of the requests ends within the SLO.
 
-    For each seed, gaps between requests are drawn once, and divided by the rates that are tried; the search narrows the range of
-    rates in which attainment falls below its target. Requests that would miss their SLO are refused.
+    For each seed, the gaps between requests are drawn once and divided by each rate that is tried. The search narrows the range in
+    which attainment falls below its target. Requests that would miss their SLO are refused.
 
     Args:
         stage_seconds: Time of a request in each stage of the pipeline of a replica.
@@ -306,7 +306,7 @@ def rate_at_slo(
         replicas: Equal replicas that share the requests; the rate is that of all of them.
         overheads: Time that serving adds to the stages.
         seeds: Independent simulations at each rate.
-        num_requests: Requests in each of them. A target of 1 - 1/n needs many times n.
+        num_requests: Requests in each simulation. A target of 1 - 1/n needs many times n requests.
 
     Raises:
         InputError: An SLO below the latency of a request that never waits, or another argument outside its range.
@@ -315,14 +315,14 @@ def rate_at_slo(
     table = compile_groups([ModelGroup({"": tuple(stage_seconds)})] * replicas, [""], overheads)
     arrivals = [np.cumsum(unit_gaps(cv, num_requests, generator_of(seed + 1, 0))) for seed in range(seeds)]
     limit = slo_seconds - overheads.request_seconds + TOLERANCE_SECONDS
-    # No more than the slowest stages can do is served, which is `attainment` of the requests at the upper bound.
+    # At the upper bound, `attainment` of the requests is what the slowest stages can serve; no rate above it can reach the target.
     capacity = replicas / float(overheads.stages(stage_seconds).max())
     low, high = np.full(seeds, math.log(SMALLEST_LOAD * capacity)), np.full(seeds, math.log(1.01 * capacity / attainment))
     is_reached = _attained(table, arrivals, np.exp(low)[:, None], limit)[:, 0] >= attainment
     for _ in range(PASSES):
         tried = low[:, None] + (high - low)[:, None] * np.arange(1, POINTS + 1) / (POINTS + 1)
         enough = _attained(table, arrivals, np.exp(tried), limit) >= attainment
-        # The first rate at which it is not reached: attainment need not fall from each rate to the next with few requests.
+        # The first rate that misses the target: with few requests, attainment need not fall from each rate to the next.
         first = np.where(enough.all(axis=1), POINTS, (~enough).argmax(axis=1))
         bounds = np.hstack([low[:, None], tried, high[:, None]])
         seed = np.arange(seeds)
@@ -348,7 +348,7 @@ def runs_at(table: ServerTable, arrivals: Sequence[Floats], rates: Floats, limit
 
 
 def parts_in_time(runs: Sequence[Run]) -> Floats:
-    """Return (R,) the part of the requests of each run that end in time, without those of the beginning."""
+    """Return (R,) the part of the requests of each run that end in time, after the warm-up."""
     parts = [1 - np.isnan(served.ends[int(WARM_UP * len(served.ends)) :]).mean() for served in serve(runs)]
     return np.array(parts, dtype=float)
 

@@ -1,7 +1,7 @@
-"""The market of services on a cluster: what a profile offers each of them, and the limits that they share.
+"""The market of services on a cluster: the replicas that a profile offers to each service, and the limits that services share.
 
 `named_market` builds the arrays of `optimization.formulation.replicas` from records, and keeps the names. `check_feasible` finds a
-smallest set of floors and rules that cannot hold together.
+minimal set of floors and rules that contradict each other.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Objective = Literal["max_min", "weighted_rate", "min_cost"]
 Quota = float | Mapping[str, float]
 
 AT_REST = ("closed_loop", "offline")
-"""Conditions of rates without SLO."""
+"""Conditions of rates that were measured without an SLO."""
 
 PREFERRED = ("slo", "interactive", "server", "offline", "closed_loop")
-"""Conditions of rates for a service with an SLO, the most trusted first."""
+"""Conditions of rates for a service with an SLO, in order of preference."""
 
 TOLERANCE = 1e-6
 
@@ -54,10 +54,10 @@ class ReplicaType(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """What a profile offers a service with B sizes of requests on n types of replicas.
+    """The n types of replicas that a profile offers to a service with B sizes of requests.
 
-    columns: of the program, without uses; speeds: (n, B) largest known requests/s, on whatever condition; stages: seconds of each
-    stage of the types, none where they are not known; note: on the rates.
+    columns: the columns of the program, without uses; speeds: (n, B) largest known requests/s under any condition; stages: seconds
+    of each stage by type, empty if unknown; note: a note on the rates.
     """
 
     buckets: tuple[Bucket | None, ...]
@@ -70,7 +70,7 @@ class Offer:
 
 @dataclass(frozen=True, eq=False)
 class NamedMarket:
-    """A market with the names of its parts. is_rule: which shared limits users have set, and could lift."""
+    """A market with the names of its parts. is_rule: which shared limits were set by the user, who could lift them."""
 
     services: tuple[Service, ...]
     offers: tuple[Offer, ...]
@@ -148,7 +148,7 @@ def _offers(services: Sequence[Service], cluster: Cluster, profile: ServingProfi
 
 
 def _offer(service: Service, cluster: Cluster, profile: ServingProfile) -> Offer:
-    """Return the replicas of a service that the cluster can hold, with their rates. Raises `InputError` if a size is not served."""
+    """Return the replicas of a service that the cluster can hold, with their rates. Raises `InputError` if a size has none."""
     rates, notes = _usable_rates(service, cluster, profile)
     demand = _demand(service, sorted({bucket for each in rates.values() for bucket in each if bucket is not None}))
     buckets, types = tuple(demand), tuple(rates)
@@ -243,7 +243,7 @@ def _not_usable(service: Service, row: ServingRate) -> str:
 
 
 def _demand(service: Service, sizes: Sequence[Bucket]) -> dict[Bucket | None, float]:
-    """Return requests/s by size. sizes: those of the profile, of which requests of a trace get the nearest."""
+    """Return requests/s by size. sizes: the sizes in the profile; each request of a trace counts for the nearest one."""
     if service.trace is None:
         rate = float(service.rate or 0.0)
         if service.mix or not sizes:
@@ -260,7 +260,7 @@ def _demand(service: Service, sizes: Sequence[Bucket]) -> dict[Bucket | None, fl
 
 
 def nearest_sizes(trace: RequestTrace, sizes: Sequence[Bucket]) -> Mapping[Bucket | None, float]:
-    """Return the share of requests by size, each request counted for the size that is nearest in the logarithms of its tokens."""
+    """Return the share of requests by size; each request counts for the size with the nearest logarithms of token numbers."""
     if not sizes:
         return {None: 1.0}
     counts = np.bincount(nearest_index(trace, sizes), minlength=len(sizes))
@@ -268,7 +268,7 @@ def nearest_sizes(trace: RequestTrace, sizes: Sequence[Bucket]) -> Mapping[Bucke
 
 
 def nearest_index(trace: RequestTrace, sizes: Sequence[Bucket]) -> Array:
-    """Return (N,) the positions of the sizes that are nearest to the requests of a trace."""
+    """Return (N,) the index of the size that is nearest to each request of a trace."""
     if trace.input_tokens is None or trace.output_tokens is None:
         raise InputError(
             Fault("request trace", "", "needs input_tokens and output_tokens, since rates depend on the sizes of requests")
@@ -280,7 +280,7 @@ def nearest_index(trace: RequestTrace, sizes: Sequence[Bucket]) -> Array:
 
 
 def _prices(cluster: Cluster, offers: Sequence[Offer], *, needed: bool) -> Floats:
-    """Return (K,) prices per GPU-hour, 0 for unknown ones. needed: raise `InputError` for those."""
+    """Return (K,) prices per GPU-hour, 0 if unknown. needed: whether to raise `InputError` for unknown prices."""
     prices = cluster.prices_per_hour
     used = {each.accelerator for offer in offers for each in offer.types}
     unknown = [name for name, price in zip(cluster.accelerator_names, prices, strict=True) if np.isnan(price) and name in used]
@@ -344,7 +344,7 @@ def _gpus(offers: Sequence[Offer], names: Sequence[str]) -> list[Floats]:
 def _node_rows(offers: Sequence[Offer], cluster: Cluster, name: str) -> list[_Row]:
     """Return limits of replicas that nodes can hold: Σ_k ⌊g_k / s⌋ y_k <= Σ_nodes ⌊n / s⌋ for each size s of a replica.
 
-    They suffice if each size divides the next larger one. Replicas larger than any node are left out.
+    These limits are sufficient if each size divides the next larger one. Replicas larger than any node are left out.
     """
     nodes = np.array([node.num_gpus for node in cluster.nodes_of(name)], dtype=int)
     largest = int(nodes.max(initial=0))
@@ -374,7 +374,7 @@ def raise_unsolved(named: NamedMarket) -> None:
 
 
 def _raise_conflict(named: NamedMarket) -> None:
-    """Raise a `ConflictError` with floors and rules that cannot hold together, while any of them can be dropped."""
+    """Raise a `ConflictError` with a minimal set of floors and rules that contradict each other: without any one, the rest hold."""
     market, count = named.market, len(named.services)
     floors = [i for i in range(count) if market.lower[i] > 0 or market.services[i].least > 0]
     rules = [count + r for r, is_rule in enumerate(named.is_rule) if is_rule]

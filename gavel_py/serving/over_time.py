@@ -1,10 +1,10 @@
-"""Plans over time: a demand curve in, whole replicas for each interval out, with the time that loading a model takes.
+"""Plans over time: whole replicas for each interval of a demand curve, taking into account the time to load a model.
 
-A replica that is new in an interval serves nothing for the first `load_seconds` of it. `plan_over_time` plans each interval when
-its demand is known, but not the later ones. So that replicas do not flap, a plan must be good for the demand of this interval and
-for that of the one before, and a load must pay within `STAY` intervals. Beside it stand the plan of each interval by itself, one
-plan for all intervals, and the plan that knows the whole curve, which is one program over all intervals; each is judged by what it
-serves, with the time that its loads take.
+A replica that is new in an interval serves nothing for the first `load_seconds`. `plan_over_time` plans each interval when its
+demand is known, without knowing later ones. To keep replicas from flapping, a plan must be good for the demand of this interval and
+of the previous one, and a load must pay off within `STAY` intervals. For comparison there are the plan of each interval by itself,
+one plan for all intervals, and the plan that knows the whole curve, a single program over all intervals. Each is judged by the
+requests that it serves, including the time of its loads.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from gavel_py.io.tabular import Array
 
 LEAST_DEMAND = 1e-9
-"""Requests/s that stand for none."""
+"""Requests/s up to this count as none."""
 
 STAY = 2
-"""Intervals that a replica is expected to stay, over which the time of its load is spread."""
+"""Number of intervals that a replica is expected to stay; the time of its load is spread over these."""
 
 TIE = GAP / 10
-"""Part of all requests that the most loads cost in the plan that knows the future."""
+"""Part of all requests that the maximum number of loads costs in the plan that knows the future."""
 
 NODES = 20_000
 
@@ -47,12 +47,12 @@ Replicas = tuple[Floats, ...]
 
 @dataclass(frozen=True)
 class PlanOutcome:
-    """What a sequence of plans reaches on a demand curve.
+    """The result of a sequence of plans on a demand curve.
 
     Attributes:
-        served_requests: Weighted requests served, in all intervals.
-        loads: Replicas loaded after the first interval.
-        bound: No sequence of plans serves more, if this is known.
+        served_requests: Weighted requests served in all intervals.
+        loads: Number of replicas loaded after the first interval.
+        bound: An upper bound on the requests that any sequence of plans serves; None if unknown.
     """
 
     served_requests: float
@@ -70,8 +70,8 @@ class ServingSchedule(Tabular):
         requests: Weighted requests that arrive.
         intervals: A row for each interval and service: demand, served fraction, loads, and GPUs by type.
         replicas: A row for each interval, service and type of replica in use.
-        outcome: What the schedule reaches.
-        compared: What other plans reach on the same curve: "each interval alone", "one plan for all" and "known future".
+        outcome: The result of the schedule.
+        compared: The results of other plans on the same curve: "each interval alone", "one plan for all" and "known future".
     """
 
     interval_seconds: float
@@ -112,7 +112,7 @@ def demand_curve(traces: Mapping[str, RequestTrace], intervals: int) -> dict[str
 
     Args:
         traces: {service: its requests}.
-        intervals: Number of intervals, T; they divide the longest trace.
+        intervals: Number of intervals, T, into which the longest trace is divided.
 
     Raises:
         InputError: There is no trace, or no interval.
@@ -138,20 +138,20 @@ def plan_over_time(
     compare: bool = False,
     time_limit_seconds: float = 60.0,
 ) -> ServingSchedule:
-    """Return replicas for each interval of a demand curve, which serve the most weighted requests without needless loads.
+    """Return replicas for each interval of a demand curve that serve the most weighted requests without needless loads.
 
     Args:
-        services: The services, with the mix of their requests; their rates are those of the curve.
+        services: The services, with the mix of their requests; their rates come from the curve.
         cluster: The GPUs.
-        profile: What a replica can serve.
+        profile: The rates of replicas.
         demand: {service: (T,) requests/s in each interval}.
         interval_seconds: Length of an interval.
         load_seconds: Time that a new replica takes to load its model, less than an interval. The replicas of the first interval are
             loaded before it.
-        load_cost: Weighted requests that a new replica must be worth beside what it costs in time.
+        load_cost: Weighted requests that a new replica must serve in addition to those lost while it loads.
         quotas: As for `plan_serving`.
-        compare: Whether to compute what other plans reach, too.
-        time_limit_seconds: Limit for the program that knows the whole curve; its bound holds in any case.
+        compare: Whether to compute the results of other plans as well.
+        time_limit_seconds: Time limit of the program that knows the whole curve; its bound is valid in any case.
 
     Returns:
         The schedule.
@@ -164,7 +164,7 @@ def plan_over_time(
     rates = _checked_curve(chosen, demand, interval_seconds, load_seconds, load_cost)
     limit = checked_limit("plan_over_time", time_limit_seconds)
     mean = {service.name: max(float(rates[:, i].mean()), LEAST_DEMAND) for i, service in enumerate(chosen)}
-    # The mix of a trace is its own, and only the rate is that of the curve.
+    # A trace keeps its own mix; only the rate comes from the curve.
     rated = [service.model_copy(update={"rate": None if service.trace else mean[service.name]}) for service in chosen]
     named = named_market(tuple(rated), cluster, profile, "weighted_rate", {}, None, quotas or {})
     curve = _Curve(named.market, rates, interval_seconds, load_seconds, load_cost)
@@ -202,16 +202,16 @@ def plan_over_time(
 
 
 def replayed_schedule(schedule: ServingSchedule, traces: Mapping[str, RequestTrace], *, seed: int = 0) -> PlanReplay:
-    """Return the attainment that a schedule promises, and what is found when the requests of traces are simulated on its replicas.
+    """Return the attainment that a schedule promises, and the one found by simulating the requests of traces on its replicas.
 
-    Requests are routed as `replayed_plan` does, interval by interval. While replicas are loaded, those that stay serve alone.
-    Requests that are in a queue when an interval ends are served, but do not delay those of the next one; without an SLO they count
-    if they end within the time of another interval.
+    Requests are routed as in `replayed_plan`, interval by interval. While new replicas load, only the others serve. Requests that
+    are in a queue when an interval ends are still served, but do not delay those of the next interval; without an SLO they count if
+    they end within the length of another interval.
 
     Args:
         schedule: The schedule, as `plan_over_time` returns it.
-        traces: {service: its requests}, those of the demand curve.
-        seed: Of the sizes of requests, where the services state a mix.
+        traces: {service: its requests}, from which the demand curve was made.
+        seed: Seed of the sizes of requests, for services with a mix.
 
     Raises:
         InputError: The schedule was not made by `plan_over_time`, or a service has no trace.
@@ -243,7 +243,7 @@ def replayed_schedule(schedule: ServingSchedule, traces: Mapping[str, RequestTra
 def _good_requests(
     schedule: ServingSchedule, offer: Offer, service: Service, i: int, trace: RequestTrace, seed: int
 ) -> Iterator[Mask]:
-    """Yield which requests of a service are in time, for each time with the same replicas."""
+    """Yield which requests of a service are in time, for each period with the same replicas."""
     curve, length = schedule._curve, schedule.interval_seconds
     assert curve is not None  # noqa: S101
     plans = [plan[i] for plan in schedule._plans]
@@ -281,7 +281,7 @@ def _checked_curve(
 
 
 class _Curve:
-    """A market whose demand changes. lost: part of an interval that a load takes; cost: of a load in weighted requests/s."""
+    """A market whose demand changes. lost: part of an interval that a load takes; cost: cost of a load in weighted requests/s."""
 
     def __init__(self, market: Market, rates: Floats, interval: float, load: float, cost: float) -> None:
         self.market, self.interval = market, interval
@@ -298,7 +298,7 @@ class _Curve:
         return replace(self.market, services=services, gains=weights * rates)
 
     def plans(self, *, keep: bool) -> list[Replicas]:
-        """Return the replicas of each interval. keep: whether each starts from the one before."""
+        """Return the replicas of each interval. keep: whether each plan starts from the replicas of the previous interval."""
         found: list[Replicas] = []
         for at, market in enumerate(self.markets):
             if keep and found:
@@ -308,24 +308,24 @@ class _Curve:
         return found
 
     def _kept(self, market: Market, last: Market, before: Replicas) -> Replicas:
-        """Return the replicas that are best for the demand now and that of the last interval, from those before."""
+        """Return the best replicas for the demand of this and the previous interval, starting from the previous replicas."""
         count = len(before)
         again = tuple(replace(columns, uses=np.zeros_like(columns.uses)) for columns in last.services)
         gains = np.concatenate([market.gains, last.gains])
         both = Market((*market.services, *again), market.limits, gains, np.zeros(2 * count), np.ones(2 * count))
         program = Program(both, changes=Changes((*before, *range(count)), self.lost / STAY, self.cost))
         first = program.first_new + sum(map(len, before))
-        program.program.upper[first:] = 0.0  # the last interval has the replicas of this one, and no others
+        program.program.upper[first:] = 0.0  # the previous interval has the same replicas as this one
         return _solved(program)[:count]
 
     def compared(self, limit: float | None, known: Sequence[list[Replicas]]) -> dict[str, PlanOutcome]:
-        """Return what one plan for all intervals reaches, and the plan that knows the whole curve. known: other plans."""
+        """Return the results of one plan for all intervals and of the plan that knows the whole curve. known: other plans."""
         joint, count = self._joint(), len(self.market.services)
         before = tuple(None if i < count else i - count for i in range(len(joint.services)))
         fixed = Program(joint, changes=Changes(before, 1.0, self.cost))
         fixed.program.upper[fixed.first_new :] = 0.0  # replicas can only be given up
         static = self._split(_solved(fixed, TimeLimit(limit)))
-        # Loads cost only so much that needless ones do not happen, less than the gap in all: there is a replica per GPU at most.
+        # Loads cost just enough to avoid needless ones, in total less than the gap, since there is at most one replica per GPU.
         most_loads = max(1.0, float(joint.limits.sum()))
         price = TIE * float(joint.gains.sum()) / most_loads
         program = Program(joint, changes=Changes(before, self.lost, price))
@@ -337,7 +337,7 @@ class _Curve:
         return {"one plan for all": self.outcome(static), "known future": replace(best, bound=bound)}
 
     def _joint(self) -> Market:
-        """Return the market of all intervals, with services for each of them and limits of their own."""
+        """Return the market of all intervals, in which each interval has its own services and limits."""
         times, rows = len(self.markets), len(self.market.limits)
         services = []
         for at, market in enumerate(self.markets):

@@ -1,4 +1,4 @@
-"""Pictures of serving: attainment over the scale of the SLO, the rate or the burstiness; GPUs of each service over time."""
+"""Charts of serving: attainment over the scale of the SLO, the rate or the burstiness; GPUs of each service over time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POINTS: Mapping[Over, tuple[float, ...]] = {
     "rate": (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0),
     "cv": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0),
 }
-"""Factors of the SLOs and of the rates, and cvs of all services."""
+"""Default points: factors of the SLOs, factors of the rates, and cvs of all services."""
 
 AXES: Mapping[Over, Axis] = {
     "slo": Axis("SLO, relative to that of each service"),
@@ -48,10 +48,10 @@ class AttainmentCurve(Tabular):
     """Attainment of a placement at P values of one quantity.
 
     Attributes:
-        over: "slo" and "rate": factors of those of the services; "cv": that of all services.
+        over: The quantity: "slo" or "rate" for factors of the services' values, "cv" for one value for all services.
         x: (P,) the values.
         attainment: (P,) mean over the seeds.
-        half_width: (P,) half widths of 95 % confidence intervals, NaN below three seeds.
+        half_width: (P,) half-widths of 95 % confidence intervals, NaN for fewer than three seeds.
     """
 
     over: Over
@@ -73,18 +73,18 @@ def attainment_curve(
     seeds: int = 5,
     first_seed: int = 1_000,
 ) -> AttainmentCurve:
-    """Return the attainment of a placement when SLOs, rates or burstiness change and the groups stay.
+    """Return the attainment of a placement as SLOs, rates or burstiness change while the groups stay.
 
     Args:
         placement: The placement.
-        over: What changes.
-        points: Factors of SLOs or rates, or cvs of all services; by default ten of them.
-        requests: Expected in each trace. Traces from files last as long as the files.
-        seeds: Traces at each point.
-        first_seed: Seed of the first one; the search has seen none of them unless it used such a seed.
+        over: The quantity that changes.
+        points: Factors of SLOs or rates, or cvs of all services; by default ten values.
+        requests: Expected requests in each trace. Traces from files last as long as the files.
+        seeds: Number of traces at each point.
+        first_seed: Seed of the first trace; the search has seen none of the traces unless it used such a seed.
 
     Raises:
-        InputError: `over` is none of the three, a point is out of range, or cv is to change of requests from files.
+        InputError: `over` is none of the three, a point is out of range, or cv cannot change since requests come from files.
     """
     if over not in POINTS:
         raise InputError(f"attainment can be shown over {', '.join(get_args(Over))}, not over {over!r}{nearest(over, POINTS)}")
@@ -130,7 +130,7 @@ def plot_attainment(
         **options: Of `attainment_curve`.
 
     Raises:
-        InputError: As `attainment_curve` and `check_plot` do.
+        InputError: For the same reasons as in `attainment_curve` and `check_plot`.
     """
     check_plot(path)
     named = {"attainment": placements} if isinstance(placements, ModelPlacement) else dict(placements)
@@ -163,7 +163,7 @@ def plot_serving_gpus(
         end_seconds: End of the last interval.
 
     Raises:
-        InputError: There is nothing to draw, or a number of values other than that of intervals; and as `check_plot` does.
+        InputError: There is nothing to draw, the number of values differs from that of intervals, or `check_plot` fails.
     """
     check_plot(path)
     used = {key: np.array(values, dtype=float) for key, values in gpus.items() if np.any(values)}

@@ -1,9 +1,10 @@
-"""Placement of models on groups of GPUs: most requests within their SLO under bursts, promised and found.
+"""Placement of models on groups of GPUs, so that the most requests end within their SLO under bursts.
 
-`shapes` proposes how many groups to make of each shape. Models are added to them one by one: to the group that works least, the
-model whose requests are missed most. Then single changes are kept if the simulator finds them better: a model replaced on a group,
-two exchanged, groups merged or split. All of that is judged on one trace of requests; what is found on traces of other seeds stands
-beside the promise (`replay`). Li et al. (AlpaServe, OSDI 2023) showed what is gained.
+`shapes` proposes how many groups of each shape to form. Models are added to them one at a time: the model whose requests miss their
+SLO most often goes to the group with the least work. Then single changes are kept if they are better in the simulator: a model
+replaced on a group, two models exchanged, groups merged or split. The search uses one trace of requests; the attainment on this
+trace is the promise, and the attainment found on traces of other seeds is reported beside it (`replay`). Li et al. (AlpaServe, OSDI
+2023) showed the benefit.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from gavel_py.serving.simulation import (
 )
 
 BEST_LISTS = 2
-"""Lists of shapes that are changed one thing at a time, of those tried."""
+"""Number of the best lists of shapes that are refined by single changes."""
 
 MAX_PASSES = 40
-"""Simulations while models are added to a list; where there is more room, several are added after each."""
+"""Maximum number of simulations while models are added to a list; if there is more room, several models are added after each."""
 
 BATCH = 64
-"""Single changes that are simulated side by side."""
+"""Number of single changes that are simulated together."""
 
 SMALL = 1e-4
-"""Worth of a mean latency of one second, in attainment, to choose among placements with the same attainment."""
+"""Cost of a mean latency of one second, in attainment, to choose among placements with equal attainment."""
 
 
 def place_models(
@@ -61,22 +62,22 @@ def place_models(
     changes: int = 512,
     test_seeds: int = 5,
 ) -> ModelPlacement:
-    """Return groups of GPUs with models on them, so that as many requests as possible end within their SLO, by weight.
+    """Return groups of GPUs with models on them, so that the largest weighted number of requests ends within the SLO.
 
     Args:
-        services: Services with a rate and cv, or with a trace file. Of files, the search sees the first half; what is found is of
-            the second half.
+        services: Services with a rate and cv, or with a trace file. The search sees the first half of a file, and the placement is
+            tested on the second half.
         cluster: The GPUs, with the memory of each type.
-        profile: Rows with stage_seconds and memory_gb, without batch and sizes of requests, say which shapes there are.
+        profile: The possible shapes: its rows with stage_seconds and memory_gb, without batch and sizes of requests.
         overheads: Time that serving adds to the stages.
-        seed: Of the arrivals that the search sees, and of its random changes.
-        search_requests: Requests that the search sees; more make it slower, and the promise more reliable.
-        changes: Single changes that are tried at the end.
-        test_seeds: Traces of other seeds on which the placement is replayed.
+        seed: Seed of the arrivals that the search sees, and of its random changes.
+        search_requests: Number of requests that the search sees; more make it slower and the promise more reliable.
+        changes: Number of single changes that are tried at the end.
+        test_seeds: Number of traces with other seeds on which the placement is replayed.
 
     Raises:
-        InputError: A service fits no group, has an SLO below the fastest latency, or neither a rate nor a trace; the cluster or the
-            profile does not state memory; a name appears twice; floors do not fit.
+        InputError: A service fits no group, has an SLO below the fastest latency, or has neither a rate nor a trace; the cluster or
+            the profile lacks memory sizes; a name appears twice; floors do not fit.
         UnknownNameError: The profile lacks a model.
     """
     if not services:
@@ -142,7 +143,7 @@ def _group(where: str, entry: Any) -> ModelGroup:
 
 
 class Judgement(NamedTuple):
-    """attainment: by weight; score: the same less a little for latency; lacks: (S,) missed requests; busy: (G,) seconds of work."""
+    """attainment: weighted; score: attainment less a cost of latency; lacks: (S,) missed requests; busy: (G,) seconds of work."""
 
     attainment: float
     score: float
@@ -153,7 +154,7 @@ class Judgement(NamedTuple):
 class Judge:
     """Simulates placements on one trace. Groups with the same shape and models are compiled once.
 
-    requests: (S,) of each service in the trace.
+    requests: (S,) number of requests of each service in the trace.
     """
 
     def __init__(self, options: Options, trace: RequestTrace, overheads: ServingOverheads) -> None:
@@ -198,7 +199,7 @@ class Judge:
 
 
 def filled_greedily(options: Options, lists: Sequence[Counts], judge: Judge) -> list[tuple[Held, ...]]:
-    """Return a placement for each list of shapes: models are added where GPUs work least, those that are missed most first."""
+    """Return a placement for each list of shapes: models with the most missed requests are added first, where GPUs work least."""
     placements = [[(k, frozenset[int]()) for k, count in enumerate(counts) for _ in range(count)] for counts in lists]
     open_ones = list(range(len(lists)))
     for groups in placements:
@@ -215,7 +216,7 @@ def filled_greedily(options: Options, lists: Sequence[Counts], judge: Judge) -> 
 
 
 def _add(options: Options, groups: list[Held], judgement: Judgement) -> bool:
-    """Add a model, or several where there is much room; return False if none fits."""
+    """Add a model, or several if there is much room; return False if none fits."""
     least = min(options.memory_gb.values())
     room = sum(int((options.room(group) + ROUNDING_GB) / least) if least else len(options.services) for group in groups)
     lacks, counts = judgement.lacks.copy(), _replicas(options, groups)
@@ -237,7 +238,7 @@ def _add(options: Options, groups: list[Held], judgement: Judgement) -> bool:
 
 
 def _fill(options: Options, groups: list[Held], judgement: Judgement, requests: Floats) -> None:
-    """Fill the memory that is left, since other traces have other bursts: with the models that have most requests per replica."""
+    """Fill the remaining memory with the models that have most requests per replica, since other traces have other bursts."""
     while _add(options, groups, judgement._replace(lacks=requests / (1 + np.array(_replicas(options, groups))))):
         pass
 
@@ -253,7 +254,7 @@ def _is_below(options: Options, service: int, counts: Sequence[int]) -> bool:
 
 
 def _add_floors(options: Options, groups: list[Held]) -> None:
-    """Add the least number of replicas of each service, to the groups with most room."""
+    """Add the minimum number of replicas of each service to the groups with most room."""
     for service, each in enumerate(options.services):
         for _ in range(each.min_replicas):
             possible = [g for g, group in enumerate(groups) if options.fits(service, group)]
@@ -265,7 +266,7 @@ def _add_floors(options: Options, groups: list[Held]) -> None:
 def refined(
     options: Options, placement: tuple[Held, ...], judge: Judge, batches: int, chance: np.random.Generator
 ) -> tuple[Judgement, tuple[Held, ...]]:
-    """Return the placement after single changes, the best of each batch kept if it is better."""
+    """Return the placement after single changes; the best change of each batch is kept if it is an improvement."""
     best, found = judge.judged([placement])[0], placement
     for _ in range(batches):
         if best.attainment == 1.0:
@@ -282,14 +283,14 @@ def refined(
 
 
 def keeps_limits(options: Options, placement: Sequence[Held]) -> bool:
-    """Return whether each service has its least and at most its largest number of replicas."""
+    """Return whether each service has at least its minimum and at most its maximum number of replicas."""
     counts = _replicas(options, placement)
     limits = [(each.min_replicas, each.max_replicas) for each in options.services]
     return all(least <= count and (most is None or count <= most) for (least, most), count in zip(limits, counts, strict=True))
 
 
 def _changed(options: Options, placement: tuple[Held, ...], chance: np.random.Generator) -> tuple[Held, ...]:
-    """Return the placement with one random change; it may be the same."""
+    """Return the placement with one random change, which may have no effect."""
     drawn, groups = chance.random(), list(placement)
     if drawn < 0.15:
         _reshape(options, groups, chance)
@@ -301,7 +302,7 @@ def _changed(options: Options, placement: tuple[Held, ...], chance: np.random.Ge
 
 
 def _replace(options: Options, groups: list[Held], chance: np.random.Generator) -> None:
-    """Take a model from a group, if there is one, and add another that fits then; sometimes only add."""
+    """Replace a model on a group by another one that fits; sometimes only add one."""
     g = int(chance.integers(len(groups)))
     shape, held = groups[g]
     if held and chance.random() < 0.8:
@@ -328,7 +329,7 @@ def _exchange(options: Options, groups: list[Held], chance: np.random.Generator)
 
 
 def _reshape(options: Options, groups: list[Held], chance: np.random.Generator) -> None:
-    """Merge groups into one of another shape with as many GPUs, or split one, with as many of their models as fit."""
+    """Merge groups into one of another shape with the same number of GPUs, or split one; keep as many of their models as fit."""
     possible_merges = list(merges(options))
     if not possible_merges:
         return

@@ -1,7 +1,7 @@
 """Plans of whole replicas for services on the GPUs of a cluster, alone or beside training jobs.
 
-`plan_serving` builds the market of the services (`market`) and solves it (`optimization.solving.whole_replicas`). The plan has the
-routing of requests, its bound, and the dual values from which `verify` computes the bound again, without a solver.
+`plan_serving` builds the market of the services (`market`) and solves it (`optimization.solving.whole_replicas`). The plan contains
+the routing of requests, its bound, and the dual values from which `verify` recomputes the bound without a solver.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ServingPlan(Tabular):
     Attributes:
         objective: "max_min", "weighted_rate" or "min_cost".
         value: The least served fraction, the weighted requests per second served, or the price per hour.
-        bound: No plan has a better value.
+        bound: A bound on the value of any plan.
         gap: The difference of value and bound, relative to the bound.
         status: "optimal" up to a gap of 0.0001, else "feasible".
         services: The services.
@@ -58,10 +58,11 @@ class ServingPlan(Tabular):
         gpus_used: GPUs in use by accelerator type.
         gpus_free: GPUs left by accelerator type.
         price_per_hour: Price of all GPUs in use, None if the price of one of them is unknown.
-        prices: Rise of the value per unit of each shared limit in the relaxation, such as one GPU more; limits in effect only.
+        prices: Rise of the value in the relaxation per unit of each shared limit, such as one more GPU; binding limits only.
         notes: Assumptions behind the rates, such as factors for an SLO.
-        training: The allocation of the training jobs on the GPUs left, None without.
-        replica_prices: How much less the training jobs reach because of one replica, by service and type; empty without them.
+        training: The allocation of the training jobs on the remaining GPUs; None without training jobs.
+        replica_prices: How much the objective of the training jobs loses because of one replica, by service and type; empty without
+            training jobs.
     """
 
     objective: Objective
@@ -92,11 +93,11 @@ class ServingPlan(Tabular):
         return "optimal" if self.gap <= GAP else "feasible"
 
     def verify(self) -> None:
-        """Check the plan again, from its rows alone, and compute the bound of the relaxation from its dual values.
+        """Check the plan from its rows alone, and recompute the bound of the relaxation from its dual values.
 
         Raises:
-            ProofError: A limit is exceeded, requests are lost or served twice, a replica serves more than its rate, or the value is
-                not the one stated or better than a bound.
+            ProofError: A limit is exceeded, requests are lost or served twice, a replica serves more than its rate, or the value
+                differs from the reported one or is better than a bound.
         """
         market = self._market
         assert market is not None and self._multipliers is not None  # noqa: S101, PT018
@@ -120,7 +121,7 @@ class ServingPlan(Tabular):
             )
 
     def explain(self) -> str:
-        """Return what limits the plan, what it assumes, and what its replicas cost the training jobs, as sentences."""
+        """Return sentences on what limits the plan, what it assumes, and what its replicas cost the training jobs."""
         lines = [
             f"{_MEANING[self.objective]}: {self.value:.4g}; no plan has a better one than {self.bound:.4g} (gap {self.gap:.2%})."
         ]
@@ -188,27 +189,27 @@ def plan_serving(
 ) -> ServingPlan:
     """Return how many replicas of each service to run on which GPUs, and which requests each of them serves.
 
-    Replicas are whole, and the requests of one size may be divided among them. A service is served to the fraction t if t times its
+    Replicas are whole, and the requests of one size may be divided among them. A service has the served fraction t if t times its
     demand is routed in every size. A replica is on one node if the cluster's nodes are large enough for its operator parallelism.
 
     Args:
         services: The services, each with a rate or a trace.
         cluster: The GPUs. Types that the profile lacks are left out, with a `GavelWarning`.
-        profile: What a replica can serve.
+        profile: The rates of replicas.
         objective: "max_min": the least served fraction; "weighted_rate": Σ weight x rate x served fraction; "min_cost": all demand
             at the least price per hour of the GPUs in use.
         floors: {service: least served fraction}, from 0 to 1.
         budget_per_hour: Largest price per hour of all GPUs in use.
-        quotas: {tenant: largest number of GPUs, or {accelerator type: largest number}} of the services of a tenant.
-        training: Jobs that get what the services leave, as a problem on the same cluster.
-        policy: The policy of these jobs.
-        time_limit_seconds: Time after which the search ends with the best plan found, None without limit.
+        quotas: {tenant: largest number of GPUs, or {accelerator type: largest number}} for the services of a tenant.
+        training: Training jobs that get the GPUs that the services leave, as a problem on the same cluster.
+        policy: The policy of the training jobs.
+        time_limit_seconds: Time after which the search ends with the best plan found, None for no limit.
 
     Returns:
         The plan with its bound and gap. A gap above 2 % is a `GavelWarning`.
 
     Raises:
-        ConflictError: Floors, budget and quotas cannot hold together on these GPUs; it has a smallest set of them.
+        ConflictError: Floors, budget and quotas contradict each other on these GPUs; the error has a minimal set of them.
         InputError: A service cannot be served anywhere in one of its sizes, has no demand, or is named twice.
         SolverError: No plan was found in time.
     """
@@ -280,7 +281,7 @@ def _stated(named: NamedMarket, cluster: Cluster, objective: Objective, found: W
 
 
 def _needed(named: NamedMarket, i: int, found: WholePlan) -> Floats:
-    """Return the replicas of a service without those that do not help it."""
+    """Return the replicas of a service, without those that it does not need."""
     columns, y, level = named.market.services[i], found.replicas[i], float(found.levels[i])
     if named.market.has_costs or level < 1 - TOLERANCE:
         return y
@@ -322,7 +323,7 @@ def _check_limits(named: NamedMarket, replicas: Sequence[Floats]) -> None:
 
 
 def tables_of(named: NamedMarket, i: int, plan: ServingPlan) -> tuple[Floats, Floats]:
-    """Return (n,) replicas and (n, B) parts of the demand of a service, from the rows of the plan."""
+    """Return (n,) replicas of a service and (n, B) parts of its demand, from the rows of the plan."""
     service, offer = named.services[i], named.offers[i]
     types = {each: k for k, each in enumerate(offer.types)}
     sizes: dict[Bucket | None, int] = {bucket: b for b, bucket in enumerate(offer.buckets)}
@@ -343,7 +344,7 @@ def type_of(row: Mapping[str, Any]) -> ReplicaType:
 
 
 def _checked_level(named: NamedMarket, i: int, replicas: Floats, parts: Floats) -> float:
-    """Return the fraction that is routed in every size. Raises `ProofError` where a replica serves more than its rate."""
+    """Return the fraction that is routed in every size. Raises `ProofError` if a replica serves more than its rate."""
     service, columns = named.services[i], named.market.services[i]
     if (columns.loads_of(parts) > replicas * (1 + TOLERANCE)).any():
         raise ProofError(f"service {service.name!r}: its replicas serve more than their rates")
@@ -356,7 +357,7 @@ def _checked_level(named: NamedMarket, i: int, replicas: Floats, parts: Floats) 
 
 
 def beside_training(plan: ServingPlan, training: AllocationProblem, policy: str | Policy = "max_min_fairness") -> ServingPlan:
-    """Return the plan with the allocation of training jobs on the GPUs that it leaves, and what its replicas cost them.
+    """Return the plan with the allocation of training jobs on the remaining GPUs, and the cost of its replicas to them.
 
     The price of a replica is the difference of the training objective with and without its GPUs, both solved and proven.
 

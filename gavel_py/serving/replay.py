@@ -1,9 +1,9 @@
-"""What plans and placements promise, and what is found when requests are simulated on them.
+"""Attainment that plans and placements promise, and attainment found by simulating requests on them.
 
-A placement holds several models on a group, and is replayed as it is. In a plan, each replica serves one model. It is replayed
-with the stage times of the profile, and where there are none, with rates: a request takes a replica for 1/rate seconds, at the
-largest known rate for its size. Times of tokens, and requests that are computed together, are not in this, so that a request is
-late if its wait alone is too long.
+A placement holds several models on a group, and is replayed as it is. In a plan, each replica serves one model. It is replayed with
+the stage times of the profile or, if there are none, with rates: a request occupies a replica for 1/rate seconds, at the largest
+known rate for its size. Times of tokens and batching of requests are not simulated then, so a request is late if its wait alone is
+too long.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Arrivals:
-    """Requests of services, drawn or from their files."""
+    """Requests of services, drawn at random or from their files."""
 
     def __init__(self, services: Sequence[Service]) -> None:
         self._services = services
@@ -53,17 +53,17 @@ class Arrivals:
 
     @property
     def are_drawn(self) -> bool:
-        """Whether requests of some service are drawn, so that another seed gives another trace."""
+        """Whether the requests of any service are drawn, so that another seed gives another trace."""
         return len(self._files) < len(self._services)
 
     def seconds(self, requests: int, part: float = 0.5) -> float:
-        """Return the time in which about as many requests arrive; with files, this part of the shortest one."""
+        """Return the time in which about this number of requests arrives; with files, this part of the shortest file."""
         if self._files:
             return part * min(trace.duration_seconds for trace in self._files.values())
         return requests / sum(service.rate or 0.0 for service in self._services)
 
     def trace(self, seconds: float, seed: int, *, is_second_half: bool) -> RequestTrace:
-        """Return requests of this time: drawn with a seed, and from the first or the last part of files."""
+        """Return the requests of a period of this length: drawn with a seed, or from the first or last part of files."""
         rates = {service.name: service.rate for service in self._services if service.rate is not None}
         cvs = {service.name: service.cv for service in self._services}
         parts = [RequestTrace.generate(rates, seconds, cv=cvs, seed=seed)] if rates else []
@@ -91,14 +91,14 @@ def _cv(trace: RequestTrace) -> float:
 
 @dataclass(frozen=True, eq=False)
 class ModelPlacement(Tabular):
-    """Groups of GPUs with the models on them, and the attainment promised and found.
+    """Groups of GPUs with the models on them, and their attainment, promised and found.
 
     Attributes:
         services: The services.
         groups: The groups.
         promised: Result on the trace that the search saw.
-        found: Results on traces that it did not see.
-        overheads: Of the simulations.
+        found: Results on traces that the search did not see.
+        overheads: Overheads in the simulations.
     """
 
     services: tuple[Service, ...]
@@ -121,25 +121,25 @@ class ModelPlacement(Tabular):
 
     @property
     def utilization(self) -> Floats:
-        """(G,) part of the time for which the GPUs of each group compute, on average over the traces that were found."""
+        """(G,) part of the time for which the GPUs of each group are computing, on average over the traces in `found`."""
         used: Floats = np.array([result.utilization for result in self.found]).mean(axis=0)
         return used
 
     def replay(self, trace: RequestTrace, *, margin_seconds: float = MARGIN_SECONDS) -> RequestResult:
-        """Serve another trace with this placement.
+        """Simulate another trace on this placement. Requests of a service without a place are refused.
 
         Args:
             trace: Requests of some of the services.
             margin_seconds: As for `simulate_requests`.
 
         Raises:
-            InputError: As `simulate_requests`; a service without a place has its requests refused.
+            InputError: As for `simulate_requests`.
         """
         known = {service.name: slo_of(service) for service in self.services if service.name in trace.services}
         return simulate_requests(trace, self.groups, known, overheads=self.overheads, margin_seconds=margin_seconds)
 
     def to_columns(self) -> dict[str, Array]:
-        """Return a row for each service: rate, SLO, replicas, attainment asked for, promised, found (mean), and found least."""
+        """Return a row for each service: rate, SLO, replicas, and attainment: required, promised, mean found and least found."""
         names = [service.name for service in self.services]
         found = np.array([[result.attainments[name] for name in names] for result in self.found])
         return {
@@ -184,15 +184,15 @@ def replayed_placement(
     requests: int = 12_000,
     test_seeds: int = 5,
 ) -> ModelPlacement:
-    """Return the placement with these groups, with its attainment on the traces of which `place_models` promises and finds.
+    """Return the placement with these groups, with its attainment on the same traces as in `place_models`.
 
     Args:
         services: Services with a rate and cv, or with a trace file.
-        groups: The groups, such as those that `read_groups` reads.
+        groups: The groups, such as those that `read_groups` returns.
         overheads: Time that serving adds to the stages.
-        seed: Of the trace whose attainment is promised; those of the next seeds are found.
-        requests: Expected in the first trace; the others have twice as many.
-        test_seeds: Number of the others. Files give one, their second half.
+        seed: Seed of the trace for the promised attainment; the next seeds are for the attainment found.
+        requests: Expected requests in the first trace; the others have twice as many.
+        test_seeds: Number of the other traces. Files give only one, their second half.
 
     Raises:
         InputError: There is no group, or a file of requests has faults.
@@ -214,15 +214,15 @@ def replayed_placement(
 
 @dataclass(frozen=True, eq=False)
 class PlanReplay(Tabular):
-    """Attainment that a plan promises its services, and what a simulation of their requests finds.
+    """The attainment that a plan promises its services, and the attainment found by simulating their requests.
 
     Attributes:
         rates: {service: requests/s}.
         served: {service: served fraction of the plan}.
-        promised: {service: attainment}: the served fraction times the attainment that the service asks for, if it has an SLO.
-        found: {service: attainment} on each trace; without an SLO, the part of the requests that ended before the trace did.
-        requests: Requests of each trace.
-        utilization: Part of the time for which the replicas of each row of the plan were busy, on average over the traces; none for
+        promised: {service: attainment}: the served fraction times the attainment that the service requires, if it has an SLO.
+        found: {service: attainment} on each trace; without an SLO, the part of the requests that end before the trace does.
+        requests: Number of requests of each trace.
+        utilization: Part of the time for which the replicas of each row of the plan are busy, on average over the traces; empty for
             plans over time.
     """
 
@@ -235,13 +235,13 @@ class PlanReplay(Tabular):
 
     @property
     def attainment(self) -> Estimate:
-        """Attainment found of all requests: mean over the traces, with a 95 % confidence interval."""
+        """Attainment found for all requests: mean over the traces, with a 95 % confidence interval."""
         spread = estimate(self._of_all(found) for found in self.found)
         return Estimate(math.nan, None, 0) if spread is None else spread
 
     @property
     def promised_attainment(self) -> float:
-        """Attainment promised of all requests."""
+        """Attainment promised for all requests."""
         return self._of_all(self.promised)
 
     def _of_all(self, attained: Mapping[str, float]) -> float:
@@ -250,7 +250,7 @@ class PlanReplay(Tabular):
         return sum(self.rates[name] * attained[name] for name in known) / total if total else math.nan
 
     def to_columns(self) -> dict[str, Array]:
-        """Return a row for each service: rate, served fraction, attainment promised, found (mean), and found least."""
+        """Return a row for each service: rate, served fraction, and attainment: promised, mean found and least found."""
         found = np.array([[each[name] for name in self.rates] for each in self.found])
         return {
             "service": np.array(list(self.rates), dtype=object),
@@ -282,20 +282,20 @@ class PlanReplay(Tabular):
 
 
 def replayed_plan(plan: ServingPlan, *, seed: int = 0, requests: int | None = None, traces: int = 5) -> PlanReplay:
-    """Return the attainment that a plan promises, and what is found when requests are simulated on its replicas.
+    """Return the attainment that a plan promises, and the attainment found by simulating requests on its replicas.
 
-    Each request goes to the types of replicas to which the plan routes its size, in the same shares, and there to the replica that
-    is free first. Replicas with stage times are simulated as pipelines. For others, a request takes a replica for 1/rate seconds,
-    where the rate is the largest that is known for its size, on whatever condition, and is late if it waits for longer than the SLO
-    (the time to the first token, if the service states it). So the times of tokens are not simulated, and a replica whose only rate
-    is one at an SLO has nothing to spare for bursts.
+    Requests of each size go to types of replicas in the shares of the plan, and there to the replica that is free first. Replicas
+    with stage times are simulated as pipelines. On others, a request occupies a replica for 1/rate seconds, with the largest known
+    rate for its size under any condition, and is late if it waits for longer than the SLO (the time to the first token, if the
+    service specifies one). So the times of tokens are not simulated, and a replica whose only rate was measured at an SLO has no
+    slack for bursts.
 
     Args:
         plan: The plan, as `plan_serving` returns it.
-        seed: Of the arrivals.
-        requests: Expected in each trace, by default 200 for each replica and at least 12,000; a file of requests is replayed as it
-            is, up to the end of the shortest.
-        traces: Number of traces, of this seed and the next ones; 1 if all services have files.
+        seed: Seed of the arrivals.
+        requests: Expected requests in each trace, by default 200 for each replica and at least 12,000. Files of requests are
+            replayed as they are, up to the end of the shortest.
+        traces: Number of traces, with this seed and the next ones; 1 if all services have files.
 
     Raises:
         InputError: The plan was not made by `plan_serving`, or a number is below 1.
@@ -331,7 +331,7 @@ def replayed_plan(plan: ServingPlan, *, seed: int = 0, requests: int | None = No
 
 
 def target_of(service: Service) -> float:
-    """Return the part of the requests that are routed which a plan promises to be in time."""
+    """Return the part of the routed requests that a plan promises to end in time."""
     return service.attainment if service.has_slo else 1.0
 
 
@@ -346,7 +346,7 @@ def requests_in_time(
 ) -> tuple[list[Mask], Floats]:
     """Simulate the requests of one service on its (n,) replicas, to which (n, B) parts of its demand are routed.
 
-    Without an SLO, requests must end within these seconds after their trace.
+    Without an SLO, requests must end within `more_seconds` after the end of their trace.
 
     Returns:
         (N,) which requests ended in time, for each trace, and (n,) the part of the time for which each type of replica was busy.
@@ -374,14 +374,14 @@ def requests_in_time(
 
 
 def _table(offer: Offer, k: int, count: int) -> ServerTable:
-    """Return some replicas of one type as servers of each size of requests."""
+    """Return `count` replicas of one type as servers for each size of requests."""
     speeds = dict(enumerate(offer.speeds[k].tolist()))
     stages = {str(b): offer.stages[k] or (1 / speed,) for b, speed in speeds.items() if offer.stages[k] or speed > 0}
     return compile_groups([ModelGroup(stages)] * count, [str(b) for b in speeds], NO_OVERHEADS)
 
 
 def _limits(service: Service, table: ServerTable) -> Floats:
-    """Return (B,) seconds after their arrival at which requests of each size must end."""
+    """Return (B,) the seconds after arrival within which requests of each size must end."""
     if service.slo_seconds is not None:
         return np.full(len(table.work), service.slo_seconds)
     wait = math.inf if service.ttft_seconds is None else service.ttft_seconds
@@ -389,7 +389,7 @@ def _limits(service: Service, table: ServerTable) -> Floats:
 
 
 def _sizes(service: Service, offer: Offer, trace: RequestTrace, chance: np.random.Generator) -> Indices:
-    """Return (N,) the numbers of the sizes of requests: the nearest ones of a file, else drawn from the mix."""
+    """Return (N,) the index of the size of each request: the nearest size for requests from a file, else drawn from the mix."""
     buckets = [bucket for bucket in offer.buckets if bucket is not None]
     if service.trace is not None and not service.mix and buckets:
         return nearest_index(trace, buckets)
@@ -398,7 +398,7 @@ def _sizes(service: Service, offer: Offer, trace: RequestTrace, chance: np.rando
 
 
 def _routed(sizes: Indices, parts: Floats) -> Indices:
-    """Return (N,) the type of replica of each request, by the parts of each size; the number of types for those not routed."""
+    """Return (N,) the type of replica of each request, by the parts of each size; the number of types if it is not routed."""
     found = np.full(len(sizes), len(parts))
     for b in range(parts.shape[1]):
         own = np.flatnonzero(sizes == b)

@@ -1,4 +1,4 @@
-"""Requests over time: drawn with a rate and a burstiness for each service, or read from a file."""
+"""Requests over time: drawn at random with a rate and a burstiness for each service, or read from a file."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from gavel_py.io.tabular import Array
 
 MAX_CV = 20.0
-"""Largest burstiness. Beyond it nearly all requests of a trace arrive in one burst, and a trace says nothing about the next one."""
+"""Largest burstiness. Beyond it, nearly all requests of a trace arrive in one burst, and traces differ too much from each other."""
 
 MAX_TOKENS = 100_000_000
-"""Of the prompt or the answer of a request; more come from a wrong column."""
+"""Largest number of tokens in a prompt or an answer; larger numbers indicate a wrong column."""
 
 MAX_REQUESTS = 50_000_000
-"""Expected requests of a drawn trace; more would not fit into memory and come from a wrong unit of the rate."""
+"""Largest expected number of requests in a drawn trace; more would not fit into memory and indicate a wrong unit of the rate."""
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "seconds": ("seconds", "arrival_seconds"),
@@ -41,10 +41,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "input_tokens": ("input_tokens", "contexttokens", "prompt_tokens"),
     "output_tokens": ("output_tokens", "generatedtokens"),
 }
-"""Names of the columns of a file in lower case; those of the Azure LLM inference traces are among them."""
+"""{column name in a file, in lower case: field}, including the names in the Azure LLM inference traces."""
 
 GOLDEN = (math.sqrt(5) - 1) / 2
-"""The multiples of it are spread evenly over 0 to 1 after each step, so that shares are kept over short times."""
+"""Multiples of this number modulo 1 are spread evenly over 0 to 1 at every step, so that shares hold even over short times."""
 
 ONE_SERVICE = "all"
 """The service of requests in a file without a column for it."""
@@ -135,8 +135,8 @@ class RequestTrace(Tabular):
         """Draw arrivals of a renewal process for each service, independently.
 
         Gaps between requests of a service follow a gamma distribution with mean 1/rate and coefficient of variation cv: shape
-        1/cv², scale cv²/rate. With cv 1 arrivals are Poisson; with cv 0 gaps are equal, from a random start. Seed 0 gives the
-        arrivals that AlpaServe draws (Li et al., OSDI 2023): those of service number i from NumPy's `RandomState(i)`.
+        1/cv², scale cv²/rate. With cv 1 arrivals are Poisson; with cv 0 gaps are equal, after a random start. Seed 0 gives the same
+        arrivals as AlpaServe (Li et al., OSDI 2023), drawn for service number i from NumPy's `RandomState(i)`.
 
         Args:
             rates: Requests per second by service.
@@ -168,7 +168,7 @@ class RequestTrace(Tabular):
             service: The service of all requests, if the file does not name services.
 
         Raises:
-            InputError: The file cannot be read, has no requests or no column of times, or has requests out of order.
+            InputError: The file cannot be read, has no requests or no time column, or has requests out of order.
         """
         rows = list(_rows(path, service))
         if len(rows) < 2 or rows[-1].seconds == rows[0].seconds:
@@ -206,7 +206,7 @@ class RequestTrace(Tabular):
         return cls(seconds[order], index[order], services, max(trace.duration_seconds for trace in traces), *tokens)
 
     def times_faster(self, factor: float) -> RequestTrace:
-        """Return the same requests in a `factor`-th of the time, so that all rates are `factor` times as high.
+        """Return the same requests in 1/`factor` of the time, so that all rates are `factor` times as high.
 
         Args:
             factor: Greater than 0.
@@ -219,11 +219,12 @@ class RequestTrace(Tabular):
         return replace(self, seconds=self.seconds / factor, duration_seconds=self.duration_seconds / factor)
 
     def times_as_many(self, factor: float, *, shift_seconds: float = 5.0) -> RequestTrace:
-        """Return `factor` times as many requests in the same time: copies of the trace, each a little later, the last one in part.
+        """Return `factor` times as many requests in the same time, by shifted copies of the trace; the last copy may be partial.
 
         Args:
             factor: Greater than 0, at most 1,000.
-            shift_seconds: How much later each copy is; what would come after the end comes at the start.
+            shift_seconds: Shift of each copy relative to the previous one; requests shifted beyond the end wrap around to the
+                start.
 
         Raises:
             InputError: Another factor.
@@ -244,7 +245,7 @@ class RequestTrace(Tabular):
 
         Args:
             start_seconds: Start of the part.
-            end_seconds: End of the part, where it ends exclusively.
+            end_seconds: End of the part (exclusive).
 
         Raises:
             InputError: The part is empty or not within the trace.
@@ -299,7 +300,7 @@ class RequestTrace(Tabular):
 
 
 def checked_cv(where: str, cv: float) -> list[Fault]:
-    """Return the fault of a coefficient of variation outside of 0 to `MAX_CV`, if any."""
+    """Return the fault of a coefficient of variation outside 0 to `MAX_CV`, if any."""
     is_valid = 0 <= cv <= MAX_CV
     return [] if is_valid else [Fault(where, "cv", f"must be from 0 to {MAX_CV:g}, found {cv!r}")]
 
@@ -322,7 +323,7 @@ def _check_process(rates: Mapping[str, float], cvs: Mapping[str, float], seconds
 
 
 def generator_of(seed: int, number: int) -> np.random.RandomState:
-    """Return the generator of a service; those of AlpaServe for seed 0, and never those of another seed."""
+    """Return the random generator of a service: for seed 0 the same as in AlpaServe; independent of those of other seeds."""
     if seed == 0:
         return np.random.RandomState(number)
     return np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, number])))
@@ -342,7 +343,7 @@ def _renewals(rate: float, cv: float, duration: float, state: np.random.RandomSt
         return equal[equal < duration]
     parts = []
     while now < duration:
-        # AlpaServe's own scale, since a scaled sample may differ in the last digit.
+        # The same scale as in AlpaServe, since a sample scaled afterwards may differ in the last digit.
         times = now + np.cumsum(state.gamma(1 / cv**2, cv**2 / rate, size))
         now = float(times[-1])
         parts.append(times)
@@ -360,7 +361,7 @@ class _Row(NamedTuple):
 
 
 def _rows(path: str | Path, service: str) -> Iterator[_Row]:
-    """Yield the requests of a file. Raises `InputError` for the first that is invalid or out of order."""
+    """Yield the requests of a file. Raises `InputError` for the first one that is invalid or out of order."""
     before = -np.inf
     for where, cells in csv_rows(path):
         lower = {name.lower(): cell for name, cell in cells.items()}
@@ -386,7 +387,7 @@ def _arrival(where: str, found: Mapping[str, str]) -> float:
     except ValueError:
         problem = f"must be a time such as 2023-11-16 18:17:03.97, found {found['timestamp']!r}"
         raise InputError(Fault(where, "timestamp", problem)) from None
-    # Naive times are taken as UTC: local time may be set back within the trace.
+    # Times without a zone are read as UTC, since local time may be set back within the trace.
     return (moment - datetime(1970, 1, 1, tzinfo=moment.tzinfo)).total_seconds()
 
 

@@ -1,7 +1,7 @@
-"""Services and serving profiles: which models are to be served at which rates, and what one replica of a model can serve.
+"""Services and serving profiles: the models to serve with their request rates, and the rates that one replica of a model can serve.
 
 Requests are counted by size bucket, (prompt tokens, output tokens), since a GPU type that is best for short requests may be bad for
-long ones. Both records are read from YAML, JSON and CSV files; rates also come from the throughput profiles that are built in.
+long ones. Both records are read from YAML, JSON and CSV files; rates can also come from built-in throughput profiles.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gavel_py.throughput_profiles.files import Row
 
 LIST_SEPARATOR = ";"
-"""Between the entries of a list in a cell of a CSV file."""
+"""Separator between the entries of a list in a cell of a CSV file."""
 
 
 def _mix(value: object) -> dict[Bucket, float]:
@@ -84,12 +84,13 @@ class Service(Record):
         slo_seconds: Time within which a request must be completed.
         ttft_seconds: Time within which a request must have its first token.
         tpot_seconds: Time within which each further token must follow, on average over a request.
-        attainment: Share of requests that must keep these times.
+        attainment: Share of requests that must meet these times.
         weight: Value of a served request relative to one of another service.
-        min_replicas: Least number of replicas.
-        max_replicas: Largest number of replicas, None without limit.
-        tenant: Tenant with a quota of GPUs, None without.
-        rate_factor: Part of a rate without SLO (closed_loop, offline) on which the service may rely under its SLO, at most 1.
+        min_replicas: Minimum number of replicas.
+        max_replicas: Maximum number of replicas, None for no limit.
+        tenant: Tenant whose quota of GPUs applies, None for none.
+        rate_factor: Part of a rate measured without an SLO (closed_loop, offline) on which the service may rely under its SLO, at
+            most 1.
         mix: {(prompt tokens, output tokens): share} of requests by size, scaled to sum 1; empty if sizes do not matter.
     """
 
@@ -139,9 +140,9 @@ class Service(Record):
 
 
 class ServingRate(Record):
-    """What one replica of a model can do on GPUs of one type: a row of a serving profile.
+    """The rate of one replica of a model on GPUs of one type: a row of a serving profile.
 
-    A row needs a rate with its condition, or the times of its stages, from which a simulation finds the rate.
+    A row needs a rate with its condition, or the times of its stages, from which a simulation can find the rate.
 
     Attributes:
         model: Name of the model.
@@ -151,14 +152,15 @@ class ServingRate(Record):
         pipeline_parallel: Number of stages.
         prompt_tokens: Prompt of the requests, None if the size of requests does not matter.
         output_tokens: Output of the requests, given together with `prompt_tokens`.
-        batch: Requests that are computed together, None if unknown or of no matter.
-        requests_per_second: Requests that one replica serves.
+        batch: Number of requests that are computed together, None if unknown or irrelevant.
+        requests_per_second: Requests per second that one replica serves.
         condition: How requests arrived when the rate was measured: closed_loop, offline, server, interactive or slo.
-        slo_seconds: The SLO at which it was measured, as in `Service`; None if unknown. A rate serves no stricter service.
-        ttft_seconds: As above.
-        tpot_seconds: As above.
+        slo_seconds: The SLO at which the rate was measured, as in `Service`; None if unknown. It is not used for services with a
+            stricter SLO.
+        ttft_seconds: The same for the time to the first token.
+        tpot_seconds: The same for the time per further token.
         stage_seconds: Time of a request in each stage.
-        memory_gb: Memory that the model takes on each of its GPUs, GB.
+        memory_gb: Memory of the model on each of its GPUs, in GB.
         source: Origin of the figures.
     """
 
@@ -231,7 +233,7 @@ class ServingRate(Record):
 CONDITIONS: tuple[str, ...] = get_args(Condition)
 
 _SIZES = re.compile(r"(?P<model>.+) \(input (?P<prompt>\d+), output (?P<output>\d+)\)")
-"""How throughput profiles name the requests of a job type."""
+"""The form of job types in throughput profiles that include the sizes of requests."""
 
 
 class ServingProfile(Record):
@@ -247,7 +249,7 @@ class ServingProfile(Record):
         rows: The rates.
 
     Raises:
-        InputError: Two rows are of the same replica, requests and condition.
+        InputError: Two rows have the same replica, requests and condition.
     """
 
     label: ClassVar[str] = "serving profile"
@@ -319,7 +321,7 @@ class ServingProfile(Record):
 
         Raises:
             UnknownNameError: There is no such profile.
-            InputError: The profile has no rates of serving.
+            InputError: The profile has no serving rates.
         """
         return cls.from_throughputs(ThroughputProfile.builtin(name))
 

@@ -1,8 +1,8 @@
-"""Shapes of groups: what can be placed where, and how many groups to make of each shape (operator x pipeline parallel).
+"""Shapes of groups (operator x pipeline parallel): which services fit on each, and how many groups of each shape to form.
 
-A program in whole numbers proposes lists of shapes, with the rates that one group serves at several attainments, found by
-simulation. Lists with one shape only, and lists with some groups merged or one split, are proposed beside it. `simulated_rates`
-finds such rates for profiles of plans, which count replicas of single models.
+An integer program proposes lists of shapes, using the rates that one group serves at several attainments, found by simulation.
+Further proposals are lists with a single shape, and lists with some groups merged or one split. `simulated_rates` finds such rates
+for the profiles of plans, which count replicas of single models.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from gavel_py.serving.services import Service, ServingProfile, ServingRate
 from gavel_py.serving.simulation import NO_OVERHEADS, TOLERANCE_SECONDS, ModelGroup, ServingOverheads, compile_groups
 
 ATTAINMENTS = (0.99, 0.95, 0.9, 0.75, 0.5)
-"""At which the program for shapes is solved."""
+"""Attainments at which the program for shapes is solved."""
 
 MAX_LISTS = 12
-"""Lists of shapes that are tried."""
+"""Maximum number of lists of shapes that are tried."""
 
 MAX_CASES = 8
-"""Cases of stage times, SLO and cv that are simulated side by side, which takes some 100 MB."""
+"""Maximum number of cases (stage times, SLO, cv) that are simulated together, which needs some 100 MB."""
 
 NODES = 200
-"""Of branch and bound for the program of shapes, whose rates are coarse."""
+"""Limit on branch-and-bound nodes of the program for shapes, whose rates are only approximate."""
 
 GRID = np.geomspace(0.002, 1.2, 16)
-"""Loads at which rates are looked for."""
+"""Loads at which attainment is simulated to find rates."""
 
 ROUNDING_GB = 1e-9
 
 
 class Shape(NamedTuple):
-    """A kind of group; memory_gb: of each of its GPUs."""
+    """A kind of group; memory_gb: memory of each of its GPUs."""
 
     accelerator: str
     operator_parallel: int
@@ -58,15 +58,15 @@ class Shape(NamedTuple):
 
 
 Held = tuple[int, frozenset[int]]
-"""A group while it is searched for: the number of its shape, and those of its services."""
+"""A group during the search: the index of its shape, and the indices of its services."""
 
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """What can be placed: S services and K shapes.
+    """The possible placements of S services on K shapes.
 
-    stages: {(service, shape): seconds of each stage} of the services that keep their SLO and fit there; memory_gb: the same for the
-    memory on each GPU; gpus: GPUs by accelerator.
+    stages: {(service, shape): seconds of each stage} of the services that fit there and can meet their SLO; memory_gb: {(service,
+    shape): memory on each GPU}; gpus: {accelerator: GPUs}.
     """
 
     services: tuple[Service, ...]
@@ -86,7 +86,7 @@ class Options:
         return np.array([slo_of(service) for service in self.services])
 
     def room(self, group: Held) -> float:
-        """Return the memory that is left on each GPU of a group, GB."""
+        """Return the free memory on each GPU of a group, in GB."""
         shape, held = group
         return self.shapes[shape].memory_gb - sum(self.memory_gb[service, shape] for service in held)
 
@@ -97,7 +97,7 @@ class Options:
         return is_possible and self.memory_gb[service, shape] <= self.room(group) + ROUNDING_GB
 
     def group(self, held: Held) -> ModelGroup:
-        """Return a group as the simulator takes it."""
+        """Return the group as input for the simulator."""
         shape, services = held
         stages = {self.services[service].name: self.stages[service, shape] for service in sorted(services)}
         return ModelGroup(stages, self.shapes[shape].operator_parallel, self.shapes[shape].accelerator)
@@ -109,7 +109,7 @@ def slo_of(service: Service) -> float:
 
 
 def options_of(services: Sequence[Service], cluster: Cluster, profile: ServingProfile, overheads: ServingOverheads) -> Options:
-    """Return what can be placed. Raises one `InputError` with a fault for each service that fits nowhere."""
+    """Return the possible placements. Raises one `InputError` with a fault for each service that does not fit anywhere."""
     gpus = dict(zip(cluster.accelerator_names, map(int, cluster.capacities.tolist()), strict=True))
     memory = dict(zip(cluster.accelerator_names, cluster.gpu_memory_gb.tolist(), strict=True))
     faults = [Fault(f"service {name!r}", "name", "appears twice") for name, count in _counted(services) if count > 1]
@@ -137,7 +137,7 @@ def _counted(services: Sequence[Service]) -> list[tuple[str, int]]:
 def _problem(
     service: Service, rows: Sequence[ServingRate], cluster: Cluster, memory: Mapping[str, float], overheads: ServingOverheads
 ) -> Fault | None:
-    """Return why a service fits nowhere, None if it does fit."""
+    """Return why a service does not fit anywhere, None if it fits."""
     where = service.where
     if service.rate is None and service.trace is None:
         return Fault(where, "rate", "a rate or a trace is required")
@@ -165,7 +165,7 @@ def _problem(
 
 
 def _fits(row: ServingRate, cluster: Cluster, memory: Mapping[str, float]) -> bool:
-    """Whether an empty group holds the model: its stages each on one node, its memory on each GPU."""
+    """Return whether an empty group can hold the model: each stage fits on one node, and its memory on each GPU."""
     has_node = row.operator_parallel <= cluster.largest_gang(row.accelerator, "node")
     has_gpus = row.num_gpus <= cluster.largest_gang(row.accelerator)
     return has_node and has_gpus and (row.memory_gb or 0.0) <= memory[row.accelerator] + ROUNDING_GB
@@ -180,7 +180,7 @@ Counts = tuple[int, ...]
 
 
 def proposals(options: Options, rates: Floats, cvs: Floats, overheads: ServingOverheads) -> list[Counts]:
-    """Return up to `MAX_LISTS` lists of shapes: those of the program, those of one shape, and neighbours of these."""
+    """Return up to `MAX_LISTS` lists of shapes: those of the program, those with a single shape, and neighbours of these."""
     lists = dict.fromkeys(_filled(options, counts) for counts in _programs(options, rates, cvs, overheads))
     for shape in dict.fromkeys((each.operator_parallel, each.pipeline_parallel) for each in options.shapes):
         lists[_filled(options, (0,) * len(options.shapes), shape)] = None
@@ -194,7 +194,7 @@ def proposals(options: Options, rates: Floats, cvs: Floats, overheads: ServingOv
 
 
 def _filled(options: Options, counts: Counts, preferred: tuple[int, int] = (0, 0)) -> Counts:
-    """Return the list with the remaining GPUs of each type in groups, of the preferred shape first, then of the largest."""
+    """Return the list with the remaining GPUs of each type added as groups, first of the preferred shape, then of the largest."""
     found = list(counts)
     left = dict(options.gpus)
     for shape, count in zip(options.shapes, counts, strict=True):
@@ -220,7 +220,7 @@ def _neighbours(options: Options, counts: Counts) -> Iterator[Counts]:
 
 
 def merges(options: Options) -> Iterator[tuple[int, int, int]]:
-    """Yield (small, large, parts): shapes on the same type of which `parts` groups of one have the GPUs of one of the other."""
+    """Yield (small, large, parts): shapes on the same type such that `parts` small groups have the GPUs of one large group."""
     for small, one in enumerate(options.shapes):
         for large, other in enumerate(options.shapes):
             is_multiple = other.num_gpus % one.num_gpus == 0
@@ -247,9 +247,9 @@ def _programs(options: Options, rates: Floats, cvs: Floats, overheads: ServingOv
 def _coarse_rates(
     cases: Sequence[tuple[Sequence[float], float, float]], attainments: Sequence[float], overheads: ServingOverheads
 ) -> list[list[float]]:
-    """Return about the rate at the SLO of one replica for each case (stage times, SLO, cv) and attainment, 0 below a load of 0.2 %.
+    """Return the approximate rate at the SLO of one replica, for each case (stage times, SLO, cv) and attainment.
 
-    There are 64 short runs for each case, those of all cases side by side.
+    The rate is 0 below a load of 0.2 %. Each case has 64 short runs; the runs of all cases are simulated together.
     """
     runs, tried = [], []
     for stage_seconds, slo_seconds, cv in cases:
@@ -307,17 +307,17 @@ def program_of_shapes(options: Options, rates: Floats, at_slo: Floats) -> Counts
 def simulated_rates(
     services: Sequence[Service], profile: ServingProfile, *, overheads: ServingOverheads = NO_OVERHEADS, seeds: int = 8
 ) -> ServingProfile:
-    """Return a profile in which rows with stage times have the rates that simulation finds for these services.
+    """Return a profile in which rows with stage times have rates found by simulation for these services.
 
-    A row with stage_seconds and no rate gets one row for each SLO of the services of its model: the rate at the SLO of one replica,
-    at the largest attainment and cv of a service of the model with this SLO, with the condition "slo". Services without an SLO get
-    what the slowest stage can do, with the condition "offline". Rows for SLOs below their latency are left out.
+    A row with stage_seconds but without a rate is replaced by one row for each SLO of the services of its model, with the condition
+    "slo": the rate at this SLO of one replica, at the largest attainment and cv of these services. For services without an SLO,
+    there is a row with the rate of the slowest stage and the condition "offline". Rows whose latency exceeds the SLO are left out.
 
     Args:
         services: The services.
-        profile: The profile; rows with a rate stay as they are.
+        profile: The profile; rows with a rate are kept.
         overheads: Time that serving adds to the stages.
-        seeds: Of `rate_at_slo`.
+        seeds: Number of seeds, as for `rate_at_slo`.
 
     Raises:
         InputError: A service has an SLO below the fastest latency.
@@ -344,7 +344,7 @@ def simulated_rates(
 
 
 def _too_fast(service: Service, profile: ServingProfile, overheads: ServingOverheads) -> list[Fault]:
-    """Return the fault of a service that no row of its model can serve within its SLO, if all of them have stage times only."""
+    """Return the fault of a service whose SLO no row of its model can meet, if all of these rows have only stage times."""
     with relocated_faults(lambda fault: Fault(service.where, fault.field, fault.problem)):
         rows = profile.rows_of(service.model)
     if any(row.requests_per_second is not None for row in rows):

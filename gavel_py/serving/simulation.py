@@ -1,14 +1,14 @@
 """The request simulator: groups of GPUs serve requests first come first served, and refuse those that would miss their SLO.
 
-A group holds models, each split into the stages of its pipeline. A request goes to the group on which it would end first; of equal
-ones, to that whose last stage has been free for longest. A request that would miss its SLO there is refused at once.
+A group holds models, each split into the stages of its pipeline. A request goes to the group on which it would end first; among
+equal groups, to the one whose last stage has been free for longest. A request that would miss its SLO there is refused at once.
 
-If all models of a group take the same time in each stage, its pipeline is one server: of requests at a_1 <= a_2 <= ..., the n-th
-leaves at D_n = max(a_n + Σ_k s_k, D_(n-1) + max_k s_k), since a request only ever waits behind the slowest stage (Friedman, 1965).
-Other groups keep a clock for each stage.
+If all models of a group take the same time in each stage, its pipeline is equivalent to one server: of requests at a_1 <= a_2 <=
+..., the n-th leaves at D_n = max(a_n + Σ_k s_k, D_(n-1) + max_k s_k), since requests only wait behind the slowest stage (Friedman,
+1965). Other groups have a clock for each stage.
 
-Few runs are simulated one by one in plain Python, many of them side by side with one step of NumPy per request, which is faster
-from about 16 runs on. Both do the same floating-point operations in the same order, and return the same bits.
+A few runs are simulated one by one in plain Python. From about 16 runs on, it is faster to simulate them together, with one NumPy
+step per request. Both do the same floating-point operations in the same order, and return the same bits.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ SIDE_BY_SIDE = 16
 """Runs from which one array step per request is faster than plain Python for each run."""
 
 MANY_GROUPS = 32
-"""Groups from which equal ones are faster in a heap than in array steps."""
+"""Number of groups from which a heap of equal groups is faster than array steps."""
 
 TOLERANCE_SECONDS = 1e-9
-"""A request that ends this much after its SLO has kept it, so that rounding does not decide about an SLO equal to a latency."""
+"""A request that exceeds its SLO by this much still meets it, so that rounding does not decide if the SLO equals a latency."""
 
 REFUSED = -1
-"""Instead of the number of a group."""
+"""Stands for a refused request in place of the number of a group."""
 
 
 @dataclass(frozen=True)
 class ModelGroup:
-    """GPUs of one type that hold models together, each split over all of them.
+    """GPUs of one type that hold several models, each split over all of these GPUs.
 
     Attributes:
         stage_seconds: {service: seconds of a request in each stage of the pipeline} of the services on the group.
@@ -93,7 +93,7 @@ class ServingOverheads:
 
     Attributes:
         request_seconds: Added to the latency of each request, without occupying a GPU.
-        per_stage: By which part each stage takes longer for each stage of its pipeline. AlpaServe's simulator has 0.009, and
+        per_stage: Relative increase of the time of each stage per stage of its pipeline. AlpaServe's simulator uses 0.009, and
             0.011 s per request.
     """
 
@@ -106,7 +106,7 @@ class ServingOverheads:
                 raise InputError(Fault("serving overheads", name, f"must be at least 0, found {getattr(self, name)!r}"))
 
     def stages(self, seconds: Sequence[float]) -> Floats:
-        """Return the times of stages with the overhead of each stage.
+        """Return the times of stages including their overhead.
 
         Args:
             seconds: Measured times.
@@ -178,14 +178,14 @@ class Served(NamedTuple):
 def run_of(
     trace: RequestTrace, slo_seconds: Floats, table: ServerTable, overheads: ServingOverheads = NO_OVERHEADS, *, refuse: bool = True
 ) -> Run:
-    """Return the run of a trace; slo_seconds: (M,) by service, infinite for none; refuse: False to serve late requests too."""
+    """Return the run of a trace; slo_seconds: (M,) by service, infinite for none; refuse: False to serve late requests as well."""
     left = np.where(np.isfinite(slo_seconds) & refuse, slo_seconds - overheads.request_seconds + TOLERANCE_SECONDS, np.inf)
     deadlines = np.minimum(trace.seconds + left[trace.service_index], sys.float_info.max)
     return Run(trace.seconds, trace.service_index, deadlines, table)
 
 
 def serve(runs: Sequence[Run]) -> list[Served]:
-    """Simulate runs, which may differ in everything."""
+    """Simulate runs, which need not have anything in common."""
     are_alike = [_has_equal_servers(run.table) for run in runs]
     if len(runs) >= SIDE_BY_SIDE and not (all(are_alike) and max(run.table.lead.shape[1] for run in runs) > MANY_GROUPS):
         return _serve_side_by_side(runs)
@@ -197,13 +197,13 @@ def serve(runs: Sequence[Run]) -> list[Served]:
 
 
 def _has_equal_servers(table: ServerTable) -> bool:
-    """Return whether the groups are single servers that take equal times, service by service."""
+    """Return whether all groups are single servers with equal times for each service."""
     lead, stage = table.lead, table.stages[0]
     return len(table.stages) == 1 and bool((lead == lead[:, :1]).all() and (stage == stage[:, :1]).all())
 
 
 def _serve_equal_servers(run: Run) -> Served:
-    """Simulate one run in which all groups take equal times: the request ends first on the one that is free first."""
+    """Simulate one run in which all groups take equal times: a request ends first on the group that is free first."""
     times = list(zip(run.table.lead[:, 0].tolist(), run.table.stages[0, :, 0].tolist(), strict=True))
     free = [(-np.inf, g) for g in range(run.table.lead.shape[1])]  # a heap
     ends, chosen = [np.nan] * len(run.seconds), [REFUSED] * len(run.seconds)
@@ -233,7 +233,7 @@ def _serve_single_clocks(run: Run) -> Served:
     for n, (now, service, deadline) in enumerate(requests):
         end, at = inf, REFUSED
         for groups, lead, seconds in choices[service]:
-            g = min(groups, key=free_from)  # of groups with equal times, a request ends first on the one that is free first
+            g = min(groups, key=free_from)  # with equal times, the group that is free first ends first
             clock, candidate = free[g], now + lead
             if clock > candidate:
                 candidate = clock
@@ -247,7 +247,7 @@ def _serve_single_clocks(run: Run) -> Served:
 
 
 def _alike(table: ServerTable) -> list[list[tuple[list[int], float, list[float]]]]:
-    """Return (groups, lead, seconds at each clock) of the groups that serve each service, those with equal times together."""
+    """Return (groups, lead, seconds at each clock) for each service; groups with equal times are listed together."""
     found = []
     for m, lead in enumerate(table.lead.tolist()):
         same: dict[tuple[float, ...], list[int]] = {}
@@ -261,9 +261,9 @@ def _alike(table: ServerTable) -> list[list[tuple[list[int], float, list[float]]
 def _serve_stages(run: Run) -> Served:
     """Simulate one run with a clock for each stage.
 
-    No clock of a group is after its last. So a group that is free at the last is idle, and the best of those with equal times is
-    the one that has been idle for longest. The first four stages are written out, which takes half the time of a loop; stages of no
-    seconds, with which shorter pipelines are filled up, change nothing.
+    No clock of a group is later than its last one. So a group whose last clock is free is idle, and among idle groups with equal
+    times the best is the one that has been idle for longest. The first four stages are written out, which takes half the time of a
+    loop; shorter pipelines are padded with stages of 0 s, which have no effect.
     """
     table, inf = run.table, np.inf
     choices = [[(groups, lead, *_first_four(times), times[-1]) for groups, lead, times in each] for each in _alike(table)]
@@ -279,7 +279,7 @@ def _serve_stages(run: Run) -> Served:
             first = min(groups, key=free_from)
             for g in (first,) if free[first] <= now else (first, *groups):
                 if g == at or free[g] + last > end:
-                    continue  # the last stage alone ends later there
+                    continue  # the last stage alone would end later there
                 c1, c2, c3, c4, later = clocks[g]
                 start = now + lead
                 m1 = (c1 if c1 > start else start) + s1
@@ -299,13 +299,13 @@ def _serve_stages(run: Run) -> Served:
 
 
 def _first_four(times: Sequence[float]) -> tuple[tuple[float, float, float, float], Sequence[float]]:
-    """Return the first four times, zero for those that are not there, and the others."""
+    """Return the first four times, padded with zeros, and the remaining times."""
     a, b, c, d = [*times[:4], 0.0, 0.0, 0.0][:4]
     return (a, b, c, d), times[4:]
 
 
 def _serve_side_by_side(runs: Sequence[Run]) -> list[Served]:
-    """Simulate R runs together: one step is the n-th request of each."""
+    """Simulate R runs together: step n handles the n-th request of each."""
     seconds, rows, deadlines, lead, stages = _stacked(runs)
     steps, count = seconds.shape
     num_groups = lead.shape[1]
