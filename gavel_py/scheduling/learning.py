@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.gpu_counts import with_gpus
 from gavel_py.throughput_profiles.files import Entry
 
 if TYPE_CHECKING:
     from gavel_py.problem.from_jobs import Profile
+    from gavel_py.problem.job import Job
+    from gavel_py.problem.problem import AllocationProblem
     from gavel_py.scheduling.current_allocation import CurrentAllocation
+    from gavel_py.scheduling.mechanism.demand import SizeDemand
     from gavel_py.scheduling.state import SchedulerState
     from gavel_py.throughput_profiles.learning import ThroughputLearner
 
@@ -101,7 +105,8 @@ class ProgressObserver:
             kept[job_id] = Mark(now, steps, since)
             if mark is not None and steps > mark.steps and now > mark.seconds and job.num_gpus >= 1:
                 name, seconds = names[gangs.types[row]], now - mark.seconds
-                self.learner.observe(job, name, steps=steps - mark.steps, seconds=seconds, at=now, trust=self._reported[job_id])
+                gang = with_gpus(job, len(gangs.gpus_of(row))) if job.is_elastic else job
+                self.learner.observe(gang, name, steps=steps - mark.steps, seconds=seconds, at=now, trust=self._reported[job_id])
         self._marks, self._reported = kept, {}
 
     def choose(self, state: SchedulerState, current: CurrentAllocation) -> bool:
@@ -116,7 +121,8 @@ class ProgressObserver:
         can_run = problem.runnable & current.present(state.table)[:, None] & (problem.num_gpus >= 1)[:, None]
         rows: dict[Entry, list[int]] = {}
         for row, column in np.argwhere(can_run).tolist():
-            rows.setdefault(Entry(jobs[row].job_type, jobs[row].num_gpus, types[column]), []).append(row)
+            for num_gpus in _sizes_on(problem, row, column, jobs[row]):
+                rows.setdefault(Entry(jobs[row].job_type, num_gpus, types[column]), []).append(row)
         worth = self._worth(rows)
         ids, waits = problem.job_ids, state.continuing_types[current.rows] < 0
         chosen = {job_id: entry for job_id, entry in self._measuring.items() if entry in worth and job_id in state.table.by_id}
@@ -137,12 +143,29 @@ class ProgressObserver:
         deviations = zip(rows, self.learner.deviations(list(rows)), strict=True)
         return {entry: deviation * len(rows[entry]) ** 0.5 for entry, deviation in deviations if deviation}
 
-    def urge(self, deficits: Floats, job_ids: Sequence[str], types: Sequence[str]) -> None:
-        """Raise the (N, K) deficits of the jobs to be measured, on the types to be measured; types: names in the profile."""
-        if self._measuring:
-            for row, job_id in enumerate(job_ids):
-                if job_id in self._measuring:
-                    deficits[row, [name == self._measuring[job_id].accelerator for name in types]] = MEASURING_ROUNDS
+    def urge(self, deficits: Floats, job_ids: Sequence[str], types: Sequence[str], sizes: SizeDemand | None) -> None:
+        """Raise the (N, K) deficits of the jobs to be measured, on the types to be measured; types: names in the profile.
+
+        On such a type, an elastic job is planned on the number of GPUs that is to be measured, and on no other.
+        """
+        for row, job_id in enumerate(job_ids) if self._measuring else ():
+            if (entry := self._measuring.get(job_id)) is None:
+                continue
+            there = np.array([name == entry.accelerator for name in types])
+            deficits[row, there] = MEASURING_ROUNDS
+            if sizes is not None and sizes.is_elastic[row]:
+                deficits[row, there] *= entry.num_gpus
+                options = there[sizes.speeds.types]
+                sizes.promised[row, options] = (sizes.speeds.gpus == entry.num_gpus)[options]
+
+
+def _sizes_on(problem: AllocationProblem, row: int, column: int, job: Job) -> Sequence[float]:
+    """Return the numbers of GPUs on which a job can run on a type."""
+    counts = problem.counts
+    if counts is None or not counts.is_elastic[row]:
+        return (job.num_gpus,)
+    found: list[int] = counts.counts[counts.able[counts.kinds[row], column]].tolist()
+    return found
 
 
 def learner_in(profile: Profile | ThroughputLearner) -> ThroughputLearner | None:

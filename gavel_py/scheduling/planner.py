@@ -299,11 +299,12 @@ class RoundPlanner:
         problem, rows, ledger, columns = current.problem, current.rows, state.ledger, state.table.columns
         runnable = problem.runnable & current.present(state.table)[:, None]
         deficits = np.where(runnable, ledger.deficits[rows], 0.0)
-        if self.observer is not None:
-            self.observer.urge(deficits, problem.job_ids, state.nodes.cluster.profile_names)
         costs = current.policy_input.requests["restart_seconds"]
         restart_rounds = np.where(np.isnan(costs), self.options.restart_seconds, costs) / self.options.round_seconds
         running_on = state.continuing_types[rows]
+        sizes = self._sizes(state, current, running_on, restart_rounds * self.options.round_seconds, start)
+        if self.observer is not None:
+            self.observer.urge(deficits, problem.job_ids, state.nodes.cluster.profile_names, sizes)
         return RoundDemand(
             deficits=deficits,
             fractions=current.promised,
@@ -320,7 +321,7 @@ class RoundPlanner:
             locked=fixed.runs,
             promised=ledger.promised[rows].sum(axis=1) / self.options.round_seconds,
             new=columns["has_run"][rows] == 0,
-            sizes=self._sizes(state, current, running_on, restart_rounds * self.options.round_seconds, start),
+            sizes=sizes,
         )
 
     def _sizes(
@@ -331,12 +332,11 @@ class RoundPlanner:
             return None
         speeds = speeds_of(problem)
         elastic = np.zeros(problem.num_jobs, dtype=bool) if problem.counts is None else problem.counts.is_elastic
-        held = np.where(running_on >= 0, state.gangs.of(current.rows).sizes, 0)
         return SizeDemand(
             speeds=speeds,
             is_elastic=elastic,
             running_on=running_on,
-            held=held,
+            held=np.where(running_on >= 0, state.gangs.of(current.rows).sizes, 0),
             promised=current.promised_options(speeds, state.ledger.deficits[current.rows]),
             weights=problem.weights,
             age_seconds=np.maximum(0.0, start - problem.arrival_seconds),

@@ -717,9 +717,6 @@ class RoundScheduler(Synchronized):
         if elastic and options.sharing:
             text = "cannot be combined with sharing: rounds choose either the number of GPUs of a job or its partners"
             raise InputError(*(Fault(job.where, "gpu_counts", text) for job in elastic))
-        if elastic and self._planner.observer is not None:
-            text = "cannot be combined with a learner, which observes gangs of a fixed number of GPUs"
-            raise InputError(*(Fault(job.where, "gpu_counts", text) for job in elastic))
         others = table.jobs_at(table.in_natural_order) if elastic or parts else []
         if (elastic and (parts or any(job.num_gpus < 1 for job in others))) or (parts and any(job.is_elastic for job in others)):
             text = "cannot be combined with fractions of a GPU in rounds: either all jobs have whole GPUs, or none is elastic"

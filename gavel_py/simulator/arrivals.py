@@ -14,12 +14,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, MissingThroughputError
 from gavel_py.io.random import generator_from, generator_state
 from gavel_py.policies import Policy
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.gpu_counts import counts_of, with_gpus
 from gavel_py.problem.job import Job
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.workflows import check_known, dependencies_of
@@ -164,6 +165,25 @@ class Admission:
         deadline = deadline_of(job, self._cluster, self._profile)
         failing = self._failing_at(submission)
         return JobProgress(submission, total, failing, self._expected_steps(submission, total), deadline, number)
+
+    def simulated_counts(self, job: Job) -> dict[str, Any]:
+        """Return the fields by which an elastic job asks for the numbers of GPUs that can be simulated, for schedulers that learn.
+
+        These would offer any number, since they estimate what they do not know. The profile, which is the truth, must have a
+        number on all types that the job may use. Raises `MissingThroughputError` if there is none.
+        """
+        counts, cluster = counts_of(job, self._profile), self._cluster
+        gangs = cluster.as_in_profile([with_gpus(job, count) for count in counts])
+        names = cluster.profile_names
+        used = [job.allowed_accelerators is None or name in job.allowed_accelerators for name in cluster.accelerator_names]
+        known = getattr(self._profile, "count_matrix", self._profile.matrix)(gangs, names)[:, used] >= 0
+        found = tuple(count for count, row in zip(counts, known.tolist(), strict=True) if all(row))
+        if not found:
+            text = (
+                f"the profile {self._profile.name!r} has no throughput of {job.job_type!r} on the same number of GPUs of all types"
+            )
+            raise MissingThroughputError(Fault(job.where, "gpu_counts", text))
+        return {"gpu_counts": found, "min_gpus": None, "max_gpus": None, "num_gpus": found[0]}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings and the state of the generator as plain data."""

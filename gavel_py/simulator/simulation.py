@@ -354,6 +354,8 @@ class Simulation:
         # What a job has to do is known, even if the throughput that a duration was converted with is not.
         as_given = progress.expected_steps == progress.total_steps and self.scheduler.learner is None
         changes = ({} if as_given else seen) | ({} if waits == job.depends_on else {"depends_on": waits})
+        if job.is_elastic and self.scheduler.learner is not None:
+            changes |= self._admission.simulated_counts(job)
         self.scheduler.submit(job.model_copy(update=changes) if changes else job)
         self._state.active[job.job_id] = progress
         if waits and self.scheduler.is_blocked(job.job_id):

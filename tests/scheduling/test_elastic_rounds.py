@@ -317,15 +317,12 @@ def test_what_does_not_go_with_the_direct_mechanism_is_refused(options: dict[str
         scheduler([gp.Job("half", job_type="lm", num_gpus=0.5, total_steps=1.0)], "direct")
 
 
-def test_fractions_of_gpus_and_learners_do_not_go_with_elastic_jobs() -> None:
+def test_fractions_of_gpus_do_not_go_with_elastic_jobs() -> None:
     half = gp.Job("half", job_type="lm", num_gpus=0.5, total_steps=1.0)
     for first, second in ((elastic(1)[0], half), (half, elastic(1)[0])):
         made = scheduler([first])
         with pytest.raises(gp.InputError, match="cannot be combined with fractions of a GPU"):
             made.submit(second)
-    learning = gp.RoundScheduler(CLUSTER, gp.ThroughputLearner(PROFILE))
-    with pytest.raises(gp.InputError, match="cannot be combined with a learner"):
-        learning.submit(elastic(1)[0])
 
 
 def test_among_equal_jobs_those_that_run_go_on() -> None:

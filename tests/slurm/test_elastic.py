@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.integrations.slurm.speeds import observe_run
 from gavel_py.integrations.slurm.state import Tracked
 from tests.slurm.fake_slurm import FakeClock, FakeJob, FakeSlurm
 from tests.slurm.support import driver, events
@@ -241,6 +242,43 @@ def test_speeds_are_measured_and_times_delivered_by_number_of_gpus(tmp_path: Pat
     speeds = {gpus: speed for line in events(tmp_path / "state", "measured") for _, gpus, _, speed in line["speeds"]}
     assert len(speeds) > 1
     assert speeds == {gpus: pytest.approx(0.9 * SPEEDS[gpus], rel=0.02) for gpus in speeds}
+
+
+@pytest.mark.parametrize(("speeds", "best"), [({4: 3.6, 8: 6.5, 12: 9.0, 16: 11.0}, 16), ({4: 3.6, 8: 3.4, 12: 3.2, 16: 3.0}, 4)])
+def test_a_learner_tries_other_numbers_and_keeps_the_best(tmp_path: Path, speeds: dict[int, float], best: int) -> None:
+    slurm, progress, done = cluster(), tmp_path / "progress", 0.0
+    progress.mkdir()
+    ranged(slurm, 1)
+    learner = gp.ThroughputLearner(profile(4))
+    tried = []
+    with driver(slurm, tmp_path / "state", speeds=learner, progress=progress) as driven:
+        assert driven.look().notes == ()
+        for _ in range(12):
+            tried += rounds(slurm, driven, 1)
+            done += 100 * speeds[tried[-1]]
+            (progress / "1").write_text(str(done))
+    assert tried[-1] == best
+    assert tried[0] > 4, "what was not measured is tried"
+    found = {entry.num_gpus: rate.rate for entry, rate in learner.observations.items()}
+    assert found.keys() >= {best, tried[0]}
+    assert found == {gpus: pytest.approx(speeds[gpus], rel=0.01) for gpus in found}
+
+
+@pytest.mark.parametrize(("sizes", "observed"), [([8], {8}), ([4, 8], set())])
+def test_the_run_of_a_job_without_progress_counts_if_it_always_had_the_same_number(sizes: list[int], observed: set[int]) -> None:
+    fields = {
+        "name": "a",
+        "user": "b",
+        "job_type": "bert",
+        "num_gpus": 4,
+        "place": "any",
+        "arrival_seconds": 0.0,
+        "seen_seconds": 9.0,
+    }
+    record = Tracked("1", **fields, running_seconds=900.0, starts=1, types_used=["v100"], sizes_used=sizes)  # type: ignore[arg-type]
+    learner = gp.ThroughputLearner(profile(4))
+    observe_run(learner, record, 5850.0, 100.0, 900.0, 10.0)
+    assert {entry.num_gpus for entry in learner.observations} == observed
 
 
 def test_records_of_earlier_versions_are_read() -> None:

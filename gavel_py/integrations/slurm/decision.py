@@ -197,7 +197,7 @@ class RoundPlanner:
         if known.job_types and default not in known.job_types:
             text = f"{default!r} is not in profile {known.name!r}{nearest(default, known.job_types)}"
             raise UnknownNameError(Fault("slurm", "default_type", text))
-        self._has_said_why_fixed, self._why_fixed = False, sizes.why_fixed(policy, learns=self._learner is not None)
+        self._has_said_why_fixed, self._why_fixed = False, sizes.why_fixed(policy)
         self._settings = replace(settings, default_type=default, elastic=settings.elastic and not self._why_fixed)
         self._given, self._policy, self._options = profile, policy, {"mechanism": MECHANISM, **options}
         self._path, self._progress, self._log = path, progress, log

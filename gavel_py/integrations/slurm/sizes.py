@@ -85,17 +85,19 @@ def accepted_counts(tracked: Tracked, comment: JobComment) -> tuple[tuple[int, .
 def offered_counts(
     counts: Collection[int], job_type: str, names: Collection[str], speeds: Speeds, settings: SlurmSettings
 ) -> list[int]:
-    """Return the numbers of GPUs with a known speed on at least one of these GPU types; empty if fewer than two remain."""
+    """Return the numbers of GPUs with a known speed on at least one of these GPU types; empty if fewer than two remain.
+
+    Estimates count only if a learner tries and corrects them.
+    """
     if not settings.elastic or len(counts) < 2:
         return []
-    found = [count for count in counts if any(speeds.is_measured(job_type, count, name) for name in names)]
+    has_speed = speeds.is_measured if speeds.learner is None else speeds.speed
+    found = [count for count in counts if any(has_speed(job_type, count, name) for name in names)]
     return found if len(found) > 1 else []
 
 
-def why_fixed(policy: Policy, *, learns: bool) -> str:
-    """Return why a policy or a learner rules out elastic jobs; "" if it allows them."""
-    if learns:
-        return "a learner observes gangs of a fixed number of GPUs"
+def why_fixed(policy: Policy) -> str:
+    """Return why a policy rules out elastic jobs; "" if it allows them."""
     try:
         check_elastic(policy)
     except InputError as error:

@@ -187,11 +187,12 @@ def observe_run(learner: ThroughputLearner, tracked: Tracked, steps: float, leas
     """Observe the mean rate of a finished job without a progress file, from the steps that its user specified.
 
     A scheduler observes jobs with a progress file itself, round by round. The run time includes loading, so only runs of at least
-    `least_seconds` per start count, and only if the job was always on the same type and on one node.
+    `least_seconds` per start count, and only if the job was always on the same type and number of GPUs, and on one node.
     """
-    is_alike = tracked.is_known and len(tracked.types_used) == 1 and not tracked.is_on_several_nodes
+    is_alike = tracked.is_known and len(tracked.types_used) == 1 and len(tracked.sizes_used) < 2 and not tracked.is_on_several_nodes
     if is_alike and tracked.running_seconds >= least_seconds * tracked.starts:
-        entry = Entry(tracked.job_type, tracked.num_gpus, tracked.types_used[0])
+        (gpus,) = tracked.sizes_used or [tracked.num_gpus]
+        entry = Entry(tracked.job_type, gpus, tracked.types_used[0])
         learner.observe(entry, steps=steps, seconds=tracked.running_seconds, at=at, trust=trust)
 
 
