@@ -81,10 +81,25 @@ def even_shares(groups: JobGroups, times: Floats, fixed: Floats | None = None) -
     rows, limits = _rows(groups, fixed)
     gpus = jobs.num_gpus[some] * times[some]
     shares = groups.even.copy()
-    shares[some] = _Dual(gpus, groups.even[some], rows[:, some] / jobs.num_gpus[some][:, None], limits).minimum()
+    shares[some] = _least_uneven(gpus, groups.even[some], rows[:, some] / jobs.num_gpus[some][:, None], limits)
     dust = (shares < DUST) & (shares * (jobs.num_gpus * times)[:, None] < ENOUGH / MANY / len(jobs) * jobs.capacities)
     shares[dust] = 0.0
     shares /= shares.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _least_uneven(gpus: Floats, even: Floats, rows: Floats, limits: Floats) -> Floats:
+    """Return (Q, K) the shares at the minimum of `_Dual`; raises `SolverError` if no shares keep the rows.
+
+    If prices have grown too far before the rows were kept exactly, shares that tend to 0 are set to 0 and the others found again.
+    """
+    shares, missing = _Dual(gpus, even, rows, limits).minimum()
+    if missing > CLOSE:
+        without, rest = _Dual(gpus, np.where(shares < DUST, 0.0, even), rows, limits).minimum()
+        if rest < missing:
+            shares, missing = without, rest
+    if missing > ENOUGH:
+        raise SolverError("the times to be split over accelerator types do not fit")
     return shares
 
 
@@ -111,8 +126,8 @@ class _Dual:
             self._logs = np.log(even)
         self._possible = even > 0
 
-    def minimum(self) -> Floats:
-        """Return (Q, K) the shares at the minimum. Raises `SolverError` if there is none."""
+    def minimum(self) -> tuple[Floats, float]:
+        """Return (Q, K) the shares nearest to the minimum, and the relative excess of rows: at most `CLOSE` if it was found."""
         prices = np.zeros(len(self._limits))
         value, shares = self._at(prices)
         best, least = shares, np.inf
@@ -120,15 +135,13 @@ class _Dual:
             room = self._limits - np.tensordot(self._rows, shares * self._gpus[:, None], 2)
             missing = float(np.where(prices > 0, np.abs(room), -room).max())
             if missing <= CLOSE:
-                return shares
+                return shares, missing
             if missing >= least and least <= ENOUGH:
-                return best
+                break
             if missing < least:
                 best, least = shares, missing
             prices, value, shares = self._step(prices, value, shares, room)
-        if least <= ENOUGH:
-            return best
-        raise SolverError("the times to be split over accelerator types do not fit")
+        return best, least
 
     def _at(self, prices: Floats) -> tuple[float, Floats]:
         """Return F and the shares at these prices."""

@@ -451,6 +451,13 @@ class TestPrices:
         assert float((gains * allocation.time_fractions).sum()) == pytest.approx(allocation.objective_value, rel=1e-9)
         assert_most_even(allocation, [(-gains, -float((gains * allocation.time_fractions).sum()))])
 
+    def test_jobs_leave_a_type_altogether_that_others_need_in_full(self) -> None:
+        """Shares tend to 0 for two reasons at once, the dear type's capacity and the objective."""
+        speeds = [[1.0, 4.0], [2.0, 2.0], [1.0, 0.0], [2.0, 0.0], [1.0, 0.0]]
+        problem = gp.AllocationProblem.from_arrays(speeds, [4, 5], num_gpus=[1, 1, 1, 1, 2], prices_per_hour=[2.0, 1.0])
+        allocation = twin(problem, "throughput_per_dollar")
+        assert allocation.time_fractions.tolist() == [[0, 1], [0, 1], [1, 0], [1, 0], [1, 0]]
+
     def test_equal_prices_make_no_difference(self) -> None:
         problem = drawn(5, num_gpus=np.ones(7), prices_per_hour=[2.0, 2.0, 2.0])
         for name in PRICED:
