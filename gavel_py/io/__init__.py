@@ -1,4 +1,4 @@
-"""Files in and out: checked records, reading, atomic writing, snapshots; names, locks and random numbers.
+"""Input and output: validated records, reading, atomic writing, snapshots; names, locks and random numbers.
 
-Entry points: `records.Record`, `reading`, `writing`, `snapshots`. The package does not know jobs, clusters or policies.
+Entry points: `records.Record`, `reading`, `writing`, `snapshots`. The package is independent of jobs, clusters and policies.
 """

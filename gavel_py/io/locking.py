@@ -1,4 +1,4 @@
-"""Threads: objects with a re-entrant lock each, which is replaced in a forked child; and products of arrays on one thread."""
+"""Threads: objects with a re-entrant lock that is replaced in a forked child, and products of arrays on one thread."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _locks: WeakSet[Lock] = WeakSet()
 
 
 def synchronized(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """Return the method so that only one thread at a time runs it or another synchronized method of the object."""
+    """Return the method guarded by a lock: only one thread at a time runs any synchronized method of an object."""
 
     @functools.wraps(method)
     def locked(self: Any, /, *args: P.args, **options: P.kwargs) -> R:
@@ -54,7 +54,7 @@ def synchronized(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatena
 
 
 class Synchronized:
-    """Base class with a lock that excludes its `synchronized` methods, and the setting of attributes, from each other.
+    """Base class with a lock for its `synchronized` methods and for setting attributes; only one thread at a time does either.
 
     The lock is re-entrant, so a callback of such a method may call others. A copy has its own lock.
     """

@@ -1,4 +1,4 @@
-"""Things of users and of installed packages: imported from package.module:name, and offered as entry points of a group."""
+"""Plug-ins of users, imported from package.module:name, and of installed packages, offered as entry points of a group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Offer:
-    """Something that an installed package offers. target: package.module:name; package: name and version of the package."""
+    """A plug-in of an installed package. target: package.module:name; package: name and version of the package."""
 
     name: str
     target: str
@@ -29,10 +29,11 @@ class Offer:
 
 @dataclass(frozen=True)
 class Plugins:
-    """A kind of plug-ins.
+    """A kind of plug-in.
 
-    group: of their entry points; word, plural: for one and several of them in messages; noun: what a target names, "class" or
-    "object"; built_in: names that packages cannot take; is_one: whether an attribute of a module is one that could be named.
+    group: group of the entry points; word, plural: words for one and several of them in messages; noun: what a target is, "class"
+    or "object"; built_in: names that packages cannot use; is_one: returns whether an attribute of a module is a plug-in of this
+    kind.
     """
 
     group: str
@@ -44,11 +45,11 @@ class Plugins:
 
     @property
     def form(self) -> str:
-        """The form of a target."""
+        """The form of a target, for messages."""
         return f"package.module:{'Class' if self.noun == 'class' else 'name'}"
 
     def imported(self, target: str, where: str) -> object:
-        """Import what `target`, package.module:name, names; `where` is the source of the name in messages.
+        """Import the object that `target`, package.module:name, names; `where` is the source of the name in messages.
 
         Raises `UnknownNameError` if there is no such module or attribute, and `InputError` if the import fails.
         """
@@ -68,9 +69,9 @@ class Plugins:
         return thing
 
     def offers(self) -> dict[str, list[Offer]]:
-        """Return what installed packages offer, {name: offers}, in alphabetical order. Nothing is imported.
+        """Return {name: offers} of installed packages, in alphabetical order. Nothing is imported.
 
-        Offers of built-in names, and of names that a command line cannot take, are left out with a `GavelWarning`.
+        Offers with built-in names, or with names that cannot be used on a command line, are left out with a `GavelWarning`.
         """
         found: dict[str, list[Offer]] = {}
         for offer in self._declared():
@@ -101,7 +102,7 @@ class Plugins:
         return first
 
     def loaded(self, name: str) -> tuple[object, str]:
-        """Import what a name means, package.module:name or the name of an offer; return it, and what it is for messages."""
+        """Import the object named by package.module:name or by the name of an offer; return it with a description for messages."""
         if ":" in name:
             where = f"{self.word} {name}"
             return self.imported(name, where), where
@@ -110,7 +111,7 @@ class Plugins:
         return self.imported(offer.target, where), where
 
     def _declared(self) -> Iterator[Offer]:
-        """Yield what packages declare, by package; a package with unreadable entry points gets a warning and is skipped."""
+        """Yield the offers that packages declare; a package with unreadable entry points is skipped with a warning."""
         from importlib import metadata  # takes 20 ms
 
         packages: dict[str, Distribution] = {}

@@ -17,10 +17,10 @@ from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io.names import repeated
 
 LONGEST_LINE = 1 << 20
-"""Characters in a line of a line-based file. A longer line comes from a broken file, and would only fill the memory."""
+"""Maximum number of characters in a line of a line-based file. A longer line indicates a broken file and would only fill memory."""
 
 MAX_YAML_NODES = 2_000_000
-"""Entries of a YAML document; a few lines of nested aliases can expand to billions."""
+"""Maximum number of entries of a YAML document; a few lines of nested aliases could expand to billions."""
 
 MAX_DEPTH = 100
 TOO_DEEP = "is nested too deeply for a job set, cluster or profile"
@@ -35,7 +35,7 @@ def suffix_of(path: str | Path, known: Mapping[str, object]) -> str:
 
 
 def lines(path: str | Path) -> Generator[str, None, None]:
-    """Yield the lines of a UTF-8 file with their ends; a line longer than `LONGEST_LINE` is a fault."""
+    """Yield the lines of a UTF-8 file with their line ends; a line longer than `LONGEST_LINE` is a fault."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             number = 0
@@ -51,7 +51,7 @@ def lines(path: str | Path) -> Generator[str, None, None]:
 
 
 def _fail_undecodable(path: str | Path) -> NoReturn:
-    """Raise the fault of a file that is not UTF-8, with the line of the first such byte, which a `UnicodeDecodeError` lacks."""
+    """Raise the fault of a file that is not UTF-8, with the line of the first invalid byte, which `UnicodeDecodeError` lacks."""
     if Path(path).is_file():  # a pipe can be read only once
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
@@ -63,7 +63,7 @@ def _fail_undecodable(path: str | Path) -> NoReturn:
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, line without its end) for each line that is not blank."""
+    """Yield (number from 1, line without its line end) for each line that is not blank."""
     with closing(lines(path)) as text:
         for number, line in enumerate(text, 1):
             if line.strip():
@@ -140,7 +140,7 @@ def _cells(path: str | Path) -> Generator[tuple[int, list[str]], None, None]:
 
 
 def checked_header(where: str, row: list[str], required: Collection[str], *, nameless: bool = False) -> list[str]:
-    """Return the names of the columns of a table; raises `InputError`. nameless: whether columns may have an empty name."""
+    """Return the column names of a table. Raises `InputError`. nameless: whether column names may be empty."""
     faults = [Fault(where, "", f"column {i} has no name") for i, name in enumerate(row, 1) if not name and not nameless]
     twice = sorted(name for name in repeated(row) if name or nameless)
     faults += [Fault(where, "", f"column {name!r} appears twice") for name in twice]
@@ -204,7 +204,7 @@ def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
 
 def text_of(path: str | Path) -> str:
     """Return the text of a file; raises `InputError`."""
-    # Without the limit on lines: a JSON document may be a single line.
+    # No limit on the length of lines, since a JSON document may be a single line.
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -368,7 +368,7 @@ def _check_depth(path: str | Path, events: Iterator[Any]) -> None:
 def _walk_yaml(path: str | Path, node: Any, place: tuple[str, ...], line: int, places: dict[tuple[str, ...], int]) -> None:
     if node is None or place in places:
         return
-    # An alias may refer to an entry that contains it, which nests without end.
+    # An alias may refer to an entry that contains it, which would nest forever.
     if len(places) == MAX_YAML_NODES or len(place) > MAX_DEPTH:
         _fail(path, line, f"has more than {MAX_YAML_NODES:,} entries or {MAX_DEPTH} levels, including those that aliases repeat")
     places[place] = line

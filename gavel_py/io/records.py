@@ -1,4 +1,4 @@
-"""Records that check their fields: pydantic finds the faults, and this module words them for users."""
+"""Records with validated fields: pydantic finds the faults, and this module converts them to messages for users."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MAX_COUNT = 1_000_000
 """Upper limit of the size of a gang and of the nodes of an entry; a larger number is a typing error, and costly to build."""
 
 SMALLEST_FRACTION = 0.001
-"""Of a GPU. Schedulers that share GPUs count in thousandths at most, so a smaller fraction is a typing error."""
+"""Smallest fraction of a GPU. Schedulers that share GPUs use at most thousandths, so a smaller fraction is a typing error."""
 
 LONGEST_TEXT = 1000
-"""Characters of a name. A longer one comes from a broken file, and messages and tables would repeat it."""
+"""Maximum number of characters of a name. A longer one indicates a broken file, and messages and tables would repeat it."""
 
 
 def has_control(text: str) -> bool:
@@ -61,7 +61,7 @@ def gang_size(value: object) -> int | float:
 
 
 def number_of(value: object) -> float:
-    """Return a value or text as a number, NaN if it is none or not in decimal form."""
+    """Return a value or text as a number; NaN if it is not a number in decimal form."""
     if isinstance(value, bool | bytes) or decimal_hint(value) or (isinstance(value, str) and not value.isascii()):
         return math.nan
     try:

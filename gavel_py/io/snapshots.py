@@ -1,8 +1,8 @@
 """Snapshots: versioned files of plain data with a checksum, from which exactly the same state is restored.
 
-Every class with a part of the state has `to_dict`, which returns data that JSON can hold, and `from_dict`, which restores an equal
-object; `encode` and `decode` do so for arrays, tuples and containers of them. A `SnapshotFormat` writes and reads the file, and
-`damage_as_fault` turns errors of `from_dict` into faults of the file.
+Every class that is part of the state has `to_dict`, which returns data for JSON, and `from_dict`, which restores an equal object;
+`encode` and `decode` do the same for arrays, tuples and containers of them. A `SnapshotFormat` writes and reads the file, and
+`damage_as_fault` converts errors of `from_dict` to faults of the file.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from gavel_py.io import reading
 from gavel_py.io.writing import write_atomic
 
 MAX_LISTED = 64
-"""Longer arrays of numbers are written as Base64 of their bytes: numbers as text take most of the time and room of large files."""
+"""Longer arrays of numbers are written as Base64 of their bytes: numbers as text take most of the time and space of large files."""
 
 STATE = ',"state":'
-"""What stands before the state in a file."""
+"""The text before the state in a file."""
 
 PLAIN = bool | int | float | str | None
 
 
 def encode(value: Any) -> Any:
-    """Return data that JSON can hold for a number, text or array, or a tuple, list or dict of such values."""
+    """Return JSON data for a number, text or array, or a tuple, list or dict of such values."""
     if isinstance(value, np.ndarray):
         # NaN and infinity are no numbers of JSON.
         is_plain = value.size <= MAX_LISTED and not (value.dtype.kind == "f" and not np.isfinite(value).all())
@@ -52,7 +52,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """Return the value that `encode` returned this data for."""
+    """Return the value that `encode` converted to this data."""
     if isinstance(data, list):
         return [decode(each) for each in data]
     if not isinstance(data, dict):
@@ -70,8 +70,8 @@ def decode(data: Any) -> Any:
 class SnapshotFormat:
     """One kind of snapshot file.
 
-    name: the value of "format" in the file; version: the version that is written, and the newest that is read; description: what
-    such a file is, for messages about other files.
+    name: the value of "format" in the file; version: the version that is written, and the newest that can be read; description: a
+    description of such a file, for messages about other files.
     """
 
     name: str
@@ -85,7 +85,7 @@ class SnapshotFormat:
         write_atomic(path, f"{head[:-1]}{STATE}{text}}}".encode(), durable=True)
 
     def read(self, path: str | Path) -> dict[str, Any]:
-        """Return the state in a file. Raises `InputError` for a file that is damaged, foreign or of a newer version."""
+        """Return the state in a file. Raises `InputError` if it is damaged, of another format or of a newer version."""
         text = reading.text_of(path)
         document = reading.parse_json(path, text, 1)
         if not isinstance(document, dict) or document.get("format") != self.name:
@@ -109,7 +109,7 @@ class SnapshotFormat:
 
 @contextmanager
 def damage_as_fault(path: str | Path) -> Iterator[None]:
-    """Raise errors of the block that come from missing or unfit data as an `InputError` that names the file."""
+    """Convert errors in the block that are caused by missing or invalid data to an `InputError` that names the file."""
     try:
         yield
     except GavelError:

@@ -18,11 +18,11 @@ SHOWN = 10
 
 
 class Tabular(ABC):
-    """Something with a table. Subclasses define `to_columns`."""
+    """Base class of results with a table. Subclasses define `to_columns`."""
 
     @abstractmethod
     def to_columns(self) -> dict[str, Array]:
-        """Return the table as {column: (rows,) array}, which polars, pyarrow and pandas take.
+        """Return the table as {column: (rows,) array}, which polars, pyarrow and pandas accept.
 
         Missing numbers are NaN, missing texts None.
         """
@@ -56,7 +56,7 @@ class Tabular(ABC):
 
 
 class Rows(list[dict[str, Any]], Tabular):
-    """A list of rows, {column: value}, which is a table too."""
+    """A list of rows, {column: value}, that is also a table."""
 
     def to_columns(self) -> dict[str, Array]:
         return columns_of(self)
@@ -66,13 +66,13 @@ class Rows(list[dict[str, Any]], Tabular):
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-    """Return {column: (rows,) array} with the columns of all rows, in the order in which they first occur."""
+    """Return {column: (rows,) array} with the columns of all rows, in the order of their first occurrence."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: array_of(row.get(name) for row in rows) for name in names}
 
 
 def array_of(values: Iterable[Any]) -> Array:
-    """Return values as an array of bools, whole numbers, floats (None becomes NaN), or objects if any of them is a text."""
+    """Return values as an array of bools, integers, floats (None becomes NaN), or objects if any of them is text."""
     import numpy as np  # not above: jobs and their files are read without it
 
     items = list(values)

@@ -1,4 +1,4 @@
-"""Writing of files: early checks, atomic replacement, and clear messages for errors of files and of SQLite.
+"""Writing of files: early checks, atomic replacement, and clear messages for file and SQLite errors.
 
 Charts and reports take long to compute, so suffix, folder and libraries are checked first (`check_plot`, `check_report`).
 """
@@ -52,7 +52,7 @@ def check_report(path: str | Path) -> None:
 
 
 def check_writable_folder(path: str | Path) -> None:
-    """Raise `InputError` unless files can be written into this folder, which may be new if its parent exists."""
+    """Raise `InputError` unless files can be written to this folder, which may be new if its parent exists."""
     place = Path(path)
     if place.exists() and not place.is_dir():
         raise InputError(Fault(str(path), "", "is a file, but must be a folder"))
@@ -60,7 +60,7 @@ def check_writable_folder(path: str | Path) -> None:
 
 
 def check_writable(place: Path) -> None:
-    """Raise `InputError` unless a file can be written there."""
+    """Raise `InputError` unless a file can be written to this path."""
     if not place.parent.is_dir():
         raise InputError(Fault(str(place), "", f"cannot be written: there is no folder {str(place.parent)!r}"))
     if place.is_dir():
@@ -85,7 +85,7 @@ def check_libraries(what: str, extra: str, *names: str) -> None:
 
 
 def write_atomic(path: str | Path, content: bytes, *, durable: bool = False) -> None:
-    """Replace a file by way of a temporary file in the same folder; after a failure, it still has its old content.
+    """Replace a file through a temporary file in the same folder; after a failure, it still has its old content.
 
     A symbolic link is followed. durable: also wait until the content is on the disk, so that it survives a loss of power. Raises
     `InputError`.

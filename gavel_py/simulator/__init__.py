@@ -1,7 +1,7 @@
 """The simulator: runs a trace on the round scheduler, with a clock and the events of jobs and nodes.
 
-Entry points: `simulation` (`Simulation`, `simulate`), and `recorder` for a `Run` that reports show. The package does not know what
-runs simulations: sweeps and the command line are above it.
+Entry points: `simulation` (`Simulation`, `simulate`), and `recorder`, which returns a `Run` for reports. The package is independent
+of the callers that run simulations, such as sweeps and the command line.
 """
 
 from gavel_py.simulator.node_events import NodeFailures, NodeWindow, read_maintenance

@@ -1,7 +1,7 @@
 """The arrival of jobs: `Arrivals` reads a trace one job at a time, and `Admission` brings each job into a simulation.
 
-Admission decides how many steps a job really has, how many policies see, and where it will fail. `check_settings` checks the
-settings of a simulation.
+Admission determines the true number of steps of a job, the number that policies see, and the points at which it fails.
+`check_settings` checks the settings of a simulation.
 """
 
 from __future__ import annotations
@@ -32,11 +32,15 @@ from gavel_py.workloads.trace import Trace
 
 
 class Arrivals:
-    """A trace, of which only the next job is in memory.
+    """A trace of which only the next job is in memory.
 
-    window: the jobs that are measured, which the trace must have. taken: the number of jobs taken so far; the number of a job is
-    how many were taken before it. Raises `InputError` for a job that arrives before its predecessor, and for a trace that is too
-    short for the window: at once if it has a length, otherwise at its end.
+    Attributes:
+        window: The measured jobs, which the trace must contain.
+        taken: Number of jobs taken so far. The number of a job is the number of jobs taken before it.
+
+    Raises:
+        InputError: A job arrives before its predecessor, or the trace is too short for the window. The latter is raised at once if
+            the trace has a length, otherwise at its end.
     """
 
     def __init__(self, trace: Iterable[Submission | Job], window: JobWindow | None = None) -> None:
@@ -94,7 +98,7 @@ def _job_of(submission: Submission | Job) -> Job:
 
 
 def _workflows_in_order(trace: Sequence[Submission | Job]) -> Trace:
-    """Return a trace in which no job precedes one that it waits for. Raises `InputError` if that arrives later, or never."""
+    """Return a trace in which jobs follow the jobs they wait for. Raises `InputError` if one of these arrives later, or never."""
     found = Trace(job if isinstance(job, Submission) else Submission(job) for job in trace)
     check_known(found.jobs)
     arrivals = {job.job_id: job.arrival_seconds for job in found.jobs}
@@ -149,7 +153,7 @@ def check_settings(policy: Policy, round_seconds: float | None, measure_jobs: ob
 
 
 class Admission:
-    """Turns submissions into jobs in progress; the arguments are those of `Simulation`, and `chance` draws random failures."""
+    """Converts submissions to jobs in progress; the arguments are those of `Simulation`, and `chance` draws random failures."""
 
     def __init__(
         self, cluster: Cluster, profile: Profile, job_failures: JobFailures, estimates: Estimates, chance: np.random.Generator
@@ -159,7 +163,7 @@ class Admission:
         self.chance = chance
 
     def admit(self, submission: Submission, number: int) -> JobProgress:
-        """Return the progress of a new job; number: how many precede it in the trace. Raises `InputError` if it has no end."""
+        """Return the progress of a new job. number: its number in the trace, from 0. Raises `InputError` if it has no end."""
         job = submission.job
         total = total_steps_of(job, self._profile)
         deadline = deadline_of(job, self._cluster, self._profile)
@@ -210,7 +214,7 @@ class Admission:
 
 
 def total_steps_of(job: Job, profile: Profile) -> float:
-    """Return the total steps of a job, if need be from its duration; raises `InputError` for a job with neither."""
+    """Return the total steps of a job, computed from its duration if necessary. Raises `InputError` for a job with neither."""
     if job.total_steps is not None:
         return job.total_steps
     if job.duration_seconds is None or job.duration_accelerator is None:
@@ -225,7 +229,7 @@ def total_steps_of(job: Job, profile: Profile) -> float:
 
 
 def deadline_of(job: Job, cluster: Cluster, profile: Profile) -> float | None:
-    """Return the deadline of a job on the clock of the trace, also if `deadline_factor` gives it; None if it has none."""
+    """Return the deadline of a job on the clock of the trace, including one from `deadline_factor`; None if it has none."""
     if job.deadline_factor is None:
         return job.deadline_seconds
     deadline = float(AllocationProblem.from_jobs([job], cluster, profile, whole_gangs=False).deadlines_seconds[0])

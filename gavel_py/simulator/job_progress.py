@@ -1,7 +1,7 @@
 """The progress of simulated jobs: steps, time and cost so far, and failures to come.
 
-`JobProgress` is one job, whose time is accounted when something happens to it. `RunningGangs` knows when each gang that holds
-GPUs stops, and how many steps it has done at any time.
+`JobProgress` is one job; its time is accounted at each event that affects it. `RunningGangs` gives the time at which each gang that
+holds GPUs stops, and its steps at any time. The time that a restart costs is charged in `JobProgress.start`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NUMBERS = (
 """The attributes that change with time while a gang runs."""
 
 ACCOUNTED = ("accounted_seconds", *NUMBERS)
-"""What a snapshot has of a running gang besides its progress up to the time of the snapshot, so that sums continue as they were."""
+"""Attributes of a running gang that a snapshot contains beside its progress at that time, so that sums continue exactly."""
 
 KEYS = {
     **{name: name for name in ("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds")},
@@ -58,24 +58,24 @@ class JobProgress:
     """The progress of a job in the system, up to `accounted_seconds` while it holds GPUs.
 
     Of the job:
-        number: how many jobs precede it in the trace.
-        ready_seconds: when it no longer waited for other jobs, None while it does.
+        number: its number in the trace, from 0.
+        ready_seconds: when it stopped waiting for other jobs, None while it waits.
         total_steps, expected_steps: the steps it has to do, and those that policies see.
         failing: the fractions of its work at which it will still fail, ascending.
         running_seconds, lost_seconds: time with GPUs, and the part of it spent on starts or on work that was lost.
-        saved_gpu_seconds, saved_lost_gpu_seconds: GPU-seconds of these times that partners account for.
+        saved_gpu_seconds, saved_lost_gpu_seconds: GPU-seconds of these times that are accounted to partners.
         earlier_gpu_seconds: {column: GPU-seconds} of its runs before the current one.
 
     Of its current run, on the GPUs that it holds:
         type_index: the column of the accelerator type, -1 before the first run; price_per_hour: of one GPU.
         is_spread: whether the gang is on more nodes than necessary.
         partners: the jobs on the same GPUs since `since_seconds`; own_gpus: its share of the GPUs.
-        accounted_seconds: until when time and steps are accounted.
-        run_start_seconds: its start, if it is known to lie within the present round.
-        speed: steps/s; starting_seconds: what is left of the start; worked_seconds, steps_at_start: time worked since, from
-            this number of steps on.
-        checkpoint_steps: steps at its last checkpoint before its partners changed; uncommitted_seconds, uncommitted_saved: time
-            worked since that checkpoint until they changed, and GPU-seconds of it that partners account for.
+        accounted_seconds: the time up to which time and steps are accounted.
+        run_start_seconds: its start, if this is known to be within the present round.
+        speed: steps/s; starting_seconds: remaining time of the start; worked_seconds, steps_at_start: time worked since the start,
+            and the number of steps at its end.
+        checkpoint_steps: steps at the last checkpoint before its partners changed; uncommitted_seconds, uncommitted_saved: time
+            worked between that checkpoint and the change, and its GPU-seconds that are accounted to partners.
     """
 
     def __init__(
@@ -114,17 +114,17 @@ class JobProgress:
         return self.failing[0] * self.total_steps if self.failing else math.inf
 
     def gpus_shared_with(self, others: tuple[str, ...]) -> float:
-        """Return its share of the GPUs beside these jobs: the fraction it requested, or an equal part of whole GPUs."""
+        """Return its share of the GPUs beside these jobs: the requested fraction, or an equal part of whole GPUs."""
         return self.job.num_gpus if self.job.num_gpus < 1 else self.job.num_gpus / (1 + len(others))
 
     @property
     def saved_gpus(self) -> float:
-        """GPUs of the gang that partners account for; below 0 if an elastic job has more than its smallest number."""
+        """GPUs of the gang that are accounted to partners; below 0 if an elastic job has more than its smallest number."""
         return self.job.num_gpus - self.own_gpus
 
     @property
     def gpu_seconds(self) -> float:
-        """GPU-seconds so far, less those that partners account for."""
+        """GPU-seconds so far, without those accounted to partners."""
         return self.running_seconds * self.job.num_gpus - self.saved_gpu_seconds
 
     def gpu_seconds_by_type(self, num_types: int) -> list[float]:
@@ -137,19 +137,19 @@ class JobProgress:
 
     @property
     def begin_seconds(self) -> float:
-        """When the start is over, and work begins or continues."""
+        """The time at which the start is over, and work begins or continues."""
         return self.accounted_seconds + self.starting_seconds
 
     @property
     def stop_seconds(self) -> float:
-        """When the job finishes or fails, if nothing else happens."""
+        """The time at which the job finishes or fails, if nothing else happens."""
         needed = max(0.0, min(self.total_steps, self.fails_at) - self.steps_done)
         return self.begin_seconds + needed / self.speed if self.speed else math.inf
 
     def speed_on(self, profile: Profile, accelerator: str, *, spread: bool, gpus: int | None = None) -> float:
         """Return steps/s on a type without partners; the consolidated speed if the profile has none for spread gangs.
 
-        gpus: of an elastic job, by default its smallest number.
+        gpus: number of GPUs of an elastic job, by default its smallest.
         """
         job = with_gpus(self.job, gpus) if self.job.is_elastic and gpus is not None else self.job
         key = accelerator, spread, job.num_gpus
@@ -172,9 +172,9 @@ class JobProgress:
         spread: bool,
         gpus: int | None = None,
     ) -> None:
-        """Start a run on new GPUs; starting_seconds: how long the start takes. Steps done so far are checkpointed.
+        """Start a run on new GPUs; starting_seconds: the time that the start costs. Steps done so far are checkpointed.
 
-        gpus: of an elastic job, by default its smallest number.
+        gpus: number of GPUs of an elastic job, by default its smallest.
         """
         self.starts += 1
         if self.type_index not in (-1, column):
@@ -239,7 +239,7 @@ class JobProgress:
             self.advance(since)
             self._account(until - since, until - since)
             began = max(start, self.run_start_seconds)
-            if since > began:  # the partners changed in this round, and the work before that was accounted
+            if since > began:  # the partners changed in this round, and the work before the change is already accounted
                 self._lose(since - began, self.uncommitted_saved)
                 self.steps_done = self.checkpoint_steps
             return
@@ -254,16 +254,16 @@ class JobProgress:
             self.steps_done = min(self.steps_done, self.checkpoint_steps)
 
     def finish(self) -> None:
-        """Set the steps done to exactly the total, in spite of rounding."""
+        """Set the steps done to exactly the total, to remove rounding errors."""
         self.steps_done = self.total_steps
 
     def fail(self) -> None:
-        """Count a failure and drop it from those to come."""
+        """Count a failure, and remove it from the failures to come."""
         self.failing.popleft()
         self.failures += 1
 
     def to_dict(self, until: float | None = None) -> dict[str, Any]:
-        """Return the progress as plain data, without the job, which is in the trace; until: the time, for a job that holds GPUs."""
+        """Return the progress as plain data without the job, which is in the trace. until: the time, for a job that holds GPUs."""
         made = self if until is None else self.at(until)
         lists: dict[str, Any] = {"failing": list(self.failing), "with_there": list(self.partners)}
         lists |= {"earlier_gpu_seconds": list(map(list, self.earlier_gpu_seconds.items()))} if self.earlier_gpu_seconds else {}
@@ -285,7 +285,7 @@ class JobProgress:
         return made
 
     def _account(self, seconds: float, lost: float) -> None:
-        """Add time with GPUs, of which `lost` seconds did no work that is kept."""
+        """Add time with GPUs; the work of `lost` seconds of it is lost."""
         self.running_seconds += seconds
         self._lose(lost, lost * self.saved_gpus)
         self.cost += seconds / 3600 * self.own_gpus * self.price_per_hour
@@ -333,7 +333,7 @@ class JobProgress:
 
 
 INITIAL_CAPACITY = 64
-"""Columns of a new table, which doubles when it is full."""
+"""Number of columns of a new table; it doubles when it is full."""
 
 ROWS = {"stop_seconds": 0, "begin_seconds": 1, "steps_done": 2, "speed": 3, "total_steps": 4, "expected_steps": 5}
 """The row of each attribute of `JobProgress` in the table."""
@@ -342,8 +342,9 @@ READ_ROWS = attrgetter(*ROWS)
 
 
 class RunningGangs:
-    """The gangs that hold GPUs, with a column of numbers for each: as long as nothing happens to a gang, they state when it stops,
-    and its steps at any time.
+    """The gangs that hold GPUs, with a column of numbers for each.
+
+    As long as nothing happens to a gang, these numbers determine when it stops and its steps at any time.
     """
 
     def __init__(self, num_types: int) -> None:
@@ -405,7 +406,7 @@ class RunningGangs:
 
     @property
     def stop_seconds(self) -> Floats:
-        """(G,) when each gang finishes or fails if nothing else happens."""
+        """(G,) the time at which each gang finishes or fails if nothing else happens."""
         return self._row("stop_seconds")
 
     def progress_at(self, place: int) -> JobProgress:

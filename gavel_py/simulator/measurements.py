@@ -1,5 +1,7 @@
-"""Measurements of a simulation: `Usage` counts GPU-seconds, `TenantUsage` sums up the jobs of each tenant, and `Measuring` knows
-which jobs are measured and since when.
+"""Measurements of a simulation.
+
+`Usage` counts GPU-seconds, `TenantUsage` sums over the jobs of each tenant, and `Measuring` tracks which jobs are measured, and
+from what time on.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ JobWindow = tuple[int, int]
 
 
 class Usage:
-    """GPU-seconds by accelerator type: of all nodes, of gangs (`used`), and of nodes that were down; the rest was idle.
+    """GPU-seconds by accelerator type: of all nodes, of gangs (`used`), and of nodes that were down; the remainder was idle.
 
     start_seconds: when the clock starts; time before it does not count.
     """
@@ -38,12 +40,12 @@ class Usage:
         self._at_round_start: dict[str, dict[str, float]] | None = None
 
     def begin_round(self) -> None:
-        """Keep the totals for jobs that are submitted within the round that begins."""
+        """Keep the current totals, for jobs that are submitted within the new round."""
         self._at_round_start = self.totals()
 
     @property
     def at_round_start(self) -> dict[str, dict[str, float]]:
-        """The totals at the start of the round in progress, or now if none is."""
+        """The totals at the start of the round in progress, or the current totals if there is none."""
         return self.totals() if self._at_round_start is None else self._at_round_start
 
     def note_node_event(self, event: NodeEvent) -> None:
@@ -69,7 +71,7 @@ class Usage:
         return {name: {"total": self.total[name], "used": self.used[name], "down": self.down[name]} for name in self.total}
 
     def by_type(self, before: Mapping[str, Mapping[str, float]] | None = None) -> dict[str, dict[str, float]]:
-        """Return the usage of each type as plain data, with its utilization: used over total less down, 0 if that is 0.
+        """Return the usage of each type as plain data, with its utilization: used / (total − down), or 0 if that is undefined.
 
         before: `totals` at the start of the measured time.
         """
@@ -109,14 +111,14 @@ SUMS = (
     *("jobs", "running", "waiting", "finished", "jct_seconds", "work", "promised_gpu_seconds", "delivered_gpu_seconds", "cost"),
     *("active", "since", "promised_seconds"),
 )
-"""Columns of `TenantUsage`, followed by the GPU-seconds of each type. active: jobs in the system, since when there are any;
-promised_seconds: the integral of the promised share over time."""
+"""Columns of `TenantUsage`, followed by the GPU-seconds of each type. active: number of jobs in the system; since: the time from
+which there have been any; promised_seconds: the integral of the promised share over time."""
 
 COUNTS = ("jobs", "running", "waiting", "finished")
 
 
 class TenantUsage:
-    """What the jobs of each tenant were promised and got: sums over the measured jobs, and promised shares over time.
+    """Promised and received time of the jobs of each tenant: sums over the measured jobs, and promised shares over time.
 
     tree: tenants with weights, empty for equal ones; start_seconds: when the clock starts.
     """
@@ -156,11 +158,11 @@ class TenantUsage:
         self._seconds += elapsed
 
     def restart(self) -> None:
-        """Start counting promised shares anew, since measuring begins."""
+        """Reset the promised shares, since measuring begins."""
         self._sums[:, _AT["promised_seconds"]], self._seconds = 0.0, 0.0
 
     def add(self, tenant: str, gpu_seconds: Sequence[float], **sums: float) -> None:
-        """Add a measured job; gpu_seconds: by type; sums: what it adds to columns, NaN if unknown."""
+        """Add a measured job; gpu_seconds: by type; sums: {column: amount to add}, NaN if unknown."""
         row = self._row(tenant)
         row[_AT["jobs"]] += 1
         for name, value in sums.items():
@@ -168,7 +170,7 @@ class TenantUsage:
         row[len(SUMS) :] += gpu_seconds
 
     def tenants(self, seconds: float) -> tuple[TenantShare, ...]:
-        """Return what each tenant was promised and got in this number of seconds; empty if no job names a tenant."""
+        """Return the promised and received shares of each tenant over this number of seconds; empty if no job names a tenant."""
         if not any(self._table.names) or not seconds > 0:
             return ()
         gpus = self._sums[:, len(SUMS) :] / seconds
@@ -213,7 +215,7 @@ _AT = {name: column for column, name in enumerate(SUMS)}
 
 
 def job_window(value: object) -> JobWindow | None:
-    """Return a pair of numbers as a window, or None, which is all jobs. Raises `ValueError` for anything else."""
+    """Return a pair of numbers as a window, or None for all jobs. Raises `ValueError` for anything else."""
     if value is None:
         return None
     numbers = list(value) if isinstance(value, tuple | list) else []
@@ -237,13 +239,15 @@ def check_enough(jobs: int, window: JobWindow | None) -> None:
 
 
 class Measuring:
-    """Which jobs the metrics of a simulation are of, and since when the use of GPUs is measured.
+    """The jobs that the metrics of a simulation cover, and the time from which the use of GPUs is measured.
 
-    GPUs are measured from the round in which the first job of the window is submitted. The simulation is over with the round in
-    which the last one leaves, so that no later event changes the result.
+    GPUs are measured from the round in which the first job of the window is submitted. The simulation ends with the round in which
+    the last one leaves, so that no later event changes the result.
 
-    window: None measures all jobs, from the beginning. ended: measured jobs that have left; ended_after_arrivals: those of a window
-    that left after the last arrival of the trace.
+    Attributes:
+        window: The measured jobs; None for all jobs, from the beginning.
+        ended: Number of measured jobs that have left.
+        ended_after_arrivals: Number of jobs of the window that left after the last arrival of the trace.
     """
 
     def __init__(self, window: JobWindow | None = None) -> None:
@@ -263,7 +267,7 @@ class Measuring:
         return self.window is not None and self.ended == self._end - self._first
 
     def includes(self, number: int) -> bool:
-        """Return True for a job that is measured; number: how many jobs arrived before it."""
+        """Return whether a job is measured. number: its number in the trace, from 0."""
         return self._first <= number < self._end
 
     def note_submission(self, number: int, usage: Usage) -> bool:

@@ -77,14 +77,14 @@ class NodeWindow:
 
 
 RANKS = {"drain": 0, "down": 1, "fail": 2, "up": 3, "repaired": 4}
-"""The order of events at the same time: nodes go down before they come up, so no gang starts between two adjoining windows."""
+"""The order of events at the same time: nodes go down before they come up, so that no gang starts between two adjacent windows."""
 
 
 class NodeEvents:
     """The queue of events. A node is down while any window or failure keeps it down.
 
-    start_seconds: when the clock starts, with all nodes up except for windows; notice_seconds: how long before a window its node is
-    drained.
+    start_seconds: when the clock starts, with all nodes up except those in windows; notice_seconds: how long before a window its
+    node is drained.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class NodeEvents:
         return made
 
     def _changes(self, node: str, cause: str) -> Iterator[Change]:
-        """Yield the changes of the node: none if it was down already, or is still down for another reason."""
+        """Yield the changes of the node: none if it was already down, or is still down for another reason."""
         before, notices = self._reasons.get(node, 0), self._notices.get(node, 0)
         if cause == "drain":
             self._notices[node] = notices + 1

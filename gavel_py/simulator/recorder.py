@@ -50,13 +50,13 @@ def summary_metrics(summary: Summary) -> dict[str, float | None]:
 
 
 class RunRecorder:
-    """Records a simulation as a `Run`, for callers with their own loop over steps; `record_run` does all of it in one call.
+    """Records a simulation as a `Run`, for callers with their own loop over steps; `record_run` does all of this in one call.
 
     The caller passes each round (`round`, from `on_round`), starts between rounds (`starts`, from `on_starts`) and each job that
     leaves (`job`, from `on_record` or `records`), calls `step` after each step, and gets the run from `run`. GPUs that a gang loses
-    within a round, to a failure, count as held to the end of the round, or until the job starts again. Curves have at most 200
-    intervals of whole rounds. With a window of measured jobs, curves and stays are of all jobs and the whole time, and everything
-    else is of the measured jobs.
+    within a round because of a failure count as held until the end of the round, or until the job starts again. Curves have at most
+    200 intervals of whole rounds. With a window of measured jobs, curves and stays cover all jobs and the whole time; everything
+    else covers the measured jobs.
 
     Args:
         simulation: the simulation, before its first step.
@@ -89,7 +89,7 @@ class RunRecorder:
             self._held.release(job_id, begun.start_seconds)
         self.starts(begun.start_seconds, {job_id: begun.assignments[job_id] for job_id in begun.started})
         self._active = self._simulation.active
-        self._delivered = len({gpu for each in begun.assignments.values() for gpu in each.gpus})  # shared ones count once
+        self._delivered = len({gpu for each in begun.assignments.values() for gpu in each.gpus})  # shared GPUs count once
         allocation = self._simulation.scheduler.allocation
         outlives_jobs = bool(self._simulation.scheduler.solve_seconds)
         if allocation is not None and (outlives_jobs or allocation is not self._allocation):
@@ -110,7 +110,7 @@ class RunRecorder:
         """Record a job that has left.
 
         Args:
-            record: of the job.
+            record: the record of the job.
         """
         if record.measured and record.jct_seconds is not None:
             self.jct_seconds[record.job_id] = record.jct_seconds
@@ -132,7 +132,7 @@ class RunRecorder:
 
         Args:
             labels: its labels in reports.
-            summary: of the result of the simulation.
+            summary: the summary of the simulation.
             isolated: {job_id: completion time} of the same trace under the policy `isolated`, for finish-time fairness.
         """
         fairness = np.zeros(0)
@@ -141,7 +141,7 @@ class RunRecorder:
             fairness = np.sort([self.jct_seconds[i] / isolated[i] for i in both if isolated[i] > 0])
         metrics = summary_metrics(summary) | {"finish_time_fairness": float(fairness.mean()) if len(fairness) else None}
         if self._simulation.round_seconds is None:
-            metrics["undelivered_share"] = None  # without rounds, nothing is promised for a stated time
+            metrics["undelivered_share"] = None  # without rounds, no time is promised
         window = self._simulation.measure_jobs
         return Run(
             labels=dict(labels) | ({} if window is None else {"measure_jobs": window_text(window)}),
@@ -219,7 +219,7 @@ def record_run(
 
 
 def run_and_record(simulation: Simulation, recorder: RunRecorder, until_seconds: float = math.inf) -> None:
-    """Run a simulation to its end, or until a time, and record its jobs and steps; its callbacks must call the recorder."""
+    """Run a simulation to its end, or until a time, and record its jobs and steps. Its callbacks must call the recorder."""
     more = True
     while more and simulation.now < until_seconds:
         more = simulation.step(until_seconds)

@@ -50,19 +50,19 @@ class JobRecord:
         outcome: its state at the end.
         first_start_seconds: when it first held GPUs.
         end_seconds: when it left.
-        jct_seconds: from arrival to end, of finished jobs; from when it no longer waited for other jobs, if it did.
-        queueing_seconds: time in the system without GPUs, in which it did not wait for other jobs.
+        jct_seconds: for finished jobs, from arrival (or from the end of its wait for other jobs) to end.
+        queueing_seconds: time in the system without GPUs, except while it waited for other jobs.
         running_seconds: time with GPUs.
-        gpu_seconds: GPUs · running_seconds, less what partners account for on shared GPUs.
-        lost_gpu_seconds: GPU-seconds of these spent on starts and on work that was lost.
+        gpu_seconds: GPUs · running_seconds, without the part accounted to partners on shared GPUs.
+        lost_gpu_seconds: the part of these spent on starts and on work that was lost.
         starts: how often it received GPUs that it did not have.
         preemptions: how often it lost GPUs before it was done.
         failures: how often it failed.
         steps_done: its progress.
-        total_steps: steps with which it is done.
+        total_steps: steps after which it is done.
         late_seconds: time by which it missed its deadline, 0 if it met it, None without a deadline.
-        cost: of the GPUs it held, in the unit of their prices per hour; None if a price is unknown.
-        promised_seconds: what allocations promised its gang, as in `JobDelivery`.
+        cost: cost of the GPUs it held, in the currency of their prices; None if a price is unknown.
+        promised_seconds: time that allocations promised its gang, as in `JobDelivery`.
         undelivered_seconds: the part of it that rounds did not deliver.
         reason: why it had no GPUs at the end, if it was excluded.
         measured: whether it counts in the summary (`measure_jobs` of `Simulation`).
@@ -146,10 +146,10 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of the measured jobs: all, or those of the window `measure_jobs`. Times are in seconds.
+    """Summary of the measured jobs: all jobs, or those of the window `measure_jobs`. Times are in seconds.
 
-    Usage, job_rounds and spread_job_rounds are of the time from the round in which the first measured job is submitted to the round
-    in which the last one leaves, for all jobs that run in it.
+    Usage, job_rounds and spread_job_rounds cover all jobs that run between the round in which the first measured job is submitted
+    and the round in which the last one leaves.
 
     Attributes:
         outcomes: number of jobs by outcome.
@@ -158,22 +158,22 @@ class Summary:
         queueing: time in the system without GPUs, of finished jobs.
         queueing_by_gpus: the same by gang size.
         usage: {accelerator type: {"gpu_seconds", "used", "idle", "down", "utilization"}}.
-        starts: sum over the measured jobs.
-        preemptions: the same.
-        failures: the same.
-        with_deadline: jobs with a deadline.
-        late: those of them that missed it.
-        cost: of the GPUs that jobs held; None if a price is unknown.
-        promised_gpu_seconds: what allocations promised.
+        starts: number of starts of the measured jobs.
+        preemptions: number of preemptions of the measured jobs.
+        failures: number of failures of the measured jobs.
+        with_deadline: number of jobs with a deadline.
+        late: number of these jobs that missed it.
+        cost: cost of the GPUs that jobs held; None if a price is unknown.
+        promised_gpu_seconds: GPU-seconds that allocations promised.
         undelivered_gpu_seconds: the part of it that rounds did not deliver.
         rounds: number of rounds of the whole simulation.
-        job_rounds: running jobs, summed over rounds.
-        spread_job_rounds: those of them on more nodes than necessary.
+        job_rounds: number of running jobs, summed over rounds.
+        spread_job_rounds: the part of it on more nodes than necessary.
         solver_seconds: computing time of allocations.
         wall_seconds: time that the whole simulation took.
         measure_jobs: the window, None for all jobs.
-        ended_after_arrivals: jobs of the window that left after the last arrival of the trace.
-        tenants: what each tenant was promised and got, of the measured jobs; empty if no job names a tenant.
+        ended_after_arrivals: number of jobs of the window that left after the last arrival of the trace.
+        tenants: promised and received shares of each tenant, over the measured jobs; empty if no job names a tenant.
         workflow_jct: completion times of the workflows whose jobs have all finished, from their first arrival to their last end.
         blocked_seconds: time for which jobs waited for other jobs, summed over the measured jobs.
     """
@@ -354,8 +354,8 @@ class SimulationResult(Tabular):
 
     Attributes:
         policy: label of the policy.
-        summary: of all measured jobs.
-        jobs: {job_id: JobRecord} of all jobs, empty if `on_record` took the records.
+        summary: the summary of all measured jobs.
+        jobs: {job_id: JobRecord} of all jobs, empty if `on_record` receives the records.
     """
 
     policy: str

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class InterferenceModel:
-    """How much speed jobs keep on GPUs that they share.
+    """The speed that jobs keep on shared GPUs.
 
-    Whole GPUs: by the pairs of the profile, each looked up once. Fractions of a GPU: a job loses the part `interference` of its
-    speed to each other job on the GPU.
+    For whole GPUs it comes from the pairs of the profile, each looked up once. On fractions of a GPU, a job loses the part
+    `interference` of its speed to each other job on the GPU.
     """
 
     def __init__(self, profile: Profile, interference: float) -> None:
@@ -38,7 +38,7 @@ class InterferenceModel:
         self._factors: dict[tuple[str, str, float, str], float] = {}
 
     def speed_factor(self, job: Job, other: Job, accelerator: str, speed: float) -> float:
-        """Return the part of its speed, at most 1, that a job keeps beside another job.
+        """Return the part of its speed, at most 1, that a job keeps next to another job.
 
         speed: steps/s of the job without a partner, consolidated. Profiles measure pairs on consolidated gangs; spread gangs are
         assumed to lose the same part.
@@ -54,7 +54,7 @@ class InterferenceModel:
 
 
 TIME_TOLERANCE = 1e-12
-"""Relative to the time: an event that follows the end of a round by less belongs to the round."""
+"""Relative tolerance: an event that follows the end of a round by less than this belongs to the round."""
 
 ESTIMATE_GROWTH = 1.1
 """A job that exceeds its expected steps is expected to do this multiple of its steps done."""
@@ -68,7 +68,7 @@ PROGRESS = frozenset({"steps_remaining", "isolated_seconds"})
 
 
 class ExecutionSettings(NamedTuple):
-    """Settings of a `Simulation` that decide what happens within rounds, under their keys in a snapshot."""
+    """Settings of a `Simulation` that determine what happens within rounds, named like their keys in a snapshot."""
 
     round_seconds: float | None
     checkpoint_seconds: float | None
@@ -76,12 +76,12 @@ class ExecutionSettings(NamedTuple):
     starts_between_rounds: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as plain data, without one that earlier versions did not have unless it is set."""
+        """Return the settings as plain data; a setting that earlier versions did not have is included only if it is set."""
         return {name: value for name, value in self._asdict().items() if name != "starts_between_rounds" or value}
 
 
 class Callbacks(NamedTuple):
-    """What a `Simulation` does when jobs arrive, leave, and start between rounds."""
+    """Functions that a `Simulation` calls when jobs arrive, leave, or start between rounds."""
 
     admit: Callable[[Submission], None]
     leave: Callable[[str, Outcome, float], None]
@@ -118,7 +118,7 @@ class RoundExecution:
             self._checkpoint_seconds = EVENT_CHECKPOINT_SECONDS
         self._interference = InterferenceModel(self._profile, settings.interference)
         self._starts_between_rounds = settings.starts_between_rounds
-        self._passed = -math.inf  # until when events within the round have been applied
+        self._passed = -math.inf  # time up to which events within the round have been applied
         policy = scheduler.policy
         self._reports_progress = bool(PROGRESS.intersection(policy.reads) or policy.constraints) or scheduler.learner is not None
         self._spans = Spans(cluster)
@@ -174,7 +174,7 @@ class RoundExecution:
                 self._scheduler.node_up(event.node)
 
     def _pass_events(self, until: float, end: float, stops: list[Stop]) -> None:
-        """Apply what happens within the round before this time: node events, and arrivals if waiting jobs may start."""
+        """Apply the events within the round before this time: node events, and arrivals if waiting jobs may start."""
         state = self._state
         if not self._starts_between_rounds:
             self.change_nodes(until, in_round=True)
@@ -283,7 +283,7 @@ class RoundExecution:
         return min((end for end in ends if end > after), default=math.inf)
 
     def _set_partners(self, job_id: str, others: tuple[str, ...], seconds: float) -> JobProgress:
-        """Let a gang share its GPUs with exactly these jobs from this time on."""
+        """Set the jobs that share the GPUs of a gang from this time on."""
         state = self._state
         progress = state.running.release(job_id)
         if seconds > state.now and progress.since_seconds <= state.now and self._checkpoint_seconds is None:
@@ -299,7 +299,7 @@ class RoundExecution:
         return progress
 
     def _speed_with(self, progress: JobProgress, others: tuple[str, ...], accelerator: str) -> float:
-        """Return the steps/s of a gang on its GPUs beside these partners."""
+        """Return the steps/s of a gang on its GPUs with these partners."""
         speed = progress.speed_on(self._profile, accelerator, spread=progress.is_spread)
         consolidated = progress.speed_on(self._profile, accelerator, spread=False)
         for other in others:
@@ -307,7 +307,7 @@ class RoundExecution:
         return speed
 
     def _continue_without(self, job_id: str, stop: Stop, end: float, stops: list[Stop]) -> None:
-        """Let a gang continue without the partner that has stopped; its own stop changes."""
+        """Let a gang continue without the partner that has stopped, which changes the time of its own stop."""
         if job_id in self._state.running:
             others = tuple(other for other in self._state.active[job_id].partners if other != stop.job_id)
             progress = self._set_partners(job_id, others, stop.seconds)
@@ -367,7 +367,7 @@ class RoundExecution:
 
 
 def _latest(end: float) -> float:
-    """Return until when events belong to a round that ends at this time."""
+    """Return the latest time of events that belong to a round that ends at this time."""
     return end + TIME_TOLERANCE * abs(end)
 
 

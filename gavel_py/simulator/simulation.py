@@ -43,42 +43,44 @@ Starts = Callable[[float, Mapping[str, Assignment]], None]
 
 
 class Simulation:
-    """A trace on a cluster under a policy, round by round, with the scheduler that also drives real clusters.
+    """Simulates a trace on a cluster under a policy, round by round, with the scheduler that also drives real clusters.
 
-    `run` simulates the whole trace; `step` is one round, for callers that look at the state in between.
+    `run` simulates the whole trace; `step` simulates one round, for callers that look at the state in between.
 
     Jobs that arrive within a round wait for the next one. A job that finishes within a round ends there, and its GPUs are free from
-    the next round on, unless `starts_between_rounds`; a round in which no gang runs any more ends at once. A job whose node goes
-    down, or that fails, loses its work since the last checkpoint. A job that is preempted or moved only pays for its next start.
+    the next round on, or at once with `starts_between_rounds`. A round ends at once when no gang runs any more. A job that fails,
+    or whose node goes down, loses its work since the last checkpoint. A job that is preempted or moved only loses the time of its
+    next start.
 
-    A job that waits for others (`Job.depends_on`) is ready when they have ended, and is cancelled when that can no longer be as it
-    requires. If the trace is a sequence, these must be in it and arrive no later; otherwise jobs not in the system count as ended.
+    A job that waits for others (`Job.depends_on`) is ready when they have ended, and is cancelled when its condition can no longer
+    be met. If the trace is a sequence, these jobs must be in it and arrive no later; otherwise, jobs not in the system count as
+    ended.
 
     Args:
         trace: jobs or submissions, in the order of their arrival.
         cluster: the nodes.
         profile: steps/s of the jobs.
         policy: a name or a `Policy`.
-        round_seconds: the length of a round. None is event mode: decisions when a job arrives or ends or a node changes, and only
-            then, for policies that give jobs all of their time or none (ordered ones).
+        round_seconds: the length of a round. None for event-driven mode: decisions only when a job arrives or ends or a node
+            changes, for policies that give each job either all of the time or none (ordered policies).
         node_failures: random failures of nodes.
         maintenance: windows in which nodes are down.
         job_failures: the probability that an attempt of a job fails, at a random point of its work, or "recorded" for the
             failures of the trace.
-        checkpoint_seconds: the working time of a gang between two checkpoints. None: one at the start of each round, and every
-            360 s in event mode.
+        checkpoint_seconds: the working time of a gang between two checkpoints. None for checkpoints at the start of each round, or
+            every 360 s in event-driven mode.
         interference: the part of its speed, at least 0 and below 1, that a job with a fraction of a GPU loses to each other job
             on that GPU.
         starts_between_rounds: whether waiting jobs start on idle GPUs as soon as jobs arrive, GPUs become free or nodes return
-            (`RoundScheduler.start_waiting`), and not from the next round on only.
-        estimates: "exact", or "recorded": policies see the steps that fit the estimated duration of the trace.
-        measure_jobs: (first, end), the jobs of which the summary is, numbered by arrival from 0, without end. Other jobs run too
-            until the last of these has left; the simulation ends with that round.
-        start_seconds: when the clock starts; jobs that arrived before wait then. None: with the first job.
-        learn: a `ThroughputLearner` that the scheduler uses in place of the profile, which is the truth then; or what a learner
-            that knows nothing explores: "optimistic", "median", or a share of the GPUs.
-        seed: of everything random.
-        on_record: called with the record of each job that leaves; records are not kept then.
+            (`RoundScheduler.start_waiting`), instead of only at the start of rounds.
+        estimates: "exact", or "recorded" to let policies see the steps that fit the estimated duration in the trace.
+        measure_jobs: (first, end), the range of jobs that the summary covers, numbered by arrival from 0; `end` is exclusive. Other
+            jobs run too until the last of these has left; the simulation ends with that round.
+        start_seconds: when the clock starts; jobs that have arrived before are waiting then. None to start with the first job.
+        learn: a `ThroughputLearner` that the scheduler uses instead of the profile, which then gives the true throughputs; or the
+            exploration of a new learner: "optimistic", "median", or a share of the GPUs.
+        seed: the seed of all random numbers.
+        on_record: called with the record of each job that leaves; records are then not kept.
         on_round: called with each round.
         on_starts: called with the time and {job_id: Assignment} of jobs that start between rounds.
         allow_unknown_types: see `RoundScheduler`.
@@ -87,7 +89,7 @@ class Simulation:
 
     Attributes:
         scheduler: the `RoundScheduler`.
-        cluster: as given, without types unknown to the profile. Other arguments that are attributes are as given.
+        cluster: the cluster without types that the profile lacks. Other arguments that are attributes are unchanged.
 
     Raises:
         InputError: for an invalid argument; for a job without an end (`total_steps`), when it arrives; for a trace with fewer jobs
@@ -201,7 +203,7 @@ class Simulation:
         """Simulate until all (measured) jobs have left, no job can continue, or a time is reached.
 
         Args:
-            until_seconds: the time, on the clock of the trace; a round that begins before it is completed.
+            until_seconds: the time, on the clock of the trace; a round that begins before this time is completed.
 
         Returns:
             The result so far, as of `result`.
@@ -241,7 +243,7 @@ class Simulation:
         return more
 
     def save(self, path: str | Path, *, note: Any = None) -> None:
-        """Write the state to a file from which `load` restores a simulation that continues with the same rounds and records.
+        """Write the state to a file. A simulation that `load` restores from it continues with the same rounds and records.
 
         After a failure, or if the process is killed, the file still has its old content.
 
@@ -250,7 +252,7 @@ class Simulation:
             note: data of the caller that JSON can hold, returned by `saved_note`.
 
         Raises:
-            InputError: if the file cannot be written, and within `on_round` and `on_record`, in the middle of a round.
+            InputError: if the file cannot be written, or in the middle of a round, such as within `on_round` or `on_record`.
         """
         if not self._is_between_steps:
             text = "cannot be saved during a round, such as within on_round or on_record, or after an error there"
@@ -284,15 +286,15 @@ class Simulation:
             path: the file.
             trace: the same trace, from its first job on; it may have grown at its end.
             profile: the same profile.
-            policy: only for a class of the user, which a file cannot name.
-            mechanism: only for a function of the user.
+            policy: needed only for a user-defined class, which a file cannot name.
+            mechanism: needed only for a user-defined function.
             on_record: see `Simulation`.
             on_round: see `Simulation`.
             on_starts: see `Simulation`.
-            learn: for a simulation that learns, what it was begun with; a learner must be a new one.
+            learn: for a simulation that learns, the value with which it was created; a learner must be a new one.
 
         Raises:
-            InputError: for a file that is damaged, foreign or of a newer version; for another trace, profile or policy.
+            InputError: for a file that is damaged, not a simulation or from a newer version; for another trace, profile or policy.
         """
         document = SIMULATION.read(path)
         with damage_as_fault(path):
@@ -315,7 +317,7 @@ class Simulation:
             path: the file.
 
         Raises:
-            InputError: for a file that is damaged, foreign or of a newer version.
+            InputError: for a file that is damaged, not a simulation or from a newer version.
         """
         return SIMULATION.read(path).get("note")
 
@@ -351,7 +353,7 @@ class Simulation:
             self._record(progress, self._record_of(progress, Outcome.CANCELLED, max(job.arrival_seconds, self._state.now), None))
             return
         seen: dict[str, Any] = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
-        # What a job has to do is known, even if the throughput that a duration was converted with is not.
+        # The steps of a job are known, even if the throughput with which its duration was converted is not.
         as_given = progress.expected_steps == progress.total_steps and self.scheduler.learner is None
         changes = ({} if as_given else seen) | ({} if waits == job.depends_on else {"depends_on": waits})
         if job.is_elastic and self.scheduler.learner is not None:
@@ -373,7 +375,7 @@ class Simulation:
         tally.job_rounds += len(current.assignments) if state.measuring.is_measuring else 0
         tally.solver_seconds += self.scheduler.solver_seconds - solver_seconds
         for job_id in current.preempted:
-            if job_id in state.running:  # other jobs lost their GPUs within the last round, where that was counted
+            if job_id in state.running:  # other jobs lost their GPUs within the last round, when this was counted
                 state.active[job_id].preemptions += 1
         state.reasons = current.excluded
         if state.departed:  # they left before this decision, and their records have been made
@@ -444,7 +446,7 @@ class Simulation:
         )
 
     def _work_of(self, progress: JobProgress) -> float:
-        """Return the GPU-seconds that the work of a job takes on the cluster's mix of GPUs, NaN if a throughput is unknown."""
+        """Return the GPU-seconds that the work of a job would take on the cluster's mix of GPUs, NaN if a throughput is unknown."""
         names, gpus = self.cluster.accelerator_names, self.cluster.capacities
         try:
             speeds = [progress.speed_on(self.profile, name, spread=False) for name in names]
@@ -466,7 +468,7 @@ class Simulation:
 
 
 def _learner(learn: ThroughputLearner | Explore, cluster: Cluster) -> ThroughputLearner:
-    """Return the learner that is given, or one that knows nothing but the specifications of the cluster's accelerators."""
+    """Return the given learner, or a new one that starts from the specifications of the cluster's accelerators."""
     from gavel_py.throughput_profiles.learning import ThroughputLearner
 
     if isinstance(learn, ThroughputLearner):
@@ -475,7 +477,7 @@ def _learner(learn: ThroughputLearner | Explore, cluster: Cluster) -> Throughput
 
 
 def _check_names(cluster: Cluster, believed: Cluster) -> None:
-    """Raise `InputError` if a learner has other names for accelerators than the profile that is the truth."""
+    """Raise `InputError` if the accelerator names of a learner differ from those of the true profile."""
     pairs = zip(cluster.accelerator_names, believed.accelerator_names, strict=True)
     text = "is {!r} in the profile of the learner, which must have the names of the true profile"
     InputError.raise_any([Fault("simulation", f"accelerator {a!r}", text.format(b)) for a, b in pairs if a != b])
@@ -490,7 +492,7 @@ def _start_of(arrivals: Arrivals, start_seconds: float | None) -> float:
 
 
 def _tree_of(policy: Policy) -> TenantTree:
-    """Return the tenants of a policy with their weights, empty if it knows none."""
+    """Return the tenants of a policy with their weights, empty if it has none."""
     return TenantTree.of(policy.changed_options.get("tenants"))
 
 
@@ -517,7 +519,7 @@ def simulate(
         The records of all jobs, and their summary.
 
     Raises:
-        InputError: as `Simulation`.
+        InputError: for the same reasons as in `Simulation`.
 
     >>> import gavel_py as gp
     >>> speeds = gp.ThroughputProfile.from_matrix([[2.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])

@@ -27,11 +27,18 @@ if TYPE_CHECKING:
 class SimulationState:
     """The state that a simulation keeps between rounds.
 
-    now: the time; arrivals, events: submissions and node events to come; usage, tenants, measuring, tally: what is measured,
-    tenants None if an earlier version saved the state; active: the jobs in the system, running: those with GPUs; cancellations:
-    heap of (seconds, job_id), also of jobs that have left; departed: jobs that have left since the last decision; reasons: why that
-    decision excluded jobs; ended_badly: jobs that failed or were cancelled, for those that wait for them; records: of jobs that
-    have left, unless the caller takes them; wall_seconds: time on the clock of this computer.
+    Attributes:
+        now: The simulated time.
+        arrivals, events: Submissions and node events to come.
+        usage, tenants, measuring, tally: Measurements; `tenants` is None if an earlier version saved the state.
+        active: {job_id: progress} of the jobs in the system.
+        running: The jobs with GPUs.
+        cancellations: Heap of (seconds, job_id), including jobs that have left.
+        departed: Jobs that have left since the last decision.
+        reasons: {job_id: reason} of the jobs that this decision excluded.
+        ended_badly: Jobs that failed or were cancelled, for jobs that wait for them.
+        records: Records of jobs that have left, unless the caller receives them.
+        wall_seconds: Wall-clock time of the simulation.
     """
 
     now: float
@@ -52,14 +59,14 @@ class SimulationState:
 
     @property
     def next_cancellation(self) -> float:
-        """When the next job in the system is cancelled, infinite if none is."""
+        """The time at which the next job in the system is cancelled, infinite if there is none."""
         while self.cancellations and self.cancellations[0][1] not in self.active:
             heappop(self.cancellations)
         return self.cancellations[0][0] if self.cancellations else math.inf
 
     @property
     def next_change(self) -> float:
-        """When the next arrival, node event or cancellation happens, infinite if none does."""
+        """The time of the next arrival, node event or cancellation, infinite if there is none."""
         return min(self.arrivals.next_seconds, self.events.next_seconds, self.next_cancellation)
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,7 +101,7 @@ class SimulationState:
     ) -> SimulationState:
         """Restore a state from `to_dict`; tree: tenants of the policy.
 
-        Raises `InputError`, which names `path`, if the trace is another one.
+        Raises `InputError`, which names `path`, if the trace differs.
         """
         measuring = Measuring.from_dict(document["measuring"])
         arrivals = Arrivals(trace, measuring.window)

@@ -1,6 +1,6 @@
-"""How long jobs run, predicted from finished runs of similar jobs: `DurationPredictor`, and how good that is on a trace.
+"""Durations of jobs, predicted from finished runs of similar jobs (`DurationPredictor`), and the accuracy on a trace.
 
-A job is similar if it has the same values in columns that the user names. Only runs that ended before a job arrives count for it.
+Jobs are similar if they have equal values in columns that the user names. Only runs that ended before a job arrives count for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gavel_py.problem.job import Job
 from gavel_py.workloads.submission import Submission
 
 SHORTEST = 1.0
-"""Minimum duration in seconds; some records have 0, and errors are ratios."""
+"""Minimum duration in seconds: some records have 0, but errors are ratios."""
 
 NOT_BEFORE = {
     *("job_id", "arrival_seconds", "total_steps", "steps_done", "duration_seconds", "duration_accelerator"),
@@ -29,10 +29,10 @@ NOT_BEFORE = {
 """Fields of `Job` that identify a job, or that traces may take from its run."""
 
 COLUMNS = (*(name for name in Job.model_fields if name not in NOT_BEFORE), "estimate_seconds")
-"""Columns of every trace by which jobs can be grouped; those of `Submission.labels` come with a trace."""
+"""Columns of every trace by which jobs can be grouped; `Submission.labels` adds those of a particular trace."""
 
 ALSO_CALLED = {"virtual_cluster": "tenant", "account": "tenant"}
-"""What other systems call a column."""
+"""{name of a column in other systems: our name}."""
 
 DEFAULT_GROUP = ("tenant", "num_gpus")
 
@@ -53,10 +53,10 @@ def column_of(job: Job | Submission | Mapping[str, Any], name: str) -> Any:
 
 @dataclass(frozen=True)
 class DurationPrediction:
-    """What the last finished runs of similar jobs took.
+    """The durations of the last finished runs of similar jobs.
 
     Attributes:
-        group: The columns in which these jobs are equal to the predicted one; none if it is compared with all jobs.
+        group: The columns in which these jobs equal the predicted one; empty if it is compared with all jobs.
         run_seconds: Their durations, ascending.
     """
 
@@ -65,14 +65,14 @@ class DurationPrediction:
 
     @property
     def median_seconds(self) -> float:
-        """The median, for an even number the geometric mean of the two in the middle."""
+        """The median; for an even number of runs, the geometric mean of the two middle ones."""
         return self.quantile(0.5)
 
     def quantile(self, level: float) -> float:
-        """Return the duration that the next run stays below with this probability, if the runs are exchangeable.
+        """Return the duration that the next run does not exceed with this probability, if the runs are exchangeable.
 
-        Of n runs, the k-th shortest has the level k / (n + 1); between two, logarithms are interpolated. Levels below the first or
-        above the last give the shortest or the longest run.
+        Of n runs, the k-th shortest has the level k / (n + 1). Between two runs, logarithms are interpolated. Levels below the
+        first or above the last give the shortest or the longest run.
 
         Args:
             level: Between 0 and 1.
@@ -96,8 +96,8 @@ class DurationPredictor:
 
     Args:
         group: Columns by which jobs are grouped: fields of `Job`, labels of `Submission`, or keys of mappings.
-        last: How many of the last runs of a group count.
-        enough: How many a group needs.
+        last: Number of the last runs of a group that count.
+        enough: Number of runs that a group needs.
 
     Raises:
         InputError: A column is named twice, or not 1 <= enough <= last.
@@ -136,7 +136,7 @@ class DurationPredictor:
             self._runs.setdefault(key, deque(maxlen=self.last)).append(max(float(run_seconds), SHORTEST))
 
     def predict(self, job: Job | Submission | Mapping[str, Any]) -> DurationPrediction | None:
-        """Return the prediction for a job, None while fewer than `enough` runs have ended at all.
+        """Return the prediction for a job; None if fewer than `enough` runs have ended in total.
 
         Args:
             job: The job, or the values of its columns.
@@ -148,7 +148,7 @@ class DurationPredictor:
         return None
 
     def _keys(self, job: Job | Submission | Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-        """Yield the groups of a job, the finest first; a group is the values of its columns."""
+        """Yield the groups of a job, finest first, as the values of their columns."""
         values = tuple(column_of(job, name) for name in self.group)
         return (values[:count] for count in range(len(values), -1, -1))
 
@@ -164,10 +164,10 @@ def check_group(submissions: Sequence[Submission], group: Sequence[str]) -> None
 
 
 def predictions(submissions: Sequence[Submission], predictor: DurationPredictor) -> Iterator[DurationPrediction | None]:
-    """Yield the prediction for each submission when it arrives, from the runs that ended before.
+    """Yield the prediction for each submission at its arrival, from the runs that have ended before.
 
-    A run ends `run_seconds` after its arrival and recorded wait, or when it was cancelled if that is later. Without a recorded
-    wait, it is assumed to have started when it arrived.
+    A run ends `run_seconds` after its arrival plus recorded wait, or at its cancellation if that is later. Without a recorded wait,
+    it is assumed to have started on arrival.
     """
     running: list[tuple[float, int]] = []
     for index, submission in enumerate(submissions):
@@ -185,18 +185,18 @@ LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 @dataclass(frozen=True)
 class Predictability:
-    """How well history predicts durations of a trace, tested on the second half of its jobs in order of arrival.
+    """How well history predicts the durations of a trace, tested on the second half of its jobs in order of arrival.
 
     Attributes:
         group: The columns by which jobs are grouped.
-        num_groups: Groups of jobs with the same values in all of them.
-        num_tested: Jobs tested, those with a recorded duration.
-        num_predicted: Those of them with a prediction; all other figures are of these, None if there are none.
+        num_groups: Number of groups of jobs with equal values in all columns.
+        num_tested: Number of jobs tested, those with a recorded duration.
+        num_predicted: Number of tested jobs with a prediction. All other figures refer to these; None if there are none.
         within_25_percent: Share whose duration the median misses by less than 25 %.
-        within_factor_2: Share that runs more than half and less than twice as long as the median.
+        within_factor_2: Share whose duration is more than half and less than twice the median.
         median_error: Median of |median / duration − 1|.
-        rank_correlation: Spearman's, between medians and durations; None if either is constant.
-        quantile_coverage: {level: share that runs no longer than the quantile of this level}.
+        rank_correlation: Spearman's correlation between medians and durations; None if either is constant.
+        quantile_coverage: {level: share whose duration does not exceed the quantile of this level}.
     """
 
     group: tuple[str, ...]
@@ -222,8 +222,8 @@ def describe_predictability(
     Args:
         trace: The trace.
         group: Columns by which jobs are grouped: fields of `Job`, labels of the trace, or estimate_seconds.
-        last: How many of the last runs of a group count.
-        enough: How many a group needs.
+        last: Number of the last runs of a group that count.
+        enough: Number of runs that a group needs.
 
     Raises:
         UnknownNameError: The trace has no such column.

@@ -126,7 +126,7 @@ PUBLISHED_DURATIONS = LogUniform(((0.8, 60 * 10**1.5, 60 * 10**3), (0.2, 60 * 10
 
 
 class JobTypes:
-    """The job types of a profile with a throughput, alone and consolidated, on each of `accelerators`."""
+    """The job types of a profile that have a throughput, alone and consolidated, on each of `accelerators`."""
 
     def __init__(self, profile: ThroughputProfile, reference: str, accelerators: tuple[str, ...]) -> None:
         self.profile, self.reference, self.accelerators = profile, reference, accelerators
@@ -137,7 +137,7 @@ class JobTypes:
         return accelerator if accelerator in self.profile.accelerators else self.reference
 
     def _candidates(self, num_gpus: float, reference: str) -> tuple[str, ...]:
-        """Return the job types that run on the reference and are known, if only as 0, on the other accelerators."""
+        """Return the job types that run on the reference and have a known throughput, possibly 0, on the other accelerators."""
         profile = self.profile
         return tuple(
             job_type
@@ -148,7 +148,7 @@ class JobTypes:
 
 
 def reference_of(profile: ThroughputProfile, reference: str | None) -> str:
-    """Return the accelerator to which durations refer: the given one, or v100, or the first one of the profile."""
+    """Return the accelerator to which durations refer: the given one, else v100, else the first one of the profile."""
     if reference is None:
         return "v100" if "v100" in profile.accelerators else profile.accelerators[0]
     return known_accelerators(profile, [reference])[0]
@@ -200,8 +200,8 @@ def generate_trace(
         heavy_share: Share of the jobs with weight `heavy_weight`; the others have weight 1.
         heavy_weight: Weight of those jobs.
         reference: Accelerator to which durations refer.
-        workflows: Whether jobs belong to workflows, of 2 jobs and a geometric number more, 10.3 on average. All jobs of one arrive
-            together, and wait for some of those in the layer before theirs.
+        workflows: Whether jobs belong to workflows. A workflow has 2 jobs plus a geometric number, 10.3 on average. Its jobs arrive
+            together, and wait for some of the jobs in the previous layer.
         seed: Seed of all random numbers.
 
     Raises:
@@ -236,7 +236,7 @@ def generate_trace(
 
 
 MORE_JOBS, MORE_PARENTS = 0.12, 0.6
-"""Of workflows: the parameter of the geometric number of jobs beside 2, and the mean of the Poisson number of parents beside 1."""
+"""Of workflows: the parameter of the geometric number of jobs beyond 2, and the mean of the Poisson number of parents beyond 1."""
 
 
 def _as_workflows(submissions: Sequence[Submission], chance: np.random.Generator) -> Iterator[Submission]:

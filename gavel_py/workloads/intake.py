@@ -1,8 +1,8 @@
 """The interface of trace formats, and the functions they share to recognise files and to read tables and cells.
 
-An `TraceFormat` recognises a file by its beginning (`Head`) and adds its entries to an `Intake`, which collects jobs, skipped and
-broken entries, and assumptions. `table_rows` reads text tables; a broken line is reported and skipped instead of ending the import,
-since the trace is not the user's to correct. `amount`, `count` and `moment` convert cells.
+A `TraceFormat` recognises a file by its beginning (`Head`) and adds its entries to an `Intake`, which collects jobs, skipped and
+broken entries, and assumptions. `table_rows` reads text tables. A broken line is reported and skipped and does not end the import,
+since users usually cannot correct a trace. `amount`, `count` and `moment` convert cells.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ ROUNDING_SECONDS = 1.0
 """Start and end are rounded to whole seconds, with an error of up to half a second each."""
 
 EPOCH = datetime(1970, 1, 1)
-"""Time 0 of clocks with dates; without a time zone, as in traces."""
+"""Time 0 of clocks with dates; without a time zone, like the times in traces."""
 
 
 def is_missing(value: object) -> bool:
-    """Return whether a cell is empty or holds a word for a missing value."""
+    """Return whether a cell is empty or contains a word for a missing value."""
     return value is None or (isinstance(value, str) and value.strip().lower() in MISSING)
 
 
@@ -54,7 +54,7 @@ def amount(row: Mapping[str, object], field: str, default: float | None = None) 
 
 
 def count(row: Mapping[str, object], field: str, default: int | None = None) -> int:
-    """Return the whole number of at least 0 in a cell, written as 4 or 4.0; otherwise as `amount`."""
+    """Return the whole number of at least 0 in a cell, written as 4 or 4.0; in all other respects like `amount`."""
     number = amount(row, field, default)
     if number != int(number):
         raise InputError(Fault("", field, f"must be a whole number, found {row.get(field)!r}"))
@@ -76,12 +76,12 @@ def moment(row: Mapping[str, object], field: str) -> float | None:
 
 
 def labels_of(row: Mapping[str, object], **columns: str) -> Labels:
-    """Return labels of `Submission` from a row; columns: {label: column}, of which missing ones are left out."""
+    """Return labels of `Submission` from a row; columns: {label: column}; missing values are left out."""
     return tuple((label, str(row[column])) for label, column in columns.items() if not is_missing(row.get(column)))
 
 
 def required_moment(row: Mapping[str, object], field: str) -> float:
-    """Return the time in a cell as `moment`. Raises `InputError` if it is missing."""
+    """Return the time in a cell like `moment`. Raises `InputError` if it is missing."""
     time = moment(row, field)
     if time is None:
         raise InputError(Fault("", field, "is missing; must be a time such as 2017-10-09 07:01:55"))
@@ -102,7 +102,7 @@ def contradicts(run: float, start: float | None, end: float | None) -> bool:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Suspend cyclic garbage collection while many records are created, which would scan all of them repeatedly."""
+    """Suspend cyclic garbage collection, which would scan all records repeatedly while many are created."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -120,7 +120,7 @@ LENGTH = 1 << 16
 class Head:
     """The path of a file or folder, with the file names in a folder (`inside`) or the beginning of a file (`text`).
 
-    ignored: columns that the reader of the file wants to leave out.
+    ignored: columns to leave out.
     """
 
     path: Path
@@ -135,7 +135,7 @@ class Head:
 
     @property
     def is_json(self) -> bool:
-        """Whether the file begins like a JSON document."""
+        """Whether the beginning of the file looks like a JSON document."""
         return self.text.lstrip()[:1] in ("[", "{")
 
     def columns(self, separator: str = ",") -> Collection[str]:
@@ -144,7 +144,7 @@ class Head:
 
 
 def with_columns(*names: str, separator: str = ",") -> Callable[[Head], bool]:
-    """Return a test of whether the first line of a file names all these columns."""
+    """Return a function that tests whether the first line of a file names all these columns."""
     return lambda head: set(names) <= set(head.columns(separator))
 
 
@@ -170,12 +170,12 @@ class SkipError(Exception):
 class Intake:
     """Collects the entries of one trace.
 
-    Formats read each entry inside `with intake.entry(where):`, so that an error skips only that one, and add its job with `job`.
+    Formats read each entry inside `with intake.entry(where):`, so that an error skips only that entry, and add its job with `job`.
 
     Args:
         source: The file, for messages.
         format_name: The name of the format.
-        ignored: Columns to leave out, which a format of jobs would not know.
+        ignored: Columns to leave out, which a format would otherwise refuse as unknown.
     """
 
     def __init__(self, source: str, format_name: str, ignored: Collection[str] = ()) -> None:
@@ -186,7 +186,7 @@ class Intake:
         self._skipped: dict[str, tuple[int, str]] = {}
         self._assumptions: dict[str, int] = {}
         self._num_records = self._num_broken = 0
-        self._where = ""  # of the entry that is being read
+        self._where = ""  # place of the entry that is being read
 
     def entry(self, where: str) -> Self:
         """Return a context in which an `InputError` counts the entry as broken.
@@ -198,7 +198,7 @@ class Intake:
         return self
 
     def __enter__(self) -> None:
-        """Begin an entry. A `contextmanager` would make reading a tenth slower."""
+        """Begin an entry. With `contextmanager`, reading would take a tenth longer."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, SkipError):
@@ -230,8 +230,8 @@ class Intake:
         """Record an assumption about entries.
 
         Args:
-            sentence: For the report; `{n}` in it becomes the number of entries.
-            count: Of the entries to which it applies now.
+            sentence: Sentence for the report; `{n}` in it is replaced by the number of entries.
+            count: Number of entries to which it now applies.
         """
         self._assumptions[sentence] = self._assumptions.get(sentence, 0) + count
 
@@ -264,7 +264,7 @@ class Intake:
 
         Args:
             where: The place of the entry.
-            reason: Why, the same for all entries of a kind.
+            reason: The reason, with equal text for all entries of a kind.
         """
         self._num_records += 1
         count, first = self._skipped.get(reason, (0, where))
@@ -293,10 +293,10 @@ class TraceFormat:
     Attributes:
         name: Name of the format (`format` of `read_trace`, `--format`).
         about: A short description.
-        recognises: Returns whether a file or folder is of this format. Its argument has `path`; of a file, the first 65,536
-            characters `text`, with `first_line`, `columns(separator)` and `is_json`; of a folder, the names of its files `inside`.
+        recognises: Returns whether a file or folder has this format. Its argument has `path`; for a file also `text` (the first
+            65,536 characters), `first_line`, `columns(separator)` and `is_json`; for a folder `inside` (the names of its files).
         read: Adds all entries of a file to an `Intake`; raises `InputError` only if nothing can be read.
-        has_dates: Whether times are seconds of a calendar; the clock then starts at the first arrival.
+        has_dates: Whether times are calendar times in seconds; the clock then starts at the first arrival.
     """
 
     name: str
@@ -306,7 +306,7 @@ class TraceFormat:
     has_dates: bool = False
 
     def recognises_file(self, path: str | Path) -> bool:
-        """Return whether a file or folder is of this format.
+        """Return whether a file or folder has this format.
 
         Args:
             path: The file or folder.
@@ -325,7 +325,7 @@ def table_rows(
     columns: Sequence[str] | None = None,
     separator: str = ",",
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield ("file, line n", {column: cell}) for each valid line; the others are added to `intake` as broken.
+    """Yield ("file, line n", {column: cell}) for each valid line; other lines are added to `intake` as broken.
 
     The first line names the columns, unless `columns` is given. Raises `InputError` if a required column is missing.
     """

@@ -1,4 +1,4 @@
-"""Missing job data: job types and steps for traces with durations only, and durations for traces with steps only."""
+"""Completion of traces: job types and steps for traces with durations only, and durations for traces with steps only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gavel_py.workloads.submission import Submission, counted
 from gavel_py.workloads.trace import Trace
 
 SHORTEST = 1.0
-"""Minimum duration in seconds from which steps are computed; some records have 0, and a job needs some work."""
+"""Minimum duration in seconds from which steps are computed: some records have 0, but a job needs some work."""
 
 
 def assign_job_types(
@@ -30,11 +30,11 @@ def assign_job_types(
     accelerators: Sequence[str] | None = None,
     extrapolate: bool = False,
 ) -> tuple[Trace, ThroughputProfile]:
-    """Assign a job type to each job without one, and total_steps to each job of which only the duration is known.
+    """Assign a job type to each job without one, and total_steps to each job for which only the duration is known.
 
-    Types are drawn in order of arrival with equal probability from those that the profile has for the gang size on all
-    `accelerators` and that run on the reference. total_steps = run_seconds x throughput on the reference. The reference of a job is
-    the accelerator that it ran on if the profile has it, otherwise `reference`.
+    Types are drawn in order of arrival with equal probability from those that have throughputs for the gang size on all
+    `accelerators` and run on the reference. total_steps = run_seconds x throughput on the reference. The reference of a job is the
+    accelerator on which it ran if the profile has it, otherwise `reference`.
 
     Args:
         trace: The trace.
@@ -65,7 +65,7 @@ def assign_job_types(
 
 
 def lacks_type(submission: Submission) -> bool:
-    """Return True for a job without a type, or without steps and duration, which are drawn at random."""
+    """Return whether a job lacks a type, or both steps and duration, so that these are drawn at random."""
     job = submission.job
     return not job.job_type or (job.total_steps is None and job.duration_seconds is None)
 
@@ -86,7 +86,7 @@ def _typed(submission: Submission, types: JobTypes, part: float) -> Submission:
 
 
 def _lacking(trace: Trace, types: JobTypes) -> list[Fault]:
-    """Return a fault for each gang size without job type, with the number of its jobs."""
+    """Return a fault for each gang size without a job type, with the number of its jobs."""
     required = Counter(
         (submission.job.num_gpus, types.reference_of(submission.accelerator)) for submission in trace if lacks_type(submission)
     )

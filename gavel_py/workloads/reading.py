@@ -1,6 +1,6 @@
 """Reading traces of all known formats, and writing them in the formats of gavel_py.
 
-`read_trace` restores the trace that `trace_text` wrote; `JobSet.from_file` reads the jobs of it.
+`read_trace` restores a trace that `trace_text` wrote; `JobSet.from_file` reads only its jobs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def read_trace(
 
     Args:
         path: A file, or a folder for formats of several files.
-        format: Name of the format (`trace_formats`), a `TraceFormat`, or package.module:name of one; by default it is recognised by
-            the content.
-        strict: Whether broken entries are an error. By default they are skipped, and `report` has file, line and field of each.
-        ignore: Columns or keys of a file of jobs (csv, json, jsonl, parquet) to leave out, which would be unknown otherwise. Other
-            formats leave out what they do not know.
+        format: Name of the format (`trace_formats`), a `TraceFormat`, or package.module:name of one; by default it is recognised
+            from the content.
+        strict: Whether broken entries are an error. By default they are skipped, and `report` has the file, line and field of each.
+        ignore: Unknown columns or keys of a file of jobs (csv, json, jsonl, parquet) to leave out, which would otherwise be an
+            error. Other formats always leave out unknown columns.
 
     Raises:
         UnknownNameError: There is no such format.
@@ -54,7 +54,7 @@ def read_trace(
             raise InputError(Fault(str(path), "", f"contains no job that can be read as {trace_format.name!r}"), *intake.faults)
         if trace_format.has_dates and intake.submissions:
             zero = min(submission.job.arrival_seconds for submission in intake.submissions)
-            for index, each in enumerate(intake.submissions):  # in place, so that the memory of the old ones is used again
+            for index, each in enumerate(intake.submissions):  # in place, to reuse the memory of the old ones
                 intake.submissions[index] = each.moved(each.job.arrival_seconds - zero)
             date = datetime.fromtimestamp(zero, UTC).strftime("%Y-%m-%d %H:%M:%S")
             intake.assume(f"The clock starts with the first arrival, {date}; time zones are ignored.")
@@ -65,7 +65,7 @@ ALWAYS = ("job_id", "job_type", "num_gpus", "arrival_seconds")
 
 
 def trace_text(trace: Trace, format: str = "csv") -> str:  # noqa: A002
-    """Return the trace as text. Columns that hold only default values are omitted.
+    """Return the trace as text. Columns with only default values are omitted.
 
     Args:
         trace: The trace.
@@ -103,7 +103,7 @@ def _json_objects(trace: Trace) -> list[str]:
 
 
 def _columns(trace: Trace) -> list[str]:
-    """Return the columns in which some job differs from the default."""
+    """Return the columns in which any job differs from the default."""
     defaults = {name: field.default for name, field in Job.model_fields.items()}
     unrecorded = Submission(Job("any"))
     defaults |= {RECORDED + name: getattr(unrecorded, name) for name in RECORDED_FIELDS}

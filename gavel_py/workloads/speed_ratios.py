@@ -19,9 +19,9 @@ SAME_WORK = 2.0
 def relative_speeds(trace: Trace, name: str = "sacct", *, label: str = JOB_NAME) -> ThroughputProfile:
     """Return a profile of the jobs that ran under the same name on several accelerator types, in runs per minute.
 
-    Runs of one name are taken to be the same work, so that the ratio of two throughputs is that of the running times. A throughput
-    is one over the median minutes of the finished runs of a name with the same number of GPUs on the same type. Names that ran on
-    one type only are left out, since they have no ratio.
+    Runs of one name are assumed to do the same work, so that the ratio of two throughputs is the inverse ratio of the run times. A
+    throughput is 1 divided by the median run time, in minutes, of the finished runs of a name with the same number of GPUs on the
+    same type. Names that ran on only one type are left out, since they have no ratio.
 
     Args:
         trace: A trace with running times and accelerators, such as of `sacct` with the column JobName.

@@ -18,7 +18,7 @@ def counted(count: int, word: str = "job") -> str:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Entries that are valid, but not jobs to schedule: the reason, their number, and the place of the first one."""
+    """Entries that are valid but not jobs to schedule: the reason, their number, and the place of the first one."""
 
     reason: str
     count: int
@@ -91,9 +91,9 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job of a trace with its recorded history. Policies see only the job; a simulator may replay the rest.
+    """A job of a trace with its recorded history. Policies see only the job; a simulator may replay its history.
 
-    None and "" mean that a value was not recorded.
+    Values that were not recorded are None or "".
 
     Attributes:
         job: The job, with its submission time `arrival_seconds`.
@@ -103,8 +103,9 @@ class Submission:
         failed_attempts: Attempts that failed, the last one included if the job failed.
         cancelled_seconds: Time at which it was killed, on the clock of the trace.
         estimate_seconds: Estimate of `run_seconds` before the run, such as a time limit or a mean of the user's jobs.
-        accelerator: Accelerator type that it ran on.
-        labels: Further columns of the trace, known on arrival, such as the user: (name, value) pairs, sorted, without empty values.
+        accelerator: Accelerator type on which it ran.
+        labels: Further columns of the trace that are known on arrival, such as the user: sorted (name, value) pairs without empty
+            values.
 
     >>> Submission(Job("a", arrival_seconds=60), run_seconds=3600, status="passed").job.arrival_seconds
     60.0

@@ -25,8 +25,8 @@ from gavel_py.workloads.trace import Trace
 class Period:
     """Arrivals and load of the time span [start_seconds, end_seconds).
 
-    num_jobs and gpu_hours: jobs that arrive; mean_gpus_held and most_gpus_held: mean and peak of the GPUs in use if no job waits.
-    Jobs of unknown duration count in num_jobs only; if no duration of the trace is known, the other values are None.
+    num_jobs, gpu_hours: of the jobs that arrive; mean_gpus_held, most_gpus_held: mean and peak of the GPUs in use if no job waits.
+    Jobs of unknown duration count only in num_jobs; if no duration in the trace is known, the other values are None.
     """
 
     start_seconds: float
@@ -45,7 +45,7 @@ def load_over_time(arrivals: Floats, gangs: Floats, seconds: Floats, periods: in
     if not len(arrivals):
         return (), 0.0
     known = np.nan_to_num(seconds)
-    # The times at which a job starts or ends, and the GPUs in use from each of them on.
+    # The times at which jobs start or end, and the GPUs in use from each time on.
     changes = gangs * (known > 0)
     times, places = np.unique(np.concatenate([arrivals, arrivals + known]), return_inverse=True)
     held = np.cumsum(np.bincount(places, weights=np.concatenate([changes, -changes])))
@@ -98,7 +98,8 @@ class TraceSummary:
         last_arrival: Time of the last arrival.
         jobs_per_hour: Mean arrival rate between the two.
         gpu_hours: GPU-hours of all jobs with a recorded duration; None if there are none.
-        mean_gpus: GPU-hours divided by the time between the arrivals, the size of a cluster that could just serve the trace.
+        mean_gpus: GPU-hours divided by the time between first and last arrival: the size of a cluster that could just serve the
+            trace.
         peak_gpus: Peak of the GPUs in use if every job started on arrival.
         statuses: {status: number of jobs}.
         tenants: {tenant: number of jobs}.
@@ -186,7 +187,7 @@ PERIODS = 240
 SECONDS_PER_DAY = 86400.0
 
 MAX_LINES = 6
-"""Limit of the lines by gang size; more would be hard to distinguish."""
+"""Maximum number of lines by gang size; more would be hard to distinguish."""
 
 BLUE, INK = "#0072B2", "#222222"
 
@@ -268,7 +269,7 @@ def _draw_durations(axes: Any, series: Sequence[tuple[str, Floats]]) -> None:
 
 
 def _series(trace: Trace) -> Iterator[tuple[str, Floats]]:
-    """Yield (label, sorted durations above 0) of the most frequent gang sizes, and of the others together."""
+    """Yield (label, sorted durations above 0) of the most frequent gang sizes, and of all others together."""
     by_size: dict[float, list[float]] = {}
     for submission in trace:
         if submission.run_seconds:

@@ -20,9 +20,9 @@ from gavel_py.workloads.submission import Submission, TraceReport
 
 
 class Trace(Sequence[Submission]):
-    """Submissions sorted by arrival time (stable); of jobs that arrive together, parents come before the jobs that wait for them.
+    """An immutable sequence of submissions sorted by arrival time (stable).
 
-    Immutable.
+    Of jobs that arrive together, parents come before the jobs that wait for them.
 
     Args:
         submissions: The submissions.
@@ -56,7 +56,7 @@ class Trace(Sequence[Submission]):
         return len(self.submissions)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both hold the same submissions; reports are not compared."""
+        """Return whether both have the same submissions; reports are not compared."""
         return self.submissions == other.submissions if isinstance(other, Trace) else NotImplemented
 
     def __hash__(self) -> int:
@@ -71,11 +71,11 @@ class Trace(Sequence[Submission]):
         return JobSet(submission.job for submission in self.submissions)
 
     def changed(self, submissions: Iterable[Submission], *assumptions: str) -> Trace:
-        """Return a trace of other submissions, with the report of this one and further assumptions."""
+        """Return a trace of these submissions, with the report of this trace and further assumptions."""
         return Trace(submissions, self.report.assuming(*assumptions)).complete()
 
     def complete(self) -> Trace:
-        """Return the trace in which jobs wait only for jobs of the trace: others, which a sample left out, count as ended."""
+        """Return the trace in which jobs wait only for jobs of the trace; others, left out by a sample, count as ended."""
         ids = {each.job.job_id for each in self.submissions} if any(each.job.depends_on for each in self.submissions) else set()
         left, count = [], 0
         for submission in self.submissions if ids else ():
@@ -103,7 +103,7 @@ class Trace(Sequence[Submission]):
             problem = f"must be a fraction below 1 or a whole number up to {len(self):,}, the jobs of the trace, found {jobs!r}"
             raise InputError(Fault("sample", "jobs", problem))
         drawn = np.random.default_rng(seed_sequence(seed)).random(len(self))
-        # The jobs with the smallest numbers, so that samples of one seed are nested.
+        # The jobs with the smallest random numbers, so that samples of one seed are nested.
         kept = [self.submissions[index] for index in sorted(np.argsort(drawn, kind="stable")[: int(number)].tolist())]
         return self.changed(kept, f"Jobs drawn with equal probability (seed {seed}): {len(kept):,} of {len(self):,}.")
 
@@ -178,12 +178,12 @@ class Trace(Sequence[Submission]):
     ) -> Trace:
         """Return the trace with `estimate_seconds` predicted by the runs that ended before each job arrived (`DurationPredictor`).
 
-        A job without a prediction, since too few runs had ended, keeps the estimate that it has.
+        A job for which too few runs had ended keeps its recorded estimate.
 
         Args:
             group: Columns by which jobs are grouped: fields of `Job`, labels of the trace, or estimate_seconds.
-            last: How many of the last runs of a group count.
-            enough: How many a group needs.
+            last: Number of the last runs of a group that count.
+            enough: Number of runs that a group needs.
             quantile: Level of the prediction, 0.5 for the median.
 
         Raises:
@@ -210,10 +210,10 @@ class Trace(Sequence[Submission]):
         return self.changed(free, f"Jobs that requested certain GPU types may run on all types: {limited:,}.")
 
     def with_elastic_jobs(self, max_gpus: int) -> Trace:
-        """Return the trace in which jobs may run on any number of GPUs whose throughput is known; elastic jobs stay as they are.
+        """Return the trace in which jobs may run on any number of GPUs with known throughput; elastic jobs are not changed.
 
         Args:
-            max_gpus: Largest number.
+            max_gpus: Largest number of GPUs.
         """
         fixed = [submission.job for submission in self.submissions if not submission.job.is_elastic]
         if not fixed:
@@ -223,7 +223,7 @@ class Trace(Sequence[Submission]):
         return self.changed(changed, f"Jobs may run on any number of GPUs from 1 to {max_gpus}: {len(fixed):,}.")
 
     def with_fixed_gangs(self) -> Trace:
-        """Return the trace in which elastic jobs are gangs of their smallest number of GPUs."""
+        """Return the trace in which elastic jobs become gangs of their smallest number of GPUs."""
         elastic = sum(submission.job.is_elastic for submission in self.submissions)
         if not elastic:
             return self
@@ -231,7 +231,7 @@ class Trace(Sequence[Submission]):
         return self.changed(changed, f"Elastic jobs are gangs of their smallest number of GPUs: {elastic:,}.")
 
     def on_whole_gpus(self) -> Trace:
-        """Return the trace with a whole GPU for each job that requested a fraction; its CPUs and memory stay the same."""
+        """Return the trace in which each job that requested a fraction of a GPU gets a whole one, with the same CPUs and memory."""
         parts = sum(submission.job.num_gpus < 1 for submission in self.submissions)
         if not parts:
             return self
@@ -251,7 +251,7 @@ def _is_among(ids: set[str], text: str) -> bool:
 
 
 def _parents_first(submissions: list[Submission]) -> list[Submission]:
-    """Return submissions, sorted by arrival, such that of those that arrive together none waits for a later one."""
+    """Return submissions sorted by arrival, reordered so that no job waits for a later one that arrives at the same time."""
     if not any(submission.job.depends_on for submission in submissions):
         return submissions
     jobs = [submission.job for submission in submissions]

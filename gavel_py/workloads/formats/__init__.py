@@ -46,17 +46,22 @@ PLUGINS = Plugins("gavel_py.trace_formats", "trace format", "trace formats", "ob
 
 
 def trace_formats() -> dict[str, str]:
-    """Return {name: description} of the formats that `read_trace` knows: built in, then offered by installed packages."""
+    """Return {name: description} of the formats that `read_trace` can read: built-in ones, then those of installed packages."""
     offered = {name: f"of package {offers[0].package}" for name, offers in PLUGINS.offers().items()}
     return {each.name: each.about for each in FORMATS} | offered
 
 
 def format_of(path: str | Path, name: str | TraceFormat | None = None, ignored: Collection[str] = ()) -> TraceFormat:
-    """Return the format with the given name, the given one, or by default the first one that recognises the file.
+    """Return the format with this name, the format itself if one is given, or by default the first that recognises the file.
 
-    ignored: columns to leave out.
+    Args:
+        path: The file.
+        name: A name, a format, or None.
+        ignored: Columns to leave out.
 
-    Raises `UnknownNameError` for an unknown name, and `InputError` if the file cannot be read or no format recognises it.
+    Raises:
+        UnknownNameError: There is no format of this name.
+        InputError: The file cannot be read, or no format recognises it.
     """
     head = head_of(path, ignored)
     if isinstance(name, TraceFormat):
@@ -91,7 +96,7 @@ def _offered(name: str) -> TraceFormat:
 
 
 def _guarded(found: TraceFormat, where: str) -> TraceFormat:
-    """Return a format of a user with any error of its functions raised as `InputError`."""
+    """Return a user's format in which any error of its functions is raised as `InputError`."""
 
     def recognises(head: Head) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Batch tasks of Alibaba's cluster-trace-v2018, whose names are workflows: M2_1 is task 2 of its job and waits for task 1.
+"""Batch tasks of Alibaba's cluster-trace-v2018, whose names encode workflows: M2_1 is task 2 of its job and waits for task 1.
 
 The columns are task_name, inst_num, job_name, task_type, status, start_time, end_time, plan_cpu, plan_mem, without a header line;
 copies with job_name before inst_num are recognised by the number.
@@ -20,7 +20,7 @@ STATUS = {"Terminated": "passed", "Failed": "failed"}
 UNFINISHED = {"Waiting", "Running", "Interrupted", "Ready", "Cancelled"}
 
 DAG_NAME = re.compile(r"[A-Za-z]+(\d+)((?:_\d+)*)_?")
-"""Letters mean nothing; the first number is the task, the others are those that it waits for."""
+"""Letters have no meaning; the first number is the task, the others are the tasks that it waits for."""
 
 ONE_GPU = "Tasks use no GPUs in the trace; each is a job of one GPU: {n}."
 ARRIVAL = "Workflows arrive with the first start of one of their tasks, since the trace has no submission times."

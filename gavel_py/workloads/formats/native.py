@@ -36,7 +36,7 @@ def _read_csv(path: Path, intake: Intake) -> None:
 
 
 def _unknown(where: str, names: Iterable[str], intake: Intake) -> list[Fault]:
-    """Return a fault for each column that is neither known nor to be ignored."""
+    """Return a fault for each column that is neither known nor ignored."""
     unknown = (name for name in names if not is_known(name) and name not in intake.ignored)
     return [Fault(where, "", f"column {name!r} is not known{nearest(name, KNOWN)}") for name in unknown]
 
@@ -90,7 +90,7 @@ def _is_json_lines(head: Head) -> bool:
 
 
 def _parquet_rows(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
-    """Yield the rows batch by batch, which keeps the whole table out of memory."""
+    """Yield the rows batch by batch, so that the whole table is never in memory."""
     check_libraries("Parquet files", "parquet", "pyarrow.parquet")
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile

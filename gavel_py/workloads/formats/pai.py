@@ -178,7 +178,7 @@ def _gang(gpus: float) -> float:
 
 
 def _assume_gang(intake: Intake, gpus: float, instances: int, total: str) -> None:
-    """Record what `_gang` changed for a job of several instances; total: how the columns make the sum of its GPUs."""
+    """Record how `_gang` changed the GPUs of a job of several instances; total: the formula for the sum of its GPUs."""
     if _gang(gpus) > 1 and _gang(gpus) != round(gpus, 6):
         intake.assume(ROUNDED.replace("{sum}", total))
     if _gang(gpus) < 1 and instances > 1:

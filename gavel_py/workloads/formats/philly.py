@@ -102,7 +102,7 @@ def _objects(value: Any, field: str) -> list[dict[str, Any]]:
 
 
 def _memory_of_machines(path: Path, intake: Intake) -> dict[str, str]:
-    """Return {machine: memory of one GPU, such as "24GB"}, by which alone the trace distinguishes GPU types."""
+    """Return {machine: memory of one GPU, such as "24GB"}; the trace distinguishes GPU types only by memory."""
     if not path.is_file():
         intake.assume(f"The GPU types on which jobs ran are unknown, since there is no {MACHINES} beside the log.")
         return {}

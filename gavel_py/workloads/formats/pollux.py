@@ -18,11 +18,11 @@ STEPS = {
     "ncf": 194174.0,
     "yolov3": 103443.98,
 }
-"""Steps on the smallest batch until each model has reached its accuracy: the progress at the end of the last epoch, from the
+"""Steps with the smallest batch until each model reaches its accuracy: the progress at the end of the last epoch, from the
 validation files of petuum/adaptdl, branch osdi21-artifact (`throughput_profiles.importers.pollux` has the epochs)."""
 
 MOST_GPUS = 64
-"""GPUs of the cluster, which the jobs may all use."""
+"""GPUs of the cluster, all of which a job may use."""
 
 ADAPTIVE = "Jobs adapt their batch size and may run on any number of GPUs; num_replicas and batch_size are not read: {n}."
 FIXED = "Jobs keep the number of GPUs and the batch size that are requested: {n}."
@@ -44,7 +44,7 @@ def _read(path: Path, intake: Intake, *, adaptive: bool) -> None:
 
 
 def _never(head: Head) -> bool:  # noqa: ARG001
-    """Only by name: the columns are those of the other format."""
+    """Return False: the columns are those of the other format, so this one is selected only by name."""
     return False
 
 

@@ -33,7 +33,7 @@ LENGTH = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?
 
 
 def gpus_of(row: Mapping[str, str]) -> tuple[int, str]:
-    """Return number and type of a job's GPUs from "billing=8,gres/gpu:a100=4,gres/gpu=4"; "" if there is no single type."""
+    """Return the number and type of a job's GPUs from "billing=8,gres/gpu:a100=4,gres/gpu=4"; the type is "" if not unique."""
     known = [name for name in RESOURCES if name in row]
     if not known:
         raise InputError(Fault("", RESOURCES[0], f"column {' or '.join(RESOURCES)} is required, for the GPUs; see --format"))
@@ -135,7 +135,7 @@ def _read(path: Path, intake: Intake) -> None:
 
 
 def _each_once(rows: list[Row], intake: Intake) -> list[Row]:
-    """Return the records of a job without those repeated later, which occur where overlapping outputs of sacct are joined."""
+    """Return the records of a job without those repeated later, as in joined outputs of sacct that overlap."""
     places = {(row["Submit"], row.get("Start")): where for where, row in rows}
     for where, row in rows:
         if places[row["Submit"], row.get("Start")] != where:
