@@ -122,10 +122,10 @@ def dying_at(slurm: FakeSlurm, command: int) -> Iterator[None]:
 
 
 def recorded_commands(folder: Path) -> str:
-    """Write programs sinfo and squeue that print recordings of Slurm 22.05 into a folder, and return it."""
+    """Write programs that print recordings of Slurm 22.05 into a folder, and return it; scontrol prints nothing."""
     folder.mkdir()
-    for name in ("sinfo", "squeue"):
+    for name in ("sinfo", "squeue", "scontrol"):
         program = folder / name
-        program.write_text(f"#!/bin/sh\ncat '{RECORDED}/{name}-22.05.json'\n")
+        program.write_text("#!/bin/sh\n" + (f"cat '{RECORDED}/{name}-22.05.json'\n" if name != "scontrol" else ""))
         program.chmod(0o755)
     return str(folder)
