@@ -7,7 +7,7 @@ N jobs are read from the columns by row.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import compress, repeat
 from operator import attrgetter
@@ -152,6 +152,24 @@ class SortedRows:
             self._keys += [key for key, _ in added]
             self._keys.sort()  # merges two sorted runs
         self._new, self._gone = {}, {}
+
+
+class ReportedSteps(Mapping[str, float]):
+    """{job_id: steps done} of many jobs, as (N,) ids and (N,) numbers, which are read without a loop over the jobs."""
+
+    def __init__(self, ids: Sequence[str], steps: Floats) -> None:
+        self._ids, self.steps = ids, steps
+
+    def __getitem__(self, job_id: str) -> float:
+        if job_id not in self._ids:
+            raise KeyError(job_id)
+        return self.steps.item(self._ids.index(job_id))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
 
 
 class JobTable:
@@ -369,11 +387,10 @@ class JobTable:
 
     def report(self, job_ids: Collection[str], steps_done: Floats) -> None:
         """Store (N,) the progress of jobs. Raises `UnknownNameError` if one is not in the system; then nothing is stored."""
-        found = list(map(self._present.get, job_ids, repeat(-1)))
-        if -1 in found:
+        rows = np.fromiter(map(self._present.get, job_ids, repeat(-1)), dtype=np.int64, count=len(job_ids))
+        if (rows < 0).any():
             for job_id in job_ids:
                 self.known(job_id)
-        rows = np.array(found, dtype=np.int64)
         self.columns["steps_done"][rows] = steps_done
         if self._is_tracked:
             self.progressed[rows] = self.has_progress = True

@@ -29,7 +29,7 @@ from gavel_py.scheduling.between_rounds import select_starts
 from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_round
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
-from gavel_py.scheduling.jobs import DEPARTURES, ELASTIC_FIELDS, Departure, JobTable, changed_job
+from gavel_py.scheduling.jobs import DEPARTURES, ELASTIC_FIELDS, Departure, JobTable, ReportedSteps, changed_job
 from gavel_py.scheduling.learning import ProgressObserver, observed
 from gavel_py.scheduling.mechanism import SIZING, chooses_gpus, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
@@ -546,10 +546,13 @@ class RoundScheduler(Synchronized):
         table = self._state.table
         if trust is not None and not (trust == 0 or trust >= 1):
             raise InputError(fault("trust", f"must be 0, or at least 1, found {trust!r}"))
-        values = list(steps_done.values())
-        if set(map(type, values)) != {float}:
-            _check_steps(table, steps_done)
-        steps = np.array(values, dtype=float)
+        if isinstance(steps_done, ReportedSteps):
+            steps = steps_done.steps
+        else:
+            values = list(steps_done.values())
+            if set(map(type, values)) != {float}:
+                _check_steps(table, steps_done)
+            steps = np.array(values, dtype=float)
         if not ((steps >= 0) & (steps < np.inf)).all():
             _check_steps(table, steps_done)
         before = table.columns["steps_done"].copy() if self._state.backoffs else None

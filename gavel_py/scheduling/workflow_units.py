@@ -172,9 +172,8 @@ def workflows_of(table: JobTable, blocked: BlockedJobs, cache: ProblemCache, row
 def workflow_seconds(table: JobTable, blocked: BlockedJobs, cache: ProblemCache, *, by_workflow: bool) -> Floats:
     """Return (rows,) `AllocationProblem.workflow_seconds` of the jobs of the table while all nodes are up; 0 if not by workflow."""
     found = np.zeros(table.capacity)
-    members = np.flatnonzero(table.workflow_of >= 0)
-    if by_workflow and len(members):
-        columns = table.columns
+    if by_workflow and table.workflows:
+        members, columns = np.flatnonzero(table.workflow_of >= 0), table.columns
         left = np.maximum(0.0, columns["total_steps"][members] - columns["steps_done"][members])
         seconds = cache.seconds_left(table.gangs[members], left)
         outlook = workflows_of(table, blocked, cache, members)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gavel_py.scheduling.jobs import ReportedSteps
 from gavel_py.scheduling.placement.gangs import Spans
 from gavel_py.scheduling.round import Assignments
 from gavel_py.simulator.job_progress import JobProgress
@@ -363,7 +364,7 @@ class RoundExecution:
             progress.expected_steps = expected[place] = steps.item(place) * ESTIMATE_GROWTH
             fields = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
             self._scheduler.update(progress.job.job_id, **fields)
-        self._scheduler.report_all(dict(zip(running.ids, steps.tolist(), strict=True)))
+        self._scheduler.report_all(ReportedSteps(running.ids, steps))
 
 
 def _latest(end: float) -> float:

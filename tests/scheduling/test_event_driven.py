@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 import gavel_py as gp
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.fifo import Fifo
-from gavel_py.scheduling.event_driven import EventDrivenPlanner, queue
+from gavel_py.scheduling.event_driven import EventDrivenPlanner
 from gavel_py.scheduling.event_driven.queue import can_keep_order
+from gavel_py.scheduling.event_driven.queued_jobs import QueuedJob
 from gavel_py.scheduling.planner import RoundPlanner
 from tests.support.examples import examples
 from tests.support.fakes import refusal
@@ -187,7 +188,7 @@ def test_a_decision_that_differs_from_the_policy_raises(monkeypatch: pytest.Monk
     for name in "ab":
         scheduler.submit(gp.Job(name, job_type=TYPES[0], total_steps=100))
     scheduler.next_round()
-    monkeypatch.setattr(queue, "_taken_type", lambda each, _: 0 if each.job_id == "c" else -1)
+    monkeypatch.setattr(QueuedJob, "take_type", lambda each, _: 0 if each.job_id == "c" else -1)
     scheduler.complete("a")
     scheduler.submit(gp.Job("c", job_type=TYPES[0], total_steps=100))
     scheduler.next_round()

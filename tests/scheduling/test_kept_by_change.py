@@ -175,7 +175,7 @@ def test_the_incremental_selection_equals_a_full_one(
         table.changed |= (present ^ now) | {renewed}
         present = now
         queue.update()
-        queue._move(np.array(list(queue.by_row), dtype=np.int64))
+        queue._move(queue._is_queued)
         running_on = {each: each.column for each in queue.by_row.values()}
         queue.select()
         check_selection(queue, chosen, running_on)

@@ -93,7 +93,7 @@ class JobQueue:
         capacities: Sequence[float],
         workflow_seconds: Callable[[], Floats],
     ) -> None:
-        self._policy, self._table, self._profiler = policy, table, profiler
+        self._policy, self._reads, self._table, self._profiler = policy, frozenset(policy.reads), table, profiler
         self._look_up_workflows, self._workflow_seconds = workflow_seconds, np.zeros(0)
         self._name, self._capacities = f"policy {policy.name}", list(map(int, capacities))
         self.by_row: dict[int, QueuedJob] = {}
@@ -102,8 +102,9 @@ class JobQueue:
         self._excluded: dict[int, QueuedJob] = {}
         self._irregular: set[int] = set()
         self._done: set[int] = set()
-        # By row: sort keys, throughputs on the fastest type, and the jobs of `by_row`.
-        self._keys, self._fastest, self._is_queued = np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool)
+        # By row: sort keys, throughputs on the fastest type, the jobs of `by_row`, and those of them that wait.
+        self._keys, self._fastest = np.zeros(0), np.zeros(0)
+        self._is_queued, self._waits = np.zeros(0, dtype=bool), np.zeros(0, dtype=bool)
         self.clear()
 
     def clear(self) -> None:
@@ -112,6 +113,7 @@ class JobQueue:
         self._waiting: dict[tuple[object, ...], list[tuple[Position, QueuedJob]]] = {}
         self._free, self.removed = self._capacities.copy(), []
         self._first_change: Position | None = FIRST
+        self._waits[:] = self._is_queued
         for each in self.by_row.values():
             each.column = -1
             self._queue_of(each).append((self._position(each), each))
@@ -138,7 +140,7 @@ class JobQueue:
         """
         table = self._table
         self._fit(table.capacity)
-        if OF_WORKFLOW in self._policy.reads:
+        if OF_WORKFLOW in self._reads:
             self._workflow_seconds = self._look_up_workflows()
         changed, table.changed = table.changed, set()
         left, before = table.columns["left"], len(self._excluded)
@@ -156,22 +158,23 @@ class JobQueue:
             for each in arrived:
                 self._wait(each)
                 self._note_change(self._position(each))
-        moved = np.zeros(len(self._keys), dtype=bool)
+        has_moved, moved = table.has_progress, table.progressed
         if table.has_progress:
-            moved |= table.progressed & self._is_queued
+            moved = moved & self._is_queued
             table.progressed[:] = table.has_progress = False
             self._note_done(np.flatnonzero(moved))
-        if OF_WORKFLOW in self._policy.reads and table.workflows:  # other jobs of the workflow have progressed, arrived or left
-            moved |= (table.workflow_of >= 0) & self._is_queued
-        if REMAINING in self._policy.reads and moved.any():
-            self._move(np.flatnonzero(moved))
+        if OF_WORKFLOW in self._reads and table.workflows:  # other jobs of the workflow have progressed, arrived or left
+            has_moved, moved = True, moved | ((table.workflow_of >= 0) & self._is_queued)
+        if REMAINING in self._reads and has_moved:
+            self._move(moved)
         return not self._done and not self._irregular
 
     def _fit(self, capacity: int) -> None:
         more = capacity - len(self._keys)
         if more > 0:
-            self._keys, self._fastest, self._is_queued = (
-                np.concatenate([each, np.zeros(more, dtype=each.dtype)]) for each in (self._keys, self._fastest, self._is_queued)
+            columns = self._keys, self._fastest, self._is_queued, self._waits
+            self._keys, self._fastest, self._is_queued, self._waits = (
+                np.concatenate([each, np.zeros(more, dtype=each.dtype)]) for each in columns
             )
 
     def keep_running(self, each: QueuedJob) -> None:
@@ -223,9 +226,11 @@ class JobQueue:
         self._note_change(position)
 
     def _wait(self, each: QueuedJob) -> None:
+        self._waits[each.row] = True
         insort(self._queue_of(each), (self._position(each), each))
 
     def _remove_waiting(self, each: QueuedJob) -> None:
+        self._waits[each.row] = False
         queue = self._queue_of(each)
         del queue[bisect_left(queue, (self._position(each),))]
 
@@ -244,7 +249,7 @@ class JobQueue:
     def _keys_of(self, rows: Indices) -> Floats:
         """Return (N,) the sort keys of the jobs in these rows."""
         columns, numbers = self._table.columns, _JobNumbers(self._fastest[rows])
-        for name in self._policy.reads:
+        for name in self._reads:
             if name == REMAINING:
                 column = np.maximum(0.0, columns["total_steps"][rows] - columns["steps_done"][rows])
             elif name == OF_WORKFLOW:
@@ -255,13 +260,9 @@ class JobQueue:
         keys = self._policy.sort_key(cast("JobClasses", numbers))
         return returned_numbers(keys, len(rows), self._name, "sort_key", "finite", lambda i: self.by_row[rows.item(i)].job_id)
 
-    def _move(self, moved: Indices) -> None:
-        """Update the sort keys of the jobs in these rows, and of all jobs with a type."""
-        selected = np.fromiter(map(OF_ROW, self._selected), dtype=np.int64, count=len(self._selected))
-        waits: Mask = np.zeros(len(self._keys), dtype=bool)
-        waits[moved] = True
-        waits[selected] = False
-        waiting = np.flatnonzero(waits)
+    def _move(self, moved: Mask) -> None:
+        """Update the sort keys of these jobs, and of all jobs with a type; moved: (rows,)."""
+        waiting = np.flatnonzero(moved & self._waits)
         for row, key in zip(waiting.tolist(), self._keys_of(waiting).tolist() if len(waiting) else (), strict=True):
             if key != self._keys[row]:
                 each, before = self.by_row[row], self._position(self.by_row[row])
@@ -269,35 +270,42 @@ class JobQueue:
                 self._keys[row] = key
                 self._wait(each)
                 self._note_change(min(before, self._position(each)))
-        if len(selected):
-            self._move_selected(selected)
+        if self._selected:
+            self._move_selected()
 
-    def _move_selected(self, rows: Indices) -> None:
-        """Update the sort keys of the jobs with a type, which are in these rows."""
+    def _move_selected(self) -> None:
+        """Update the sort keys of the jobs with a type."""
+        rows = np.fromiter(map(OF_ROW, self._selected), dtype=np.int64, count=len(self._selected))
         before, keys = self._keys[rows], self._keys_of(rows)
         later = np.flatnonzero(keys > before)
         if len(later):  # jobs that waited for the first of these may come before it now
             self._note_change(self._position(self._selected[later[0]]))
         self._keys[rows] = keys
-        order = np.argsort(keys, kind="stable")
-        in_order = keys[order]
-        ties = np.flatnonzero(in_order[1:] == in_order[:-1])
-        if (before[order[ties]] == before[order[ties + 1]]).all():  # they were in order before
-            ties = ties[:0]
-        for run in np.split(ties, np.flatnonzero(np.diff(ties) > 1) + 1) if len(ties) else ():
-            equal = slice(run[0], run[-1] + 2)
-            order[equal] = sorted(order[equal].tolist(), key=lambda i: self._selected[i].tie)
-        moved = np.flatnonzero(order != np.arange(len(rows)))
-        if len(moved):
-            self._selected = [self._selected[i] for i in order.tolist()]
-            self._note_change(self._position(self._selected[moved[0]]))
+        if not (keys[1:] > keys[:-1]).all():
+            order = self._order_of(keys, before)
+            moved = np.flatnonzero(order != np.arange(len(rows)))
+            if len(moved):
+                self._selected, before = [self._selected[i] for i in order.tolist()], before[order]
+                self._note_change(self._position(self._selected[moved[0]]))
         if self._first_change is not None:
             # Jobs on slower types that have come from behind a change to before it, the first of which is noted.
             start, key = bisect_left(self._selected, self._first_change, key=self._position), self._first_change[0]
-            for place in np.flatnonzero(before[order[:start]] >= key).tolist():
+            for place in np.flatnonzero(before[:start] >= key).tolist():
                 if (each := self._selected[place]).column != each.types[0]:
                     self._note_change(self._position(each))
                     break
+
+    def _order_of(self, keys: Floats, before: Floats) -> Indices:
+        """Return the order of the jobs with a type by other sort keys than before."""
+        order: Indices = np.argsort(keys, kind="stable")
+        in_order = keys[order]
+        ties = np.flatnonzero(in_order[1:] == in_order[:-1])
+        if (before[order[ties]] == before[order[ties + 1]]).all():  # they were in order before
+            return order
+        for run in np.split(ties, np.flatnonzero(np.diff(ties) > 1) + 1):
+            equal = slice(run[0], run[-1] + 2)
+            order[equal] = sorted(order[equal].tolist(), key=lambda i: self._selected[i].tie)
+        return order
 
     # Selection
 
@@ -312,7 +320,7 @@ class JobQueue:
         for queue in self._waiting.values():
             place = bisect_left(queue, (first,)) if self._policy.preemptive else 0
             # Without backfilling, the first job that waits holds up all others.
-            if place < len(queue) and (_fits(queue[place][1], free) if self._policy.backfill else not place):
+            if place < len(queue) and (queue[place][1].fits(free) if self._policy.backfill else not place):
                 heads.append(Head(queue[place][0], place, queue))
         moved = self._serve(heads, start, free)
         for each, column in moved:
@@ -354,22 +362,13 @@ class JobQueue:
         while True:
             head = heads[0] if heads else None
             end = len(selected) if head is None else bisect_left(selected, head.position, lo=start, key=self._position)
-            for place in range(start, end):
-                each = selected[place]
-                column, size = each.column, each.size
-                if column == each.types[0] and free[column] >= size:  # most keep their fastest type
-                    free[column] -= size
-                    continue
-                column = _taken_type(each, free)
-                if column != each.column:
-                    moved.append((each, column))
-                    if column < 0 and not backfill:
-                        return moved + [(other, -1) for other in selected[place + 1 :]]
+            if not self._serve_selected(selected[start:end], free, moved):
+                return moved + [(other, -1) for other in selected[selected.index(moved[-1][0]) + 1 :]]
             if head is None:
                 return moved
             start, (_, place, queue) = end, head
             each = queue[place][1]
-            column = _taken_type(each, free)
+            column = each.take_type(free)
             if column >= 0:
                 moved.append((each, column))
             elif not backfill:
@@ -379,16 +378,18 @@ class JobQueue:
             else:
                 heappop(heads)
 
-
-def _fits(each: QueuedJob, free: Sequence[int]) -> bool:
-    return any(free[column] >= each.size for column in each.types)
-
-
-def _taken_type(each: QueuedJob, free: list[int]) -> int:
-    """Take GPUs of the fastest type with enough free ones for a job, as `select_types` does; return the type, -1 for none."""
-    size = each.size
-    for column in each.types:
-        if free[column] >= size:
-            free[column] -= size
-            return column
-    return -1
+    def _serve_selected(self, jobs: Sequence[QueuedJob], free: list[int], moved: list[tuple[QueuedJob, int]]) -> bool:
+        """Serve jobs with a type in order, and add those that get another one or none; return whether none holds up the others."""
+        for each in jobs:
+            size = each.size
+            for column in each.types:  # as `take_type`, written out since most decisions look at all jobs with a type
+                if free[column] >= size:
+                    free[column] -= size
+                    break
+            else:
+                column = -1
+            if column != each.column:
+                moved.append((each, column))
+                if column < 0 and not self._policy.backfill:
+                    return False
+        return True

@@ -119,3 +119,16 @@ class QueuedJob:
         self.importance = 0.0, self.natural
         self.column = self.runs_on = -1
         self.gpus: list[int] = []
+
+    def fits(self, free: Sequence[int]) -> bool:
+        """Return whether any of its types has enough free GPUs; free: by type."""
+        return any(free[column] >= self.size for column in self.types)
+
+    def take_type(self, free: list[int]) -> int:
+        """Take GPUs of the fastest type with enough free ones, as `select_types` does; return the type, -1 for none."""
+        size = self.size
+        for column in self.types:
+            if free[column] >= size:
+                free[column] -= size
+                return column
+        return -1

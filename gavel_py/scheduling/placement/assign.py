@@ -90,20 +90,13 @@ class PlacementPass:
         """(M,) the gangs that have a place."""
         return Places(self.stays, self.found).placed
 
-    def _held_by(self, gang: int) -> list[int]:
-        """Return the GPUs of a gang that has a place."""
-        if gang in self.found:
-            return self.found[gang]
-        start, stop = np.searchsorted(self.batch.owners, [gang, gang + 1]).tolist()
-        gpus: list[int] = self.batch.held[start:stop].tolist()
-        return gpus
-
     def migrate_misplaced(self) -> None:
         """Move gangs that are not in their preferred placement."""
         batch, misplaced = self.batch, self._misplaced()
         if not misplaced:
             return
-        held = [self._held_by(gang) for gang in misplaced]
+        starts, before = np.searchsorted(batch.owners, np.arange(len(batch) + 1)).tolist(), batch.held.tolist()
+        held = [self.found[gang] if gang in self.found else before[starts[gang] : starts[gang + 1]] for gang in misplaced]
         preferences, sizes, scopes, min_nodes = (
             each[misplaced].tolist() for each in (batch.preferences, batch.sizes, batch.scopes, batch.min_nodes)
         )

@@ -128,17 +128,19 @@ class FreeRoom:
 
     A region is the largest set of nodes that a gang of some locality may span: a node, a rack, or all nodes. Its room for a gang is
     the number of its free GPUs for which the nodes have enough CPUs and memory.
+
+    max_room: GPUs of the largest node.
     """
 
     def __init__(self, layout: TypeLayout, counts: Indices, cpus: Floats, memory_gb: Floats) -> None:
         self.layout, self._cpus, self._memory = layout, cpus, memory_gb
-        self._max_room = int(layout.sizes.max(initial=0))
-        self._index = FreeGpuIndex(counts, self._max_room)
+        self.max_room = int(layout.sizes.max(initial=0))
+        self._index = FreeGpuIndex(counts, self.max_room)
 
     def copy(self) -> FreeRoom:
         """Return an independent copy, for trials."""
         made = object.__new__(FreeRoom)
-        made.layout, made._max_room, made._index = self.layout, self._max_room, self._index.copy()
+        made.layout, made.max_room, made._index = self.layout, self.max_room, self._index.copy()
         limited = self.layout.limited
         made._cpus, made._memory = (self._cpus.copy(), self._memory.copy()) if limited else (self._cpus, self._memory)
         return made
@@ -156,7 +158,7 @@ class FreeRoom:
         """Return the index of the room for a gang with this request; the caller must not change it."""
         if not self.limits(per_gpu):
             return self._index
-        return FreeGpuIndex(room_for(per_gpu, self._index.room, self._cpus, self._memory), self._max_room)
+        return FreeGpuIndex(room_for(per_gpu, self._index.room, self._cpus, self._memory), self.max_room)
 
     def take(self, parts: Mapping[int, int], per_gpu: Resources = NOTHING) -> None:
         """Take {node: GPUs} with the CPUs and memory of a request per GPU."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -162,6 +163,8 @@ def fewest_to_move_evenly(
     return []
 
 
+CONSOLIDATED, SPREAD = PlacementPreference.CONSOLIDATED, PlacementPreference.SPREAD  # slow to read from the enumeration
+
 MAX_EXCHANGED = 32
 """Maximum number of gangs that are exchanged at once. Each trial places all of them, and drops those for which it fails."""
 
@@ -176,6 +179,21 @@ class MisplacedGang(NamedTuple):
     scope: int
     min_nodes: int
     per_gpu: Resources = NOTHING
+
+    def fills(self, full: int) -> bool:
+        """Return whether it is to have all GPUs of its nodes; full: GPUs of the largest node."""
+        return self.preference == CONSOLIDATED and self.size == self.min_nodes * full
+
+    def may_fit(self, most: Sequence[int]) -> bool:
+        """Return whether nodes with this room, most first, might hold it in its preferred placement."""
+        if self.preference == CONSOLIDATED:
+            return sum(most[: self.min_nodes]) >= self.size
+        return len(most) > self.min_nodes and most[self.min_nodes] > 0
+
+
+def _off_clear(gang: MisplacedGang, room: Sequence[int], full: int) -> int:
+    """Return the number of GPUs of a gang on nodes with less than full room."""
+    return sum([count for node, count in gang.parts.items() if room[node] < full])
 
 
 def migrate_misplaced(free: FreeGpus, gangs: Sequence[MisplacedGang]) -> dict[int, list[int]]:
@@ -210,8 +228,8 @@ class _Migration:
     def exchange(self, wrong: Sequence[int]) -> None:
         """Place all gangs of a group again; drop those that miss their preferred placement, and try again with the rest."""
         groups = [wrong[start : start + MAX_EXCHANGED] for start in range(0, len(wrong), MAX_EXCHANGED)]
-        for group in groups:
-            gangs = sorted(group, key=lambda i: (self._gangs[i].preference == PlacementPreference.SPREAD, -self._gangs[i].size))
+        for group in filter(self._may_exchange, groups):
+            gangs = sorted(group, key=lambda i: (self._gangs[i].preference == SPREAD, -self._gangs[i].size))
             room = self._without(gangs)
             while len(gangs) > 1:
                 after = self._placed(room.copy(), gangs)
@@ -223,6 +241,33 @@ class _Migration:
                         room.take(self._gangs[gang].parts, self._gangs[gang].per_gpu)
                 gangs = list(after)
 
+    def _may_exchange(self, group: Sequence[int]) -> bool:
+        """Return whether two of these gangs or more might get their preferred placement at once. Most groups cannot, so trials are
+        in vain.
+
+        A node is clear if all of its GPUs are free or held by the group. Gangs that fill nodes can only move to clear ones, and
+        leave GPUs of other nodes only to the rest of the group, in exchange for GPUs of clear nodes that the rest holds or that
+        are free, of which there are `spare`. So a gang with more GPUs than these on other nodes stays, and nodes where it holds
+        GPUs are not clear.
+        """
+        free, full = self._free.room.index(), self._free.room.max_room
+        room, gangs = free.on.copy(), [(each, each.fills(full)) for each in map(self._gangs.__getitem__, group)]
+        for each, _ in gangs:
+            for node, count in each.parts.items():
+                room[node] += count
+        while len(gangs) > 1:
+            spare = sum(compress(free.on, map(full.__eq__, room))) if free.total else 0
+            spare += sum(count for each, fills in gangs if not fills for node, count in each.parts.items() if room[node] == full)
+            most = sorted(room, reverse=True)
+            stays = [not (_off_clear(each, room, full) <= spare if fills else each.may_fit(most)) for each, fills in gangs]
+            if not any(stays):
+                return True
+            for each, _ in compress(gangs, stays):
+                for node, count in each.parts.items():
+                    room[node] -= count
+            gangs = [each for each, out in zip(gangs, stays, strict=True) if not out]
+        return False
+
     def _without(self, gangs: Sequence[int]) -> FreeRoom:
         """Return the room if these gangs leave."""
         room = self._free.room.copy()
@@ -233,11 +278,17 @@ class _Migration:
     def _placed(self, room: FreeRoom, gangs: Sequence[int]) -> dict[int, dict[int, int]]:
         """Return {gang: {node: GPUs}} of the gangs that get their preferred placement in this room, placed in order."""
         found: dict[int, dict[int, int]] = {}
+        failed = set[tuple[object, ...]]()  # requests without room; equal ones have none either, since room only gets less
         for gang in gangs:
-            each = self._gangs[gang]
-            parts = find_preferred(each.preference, room, each.size, each.scope, each.min_nodes, each.per_gpu)
-            if parts is not None:
-                room.take(parts, each.per_gpu)
+            _, _, preference, size, scope, min_nodes, per_gpu = self._gangs[gang]
+            request = preference, size, scope, min_nodes, per_gpu
+            if request in failed:
+                continue
+            parts = find_preferred(preference, room, size, scope, min_nodes, per_gpu)
+            if parts is None:
+                failed.add(request)
+            else:
+                room.take(parts, per_gpu)
                 found[gang] = parts
         return found
 
