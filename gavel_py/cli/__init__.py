@@ -46,7 +46,7 @@ def _converted(convert: Callable[..., Any], value: Any, param: click.Parameter |
 
 
 class Group(click.Group):
-    """A group that names the nearest commands if there is none of a name."""
+    """A group whose error for an unknown command names the nearest commands."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
@@ -100,13 +100,13 @@ class _Gavel(LazyGroup):
             raise (_UserError if isinstance(error, InputError) else _RunTimeError)(with_names(_text(error, ctx))) from error
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # the reader of a pipe has gone; click exits silently
+                raise  # the reader of the pipe has exited; click exits silently
             _drop_output()
             raise _RunTimeError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
 def _text(error: GavelError, ctx: click.Context) -> str:
-    """Return the message of an error, with a hint if it is about throughputs that could be estimated."""
+    """Return the message of an error, with a hint if it concerns throughputs that could be estimated."""
     from gavel_py.cli.estimates import HINT, MISSING
 
     missing = isinstance(error, InputError) and any(part in fault.problem for part in MISSING for fault in error.faults)

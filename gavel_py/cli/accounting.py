@@ -1,4 +1,4 @@
-"""Teams, money and time on screens: tables and sentences of tenants' shares, of what GPUs cost, and of when jobs end."""
+"""Text on tenants, cost and time: tables and sentences on the shares of tenants, the cost of GPUs, and the end of jobs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_TENANTS = 10
-"""Limit of the tenants listed where a screen is not about tenants; --all, JSON and CSV have all of them."""
+"""Maximum number of tenants listed in output on other subjects; --all, JSON and CSV have all of them."""
 
 MAX_NAME = 24
-"""Width to which names of tenants are cut in sentences."""
+"""Maximum width of tenant names in sentences."""
 
 FIGURES = (
     *("weight", "share", "throughput_share", "gpu_share", "jobs", "running", "waiting", "cost_per_hour"),
     *("promised_gpu_seconds", "delivered_gpu_seconds", "finished", "mean_jct_seconds", "cost"),
     *("gpus_wanted", "least_vs_fair_share"),
 )
-"""Attributes of `gp.TenantShare` with a single number, in the order of columns."""
+"""Attributes of `gp.TenantShare` that are single numbers, in the order of columns."""
 
 
 def money(value: float | None) -> str:
@@ -40,13 +40,13 @@ def hourly(value: float | None) -> str:
 
 
 def leaves_of(tenants: Sequence[gp.TenantShare]) -> list[gp.TenantShare]:
-    """Return the tenants without others below them, those with the most GPUs first."""
+    """Return the tenants without sub-tenants, those with the most GPUs first."""
     parents = {each.parent for each in tenants}
     return sorted((each for each in tenants if each.tenant not in parents), key=lambda each: -each.gpu_share)
 
 
 def tenants_line(tenants: Sequence[gp.TenantShare], more: str) -> str:
-    """Return a sentence on the part of the GPUs that each tenant has, and its share, "" without tenants; more: how to see all."""
+    """Return a sentence on the part of the GPUs and the share of each tenant, "" without tenants; more: how to see all."""
     found = leaves_of(tenants)
     if not found:
         return ""
@@ -64,7 +64,7 @@ def _part(part: float) -> str:
 
 
 def tenant_text(tenant: gp.TenantShare) -> str:
-    """Return what a tenant has, beside its share, as a sentence."""
+    """Return a sentence that compares what a tenant has with its share."""
     work = "" if tenant.throughput_share is None else f" and {_part(tenant.throughput_share)} of the throughput"
     cost = "" if tenant.cost_per_hour is None else f"; its GPUs cost {money(tenant.cost_per_hour)} an hour"
     has = f"Tenant {_name(tenant)} has {_part(tenant.gpu_share)} of the cluster's GPUs{work}"
@@ -74,7 +74,7 @@ def tenant_text(tenant: gp.TenantShare) -> str:
 def tenants_table(
     title: str, tenants: Sequence[gp.TenantShare], *, has_prices: bool, most: int | None = None, wide: bool = False
 ) -> str:
-    """Return a table of tenants, each below its parent; most: limit of the rows; "" without tenants."""
+    """Return a table of tenants, each below its parent, "" without tenants; most: maximum number of rows."""
     shown = tenants[:most]
     if not shown:
         return ""
@@ -121,7 +121,7 @@ def _row(each: gp.TenantShare, depth: int, *, has_prices: bool, has_weights: boo
 
 
 def _depths(tenants: Iterable[gp.TenantShare]) -> dict[str, int]:
-    """Return how many tenants are above each, from tenants with parents first."""
+    """Return the depth of each tenant in the tree; parents come first in `tenants`."""
     depths: dict[str, int] = {}
     for each in tenants:
         depths[each.tenant] = 0 if each.parent is None else depths[each.parent] + 1
@@ -148,7 +148,7 @@ def tenants_rows(tenants: Iterable[gp.TenantShare]) -> list[list[object]]:
 
 
 def forecast_lines(allocation: gp.Allocation, problem: gp.AllocationProblem, served: Sequence[int]) -> list[str]:
-    """Return sentences on cost and end of the jobs in these rows: none on cost without prices, none on time without steps."""
+    """Return sentences on the cost and the end of the jobs in these rows, as far as prices and steps are known."""
     import numpy as np
 
     found, lines = allocation.forecast(), []
@@ -190,7 +190,7 @@ def with_accounts(document: dict[str, Any], allocation: gp.Allocation) -> dict[s
 
 
 def gpus_of_rounds(jobs: Sequence[gp.Job], cluster: gp.Cluster, rounds: Sequence[gp.Round]) -> NDArray[np.float64]:
-    """Return (N, K) the GPUs of each job on average over rounds; of shared GPUs, each job accounts for an equal part."""
+    """Return (N, K) the average GPUs of each job over rounds; shared GPUs are divided equally among their jobs."""
     import numpy as np
 
     types = {name: j for j, name in enumerate(cluster.accelerator_names)}
@@ -210,9 +210,9 @@ def tenants_of_rounds(
     policy: gp.Policy,
     problem: gp.AllocationProblem | None,
 ) -> tuple[gp.TenantShare, ...]:
-    """Return what the tenants of these jobs were promised and got in rounds of a job set that stays as it is.
+    """Return the promised and received shares of the tenants in rounds of a fixed job set.
 
-    gpus: as `gpus_of_rounds`; problem: of the jobs, None if jobs share GPUs, so that their throughputs are others.
+    gpus: from `gpus_of_rounds`; problem: the problem of the jobs, None if jobs share GPUs, since their throughputs then differ.
     """
     import numpy as np
 
@@ -238,7 +238,7 @@ def tenants_of_rounds(
 
 
 def _work(gpus: NDArray[np.float64], problem: gp.AllocationProblem) -> NDArray[np.float64]:
-    """Return (N,) the GPUs of the cluster's mix that would do the work of these GPUs, at the better of both placements."""
+    """Return (N,) the number of GPUs of the cluster's mix that would do the same work, at the better of both placements."""
     import numpy as np
 
     share, work = problem.equal_share, np.zeros(problem.num_jobs)
@@ -259,19 +259,20 @@ def has_prices(cluster: gp.Cluster) -> bool:
 
 
 ENDLESS = 1e18
-"""Steps that stand for those of a job without known steps, which holds its GPUs to the end of a forecast."""
+"""Steps assumed for a job without known steps, so that it holds its GPUs until the end of a forecast."""
 
 STARVED_ROUNDS = 1000
-"""Rounds without GPUs for any unfinished job of known steps after which a forecast ends: the policy serves others forever."""
+"""A forecast ends after this number of rounds without GPUs for unfinished jobs with known steps: others get them forever."""
 
 MAX_FORECAST_ROUNDS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """When jobs start and end, and what they cost, if no others arrive and the policy decides anew as jobs leave.
+    """The starts, ends and costs of jobs if no others arrive and the policy decides again whenever jobs leave.
 
-    jobs: of the file; records: theirs, from a simulation in which all are in the system at time 0; rounds: the number of rounds.
+    jobs: the jobs of the file; records: {job_id: record} from a simulation in which all of them are in the system at time 0;
+    rounds: the number of rounds.
     """
 
     jobs: Sequence[gp.Job]
@@ -290,9 +291,9 @@ class Outlook:
         down: Iterable[str],
         **options: Any,
     ) -> Outlook:
-        """Simulate the jobs until those with known steps are done, or get no GPUs any more.
+        """Simulate the jobs until those with known steps are done or no longer get GPUs.
 
-        down: nodes that are down; options: of `gp.Simulation`.
+        down: nodes that are down; options: arguments of `gp.Simulation`.
         """
         endless = {job.job_id for job in jobs if _is_endless(job)}
         if endless:
@@ -327,7 +328,7 @@ class Outlook:
 
     @property
     def cost(self) -> float | None:
-        """The cost of all jobs until the last one with known steps is done; None if a price, or when that is, is unknown."""
+        """The cost of all jobs until the last one with known steps is done; None if a price or this time is unknown."""
         costs = [self._cost(job) for job in self.jobs]
         unknown = any(self._end(job) is None and not _is_endless(job) for job in self.jobs)
         return None if unknown or None in costs else sum(cost for cost in costs if cost is not None)
@@ -349,7 +350,7 @@ class Outlook:
         return lines
 
     def jobs_text(self, most: int | None) -> str:
-        """Return a table of the jobs, the first to end first; most: limit of the rows."""
+        """Return a table of the jobs in the order of their ends; most: maximum number of rows."""
         ordered = sorted(self.jobs, key=lambda job: (math.inf if (end := self._end(job)) is None else end, _is_endless(job)))
         shown, more = ordered[:most], len(ordered) - len(ordered[:most])
         if not shown:
@@ -368,13 +369,13 @@ class Outlook:
         return table_text(title, [titles[i] for i in kept], [[row[i] for i in kept] for row in rows])
 
     def _reason(self, job: gp.Job) -> str:
-        """Return why a job has no end."""
+        """Return why the end of a job is unknown."""
         if self._end(job) is not None:
             return ""
         return "its steps are unknown" if _is_endless(job) else self.records[job.job_id].reason or "others are served first"
 
     def tenants_text(self, most: int | None) -> str:
-        """Return a table of the tenants; most: limit of the rows."""
+        """Return a table of the tenants; most: maximum number of rows."""
         return tenants_table("Tenants until then", self.tenants, has_prices=has_prices(self.cluster), most=most)
 
     def _rows(self) -> list[list[object]]:
@@ -409,7 +410,7 @@ OUTLOOK = ("job_id", "tenant", "num_gpus", "start_seconds", "end_seconds", "cost
 
 
 def _arrived(jobs: Iterable[gp.Job]) -> list[tuple[float, gp.Job]]:
-    """Return (time of arrival, job) in order of arrival, where those that arrive after time 0 have arrived just before it."""
+    """Return (time, job) in order of arrival; jobs that arrive after time 0 are moved to just before it."""
     ordered = sorted(jobs, key=lambda job: job.arrival_seconds)
     last = max((job.arrival_seconds for job in ordered), default=0.0)
     return [(seconds if (seconds := job.arrival_seconds) < 0 else (seconds - last) * 1e-9, job) for job in ordered]

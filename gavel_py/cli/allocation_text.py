@@ -1,7 +1,7 @@
-"""Screens of an allocation: what was solved, the use of each GPU type, and the jobs, in groups of equal ones.
+"""Text output of an allocation: what was solved, the use of each GPU type, and the jobs, in groups of equal ones.
 
-Two numbers describe a job: *speed* is its throughput over that of running all the time on the cluster's mix of GPUs, and *vs. fair
-share* is its speed over that on its weighted slice of the cluster.
+Two numbers describe a job: *speed* is its throughput relative to running all the time on the cluster's mix of GPUs, and *vs. fair
+share* is its speed relative to that on its weighted slice of the cluster.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ SPREAD = "*"
 """Marks time fractions that are at least partly spread over more nodes than necessary."""
 
 MAX_STAGES = 10
-"""Limit of the lexicographic stages listed; the JSON output has all of them."""
+"""Maximum number of lexicographic stages listed; the JSON output has all of them."""
 
 MAX_REASONS = 3
-"""Limit of the reasons listed for jobs that are left out (--all lists all), and for numbers of GPUs that jobs cannot have."""
+"""Maximum number of reasons listed for jobs left out (--all lists all), and for numbers of GPUs that jobs cannot have."""
 
 MAX_TYPES, MAX_TYPE = 2, 12
-"""Limits of the GPU types listed of a job, and of the width of their names; -o wide has a column for each."""
+"""Maximum number of GPU types listed for a job, and maximum width of their names; -o wide has a column for each."""
 
 MAX_MISSES = 5
-"""Limit of the jobs listed that miss a constraint; the JSON output has all of them."""
+"""Maximum number of jobs listed that miss a constraint; the JSON output has all of them."""
 
 SAME = 1e-6
-"""Relative difference up to which two values are the same."""
+"""Relative difference up to which two values count as equal."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def solved_text(problem: gp.AllocationProblem, label: str) -> str:
 
 
 def head_text(screen: Screen, more_tenants: str) -> str:
-    """Return what was solved and what the answer is, in sentences; more_tenants: how to see all about tenants."""
+    """Return sentences on the problem and the answer; more_tenants: how to see everything on tenants."""
     import numpy as np
 
     allocation = screen.allocation
@@ -122,7 +122,7 @@ def head_text(screen: Screen, more_tenants: str) -> str:
 
 
 def refused_counts(problem: gp.AllocationProblem, jobs: Mapping[int, gp.Job]) -> Iterator[str]:
-    """Yield the numbers of GPUs that elastic jobs ask for by `gpu_counts` and cannot have, by reason; jobs: by row."""
+    """Yield the numbers of GPUs in `gpu_counts` that elastic jobs cannot have, by reason; jobs: {row: job}."""
     reasons = "the profile has no speed there; --estimate fills it in", "no GPU type can hold as many"
     found: list[dict[tuple[int, ...], list[str]]] = [{}, {}]
     for i, job in jobs.items():
@@ -145,7 +145,7 @@ def _either(numbers: Sequence[int]) -> str:
 
 
 def _limit_text(screen: Screen) -> str:
-    """Return which jobs limit max-min fairness since they cannot run faster, while others could; "" if there are none."""
+    """Return which jobs limit max-min fairness because they cannot run faster, although others could; "" if there are none."""
     import numpy as np
 
     allocation, problem = screen.allocation, screen.problem
@@ -163,7 +163,7 @@ def _limit_text(screen: Screen) -> str:
 
 
 def details_text(screen: Screen) -> str:
-    """Return objective and bound as numbers, the stages of a lexicographic objective, and how the answer was found."""
+    """Return the objective, its bound, the stages of a lexicographic objective, and how the answer was found."""
     allocation = screen.allocation
     value, bound = allocation.objective_value, allocation.objective_bound
     objective = "" if value is None else f"objective {value:.6g}, proven bound {bound:.6g}; "
@@ -179,7 +179,7 @@ def stages_text(allocation: gp.Allocation) -> str:
 
 
 def route_text(screen: Screen) -> str:
-    """Return lines with the bound on the loss by merging, the notes of the policy, and the faster routes that failed."""
+    """Return lines on the bound of the loss by merging, the notes of the policy, and the faster routes that failed."""
     route, gap = screen.allocation.route, screen.allocation.gap
     lines = []
     if route is not None and route.reduction == "merged" and gap is not None:
@@ -200,7 +200,7 @@ def percent(part: float) -> str:
 
 
 Meaning = Callable[[float, Screen], str]
-"""Returns what the value of an objective means, as the end of a sentence."""
+"""Returns the meaning of an objective value, as the end of a sentence."""
 
 
 def _objective_text(screen: Screen) -> str:
@@ -222,10 +222,10 @@ def _objective_text(screen: Screen) -> str:
 
 
 def _worst_off(value: float, screen: Screen) -> str:
-    """Return the level of max-min fairness, relative to shares where the worst-off job could use all of its own.
+    """Return the level of max-min fairness, relative to shares if the worst-off job could use all of its share.
 
-    The policy counts shares by weight, whether jobs can use them or not. Fair shares are limited to all the time of a job, so that
-    the policy need not maximise the least of them where some job is limited.
+    The policy counts shares by weight, whether jobs can use them or not. A fair share is at most all the time of a job, so the
+    policy need not maximise the least fair share if a job is limited in this way.
     """
     problem, served = screen.problem, screen.served
     worst, fair = float(screen.allocation.vs_fair_share[served].min(initial=math.inf)), problem.fair_share[served]
@@ -281,7 +281,7 @@ MEANINGS: Mapping[str, Meaning] = {
 
 
 def use_text(allocation: gp.Allocation, problem: gp.AllocationProblem) -> str:
-    """Return a table of the use of each GPU type as bars, and what one more GPU adds to the objective."""
+    """Return a table with the use of each GPU type as bars, and the gain of the objective by one more GPU."""
     prices = allocation.shadow_prices
     columns = [Column("GPU type", "name"), Column("GPUs used", "text", 2), Column(""), Column("of")]
     if prices is not None:
@@ -295,18 +295,18 @@ def use_text(allocation: gp.Allocation, problem: gp.AllocationProblem) -> str:
 
 @dataclass(frozen=True)
 class Group:
-    """Equal jobs with equal answers. rows: theirs, in the order of the problem."""
+    """Equal jobs with equal answers. rows: their rows, in the order of the problem."""
 
     rows: NDArray[np.int64]
 
     @property
     def first(self) -> int:
-        """The row that stands for the group."""
+        """The row that represents the group."""
         return int(self.rows[0])
 
 
 def _groups(screen: Screen, *, apart: bool) -> list[Group]:
-    """Return the jobs that can run in groups of equal rows and answers, the worst off first, those without time last."""
+    """Return the jobs that can run in groups of equal rows and answers, worst off first, those without time last."""
     import numpy as np
 
     problem, allocation = screen.problem, screen.allocation
@@ -331,7 +331,7 @@ def _groups(screen: Screen, *, apart: bool) -> list[Group]:
 
 
 def jobs_text(screen: Screen, top: int | None, *, wide: bool = False) -> str:
-    """Return a table of the jobs; top: the number of groups of equal jobs, None for a row for each job."""
+    """Return a table of the jobs; top: number of groups of equal jobs to list, None for one row per job."""
     groups = _groups(screen, apart=top is None)
     if not groups:
         return ""
@@ -380,7 +380,7 @@ def _row(screen: Screen, group: Group, *, wide: bool) -> list[str]:
 
 
 def _times(allocation: gp.Allocation, i: int, shares: Sequence[str]) -> list[str]:
-    """Return the types on which a job has time, the most first, each with its share; of elastic jobs by number of GPUs."""
+    """Return the types on which a job has time with their shares, largest first; for elastic jobs, by number of GPUs."""
     names = [shortened(name, MAX_TYPE) for name in allocation.accelerator_types]
     counts = () if allocation.counts is None else allocation.counts.of(i)
     if counts:
@@ -426,7 +426,7 @@ def _types_text(screen: Screen, *, wide: bool) -> str:
 
 
 def left_out_text(heading: str, reasons: Mapping[str, str], *, all_of_them: bool = True) -> str:
-    """Return the jobs that can run nowhere, by reason."""
+    """Return the jobs that cannot run anywhere, by reason."""
     if not reasons:
         return ""
     jobs: dict[str, list[str]] = {}
@@ -465,9 +465,10 @@ def _metrics(screens: Sequence[Screen]) -> Iterator[Metric]:
 
 
 def constraints_text(allocations: Iterable[tuple[str, gp.Allocation]]) -> str:
-    """Return a table of the outcome of each constraint, with a column for the policy if there are several; "" without constraints.
+    """Return a table with the outcome of each constraint, with a column for the policy if there are several; "" without
+    constraints.
 
-    allocations: (label of the policy, allocation).
+    allocations: (label of the policy, allocation) pairs.
     """
     outcomes = [(label, each) for label, allocation in allocations for each in allocation.constraints]
     if not outcomes:

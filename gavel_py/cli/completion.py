@@ -12,7 +12,7 @@ from click.shell_completion import get_completion_class
 def command(ctx: click.Context, shell: str) -> None:
     """Print the completion script for a shell.
 
-    Its output goes where the shell reads it:
+    Put the output where the shell reads it:
 
     \b
     bash: eval "$(gavel completion bash)"     in ~/.bashrc

@@ -1,4 +1,4 @@
-"""Estimated speeds in the commands: the options that ask for them, what was estimated for an answer, and what depends on it."""
+"""Estimated speeds in the commands: their options, the estimates behind an answer, and the sensitivity of an answer to them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ METHODS = ("gaussian_process", "additive", "specs")
 """Methods of --estimate; the first is the default."""
 
 SHOWN = 10
-"""Limit of the estimates listed; the JSON output has all of them."""
+"""Maximum number of estimates listed; the JSON output has all of them."""
 
 MISSING = ("has no throughput of", "GPUs cannot be used")
-"""Parts of messages about throughputs that were not measured, and could be estimated."""
+"""Parts of messages about throughputs that were not measured but could be estimated."""
 
 HINT = "--estimate fills in speeds that were not measured"
 
@@ -31,10 +31,10 @@ Explore = Literal["optimistic", "median"] | float
 
 
 class MethodOption(click.Option):
-    """An option with a value that may be left out: the next word is its value only if it is one of the choices."""
+    """An option with an optional value: the next word is its value only if it is one of the choices."""
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Register the option so that a word that is not a choice is given back."""
+        """Register the option so that a word that is not a choice remains an argument."""
         super().add_to_parser(parser, ctx)
         for name in self.opts:
             found = parser._long_opt[name]
@@ -88,7 +88,7 @@ OPTIMISTIC, MEDIAN = "optimistic", "median"
 
 
 def number_in(text: str) -> float | None:
-    """Return the number that an option is, None if it is none."""
+    """Return the value of an option as a number, None if it is not a number."""
     try:
         return None if decimal_hint(text) else float(text)
     except ValueError:
@@ -106,7 +106,7 @@ def _explore(text: str) -> Explore:
 
 
 class LearnOption(MethodOption):
-    """--learn, of which the value may be left out."""
+    """The option --learn, whose value may be left out."""
 
     def accepts(self, text: str) -> bool:
         """Return whether a word is the value, or meant to be."""
@@ -126,12 +126,12 @@ def learn_option(text: str) -> Mapping[str, Any]:
 
 
 def learner(profile: gp.ThroughputProfile, explore: Explore, store: gp.ThroughputStore | None, name: str) -> gp.ThroughputLearner:
-    """Return a learner that begins with the observations of a profile in the store; without them, and a warning, on an error."""
+    """Return a learner that starts from the observations of a profile in the store; on an error, warn and start without them."""
     observed: Mapping[Any, gp.ObservedRate] = {}
     try:
         observed = {} if store is None else store.observations(name)
     except gp.UnknownNameError:
-        pass  # nothing was observed so far
+        pass  # there are no observations yet
     except gp.InputError as error:
         warnings.warn(f"observed speeds were not read: {error}", gp.GavelWarning, stacklevel=2)
     return gp.ThroughputLearner(profile, explore, observations=observed)
@@ -153,7 +153,7 @@ def with_estimates(profile: gp.Profile, method: str | None, confidence: Confiden
 
 
 def with_gangs(profile: gp.Profile, num_gpus: Iterable[float]) -> gp.Profile:
-    """Return the profile with the gangs of --extrapolate; one with estimates has them already."""
+    """Return the profile with the gangs of --extrapolate; a profile with estimates already has them."""
     if not isinstance(profile, gp.ThroughputProfile):
         raise click.UsageError("--extrapolate estimates speeds by job type, but --throughputs gives them by job; omit one")
     return profile if has_estimates(profile) else gp.extend_profile(profile, set(num_gpus))
@@ -169,7 +169,7 @@ def estimates_of(
 ) -> list[gp.Estimate] | None:
     """Return the estimates on which the throughputs of jobs are based, None for a profile without estimates.
 
-    can_run: (N, K) where jobs can run, None for wherever they may.
+    can_run: (N, K) whether each job can run on each type, None for all types that it may use.
     """
     if not has_estimates(profile):
         return None
@@ -194,7 +194,7 @@ _FIGURES = ("steps_per_second", "median", "low", "high", "source", "unit")
 
 
 def count_text(found: Sequence[gp.Estimate] | None) -> str:
-    """Return how many of the speeds in use are estimates, and where they are listed; "" without --estimate."""
+    """Return a line on the number of estimates among the speeds in use, and where they are listed; "" without --estimate."""
     if not found:
         return ""
     verb = "is an estimate" if len(found) == 1 else "are estimates"
@@ -202,7 +202,7 @@ def count_text(found: Sequence[gp.Estimate] | None) -> str:
 
 
 def held_gpus(estimates: Iterable[gp.Estimate], jobs: Sequence[gp.Job], allocation: gp.Allocation) -> dict[gp.Estimate, float]:
-    """Return the GPUs that jobs hold on average where their speed is an estimate."""
+    """Return {estimate: average number of GPUs that jobs hold at this estimated speed}."""
     rows: dict[tuple[str, float], list[int]] = {}
     for i, job in enumerate(jobs):
         rows.setdefault((job.job_type, max(job.num_gpus, 1)), []).append(i)
@@ -214,7 +214,7 @@ def held_gpus(estimates: Iterable[gp.Estimate], jobs: Sequence[gp.Job], allocati
 
 
 def estimates_text(held: Mapping[gp.Estimate, float]) -> str:
-    """Return a table of estimates with their intervals, those in use first, the widest of them first; held: GPUs there."""
+    """Return a table of estimates with their intervals, those in use first, widest intervals first; held: from `held_gpus`."""
     if not held:
         return "No speed is estimated: all that these jobs need was measured.\n"
     ordered = sorted(held, key=lambda each: (held[each] <= 1e-6, -_width(each)))
@@ -234,7 +234,7 @@ def estimates_text(held: Mapping[gp.Estimate, float]) -> str:
     ]
     units = {each.unit for each in ordered[:SHOWN]}
     columns = [Column("job type", "name"), Column("gang"), Column("on", "name")]
-    if len(units) == 1:  # in the header
+    if len(units) == 1:  # the header has the unit
         rows = [[*row[:5], row[6]] for row in rows]
         columns += [Column(next(iter(units))), Column("80 % interval")]
     else:
@@ -266,11 +266,11 @@ LOSSES = {
     "max_total_throughput": "the total speed",
     "min_cost": "the cost",
 }
-"""What a part of the objective is a part of."""
+"""{policy: the quantity of which a part is stated, for sentences}."""
 
 
 def sensitivity_text(found: gp.Sensitivity) -> str:
-    """Return which estimate would change the answer most, in a sentence and a table."""
+    """Return a sentence and a table on the estimates that would change the answer most."""
     what = LOSSES.get(found.allocation.policy, "the objective")
     if not found.num_estimates:
         return "No speed is estimated, so nothing depends on estimates.\n"
@@ -293,7 +293,7 @@ def sensitivity_text(found: gp.Sensitivity) -> str:
 
 
 def _rest(found: gp.Sensitivity, what: str) -> str:
-    """Return what is known of the estimates for which the problem was not solved again."""
+    """Return a clause on the estimates for which the problem was not solved again."""
     others = found.num_estimates - len(found.effects)
     if not others or found.largest_other is None:
         return f"; {counted(others, 'other estimate')} not looked at" if others else ""

@@ -19,13 +19,13 @@ TOLERANCE = 1e-6
 """Relative change below which a value counts as unchanged."""
 
 FULL = 1e-6
-"""Part of the GPUs of a type that may be free although all of them count as in use."""
+"""Part of the GPUs of a type that may be free while all of them still count as in use."""
 
 MIN_TIME = 5e-4
-"""Time fraction that is printed as more than 0.0%."""
+"""Smallest time fraction that is printed as more than 0.0%."""
 
 MAX_PARTNERS = 10
-"""Limit of the partners listed, by time; the JSON output has all of them."""
+"""Maximum number of partners listed, by time; the JSON output has all of them."""
 
 
 @click.command("explain")
@@ -90,7 +90,7 @@ def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: 
 
 
 def _estimates(found: Sequence[gp.Estimate] | None, job_id: str) -> str:
-    """Return which speeds of a job are estimates, with their intervals; "" without --estimate."""
+    """Return a line on the speeds of a job that are estimates, with their intervals; "" without --estimate."""
     if found is None:
         return ""
     speeds = [f"{each.entry.accelerator} {number(each.steps_per_second)} ({estimates.interval_text(each)})" for each in found]
@@ -100,7 +100,7 @@ def _estimates(found: Sequence[gp.Estimate] | None, job_id: str) -> str:
 
 
 def _plain(explanation: gp.Explanation, *, priced: bool) -> str:
-    """Return in sentences what the job gets, what would give it more, when it ends, what it costs, and what its tenant has.
+    """Return sentences on what the job gets, what would give it more, its end, its cost, and the share of its tenant.
 
     priced: whether any price is known.
     """
@@ -118,7 +118,7 @@ def _plain(explanation: gp.Explanation, *, priced: bool) -> str:
 
 
 def _workflow(jobs: gp.JobSet, problem: gp.AllocationProblem, row: int) -> str:
-    """Return in sentences what a job shares with others of its workflow, and which jobs wait for it."""
+    """Return sentences on the workflow of a job, and on the jobs that wait for it."""
     job_id, lines = problem.job_ids[row], []
     tasks = int(problem.ready_tasks[row])
     if tasks > 1:
@@ -138,7 +138,7 @@ def _workflow(jobs: gp.JobSet, problem: gp.AllocationProblem, row: int) -> str:
 
 
 def workflow_entry(problem: gp.AllocationProblem, row: int) -> dict[str, dict[str, float | None]]:
-    """Return what policies read of the workflow of a job as an entry of the JSON output; empty if it has none."""
+    """Return the fields of a job's workflow that policies read, as an entry of the JSON output; empty if it has none."""
     values = {name: float(getattr(problem, name)[row]) for name in WORKFLOW}
     columns = {name: None if math.isnan(value) else value for name, value in values.items()}
     return {"workflow": columns} if list(columns.values()) != [1.0, 0.0, 0.0, None] else {}
@@ -153,11 +153,11 @@ GAINS = {
     "finish_time_fairness": "lower the largest finish-time ratio",
     "max_total_throughput": "raise the total throughput",
 }
-"""What a better objective means, of policies for which a part of the objective means something."""
+"""{policy: the meaning of a better objective}, for policies whose objective is meaningful in relative terms."""
 
 
 def _scarce(explanation: gp.Explanation) -> Iterator[str]:
-    """Yield a sentence on the types that are all in use and would make the job faster, and what one more GPU of each is worth."""
+    """Yield a sentence on the fully used types that would make the job faster, and on the gain by one more GPU of each."""
     taken = [each for each in explanation.bindings if each.kind == "gpus" and explanation.utilization.get(each.name, 0) > 1 - FULL]
     if not taken:
         return
@@ -184,7 +184,7 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def _gpus_of(name: str, count: float) -> str:
-    """Return "32 v100s", "the only v100"."""
+    """Return text such as "32 v100s" or "the only v100"."""
     if count == 1:
         return f"the only {name}"
     return f"{count:g} {name}s" if name[-1].isdigit() else f"{count:g} GPUs of type {name}"

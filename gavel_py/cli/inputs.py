@@ -33,7 +33,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 INPUT, INPUT_OR_TEXT, TRACE = InputFile(), InputFile(as_text=True), InputFile(suffix="")
-"""Types of files to read, of files or other texts, and of traces, whose format is recognised by content only."""
+"""Parameter types: a file to read, a file or other text, and a trace, whose format is recognised only by content."""
 
 PROFILE: Mapping[str, Any] = {"type": INPUT_OR_TEXT, "metavar": "NAME|FILE[+...]"}
 SECONDS = click.FloatRange(0, 10**9, min_open=True)
@@ -76,12 +76,12 @@ def argument(metavar: str, **settings: Any) -> Any:
 
 
 def option(*names: str, **settings: Any) -> Any:
-    """Declare a field of a record of options as an option, by default with the name of the field; otherwise as `click.option`."""
+    """Declare a field of a record of options as an option, named after the field by default; other arguments as `click.option`."""
     return field(metadata={"names": names, "option": settings})
 
 
 def _parameters(name: str, hint: Any, declared: Mapping[str, Any]) -> Iterator[Decorator]:
-    """Yield the parameters of a field, from what it was declared with and from its type."""
+    """Yield the click parameters of a field, from its declaration and its type."""
     if "argument" in declared:
         yield click.argument(name, **declared["argument"])
     if "option" in declared:
@@ -143,7 +143,7 @@ def find_policy(name: str) -> type[gp.Policy]:
 
 
 def allow_imports_from_here(name: str | None) -> None:
-    """Let package.module:name be found in the current directory, after all other places, so that it shadows nothing."""
+    """Allow package.module:name to be found in the current directory, after all other places, so that it shadows nothing."""
     if name is not None and ":" in name and HERE not in sys.path:
         sys.path.append(HERE)
 
@@ -152,18 +152,18 @@ DEFAULT_PROFILE = "gavel-osdi20"
 SUFFIXES = {".yaml", ".yml", ".json", ".csv"}
 
 MAX_ROUNDS = 1_000_000
-"""Limit of --rounds, above any intended value: all rounds are kept until they are printed."""
+"""Limit of --rounds, above any intended value, since all rounds are kept in memory until they are printed."""
 
 
 def _complete_policy(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", gp.GavelWarning)  # a warning would end up among the completions
+        warnings.simplefilter("ignore", gp.GavelWarning)  # a warning would appear among the completions
         return [CompletionItem(name) for name in gp.policy_names() if name.startswith(incomplete)]
 
 
 def _complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
     names: tuple[str, ...] = ()
-    with suppress(gp.InputError):  # a message would end up among the completions
+    with suppress(gp.InputError):  # a message would appear among the completions
         names = gp.ThroughputStore().names()
     return [*(CompletionItem(name) for name in names if name.startswith(incomplete)), CompletionItem(incomplete, type="file")]
 
@@ -222,7 +222,7 @@ class Output:
 
     @property
     def form(self) -> Literal["json", "csv"] | None:
-        """The format of the output, None for tables."""
+        """The format of the output, None for text."""
         return "json" if self.as_json else "csv" if self.as_csv else None
 
 
@@ -247,7 +247,7 @@ class Request(Output, Problem):
 
 @dataclass(frozen=True)
 class Inputs:
-    """Jobs, cluster and profile, read and validated; the cluster has only accelerator types that the profile knows."""
+    """Jobs, cluster and profile, read and validated; the cluster has only accelerator types that are in the profile."""
 
     jobs: gp.JobSet
     cluster: gp.Cluster
@@ -315,12 +315,12 @@ def profile_of(request: Common) -> gp.Profile:
 
 
 def find_profile(name: str | None, store: str | None) -> gp.ThroughputProfile:
-    """Return the profile in a file or with a name in the store, or several as one; None is the default profile."""
+    """Return the profile in a file or with a name in the store, or several combined; None for the default profile."""
     return gp.ThroughputStore(store).find(name or DEFAULT_PROFILE)
 
 
 def assignments(texts: Iterable[str], option: str, form: str) -> dict[str, str]:
-    """Return {name: value} of texts such as NAME=VALUE; option and form: its name and syntax, for messages."""
+    """Return {name: value} from texts such as NAME=VALUE. option, form: name and syntax of the option, for messages."""
     found: dict[str, str] = {}
     for text in texts:
         name, _, value = (part.strip() for part in text.partition("="))
@@ -352,12 +352,12 @@ def import_solver(policies: Iterable[gp.Policy]) -> None:
     if solving:
         importlib.import_module("highspy")
     if not all(policy.family == "demand" or (isinstance(policy, gp.SumPolicy) and policy.is_linear) for policy in solving):
-        importlib.import_module(gp.Program.__module__)  # and with it cvxpy
+        importlib.import_module(gp.Program.__module__)  # imports cvxpy
 
 
 @contextmanager
 def warnings_shown() -> Iterator[None]:
-    """Print each `GavelWarning` once, in a line on standard error; other warnings are not affected."""
+    """Print each `GavelWarning` once, as a line on standard error; other warnings are not affected."""
     show_other = warnings.showwarning
     printed: set[str] = set()
 
@@ -377,7 +377,7 @@ def warnings_shown() -> Iterator[None]:
 GAIN_NOTE = "gain: combined work of both, relative to one of them alone\n"
 
 MAX_PAIRS = 10
-"""Limit of the pairs listed, by GPUs; the JSON output has all of them."""
+"""Maximum number of pairs listed, by GPUs; the JSON output has all of them."""
 
 
 def min_gain_of(sharing: bool, min_gain: float | None) -> float:

@@ -21,7 +21,7 @@ from gavel_py.cli.standard_input import with_names
 from gavel_py.errors import Fault, InputError
 
 REDRAW_SECONDS = 0.2
-"""Least time between two updates of a progress bar; an update takes a few milliseconds."""
+"""Shortest time between two updates of a progress bar; an update takes a few milliseconds."""
 
 
 def emit(text: str, out: Path | None) -> None:
@@ -56,7 +56,7 @@ def _replace(target: Path, text: str) -> None:
 
 
 SCHEMA_VERSION = 1
-"""Version of the JSON documents of all commands: raised when a key changes its meaning or goes, not when one is added."""
+"""Version of the JSON documents of all commands: increased when a key is removed or changes its meaning, not when one is added."""
 
 
 def json_text(document: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
@@ -78,7 +78,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def counted(count: int, word: str) -> str:
-    """Return "1 job", "2 jobs"."""
+    """Return text such as "1 job" or "2 jobs"."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
@@ -94,7 +94,7 @@ def gang_text(num_gpus: float) -> str:
 
 
 def size_text(job: gp.Job) -> str:
-    """Return the GPUs of a job as text: its gang, or the smallest and the largest of an elastic job, as in 1-8."""
+    """Return the GPUs of a job as text: its gang size, or for an elastic job the smallest and the largest, as in 1-8."""
     return "-".join(map(str, job.gpu_range)) if job.is_elastic else gang_text(job.num_gpus)
 
 
@@ -110,7 +110,7 @@ MIN_UNITS = 2
 
 
 def unit_of(seconds: Iterable[float | None], largest: str = "hours") -> tuple[str, float]:
-    """Return name and length in seconds of the unit that suits these times, up to the unit `largest`."""
+    """Return the name, and the length in seconds, of the unit that suits these times, at most `largest`."""
     longest = max((abs(value) for value in seconds if value is not None), default=0.0)
     allowed = SHOWN[[name for name, _ in SHOWN].index(largest) :]
     return next(((name, length) for name, length in allowed if longest >= MIN_UNITS * length), ("s", 1.0))
@@ -127,7 +127,7 @@ def time_text(seconds: float) -> str:
 
 
 Show = Callable[[Callable[[], tuple[float, str]], bool], None]
-"""Updates a progress bar. Arguments: a function that returns the completed share and the text; whether to update in any case."""
+"""Updates a progress bar. Arguments: a function that returns the completed share and the text; whether to force the update."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""gavel policies: a list of the policies, and the description of one."""
+"""gavel policies: list the policies, or describe one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 
 def _usable(names: Iterable[str]) -> Iterator[tuple[str, type[gp.Policy]]]:
-    """Yield (name, class) of the policies that can be imported; warn of each of the others."""
+    """Yield (name, class) of the policies that can be imported; warn about each of the others."""
     for name in names:
         try:
             cls = gp.policy_class(name)

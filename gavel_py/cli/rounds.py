@@ -1,4 +1,4 @@
-"""gavel rounds: the placements of the first rounds, and the time that they deliver."""
+"""gavel rounds: the placements in the first rounds, and the time that these deliver."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from gavel_py.cli.tables import (
 SAME = "= stays where it was"
 
 MAX_JOBS = 5
-"""Limit of the jobs listed with a deficit; the JSON output has all of them."""
+"""Maximum number of jobs listed with a deficit; the JSON output has all of them."""
 
 ROUNDS = 10
-"""Number of rounds by default."""
+"""Default number of rounds."""
 
 FEW_JOBS = 10
-"""Number of jobs up to which `gavel rounds` shows the GPUs of each job in each round without --all."""
+"""Maximum number of jobs for which `gavel rounds` shows the GPUs of each job in each round without --all."""
 
 MAX_NODES, MAX_LINES = 6, 12
-"""Limits of the nodes shown of the first round, and of the rounds summed up in a line; --all shows all of them."""
+"""Maximum numbers of nodes shown for the first round, and of rounds summarised in a line; --all shows all of them."""
 
 TOLERANCE = 1e-3
 """Rounding error of times in GPU-seconds and of deficits in rounds."""
@@ -128,7 +128,7 @@ def _check(request: Request) -> None:
 
 def _until_done(request: Request, loaded: inputs.Inputs, policy: gp.Policy, options: Mapping[str, Any]) -> str:
     """Return the forecast of --until-done as text, JSON or CSV."""
-    loaded.problem(sharing=request.sharing)  # raises before the simulation what is wrong with the jobs
+    loaded.problem(sharing=request.sharing)  # raises faults of the jobs before the simulation
     options = {"whole_gangs": loaded.whole_gangs, "by_workflow": loaded.by_workflow, **options}
     found = Outlook.simulated(loaded.jobs, loaded.cluster, loaded.profile, policy, request.down_nodes, **options)
     if request.form == "json":
@@ -147,7 +147,7 @@ def _until_done(request: Request, loaded: inputs.Inputs, policy: gp.Policy, opti
 
 @dataclass(frozen=True)
 class Played:
-    """Rounds of a job set that stays as it is, and what they deliver."""
+    """Rounds of a fixed job set, and the time that they deliver."""
 
     request: Request
     loaded: inputs.Inputs
@@ -212,7 +212,7 @@ class Played:
 
 
 def down_text(cluster: gp.Cluster, down: Sequence[str]) -> str:
-    """Return which nodes are down, and with how many GPUs."""
+    """Return a line on the nodes that are down and their number of GPUs."""
     gpus = sum(node.num_gpus for node in cluster.nodes if node.name in down)
     return f"Down: {', '.join(folded_names(down))}, with {counted(gpus, 'GPU')}." if down else ""
 
@@ -222,7 +222,7 @@ def play(
 ) -> tuple[gp.RoundScheduler, list[gp.Round]]:
     """Return a scheduler to which all jobs were submitted, and its first rounds.
 
-    down: nodes that are down, `UnknownNameError` if there is no such node; options: of the `RoundScheduler`.
+    down: nodes that are down; options: arguments of `RoundScheduler`. Raises `UnknownNameError` if there is no such node.
     """
     options = {"whole_gangs": loaded.whole_gangs, "by_workflow": loaded.by_workflow, **options}
     scheduler = gp.RoundScheduler(loaded.cluster, loaded.profile, policy=policy, **options)
@@ -266,7 +266,7 @@ def table_of_rounds(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
 def rounds_text(
     cluster: gp.Cluster, rounds: Sequence[gp.Round], all_nodes: str, *, details: bool = False, down: Sequence[str] = ()
 ) -> str:
-    """Return a line for each node of the first round, and a line for each further round; details: all of them, else some.
+    """Return a line for each node in the first round, and a line for each further round; details: whether to show all of them.
 
     all_nodes: how to see all nodes; down: nodes that are down, which have no line.
     """
@@ -299,7 +299,7 @@ def rounds_text(
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes of one GPU type on which the same jobs run. jobs: them, and the GPUs that are free."""
+    """Nodes of one GPU type on which the same jobs run. jobs: these jobs, and the number of free GPUs."""
 
     accelerator: str
     names: list[str]
@@ -307,7 +307,7 @@ class Nodes:
 
 
 def _nodes(cluster: gp.Cluster, round_: gp.Round) -> list[Nodes]:
-    """Return the nodes in a round, those with the same jobs together."""
+    """Return the nodes in a round; nodes with the same jobs are grouped."""
     held: dict[str, dict[str, float]] = {node.name: {} for node in cluster.nodes}
     used: dict[str, set[int]] = {node.name: set() for node in cluster.nodes}
     for job_id, assignment in round_.assignments.items():
@@ -354,7 +354,7 @@ def _groups(widths: list[int], room: int) -> list[list[int]]:
 
 
 def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> str:
-    """Return what jobs were due by the allocation and what whole rounds gave them, in GPU-hours."""
+    """Return sentences on the time due by the allocation and the time delivered by whole rounds, in GPU-hours."""
     promised, deficit = delivery.promised_gpu_seconds / 3600, delivery.shortfall_gpu_seconds / 3600
     ahead, idle = delivery.ahead_gpu_seconds / 3600, delivery.backfilled_gpu_seconds / 3600
     if not promised and not idle:
@@ -378,7 +378,7 @@ def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> st
 
 
 def late_jobs_text(delivery: gp.DeliveryReport) -> str:
-    """Return why jobs wait, and a table of the jobs that are the furthest behind."""
+    """Return why jobs wait, and a table of the jobs that are furthest behind."""
     hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > TOLERANCE}
     reasons = "; ".join(f"{reason} ({hours[reason]:.4g})" for reason in sorted(hours, key=lambda reason: -hours[reason]))
     why = wrapped([f"Why it waits, in GPU-hours: {reasons}."], indent="") if hours else ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     pass
 
 TOP = 10
-"""Groups of equal jobs listed by default."""
+"""Default number of groups of equal jobs listed."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ ALLOCATION_ONLY = (
     *("policy_specs", "settings", "constraint_files", "num_rounds", "merge_tolerance", "time_limit_seconds", "what_if"),
     *("write_program", "sharing", "min_gain", "by", "output"),
 )
-"""Options that --workflows has no use for, since it asks no policy."""
+"""Options that have no effect with --workflows, which uses no policy."""
 
 
 def _workflows(request: Request) -> str:
@@ -234,7 +234,7 @@ def _result(
 
 
 def _sensitivity(request: Request, loaded: inputs.Inputs, policy: gp.Policy) -> gp.Sensitivity:
-    """Return which estimates the answer of a policy depends on."""
+    """Return the sensitivity of a policy's answer to estimates."""
     assert isinstance(loaded.profile, gp.EstimatedProfile)  # noqa: S101
     limit: dict[str, Any] = {"merge_tolerance": request.merge_tolerance, "time_limit_seconds": request.time_limit_seconds}
     limit |= {"whole_gangs": loaded.whole_gangs, "by_workflow": loaded.by_workflow}
@@ -242,7 +242,7 @@ def _sensitivity(request: Request, loaded: inputs.Inputs, policy: gp.Policy) -> 
 
 
 def _allocations(results: Iterable[Result]) -> Iterator[tuple[list[str], gp.Allocation]]:
-    """Yield the first columns of CSV lines (the --what-if if there are any, and the policy), and each allocation."""
+    """Yield the first columns of CSV lines (the --what-if, if any are given, and the policy), and each allocation."""
     for result in results:
         for change, allocation in [("", result.allocation), *((each.change, each.allocation) for each in result.what_ifs)]:
             yield [*([change] if result.what_ifs else []), result.label], allocation
@@ -296,7 +296,7 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
 
 
 def _estimates_parts(loaded: inputs.Inputs, results: list[Result]) -> Iterator[str]:
-    """Yield the estimates on which the answers are based, under the first policy, and what each answer depends on."""
+    """Yield the estimates on which the answers are based, under the first policy, and the sensitivity of each answer."""
     found = loaded.estimates(results[0].problem)
     if found is not None:
         yield estimates.estimates_text(estimates.held_gpus(found, loaded.jobs, results[0].allocation))
@@ -307,7 +307,7 @@ def _estimates_parts(loaded: inputs.Inputs, results: list[Result]) -> Iterator[s
 
 
 def _answer(request: Request, loaded: inputs.Inputs, result: Result, screen: allocation_text.Screen) -> list[str]:
-    """Return the parts on the allocation of one policy: its meaning, the use of GPUs, the jobs, and the rounds if there are any."""
+    """Return the parts of the output for one policy: the meaning of its answer, the use of GPUs, the jobs, and any rounds."""
     wide = request.output == "wide"
     more = "" if request.by == "tenant" else "more: --by tenant"
     parts = [allocation_text.head_text(screen, more), allocation_text.use_text(result.allocation, result.problem)]

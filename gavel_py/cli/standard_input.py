@@ -1,7 +1,7 @@
 """Standard input as a file: "-" wherever a command reads one.
 
-Files are read by name, several times, and by the format that their suffix gives, so standard input is copied to a temporary file
-whose suffix fits its content. Messages and reports call that file "standard input" (`with_names`).
+Files are read by name, possibly several times, and their suffix determines the format. So standard input is copied to a temporary
+file whose suffix fits its content. Messages and reports call this file "standard input" (`with_names`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import click
 
 NAME = "standard input"
 _COPY = "gavel_py.standard_input"
-"""Key of the path of the copy in the data of a command."""
+"""Key of the path of the copy in the context data of a command."""
 
 MAX_SNIFFED = 65_536
-"""Bytes by which the format is recognised."""
+"""Number of bytes from which the format is recognised."""
 
 
 class InputFile(click.Path):
     """The type of a parameter that names a file to read; "-" is standard input.
 
-    suffix: of the copy, None for that of its format; in_place: whether the copy is in the current directory, since the file names
-    others relative to itself; as_text: whether the value is text, which may be something else than a file.
+    suffix: suffix of the copy, None to choose it by its format; in_place: whether the copy is made in the current directory, since
+    the file names other files relative to itself; as_text: whether the value is text that need not be a file.
     """
 
     def __init__(self, *, suffix: str | None = None, in_place: bool = False, as_text: bool = False) -> None:
@@ -41,7 +41,7 @@ class InputFile(click.Path):
 
 
 def _copied(ctx: click.Context, suffix: str | None, *, in_place: bool) -> str:
-    """Return the path of a copy of standard input that lives as long as the command. Raises `UsageError` the second time."""
+    """Return the path of a copy of standard input that exists as long as the command. Raises `UsageError` the second time."""
     if _COPY in ctx.meta:
         raise click.UsageError("standard input (-) can be read only once; give a file for the other input")
     data = sys.stdin.buffer.read()
@@ -58,7 +58,7 @@ def _copied(ctx: click.Context, suffix: str | None, *, in_place: bool) -> str:
 
 
 def with_names(text: str) -> str:
-    """Return a text in which standard input is called so, and not by the name of its copy."""
+    """Return the text with the name of the copy replaced by "standard input"."""
     context = click.get_current_context(silent=True)
     copy = None if context is None else context.meta.get(_COPY)
     return text if copy is None else text.replace(copy, NAME)
@@ -81,7 +81,7 @@ def _suffix(data: bytes) -> str:
 
 
 def _are_objects(lines: list[str]) -> bool:
-    """Return whether each line is an object, as in JSON Lines; a single one must be a job."""
+    """Return whether each line is an object, as in JSON Lines; a single line must be a job."""
     try:
         first = json.loads(lines[0])
     except ValueError:

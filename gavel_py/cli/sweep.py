@@ -37,12 +37,12 @@ Row = Mapping[str, str | float | None]
 
 MESSAGE = b"\nEnding after the cells that have begun; press Ctrl-C again to end at once.\n"
 LINE_SECONDS = 10.0
-"""Least time between two lines of progress in a pipe or a file."""
+"""Shortest time between two lines of progress in a pipe or a file."""
 
 
 @contextmanager
 def _progress(wanted: bool) -> Iterator[ShowProgress]:
-    """Show the progress on standard error if that is wanted."""
+    """Show the progress on standard error if requested."""
     if not wanted:
         yield lambda progress: None  # noqa: ARG005
     elif sys.stderr.isatty():
@@ -118,7 +118,7 @@ MAX_ROWS = 60
 
 
 def _grid_text(plan: gp.SweepPlan, workers: int | None, *, retry_failed: bool) -> str:
-    """Return the axes of the grid, the number of stored cells, and the estimated time of the others."""
+    """Return the axes of the grid, the number of stored cells, and the estimated time for the other cells."""
     lines = []
     for axis, title in AXES.items():
         values = dict.fromkeys(labels.get(axis) for labels in plan.labels)
@@ -186,7 +186,7 @@ def _means(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
 
 
 def _tenants_text(runs: Sequence[gp.Run]) -> str:
-    """Return the share of each tenant at the top, and the part of the GPUs that it got under each policy; means over the cells."""
+    """Return the share of each top-level tenant, and the part of the GPUs that it got under each policy; means over the cells."""
     found: dict[str, dict[str, list[gp.TenantShare]]] = {}
     for run in runs:
         for each in run.tenants:
@@ -350,7 +350,7 @@ def _check(request: Request) -> None:
 
 
 def _write_tenants(path: Path, runs: Sequence[gp.Run]) -> None:
-    """Write the labels of each run with each of its tenants, which have 0 GPUs of types that their cluster lacks."""
+    """Write the labels of each run with each of its tenants; types that a cluster lacks have 0 GPUs."""
     types = list(dict.fromkeys(name for run in runs for each in run.tenants for name in each.gpus))
     labels: dict[str, ColumnType] = {axis: "number" if axis in ("load", "seed", "round_seconds") else "text" for axis in AXES}
     rows = [([run.labels.get(axis) for axis in AXES], [_with_types(each, types) for each in run.tenants]) for run in runs]

@@ -1,7 +1,7 @@
 """Layout of text on a terminal: tables, comparisons of policies, bars, lists of hosts, and colour.
 
-80 columns is the design width. A table that is too wide leaves out its optional columns, then shortens names in the middle, and at
-last becomes several tables with the same first column. Numbers are never cut. In pipes and files names are whole.
+80 columns is the design width. A table that is too wide first leaves out its optional columns, then shortens names in the middle,
+and finally becomes several tables with the same first column. Numbers are never cut. In pipes and files, names are complete.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ DESIGN_WIDTH = 80
 """Width for which tables are laid out in pipes and files, in characters."""
 
 PIPE_WIDTH = 1_000_000
-"""Width of sentences in pipes and files: each stays in one line."""
+"""Width of sentences in pipes and files, so that each stays on one line."""
 
 FIRST_NAME, MIN_NAME, MIN_PROSE = 14, 12, 20
-"""Least widths of a first column of names, of other names, and of sentences."""
+"""Minimum widths of a first column of names, of other names, and of sentences."""
 
 MIN_CUT = 6
 """Width to which the first column is cut if nothing else helps."""
 
 MIN_TITLE = 8
-"""Width below which the title of a column is not squeezed, as far as it has two lines."""
+"""Width below which the title of a column is not narrowed, as long as it takes at most two lines."""
 
 BEST = "*"
 """Marks the best policy in a row of a comparison."""
@@ -61,7 +61,7 @@ def wrapped(lines: Iterable[str], indent: str = "    ") -> str:
 
 
 def folded(text: str, room: int, indent: str = "") -> list[str]:
-    """Return the text in lines of at most `room` characters, colours not counted; continuation lines have the indent."""
+    """Return the text in lines of at most `room` characters, not counting colours; continuation lines have the indent."""
     lines, is_new = [text[: len(text) - len(text.lstrip())]], True
     for each in text.split():
         word = each
@@ -89,7 +89,7 @@ def has_colour() -> bool:
 
 
 def styled(text: str, meaning: Literal["good", "warn", "bad", "title"]) -> str:
-    """Return the text in the colour of its meaning, or as it is if there are no colours."""
+    """Return the text in the colour of its meaning, or unchanged without colours."""
     style = {"good": {"fg": "green"}, "warn": {"fg": "yellow"}, "bad": {"fg": "red"}, "title": {"bold": True}}[meaning]
     return click.style(text, **style) if text and has_colour() else text  # type: ignore[arg-type]
 
@@ -123,7 +123,7 @@ def _start(text: str, room: int) -> str:
 
 
 def listed(items: Sequence[str], room: int) -> str:
-    """Return as many of the items as fit one line, at least one, and the number of the others."""
+    """Return as many of the items as fit on one line, at least one, and the number of the remaining ones."""
     text = ""
     for index, item in enumerate(items):
         longer, rest = f"{text}, {item}" if text else item, len(items) - index - 1
@@ -138,9 +138,9 @@ def listed(items: Sequence[str], room: int) -> str:
 class Column:
     """A column of a table.
 
-    kind: numbers are right-aligned and whole, "text" left-aligned and whole; names are shortened, "prose" is folded. optional: left
-    out if the table is too wide, the highest number first; 0 for never. is_key: whether it names the rows, as the first column
-    does, and is repeated with it where a table is divided.
+    kind: numbers are right-aligned and never cut, "text" is left-aligned and never cut, names are shortened, "prose" is folded.
+    optional: columns with the highest number are left out first if the table is too wide; 0 for never. is_key: whether it names the
+    rows, like the first column, and is repeated with it if a table is divided.
     """
 
     title: str
@@ -154,7 +154,8 @@ def table_text(
 ) -> str:
     """Return a table that fits the terminal.
 
-    Columns given by their titles only are names, up to `text_columns`, and then numbers. wide: all columns, with whole names.
+    Of columns given only by their titles, the first `text_columns` are names and the others numbers. wide: show all columns, with
+    complete names.
     """
     given = [c if isinstance(c, Column) else Column(c, "name" if i < text_columns else "number") for i, c in enumerate(columns)]
     cells = [[_CONTROL.sub("?", cell) for cell in row] for row in rows]
@@ -169,7 +170,7 @@ def table_text(
 
 
 class _Part:
-    """A column with its cells, and its widths: the least, that of whole cells, and that with the title in one line."""
+    """A column with its cells and its widths: the minimum, that of complete cells, and that with the title on one line."""
 
     def __init__(self, column: Column, cells: list[str], *, is_first: bool) -> None:
         self.column, self.cells = column, cells
@@ -181,18 +182,18 @@ class _Part:
 
 
 def _words(title: str) -> list[str]:
-    """Return the pieces of a title between which it may be folded: words with the space before them, parts of names."""
+    """Return the pieces between which a title may be folded: words with the space before them, and parts of names."""
     return re.findall(r"\s*[^\s,_]+[,_]?|[,_]", title)
 
 
 def _two_lines(words: Sequence[str]) -> int:
-    """Return the least width at which the words take at most two lines."""
+    """Return the smallest width at which the words take at most two lines."""
     halves = [("".join(words[:k]), "".join(words[k:]).strip()) for k in range(1, len(words) + 1)]
     return min((max(map(cell_width, each)) for each in halves), default=0)
 
 
 def _blocks(parts: list[_Part], room: int) -> list[list[_Part]]:
-    """Return the columns in groups that fit, each with the columns that name the rows."""
+    """Return groups of columns that fit, each including the columns that name the rows."""
     keys = [part for i, part in enumerate(parts) if i == 0 or part.column.is_key]
     blocks = [list(keys)]
     for part in parts:
@@ -255,8 +256,8 @@ def _line(parts: Sequence[_Part], widths: Sequence[int], cells: Sequence[str]) -
 class Metric:
     """A row of a comparison: a figure of each policy.
 
-    values: one for each policy, None where it is not defined; form: the text of a value; best: which value is best, None if that
-    depends.
+    values: one for each policy, None if it is not defined; form: returns the text of a value; best: which value is best, None if
+    there is no general answer.
     """
 
     label: str
@@ -265,7 +266,7 @@ class Metric:
     best: Literal["most", "least"] | None = None
 
     def cells(self) -> list[str]:
-        """Return the values as text, the best marked with "*" if they differ."""
+        """Return the values as text; the best are marked with "*" if values differ."""
         texts = ["-" if value is None else self.form(value) for value in self.values]
         known = [value for value in self.values if value is not None]
         if self.best is None or len(set(texts)) < 2 or not known:
@@ -295,7 +296,7 @@ def bar(part: float) -> str:
 
 
 def folded_names(names: Iterable[str]) -> list[str]:
-    """Return names of hosts with their numbers as ranges.
+    """Return host names with their numbers as ranges.
 
     >>> folded_names(["k80-b-0", "k80-b-1", "k80-b-3", "login"])
     ['k80-b-[0-1,3]', 'login']
@@ -313,7 +314,7 @@ def folded_names(names: Iterable[str]) -> list[str]:
 
 
 def gpus_text(gpus: Iterable[tuple[str, int]]) -> str:
-    """Return (node, index) pairs as text, nodes with the same GPUs together.
+    """Return (node, index) pairs as text; nodes with the same GPUs are grouped.
 
     >>> gpus_text([("a-0", 0), ("a-0", 1), ("a-1", 0), ("a-1", 1), ("b", 5)])
     'a-[0-1]:0-1 b:5'

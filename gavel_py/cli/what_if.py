@@ -31,12 +31,12 @@ MAX_GPUS, MAX_NODES, MAX_NODE_GPUS = 999_999_999, 100_000, 4096
 """Limits of the numbers in a --what-if."""
 
 MAX_JOBS = 3
-"""Limit of the jobs listed that gain, and of those that lose; the JSON output has all of them."""
+"""Maximum number of jobs listed that gain, and of jobs that lose; the JSON output has all of them."""
 
 NOTE = "speed 1: always on the mix of GPUs of the cluster as it is, in all rows"
 
 TOLERANCE = 1e-6
-"""Change of speed below which it counts as unchanged."""
+"""Relative change below which a speed counts as unchanged."""
 
 
 class Change(NamedTuple):
@@ -88,10 +88,10 @@ def _check_number(text: str, what: str, typed: str, least: int, most: int) -> No
 def changed(
     problem: gp.AllocationProblem, loaded: Inputs, text: str, changes: Sequence[Change], **options: Any
 ) -> gp.AllocationProblem:
-    """Return the problem of another cluster, with the same normalisers.
+    """Return the problem of a changed cluster, with the same normalisers.
 
-    Nodes that are added can hold gangs, as those of the cluster do. GPUs that are added are on no node, so that jobs can run where
-    they could run before. text: the --what-if; options: of `Inputs.problem`.
+    Added nodes can hold gangs, like the nodes of the cluster. Added GPUs are not on any node, so that jobs can run where they could
+    run before. text: the --what-if; options: arguments of `Inputs.problem`.
     """
     named = [each._replace(accelerator=_type_of(each.accelerator, problem.accelerator_types, text)) for each in changes]
     if any(each.unit == "nodes" for each in named):
@@ -125,7 +125,7 @@ def _check_enough(change: Change, before: float, text: str) -> None:
 
 
 def _with_nodes(nodes: Sequence[gp.Node], change: Change, text: str) -> list[gp.Node]:
-    """Return the nodes after a change; new ones are like the first of the type with as many GPUs, the last ones are taken away."""
+    """Return the nodes after a change. New nodes copy the first one of the type with that number of GPUs; the last are removed."""
     name = change.accelerator
     sizes = sorted({node.num_gpus for node in nodes if node.accelerator == name})
     if change.node_gpus is None and len(sizes) != 1:
@@ -146,7 +146,7 @@ def _with_nodes(nodes: Sequence[gp.Node], change: Change, text: str) -> list[gp.
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The problem and the allocation of one --what-if; change: as typed."""
+    """The problem and the allocation of one --what-if; change: as written by the user."""
 
     change: str
     problem: gp.AllocationProblem
@@ -161,7 +161,7 @@ class WhatIf:
             raise gp.InputError(f"with --what-if {change}:", *error.faults) from error
 
     def to_dict(self, before: gp.Allocation) -> dict[str, Any]:
-        """Return change, GPUs by type, change of the objective from the allocation `before`, and the allocation as plain data."""
+        """Return the change, GPUs by type, the change of the objective since `before`, and the allocation, as plain data."""
         gpus = dict(zip(self.problem.accelerator_types, self.problem.capacities.tolist(), strict=True))
         now, then = before.objective_value, self.allocation.objective_value
         change = None if now is None or then is None else then - now

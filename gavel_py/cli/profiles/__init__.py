@@ -1,4 +1,4 @@
-"""gavel profiles: throughput profiles that are kept, what they lack, and what to measure."""
+"""gavel profiles: stored throughput profiles, missing measurements, and what to measure next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gavel profiles missing, check and plan: what was not measured, how good estimates of it are, and what to measure next."""
+"""gavel profiles missing, check and plan: missing measurements, the accuracy of estimates, and what to measure next."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from gavel_py.cli.output import counted, csv_text, emit, gang_text, json_text, n
 from gavel_py.cli.tables import Column, table_text, wrapped
 
 JOBS_COLUMN = "jobs"
-"""Column of the number of jobs that need a figure; a profile is read without it, and without rows that were not filled in."""
+"""Column with the number of jobs that need a figure; reading a profile ignores it, and rows that were not filled in."""
 
 OF_TYPE = ("unit", "condition", "family", "batch_size", "sequence_length")
-"""Columns that are the same for all rows of a job type."""
+"""Columns with the same value in all rows of a job type."""
 
 MAX_WRONG = 5
-"""Limit of the contradictory figures listed; the JSON output has all of them."""
+"""Maximum number of contradictory figures listed; the JSON output has all of them."""
 
 
 def _profile_in(store: gp.ThroughputStore, name: str | None) -> gp.ThroughputProfile:
-    """Return the profile in a file or with a name in the store; None is the default profile."""
+    """Return the profile in a file or with a name in the store; None for the default profile."""
     return store.find(name or DEFAULT_PROFILE)
 
 

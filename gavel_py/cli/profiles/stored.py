@@ -22,18 +22,18 @@ from gavel_py.errors import Fault
 SACCT = "sacct"
 
 MANY = 5
-"""Number of gang sizes up to which a list shows all of them."""
+"""Maximum number of gang sizes that a list shows in full."""
 
 ACCELERATORS_ROOM = 22
-"""Characters for accelerators in the list of profiles."""
+"""Width in characters of the accelerators in the list of profiles."""
 
 MOST_SOURCES = 3
 
 MOST_WARNINGS = 10
-"""Contradictory figures that an import names."""
+"""Maximum number of contradictory figures about which an import warns one by one."""
 
 MEMORY = "GB/GPU"
-"""Column of the GPU memory of a gang on each GPU; the largest figure where a row stands for several accelerators."""
+"""Column of the memory of a gang on each GPU; the largest figure if a row stands for several accelerators."""
 
 
 @click.command("list")
@@ -58,7 +58,7 @@ def list_profiles(store: gp.ThroughputStore, as_json: bool) -> None:
 
 
 def _sizes(sizes: Sequence[float]) -> str:
-    """Return gang sizes as text, of many the smallest and the largest."""
+    """Return gang sizes as text; of many, only the smallest and the largest."""
     names = [gang_text(size) for size in sizes]
     return ", ".join(names) if len(names) <= MANY else f"{names[0]} to {names[-1]}"
 
@@ -132,7 +132,7 @@ def _profile_text(profile: gp.ThroughputProfile) -> str:
 
 
 def _without_empty(columns: list[str], rows: list[list[str]], at: int) -> tuple[list[str], list[list[str]]]:
-    """Return the table without the column with index `at` if that is empty."""
+    """Return the table without the column at index `at` if that column is empty."""
     if any(row[at] for row in rows):
         return columns, rows
     return columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
@@ -209,7 +209,7 @@ def _is_accounting(file: Path) -> bool:
         with open(file, encoding="utf-8", errors="replace") as lines:
             return "JobID" in lines.readline(1 << 16).split("|")
     except OSError:
-        return False  # reading it as a profile states why it cannot be read
+        return False  # reading it as a profile reports why it cannot be read
 
 
 @click.command("export")

@@ -1,4 +1,4 @@
-"""gavel serve plan: whole replicas of services on a fixed set of GPUs, at one rate or over a day."""
+"""gavel serve plan: whole replicas of services on a fixed set of GPUs, at constant rates or over time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.errors import together
 
 SHORT = 0.02
-"""Attainment by which a replay may fall short of the promise without being mentioned."""
+"""Attainment by which a replay may fall short of the promise without a note."""
 
 MEANING = {"max_min": "Least served fraction", "weighted_rate": "Weighted requests/s served", "min_cost": "Price per hour"}
 
@@ -173,7 +173,7 @@ def _plan(request: Request, services: list[gp.Service], cluster: gp.Cluster, pro
 
 
 def _traces(request: Request, services: tuple[gp.Service, ...]) -> dict[str, gp.RequestTrace]:
-    """Return the requests of each service, with those of --times."""
+    """Return the requests of each service, multiplied by --times."""
     missing = [service.name for service in services if service.trace is None]
     if missing:
         raise gp.InputError(gp.Fault(f"service {missing[0]!r}", "trace", "is required with --intervals"))

@@ -1,4 +1,4 @@
-"""gavel serve simulate: models on groups of GPUs, and which part of their requests ends within the SLO."""
+"""gavel serve simulate: models on groups of GPUs, and the part of their requests that ends within the SLO."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gavel_py.errors import together
 PROFILE_FILES = (".csv", ".yaml", ".yml", ".json")
 
 MAX_SERVICES = 6
-"""Limit of the services listed for a group; the JSON output has all of them."""
+"""Maximum number of services listed for a group; the JSON output has all of them."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _replayed(placement: gp.ModelPlacement, file: Path) -> gp.RequestResult:
 
 
 def _table(placement: gp.ModelPlacement, replayed: gp.RequestResult | None) -> dict[str, list[Any]]:
-    """Return the columns of the services; those of a replayed trace come last, empty for services without requests in it."""
+    """Return the columns of the services. Columns of a replayed trace come last, empty for services without requests in it."""
     columns: dict[str, list[Any]] = {name: values.tolist() for name, values in placement.to_columns().items()}
     if replayed is not None:
         found = {name: values.tolist() for name, values in replayed.to_columns().items()}

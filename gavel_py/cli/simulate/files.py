@@ -45,7 +45,7 @@ def write_run_file(path: Path, request: Request, results: Sequence[PolicyResult]
 Column = Literal["text", "whole", "number", "flag"]
 
 ROWS_AT_ONCE = 20_000
-"""Rows that are kept in memory and written to a Parquet file together."""
+"""Number of rows that are collected in memory and written to a Parquet file together."""
 
 
 def is_parquet(path: Path) -> bool:
@@ -54,7 +54,7 @@ def is_parquet(path: Path) -> bool:
 
 
 class CsvFile:
-    """A CSV file that is written line by line, so that it is complete up to the last row after any failure.
+    """A CSV file that is written line by line, so that after any failure it is complete up to the last row.
 
     size: length in bytes of an existing file to which rows are appended, None for a new file.
     """
@@ -71,7 +71,7 @@ class CsvFile:
 
     @property
     def size(self) -> int:
-        """The length in bytes of the file, which is synchronised with the disk."""
+        """The length of the file in bytes; the file is synchronised with the disk first."""
         with _writing(self.path):
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -88,7 +88,7 @@ class CsvFile:
 
 
 class ParquetFile:
-    """A Parquet file, which is readable after it is closed."""
+    """A Parquet file; it can be read only after it is closed."""
 
     def __init__(self, path: Path, columns: Mapping[str, Column]) -> None:
         try:
@@ -136,7 +136,7 @@ def _truncate(path: Path, size: int) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Raise an error of the file as `InputError`."""
+    """Convert an error of the file to `InputError`."""
     try:
         yield
     except OSError as error:

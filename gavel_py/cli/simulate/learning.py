@@ -1,4 +1,4 @@
-"""Simulations in which throughputs are learned: --learn and --known, and what is simulated beside each policy for comparison."""
+"""Simulations in which throughputs are learned (--learn, --known), and the further simulations of each policy for comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KNOWN: Mapping[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Play:
-    """What is simulated: a policy, with known or with learned speeds; elastic: whether jobs are, None for those of the trace."""
+    """A simulation: a policy with known or learned speeds; elastic: whether jobs are elastic, None to keep those of the trace."""
 
     policy: gp.Policy
     learner: gp.ThroughputLearner | None = None
@@ -40,7 +40,7 @@ class Play:
 def plays_of(
     policies: Sequence[gp.Policy], start: gp.ThroughputProfile | None, explore: estimates.Explore | None, cluster: gp.Cluster
 ) -> list[Play]:
-    """Return what is simulated: the policies, with --learn each of them also learning, and as an agnostic policy."""
+    """Return the simulations: each policy, and with --learn also with learned speeds and as an agnostic policy."""
     if explore is None:
         return [Play(policy) for policy in policies]
     plays = []
@@ -59,7 +59,7 @@ def _learner(start: gp.ThroughputProfile | None, explore: estimates.Explore, clu
 
 
 def _agnostic(policy: gp.Policy, cluster: gp.Cluster) -> gp.Policy | None:
-    """Return the policy without regard to types, None if it has no such version; the most frequent type stands for all."""
+    """Return the agnostic version of a policy, in which the most frequent type represents all; None if there is none."""
     if policy.is_agnostic or policy.constraints:
         return None
     gpus = dict(zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True))
@@ -67,13 +67,13 @@ def _agnostic(policy: gp.Policy, cluster: gp.Cluster) -> gp.Policy | None:
     try:
         return dataclasses.replace(policy, agnostic=True, reference=reference)
     except (GavelError, TypeError, ValueError):
-        return None  # a composed policy, of which the parts are agnostic or not
+        return None  # a composed policy: only its parts can be agnostic
 
 
 def start_of(
     request: Common, explore: estimates.Explore | None, known: str | None, seed: int, truth: gp.Profile
 ) -> gp.ThroughputProfile | None:
-    """Return the profile that learners start from, None for nothing. Raises `UsageError` for options that do not go together."""
+    """Return the profile from which learners start, None for none. Raises `UsageError` for incompatible options."""
     if explore is None:
         if known is not None:
             raise click.UsageError("--known says what is known at first while speeds are learned; add --learn")

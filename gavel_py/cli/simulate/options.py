@@ -1,7 +1,7 @@
-"""The options of gavel simulate, and the scenario they describe: trace, cluster, throughputs, node failures and maintenance.
+"""The options of gavel simulate, and the scenario that they describe: trace, cluster, throughputs, node failures and maintenance.
 
-Times are typed as 90, 90s, 15min, 12h or 7d. `load` assigns missing job types
-and steps, and validates all inputs before the simulation starts.
+Times are written as 90, 90s, 15min, 12h or 7d. `load` assigns missing job types and steps, and validates all inputs before the
+simulation starts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds_of(text: str) -> float | None:
-    """Return the seconds of a text such as 12h, or None if it is not a time.
+    """Return the seconds of a text such as 12h, None if it is not a time.
 
     >>> seconds_of("90"), seconds_of("1.5h"), seconds_of("tomorrow")
     (90.0, 5400.0, None)
@@ -219,7 +219,7 @@ class Request(Output, ScenarioOptions):
 
 @dataclass(frozen=True)
 class Scenario:
-    """Inputs that the simulations of all policies have in common."""
+    """The inputs that the simulations of all policies share."""
 
     trace: gp.Trace
     cluster: gp.Cluster
@@ -227,10 +227,10 @@ class Scenario:
     node_failures: gp.NodeFailures | None
     maintenance: Sequence[gp.NodeWindow]
     start: gp.ThroughputProfile | None = None
-    """What is known at first, with --learn; None for nothing."""
+    """The profile from which learners start, with --learn; None for none."""
 
     def trace_of(self, elastic: bool | None) -> gp.Trace:
-        """Return the trace with all jobs elastic, or with fixed gangs; None: as it is."""
+        """Return the trace with all jobs elastic (True) or with fixed gangs (False); None leaves it unchanged."""
         if elastic is None:
             return self.trace
         return self.trace.with_elastic_jobs(_largest_gang(self.profile)) if elastic else self.trace.with_fixed_gangs()
@@ -251,7 +251,7 @@ def load(request: Request) -> Scenario:
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
         windows = attempt(lambda: maintenance_of(request.maintenance))
-    # A simulation that left out GPUs at its start may be continued without the option.
+    # A simulation that was started with this option may be continued without it.
     allowed = request.allow_unknown_types or request.continue_from is not None
     cluster = cluster.known_to(profile, allow_unknown_types=allowed)
     trace, profile = _typed(trace, cluster, profile, request)
@@ -278,7 +278,7 @@ def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: R
         if request.extrapolate:
             raise click.UsageError("--extrapolate estimates speeds by job type, but --throughputs gives them by job; omit one")
         return trace, profile
-    extrapolate = request.extrapolate and request.estimate is None  # estimates are of all gangs
+    extrapolate = request.extrapolate and request.estimate is None  # estimates cover all gangs
     if any(not submission.job.job_type or _lacks_end(submission.job) for submission in trace):
         names = cluster.accelerator_names
         trace, profile = gp.assign_job_types(trace, profile, seed=request.seed, accelerators=names, extrapolate=extrapolate)

@@ -41,9 +41,9 @@ class Fairness:
 class PolicyResult:
     """The result of one policy.
 
-    ended_seconds: simulated time at the end; in_rounds: false in event-driven mode; complete: false after an interrupt; recorder:
-    has the run for --run-out; learner: what learned, None with known throughputs; jct_over_known: with --learn, the
-    mean completion time over that of the same policy with known throughputs.
+    ended_seconds: simulated time at the end; in_rounds: False in event-driven mode; complete: False after an interrupt; recorder:
+    has the run for --run-out; learner: the learner, None with known throughputs; jct_over_known: with --learn, the mean completion
+    time relative to that of the same policy with known throughputs.
     """
 
     policy: gp.Policy
@@ -76,7 +76,7 @@ class PolicyResult:
         } | self._learning()
 
     def _learning(self) -> dict[str, Any]:
-        """Return what is stated of a comparison with --learn, and of what was learned."""
+        """Return the figures of the comparison with --learn, and of what was learned."""
         found: dict[str, Any] = {} if self.jct_over_known is None else {"jct_over_known": self.jct_over_known}
         if self.learner is not None:
             counts = {"observed": len(self.learner.observations), "contradictions": len(self.learner.contradictions)}
@@ -95,7 +95,7 @@ def needs_jobs(policies: Sequence[gp.Policy]) -> bool:
 
 
 def compared(results: Sequence[PolicyResult]) -> list[PolicyResult]:
-    """Return the results with the price of not knowing, and with the fairness of all but `isolated`, if that is among them."""
+    """Return the results with the cost of unknown throughputs, and with fairness for all but `isolated`, if that is among them."""
     results = _priced(results) if any(each.learner is not None for each in results) else results
     yardstick = next((each.result for each in results if each.policy.name == YARDSTICK), None)
     if yardstick is None:
@@ -107,7 +107,7 @@ def compared(results: Sequence[PolicyResult]) -> list[PolicyResult]:
 
 
 def _priced(results: Sequence[PolicyResult]) -> list[PolicyResult]:
-    """Return the results with completion times over those with known throughputs, which precede those that are compared."""
+    """Return the results with completion times relative to those with known throughputs, which come first in `results`."""
     found: list[PolicyResult] = []
     known: float | None = None
     for each in results:
@@ -258,7 +258,7 @@ def _undelivered(result: PolicyResult) -> float | None:
 
 
 MAX_JOBS = 5
-"""Limit of the jobs listed that have no GPUs at the end; the JSON output has all of them."""
+"""Maximum number of jobs listed that have no GPUs at the end; the JSON output has all of them."""
 
 
 def text_of(scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[Play]) -> str:
@@ -276,7 +276,7 @@ def text_of(scenario: Scenario, results: Sequence[PolicyResult], not_played: Seq
 
 
 def _columns(results: Sequence[PolicyResult]) -> list[str]:
-    """Return the headings of the columns; short ones if one policy is compared with what it is without known throughputs."""
+    """Return the headings of the columns; short ones if one policy is compared with its versions without known throughputs."""
     known = [each for each in results if each.learner is None and not each.policy.is_agnostic]
     if len(known) != 1 or all(each.learner is None for each in results):
         return [each.label for each in results]
@@ -305,7 +305,7 @@ def _with_deadline(trace: gp.Trace, results: Sequence[PolicyResult]) -> int:
 
 
 def _gangs(results: Sequence[PolicyResult]) -> Iterator[str]:
-    """Yield a table of queueing delays by gang size, if there are several: the distribution of one policy, or means of several."""
+    """Yield a table of queueing delays if there are several gang sizes: the distribution for one policy, means for several."""
     by_gpus = [each.result.summary.queueing_by_gpus for each in results]
     sizes = sorted({size for each in by_gpus for size in each})
     if len(sizes) < 2:
@@ -325,7 +325,7 @@ def _gangs(results: Sequence[PolicyResult]) -> Iterator[str]:
 
 
 def _tenants(scenario: Scenario, results: Sequence[PolicyResult]) -> Iterator[str]:
-    """Yield a table of tenants: all about those of one policy, or completion times and GPUs under several."""
+    """Yield a table of tenants: all figures for one policy, completion times and GPUs for several."""
     first = results[0].result.summary.tenants
     if len(results) == 1:
         if first:

@@ -1,8 +1,8 @@
 """The simulation of one policy, with progress bar, interruption by Ctrl-C, and saved states.
 
-`Run` advances the simulation and writes its output files. `interruptible` makes the first Ctrl-C end a simulation after the current
-round, or a sweep after the current cells, and a second one at once. `StateFile` saves the state at intervals, from which another
-process continues (`saved_note`).
+`Run` advances the simulation and writes its output files. With `interruptible`, the first Ctrl-C ends a simulation after the
+current round, or a sweep after the current cells, and a second Ctrl-C ends it at once. `StateFile` saves the state at intervals;
+another process can continue from it (`saved_note`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MESSAGE = b"\nEnding after this round; press Ctrl-C again to end at once.\n"
 
 @dataclass
 class Interrupt:
-    """Whether a first SIGINT has come."""
+    """Whether a first SIGINT has been received."""
 
     requested: bool = False
 
@@ -156,8 +156,8 @@ class Run:
     def play(self, show: ShowRun, interrupt: Interrupt, state_file: StateFile, *, keep: bool) -> gp.SimulationResult:
         """Simulate until the end of the trace, --until, or an interrupt.
 
-        keep: whether the result has the records of all measured jobs, or only of those still in the system. Records of jobs that
-        leave are written to the files and dropped otherwise, so that memory does not grow with the trace.
+        keep: whether the result has the records of all measured jobs, or only of those still in the system. In the latter case,
+        records of jobs that leave are written to the files and dropped, so that memory does not grow with the trace.
         """
         simulation = self.simulation
         more = True
@@ -204,7 +204,7 @@ MAY_DIFFER = ("until_seconds",)
 """Settings that may change when a simulation is continued."""
 
 OLD_DEFAULTS = {"solve_seconds": 0.0, "retry_seconds": 0.0, "starts_between_rounds": False}
-"""Settings that files of earlier versions lack, with the value that they had."""
+"""Settings that files of earlier versions lack, with the values that applied then."""
 
 DEFAULT_EVERY = "10min"
 
@@ -235,7 +235,7 @@ def saved_results(note: Mapping[str, Any], plays: Sequence[Play]) -> list[Policy
 
 
 def saved_note(path: Path, request: Request, policies: Sequence[gp.Policy]) -> Mapping[str, Any]:
-    """Return what `StateFile` saved besides the simulation. Raises `InputError` if it was saved with other options."""
+    """Return the note that `StateFile` saved with the simulation. Raises `InputError` if it was saved with other options."""
     note = gp.Simulation.saved_note(path)
     if not isinstance(note, dict) or "asked" not in note:
         raise InputError(Fault(str(path), "", "was not written by gavel simulate --save-state; load it with Simulation.load"))
@@ -254,7 +254,7 @@ def saved_note(path: Path, request: Request, policies: Sequence[gp.Policy]) -> M
 
 
 class StateFile:
-    """The file of --save-state, if given; results: those of the complete policies; saved: whether the file was written."""
+    """The file of --save-state, if given; results: results of the completed policies; saved: whether the file was written."""
 
     def __init__(self, request: Request, policies: Sequence[gp.Policy]) -> None:
         self.path = request.save_state
@@ -265,7 +265,7 @@ class StateFile:
         self.saved = False
 
     def after_step(self, run: Run) -> None:
-        """Save the state if the interval of --state-every is over."""
+        """Save the state if the interval of --state-every has passed."""
         if self.path is None:
             return
         if self._rounds is not None:

@@ -1,4 +1,4 @@
-"""gavel slurm status and plan: a Slurm cluster as the driver sees it, and its next round; options and texts of all that drives."""
+"""gavel slurm status and plan: a Slurm cluster as the driver sees it, and its next round; options and output shared with `run`."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def driver_of(request: Request, clock: gp.WallClock | None = None, *, shadow: bo
         type_rules=(*(gp.TypeRule(*pair) for pair in types.items()), *rules),
         **{name: getattr(request, name) for name in SETTINGS},
     )
-    # Not in the user's data directory by default, since the account of a daemon often has no home directory.
+    # By default not in the user's data directory, since the account of a daemon often has no home directory.
     is_named = request.store is not None or os.environ.get("GAVEL_PY_STORE")
     directory = state_directory(request, shadow=shadow)
     path = request.store if is_named or directory is None else directory / "profiles.sqlite"
@@ -165,7 +165,7 @@ def driver_of(request: Request, clock: gp.WallClock | None = None, *, shadow: bo
     profile = None
     if request.profile is not None and store is not None:
         with suppress(gp.InputError):
-            profile = store.load(request.profile)  # of measured throughputs
+            profile = store.load(request.profile)  # a profile of measured throughputs
     profile = profile or inputs.find_profile(request.profile, request.store)
     estimates.check_options(request.estimate, request.confidence)
     if request.learn is not None and request.estimate is not None:
@@ -225,7 +225,7 @@ COUNTS = ("gpus", "managed", "others")
 
 
 def status_text(picture: gp.SlurmPicture) -> str:
-    """Return the observed cluster as tables of nodes by type and state, and of jobs, and notes."""
+    """Return the observed cluster as tables of nodes (by type and state) and jobs, with notes."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     several = len(picture.state.partitions) > 1
     for node in _nodes(picture):
@@ -355,7 +355,7 @@ def _place(held: Mapping[str, int] | None) -> str:
 
 
 def _place_text(held: Mapping[str, int] | None) -> str:
-    """Return the nodes of a job and its GPUs on each, nodes with the same number together."""
+    """Return the nodes of a job and its GPUs on each; nodes with the same number are grouped."""
     nodes: dict[int, list[str]] = {}
     for node, gpus in (held or {}).items():
         nodes.setdefault(gpus, []).append(node)

@@ -77,7 +77,7 @@ def command(
 
 
 def _program() -> str:
-    """Return the path of this command, which systemd does not look for in the PATH of a virtual environment."""
+    """Return the path of this command, since systemd does not search the PATH of a virtual environment."""
     beside = Path(sys.executable).with_name("gavel")
     return str(beside) if beside.exists() else shutil.which("gavel") or "gavel"
 
@@ -92,11 +92,11 @@ OPTIONS=""
 """
 
 IN_UNIT = {"partition", "state", "once", "rounds", "dry_run", "shadow"}
-"""Options that are part of the unit, or of no use in it."""
+"""Options that are part of the unit, or make no sense in it."""
 
 
 def _defaults() -> str:
-    """Return the file of options: none set, and all listed as comments."""
+    """Return the options file: no option is set, and all are listed as comments."""
     from gavel_py.cli.slurm.run import command as run
 
     context = click.Context(run, max_content_width=COMMENT_WIDTH, terminal_width=COMMENT_WIDTH)

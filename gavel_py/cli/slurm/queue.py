@@ -1,4 +1,4 @@
-"""gavel slurm queue and why: the jobs of managed partitions for their users, and why one of them waits."""
+"""gavel slurm queue and why: the jobs of managed partitions, and why a job waits, for users."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _start(job: gp.SlurmQueuedJob) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """Return a time of today as 14:05, and of another day with its date."""
+    """Return a time of today as 14:05, and a time of another day with its date."""
     today = time.strftime("%F") == time.strftime("%F", time.localtime(seconds))
     return time.strftime("%H:%M" if today else "%F %H:%M", time.localtime(seconds))
 

@@ -1,4 +1,4 @@
-"""gavel slurm release: the jobs on hold of a driver that is gone."""
+"""gavel slurm release: release the jobs that a dead driver holds."""
 
 from __future__ import annotations
 

@@ -67,11 +67,11 @@ COMPARED = (
 GPU_HOUR = 3600.0
 
 TOLERATED = 0.1
-"""How much slower or faster than their steps say jobs may run before the report warns, as a part."""
+"""Relative deviation from the run time implied by their steps from which the report warns."""
 
 
 def _comparison_text(comparison: gp.SlurmComparison) -> str:
-    """Return what Slurm did beside what the shadow would have done, in tables."""
+    """Return tables that compare what Slurm did with what the shadow would have done."""
     both = comparison.slurm, comparison.shadow
     head = f"{counted(comparison.both, 'job')} finished in both"
     head += f", {comparison.only_slurm} only in Slurm, {comparison.only_shadow} only in the shadow"

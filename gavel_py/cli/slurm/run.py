@@ -1,4 +1,4 @@
-"""gavel slurm run: rounds of a Slurm cluster until Ctrl-C or SIGTERM, or those of a shadow beside it."""
+"""gavel slurm run: run rounds on a Slurm cluster until Ctrl-C or SIGTERM, or a shadow beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gavel trace import, formats, sample, scale and window: a trace is read and written, whole or in part."""
+"""gavel trace import, formats, sample, scale and window: read a trace, and write all of it or a part."""
 
 from __future__ import annotations
 

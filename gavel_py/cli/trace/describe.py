@@ -15,7 +15,7 @@ from gavel_py.cli.tables import Column, table_text, wrapped
 from gavel_py.cli.trace.files import FORMAT, GROUP, OUT, STRICT, read, report_text, similar_in
 
 MAX_NAMES = 10
-"""Limit of the tenants and job types listed; the JSON output has all of them."""
+"""Maximum number of tenants and job types listed; the JSON output has all of them."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def command(request: Request) -> None:
     if request.profile is not None:
         trace = gp.assume_durations(trace, find_profile(request.profile, request.store), request.reference)
     summary = gp.describe_trace(trace, request.periods)
-    # Every group that a prediction may fall back to, from all jobs to the finest.
+    # Every group to which a prediction may fall back, from all jobs to the finest.
     groups = [columns[:count] for count in range(len(columns) + 1)] if request.predictability else []
     predicted = [gp.describe_predictability(trace, group) for group in groups]
     if request.plot is not None:
@@ -156,7 +156,7 @@ def _share(share: float | None) -> str:
 
 
 def _known_columns(columns: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Return the table without columns of which nothing is known."""
+    """Return the table without columns that have no known values."""
     kept = [i for i in range(len(columns)) if any(row[i] not in ("-", "unknown") for row in rows)]
     return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
 

@@ -1,4 +1,4 @@
-"""Functions and options that the commands on traces share: reading and writing traces, and printing reports."""
+"""Functions and options shared by the trace commands: reading and writing traces, and printing reports."""
 
 from __future__ import annotations
 
