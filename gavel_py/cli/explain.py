@@ -45,9 +45,9 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
     gavel explain vision-003 jobs.csv -c cluster.yaml --sharing --with language-011
     """
     if request.form == "csv":
-        raise click.UsageError("an explanation is no table; leave out --csv, or take --json")
+        raise click.UsageError("an explanation is not a table; leave out --csv, or use --json")
     if partner is not None and not sharing:
-        raise click.UsageError("--with asks why two jobs share GPUs or do not; give --sharing with it")
+        raise click.UsageError("--with explains whether two jobs share GPUs; add --sharing")
     with warnings_shown():
         policy, *others = policies_of(request.policy_specs, request.settings, request.constraint_files)
         if others:

@@ -131,7 +131,7 @@ def _with_nodes(nodes: Sequence[gp.Node], change: Change, text: str) -> list[gp.
     if change.node_gpus is None and len(sizes) != 1:
         found = f"nodes of {name} have {' or '.join(map(str, sizes))} GPUs" if sizes else f"there are no nodes of {name}"
         example = f"{name}{change.sign}{change.number}nodes/{sizes[-1] if sizes else 8}"
-        raise click.UsageError(f"--what-if {text!r}: {found}; say how many GPUs each has, as in {example}")
+        raise click.UsageError(f"--what-if {text!r}: {found}; add the GPUs per node, as in {example}")
     size = sizes[0] if change.node_gpus is None else change.node_gpus
     own = [node for node in nodes if (node.accelerator, node.num_gpus) == (name, size)]
     _check_enough(change, len(own), text)

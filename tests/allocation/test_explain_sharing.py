@@ -172,7 +172,7 @@ def test_no_partners_without_pairs(gavel: Gavel, jobs: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--with", "b"], "--with asks why two jobs share GPUs or do not; give --sharing with it"),
+        (["--with", "b"], "--with explains whether two jobs share GPUs; add --sharing"),
         (["--sharing", "--with", "z"], "there is no job 'z'"),
         (["--sharing", "--profile", "nvidia-2023"], "profile 'nvidia-2023'"),
         (["--sharing", "-p", "fifo"], "policy fifo: solves no program, so it cannot decide which jobs share GPUs"),

@@ -218,7 +218,7 @@ def test_nodes_that_are_added_hold_gangs_and_gpus_do_not(gavel: Gavel, tmp_path:
     speeds_then = [job["normalized_throughput"] for job in found["v100+2nodes/4"]["allocation"]["jobs"]]
     assert speeds_then == pytest.approx(wanted.normalized_throughputs.tolist())
     mixed = gavel("solve", "gangs.csv", "-c", "v100:3/2,k80:2/2", "--throughputs", "fast.csv", "--what-if", "v100+1nodes")
-    assert "nodes of v100 have 1 or 2 GPUs; say how many GPUs each has, as in v100+1nodes/2" in " ".join(mixed[2].split())
+    assert "nodes of v100 have 1 or 2 GPUs; add the GPUs per node, as in v100+1nodes/2" in " ".join(mixed[2].split())
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_nodes_that_are_added_hold_gangs_and_gpus_do_not(gavel: Gavel, tmp_path:
     [
         (["explain", "resnt", *SMALL], "there is no job 'resnt'; did you mean 'resnet'?"),
         (["explain", "resnet", *SMALL, "-p", "fifo", "-p", "isolated"], "a job is explained under one --policy at a time"),
-        (["explain", "resnet", *SMALL, "--csv"], "an explanation is no table; leave out --csv, or take --json"),
+        (["explain", "resnet", *SMALL, "--csv"], "an explanation is not a table; leave out --csv, or use --json"),
         (["explain", "resnet"], "Missing argument 'JOBS'"),
         (["explain", "resnet", "nowhere.csv", "-c", "v100:1"], "nowhere.csv: cannot be read"),
         (["solve", *SMALL, "--what-if", "v10+1"], "'v10' is not an accelerator type of this cluster; did you mean 'v100'?"),

@@ -417,7 +417,7 @@ def test_the_report_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     [
         (
             ("--on-exit", "release"),
-            "--shadow changes nothing in Slurm, and only knows what Slurm lists; leave out --on-exit rel",
+            "--shadow changes nothing in Slurm, and reads only what Slurm lists; leave out --on-exit rel",
         ),
         (("--progress", "."), "leave out --progress"),
         (("--learn", "optimistic"), "leave out --learn"),

@@ -52,14 +52,14 @@ class Request(Output):
         help="Rates of replicas: a CSV or YAML file, or a built-in profile.",
     )
     objective: Literal["max_min", "weighted_rate", "min_cost"] = option(
-        "-o", default="max_min", show_default=True, help="What the plan is best in."
+        "-o", default="max_min", show_default=True, help="Objective of the plan."
     )
     floor: tuple[str, ...] = option(metavar="SERVICE=T", help="Least served fraction of a service; may be repeated.")
     quota: tuple[str, ...] = option(metavar="TENANT=GPUS", help="Largest number of GPUs of a tenant's services.")
     budget: float | None = option(type=click.FloatRange(0), metavar="PRICE", help="Largest price per hour of the GPUs in use.")
     price: tuple[str, ...] = option(metavar="TYPE=PRICE", help="Price of a GPU-hour, where the cluster does not state it.")
     renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
-    training: Path | None = option(type=INPUT, metavar="JOBS", help="Jobs that train on the GPUs left; replicas get prices.")
+    training: Path | None = option(type=INPUT, metavar="JOBS", help="Training jobs for the remaining GPUs; replicas get prices.")
     throughputs: str | None = option(
         "--training-profile", type=INPUT_OR_TEXT, metavar="NAME|FILE", help="Profile of these jobs [gavel-osdi20]."
     )
@@ -76,7 +76,9 @@ class Request(Output):
         type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Traces on which it is replayed; 0 for none."
     )
     plot: Path | None = option(type=PATH, metavar="FILE", help="With --intervals: draw GPUs by service, as .svg or .png.")
-    time_limit_seconds: float | None = option("--time-limit", type=SECONDS, metavar="S", help="Stop then with the best plan.")
+    time_limit_seconds: float | None = option(
+        "--time-limit", type=SECONDS, metavar="S", help="Stop after this time with the best plan."
+    )
 
 
 @click.command("plan")

@@ -62,12 +62,12 @@ class Request(Output):
         default=512,
         show_default=True,
         metavar="N",
-        help="Single changes tried in the end.",
+        help="Single changes tried at the end.",
     )
-    seed: int = option(**SEED, help="Seed of the requests that the search sees; found is what the next seeds give.")
+    seed: int = option(**SEED, help="Seed of the requests that the search sees; the next seeds test it.")
     seeds: int = option(type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Number of these.")
     plot: Path | None = option(type=PATH, metavar="FILE", help="Also draw the attainment, as .svg or .png.")
-    plot_over: Literal["slo", "rate", "cv"] | None = option(help="What changes in the picture [slo].")
+    plot_over: Literal["slo", "rate", "cv"] | None = option(help="The quantity that changes in the chart [slo].")
     save_trace: Path | None = option(type=FILE, metavar="FILE", help="Write the requests that the search saw as CSV.")
 
 

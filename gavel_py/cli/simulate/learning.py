@@ -76,7 +76,7 @@ def start_of(
     """Return the profile from which learners start, None for none. Raises `UsageError` for incompatible options."""
     if explore is None:
         if known is not None:
-            raise click.UsageError("--known says what is known at first while speeds are learned; add --learn")
+            raise click.UsageError("--known sets what is known at first while speeds are learned; add --learn")
         return None
     if not isinstance(truth, gp.ThroughputProfile):
         raise click.UsageError("--learn learns speeds by job type, but --throughputs gives them by job; omit one")

@@ -101,7 +101,7 @@ class Request:
         help="Choose the nodes of jobs with a range of them [yes], or plan the fewest.",
     )
     warn_signal: str = option(default="", metavar="SIGNAL", help="Signal to jobs before a stop, as USR1, or B:USR1 for the script.")
-    warn_seconds: float = option(**_seconds(60.0, positive=False), help="Time from this signal to the stop; at most what jobs get.")
+    warn_seconds: float = option(**_seconds(60.0, positive=False), help="Time from this signal to the stop; jobs may ask for less.")
     wall_limit: Literal["total", "start"] = option(
         default="total", show_default=True, help="Count the time limits of jobs over all starts, or for each start."
     )
@@ -115,7 +115,7 @@ class Request:
         default="leave", show_default=True, help="What to do with jobs on hold at the end."
     )
     on_failure: Literal["retry", "release"] = option(
-        default="retry", show_default=True, help="What to do with them if no round is possible."
+        default="retry", show_default=True, help="What to do with jobs on hold if no round is possible."
     )
 
 

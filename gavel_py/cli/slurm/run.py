@@ -25,20 +25,20 @@ class RunRequest(Request):
     """The options of this command, as typed."""
 
     log_level: Literal["warning", "info", "debug"] | None = option(
-        help="Report on standard error, with times: problems, all events, or all that is known of them."
+        help="Log to standard error, with times: problems, all events, or events with all their details."
     )
     once: bool = option(help="Run one round and exit.")
     rounds: int | None = option(type=click.IntRange(1, MAX_ROUNDS), metavar="N", help="Run N rounds and exit.")
     dry_run: bool = option(help="Show what the next round would do, without doing it.")
-    shadow: bool = option(help="Only look on, and compare what would have been done with what Slurm does.")
+    shadow: bool = option(help="Change nothing; compare what the driver would do with what Slurm does.")
 
 
 def check_shadow(request: Request) -> None:
-    """Raise `click.UsageError` for an option that means nothing to a shadow."""
+    """Raise `click.UsageError` for an option that has no effect on a shadow."""
     given = {"--on-exit release": request.on_exit == "release", "--on-failure release": request.on_failure == "release"}
     given |= {"--progress": request.progress is not None, "--learn": request.learn is not None}
     for name in (name for name, is_given in given.items() if is_given):
-        raise click.UsageError(f"--shadow changes nothing in Slurm, and only knows what Slurm lists; leave out {name}")
+        raise click.UsageError(f"--shadow changes nothing in Slurm, and reads only what Slurm lists; leave out {name}")
 
 
 @click.command("run")

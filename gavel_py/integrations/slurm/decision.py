@@ -186,7 +186,7 @@ class RoundPlanner:
         log: Log,
     ) -> None:
         if settings.tenants_from_slurm and getattr(policy, "tenants", "") is not None:
-            text = "needs the policy hierarchical without tenants of its own, since no other shares by accounts"
+            text = "needs the policy hierarchical without its own tenants, since no other policy shares by accounts"
             raise InputError(Fault("slurm", "tenants_from_slurm", text))
         self._learner = learner_in(profile)
         known = cast("ThroughputProfile", profile) if self._learner is None else self._learner.measured

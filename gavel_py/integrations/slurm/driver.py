@@ -377,7 +377,7 @@ class SlurmDriver:
         self._beacon = beacon
         if beacon.problem:
             self._log("no_beacon", why=beacon.problem)
-            warn(f"there is no sign of life for the job_submit plugin, which lets jobs pass: sbatch says {beacon.problem!r}")
+            warn(f"the job_submit plugin gets no sign of life, so it lets jobs pass; sbatch reported {beacon.problem!r}")
 
     def _beat(self) -> None:
         if self._beacon is not None:

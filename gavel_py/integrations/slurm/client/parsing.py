@@ -213,7 +213,7 @@ def _obstacles(entry: Mapping[str, Any]) -> Iterator[str]:
     elif exclusive & RESTRICTED_SHARING:
         yield "it shares its nodes only with certain jobs (--exclusive=user, mcs or topo)"
     if as_text(entry.get("tres_per_socket")):
-        yield "it asks for GPUs by socket"
+        yield "it asks for GPUs per socket"
 
 
 def _whole(value: Any) -> int:
