@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import natural_key
 from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job, with_steps
 from gavel_py.scheduling.workflow_units import WorkflowNumbers
 
@@ -349,6 +350,12 @@ class JobTable:
         for name in ("total_steps", "deadline_seconds"):
             self.columns[name][rows] = requests[name]
 
+    def regroup(self, before: Cluster, after: Cluster) -> None:
+        """Let all jobs run on the groups of accelerators of another cluster (`on_groups`)."""
+        rows = self.saved_rows
+        self.jobs[rows] = objects_of([on_groups(job, before, after) for job in self.jobs[rows].tolist()])
+        self.number_gangs(by_type=self._by_type)
+
     def replace(self, job: Job, requests: Mapping[str, NDArray[Any]]) -> None:
         """Replace a job in the system by one with the same id."""
         row = self._present[job.job_id]
@@ -501,6 +508,17 @@ def changed_job(job: Job, fields: dict[str, object]) -> Job:
     if not ELASTIC_FIELDS.isdisjoint(fields):  # `num_gpus` follows from these, or they from it
         kept = {name: value for name, value in kept.items() if name not in ELASTIC_FIELDS}
     return Job(**kept | fields)
+
+
+def on_groups(job: Job, before: Cluster, after: Cluster) -> Job:
+    """Return the job with all groups that a cluster has of the types of those on which it could run before."""
+    if job.allowed_accelerators is None:
+        return job
+    kinds = {
+        kind for name, kind in zip(before.accelerator_names, before.profile_names, strict=True) if name in job.allowed_accelerators
+    }
+    allowed = (name for name, kind in zip(after.accelerator_names, after.profile_names, strict=True) if kind in kinds)
+    return job.model_copy(update={"allowed_accelerators": tuple(allowed)})
 
 
 def _own_key(job: Job) -> tuple[object, ...]:

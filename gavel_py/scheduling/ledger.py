@@ -98,6 +98,17 @@ class DeliveryLedger:
         ledger._offered, ledger._round_seconds = decode(document["offered"]), float(document["round_seconds"])
         return ledger
 
+    def moved(self, accelerator_types: Sequence[str], columns: Indices) -> DeliveryLedger:
+        """Return the accounts by other types. columns: (K,) the new column of each old one; accounts that meet are added up."""
+        made = DeliveryLedger(tuple(accelerator_types))
+        made.fit(len(self.num_gpus))
+        vars(made).update(
+            {name: getattr(self, name) for name in ("num_gpus", "waits", "short", "misplaced", "rounds", "_round_seconds")}
+        )
+        for name in ("promised", "delivered", "deficits", "received", "spread_deficits", "_offered"):
+            np.add.at(getattr(made, name).T, columns, getattr(self, name).T)
+        return made
+
     def begin_allocation(self) -> None:
         """Reset the count of rounds received, for a new allocation."""
         self.received[:] = 0.0

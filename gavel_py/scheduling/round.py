@@ -156,6 +156,12 @@ class Assignments(Mapping[str, Assignment]):
     def __repr__(self) -> str:
         return repr(dict(self))
 
+    def moved(self, layout: Layout) -> Assignments:
+        """Return the assignments in another layout of the same GPUs, without gangs whose GPUs are not all of one type there."""
+        held = self.held.moved(self.layout, layout)
+        kept = np.flatnonzero(held.runs)
+        return Assignments(tuple(self.ids[i] for i in kept.tolist()), held.take(kept), layout)
+
     def updated(self, other: Assignments) -> Assignments:
         """Return these assignments combined with those of `other`, which replace those of the same jobs."""
         ids, kept = (*self.ids, *other.ids), [i for i, job_id in enumerate(self.ids) if job_id not in other]

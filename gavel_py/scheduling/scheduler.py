@@ -493,7 +493,8 @@ class RoundScheduler(Synchronized):
         """Change fields of a job (weight, priority, deadline, locality, num_gpus, ...) from the next round on.
 
         A job whose request for GPUs changes (`GANG_FIELDS`: num_gpus, locality, ...) loses its GPUs and restarts. An elastic job
-        that may still run on its current number of GPUs (gpu_counts, min_gpus, max_gpus) keeps them.
+        that may still run on its current number of GPUs (gpu_counts, min_gpus, max_gpus) keeps them, and so does a job that may
+        still run on its current type (allowed_accelerators).
 
         Raises:
             UnknownNameError: The job is not in the system.
@@ -518,7 +519,10 @@ class RoundScheduler(Synchronized):
         logger.debug("job %s has changed: %s", job_id, ", ".join(fields))
 
     def _keeps_gpus(self, row: int, job: Job, fields: Collection[str]) -> bool:
-        """Return whether an elastic job of which these fields have changed may still run on the GPUs that it holds."""
+        """Return whether a job of which these fields have changed may still run on the GPUs that it holds."""
+        if {"allowed_accelerators"}.issuperset(fields):
+            column, allowed = self._state.gangs.types[row], job.allowed_accelerators
+            return bool(column >= 0 and (allowed is None or self._state.layout.types[column] in allowed))
         held = len(self._state.gangs.gpus_of(row))
         return job.is_elastic and ELASTIC_FIELDS.issuperset(fields) and held in counts_of(job, self._planner.profile)
 
@@ -857,6 +861,32 @@ class RoundScheduler(Synchronized):
         self._state.nodes.reserve(node, cpus, memory_gb)
         logger.debug("%g CPUs and %g GB of node %s are reserved for other work", cpus, memory_gb, node)
 
+    @synchronized
+    def regroup(self, cluster: Cluster) -> tuple[str, ...]:
+        """Divide the nodes into other groups of their GPU types (`AcceleratorType.profile_name`); return the jobs that this stops.
+
+        Jobs, accounts and running gangs stay, except for gangs that are on several groups now. What is due to a job on a group that
+        is no longer there is due on the first group of its type. A job that may run on a group may run on all new ones of its type,
+        until `update` changes that. The next round is decided anew, and no job starts before it.
+
+        Args:
+            cluster: The same nodes, with other names of accelerators for the same names in the profile.
+
+        Raises:
+            InputError: Nodes differ in more than that.
+        """
+        self._state.check_idle()
+        before, after = _nodes_of(self.cluster), _nodes_of(cluster)
+        changed = [name for name in before | after if before.get(name) != after.get(name)]
+        text = "must have the same GPUs when groups change: it had {}, and now has {}"
+        InputError.raise_any(
+            [Fault(f"node {name!r}", "", text.format(before.get(name, "none"), after.get(name, "none"))) for name in changed]
+        )
+        self._state, stopped = self._state.regrouped(cluster)
+        self.cluster = cluster
+        logger.info("the nodes are in %d groups; %d gangs stop", len(cluster.accelerator_names), len(stopped))
+        return stopped
+
     def _set_node_state(self, name: str, to: NodeState) -> tuple[str, ...]:
         """Set the state of a node, and return the jobs that stop because of it."""
         self._state.require_solve(changed=self._state.nodes.put(name, to))
@@ -946,6 +976,12 @@ class RoundScheduler(Synchronized):
             text = "another thread was changing it when this process was forked; use one that was loaded or created in this process"
             raise GavelError(f"round scheduler: {text}")
         self._state.drop_caches()
+
+
+def _nodes_of(cluster: Cluster) -> dict[str, str]:
+    """Return {node: its GPUs, by their name in the profile}, as text."""
+    kinds = dict(zip(cluster.accelerator_names, cluster.profile_names, strict=True))
+    return {node.name: f"{node.num_gpus} GPUs of type {kinds[node.accelerator]}" for node in cluster.nodes}
 
 
 def _may_refuse(policy: Policy, requests: Mapping[str, NDArray[Any]]) -> bool:

@@ -13,11 +13,12 @@ import numpy as np
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
 from gavel_py.scheduling.delivery import Wait
-from gavel_py.scheduling.jobs import JobTable
+from gavel_py.scheduling.jobs import JobTable, on_groups
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.nodes import NodeStates, cluster_from_dict, cluster_to_dict
 from gavel_py.scheduling.placement.free_gpus import FreeResources
@@ -321,6 +322,36 @@ class SchedulerState:
         if current is not None and same is not None:
             gangs = np.where(same, table.gangs[current.rows], -1)  # -1: a gang that has changed since
             self.allocation = replace(current, policy_input=replace(current.policy_input, gangs=gangs))
+
+    def regrouped(self, cluster: Cluster) -> tuple[SchedulerState, tuple[str, ...]]:
+        """Return the state with the same nodes in other groups of their types, and the jobs that lose their GPUs since these are
+        in several groups now.
+        """
+        before, table, running, last, rows = self.nodes.cluster, self.table, self.running, self.last, self.rows_of_last
+        nodes = NodeStates.from_dict(cluster, self.nodes.to_dict())
+        made = replace(self, nodes=nodes, allocation=None, plan=None, inputs_changed=True, must_solve=True)
+        made.drop_caches()
+        first = {kind: cluster.profile_names.index(kind) for kind in cluster.profile_names}
+        number = {name: column for column, name in enumerate(cluster.accelerator_names)}
+        names = zip(before.accelerator_names, before.profile_names, strict=True)
+        columns = [number.get(name, first.get(kind, 0)) for name, kind in names]
+        made.ledger = self.ledger.moved(cluster.accelerator_names, np.array(columns, dtype=np.int64))
+        made.fit()
+        kept = running.moved(made.layout)
+        made.gangs.begin(np.array([table.by_id[i] for i in kept.ids], dtype=np.int64), kept.held, made.is_spread(kept.held))
+        made.gangs.moved = None
+        stopped = tuple(job_id for job_id in running if job_id not in kept)
+        table.columns["running_since_seconds"][[table.by_id[job_id] for job_id in stopped]] = np.nan
+        if last is not None:
+            assert isinstance(last.assignments, Assignments)  # noqa: S101
+            given = last.assignments.moved(made.layout)
+            made.last = replace(last, assignments=given)
+            made.last_rows = np.array([row for row in rows.tolist() if table.ids[row] in given], dtype=np.int64)
+        table.track(on=False)
+        table.regroup(before, cluster)
+        for job in list(self.blocked.jobs.values()):
+            self.blocked.replace(on_groups(job, before, cluster))
+        return made, stopped
 
     # Queries
 

@@ -224,6 +224,7 @@ class TestScheduler:
             "lease": lambda: made.lease("a"),
             "node_down": lambda: made.node_down("v100-0"),
             "node_up": lambda: made.node_up("v100-0"),
+            "regroup": lambda: made.regroup(made.cluster),
             "report": lambda: made.report("a", steps_done=1),
             "report_all": lambda: made.report_all({"a": 1}),
             "reserve": lambda: made.reserve("v100-0"),

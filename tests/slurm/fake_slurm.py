@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from gavel_py.errors import SlurmError
@@ -273,11 +275,24 @@ class FakeSlurm:
         kind = next(iter(gpus or gpus_in(job.per_job)))
         usable = [name for name in job.wanted or self.nodes if self.states[name] == "IDLE" and name not in self.blocked]
         usable = [name for name in usable if kind in ("", self.nodes[name][0]) and self.free(name) >= count]
+        usable = [name for name in usable if self.ends_in_time(job, name)]
         for partition in job.partition.split(","):
             names = [name for name in usable if self._is_open(partition, [name])][: job.nodes]
             if len(names) == job.nodes:
                 return dict.fromkeys(names, count)
         return {}
+
+    def ends_in_time(self, job: FakeJob, node: str, margin: float = 0.0) -> bool:
+        """Return whether a job that starts now, or so many seconds later, ends before all reservations of a node."""
+        minutes, now = job.more.get("time_limit"), self.clock.now()
+        end = now + margin + (math.inf if minutes is None else 60.0 * minutes)
+        return all(until <= now or end <= begin for names, begin, until in self.booked() if node in names)
+
+    def booked(self) -> list[tuple[list[str], float, float]]:
+        """Return (nodes, begin, end) of the reservations."""
+        lines = [dict(word.split("=", 1) for word in line.split()) for line in self.reservations.splitlines() if "=" in line]
+        times = [[datetime.fromisoformat(line[name]).timestamp() for name in ("StartTime", "EndTime")] for line in lines]
+        return [(line["Nodes"].split(","), begin, end) for line, (begin, end) in zip(lines, times, strict=True)]
 
     def _is_open(self, partition: str, nodes: Iterable[str]) -> bool:
         """Return whether a partition starts jobs on these nodes."""

@@ -14,9 +14,10 @@ from gavel_py.integrations.slurm import job_mapping, job_roles, sizes
 from gavel_py.integrations.slurm.accounts import Accounts
 from gavel_py.integrations.slurm.actions import Actions, Target, actions_for, revived, time_left, with_grace, within_limits
 from gavel_py.integrations.slurm.client.notation import printable
-from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, Snapshot
+from gavel_py.integrations.slurm.client.records import Phase, Reservation, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
-from gavel_py.integrations.slurm.partitions import Partition, partition_of
+from gavel_py.integrations.slurm.partitions import Partition, in_new_groups, known_to, partition_of
+from gavel_py.integrations.slurm.reservations import NodesAhead, groups_ahead
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Progress, Speeds
 from gavel_py.integrations.slurm.state import DriverState, Tracked, load_state
@@ -44,6 +45,7 @@ class ClusterSnapshot:
         let_go: {job: reason} of jobs left to Slurm that are on a hold of the driver.
         known: Records of all jobs that are or were managed.
         notes: What was left out of the reading.
+        ahead: Effect of reservations on the nodes.
     """
 
     snapshot: Snapshot
@@ -53,6 +55,7 @@ class ClusterSnapshot:
     let_go: Mapping[str, str]
     known: Mapping[str, Tracked]
     notes: tuple[str, ...]
+    ahead: NodesAhead
 
     @property
     def most_nodes(self) -> int:
@@ -205,6 +208,7 @@ class RoundPlanner:
         self._tenants: frozenset[str] = frozenset()
         self.state: DriverState | None = None
         self.reconciler: Reconciler | None = None
+        self._ahead: dict[str, Reservation] = {}
 
     @property
     def _profile(self) -> ThroughputProfile:
@@ -212,17 +216,19 @@ class RoundPlanner:
         return cast("ThroughputProfile", self._given) if self._learner is None else self._learner.profile
 
     def picture(self, snapshot: Snapshot, *, within_round: bool = False) -> ClusterSnapshot:
-        """Reconcile the scheduler with a reading; within_round: as for `Reconciler.reconcile`. Raises `InputError`."""
-        known_types, is_first = self._profile.accelerators, self.reconciler is None
-        partition = partition_of(snapshot.nodes.values(), self._settings, known_types, must_exist=is_first)
-        if self._learner is not None:
-            self._learner.add_accelerators(partition.cluster.profile_names)
-        partition = self._with_known_types(partition)
+        """Reconcile the scheduler with a reading; within_round: nodes stay in groups, jobs as they are. Raises `InputError`."""
+        self.load()
+        partition = whole = self._partition(snapshot, {}, must_exist=self.reconciler is None)
+        if not within_round:
+            self._ahead = groups_ahead(snapshot, self.state, self._settings)
+        if self._ahead:
+            partition = self._partition(snapshot, self._ahead, must_exist=False)
         self._share_by_accounts(snapshot)
-        state = self._state_for(partition.cluster)
+        state, is_regrouped = self._state_for(partition.cluster)
         snapshot = replace(snapshot, jobs=revived(snapshot.jobs, state.warned))
-        matcher = job_mapping.TypeMatcher(partition, snapshot.nodes)
-        self.reconciler = Reconciler(state, self._settings, self._progress, partition.types, matcher, self._log, self.accounts)
+        matchers = [job_mapping.TypeMatcher(each, snapshot.nodes) for each in (partition, whole)]
+        self.reconciler = Reconciler(state, self._settings, self._progress, partition.types, matchers[0], self._log, self.accounts)
+        self.reconciler.whole, self.reconciler.is_regrouped = (matchers[1] if self._ahead else None), is_regrouped
         known = state.aside | state.tracked
         self.reconciler.reconcile(snapshot, within_round=within_round)
         known |= state.aside | state.tracked
@@ -235,7 +241,15 @@ class RoundPlanner:
             self._log("not_elastic", why=self._why_fixed)
         self._has_said_why_fixed |= bool(fixed)
         notes = (*partition.notes, *snapshot.unreadable, *fixed)
-        return ClusterSnapshot(snapshot, state, roles, self.reconciler.refused, let_go, known, notes)
+        return ClusterSnapshot(snapshot, state, roles, self.reconciler.refused, let_go, known, notes, self.reconciler.ahead)
+
+    def _partition(self, snapshot: Snapshot, ahead: Mapping[str, Reservation], *, must_exist: bool) -> Partition:
+        """Return the partitions of a reading without GPU types that are not in the profile."""
+        nodes, known = snapshot.nodes.values(), self._profile.accelerators
+        found = partition_of(nodes, self._settings, known, ahead, must_exist=must_exist)
+        if self._learner is not None:
+            self._learner.add_accelerators(found.cluster.profile_names)
+        return known_to(found, self._profile, required=must_exist)
 
     def decide(self, picture: ClusterSnapshot) -> Decided:
         """Begin the next round from the latest reading. Raises `InputError`, and the errors of `solve`."""
@@ -243,7 +257,8 @@ class RoundPlanner:
         before = scheduler.last_start_seconds
         now = snapshot.seconds if before is None else max(before, snapshot.seconds)
         running = scheduler.running
-        for job_id in scheduler.plan_next(now).excluded.keys() & running.keys():
+        leaving = picture.ahead.leaving(state.tracked.values())
+        for job_id in (scheduler.plan_next(now).excluded.keys() & running.keys()) - leaving:
             # It is not stopped, so its GPUs are not available in this round.
             scheduler.interrupted(job_id)
             for node, index in running[job_id].gpus:
@@ -253,7 +268,7 @@ class RoundPlanner:
         begun = scheduler.next_round(now)
         state.forget_departed()
         state.rounds += 1
-        excluded = {**begun.excluded, **given_up(scheduler, now)}
+        excluded = {i: why for i, why in begun.excluded.items() if i not in leaving} | given_up(scheduler, now)
         self._update_unplanned(picture, excluded)
         unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
         actions = actions_for(_targets(begun.assignments), snapshot.jobs, state.tracked, unresponsive, excluded)
@@ -322,8 +337,8 @@ class RoundPlanner:
         accounts = self.accounts
         if accounts is None or not self._settings.tenants_from_slurm:
             return
-        here = [job for job in snapshot.jobs.values() if job.is_in(self._settings.partitions)]
-        tree = accounts.tree(sorted({accounts.tenant_of(job) for job in here if not job.phase.is_over} | self._tenants))
+        here = [job for job in snapshot.jobs.values() if job.is_in(self._settings.partitions) and not job.phase.is_over]
+        tree = accounts.tree(sorted({accounts.tenant_of(job) for job in here} | self._tenants))
         self._tenants = frozenset(tenant.name for tenant in tree.tenants) - tree.parents
         policy = replace(self._policy, tenants=tree)  # type: ignore[call-arg]
         if policy != self._policy:
@@ -331,40 +346,25 @@ class RoundPlanner:
             if self.state is not None:
                 self.state.scheduler.policy = policy
 
-    def _with_known_types(self, partition: Partition) -> Partition:
-        """Drop GPU types that are not in the profile. Before the first round, it is an error if none is left."""
-        known = self._profile.accelerators
-        names = tuple(dict.fromkeys(partition.cluster.profile_names))
-        unknown = [name for name in names if name not in known]
-        where, has = f"profile {self._profile.name}", f"it has {', '.join(known)}"
-        texts = [f"does not have GPU type {name!r}; {has}" for name in unknown]
-        if len(unknown) == len(names) and self.state is None:
-            hint = "; map it to a name of the profile with --map-accelerator OLD=NEW"
-            raise UnknownNameError(*(Fault(where, "", text + hint) for text in texts))
-        notes = tuple(f"{where} {text}; its nodes are ignored" for text in texts)
-        slurm_names = {
-            name: partition.slurm_names[name]
-            for name, there in zip(partition.cluster.accelerator_names, partition.cluster.profile_names, strict=True)
-            if there in known
-        }
-        cluster = partition.cluster.restricted_to(slurm_names)
-        return replace(partition, cluster=cluster, slurm_names=slurm_names, notes=(*partition.notes, *notes))
-
-    def _state_for(self, cluster: Cluster) -> DriverState:
-        """Return the state: loaded, or new if there is none yet; with a new scheduler if the cluster has changed."""
-        self.load()
+    def _state_for(self, cluster: Cluster) -> tuple[DriverState, bool]:
+        """Return the state, with a new scheduler if the cluster has changed, and whether only the groups of nodes have."""
         if self.state is None:
             speeds = Speeds(self._given)
             self.state = DriverState(",".join(self._settings.partitions), self._scheduler(cluster, speeds), speeds)
         planned = self.state.scheduler.cluster
         planned_nodes, nodes = ({n.name: (n.accelerator, n.num_gpus) for n in each.nodes} for each in (planned, cluster))
-        if not nodes.items() <= planned_nodes.items():
-            self._renew(self.state, cluster, "nodes were added, or their GPUs or partitions have changed")
+        is_changed = not nodes.items() <= planned_nodes.items()
+        regrouped = in_new_groups(planned, cluster) if is_changed else None
+        if is_changed and regrouped is None:
+            self._renew(self.state, cluster, "nodes were added, or their GPUs have changed")
         elif set(self.state.partitions) != set(self._settings.partitions):
             self._renew(self.state, cluster, "other partitions are managed")
         elif not set(planned.profile_names) <= set(self.state.speeds.profile.accelerators):
             self._renew(self.state, cluster, "the profile no longer has some GPU types")
-        return self.state
+        elif regrouped is not None:
+            self.state.scheduler.regroup(regrouped)
+            return self.state, True
+        return self.state, False
 
     def load(self) -> None:
         """Load the saved state, if there is one and it has not been loaded yet. Raises `InputError`."""

@@ -129,6 +129,8 @@ class TypeMatcher:
     def __init__(self, partition: Partition, nodes: Mapping[str, SlurmNode]) -> None:
         self._slurm_names, self._cluster, self._members = partition.slurm_names, partition.cluster, partition.members
         self.accelerators = frozenset(partition.slurm_names)
+        self.ahead = partition.ahead
+        self.group_of = {node.name: node.accelerator for node in partition.cluster.nodes}
         self.type_of = dict(zip(self._cluster.accelerator_names, self._cluster.profile_names, strict=True))
         self._features: dict[str, set[frozenset[str]]] = {}
         self._fits: dict[tuple[str, int, Locality, int, Resources], bool] = {}
@@ -136,10 +138,10 @@ class TypeMatcher:
             if node.name in nodes:
                 self._features.setdefault(node.accelerator, set()).add(nodes[node.name].features)
 
-    def candidates(self, job: SlurmJob, partitions: Collection[str]) -> tuple[str, ...]:
+    def candidates(self, job: SlurmJob, partitions: Collection[str], barred: Collection[str] = ()) -> tuple[str, ...]:
         """Return the accelerators in these partitions whose nodes all meet the GPU type and --constraint of a job."""
         (slurm_name,) = job.requested
-        there = [name for name in self._slurm_names if not self._members[name].isdisjoint(partitions)]
+        there = [name for name in self._slurm_names if name not in barred and not self._members[name].isdisjoint(partitions)]
         typed = [name for name in there if not slurm_name or slurm_name in self._slurm_names[name]]
         return tuple(name for name in typed if all(satisfies(each, job.features) for each in self._features.get(name, ())))
 
@@ -229,7 +231,7 @@ def set_sizes(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds: Spe
     """Set the numbers of GPUs in a job's record: those that the job accepts, and those among which the scheduler chooses."""
     counts, by_node = accepted_counts(tracked, parse_comment(job.comment))
     tracked.gpu_counts = [] if counts == (tracked.num_gpus,) else list(counts)
-    types = {matcher.type_of[name] for name in matcher.candidates(job, tracked.usable)}
+    types = {matcher.type_of[name] for name in matcher.candidates(job, tracked.usable, tracked.barred)}
     tracked.offered = offered_counts(counts, tracked.job_type, types, speeds, settings)
     tracked.gpus_per_node = tracked.num_gpus // tracked.min_nodes if by_node else 0
     if tracked.gpus_per_node:
@@ -256,7 +258,7 @@ def scheduler_job(
     Raises `InputError` for a job that cannot run anywhere.
     """
     partition = ",".join(tracked.usable)
-    candidates = matcher.candidates(job, tracked.usable)
+    candidates = matcher.candidates(job, tracked.usable, tracked.barred)
     if not candidates:
         (slurm_name,) = job.requested
         request = f"for GPUs of type {printable(slurm_name)}" if slurm_name else f"for --constraint={printable(job.features)}"

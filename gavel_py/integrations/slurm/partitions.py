@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.integrations.slurm.client.records import PartitionLimits, Phase, SlurmJob, SlurmNode
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.integrations.slurm.client.records import PartitionLimits, Phase, Reservation, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import Tracked
 from gavel_py.problem.accelerators import how_the_same, same_accelerator
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.nodes import AcceleratorType, Node
+from gavel_py.throughput_profiles import ThroughputProfile
 
 UNNAMED = "gpu"
 """Accelerator name for GPUs to which gres.conf gives no type."""
@@ -39,6 +40,7 @@ class Partition:
     slurm_names: Mapping[str, frozenset[str]]
     notes: tuple[str, ...]
     members: Mapping[str, frozenset[str]]
+    ahead: Mapping[str, Reservation] = field(default_factory=dict)
 
     @property
     def types(self) -> dict[str, str]:
@@ -48,7 +50,12 @@ class Partition:
 
 
 def partition_of(
-    nodes: Iterable[SlurmNode], settings: SlurmSettings, known: Collection[str], *, must_exist: bool = True
+    nodes: Iterable[SlurmNode],
+    settings: SlurmSettings,
+    known: Collection[str],
+    ahead: Mapping[str, Reservation],
+    *,
+    must_exist: bool = True,
 ) -> Partition:
     """Return the managed partitions.
 
@@ -56,6 +63,7 @@ def partition_of(
         nodes: All nodes of the Slurm cluster.
         settings: The settings of the site.
         known: Accelerator names of the profile; GPU types are spelled as they are there.
+        ahead: {node: reservation before which its jobs must end}, of nodes that are planned apart from others (`divided`).
         must_exist: Whether every partition must exist in Slurm; otherwise one of them is enough.
 
     Raises:
@@ -94,46 +102,114 @@ def partition_of(
             if same_accelerator(name, (accelerator,)):
                 reason = how_the_same(name, accelerator)
                 notes.append(f"GPU type {name!r} is treated as {accelerator!r} of the profile: {reason}")
-    return _grouped(included, members, names, settings, tuple(notes))
+    return _grouped(included, members, ahead, names, settings, tuple(notes))
+
+
+def known_to(partition: Partition, profile: ThroughputProfile, *, required: bool) -> Partition:
+    """Drop GPU types that are not in the profile; required: whether it is an error if none is left."""
+    known = profile.accelerators
+    names = tuple(dict.fromkeys(partition.cluster.profile_names))
+    unknown = [name for name in names if name not in known]
+    where, has = f"profile {profile.name}", f"it has {', '.join(known)}"
+    texts = [f"does not have GPU type {name!r}; {has}" for name in unknown]
+    if len(unknown) == len(names) and required:
+        hint = "; map it to a name of the profile with --map-accelerator OLD=NEW"
+        raise UnknownNameError(*(Fault(where, "", text + hint) for text in texts))
+    notes = tuple(f"{where} {text}; its nodes are ignored" for text in texts)
+    slurm_names = {
+        name: partition.slurm_names[name]
+        for name, there in zip(partition.cluster.accelerator_names, partition.cluster.profile_names, strict=True)
+        if there in known
+    }
+    cluster = partition.cluster.restricted_to(slurm_names)
+    return replace(partition, cluster=cluster, slurm_names=slurm_names, notes=(*partition.notes, *notes))
 
 
 def _grouped(
     nodes: Sequence[Node],
     members: Mapping[str, frozenset[str]],
+    ahead: Mapping[str, Reservation],
     slurm_names: Mapping[str, Collection[str]],
     settings: SlurmSettings,
     notes: tuple[str, ...],
 ) -> Partition:
-    """Return the cluster with one accelerator for each GPU type and set of partitions.
+    """Return the cluster with one accelerator for each GPU type, set of partitions and next reservation.
 
-    members: {node: managed partitions to which it belongs}.
+    Args:
+        nodes: The nodes, with the names of their GPU types.
+        members: {node: managed partitions to which it belongs}.
+        ahead: As for `partition_of`.
+        slurm_names: {GPU type: its names in Slurm}.
+        settings: The settings of the site.
+        notes: Notes of the result.
     """
-    kinds = dict.fromkeys((node.accelerator, members[node.name]) for node in nodes)
-    several = Counter(name for name, _ in kinds)
-    group_of = {
-        (name, among): name if several[name] == 1 else f"{name}@{','.join(each for each in settings.partitions if each in among)}"
-        for name, among in kinds
-    }
+    kinds = {node.name: (node.accelerator, members[node.name], ahead.get(node.name)) for node in nodes}
+    groups = _names_of(kinds.values(), settings.partitions)
     types = [
         AcceleratorType(
             name=group,
             price_per_hour=settings.prices_per_hour.get(name),
             profile_name=None if group == name else name,
         )
-        for (name, _), group in group_of.items()
+        for (name, _, _), group in groups.items()
     ]
     placed = [
-        node
-        if (group := group_of[node.accelerator, members[node.name]]) == node.accelerator
-        else node.model_copy(update={"accelerator": group})
+        node if (group := groups[kinds[node.name]]) == node.accelerator else node.model_copy(update={"accelerator": group})
         for node in nodes
     ]
     return Partition(
         Cluster(placed, types),
-        {group: frozenset(slurm_names[name]) for (name, _), group in group_of.items()},
+        {group: frozenset(slurm_names[name]) for (name, _, _), group in groups.items()},
         notes,
-        {group: among for (_, among), group in group_of.items()},
+        {group: among for (_, among, _), group in groups.items()},
+        {group: reservation for (_, _, reservation), group in groups.items() if reservation is not None},
     )
+
+
+Kind = tuple[str, frozenset[str], Reservation | None]
+"""GPU type, partitions and next reservation of nodes."""
+
+
+def _names_of(kinds: Iterable[Kind], partitions: Sequence[str]) -> dict[Kind, str]:
+    """Return {kind: name of its accelerator}: that of its GPU type, with partitions and reservation where these differ.
+
+    Of the groups of a type with the same partitions, the one that has no reservation, or the last one, is named without it.
+    """
+    found = dict.fromkeys(kinds)
+    sets: dict[str, set[frozenset[str]]] = {}
+    last: dict[tuple[str, frozenset[str]], float] = {}
+    for name, among, reservation in found:
+        sets.setdefault(name, set()).add(among)
+        last[name, among] = max(last.get((name, among), -math.inf), _begin_of(reservation))
+    names = {}
+    for kind in found:
+        name, among, reservation = kind
+        names[kind] = name if len(sets[name]) == 1 else f"{name}@{','.join(each for each in partitions if each in among)}"
+        if reservation is not None and _begin_of(reservation) < last[name, among]:
+            names[kind] += f" before {reservation.name}"
+    return names
+
+
+def _begin_of(reservation: Reservation | None) -> float:
+    return math.inf if reservation is None else reservation.start_seconds
+
+
+def in_new_groups(planned: Cluster, cluster: Cluster) -> Cluster | None:
+    """Return the nodes of a planned cluster in the groups of another reading; None if that has other nodes or GPUs.
+
+    Nodes that the reading lacks stay with their type.
+    """
+    kinds = [dict(zip(each.accelerator_names, each.profile_names, strict=True)) for each in (planned, cluster)]
+    before = {node.name: node for node in planned.nodes}
+    for node in cluster.nodes:
+        old = before.pop(node.name, None)
+        if old is None or (kinds[0][old.accelerator], old.num_gpus) != (kinds[1][node.accelerator], node.num_gpus):
+            return None
+    first = {kind: name for name, kind in reversed(kinds[1].items())}
+    groups = {node.name: first.get(kinds[0][node.accelerator], node.accelerator) for node in before.values()}
+    gone = [node.model_copy(update={"accelerator": groups[name]}) for name, node in before.items()]
+    types = [each for each in planned.accelerator_types if each.name in groups.values() and each.name not in kinds[1]]
+    return Cluster([*cluster.nodes, *gone], [*cluster.accelerator_types, *types])
 
 
 @dataclass(frozen=True)
@@ -152,9 +228,9 @@ class PartitionRules:
         """Return why Slurm would not start a job in a partition, as a predicate for messages; "" if it would."""
         return self.limits.get(partition, PartitionLimits()).refuses(job)
 
-    def usable(self, job: SlurmJob, tracked: Tracked) -> list[str]:
+    def usable(self, job: SlurmJob, tracked: Tracked | None) -> list[str]:
         """Return the managed partitions in which Slurm would start a job. tracked: its record, which lists all its partitions."""
-        listed = job.partitions if job.phase is Phase.WAITING else tracked.partitions or job.partitions
+        listed = job.partitions if job.phase is Phase.WAITING or tracked is None else tracked.partitions or job.partitions
         return [name for name in self.names if name in listed and not self.refusal(name, job)]
 
     def startable(self, jobs: Iterable[SlurmJob]) -> list[SlurmJob]:

@@ -1,15 +1,18 @@
 """Future reservations of nodes: which jobs may still start on these nodes, and which must leave before a reservation begins.
 
 Slurm does not start a job on a node if its time limit would extend into a reservation of that node. A job without a time limit
-cannot start on any node with a future reservation. Once a reservation has begun, the state of its nodes shows it.
+cannot start on any node with a future reservation. So nodes with reservations on which only some jobs can start are an accelerator
+of their own (`divided`), like those of a partition. Once a reservation has begun, the state of its nodes shows it.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from bisect import bisect_right
+from collections import ChainMap
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -18,9 +21,15 @@ from gavel_py.integrations.slurm.client.commands import SlurmCommands
 from gavel_py.integrations.slurm.client.notation import expand, printable
 from gavel_py.integrations.slurm.client.records import Phase, Reservation, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
-from gavel_py.integrations.slurm.state import Tracked
+from gavel_py.integrations.slurm.settings import SlurmSettings
+from gavel_py.integrations.slurm.state import DriverState, Tracked
+from gavel_py.integrations.slurm.turns import RestartCost
 
 LINE = re.compile(r"^ReservationName=(\S+) StartTime=(\S+) EndTime=(\S+) .*?\bNodes=(\S+)", re.MULTILINE)
+
+MAX_GROUPS = 8
+"""Limit of the groups into which reservations divide the nodes of a kind. If reservations of many nodes begin one after the other,
+as when a cluster is updated node by node, jobs are kept off some nodes on which they would just end in time."""
 
 
 class NodesAhead(NamedTuple):
@@ -33,6 +42,10 @@ class NodesAhead(NamedTuple):
 
     closed: frozenset[str] = frozenset()
     to_leave: frozenset[str] = frozenset()
+
+    def leaving(self, jobs: Iterable[Tracked]) -> set[str]:
+        """Return which of these jobs have to leave their nodes."""
+        return {tracked.job_id for tracked in jobs if not self.to_leave.isdisjoint(tracked.held)}
 
 
 def reservations_in(text: str) -> tuple[Reservation, ...]:
@@ -61,50 +74,150 @@ def beginnings(reservations: Iterable[Reservation], now_seconds: float) -> dict[
     return {node: each for each in ahead for node in each.nodes}
 
 
-def end_of(job: SlurmJob, tracked: Tracked | None, now_seconds: float, *, counts_all: bool) -> float:
-    """Return the latest time at which a job can end, if it runs or starts now.
+def divided(
+    kinds: Mapping[str, Hashable], ahead: Mapping[str, Reservation], ends: Iterable[float], gangs: Iterable[Collection[str]] = ()
+) -> dict[str, Reservation]:
+    """Divide nodes into groups on which the same jobs can start before reservations begin.
 
-    counts_all: whether its time limit covers all of its starts together.
-    """
-    limit = job.time_limit_seconds
-    if limit is None:
-        return math.inf
-    if job.phase is Phase.RUNNING:
-        return (now_seconds if job.start_seconds is None else job.start_seconds) + limit
-    left = time_left(job, tracked) if tracked is not None and counts_all else None
-    return now_seconds + (limit if left is None else 60.0 * left)
-
-
-def without_room(
-    jobs: Iterable[SlurmJob], ends: Mapping[str, float], ahead: Mapping[str, Reservation], nodes: Collection[str]
-) -> dict[str, Eligibility]:
-    """Set aside waiting jobs that Slurm would not start, since their time limits reach into reservations of all nodes."""
-    if not ahead or not nodes or not ahead.keys() >= set(nodes):
-        return {}
-    last = max((ahead[node] for node in nodes), key=lambda each: each.start_seconds)
-    why = f"its time limit reaches into reservation {last.name} of its nodes"
-    waiting = [job.job_id for job in jobs if job.phase is Phase.WAITING]
-    return {job_id: Eligibility(Role.ASIDE, why) for job_id in waiting if ends[job_id] > last.start_seconds}
-
-
-def nodes_ahead(
-    jobs: Iterable[SlurmJob], ends: Mapping[str, float], ahead: Mapping[str, Reservation], now_seconds: float, notice_seconds: float
-) -> NodesAhead:
-    """Return the nodes that are closed to starts, and those that jobs must leave.
-
-    A node is closed if the time limit of any job reaches into its reservation, since a round cannot plan a node for some jobs only.
-    Jobs that would still be running when the reservation begins leave `notice_seconds` earlier.
+    Nodes of one kind are in one group if as many jobs would end in time there. There are at most `MAX_GROUPS` of a kind.
 
     Args:
-        jobs: The jobs that the scheduler plans.
-        ends: {job: the latest time at which it can end}.
+        kinds: {node: what nodes of a group have in common otherwise}.
         ahead: {node: its next reservation}.
-        now_seconds: The current time.
-        notice_seconds: How long before a reservation its nodes are emptied.
+        ends: When the jobs would end if they started now.
+        gangs: Nodes that must be in one group, since a gang runs on them.
+
+    Returns:
+        {node: the first reservation of its group}, without nodes on which all jobs can start.
     """
-    jobs = list(jobs)
-    latest = max((ends[job.job_id] for job in jobs), default=-math.inf)
-    closed = frozenset(node for node, each in ahead.items() if latest > each.start_seconds)
-    staying = {node: max(ends[job.job_id] for job in jobs if node in job.held) for job in jobs for node in job.held}
-    soon = {node for node, each in ahead.items() if each.start_seconds <= now_seconds + notice_seconds}
-    return NodesAhead(closed, frozenset(node for node in soon if staying.get(node, -math.inf) > ahead[node].start_seconds))
+    ordered, first, gangs = sorted(ends), {node: each for node, each in ahead.items() if node in kinds}, list(gangs)
+    before: dict[str, Reservation] = {}
+    while gangs and first != before:
+        before = dict(first)
+        for nodes in gangs:
+            there = [first[node] for node in nodes if node in first]
+            first |= dict.fromkeys(nodes, min(there, key=_order)) if there else {}
+    in_time = {node: bisect_right(ordered, each.start_seconds) for node, each in first.items()}
+    counts: dict[Hashable, set[int]] = {}
+    for node, count in in_time.items():
+        counts.setdefault(kinds[node], set()).add(count)
+    groups = {kind: _few(sorted({*found, len(ordered)})) for kind, found in counts.items()}
+    earliest: dict[tuple[Hashable, int], Reservation] = {}
+    for node in sorted(first, key=lambda node: _order(first[node]), reverse=True):
+        earliest[kinds[node], groups[kinds[node]][in_time[node]]] = first[node]
+    group_of = {node: groups[kinds[node]][count] for node, count in in_time.items()}
+    return {node: earliest[kinds[node], count] for node, count in group_of.items() if count < len(ordered)}
+
+
+def _order(reservation: Reservation) -> tuple[float, str]:
+    return reservation.start_seconds, reservation.name
+
+
+def _few(counts: list[int]) -> dict[int, int]:
+    """Return {number of jobs: that of its group}, where numbers that differ least have the smaller one in common."""
+    kept = list(counts)
+    while len(kept) > MAX_GROUPS:
+        del kept[min(range(1, len(kept) - 1), key=lambda i: kept[i] - kept[i - 1])]
+    return {count: kept[bisect_right(kept, count) - 1] for count in counts}
+
+
+def groups_ahead(snapshot: Snapshot, state: DriverState | None, settings: SlurmSettings) -> dict[str, Reservation]:
+    """Return {node: reservation before which its jobs must end}, of the nodes to be planned apart from others (`divided`)."""
+    outlook, partitions = Outlook.of(snapshot, state, settings), settings.partitions
+    ahead = {node: each for node, each in outlook.ahead.items() if each.start_seconds > snapshot.seconds}
+    if not ahead:
+        return {}
+    jobs = [job for job in snapshot.jobs.values() if job.num_gpus and not job.phase.is_over and job.is_in(partitions)]
+    kinds = {node.name: (frozenset(node.gpus), node.partitions.intersection(partitions)) for node in snapshot.nodes.values()}
+    return divided(kinds, ahead, map(outlook.end_if_started, jobs), [job.held for job in jobs if len(job.held) > 1])
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What reservations mean for the jobs of a reading.
+
+    Attributes:
+        ahead: {node: its next reservation}.
+        groups: {accelerator: reservation before which its jobs must end}.
+        group_of: {node: its accelerator}.
+        known: {job: its record}.
+        now_seconds: Time of the reading.
+        margin_seconds: How long a start may take.
+        counts_all: Whether a time limit covers all starts of a job together.
+    """
+
+    ahead: Mapping[str, Reservation] = field(default_factory=dict)
+    groups: Mapping[str, Reservation] = field(default_factory=dict)
+    group_of: Mapping[str, str] = field(default_factory=dict)
+    known: Mapping[str, Tracked] = field(default_factory=dict)
+    now_seconds: float = 0.0
+    margin_seconds: float = 0.0
+    counts_all: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        snapshot: Snapshot,
+        state: DriverState | None,
+        settings: SlurmSettings,
+        groups: Mapping[str, Reservation] | None = None,
+        group_of: Mapping[str, str] | None = None,
+    ) -> Outlook:
+        """Return the outlook of a reading; state: None if there is none yet."""
+        known: Mapping[str, Tracked] = {} if state is None else ChainMap(state.tracked, state.aside)
+        margin = (RestartCost() if state is None else state.restart_cost).seconds
+        ahead = beginnings(snapshot.reservations, snapshot.seconds)
+        return cls(ahead, groups or {}, group_of or {}, known, snapshot.seconds, margin, settings.wall_limit == "total")
+
+    def end_if_started(self, job: SlurmJob) -> float:
+        """Return the latest time at which a job can end if it starts soon."""
+        limit, tracked = job.time_limit_seconds, self.known.get(job.job_id)
+        left = time_left(job, tracked) if tracked is not None and self.counts_all else None
+        duration = math.inf if limit is None else limit if left is None else 60.0 * left
+        return self.now_seconds + self.margin_seconds + duration
+
+    def barred(self, job: SlurmJob) -> list[str]:
+        """Return the accelerators on which a job cannot start, since it may not end before their reservations."""
+        if not self.groups:
+            return []
+        end, here = self.end_if_started(job), {self.group_of.get(node) for node in job.held}
+        return [name for name, each in self.groups.items() if end > each.start_seconds and name not in here]
+
+    def without_room(self, jobs: Iterable[SlurmJob], places: Callable[[SlurmJob], Sequence[str]]) -> dict[str, Eligibility]:
+        """Set aside waiting jobs that could only start on accelerators from which reservations bar them. places: those of a job."""
+        aside = {}
+        for job in jobs:
+            barred = self.barred(job) if job.phase is Phase.WAITING else []
+            names = places(job) if barred else ()
+            if names and set(names) <= set(barred):
+                last = max((self.groups[name] for name in names), key=_order)
+                aside[job.job_id] = Eligibility(Role.ASIDE, f"its time limit reaches into reservation {last.name} of its nodes")
+        return aside
+
+    def nodes(self, jobs: Iterable[SlurmJob], notice_seconds: float) -> NodesAhead:
+        """Return the nodes that are closed to starts, and those that jobs must leave.
+
+        A node is closed if a waiting job that may use its group cannot use the node, as when a reservation was made within a round.
+        Jobs that would still be running when the reservation begins leave `notice_seconds` earlier.
+
+        jobs: those that are planned.
+        """
+        if not self.ahead:
+            return NodesAhead()
+        jobs = list(jobs)
+        ends = [self.end_if_started(job) for job in jobs if job.phase is Phase.WAITING]
+        closed = set()
+        for node, each in self.ahead.items():
+            group = self.groups.get(self.group_of.get(node, ""))
+            latest = max((end for end in ends if group is None or end <= group.start_seconds), default=-math.inf)
+            if latest > each.start_seconds:
+                closed.add(node)
+        soon = {node: each for node, each in self.ahead.items() if each.start_seconds <= self.now_seconds + notice_seconds}
+        leave = {node for job in jobs for node in job.held if node in soon and self._end_of(job) > soon[node].start_seconds}
+        return NodesAhead(frozenset(closed), frozenset(leave))
+
+    def _end_of(self, job: SlurmJob) -> float:
+        """Return the latest time at which a job can end where it runs."""
+        if job.time_limit_seconds is None or job.start_seconds is None:
+            return self.end_if_started(job)
+        return job.start_seconds + job.time_limit_seconds

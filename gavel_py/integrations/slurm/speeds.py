@@ -196,6 +196,18 @@ def observe_run(learner: ThroughputLearner, tracked: Tracked, steps: float, leas
         learner.observe(entry, steps=steps, seconds=tracked.running_seconds, at=at, trust=trust)
 
 
+def take_in(state: DriverState, tracked: Tracked, outcome: str, user_steps: float | None, ended: float, trust: float) -> list[str]:
+    """Take in the speed of a job that has left, and return descriptions of what was omitted.
+
+    user_steps: the steps that its user specified, None if it reported its progress.
+    """
+    if state.speeds.learner is None:
+        return record_measurements(state, tracked, outcome, user_steps, trust)
+    if outcome == Phase.FINISHED and user_steps:
+        observe_run(state.speeds.learner, tracked, user_steps, MIN_LEARNED_ROUNDS * state.scheduler.round_seconds, ended, trust)
+    return []
+
+
 class SpeedStore:
     """Adds measured or learned throughputs to a profile in a store; if the store cannot be written, it adds them later.
 

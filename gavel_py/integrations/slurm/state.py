@@ -73,6 +73,7 @@ class Tracked:
         has_reported: Whether it reported its latest steps itself.
         is_on_several_nodes: Whether it has ever run on several nodes.
         partitions: All partitions in which it may run; while it runs, Slurm lists only one of them.
+        barred: Accelerators on which it cannot start, since a reservation begins before it may end.
         usable: The partitions among these in which the scheduler may place it.
         per_node: Whether the user requests GPUs per node. This and the following fields keep the user's request, which each start
             overwrites in Slurm.
@@ -118,6 +119,7 @@ class Tracked:
     has_reported: bool = False
     is_on_several_nodes: bool = False
     partitions: list[str] = field(default_factory=list)
+    barred: list[str] = field(default_factory=list)
     usable: list[str] = field(default_factory=list)
     per_node: bool = False
     min_nodes: int = 1

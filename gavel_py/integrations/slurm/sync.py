@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from gavel_py.errors import InputError
 from gavel_py.integrations.slurm import job_mapping, job_roles
@@ -15,10 +16,10 @@ from gavel_py.integrations.slurm.client.notation import printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.partitions import PartitionRules
-from gavel_py.integrations.slurm.reservations import NodesAhead, beginnings, end_of, nodes_ahead, without_room
+from gavel_py.integrations.slurm.reservations import NodesAhead, Outlook
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.sizes import has_asked_for, has_other_range, is_outdated, keep_to_limits, needed_gpus
-from gavel_py.integrations.slurm.speeds import MIN_LEARNED_ROUNDS, Progress, observe_run, record_measurements
+from gavel_py.integrations.slurm.speeds import Progress, take_in
 from gavel_py.integrations.slurm.state import DriverState, Tracked
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import NodeState
@@ -39,7 +40,8 @@ class Reconciler:
 
     `update_jobs` tracks managed jobs and may be called at any time; `reconcile` does everything else before a round. types: {node:
     GPU type}. After `reconcile`, `roles` has the eligibility of each live job, `refused` has {job: error} of the jobs that the
-    scheduler does not accept, and `notes` has the notes on new jobs.
+    scheduler does not accept, and `notes` has the notes on new jobs. whole: finds accelerators as if there were no reservations, if
+    there are any; is_regrouped: whether nodes have just been put into other groups of their types.
     """
 
     state: DriverState
@@ -53,6 +55,10 @@ class Reconciler:
     refused: dict[str, str] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
     rules: PartitionRules = field(default_factory=PartitionRules)
+    outlook: Outlook = field(default_factory=Outlook)
+    ahead: NodesAhead = field(default_factory=NodesAhead)
+    whole: job_mapping.TypeMatcher | None = None
+    is_regrouped: bool = False
 
     def update_jobs(self, jobs: Mapping[str, SlurmJob], now_seconds: float) -> None:
         """Update all tracked jobs; jobs that have ended leave the scheduler."""
@@ -156,7 +162,8 @@ class Reconciler:
         outcome = "unknown" if job is None else str(job.phase)
         ended = now if job is None else min(now, job.end_seconds or now)
         user_steps = tracked.total_steps if self.progress.steps(tracked.job_id) is None else None
-        self._measure(tracked, outcome, user_steps, ended)
+        for why in take_in(state, tracked, outcome, user_steps, ended, self.settings.trust_in(tracked.user)):
+            self.log("outlier", job=tracked.job_id, user=tracked.user, why=why)
         state.depart(tracked, ended)
         if outcome == Phase.FINISHED:
             state.scheduler.complete(tracked.job_id)
@@ -165,16 +172,6 @@ class Reconciler:
         names = ("arrival_seconds", "running_seconds", "starts", "preemptions")
         fields = {name: getattr(tracked, name) for name in names} | {"jct_seconds": ended - tracked.arrival_seconds}
         self.log("left", seconds=ended, job=tracked.job_id, outcome=outcome, **fields)
-
-    def _measure(self, tracked: Tracked, outcome: str, user_steps: float | None, ended: float) -> None:
-        """Record the speed of a job that has left. user_steps: steps specified by the user; None if it reported its progress."""
-        state, trust = self.state, self.settings.trust_in(tracked.user)
-        if state.speeds.learner is None:
-            for why in record_measurements(state, tracked, outcome, user_steps, trust):
-                self.log("outlier", job=tracked.job_id, user=tracked.user, why=why)
-        elif outcome == Phase.FINISHED and user_steps:
-            least = MIN_LEARNED_ROUNDS * state.scheduler.round_seconds
-            observe_run(state.speeds.learner, tracked, user_steps, least, ended, trust)
 
     def reconcile(self, snapshot: Snapshot, *, within_round: bool = False) -> None:
         """Bring the scheduler up to a reading; within_round: to start waiting jobs, while those that run stay as they are."""
@@ -192,7 +189,7 @@ class Reconciler:
             least = job_mapping.least_gpus([live[i] for i in new], self.matcher, state.speeds, self.settings)
             needs = least | needed_gpus(state, live, self.accounts, now, within_round=within_round)
             self.roles |= self.accounts.over_limits(live, managed, state.tracked.keys(), needs)
-        ahead = self._look_ahead(snapshot, live)
+        self.ahead = self._look_ahead(snapshot, live)
         for job_id, tracked in list(state.tracked.items()):
             job = live[job_id]
             is_changed = job.phase is Phase.WAITING and self._is_changed(tracked, job)
@@ -201,14 +198,14 @@ class Reconciler:
                 self._set_aside(job_id, now)
         state.aside = {job_id: tracked for job_id, tracked in state.aside.items() if job_id in live}
         self._submit_new({job_id: job for job_id, job in live.items() if self.roles[job_id].role is Role.MANAGED}, now)
-        self._sync_nodes(snapshot.nodes, ahead.to_leave)
-        self._sync_partitions(live, now)
+        self._sync_nodes(snapshot.nodes, self.ahead.to_leave)
+        self._sync_places(live, now)
         self._sync_running()
         self._sync_accounts(live)
         if self.accounts is not None:
             keep_to_limits(state, live, self.accounts, needs, within_round=within_round)
         others = job_mapping.used_by_others(snapshot.nodes, live.values(), state.tracked)
-        job_mapping.sync_unavailable_gpus(state.scheduler, snapshot.nodes, others, ahead.closed)
+        job_mapping.sync_unavailable_gpus(state.scheduler, snapshot.nodes, others, self.ahead.closed)
         self._report_progress()
 
     def _eligibility(self, job: SlurmJob, now: float) -> Eligibility:
@@ -222,8 +219,8 @@ class Reconciler:
             return Eligibility(Role.OTHER, job_roles.CERTAIN_NODES)  # the user's request, since the driver has not changed it yet
         return eligibility
 
-    def _sync_partitions(self, live: Mapping[str, SlurmJob], now: float) -> None:
-        """Update the partitions in which jobs may run, if a job was moved or the partitions have changed.
+    def _sync_places(self, live: Mapping[str, SlurmJob], now: float) -> None:
+        """Update the accelerators on which jobs may run: those of their partitions, without nodes that are reserved too soon.
 
         A running job keeps its GPUs if no partition would start it again, for instance because all of them are down.
         """
@@ -232,19 +229,21 @@ class Reconciler:
             job = live[job_id]
             if job.phase is Phase.RUNNING and any(self.rules.refusal(name, job) for name in job.partitions):
                 scheduler.keep_running(job_id, now + 2 * scheduler.round_seconds)
-            elif (usable := self.rules.usable(job, tracked)) and usable != tracked.usable:
-                tracked.usable = usable
-                changed.append(tracked)
+            elif usable := self.rules.usable(job, tracked):
+                places = usable, self.outlook.barred(job)
+                if self.is_regrouped or places != (tracked.usable, tracked.barred):
+                    tracked.usable, tracked.barred = places
+                    changed.append(tracked)
         before = {job.job_id: job for job in scheduler.jobs} if changed else {}
         for tracked in changed:
             job_id = tracked.job_id
             try:
-                new = job_mapping.scheduler_job(tracked, live[job_id], "", self.matcher, self.state.speeds, self.settings)
-                places = {name: getattr(new, name) for name in ("allowed_accelerators", "locality")}
-                if any(getattr(before[job_id], name) != value for name, value in places.items()):
-                    scheduler.update(job_id, **places)
+                new = self._scheduler_job(tracked, live[job_id], self.matcher)
+                names = [n for n in ("allowed_accelerators", "locality") if getattr(before[job_id], n) != getattr(new, n)]
+                if names:
+                    scheduler.update(job_id, **{name: getattr(new, name) for name in names})
             except InputError as error:
-                self._refuse(job_id, error)
+                self._refuse(job_id, error, tracked, live[job_id])
                 self._set_aside(job_id, now)
 
     def _set_aside(self, job_id: str, now: float) -> None:
@@ -294,12 +293,15 @@ class Reconciler:
                 tracked.request = job_mapping.request_text(job, tracked)
         if job.phase is Phase.WAITING:
             tracked.partitions = list(job.partitions)
-        tracked.usable = self.rules.usable(job, tracked) or list(job.partitions)
+        tracked.usable, tracked.barred = self.rules.usable(job, tracked) or list(job.partitions), self.outlook.barred(job)
         try:
-            return tracked, job_mapping.scheduler_job(tracked, job, self._tenant(job), self.matcher, state.speeds, self.settings)
+            return tracked, self._scheduler_job(tracked, job, self.matcher)
         except InputError as error:
-            self._refuse(job.job_id, error)
+            self._refuse(job.job_id, error, tracked, job)
             return None
+
+    def _scheduler_job(self, tracked: Tracked, job: SlurmJob, matcher: job_mapping.TypeMatcher) -> Job:
+        return job_mapping.scheduler_job(tracked, job, self._tenant(job), matcher, self.state.speeds, self.settings)
 
     @staticmethod
     def _is_changed(tracked: Tracked, job: SlurmJob) -> bool:
@@ -314,24 +316,23 @@ class Reconciler:
             return False
         return True
 
-    def _refuse(self, job_id: str, error: InputError) -> None:
+    def _refuse(self, job_id: str, error: InputError, tracked: Tracked | None = None, job: SlurmJob | None = None) -> None:
+        """Leave a job to Slurm, or set it aside if it could run with the nodes that reservations divide."""
         self.refused[job_id] = str(error)
         self.roles[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
+        if tracked is not None and job is not None and self.whole is not None:
+            with suppress(InputError):
+                self._scheduler_job(replace(tracked, barred=[]), job, self.whole)
+                self.roles[job_id] = Eligibility(Role.ASIDE, "it needs nodes of which some will be reserved before others")
 
     def _look_ahead(self, snapshot: Snapshot, live: Mapping[str, SlurmJob]) -> NodesAhead:
         """Set aside the jobs for which reservations leave no node, and return the effect of reservations on the nodes."""
-        now, scheduler = snapshot.seconds, self.state.scheduler
-        ahead = beginnings(snapshot.reservations, now)
-        if not ahead:
-            return NodesAhead()
-        counts_all, known = self.settings.wall_limit == "total", ChainMap(self.state.tracked, self.state.aside)
+        settings, matcher = self.settings, self.matcher
+        self.outlook = Outlook.of(snapshot, self.state, settings, matcher.ahead, matcher.group_of)
         managed = [live[job_id] for job_id, role in self.roles.items() if role.role is Role.MANAGED]
-        ends = {job.job_id: end_of(job, known.get(job.job_id), now, counts_all=counts_all) for job in managed}
-        usable = [name for name in scheduler.nodes if job_mapping.state_of(snapshot.nodes.get(name)) is NodeState.UP]
-        self.roles |= without_room(managed, ends, ahead, usable)
-        notice = scheduler.round_seconds + self.settings.stop_seconds + self.settings.warn_seconds
-        planned = [job for job in managed if self.roles[job.job_id].role is Role.MANAGED]
-        return nodes_ahead(planned, ends, ahead, now, notice)
+        self.roles |= self.outlook.without_room(managed, lambda job: matcher.candidates(job, self.rules.usable(job, None)))
+        notice = self.state.scheduler.round_seconds + settings.stop_seconds + settings.warn_seconds
+        return self.outlook.nodes([job for job in managed if self.roles[job.job_id].role is Role.MANAGED], notice)
 
     def _sync_nodes(self, nodes: Mapping[str, SlurmNode], to_leave: Collection[str]) -> None:
         scheduler = self.state.scheduler

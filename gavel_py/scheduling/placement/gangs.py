@@ -21,7 +21,7 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import ANY_SPLIT
 from gavel_py.problem.job import Job
 from gavel_py.problem.pair_throughputs import fewest_nodes
-from gavel_py.scheduling.placement.topology import NODE, NOTHING, SCOPES, Layout, Resources
+from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, NOTHING, SCOPES, Layout, Resources
 
 
 class ResourceRequests:
@@ -304,6 +304,15 @@ class HeldGpus:
         differs = self.gpus[self.starts[owners] + within] != other.gpus[other.starts[owners] + within]
         same[owners[differs]] = False
         return same
+
+    def moved(self, before: Layout, after: Layout) -> HeldGpus:
+        """Return the same GPUs by their numbers in another layout; none for gangs whose GPUs are not all of one type there."""
+        gpus = after.numbers(before.named(range(before.num_gpus)))[self.gpus]
+        gpus = gpus[np.lexsort([gpus, self.owners])]
+        types, kinds = np.full(len(self), -1, dtype=np.int64), after.regions[ANYWHERE][after.node_of[gpus]]
+        types[self.runs] = kinds[self.starts[:-1][self.runs]]
+        apart = np.unique(self.owners[kinds != types[self.owners]])
+        return replace(self, types=types, gpus=gpus).where(~np.isin(np.arange(len(self)), apart))
 
     def num_nodes(self, layout: Layout) -> Indices:
         """Return (N,) the number of nodes of each gang."""

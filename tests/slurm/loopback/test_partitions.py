@@ -16,6 +16,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import comment, finish
 from tests.slurm.loopback.seen import JobSeen, names_in
 from tests.slurm.loopback.submitting import Work, submit
+from tests.slurm.loopback.test_reservations import reserve
 
 pytestmark = [needs_slurm, pytest.mark.slow]
 
@@ -33,8 +34,8 @@ def site() -> Iterator[LoopbackCluster]:
         yield made
 
 
-def job_in(cluster: LoopbackCluster, partition: str, gpus: int, nodes: int = 1) -> int:
-    return submit(cluster, Work("job", (f"--nodes={nodes}", f"--gres=gpu:{gpus}"), options=(comment(1e7),)), partition)
+def job_in(cluster: LoopbackCluster, partition: str, gpus: int, nodes: int = 1, *options: str) -> int:
+    return submit(cluster, Work("job", (f"--nodes={nodes}", f"--gres=gpu:{gpus}"), options=(comment(1e7), *options)), partition)
 
 
 def misplaced(seen: Mapping[int, JobSeen], asked: Mapping[int, str]) -> dict[int, JobSeen]:
@@ -71,7 +72,9 @@ def test_jobs_of_overlapping_partitions_share_nodes_and_stay_within_theirs(site:
     refused = site.run("sbatch", "--partition=gpu,plain", "--gpus=1", "--chdir=/", "--output=/dev/null", "--wrap=true")
     assert "of partitions gpu,plain, not all are driven by gavel (gpu,long,own)" in refused.stderr
     lists = ("gpu", "gpu", "gpu", "gpu", "gpu", "long", "long", "long", "gpu,long", "own", "own", "own")
-    asked = {job_in(site, names, 2): names for names in lists}
+    # One node is reserved for later: the jobs of its partition end before, those of the others may run for ever.
+    reserve(site, "k80-0", 3600.0)
+    asked = {job_in(site, names, 2, 1, *(("--time=20",) if names == "own" else ())): names for names in lists}
     gpus = dict.fromkeys(asked, 2)
     with driving(site, "--partition", MANAGED, "--round", "60") as driver:
         driver.until(lambda: len(site.running()) == 8, 30, "all GPUs to be in use")
