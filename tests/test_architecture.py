@@ -68,6 +68,29 @@ def code_lines(function: ast.FunctionDef) -> int:
     return (function.end_lineno or 0) - function.lineno + 1 - without
 
 
+def imported_at_once(module: str) -> set[str]:
+    """Return the modules that a module imports when it is imported itself: neither within a function, nor for types only."""
+    found: set[str] = set()
+    pending: list[ast.AST] = [sources()[module]]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.Lambda) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("gavel_py."):
+            own = node.module.removeprefix("gavel_py.")
+            for name in (f"{own}.{alias.name}" for alias in node.names):
+                known = (name, f"{name}.__init__", own, f"{own}.__init__")
+                found.add(next(each for each in known if each in sources()))
+        pending += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+    return found - {module}
+
+
+@cache
+def import_chain(module: str) -> int:
+    """Return the number of modules in the longest chain of imports that starts with a module."""
+    return 1 + max(map(import_chain, imported_at_once(module)), default=0)
+
+
 def measured() -> dict[str, float]:
     """The figures of the ratchet."""
     modules = [module for module in sources() if not is_package(module)]
@@ -79,6 +102,7 @@ def measured() -> dict[str, float]:
         "modules_over_400_lines": sum(lines_of(module) > 400 for module in modules),
         "modules_with_one_importer": sum(len(importers()[module]) == 1 for module in steps),
         "most_modules_in_a_package": max(count for package, count in crowded.items() if package != "policies"),
+        "longest_import_chain": max(map(import_chain, sources())),
         "longest_function": max(
             code_lines(node) for tree in sources().values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
         ),

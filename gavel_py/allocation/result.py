@@ -25,8 +25,7 @@ from gavel_py.optimization.checking.time_shares import CountTimes, Pairs, TimeSh
 from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, Rules
 from gavel_py.optimization.solving.levels import limit_prices
-from gavel_py.policies import Decision, Policy
-from gavel_py.policies.base import AllocationStatus
+from gavel_py.policies.base import AllocationStatus, Decision, Policy
 from gavel_py.policies.constraints.compiling import ConstraintOutcome, outcomes_of
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem

@@ -20,11 +20,11 @@ from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies.constraints.base import Constraint
 from gavel_py.policies.constraints.compiling import given_constraints
 from gavel_py.problem.arrays import Floats
-from gavel_py.problem.problem import AllocationProblem
 
 if TYPE_CHECKING:
     from gavel_py.optimization.solving.free_times import FreeTimes
     from gavel_py.optimization.solving.highs import LinearSolver
+    from gavel_py.problem.problem import AllocationProblem
 
 
 class AllocationStatus(StrEnum):

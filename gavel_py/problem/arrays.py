@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -371,6 +371,13 @@ class ArrayChecker:
         if any(not name or has_control(name) for name in names):
             self.add("", field, "must not contain an empty name or control characters")
         return names
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Return whether the value is a finite number; booleans are not."""
+    if type(value) is float:
+        return math.isfinite(value)  # the usual case, and the fast one
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check_number(name: str, value: float, least: float = -math.inf) -> None:

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 
 from gavel_py.errors import Fault, InputError, MissingThroughputError
 from gavel_py.io.records import MAX_COUNT
-from gavel_py.problem.arrays import Floats, Indices, Mask
 
 if TYPE_CHECKING:
+    from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.cluster import Cluster
     from gavel_py.problem.from_jobs import Profile
     from gavel_py.problem.job import Job

@@ -29,7 +29,6 @@ from gavel_py.scheduling.colocation.groups import ColocationPromises, promises_o
 from gavel_py.scheduling.jobs import REQUEST_COLUMNS, JobTable, Objects, objects_of
 from gavel_py.scheduling.mechanism.demand import Speeds
 from gavel_py.scheduling.nodes import NodeStates
-from gavel_py.scheduling.problem_cache import ProblemCache
 from gavel_py.scheduling.round import Assignments
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from gavel_py.optimization.checking.time_shares import Pairs
     from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.cluster import Cluster
+    from gavel_py.scheduling.problem_cache import ProblemCache
 
 BY_JOB = ("waiting_seconds", "isolated_seconds", "attained_gpu_seconds", "running_on", "previous_fractions")
 """Arrays of a `PolicyInput` that are not columns of requests."""

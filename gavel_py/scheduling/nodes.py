@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.problem.arrays import Mask
+from gavel_py.problem.arrays import Mask, is_finite
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.nodes import AcceleratorType, Node
-from gavel_py.scheduling.options import is_finite
 from gavel_py.scheduling.placement.topology import Gpu, Layout, Resources
 
 MAX_NAMED = 5

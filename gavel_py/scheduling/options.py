@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
-from numbers import Real
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.solving.highs import checked_limit
-from gavel_py.policies import Policy
+from gavel_py.problem.arrays import is_finite
 from gavel_py.scheduling.mechanism.demand import Mechanism
+
+if TYPE_CHECKING:
+    from gavel_py.policies import Policy
 
 COUNTED_IN_ROUNDS = frozenset({"attained_gpu_seconds", "waiting_seconds", "isolated_seconds"})
 """Fields of the policy input that a scheduler measures in rounds of a fixed length."""
@@ -77,13 +78,6 @@ def why_rounds(policy: Policy) -> str:
         return "which gives jobs fractions of their time; these need rounds"
     counted = sorted(COUNTED_IN_ROUNDS.intersection(policy.reads))
     return f"which reads values that are counted in rounds ({', '.join(counted)})" if counted else ""
-
-
-def is_finite(value: object) -> TypeGuard[float]:
-    """Return whether the value is a finite number; booleans are not."""
-    if type(value) is float:
-        return math.isfinite(value)  # the usual case, and the fast one
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def fault(field: str, problem: str) -> Fault:

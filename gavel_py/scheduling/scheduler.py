@@ -19,7 +19,7 @@ from gavel_py.allocation.solver import Solver, check_elastic
 from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.policies import Policy
-from gavel_py.problem.arrays import JOB_ATTRIBUTES
+from gavel_py.problem.arrays import JOB_ATTRIBUTES, is_finite
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.gpu_counts import counts_of
@@ -34,7 +34,7 @@ from gavel_py.scheduling.learning import ProgressObserver, observed
 from gavel_py.scheduling.mechanism import SIZING, chooses_gpus, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeState, NodeStates
-from gavel_py.scheduling.options import SchedulerOptions, fault, is_finite
+from gavel_py.scheduling.options import SchedulerOptions, fault
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.planner import ROUNDING, RoundPlanner
 from gavel_py.scheduling.problem_cache import is_by_type

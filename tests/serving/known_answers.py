@@ -61,7 +61,7 @@ def cut_plans() -> float:
     ample = cluster_of(dict.fromkeys(gpus, 1000), prices)
     alone = [gp.plan_serving([service], ample, profile, "min_cost").gpus_used for service in services]
     needed = {name: sum(used[name] for used in alone) for name in gpus}
-    return min(gpus[name] / needed[name] for name in gpus if needed[name])
+    return float(min(gpus[name] / needed[name] for name in gpus if needed[name]))
 
 
 def melange() -> tuple[float, float]:

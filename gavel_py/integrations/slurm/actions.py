@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from gavel_py.integrations.slurm import job_roles
 from gavel_py.integrations.slurm.accounts import Accounts
@@ -12,7 +13,9 @@ from gavel_py.integrations.slurm.client.notation import StopSignal
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.sizes import node_range
-from gavel_py.integrations.slurm.state import Tracked
+
+if TYPE_CHECKING:
+    from gavel_py.integrations.slurm.state import Tracked
 
 Target = Mapping[str, int]
 """{node: GPUs}."""

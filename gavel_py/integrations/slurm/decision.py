@@ -20,7 +20,7 @@ from gavel_py.integrations.slurm.partitions import Partition, in_new_groups, kno
 from gavel_py.integrations.slurm.reservations import NodesAhead, groups_ahead
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Progress, Speeds
-from gavel_py.integrations.slurm.state import DriverState, Tracked, load_state
+from gavel_py.integrations.slurm.state import TOTALS, DriverState, Tracked, load_state
 from gavel_py.integrations.slurm.sync import Log, Reconciler
 from gavel_py.integrations.slurm.turns import MECHANISM
 from gavel_py.policies import Policy
@@ -93,9 +93,6 @@ class ClusterSnapshot:
     def shown(text: str) -> str:
         """Return a user's text in printable form."""
         return printable(text)
-
-
-TOTALS = ("promised_gpu_seconds", "delivered_gpu_seconds", "owed_gpu_seconds")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gavel_py.integrations.slurm.apply import OUTCOME, Applied, Applier
 from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, release_all
 from gavel_py.integrations.slurm.client import commands as slurm
 from gavel_py.integrations.slurm.client.records import SlurmJob, Snapshot
-from gavel_py.integrations.slurm.decision import TOTALS, ClusterSnapshot, Decided, RoundPlanner
+from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, RoundPlanner
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
 from gavel_py.integrations.slurm.monitoring.event_log import LOG, EventLog, warn
 from gavel_py.integrations.slurm.monitoring.metrics import Metrics
@@ -23,7 +23,7 @@ from gavel_py.integrations.slurm.monitoring.queue_view import write_queue
 from gavel_py.integrations.slurm.reservations import with_reservations
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Progress, Speeds, SpeedStore, measurements_of
-from gavel_py.integrations.slurm.state import STATE, DriverState, check_directory, save_state
+from gavel_py.integrations.slurm.state import STATE, TOTALS, DriverState, check_directory, save_state
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 

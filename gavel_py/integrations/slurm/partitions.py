@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm.client.records import PartitionLimits, Phase, Reservation, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.state import Tracked
 from gavel_py.problem.accelerators import how_the_same, same_accelerator
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.nodes import AcceleratorType, Node
 from gavel_py.throughput_profiles import ThroughputProfile
+
+if TYPE_CHECKING:
+    from gavel_py.integrations.slurm.state import Tracked
 
 UNNAMED = "gpu"
 """Accelerator name for GPUs to which gres.conf gives no type."""

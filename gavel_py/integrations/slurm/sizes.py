@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gavel_py.allocation.solver import check_elastic
 from gavel_py.errors import InputError
@@ -18,8 +19,10 @@ from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import Annotation, JobComment, NodeRange
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Speeds
-from gavel_py.integrations.slurm.state import DriverState, Tracked
 from gavel_py.policies import Policy
+
+if TYPE_CHECKING:
+    from gavel_py.integrations.slurm.state import DriverState, Tracked
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, cast
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.client.records import Phase
 from gavel_py.integrations.slurm.monitoring.event_log import warn
-from gavel_py.scheduling import RoundScheduler
 from gavel_py.scheduling.learning import learner_in
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore
 from gavel_py.throughput_profiles.extrapolation import extend_profile
@@ -21,6 +20,7 @@ from gavel_py.throughput_profiles.files import Entry
 
 if TYPE_CHECKING:
     from gavel_py.integrations.slurm.state import DriverState, Tracked
+    from gavel_py.scheduling import RoundScheduler
     from gavel_py.throughput_profiles.learning import ThroughputLearner
     from gavel_py.throughput_profiles.observations import ObservedRate
 

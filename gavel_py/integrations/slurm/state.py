@@ -45,6 +45,10 @@ SAVED_KEYS = {
 """Keys of saved states that differ from the fields of `Tracked`."""
 
 
+TOTALS = ("promised_gpu_seconds", "delivered_gpu_seconds", "owed_gpu_seconds")
+"""Names of `DriverState.totals`."""
+
+
 @dataclass
 class Tracked:
     """The record of a managed job, kept between readings.

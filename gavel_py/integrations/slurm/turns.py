@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.scheduling import RoundScheduler
 from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, URGENT_ROUNDS, GangSelection, RoundDemand, sizing
 from gavel_py.scheduling.mechanism.elastic import choose_promised
 from gavel_py.scheduling.mechanism.rules import choose_jobs
+
+if TYPE_CHECKING:
+    from gavel_py.scheduling import RoundScheduler
 
 MECHANISM = f"{__name__}:choose"
 

@@ -19,10 +19,10 @@ from gavel_py.optimization.formulation.cuts import ONE_EACH, gang_rows, placemen
 from gavel_py.optimization.formulation.linear_rows import Limit, Load, Row, Rules
 from gavel_py.optimization.formulation.packings import fraction_rows, packing_rows
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.problem.problem import AllocationProblem
 
 if TYPE_CHECKING:
     from gavel_py.optimization.job_classes import JobClasses
+    from gavel_py.problem.problem import AllocationProblem
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from gavel_py.optimization.formulation.linear_rows import Load, SparseMatrix
 from gavel_py.optimization.solving.highs import LinearProgram, solved_once
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.problem.pair_throughputs import PlacementSpeeds
 
 if TYPE_CHECKING:
     from gavel_py.problem.from_jobs import Hosts
+    from gavel_py.problem.pair_throughputs import PlacementSpeeds
     from gavel_py.problem.problem import AllocationProblem
 
 ONE_EACH: Mapping[int, Mapping[int, float]] = MappingProxyType({})

@@ -12,6 +12,9 @@ __all__ = ["ALL", "Nodes", "Settings", "write"]
 
 FOLDERS = ("dev", "log", "progress", "run", "spool", "state", "stays")
 
+PARTITIONS = {"gavel": "Nodes=ALL", "plain": "Nodes=ALL"}
+"""One partition has the submit plugin, in the other Slurm starts jobs by itself."""
+
 
 @dataclass(frozen=True)
 class Nodes:
@@ -52,9 +55,6 @@ class Settings:
     def node_names(self) -> list[str]:
         return [name for kind in self.nodes for name in kind.names]
 
-
-PARTITIONS = {"gavel": "Nodes=ALL", "plain": "Nodes=ALL"}
-"""One partition has the submit plugin, in the other Slurm starts jobs by itself."""
 
 ALL = (Nodes("v100", 9), Nodes("p100", 9), Nodes("k80", 9))
 """The nodes of most tests: 108 GPUs."""

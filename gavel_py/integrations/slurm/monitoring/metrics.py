@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Self
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.apply import Applied
-from gavel_py.integrations.slurm.decision import TOTALS, Decided
+from gavel_py.integrations.slurm.state import TOTALS
 from gavel_py.io.writing import write_atomic
 
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
+
+    from gavel_py.integrations.slurm.decision import Decided
 
 Labels = Mapping[str, str]
 

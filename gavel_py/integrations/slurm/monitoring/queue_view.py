@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.apply import Applied
 from gavel_py.integrations.slurm.client.records import Phase
-from gavel_py.integrations.slurm.decision import Decided
 from gavel_py.integrations.slurm.job_roles import Role
 from gavel_py.io import reading
 from gavel_py.io.writing import write_atomic
+
+if TYPE_CHECKING:
+    from gavel_py.integrations.slurm.decision import Decided
 
 QUEUE = "queue.json"
 """Name of the file in the directory of a driver."""
