@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.cli.slurm.driving import status_text
 from gavel_py.integrations.slurm.accounts import Accounts, Association, Qos
 from gavel_py.integrations.slurm.client.commands import CommandResult
 from gavel_py.integrations.slurm.client.records import Phase
@@ -18,6 +19,7 @@ from tests.slurm.fake_slurm import FakeJob, FakeSlurm
 from tests.slurm.support import driver
 from tests.slurm.test_accounts import a_job, with_accounts
 from tests.slurm.test_elastic import ELASTIC, cluster, profile, ranged
+from tests.support.commands import runner
 from tests.support.examples import examples
 
 CHEM = {"account": "chem", "user_name": "games", "qos": ""}
@@ -203,3 +205,32 @@ def test_the_limit_is_kept_whoever_comes_and_goes(tmp_path: Path, limit: int) ->
             present = sum(job.held.values())
             more = next((gpus - present for gpus in (4, 8, 16) if present < gpus <= most), None)
             assert more is None or more > left, f"there is room for {number}"
+
+
+def test_users_and_operators_see_the_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slurm, gavel = limited(12), runner(capsys, "slurm")
+    for number in (1, 2, 3):
+        of_chem(slurm, number)
+    slurm.submit(4, comment=f"{ELASTIC} gpus=1,2,4", per_node="gpu:1", more={"tasks": 1, "cpus": 1})
+    slurm.submit(5, per_node="gpu:4", comment=ELASTIC)
+    slurm.jobs[4].comment += " gavel-hold"
+    with driver(slurm, tmp_path, speeds=profile()) as driven:
+        driven.round()
+        slurm.end(3)
+        driven.round()
+        picture = driven.look()
+    told = {number: gavel("why", str(number), "--state", str(tmp_path)).out for number in (1, 2, 5)}
+    held = {number: sum(slurm.jobs[number].held.values()) for number in (1, 2)}
+    assert sorted(held.values()) == [4, 8]
+    for number, gpus in held.items():
+        assert told[number].startswith(
+            f"Job {number} of games (1, 2 or 4 nodes with 4 GPUs each, now {gpus // 4}) is running on v100-"
+        )
+        assert f"A limit of its account or QOS leaves it {gpus} GPUs at most." in told[number]
+    assert told[5].startswith("Job 5 of anna (4 GPUs) is running on v100-")
+    table = gavel("queue", "--state", str(tmp_path)).out
+    assert max(map(len, table.splitlines())) <= 80
+    assert "8 of 4-16" in table
+    assert "8 of 4-16" in status_text(picture)
+    jobs = {job.job_id: job for job in gp.slurm_queue(tmp_path)}
+    assert [jobs[name].gpu_counts for name in "145"] == [(4, 8, 16), (), ()], "a job that is held has no number"

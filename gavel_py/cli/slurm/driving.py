@@ -25,6 +25,7 @@ from gavel_py.cli.inputs import (
     warnings_shown,
 )
 from gavel_py.cli.output import counted, emit, json_text, number
+from gavel_py.cli.slurm.queue import gpus_text
 from gavel_py.cli.tables import Column, folded_names, table_text
 from gavel_py.errors import decimal_hint
 
@@ -237,11 +238,10 @@ def status_text(picture: gp.SlurmPicture) -> str:
     ]
     jobs = [
         [
-            *(job["job"], job["user"], job["job_type"] or "-"),
-            *(_place_text(picture.snapshot.jobs[job["job"]].held) or job["where"], job["role"]),
-            *(str(job["gpus"]), number(job["steps_done"]), number(job["total_steps"])),
+            *(job["job"], job["user"], job["job_type"] or "-", _place_text(held) or job["where"], job["role"]),
+            *(gpus_text(job["gpus"], job["gpu_counts"], runs=bool(held)), number(job["steps_done"]), number(job["total_steps"])),
         ]
-        for job in _jobs(picture)
+        for job, held in ((each, picture.snapshot.jobs[each["job"]].held) for each in _jobs(picture))
     ]
     heads: list[str | Column] = ["GPU type", *([Column("partitions", "prose")] if several else [])]
     columns = [Column("job", "name"), Column("user", "name", 2), Column("type", "name"), Column("where", "prose")]
@@ -341,6 +341,7 @@ def _jobs(picture: gp.SlurmPicture) -> list[dict[str, Any]]:
                 "name": picture.shown(job.name),
                 "job_type": None if tracked is None else tracked.job_type,
                 "gpus": job.num_gpus,
+                "gpu_counts": [] if tracked is None else sorted(tracked.offered),
                 "steps_done": None if tracked is None else tracked.steps_done,
                 "total_steps": None if tracked is None else tracked.total_steps,
                 "where": _place(job.held) or str(job.phase),

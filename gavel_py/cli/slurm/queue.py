@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -55,7 +56,10 @@ def why(job: str, state: Path) -> None:
 
 def _sentences(job: gp.SlurmQueuedJob) -> str:
     """Return the state of a job in sentences."""
-    lines = [f"Job {job.job_id} of {job.user} ({job.gpus} GPUs) is {job.state}{' on ' + _place(job) if job.nodes else ''}."]
+    where = f" on {_place(job)}" if job.nodes else ""
+    lines = [f"Job {job.job_id} of {job.user} ({_size(job)}) is {job.state}{where}."]
+    if job.gpu_counts and job.most_gpus < job.gpu_counts[-1]:
+        lines.append(f"A limit of its account or QOS leaves it {job.most_gpus} GPUs at most.")
     if job.reason:
         lines.append(f"Reason: {job.reason}.")
     if job.share is not None:
@@ -65,13 +69,33 @@ def _sentences(job: gp.SlurmQueuedJob) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _size(job: gp.SlurmQueuedJob) -> str:
+    """Return the GPUs of a job, with those that it may have if there is a choice: 1-4 nodes with 4 GPUs each, now 2."""
+    if not job.gpu_counts:
+        return f"{job.gpus} GPUs"
+    each, held = job.gpus_per_node, sum(job.nodes.values())
+    counts = [count // each for count in job.gpu_counts] if each else list(job.gpu_counts)
+    is_range = len(counts) > 2 and counts == list(range(counts[0], counts[-1] + 1))
+    choice = f"{counts[0]}-{counts[-1]}" if is_range else f"{', '.join(map(str, counts[:-1]))} or {counts[-1]}"
+    unit = f"nodes with {each} GPUs each" if each else "GPUs"
+    return f"{choice} {unit}" + (f", now {held // (each or 1)}" if held else "")
+
+
+def gpus_text(gpus: int, counts: Sequence[int], *, runs: bool) -> str:
+    """Return the GPUs of a job in a table, as in 8 of 4-16 where there is a choice, or 4-16 while it waits."""
+    if not counts:
+        return str(gpus)
+    return (f"{gpus} of " if runs else "") + f"{counts[0]}-{counts[-1]}"
+
+
 def _text(jobs: list[gp.SlurmQueuedJob]) -> str:
     columns = [Column("job", "name"), Column("user", "name"), Column("tenant", "name", 1), Column("GPUs"), Column("state", "text")]
     several = len({job.partition for job in jobs}) > 1
     columns += [*([Column("partition", "name")] if several else []), Column("start", "text"), Column("where, or why not", "prose")]
     rows = [
         [
-            *(job.job_id, job.user, job.tenant, str(job.gpus), job.state, *([job.partition] if several else [])),
+            *(job.job_id, job.user, job.tenant, gpus_text(job.gpus, job.gpu_counts, runs=bool(job.nodes)), job.state),
+            *([job.partition] if several else []),
             *(_start(job), _place(job) or job.reason or "-"),
         ]
         for job in jobs

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.apply import Applied
@@ -18,6 +18,8 @@ from gavel_py.io.writing import write_atomic
 
 if TYPE_CHECKING:
     from gavel_py.integrations.slurm.decision import Decided
+    from gavel_py.integrations.slurm.state import Tracked
+    from gavel_py.problem.job import Job
 
 QUEUE = "queue.json"
 """Name of the file in the directory of a driver."""
@@ -39,6 +41,9 @@ class QueuedJob:
         share: Part of the time that the policy promises it; None if it is not managed.
         expected_seconds: About when it starts, in seconds since 1970; None if it runs or nothing is known.
         partition: Its partition, or several, separated by commas.
+        gpu_counts: The numbers of GPUs among which the driver chooses; empty if it does not choose.
+        most_gpus: The largest of them for which limits of accounts and QOS leave room.
+        gpus_per_node: What it has on each node, 0 if the driver chooses that, too.
     """
 
     job_id: str
@@ -52,6 +57,9 @@ class QueuedJob:
     share: float | None = None
     expected_seconds: float | None = None
     partition: str = ""
+    gpu_counts: tuple[int, ...] = ()
+    most_gpus: int = 0
+    gpus_per_node: int = 0
 
 
 def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
@@ -61,6 +69,7 @@ def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
     shares: dict[str, float] = {}
     if allocation is not None:
         shares = dict(zip(allocation.job_ids, allocation.time_fractions.sum(axis=1).tolist(), strict=True))
+    planned = {job.job_id: job for job in scheduler.jobs if job.is_elastic}
     reasons = {**decided.waiting, **picture.left_alone, **applied.waiting}
     turn = max(scheduler.round_seconds, scheduler.min_run_seconds)
     for job_id in picture.standings:
@@ -87,7 +96,14 @@ def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
             share=share if is_managed else None,
             expected_seconds=expected,
             partition=picture.shown(job.partition),
+            **(_choice(picture.state.tracked[job_id], planned[job_id]) if job_id in planned else {}),
         )
+
+
+def _choice(tracked: Tracked, planned: Job) -> dict[str, Any]:
+    """Return the fields that say between which numbers of GPUs there is a choice; planned: the job as the scheduler has it."""
+    most = planned.gpu_range[1]
+    return {"gpu_counts": tuple(sorted(tracked.offered)), "most_gpus": most, "gpus_per_node": tracked.gpus_per_node}
 
 
 def write_queue(directory: Path, decided: Decided, applied: Applied) -> None:
@@ -113,6 +129,7 @@ def slurm_queue(directory: str | Path) -> list[QueuedJob]:
         text = "does not exist: no driver has finished a round with this directory; check --state or GAVEL_SLURM_STATE"
         raise InputError(Fault(str(path), "", text))
     try:
-        return [QueuedJob(**job) for job in reading.json_document(path)["jobs"]]
+        jobs = [QueuedJob(**job) for job in reading.json_document(path)["jobs"]]
+        return [replace(job, gpu_counts=tuple(job.gpu_counts)) for job in jobs]
     except (KeyError, TypeError) as error:
         raise InputError(Fault(str(path), "", f"was not written by a driver: {error}")) from None
