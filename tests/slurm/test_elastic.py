@@ -244,6 +244,35 @@ def test_speeds_are_measured_and_times_delivered_by_number_of_gpus(tmp_path: Pat
     assert speeds == {gpus: pytest.approx(0.9 * SPEEDS[gpus], rel=0.02) for gpus in speeds}
 
 
+def test_a_report_counts_gpus_as_they_were_and_parts_of_time_by_the_clock(tmp_path: Path) -> None:
+    """Job 1 runs all the time, on 16 GPUs alone, and then beside two others; nobody has more than all of its time."""
+    slurm = cluster()
+    ranged(slurm, 1)
+    delivered, previous = 0.0, dict[int, int]()
+    with driver(slurm, tmp_path, speeds=profile()) as driven:
+        for n in range(12):
+            if n == 4:
+                for number in (2, 3):
+                    slurm.submit(number, per_node="gpu:4", comment=ELASTIC)
+            if n == 8:
+                slurm.end(2)
+            began = slurm.clock.seconds
+            driven.round()
+            delivered += sum(previous.values()) * (slurm.clock.seconds - began)
+            previous = {number: sum(job.held.values()) for number, job in slurm.jobs.items()}
+            delivered += sum(previous.values()) * 100
+            slurm.clock.seconds += 100
+        driven.end()
+    run = gp.slurm_run(tmp_path)
+    assert {stay.gpus for stay in run.stays} == {4}
+    assert run.metrics["delivered_gpu_seconds"] == pytest.approx(delivered, rel=0.02)
+    assert run.over_time is not None
+    assert run.over_time.delivered_gpu_seconds.sum() == pytest.approx(delivered, rel=0.02)
+    held = {(stay.job_id, stay.start_seconds): stay.end_seconds - stay.start_seconds for stay in run.stays}
+    assert run.shares["bert"]["v100"] == pytest.approx(sum(held.values()) / (1200 + 400 + 800), rel=0.03)
+    assert 0.8 < run.shares["bert"]["v100"] <= 1.0
+
+
 @pytest.mark.parametrize(("speeds", "best"), [({4: 3.6, 8: 6.5, 12: 9.0, 16: 11.0}, 16), ({4: 3.6, 8: 3.4, 12: 3.2, 16: 3.0}, 4)])
 def test_a_learner_tries_other_numbers_and_keeps_the_best(tmp_path: Path, speeds: dict[int, float], best: int) -> None:
     slurm, progress, done = cluster(), tmp_path / "progress", 0.0

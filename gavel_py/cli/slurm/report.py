@@ -119,5 +119,7 @@ def _text(run: gp.Run) -> str:
     names = list(next(iter(run.shares.values()), {}))
     tables = [table_text("", ["metric", str(run.labels["policy"])], rows)]
     if shares and names:
-        tables.append(table_text("Fraction of the time that jobs held GPUs, by type", ["job type", *names], shares))
+        tables.append(
+            table_text("Part of their time in the system for which jobs held GPUs, by GPU type", ["job type", *names], shares)
+        )
     return "\n".join(tables)

@@ -104,7 +104,7 @@ class Run(Tabular):
         fairness: Finish-time fairness ρ of each job, ascending; empty if unknown.
         over_time: Time series; None for a static solve.
         stays: The GPUs held by each gang; empty if they were not recorded.
-        shares: {job type: {accelerator type: mean share of the time of its jobs}}.
+        shares: {job type: {accelerator type: part of the time in the system for which its jobs held GPUs}}.
         tenants: What each tenant was promised and got, parents first; empty if no job names a tenant.
         workflows: {job_id: workflow} of the jobs in `stays` that belong to one.
     """
@@ -340,14 +340,21 @@ class StayCollector:
             self._seconds[job_type] = self._seconds.get(job_type, 0.0) + seconds_in_system
         for accelerator, gpus, start, end in self._past.pop(job_id, ()):
             if measured:
-                sums[accelerator] += end - start
+                sums[accelerator] = sums.get(accelerator, 0.0) + end - start
             if self._with_stays and end > start:
                 self._stays += [Stay(job_id, job_type, node, accelerator, count, start, end) for node, count in gpus.items()]
 
     def shares(self) -> dict[str, dict[str, float]]:
-        """Return {job type: {accelerator: share of the time in the system}} over all jobs closed by `leave`."""
+        """Return {job type: {accelerator: share of the time in the system}} over all jobs closed by `leave`.
+
+        It is wall time, whichever number of GPUs a job had.
+        """
+        held = {name for sums in self._by_type.values() for name in sums}
+        names = [*self._accelerators, *sorted(held.difference(self._accelerators))]
         return {
-            job_type: {name: held / self._seconds[job_type] if self._seconds[job_type] > 0 else 0.0 for name, held in sums.items()}
+            job_type: {
+                name: sums.get(name, 0.0) / self._seconds[job_type] if self._seconds[job_type] > 0 else 0.0 for name in names
+            }
             for job_type, sums in sorted(self._by_type.items())
         }
 

@@ -1,25 +1,86 @@
-"""A job with a range of nodes on a real Slurm: it has all of them while it is alone, and gives them to others."""
+"""A job with a range of nodes on a real Slurm: it has all of them while it is alone, and gives them to others.
+
+The short play is part of every run of the tests. The long ones follow a job to the end, and compare delivered time with sacct.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
 
+import gavel_py as gp
 from tests.slurm.loopback.cluster import LoopbackCluster, booted
 from tests.slurm.loopback.configuration import Nodes, Settings
-from tests.slurm.loopback.driving import driving, gavel
-from tests.slurm.loopback.presence import needs_slurm
+from tests.slurm.loopback.driving import driving, gavel, log_of
+from tests.slurm.loopback.logbook import events
+from tests.slurm.loopback.presence import needs_accounting, needs_slurm
 from tests.slurm.loopback.submitting import Work, stays, submit
+from tests.slurm.loopback.test_rights import timestamp
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [needs_slurm, pytest.mark.slow]
 
 PROFILE = "job_type,num_gpus,accelerator,steps_per_second\n" + "".join(
     f"elastic,{gpus},v100,{speed}\n" for gpus, speed in ((4, 4.0), (8, 7.0), (16, 12.0))
 )
 
 
+def test_two_jobs_share_what_one_had(submit_plugin: str) -> None:
+    with booted(Settings((Nodes("v100", 2),), submit_plugin)) as cluster:
+        (cluster.folder / "speeds.csv").write_text(PROFILE)
+        first = elastic(cluster, "--nodes=1-2")
+        with driving(cluster, "--round", "1", "--profile", str(cluster.folder / "speeds.csv")) as driver:
+            driver.within_rounds(lambda: held(cluster) == {first: 8}, 15, "the job to have both nodes")
+            second = elastic(cluster, "--nodes=1-2")
+            driver.within_rounds(lambda: held(cluster) == {first: 4, second: 4}, 30, "each to have one")
+            driver.end()
+
+
+@pytest.mark.deep
+@needs_accounting
+def test_delivered_time_agrees_with_sacct_while_sizes_change(submit_plugin: str) -> None:
+    """In log, report and picture, within 2 %; a job that has had more GPUs has no larger part of its time."""
+    settings = Settings((Nodes("v100", 4),), submit_plugin, options={"AccountingStorageTRES": "gres/gpu"}, accounting=True)
+    with booted(settings) as cluster:
+        (cluster.folder / "speeds.csv").write_text(PROFILE)
+        job = elastic(cluster, "--nodes=1-4")
+        with driving(cluster, "--round", "12", "--profile", str(cluster.folder / "speeds.csv")) as driver:
+            driver.rounds(2)
+            others = [elastic(cluster, "--nodes=1") for _ in range(2)]
+            driver.within_rounds(lambda: held(cluster).keys() == {job, *others}, 4, "all to run")
+            driver.rounds(2)
+            cluster.tell("scancel", *map(str, others))
+            driver.within_rounds(lambda: held(cluster) == {job: 16}, 4, "the job to have all GPUs again")
+            driver.rounds(1)
+            assert driver.end() == 0, driver.output()
+        (end,) = events(log_of(cluster), "ended")
+        run = gp.slurm_run(log_of(cluster))
+        stays_there = accounted(cluster, end["seconds"])
+    assert {gpus for number, gpus, _ in stays_there if number == job} > {16}, "it has had several sizes"
+    total = sum(gpus * seconds for _, gpus, seconds in stays_there)
+    assert total > 600
+    assert run.over_time is not None
+    drawn = run.over_time.delivered_gpu_seconds.sum()
+    for seconds in (end["delivered_gpu_seconds"], run.metrics["delivered_gpu_seconds"], drawn):
+        assert seconds == pytest.approx(total, rel=0.02)
+    (shares,) = run.shares.values()
+    assert 0.5 < shares["v100"] <= 1.0, "parts of wall time, whichever number of GPUs"
+
+
+def accounted(cluster: LoopbackCluster, end: float) -> list[tuple[int, int, float]]:
+    """Return (job, GPUs, seconds) of each stay in the accounts of Slurm."""
+    lines = cluster.tell("sacct", "-DXnP", "--allusers", "--format=JobID,AllocTRES,Start,End").split()
+    found = []
+    for number, resources, since, to in (line.split("|") for line in lines):
+        gpus = re.search(r"gres/gpu=(\d+)", resources)
+        if gpus is not None and since != "Unknown":
+            found.append((int(number), int(gpus[1]), min(timestamp(to, end), end) - timestamp(since, end)))
+    return found
+
+
+@pytest.mark.deep
 def test_a_job_grows_and_shrinks_and_gets_its_range_back(submit_plugin: str) -> None:
     with booted(Settings((Nodes("v100", 4),), submit_plugin)) as cluster:
         (cluster.folder / "speeds.csv").write_text(PROFILE)

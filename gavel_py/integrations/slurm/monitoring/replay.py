@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -80,7 +80,8 @@ class Replay:
             except (KeyError, TypeError, AttributeError) as error:
                 raise InputError(Fault(where, "", f"is not from the log of a driver: {type(error).__name__} {error}")) from None
         for job_id, job in replay.jobs.items():
-            replay.collector.leave(job_id, job.job_type, 0.0, replay.end_seconds, measured=False)
+            left = replay.end_seconds if job.left_seconds is None else job.left_seconds
+            replay.collector.leave(job_id, job.job_type, max(0.0, left - job.arrival_seconds), replay.end_seconds)
         if not replay.rounds:
             raise InputError(Fault(str(path), "", f"contains no round; it must be a {LOG} written by gavel slurm run"))
         return replay
@@ -186,7 +187,7 @@ def _run_of(replay: Replay, counted: Collection[str]) -> Run:
         jct_seconds=jcts,
         over_time=replace(_over_time(replay, stays, limits), seconds=limits - origin),
         stays=[replace(stay, start_seconds=stay.start_seconds - origin, end_seconds=stay.end_seconds - origin) for stay in stays],
-        shares=_shares(replay.jobs, stays, replay.end_seconds),
+        shares=replay.collector.shares(),
     )
 
 
@@ -263,23 +264,6 @@ def _promised(replay: Replay, limits: Floats) -> Floats:
     increments = np.maximum(0.0, np.diff([float(entry["promised_gpu_seconds"]) for entry in replay.totals]))
     at = np.clip(np.searchsorted(limits, seconds[:-1], side="right") - 1, 0, len(limits) - 2)
     return np.bincount(at, weights=increments, minlength=len(limits) - 1).astype(float)
-
-
-def _shares(jobs: Mapping[str, LoggedJob], stays: Sequence[Stay], end: float) -> dict[str, dict[str, float]]:
-    """Return {job type: {accelerator: mean share of the time of its jobs in the system}}."""
-    by_job: dict[str, dict[str, float]] = {job_id: defaultdict(float) for job_id in jobs}
-    for stay in stays:
-        job = jobs[stay.job_id]
-        seconds = max((end if job.left_seconds is None else job.left_seconds) - job.arrival_seconds, 1e-9)
-        by_job[stay.job_id][stay.accelerator] += (stay.end_seconds - stay.start_seconds) * stay.gpus / job.gpus / seconds
-    by_type: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for job_id, job in jobs.items():
-        by_type[job.job_type].append(by_job[job_id])
-    names = sorted({name for all_shares in by_type.values() for shares in all_shares for name in shares})
-    return {
-        job_type: {name: sum(shares.get(name, 0.0) for shares in all_shares) / len(all_shares) for name in names}
-        for job_type, all_shares in sorted(by_type.items())
-    }
 
 
 class TenantFigures(NamedTuple):
