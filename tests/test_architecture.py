@@ -13,8 +13,10 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -128,6 +130,38 @@ def test_modules_are_deep_enough_to_be_worth_opening() -> None:
 
 def test_every_module_has_a_docstring() -> None:
     assert not [module for module, tree in sources().items() if not ast.get_docstring(tree)]
+
+
+def entered_by(call: Callable[[], object]) -> set[str]:
+    """Return the modules of which a call enters any function."""
+    found: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
+            found.add(frame.f_code.co_filename)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def test_a_round_and_a_solve_enter_few_modules() -> None:
+    """As docs/architecture.md says, warm: what is cached for further rounds and solves is there."""
+    profile, cluster = gp.ThroughputProfile.builtin("gavel-osdi20"), gp.Cluster.from_counts({"v100": 24, "p100": 24, "k80": 24})
+    jobs = [each.job for each in gp.generate_trace(60, profile, jobs_per_hour=None, seed=0)]
+    scheduler = gp.RoundScheduler(cluster, profile)
+    scheduler.submit_all(jobs)
+    for _ in range(5):
+        scheduler.next_round()
+    problem = gp.AllocationProblem.from_jobs(jobs, cluster, profile)
+    for policy in ("max_min_fairness", "max_total_throughput"):
+        gp.solve(problem, policy)
+        assert len(entered_by(lambda policy=policy: gp.solve(problem, policy))) <= 20
+    assert min(len(entered_by(scheduler.next_round)) for _ in range(3)) <= 20  # in others, gangs move for others
 
 
 REPLACED = {

@@ -557,7 +557,7 @@ def stated(policy: Policy, answer: Answer, route: Route, started: float, status:
         gap=proof.gap,
         stages=proof.stages,
         notes=decision.notes,
-        constraints=outcomes_of(problem.job_ids, columns.rules, times, worths),
+        constraints=outcomes_of(problem.job_ids, columns.rules, times, worths) if columns.rules.constraints else (),
         route=route,
         evidence=evidence,
         **vars(figures_of(columns, times)),

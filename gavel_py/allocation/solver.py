@@ -22,7 +22,7 @@ from gavel_py.optimization.formulation.colocation import pair_columns
 from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.cuts import node_rows
 from gavel_py.optimization.formulation.elastic import elastic_columns
-from gavel_py.optimization.formulation.linear_rows import Rules
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, Rules
 from gavel_py.optimization.job_classes import JobClasses, classes_of, merged, separate_jobs
 from gavel_py.optimization.solving.highs import NO_LIMIT, Algorithm, LinearSolver, TimeLimit, TimeLimitReached, checked_limit
 from gavel_py.policies import Policy, resolve_policy
@@ -159,7 +159,9 @@ class Solver(Synchronized):
             raise InputError(Fault("solve", "sharing", "the problem has no pairs of jobs that could share GPUs"))
         if self.sharing is False:
             problem = replace(problem, pairs=None)
-        problem, rules = constrained(problem, self.policy.constraints)
+        rules = NO_RULES
+        if self.policy.constraints:
+            problem, rules = constrained(problem, self.policy.constraints)
         rules = rules.also(Rules(rows=tuple(node_rows(problem))))
         if not problem.runnable.any():
             return nothing(problem, self.policy, rules, started)

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from gavel_py.optimization.formulation.columns import Columns
     from gavel_py.problem.problem import AllocationProblem
 
+PRICED_ROWS = 3_000
+"""Rows from which on prices are faster than one program with all of them."""
+
+PRICED_TYPES = 16
+"""Most types for which they are: cutting planes need more of themselves in each further dimension."""
+
 MUST_BE_KNOWN = ("steps_remaining", "total_steps")
 """Attributes that may be unknown (NaN) unless a policy reads them."""
 
@@ -107,6 +113,12 @@ class JobClasses:
     def num_jobs(self) -> int:
         """N, the number of jobs that can run somewhere."""
         return len(self.jobs)
+
+    def suit_prices(self, rows: int) -> bool:
+        """Return whether prices solve a program with this number of rows best (`solving.prices`): only capacities join its jobs."""
+        if rows < PRICED_ROWS or not 1 < len(self.capacities) <= PRICED_TYPES or self.wide is not None or self.where is not None:
+            return False
+        return not (self.rules.rows or self.rules.kept or self.rules.has_penalties)
 
     @property
     def capacities(self) -> Floats:

@@ -99,7 +99,8 @@ class Policy(ABC):
     empty_objective: ClassVar[float | None] = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "constraints", given_constraints(self.constraints, f"policy {self.name}"))
+        if self.constraints != ():
+            object.__setattr__(self, "constraints", given_constraints(self.constraints, f"policy {self.name}"))
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -248,6 +249,13 @@ class Policy(ABC):
     def is_agnostic(self) -> bool:
         """Whether the policy sees all types as equally fast, so that its program leaves open on which types jobs run."""
         return self.agnostic
+
+    def _uses_prices(self, jobs: JobClasses, rows: int, solver: LinearSolver) -> bool:
+        """Return whether to solve a program with this number of rows by prices.
+
+        A solver with another algorithm than the first is there for programs that prices could not solve.
+        """
+        return jobs.suit_prices(rows) and not self.is_agnostic and solver.algorithm is type(solver).algorithm
 
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:  # noqa: ARG002
         """Return the ranges of total times of jobs with the same objective as a decision; None if unknown.

@@ -119,11 +119,11 @@ class DemandPolicy(Policy):
 
     def _by_prices(self, levels: Levels, solver: LinearSolver) -> BestLevel | None:
         """Return the best level of very many different jobs; None if prices do not apply or do not lead to it."""
-        from gavel_py.optimization.solving import level_prices, prices
-
-        if self.is_agnostic or not prices.applies(levels.jobs, len(levels.chambers.first), solver):
+        if not self._uses_prices(levels.jobs, len(levels.chambers.first), solver):
             return None
-        return level_prices.find_level(levels, solver, efficiency=self.efficiency)
+        from gavel_py.optimization.solving.level_prices import find_level
+
+        return find_level(levels, solver, efficiency=self.efficiency)
 
     def _decide_charged(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         """Trade the level off against the penalties of soft constraints; there is no efficiency stage."""

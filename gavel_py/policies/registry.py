@@ -173,7 +173,8 @@ def _build(cls: type[Policy], name: str, options: dict[str, Any]) -> Policy:
                 faults.append(Fault(f"policy {name}", "", text))
             elif argument.name not in values:
                 faults.append(Fault(f"policy {name}", f"option {argument.name}", "is required, since it has no default"))
-    InputError.raise_any(faults)
+    if faults:
+        raise InputError(*faults)
     try:
         return cls(**values)
     except GavelError:
@@ -201,7 +202,8 @@ def _checked(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str,
         except ValidationError:
             hint = decimal_hint(given) if "number" in type_text(annotation) else ""
             faults.append(Fault(where, f"option {option}", text + hint))
-    InputError.raise_any(faults)
+    if faults:
+        raise InputError(*faults)
     if CONSTRAINTS in options:
         values[CONSTRAINTS] = given_constraints(options[CONSTRAINTS], where)
     return values

@@ -109,11 +109,11 @@ class SumPolicy(Policy):
 
     def _decide_by_prices(self, jobs: JobClasses, solver: LinearSolver) -> Decision | None:
         """Return the decision for a linear objective on many rows; None if prices do not apply or do not lead to a proof."""
-        from gavel_py.optimization.solving import prices
-
-        gains = self._gains(jobs) if prices.applies(jobs, len(jobs), solver) and not self.is_agnostic else None
+        gains = self._gains(jobs) if self._uses_prices(jobs, len(jobs), solver) else None
         if gains is None:
             return None
+        from gavel_py.optimization.solving import prices
+
         found = prices.largest_gains(jobs, self.sign * gains, solver)
         if found is None:
             return None

@@ -15,7 +15,7 @@ from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
-from gavel_py.scheduling.delivery import WAITS, Wait, waits_of
+from gavel_py.scheduling.delivery import WAITS, Wait
 from gavel_py.scheduling.event_driven import GangChanges
 from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.round import Assignment, Assignments, Round
@@ -260,9 +260,36 @@ def _waits(
     is_new = ~state.ledger.knows(current.rows)
     claims = np.where(present & current.runnable_if_up, state.ledger.deficits[current.rows] + fractions, 0.0)
     codes = waits_of(claims, ran, problem.runnable, free, problem.num_gpus, is_new)
-    if not state.backoffs:
+    if not state.backoffs.by_job:
         return codes
     return np.where(state.waits_after_failure(current.rows, start) & (codes >= 0), WAITS.index(Wait.BACKOFF), codes)
+
+
+MIN_DEFICIT_ROUNDS = 1e-6
+"""Smaller deficits are rounding errors of solvers and sums."""
+
+
+def waits_of(claims: Floats, ran: Mask, open_types: Mask, free: Floats, num_gpus: Floats, new: Mask) -> Indices:
+    """Return (N,) why each job waited, as its place in `WAITS`; -1 for jobs that ran or have no deficit.
+
+    Args:
+        claims: (N, K) deficits in rounds, this round included.
+        ran: (N,) the jobs that ran.
+        open_types: (N, K) whether nodes of the type that could hold the job are up.
+        free: (K,) GPUs left over.
+        num_gpus: (N,) gang sizes.
+        new: (N,) jobs in their first round.
+    """
+    has_deficit = (claims > MIN_DEFICIT_ROUNDS) & ~ran[:, None]
+    if not has_deficit.any():
+        return np.full(len(ran), -1)
+    here = has_deficit & open_types
+    enough = here & (num_gpus[:, None] <= free)
+    some = here & (free > 0)
+    # The first condition that holds counts. If enough GPUs were free, only their nodes can have been unsuitable.
+    reasons = [(new, Wait.NEW), (enough.any(axis=1), Wait.PLACE), (some.any(axis=1), Wait.GANG), (here.any(axis=1), Wait.TURN)]
+    codes = np.select([holds for holds, _ in reasons], [WAITS.index(wait) for _, wait in reasons], WAITS.index(Wait.NODE))
+    return np.where(has_deficit.any(axis=1), codes, -1)
 
 
 def _offered(problem: AllocationProblem, columns: Indices, units: Floats | None) -> Floats:

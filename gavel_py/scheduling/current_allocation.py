@@ -370,6 +370,11 @@ class CurrentAllocation:
         return np.where(speeds.differ, spread if self.reused is None else self.reused.rows_of(spread), np.nan)
 
     @cached_property
+    def spread_is_faster(self) -> Mask | None:
+        """(N, K) whether the job is faster when spread, None if no difference is known."""
+        return None if self.problem.speeds is None else self.problem.speeds.spread_is_faster
+
+    @cached_property
     def colocation_promises(self) -> ColocationPromises | None:
         """The time promised with partners, None if there is none."""
         pairs, throughputs = self.allocation.pairs, self.problem.pairs

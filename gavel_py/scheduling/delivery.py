@@ -12,12 +12,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gavel_py.problem.arrays import Floats, Mask, plain_size
-
-MIN_DEFICIT_ROUNDS = 1e-6
-"""Smaller deficits are rounding errors of solvers and sums."""
+from gavel_py.problem.arrays import Floats, plain_size
 
 
 class Wait(StrEnum):
@@ -33,31 +29,6 @@ class Wait(StrEnum):
 
 
 WAITS = tuple(Wait)
-
-
-def waits_of(
-    claims: NDArray[np.float64], ran: Mask, open_types: Mask, free: NDArray[np.float64], num_gpus: NDArray[np.float64], new: Mask
-) -> NDArray[np.int64]:
-    """Return (N,) why each job waited, as its place in `WAITS`; -1 for jobs that ran or have no deficit.
-
-    Args:
-        claims: (N, K) deficits in rounds, this round included.
-        ran: (N,) the jobs that ran.
-        open_types: (N, K) whether nodes of the type that could hold the job are up.
-        free: (K,) GPUs left over.
-        num_gpus: (N,) gang sizes.
-        new: (N,) jobs in their first round.
-    """
-    has_deficit = (claims > MIN_DEFICIT_ROUNDS) & ~ran[:, None]
-    if not has_deficit.any():
-        return np.full(len(ran), -1)
-    here = has_deficit & open_types
-    enough = here & (num_gpus[:, None] <= free)
-    some = here & (free > 0)
-    # The first condition that holds counts. If enough GPUs were free, only their nodes can have been unsuitable.
-    reasons = [(new, Wait.NEW), (enough.any(axis=1), Wait.PLACE), (some.any(axis=1), Wait.GANG), (here.any(axis=1), Wait.TURN)]
-    codes = np.select([holds for holds, _ in reasons], [WAITS.index(wait) for _, wait in reasons], WAITS.index(Wait.NODE))
-    return np.where(has_deficit.any(axis=1), codes, -1)
 
 
 MIN_SECONDS = 1e-6

@@ -391,10 +391,10 @@ def _preferences(
     state: SchedulerState, current: CurrentAllocation, running_on: Indices, deficits: Floats, restart_rounds: Floats
 ) -> NDArray[np.int8]:
     """Return (N, K) the `PlacementPreference` of each job on each type."""
-    problem, spread = current.problem, current.spread_fractions
-    if problem.speeds is None or spread is None:
+    spread, faster = current.spread_fractions, current.spread_is_faster
+    if spread is None or faster is None:
         return np.zeros((), dtype=np.int8)
     runs_spread, running = np.zeros(spread.shape), np.flatnonzero(running_on >= 0)
     runs_spread[running, running_on[running]] = np.where(state.gangs.is_spread[current.rows[running]], 1.0, -1.0)
-    faster, deficits_spread = problem.speeds.spread_is_faster, state.ledger.spread_deficits[current.rows]
+    deficits_spread = state.ledger.spread_deficits[current.rows]
     return preferences_of(current.fractions, spread, faster, deficits, deficits_spread, runs_spread, restart_rounds)

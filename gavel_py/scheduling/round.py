@@ -1,7 +1,7 @@
 """Rounds as values: the GPUs of each job that runs, the changes since the previous round, and leases of jobs on their GPUs.
 
-Why a job waits is not part of a round: `delivery.py` defines the reasons (`Wait`, `waits_of`), and the ledger sums them over
-rounds.
+Why a job waits is not part of a round: `delivery.py` defines the reasons (`Wait`), `commit.py` finds those of a round (`waits_of`),
+and the ledger sums them over rounds.
 """
 
 from __future__ import annotations

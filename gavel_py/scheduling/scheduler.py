@@ -195,10 +195,11 @@ class RoundScheduler(Synchronized):
         plan = self._plan(start)
         if planned_before or state.inputs_changed:  # since it was planned, or by policy or mechanism while it was being planned
             plan = self._planner.revise(state, plan)
-        if state.backoffs:
+        if state.backoffs.by_job:
             self._end_backoffs(start)
         new_round = begin_round(state, plan, start, self.round_seconds)
-        state.blocked.take_news()
+        if any(state.blocked.news):
+            state.blocked.take_news()
         if logger.isEnabledFor(logging.INFO):
             changes = (len(new_round.started), len(new_round.preempted), len(new_round.excluded))
             counts = (len(state.table), len(new_round.assignments), *changes)
@@ -559,7 +560,7 @@ class RoundScheduler(Synchronized):
             steps = np.array(values, dtype=float)
         if not ((steps >= 0) & (steps < np.inf)).all():
             _check_steps(table, steps_done)
-        before = table.columns["steps_done"].copy() if self._state.backoffs else None
+        before = table.columns["steps_done"].copy() if self._state.backoffs.by_job else None
         if isinstance(self._state.allocation, LazyAllocation):
             self._state.allocation.remember_progress()
         table.report(steps_done, steps)

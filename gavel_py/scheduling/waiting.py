@@ -2,7 +2,7 @@
 
 Blocked jobs are not in the job table, so problems and rounds have no entries for them. A job has a back-off only if it has failed
 and not succeeded since: it waits before it is tried again, and avoids the nodes on which it failed. Why a job that may start gets
-no GPUs in a round is in `delivery.py` (`waits_of`).
+no GPUs in a round is in `commit.py` (`waits_of`).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.optimization import job_classes
 from gavel_py.optimization.formulation import program
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.solving import highs, prices
@@ -239,13 +240,13 @@ def test_prices_of_a_sample_give_a_good_allocation_when_the_time_is_up(policy: s
     assert later.gap < 0.3 * at_once.gap
 
 
-@pytest.mark.parametrize("rows_for_prices", [10**9, prices.MANY_ROWS])
+@pytest.mark.parametrize("rows_for_prices", [10**9, job_classes.PRICED_ROWS])
 def test_the_clock_ends_a_large_solve_and_the_next_one_is_sound(rows_for_prices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is a fraction of what this machine takes, which differs by more than any fixed limit allows for.
 
     What the first solve of a process imports, and the time that other processes take, are no part of it.
     """
-    monkeypatch.setattr(prices, "MANY_ROWS", rows_for_prices)
+    monkeypatch.setattr(job_classes, "PRICED_ROWS", rows_for_prices)
     chance = np.random.default_rng(0)
     gp.solve(gp.AllocationProblem.from_arrays(chance.lognormal(size=(5_000, 4)), [300] * 4), "max_min_fairness")
     large = gp.AllocationProblem.from_arrays(chance.lognormal(size=(12_000, 4)), [700] * 4)

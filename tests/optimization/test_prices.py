@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.optimization import job_classes
 from gavel_py.optimization.checking.certificates import CheapestMix
 from gavel_py.optimization.solving import prices
 from gavel_py.optimization.solving.best_responses import BestResponses
@@ -44,7 +45,7 @@ def all_different(count: int, types: int = 4, seed: int = 0) -> gp.AllocationPro
 
 def by_prices(problem: gp.AllocationProblem, policy: str | gp.Policy, monkeypatch: pytest.MonkeyPatch) -> gp.Allocation:
     """The allocation with prices for any number of rows."""
-    monkeypatch.setattr(prices, "MANY_ROWS", FEW)
+    monkeypatch.setattr(job_classes, "PRICED_ROWS", FEW)
     allocation = gp.solve(problem, policy)
     monkeypatch.undo()
     assert allocation.verify().violation <= 1e-9
@@ -180,7 +181,7 @@ def test_types_that_nobody_needs_for_the_level_go_to_the_most_efficient_jobs(
 
 @pytest.mark.parametrize("policy", LEVELS)
 def test_levels_of_many_different_jobs_start_from_old_prices(policy: str) -> None:
-    before, after = (all_different(2 * prices.MANY_ROWS, seed=seed) for seed in (0, 1))
+    before, after = (all_different(2 * job_classes.PRICED_ROWS, seed=seed) for seed in (0, 1))
     solver = gp.Solver(policy)
     solver.solve(before)
     warm, cold = solver.solve(after), gp.solve(after, policy)
@@ -192,7 +193,7 @@ def test_levels_of_many_different_jobs_start_from_old_prices(policy: str) -> Non
 
 @pytest.mark.parametrize("policy", ["max_total_throughput", *LEVELS])
 def test_prices_of_a_very_different_cluster_do_no_harm(policy: str) -> None:
-    problem = all_different(2 * prices.MANY_ROWS, 5)
+    problem = all_different(2 * job_classes.PRICED_ROWS, 5)
     other = problem.with_capacities(problem.capacities * [0.3, 4, 0.05, 1, 2])
     solver = gp.Solver(policy)
     solver.solve(problem)
@@ -209,12 +210,12 @@ def test_a_price_that_is_0_in_a_sample_may_rise(monkeypatch: pytest.MonkeyPatch)
     problem = all_different(8_000, 3)
     problem = problem.with_capacities(np.array([2e3, 1e3, 8.0]))
     one = gp.solve(problem, "max_min_fairness")
-    monkeypatch.setattr(prices, "MANY_ROWS", NEVER)
+    monkeypatch.setattr(job_classes, "PRICED_ROWS", NEVER)
     assert one.objective_value == pytest.approx(gp.solve(problem, "max_min_fairness").objective_value, rel=1e-9)
 
 
 def test_the_answer_does_not_depend_on_the_order_of_the_jobs_nor_on_the_run() -> None:
-    problem = all_different(3 * prices.MANY_ROWS)
+    problem = all_different(3 * job_classes.PRICED_ROWS)
     order = np.random.default_rng(1).permutation(problem.num_jobs)
     one, again = (gp.solve(problem, "max_total_throughput") for _ in range(2))
     other = gp.solve(problem.select(order), "max_total_throughput")
@@ -225,7 +226,7 @@ def test_the_answer_does_not_depend_on_the_order_of_the_jobs_nor_on_the_run() ->
 
 
 def test_a_solver_that_knows_old_prices_finds_the_same_optimum() -> None:
-    before, after = (all_different(2 * prices.MANY_ROWS, seed=seed) for seed in (0, 1))
+    before, after = (all_different(2 * job_classes.PRICED_ROWS, seed=seed) for seed in (0, 1))
     solver = gp.Solver("max_total_throughput")
     solver.solve(before)
     warm = solver.solve(after)
@@ -235,7 +236,7 @@ def test_a_solver_that_knows_old_prices_finds_the_same_optimum() -> None:
 
 
 def test_few_rows_and_jobs_that_rows_join_are_one_program() -> None:
-    few, many = all_different(100), all_different(prices.MANY_ROWS + 100)
+    few, many = all_different(100), all_different(job_classes.PRICED_ROWS + 100)
     quota = MaxTotalThroughput(constraints=[gp.Quota("red", gpus=5.0, borrowable=False)])
     red = gp.AllocationProblem.from_arrays(
         many.throughputs, many.capacities, num_gpus=many.num_gpus, tenants=["red"] * many.num_jobs
@@ -247,7 +248,7 @@ def test_few_rows_and_jobs_that_rows_join_are_one_program() -> None:
 
 
 def test_an_answer_that_is_not_proven_leads_to_the_next_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = all_different(prices.MANY_ROWS + 100)
+    problem = all_different(job_classes.PRICED_ROWS + 100)
     monkeypatch.setattr(prices, "ACCEPTED", -1.0)
     allocation = gp.solve(problem, "max_total_throughput")
     assert allocation.route is not None
@@ -262,5 +263,5 @@ def test_explanations_read_the_prices(monkeypatch: pytest.MonkeyPatch) -> None:
         return [[str(each) for each in gp.explain(problem, job, "max_total_throughput").bindings] for job in problem.job_ids[:8]]
 
     expected = bindings()
-    monkeypatch.setattr(prices, "MANY_ROWS", FEW)
+    monkeypatch.setattr(job_classes, "PRICED_ROWS", FEW)
     assert bindings() == expected

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 
 import gavel_py as gp
 from gavel_py.scheduling import RoundDemand, choose_by_priority, choose_jobs
-from gavel_py.scheduling.mechanism import choose_by_deficit, resolve_mechanism
-from gavel_py.scheduling.mechanism.rules import published_order
+from gavel_py.scheduling.mechanism.rules import choose_by_deficit, published_order, resolve_mechanism
 from tests.scheduling.support import assert_feasible, demand, play
 from tests.scheduling.test_mechanism import demands
 from tests.support.examples import examples

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.scheduling.delivery import WAITS, Wait, waits_of
+from gavel_py.scheduling.commit import waits_of
+from gavel_py.scheduling.delivery import WAITS, Wait
 
 
 def scheduler(jobs: list[gp.Job], *nodes: int, rack: str | None = None) -> gp.RoundScheduler:

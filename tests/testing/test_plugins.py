@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.scheduling.mechanism import _named, resolve_mechanism
+from gavel_py.scheduling.mechanism.rules import _named, resolve_mechanism
 from gavel_py.testing import check_mechanism, check_trace_format
 from gavel_py.workloads.formats import FORMATS
 from tests.support.fakes import refusal

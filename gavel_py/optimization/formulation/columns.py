@@ -150,12 +150,16 @@ def type_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[in
 
     columns: as in `gang_rows`.
     """
-    if problem.hosts is None:
+    hosts = problem.hosts
+    if hosts is None:
         return []
     rows = [] if (problem.num_gpus == 1).all() else gang_rows(problem, fractions, columns)
-    if (problem.num_gpus < 1).any():
+    has_fractions = bool((problem.num_gpus < 1).any())
+    if has_fractions:
         rows += fraction_rows(problem, fractions, columns)
-    return [*rows, *packing_rows(problem, fractions, columns)]
+    if has_fractions or hosts.cpus_per_gpu.any() or hosts.memory_gb_per_gpu.any():
+        rows += packing_rows(problem, fractions, columns)
+    return rows
 
 
 def with_columns(

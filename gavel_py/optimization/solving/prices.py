@@ -29,12 +29,6 @@ from gavel_py.optimization.solving.best_responses import BestResponses, Choices
 from gavel_py.optimization.solving.highs import ALGORITHMS, NO_LIMIT, OPTIONS, Algorithm, LinearSolver, TimeLimit, TimeLimitReached
 from gavel_py.problem.arrays import Floats, Mask
 
-MANY_ROWS = 3_000
-"""Rows from which on prices are faster than one program with all of them."""
-
-MOST_TYPES = 16
-"""Cutting planes need more of themselves in each further dimension."""
-
 ALGORITHM = "prices"
 
 SAMPLES = (2_000, 20_000, 200_000)
@@ -184,16 +178,6 @@ def minimum(dual: Callable[[Floats], tuple[float, Floats]], box: Box, normal: Fl
             least, best = value, point
     pressed = np.where((pressed > 0) & (box.low <= 0), 0.0, np.abs(pressed))  # no price is below 0
     return Minimum(best, least, least - bound - base, pressed, size or abs(least))
-
-
-def applies(jobs: JobClasses, rows: int, solver: LinearSolver) -> bool:
-    """Return whether prices are the way to solve a program with this number of rows: only capacities join its jobs.
-
-    A solver with another algorithm than the first is there for programs that prices could not solve.
-    """
-    if rows < MANY_ROWS or not 1 < len(jobs.capacities) <= MOST_TYPES or solver.algorithm is not Algorithm.SIMPLEX:
-        return False
-    return jobs.wide is None and jobs.where is None and not (jobs.rules.rows or jobs.rules.kept or jobs.rules.has_penalties)
 
 
 def largest_gains(jobs: JobClasses, gains: Floats, solver: LinearSolver) -> tuple[Floats, PricedCertificate, Floats] | None:
