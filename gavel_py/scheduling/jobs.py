@@ -351,7 +351,7 @@ class JobTable:
             self.columns[name][rows] = requests[name]
 
     def regroup(self, before: Cluster, after: Cluster) -> None:
-        """Let all jobs run on the groups of accelerators of another cluster (`on_groups`)."""
+        """Restrict all jobs to the new groups of their accelerator types (`on_groups`)."""
         rows = self.saved_rows
         self.jobs[rows] = objects_of([on_groups(job, before, after) for job in self.jobs[rows].tolist()])
         self.number_gangs(by_type=self._by_type)
@@ -511,7 +511,7 @@ def changed_job(job: Job, fields: dict[str, object]) -> Job:
 
 
 def on_groups(job: Job, before: Cluster, after: Cluster) -> Job:
-    """Return the job with all groups that a cluster has of the types of those on which it could run before."""
+    """Return the job allowed on all groups in the new cluster of the types on which it could run before."""
     if job.allowed_accelerators is None:
         return job
     kinds = {

@@ -99,7 +99,7 @@ class DeliveryLedger:
         return ledger
 
     def moved(self, accelerator_types: Sequence[str], columns: Indices) -> DeliveryLedger:
-        """Return the accounts by other types. columns: (K,) the new column of each old one; accounts that meet are added up."""
+        """Return the accounts for new types. columns: (K,) the new column of each old one; merged accounts are added up."""
         made = DeliveryLedger(tuple(accelerator_types))
         made.fit(len(self.num_gpus))
         vars(made).update(

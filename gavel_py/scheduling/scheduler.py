@@ -864,14 +864,15 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def regroup(self, cluster: Cluster) -> tuple[str, ...]:
-        """Divide the nodes into other groups of their GPU types (`AcceleratorType.profile_name`); return the jobs that this stops.
+        """Divide the nodes into new groups of their GPU types (`AcceleratorType.profile_name`), and return the jobs that this
+        stops.
 
-        Jobs, accounts and running gangs stay, except for gangs that are on several groups now. What is due to a job on a group that
-        is no longer there is due on the first group of its type. A job that may run on a group may run on all new ones of its type,
-        until `update` changes that. The next round is decided anew, and no job starts before it.
+        Jobs, accounts and running gangs are kept, except for gangs that are now on several groups. Time that is due to a job on a
+        removed group becomes due on the first group of its type. A job that may run on a group may run on all new groups of its
+        type, until `update` changes this. The next round is decided again, and no job starts before it.
 
         Args:
-            cluster: The same nodes, with other names of accelerators for the same names in the profile.
+            cluster: The same nodes, with new accelerator names for the same types in the profile.
 
         Raises:
             InputError: Nodes differ in more than that.

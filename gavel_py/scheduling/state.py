@@ -324,8 +324,9 @@ class SchedulerState:
             self.allocation = replace(current, policy_input=replace(current.policy_input, gangs=gangs))
 
     def regrouped(self, cluster: Cluster) -> tuple[SchedulerState, tuple[str, ...]]:
-        """Return the state with the same nodes in other groups of their types, and the jobs that lose their GPUs since these are
-        in several groups now.
+        """Return the state with the same nodes in new groups of their types, and the jobs that lose their GPUs.
+
+        These are the jobs whose GPUs are now in several groups.
         """
         before, table, running, last, rows = self.nodes.cluster, self.table, self.running, self.last, self.rows_of_last
         nodes = NodeStates.from_dict(cluster, self.nodes.to_dict())

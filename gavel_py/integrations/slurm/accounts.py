@@ -124,7 +124,7 @@ class Accounts:
 
         Jobs that hold GPUs in any partition count first, then those that the scheduler knows, then the others in order.
 
-        needs: {elastic job: GPUs that it needs at least}; other jobs need what they hold or request.
+        needs: {elastic job: minimum number of GPUs}; other jobs need what they hold or request.
         """
         if not self.enforced:
             return {}
@@ -145,12 +145,12 @@ class Accounts:
         return beyond
 
     def rooms(self, jobs: Mapping[str, SlurmJob], needs: Mapping[str, int], choices: Mapping[str, Sequence[int]]) -> dict[str, int]:
-        """Return {elastic job: the most GPUs that it may have}, such that all limits are kept whichever numbers are chosen.
+        """Return {elastic job: maximum number of GPUs}, so that all limits are kept whatever numbers are chosen.
 
-        What the needs of all jobs leave of a limit is dealt evenly: the job with the fewest GPUs comes next, among equals one that
-        holds more already, until no limit has room for the next number of any job.
+        The part of a limit that the needs of all jobs leave is divided evenly: the job with the fewest GPUs comes next, among equal
+        jobs one that already holds more, until no limit has room for the next number of any job.
 
-        needs: {job: GPUs that it needs at least} of all jobs that count; choices: {elastic job: numbers of GPUs, ascending}.
+        needs: {job: minimum number of GPUs} of all jobs that count; choices: {elastic job: numbers of GPUs, ascending}.
         """
         limits = {job_id: list(self.limits_of(jobs[job_id])) for job_id in needs}
         used: Counter[tuple[str, ...]] = Counter()
@@ -174,9 +174,9 @@ class Accounts:
         return found
 
     def too_early(self, jobs: Mapping[str, SlurmJob], held: Mapping[str, int], starts: Mapping[str, int]) -> dict[str, str]:
-        """Return {job: why} of the starts for which there is no room while other jobs still hold their GPUs.
+        """Return {job: reason} of the starts for which a limit has no room while other jobs still hold GPUs.
 
-        held: {job: GPUs} of the jobs that go on running; starts: {job: GPUs}.
+        held: {job: GPUs} of the jobs that continue to run; starts: {job: GPUs}.
         """
         used: Counter[tuple[str, ...]] = Counter()
         for job_id, gpus in held.items():

@@ -13,7 +13,7 @@ from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock
 from gavel_py.integrations.slurm.client.notation import is_node_name, printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import is_held_by_driver, parse_annotation, parse_comment
-from gavel_py.integrations.slurm.sizes import has_asked_for, request_of, restore_words, start_words
+from gavel_py.integrations.slurm.sizes import is_own_request, request_of, restore_fields, start_fields
 from gavel_py.integrations.slurm.state import Tracked
 
 Jobs = Mapping[str, SlurmJob]
@@ -265,7 +265,7 @@ def annotation_lines(annotations: Mapping[str, str]) -> list[str]:
 
 def is_as_planned(job: SlurmJob | None, tracked: Tracked) -> bool:
     """Return whether a job is waiting and still requests the number of GPUs with which it was planned."""
-    if job is None or job.phase is not Phase.WAITING or not has_asked_for(tracked, job.num_gpus):
+    if job is None or job.phase is not Phase.WAITING or not is_own_request(tracked, job.num_gpus):
         return False
     return len(job.requested) == 1 and all(not name or is_node_name(name) for name in job.requested)
 
@@ -290,11 +290,11 @@ def start_line(job: SlurmJob, target: Target, tracked: Tracked, limit: int | Non
     line = f"update JobId={job.job_id} NumNodes={len(target)}-{len(target)} ReqNodeList={','.join(sorted(target))}"
     if len(target) > 1 or job.per_node or sum(target.values()) != job.num_gpus:
         line += _per_node(job, count)
-    words, cpus = start_words(tracked, target)
+    fields, cpus = start_fields(tracked, target)
     min_cpus, cpus = tracked.min_cpus, job.cpus if cpus is None else cpus
     if min_cpus is not None and len(target) > 1:
         min_cpus = max(min_cpus, cpus // len(target))
-    line += words
+    line += fields
     line += "" if limit is None else f" TimeLimit={limit}"
     return f"{line}{_min_cpus(job, min_cpus)} StartTime=now"
 
@@ -390,10 +390,10 @@ def _restore_line(job: SlurmJob, tracked: Tracked, partition_nodes: int) -> str:
     line = f"update JobId={job.job_id}{_min_cpus(job, tracked.min_cpus)} StartTime=now"  # a requeue defers the start
     if not job.required_nodes:
         return line
-    is_same = has_asked_for(tracked, job.num_gpus) and len(job.requested) == 1
+    is_same = is_own_request(tracked, job.num_gpus) and len(job.requested) == 1
     by_node = job.per_node and not tracked.per_node
     if not is_same or (by_node and job.num_gpus == tracked.num_gpus) or (by_node and tracked.num_gpus % tracked.min_nodes):
         return f"{line} ReqNodeList= NumNodes={job.nodes}-{job.nodes}"  # another number would change the number of GPUs
     max_nodes = tracked.min_nodes if by_node else tracked.max_nodes or max(partition_nodes, tracked.min_nodes)
     per_node = _per_node(job, tracked.num_gpus // tracked.min_nodes) if job.per_node else ""
-    return f"{line} ReqNodeList= NumNodes={tracked.min_nodes}-{max_nodes}{per_node}{restore_words(tracked)}"
+    return f"{line} ReqNodeList= NumNodes={tracked.min_nodes}-{max_nodes}{per_node}{restore_fields(tracked)}"

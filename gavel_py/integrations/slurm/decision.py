@@ -44,7 +44,7 @@ class ClusterSnapshot:
         refused: {job: error} of jobs that the scheduler does not accept.
         let_go: {job: reason} of jobs left to Slurm that are on a hold of the driver.
         known: Records of all jobs that are or were managed.
-        notes: What was left out of the reading.
+        notes: Descriptions of what was omitted from the reading.
         ahead: Effect of reservations on the nodes.
     """
 
@@ -197,7 +197,7 @@ class RoundPlanner:
         if known.job_types and default not in known.job_types:
             text = f"{default!r} is not in profile {known.name!r}{nearest(default, known.job_types)}"
             raise UnknownNameError(Fault("slurm", "default_type", text))
-        self._has_said_why_fixed, self._why_fixed = False, sizes.why_fixed(policy)
+        self._reported_why_fixed, self._why_fixed = False, sizes.why_fixed(policy)
         self._settings = replace(settings, default_type=default, elastic=settings.elastic and not self._why_fixed)
         self._given, self._policy, self._options = profile, policy, {"mechanism": MECHANISM, **options}
         self._path, self._progress, self._log = path, progress, log
@@ -213,7 +213,7 @@ class RoundPlanner:
         return cast("ThroughputProfile", self._given) if self._learner is None else self._learner.profile
 
     def picture(self, snapshot: Snapshot, *, within_round: bool = False) -> ClusterSnapshot:
-        """Reconcile the scheduler with a reading; within_round: nodes stay in groups, jobs as they are. Raises `InputError`."""
+        """Reconcile the scheduler with a reading; within_round: keep groups of nodes and running jobs. Raises `InputError`."""
         self.load()
         partition = whole = self._partition(snapshot, {}, must_exist=self.reconciler is None)
         if not within_round:
@@ -234,9 +234,9 @@ class RoundPlanner:
         is_held = partial(job_roles.is_held_by_driver, partitions=state.partitions, known=known, stopping=state.stopping)
         let_go = {job_id: why for job_id, why in left.items() if is_held(snapshot.jobs[job_id])}
         fixed = sizes.notes_on_fixed(self._why_fixed, state.tracked.values())
-        if fixed and not self._has_said_why_fixed:
+        if fixed and not self._reported_why_fixed:
             self._log("not_elastic", why=self._why_fixed)
-        self._has_said_why_fixed |= bool(fixed)
+        self._reported_why_fixed |= bool(fixed)
         notes = (*partition.notes, *snapshot.unreadable, *fixed)
         return ClusterSnapshot(snapshot, state, roles, self.reconciler.refused, let_go, known, notes, self.reconciler.ahead)
 
@@ -344,7 +344,7 @@ class RoundPlanner:
                 self.state.scheduler.policy = policy
 
     def _state_for(self, cluster: Cluster) -> tuple[DriverState, bool]:
-        """Return the state, with a new scheduler if the cluster has changed, and whether only the groups of nodes have."""
+        """Return the state, with a new scheduler if the cluster has changed, and whether only the groups of nodes have changed."""
         if self.state is None:
             speeds = Speeds(self._given)
             self.state = DriverState(",".join(self._settings.partitions), self._scheduler(cluster, speeds), speeds)

@@ -14,7 +14,7 @@ from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNod
 from gavel_py.integrations.slurm.job_roles import Place, parse_annotation, parse_comment
 from gavel_py.integrations.slurm.partitions import MEGABYTES_PER_GIGABYTE, Partition
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.sizes import accepted_counts, has_asked_for, offered_counts, request_of
+from gavel_py.integrations.slurm.sizes import accepted_counts, is_own_request, offered_counts, request_of
 from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.integrations.slurm.state import Tracked
 from gavel_py.problem.eligibility import EVEN_SPLIT
@@ -169,7 +169,7 @@ def request_text(job: SlurmJob, tracked: Tracked | None = None) -> str:
     """
     comment = parse_comment(job.comment)
     requested = sorted(f"{name}={gpus}" for name, gpus in job.requested.items())
-    if tracked is not None and len(requested) == 1 and has_asked_for(tracked, job.num_gpus):
+    if tracked is not None and len(requested) == 1 and is_own_request(tracked, job.num_gpus):
         requested = [f"{name}={tracked.num_gpus}" for name in job.requested]
     by_gpu = f"|{job.cpus_per_gpu}|{job.memory_mb_per_gpu}" if job.cpus_per_gpu or job.memory_mb_per_gpu else ""
     counts = f"|gpus={','.join(map(str, comment.gpu_counts))}" if comment.gpu_counts else ""

@@ -66,7 +66,7 @@ def partition_of(
         nodes: All nodes of the Slurm cluster.
         settings: The settings of the site.
         known: Accelerator names of the profile; GPU types are spelled as they are there.
-        ahead: {node: reservation before which its jobs must end}, of nodes that are planned apart from others (`divided`).
+        ahead: {node: reservation before which its jobs must end} of the nodes that are planned in separate groups (`divided`).
         must_exist: Whether every partition must exist in Slurm; otherwise one of them is enough.
 
     Raises:
@@ -170,13 +170,13 @@ def _grouped(
 
 
 Kind = tuple[str, frozenset[str], Reservation | None]
-"""GPU type, partitions and next reservation of nodes."""
+"""GPU type, managed partitions and next reservation of a group of nodes."""
 
 
 def _names_of(kinds: Iterable[Kind], partitions: Sequence[str]) -> dict[Kind, str]:
-    """Return {kind: name of its accelerator}: that of its GPU type, with partitions and reservation where these differ.
+    """Return {kind: name of its accelerator}: the GPU type, with partitions and reservation if these differ.
 
-    Of the groups of a type with the same partitions, the one that has no reservation, or the last one, is named without it.
+    Among the groups of a type with the same partitions, the group without a reservation, or with the last one, is named without it.
     """
     found = dict.fromkeys(kinds)
     sets: dict[str, set[frozenset[str]]] = {}
@@ -198,9 +198,9 @@ def _begin_of(reservation: Reservation | None) -> float:
 
 
 def in_new_groups(planned: Cluster, cluster: Cluster) -> Cluster | None:
-    """Return the nodes of a planned cluster in the groups of another reading; None if that has other nodes or GPUs.
+    """Return the nodes of a planned cluster in the groups of a new reading; None if the reading has other nodes or GPUs.
 
-    Nodes that the reading lacks stay with their type.
+    Nodes that are missing in the reading stay in a group of their type.
     """
     kinds = [dict(zip(each.accelerator_names, each.profile_names, strict=True)) for each in (planned, cluster)]
     before = {node.name: node for node in planned.nodes}

@@ -1,8 +1,8 @@
 """Future reservations of nodes: which jobs may still start on these nodes, and which must leave before a reservation begins.
 
 Slurm does not start a job on a node if its time limit would extend into a reservation of that node. A job without a time limit
-cannot start on any node with a future reservation. So nodes with reservations on which only some jobs can start are an accelerator
-of their own (`divided`), like those of a partition. Once a reservation has begun, the state of its nodes shows it.
+cannot start on any node with a future reservation. So nodes on which a reservation lets only some jobs start form a separate
+accelerator (`divided`), like the nodes of a partition. Once a reservation has begun, the state of its nodes shows it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gavel_py.integrations.slurm.turns import RestartCost
 LINE = re.compile(r"^ReservationName=(\S+) StartTime=(\S+) EndTime=(\S+) .*?\bNodes=(\S+)", re.MULTILINE)
 
 MAX_GROUPS = 8
-"""Limit of the groups into which reservations divide the nodes of a kind. If reservations of many nodes begin one after the other,
-as when a cluster is updated node by node, jobs are kept off some nodes on which they would just end in time."""
+"""Maximum number of groups into which reservations divide the nodes of a kind. If the reservations of many nodes begin one after
+another, as when a cluster is updated node by node, jobs are kept off some nodes on which they could just end in time."""
 
 
 class NodesAhead(NamedTuple):
@@ -44,7 +44,7 @@ class NodesAhead(NamedTuple):
     to_leave: frozenset[str] = frozenset()
 
     def leaving(self, jobs: Iterable[Tracked]) -> set[str]:
-        """Return which of these jobs have to leave their nodes."""
+        """Return the jobs among these that must leave their nodes."""
         return {tracked.job_id for tracked in jobs if not self.to_leave.isdisjoint(tracked.held)}
 
 
@@ -79,13 +79,14 @@ def divided(
 ) -> dict[str, Reservation]:
     """Divide nodes into groups on which the same jobs can start before reservations begin.
 
-    Nodes of one kind are in one group if as many jobs would end in time there. There are at most `MAX_GROUPS` of a kind.
+    Nodes of one kind are in the same group if the same number of jobs would end there in time. There are at most `MAX_GROUPS` of a
+    kind.
 
     Args:
-        kinds: {node: what nodes of a group have in common otherwise}.
+        kinds: {node: kind}; a group has nodes of only one kind.
         ahead: {node: its next reservation}.
-        ends: When the jobs would end if they started now.
-        gangs: Nodes that must be in one group, since a gang runs on them.
+        ends: The times at which jobs would end if they started now.
+        gangs: Sets of nodes that must be in the same group, since a gang runs on them.
 
     Returns:
         {node: the first reservation of its group}, without nodes on which all jobs can start.
@@ -114,7 +115,7 @@ def _order(reservation: Reservation) -> tuple[float, str]:
 
 
 def _few(counts: list[int]) -> dict[int, int]:
-    """Return {number of jobs: that of its group}, where numbers that differ least have the smaller one in common."""
+    """Return {number of jobs: number of its group}. Numbers that differ least are merged into the smaller one."""
     kept = list(counts)
     while len(kept) > MAX_GROUPS:
         del kept[min(range(1, len(kept) - 1), key=lambda i: kept[i] - kept[i - 1])]
@@ -122,7 +123,7 @@ def _few(counts: list[int]) -> dict[int, int]:
 
 
 def groups_ahead(snapshot: Snapshot, state: DriverState | None, settings: SlurmSettings) -> dict[str, Reservation]:
-    """Return {node: reservation before which its jobs must end}, of the nodes to be planned apart from others (`divided`)."""
+    """Return {node: reservation before which its jobs must end} of the nodes that are planned in separate groups (`divided`)."""
     outlook, partitions = Outlook.of(snapshot, state, settings), settings.partitions
     ahead = {node: each for node, each in outlook.ahead.items() if each.start_seconds > snapshot.seconds}
     if not ahead:
@@ -134,7 +135,7 @@ def groups_ahead(snapshot: Snapshot, state: DriverState | None, settings: SlurmS
 
 @dataclass(frozen=True)
 class Outlook:
-    """What reservations mean for the jobs of a reading.
+    """The effect of reservations on the jobs of a reading.
 
     Attributes:
         ahead: {node: its next reservation}.
@@ -142,7 +143,7 @@ class Outlook:
         group_of: {node: its accelerator}.
         known: {job: its record}.
         now_seconds: Time of the reading.
-        margin_seconds: How long a start may take.
+        margin_seconds: Time that a stop and a start take.
         counts_all: Whether a time limit covers all starts of a job together.
     """
 
@@ -170,7 +171,7 @@ class Outlook:
         return cls(ahead, groups or {}, group_of or {}, known, snapshot.seconds, margin, settings.wall_limit == "total")
 
     def end_if_started(self, job: SlurmJob) -> float:
-        """Return the latest time at which a job can end if it starts soon."""
+        """Return the latest time at which a job can end if it starts now, including the time for its start."""
         limit, tracked = job.time_limit_seconds, self.known.get(job.job_id)
         left = time_left(job, tracked) if tracked is not None and self.counts_all else None
         duration = math.inf if limit is None else limit if left is None else 60.0 * left
@@ -184,7 +185,7 @@ class Outlook:
         return [name for name, each in self.groups.items() if end > each.start_seconds and name not in here]
 
     def without_room(self, jobs: Iterable[SlurmJob], places: Callable[[SlurmJob], Sequence[str]]) -> dict[str, Eligibility]:
-        """Set aside waiting jobs that could only start on accelerators from which reservations bar them. places: those of a job."""
+        """Set aside waiting jobs that reservations bar from all accelerators on which they could run, which `places` returns."""
         aside = {}
         for job in jobs:
             barred = self.barred(job) if job.phase is Phase.WAITING else []
@@ -197,10 +198,10 @@ class Outlook:
     def nodes(self, jobs: Iterable[SlurmJob], notice_seconds: float) -> NodesAhead:
         """Return the nodes that are closed to starts, and those that jobs must leave.
 
-        A node is closed if a waiting job that may use its group cannot use the node, as when a reservation was made within a round.
-        Jobs that would still be running when the reservation begins leave `notice_seconds` earlier.
+        A node is closed if a waiting job that may use its group cannot use the node, for example after a reservation was made
+        within a round. Jobs that would still be running when the reservation begins leave `notice_seconds` earlier.
 
-        jobs: those that are planned.
+        jobs: the jobs that are planned.
         """
         if not self.ahead:
             return NodesAhead()

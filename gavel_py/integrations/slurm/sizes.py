@@ -121,12 +121,12 @@ def node_range(tracked: Tracked) -> NodeRange | None:
     return NodeRange(tracked.min_nodes, tracked.max_nodes, max(1, tracked.num_gpus // tracked.min_nodes))
 
 
-def has_asked_for(tracked: Tracked, num_gpus: int) -> bool:
+def is_own_request(tracked: Tracked, num_gpus: int) -> bool:
     """Return whether the user of a job requests this number of GPUs, or the driver may have set it at a start."""
     return num_gpus in {tracked.num_gpus, *tracked.set_gpus, *tracked.gpu_counts}
 
 
-def start_words(tracked: Tracked, target: Mapping[str, int]) -> tuple[str, int | None]:
+def start_fields(tracked: Tracked, target: Mapping[str, int]) -> tuple[str, int | None]:
     """Return the scontrol fields that set tasks, CPUs and memory for a start on {node: GPUs}, and the CPUs of the whole job.
 
     CPUs and memory per GPU, and tasks per node, stay as requested. For a gang of a fixed size, the result is ("", None).
@@ -136,19 +136,19 @@ def start_words(tracked: Tracked, target: Mapping[str, int]) -> tuple[str, int |
     gpus, nodes = sum(target.values()), len(target)
     tasks = tracked.tasks_on_node * nodes or tracked.tasks
     cpus = max(math.ceil(tracked.cpus * gpus / tracked.num_gpus), tasks, nodes)
-    words = f" NumTasks={tasks} NumCPUs={cpus}" if tracked.tasks else ""
+    fields = f" NumTasks={tasks} NumCPUs={cpus}" if tracked.tasks else ""
     each, on_node = tracked.num_gpus / tracked.min_nodes, gpus / nodes
     if tracked.memory_mb and (not tracked.gpus_per_node or on_node != each):
-        words += f" MinMemoryNode={math.ceil(tracked.memory_mb * on_node / each)}"
-    return words, cpus
+        fields += f" MinMemoryNode={math.ceil(tracked.memory_mb * on_node / each)}"
+    return fields, cpus
 
 
-def restore_words(tracked: Tracked) -> str:
+def restore_fields(tracked: Tracked) -> str:
     """Return the scontrol fields that restore the requested tasks, CPUs and memory."""
     if not tracked.gpu_counts:
         return ""
-    words = f" NumTasks={tracked.tasks} NumCPUs={max(1, tracked.cpus)}" if tracked.tasks else ""
-    return words + (f" MinMemoryNode={math.ceil(tracked.memory_mb)}" if tracked.memory_mb and not tracked.gpus_per_node else "")
+    fields = f" NumTasks={tracked.tasks} NumCPUs={max(1, tracked.cpus)}" if tracked.tasks else ""
+    return fields + (f" MinMemoryNode={math.ceil(tracked.memory_mb)}" if tracked.memory_mb and not tracked.gpus_per_node else "")
 
 
 def has_other_range(tracked: Tracked, job: SlurmJob) -> bool:
@@ -168,10 +168,11 @@ def is_outdated(tracked: Tracked, names: Collection[str], speeds: Speeds, settin
 def needed_gpus(
     state: DriverState, jobs: Mapping[str, SlurmJob], accounts: Accounts, now_seconds: float, *, within_round: bool
 ) -> dict[str, int]:
-    """Return {job: GPUs that it needs at least} of those with a choice, for which limits leave room before others get more.
+    """Return {job: minimum number of GPUs} of the jobs with a choice. Limits leave room for these before other jobs get more.
 
-    That is their smallest number, or what they hold while they are not stopped: for the shortest run, the time that a QOS exempts
-    from preemption, and all within a round, in which jobs that have yet to stop or start count as planned.
+    This is the smallest number that a job accepts. For a job that is not stopped, it is the number that it holds: during its
+    shortest run, during the time that a QOS exempts from preemption, and always within a round, where jobs that have yet to stop or
+    start count with their planned GPUs.
     """
     scheduler, found = state.scheduler, {}
     running = scheduler.running if state.deferred else {}
@@ -190,9 +191,9 @@ def needed_gpus(
 def keep_to_limits(
     state: DriverState, jobs: Mapping[str, SlurmJob], accounts: Accounts, needs: Mapping[str, int], *, within_round: bool
 ) -> None:
-    """Let elastic jobs choose among the numbers of GPUs for which limits of accounts and QOS have room, and no others.
+    """Restrict elastic jobs to the numbers of GPUs for which the limits of accounts and QOS have room.
 
-    needs: as returned by `needed_gpus`; within_round: whether running jobs stay as they are.
+    needs: from `needed_gpus`; within_round: whether running jobs keep their GPUs.
     """
     elastic = {job.job_id: job for job in state.scheduler.jobs if job.is_elastic}
     if not elastic:

@@ -18,7 +18,7 @@ from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.partitions import PartitionRules
 from gavel_py.integrations.slurm.reservations import NodesAhead, Outlook
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.sizes import has_asked_for, has_other_range, is_outdated, keep_to_limits, needed_gpus
+from gavel_py.integrations.slurm.sizes import has_other_range, is_outdated, is_own_request, keep_to_limits, needed_gpus
 from gavel_py.integrations.slurm.speeds import Progress, take_in
 from gavel_py.integrations.slurm.state import DriverState, Tracked
 from gavel_py.problem.job import Job
@@ -220,7 +220,7 @@ class Reconciler:
         return eligibility
 
     def _sync_places(self, live: Mapping[str, SlurmJob], now: float) -> None:
-        """Update the accelerators on which jobs may run: those of their partitions, without nodes that are reserved too soon.
+        """Update the accelerators on which jobs may run: those of their partitions, except nodes that are reserved too soon.
 
         A running job keeps its GPUs if no partition would start it again, for instance because all of them are down.
         """
@@ -288,7 +288,7 @@ class Reconciler:
             tracked, notes = job_mapping.new_tracked(job, state.speeds, self.settings, now)
             self.notes[job.job_id] = notes
             if before is not None:
-                with_request = has_asked_for(before, job.num_gpus) and not has_other_range(before, job)
+                with_request = is_own_request(before, job.num_gpus) and not has_other_range(before, job)
                 tracked.inherit_history(before, with_request=with_request)
                 tracked.request = job_mapping.request_text(job, tracked)
         if job.phase is Phase.WAITING:
@@ -317,7 +317,7 @@ class Reconciler:
         return True
 
     def _refuse(self, job_id: str, error: InputError, tracked: Tracked | None = None, job: SlurmJob | None = None) -> None:
-        """Leave a job to Slurm, or set it aside if it could run with the nodes that reservations divide."""
+        """Leave a job to Slurm, or set it aside if it could run without the division of nodes by reservations."""
         self.refused[job_id] = str(error)
         self.roles[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
         if tracked is not None and job is not None and self.whole is not None:

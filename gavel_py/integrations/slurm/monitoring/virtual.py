@@ -1,4 +1,4 @@
-"""A virtual partition: jobs that start, stop and end by the throughputs of the profile, and are listed as Slurm lists jobs."""
+"""A virtual partition: jobs that start, stop and end by the throughputs of the profile, in the form of Slurm's listing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class VirtualJob:
         return None if limit is None else max(0.0, limit - self.lowered_seconds)
 
     def latest_end(self, live: SlurmJob | None) -> float:
-        """Return when the job reaches its time limit where it runs; live: as for `listed`."""
+        """Return the time at which the job reaches its time limit if it continues to run; live: as for `listed`."""
         limit = self._limit(live)
         return math.inf if limit is None or not self.held else self.start_seconds + limit
 
