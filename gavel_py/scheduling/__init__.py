@@ -6,6 +6,7 @@ alone. The package depends on no simulator and no cluster manager: callers repor
 """
 
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait
+from gavel_py.scheduling.jobs.waiting import Backoff, Unblocked
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs
 from gavel_py.scheduling.nodes import NodeState
@@ -13,7 +14,6 @@ from gavel_py.scheduling.placement import Gang, place
 from gavel_py.scheduling.placement.gangs import PlacementPreference
 from gavel_py.scheduling.round import Assignment, Lease, Round
 from gavel_py.scheduling.scheduler import RoundScheduler
-from gavel_py.scheduling.waiting import Backoff, Unblocked
 
 __all__ = [
     "Assignment",

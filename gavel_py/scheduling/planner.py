@@ -37,6 +37,7 @@ from gavel_py.scheduling.current_allocation import (
     unpromised_allocation,
 )
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
+from gavel_py.scheduling.jobs.workflow_units import outlook_of, workflows_of
 from gavel_py.scheduling.learning import ProgressObserver
 from gavel_py.scheduling.mechanism import NAMES as MECHANISMS
 from gavel_py.scheduling.mechanism import resolve_mechanism
@@ -47,7 +48,6 @@ from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests, pref
 from gavel_py.scheduling.problem_cache import ProblemCache
 from gavel_py.scheduling.round_planning import forced_gangs, place_elsewhere, plan_round
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
-from gavel_py.scheduling.workflow_units import outlook_of, workflows_of
 
 logger = logging.getLogger(__name__)
 

@@ -30,6 +30,7 @@ from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_r
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
 from gavel_py.scheduling.jobs import DEPARTURES, ELASTIC_FIELDS, Departure, JobTable, ReportedSteps, changed_job
+from gavel_py.scheduling.jobs.waiting import Backoff, Released, Unblocked, without_dependencies
 from gavel_py.scheduling.learning import ProgressObserver, observed
 from gavel_py.scheduling.mechanism import SIZING, chooses_gpus, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
@@ -41,7 +42,6 @@ from gavel_py.scheduling.problem_cache import is_by_type
 from gavel_py.scheduling.round import Assignment, Lease, Round
 from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
-from gavel_py.scheduling.waiting import Backoff, Released, Unblocked, without_dependencies
 
 if TYPE_CHECKING:
     from gavel_py.throughput_profiles.learning import ThroughputLearner

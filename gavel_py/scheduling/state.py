@@ -19,6 +19,7 @@ from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
 from gavel_py.scheduling.delivery import Wait
 from gavel_py.scheduling.jobs import JobTable, on_groups
+from gavel_py.scheduling.jobs.waiting import Backoffs, BlockedJobs
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.nodes import NodeStates, cluster_from_dict, cluster_to_dict
 from gavel_py.scheduling.placement.free_gpus import FreeResources
@@ -26,7 +27,6 @@ from gavel_py.scheduling.placement.gangs import HeldGpus, Spans
 from gavel_py.scheduling.placement.topology import Layout, Resources
 from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
 from gavel_py.scheduling.round import Assignment, Assignments, Round
-from gavel_py.scheduling.waiting import Backoffs, BlockedJobs
 
 if TYPE_CHECKING:
     from gavel_py.scheduling.event_driven import EventDrivenPlanner, GangChanges

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from gavel_py.scheduling.waiting import MAX_BACKOFF_SECONDS, Backoffs
+from gavel_py.scheduling.jobs.waiting import MAX_BACKOFF_SECONDS, Backoffs
 from tests.scheduling.schedulers import PROFILE, job, refused, scheduler, shares
 
 SECONDS = 10.0

@@ -18,6 +18,7 @@ import numpy as np
 from gavel_py.policies import OrderedPolicy, Policy
 from gavel_py.scheduling.event_driven.queue import JobQueue, can_keep_order
 from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler, QueuedJob
+from gavel_py.scheduling.jobs.workflow_units import workflow_seconds
 from gavel_py.scheduling.mechanism.demand import hysteresis_of
 from gavel_py.scheduling.placement import hardest_first, place_on_type
 from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass
@@ -26,7 +27,6 @@ from gavel_py.scheduling.placement.gangs import GangBatch, HeldGpus, PlacementPr
 from gavel_py.scheduling.placement.migration import MisplacedGang, migrate_misplaced
 from gavel_py.scheduling.placement.topology import ANYWHERE, NOTHING, Layout
 from gavel_py.scheduling.round import Assignments
-from gavel_py.scheduling.workflow_units import workflow_seconds
 
 if TYPE_CHECKING:
     from gavel_py.problem.arrays import Floats

@@ -1,7 +1,8 @@
 """The job table: requests, progress and history of all jobs as columns, with a row for each job.
 
 A job keeps its row from its submission until it is forgotten, even after it has left the system. Problems, demands and accounts of
-N jobs are read from the columns by row.
+N jobs are read from the columns by row. `waiting` keeps the jobs that may not start yet, outside the table or after a failure, and
+`workflow_units` what policies know of workflows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gavel_py.io.names import natural_key
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job, with_steps
-from gavel_py.scheduling.workflow_units import WorkflowNumbers
+from gavel_py.scheduling.jobs.workflow_units import WorkflowNumbers
 
 GANG_FIELDS = (
     "num_gpus",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gavel_py.problem.job import Job
 from gavel_py.problem.workflows import Condition, Dependency, dependencies_of
 from gavel_py.scheduling.jobs import jobs_from_dict, jobs_to_dict
-from gavel_py.scheduling.workflow_units import BlockedWork
+from gavel_py.scheduling.jobs.workflow_units import BlockedWork
 
 
 class Unblocked(NamedTuple):

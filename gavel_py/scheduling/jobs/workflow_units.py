@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from gavel_py.problem.arrays import Floats, Indices
     from gavel_py.problem.job import Job
     from gavel_py.scheduling.jobs import JobTable
+    from gavel_py.scheduling.jobs.waiting import BlockedJobs
     from gavel_py.scheduling.problem_cache import ProblemCache
-    from gavel_py.scheduling.waiting import BlockedJobs
 
 EVERY = slice(None)
 
