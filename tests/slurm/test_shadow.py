@@ -63,11 +63,16 @@ class PlainSlurm(FakeSlurm):
         self._schedule()
         for number, job in self.jobs.items():
             if job.state == "RUNNING":
-                (kind,) = {self.nodes[node][0] for node in job.held}
-                speed = SPEEDS["bert"][("v100", "k80").index(kind)] * sum(job.held.values()) * self.pace
+                speed = self.speed_of(number) * self.pace
                 if job.start + self.work[number] / speed <= now:
                     self.end(number)
                     job.end = job.start + self.work[number] / speed
+
+    def speed_of(self, number: int) -> float:
+        """Return the steps/s of a running job, by the profile."""
+        held = self.jobs[number].held
+        (kind,) = {self.nodes[node][0] for node in held}
+        return SPEEDS["bert"][("v100", "k80").index(kind)] * sum(held.values())
 
     def run(self, arguments: Sequence[str], text: str = "") -> CommandResult:
         self.issued.append(list(arguments))

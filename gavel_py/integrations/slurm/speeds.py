@@ -123,6 +123,16 @@ class Speeds:
         profile = self.profile
         return profile.throughput(job_type, num_gpus, accelerator) if profile.has(job_type, num_gpus, accelerator) else 0.0
 
+    def speed_as_held(self, job: Tracked) -> float:
+        """Return the throughput of a job on the GPUs that it holds, in steps/s, 0 if unknown.
+
+        Slurm itself may start a job with a range of nodes on any of them. A number of GPUs that the profile lacks is estimated; if
+        the profile has only one number, each GPU counts as there.
+        """
+        self.cover([job.gpus])
+        found = self.speed(job.job_type, job.gpus, job.accelerator)
+        return found or self.speed(job.job_type, job.num_gpus, job.accelerator) * job.gpus / job.num_gpus
+
     def is_measured(self, job_type: str, num_gpus: int, accelerator: str) -> bool:
         """Return whether the throughput of a gang is measured or in the profile of the site, not an estimate for its size."""
         return (job_type, num_gpus, accelerator) in self.measured or self.base.has(job_type, num_gpus, accelerator)

@@ -124,8 +124,7 @@ class Reconciler:
         steps = self._believable(tracked, until)
         tracked.has_reported = steps is not None
         if steps is None:
-            speed = self.state.speeds.speed(tracked.job_type, tracked.gpus, tracked.accelerator)
-            steps = tracked.steps_done + passed * speed
+            steps = tracked.steps_done + passed * self.state.speeds.speed_as_held(tracked)
         tracked.steps_done = steps
 
     def _believable(self, tracked: Tracked, until: float) -> float | None:

@@ -146,7 +146,7 @@ def _of_tenants(decided: Decided) -> Iterator[tuple[str, Labels, float]]:
             for name, share in zip(allocation.accelerator_types, row, strict=True)
         )
         by_count = (
-            (tenants[job_id], name, part * count)
+            (tenants[job_id], types[name], part * count)
             for job_id, parts in allocation.gpu_counts.items()
             if job_id in tenants and job_id not in gpus
             for (name, count), part in parts.items()

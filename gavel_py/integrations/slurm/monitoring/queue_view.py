@@ -34,7 +34,7 @@ class QueuedJob:
         user: Its user.
         tenant: Its account, or its user.
         name: Its name.
-        gpus: GPUs that it requests.
+        gpus: GPUs that it holds, or requests while it waits.
         state: "running", "waiting", or how the driver treats it: "set aside", "left to Slurm", "not managed".
         reason: Why it waits or is not managed, as a clause; "" if it runs.
         nodes: {node: GPUs} that it holds.
@@ -89,7 +89,7 @@ def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
             user=picture.shown(job.user),
             tenant=picture.shown(job.account or job.user),
             name=picture.shown(job.name),
-            gpus=job.num_gpus,
+            gpus=sum(job.held.values()) or job.num_gpus,
             state="running" if runs else "waiting" if is_managed else str(standing.role),
             reason="" if runs else standing.why or reasons.get(job_id, ""),
             nodes=dict(job.held),
