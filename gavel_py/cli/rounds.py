@@ -88,8 +88,8 @@ def command(request: Request) -> None:
     """Place jobs on GPUs for a number of rounds.
 
     Shows the placements, and how much of the promised time they deliver. The job set stays as it is: no job makes progress, arrives
-    or leaves. With --until-done, jobs make progress and leave, the policy decides anew each time, and no others arrive. JOBS may be
-    "-", standard input.
+    or leaves. With --until-done, jobs make progress and leave, the policy decides again each time, and no others arrive. JOBS may
+    be "-", standard input.
 
     \b
     gavel rounds jobs.csv -c cluster.yaml -n 3

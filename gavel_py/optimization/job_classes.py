@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from gavel_py.problem.problem import AllocationProblem
 
 PRICED_ROWS = 3_000
-"""Rows from which on prices are faster than one program with all of them."""
+"""Number of rows from which prices are faster than one program with all rows."""
 
 PRICED_TYPES = 16
-"""Most types for which they are: cutting planes need more of themselves in each further dimension."""
+"""Maximum number of types for which they are faster, since the number of cutting planes grows with the dimension."""
 
 MUST_BE_KNOWN = ("steps_remaining", "total_steps")
 """Attributes that may be unknown (NaN) unless a policy reads them."""

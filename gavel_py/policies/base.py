@@ -253,7 +253,7 @@ class Policy(ABC):
     def _uses_prices(self, jobs: JobClasses, rows: int, solver: LinearSolver) -> bool:
         """Return whether to solve a program with this number of rows by prices.
 
-        A solver with another algorithm than the first is there for programs that prices could not solve.
+        A solver with an algorithm other than the default is used after prices have failed.
         """
         return jobs.suit_prices(rows) and not self.is_agnostic and solver.algorithm is type(solver).algorithm
 

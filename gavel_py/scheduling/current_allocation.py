@@ -351,7 +351,7 @@ class CurrentAllocation:
 
     @property
     def excluded(self) -> dict[str, str]:
-        """{job_id: reason} of the jobs that can run nowhere."""
+        """{job_id: reason} of the jobs that cannot run anywhere."""
         return dict(self.allocation.excluded if self.reused is None else self.problem.excluded)
 
     def has_same_solution(self, other: object) -> bool:
@@ -516,7 +516,7 @@ class LazyAllocation:
     was_present: Mask  # (rows,) the jobs in the system then
     running_on: Indices  # (rows,) then
     assignments: Assignments  # the jobs that have all of their time on a type
-    excluded: Mapping[str, str]  # {job_id: reason} of the jobs that can run nowhere
+    excluded: Mapping[str, str]  # {job_id: reason} of the jobs that cannot run anywhere
     whole_gangs: bool  # as for `RoundScheduler`
     solve: Callable[[PolicyInput], CurrentAllocation] = field(repr=False)  # solves for all jobs
     outlook: WorkflowOutlook | None = None  # (rows,) then, None if the policy does not read it

@@ -171,10 +171,11 @@ class Admission:
         return JobProgress(submission, total, failing, self._expected_steps(submission, total), deadline, number)
 
     def simulated_counts(self, job: Job) -> dict[str, Any]:
-        """Return the fields by which an elastic job asks for the numbers of GPUs that can be simulated, for schedulers that learn.
+        """Return the fields that restrict an elastic job to the numbers of GPUs that can be simulated, for schedulers that learn.
 
-        These would offer any number, since they estimate what they do not know. The profile, which is the truth, must have a
-        number on all types that the job may use. Raises `MissingThroughputError` if there is none.
+        A scheduler that learns would offer any number, since it estimates unknown throughputs. But the simulation needs true ones:
+        the profile must have a throughput for the number on all types that the job may use. Raises `MissingThroughputError` if
+        there is no such number.
         """
         counts, cluster = counts_of(job, self._profile), self._cluster
         gangs = cluster.as_in_profile([with_gpus(job, count) for count in counts])

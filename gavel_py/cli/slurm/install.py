@@ -16,7 +16,7 @@ from gavel_py.cli.output import emit
 COMMENT_WIDTH = 118
 
 ADVICE = """\
-1. Put {where} beside slurm.conf as job_submit.lua; if there is one already, its functions must call these.
+1. Put {where} next to slurm.conf as job_submit.lua; if there is one already, call these functions from it.
 2. In slurm.conf:
 
 JobSubmitPlugins=lua
@@ -26,8 +26,8 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
 
    Jobs of {partition} must not be preempted by Slurm itself (PreemptMode=OFF).
 3. scontrol reconfigure
-4. The account that runs `gavel slurm run` must be one of those given with --user, and operator:
-   sacctmgr -i add user NAME account=root adminlevel=operator, or for one that has an account already
+4. The account that runs `gavel slurm run` must be one of those given with --user, and an operator:
+   sacctmgr -i add user NAME account=root adminlevel=operator, or if slurmdbd knows it already
    sacctmgr -i modify user where name=NAME set adminlevel=operator. Without slurmdbd, it must be SlurmUser.
 5. gavel slurm status --partition {partition}
 """

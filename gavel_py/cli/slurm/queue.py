@@ -70,7 +70,7 @@ def _sentences(job: gp.SlurmQueuedJob) -> str:
 
 
 def _size(job: gp.SlurmQueuedJob) -> str:
-    """Return the GPUs of a job, with those that it may have if there is a choice: 1-4 nodes with 4 GPUs each, now 2."""
+    """Return the GPUs of a job, with its choice if it has one: 1-4 nodes with 4 GPUs each, now 2."""
     if not job.gpu_counts:
         return f"{job.gpus} GPUs"
     each, held = job.gpus_per_node, sum(job.nodes.values())
@@ -82,7 +82,7 @@ def _size(job: gp.SlurmQueuedJob) -> str:
 
 
 def gpus_text(gpus: int, counts: Sequence[int], *, runs: bool) -> str:
-    """Return the GPUs of a job in a table, as in 8 of 4-16 where there is a choice, or 4-16 while it waits."""
+    """Return the GPUs of a job in a table; with a choice, such as 8 of 4-16, or 4-16 while it waits."""
     if not counts:
         return str(gpus)
     return (f"{gpus} of " if runs else "") + f"{counts[0]}-{counts[-1]}"

@@ -347,7 +347,7 @@ class StayCollector:
     def shares(self) -> dict[str, dict[str, float]]:
         """Return {job type: {accelerator: share of the time in the system}} over all jobs closed by `leave`.
 
-        It is wall time, whichever number of GPUs a job had.
+        It is wall-clock time, whatever number of GPUs a job had.
         """
         held = {name for sums in self._by_type.values() for name in sums}
         names = [*self._accelerators, *sorted(held.difference(self._accelerators))]

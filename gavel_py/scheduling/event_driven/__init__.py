@@ -230,7 +230,7 @@ class EventDecision(NamedTuple):
 
     assignments: Assignments  # the jobs that run, with all of the time
     changes: GangChanges | None  # the differences from the latest round; None if they are not known
-    excluded: dict[str, str]  # {job_id: reason} of the jobs that can run nowhere
+    excluded: dict[str, str]  # {job_id: reason} of the jobs that cannot run anywhere
     is_audited: bool  # whether it must be compared with a solve for all jobs
 
 
@@ -275,7 +275,7 @@ class EventDrivenPlanner:
         queue, latest = self._queue, self._latest
         self._latest = None  # until the decision is complete
         if not queue.update() or not state.nodes.all_up or state.gangs.are_shared:
-            queue.removed = []  # the next decision starts anew
+            queue.removed = []  # the next decision starts from scratch
             return None
         # After further events, only part of the latest decision may have begun.
         began = latest is not None and state.last is not None and state.last.assignments is latest

@@ -296,7 +296,7 @@ class JobQueue:
                     break
 
     def _order_of(self, keys: Floats, before: Floats) -> Indices:
-        """Return the order of the jobs with a type by other sort keys than before."""
+        """Return the order of the jobs with a type by new sort keys."""
         order: Indices = np.argsort(keys, kind="stable")
         in_order = keys[order]
         ties = np.flatnonzero(in_order[1:] == in_order[:-1])
@@ -379,7 +379,7 @@ class JobQueue:
                 heappop(heads)
 
     def _serve_selected(self, jobs: Sequence[QueuedJob], free: list[int], moved: list[tuple[QueuedJob, int]]) -> bool:
-        """Serve jobs with a type in order, and add those that get another one or none; return whether none holds up the others."""
+        """Serve jobs with a type in order, and add those whose type changes; return False if one of them blocks the others."""
         for each in jobs:
             size = each.size
             for column in each.types:  # as `take_type`, written out since most decisions look at all jobs with a type

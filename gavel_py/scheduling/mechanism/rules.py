@@ -167,7 +167,7 @@ def _priorities(received: Floats, fractions: Floats) -> Floats:
 
 
 def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[str]) -> SizingMechanism:
-    """Return the mechanism of a name, or a function unchanged.
+    """Return the mechanism with this name; a function is returned unchanged.
 
     `choose_by_deficit` is called `deficit`, `choose_by_priority` `priority`, and `choose_by_goodput` `direct`.
 

@@ -181,11 +181,11 @@ class MisplacedGang(NamedTuple):
     per_gpu: Resources = NOTHING
 
     def fills(self, full: int) -> bool:
-        """Return whether it is to have all GPUs of its nodes; full: GPUs of the largest node."""
+        """Return whether the gang must have all GPUs of its nodes; full: GPUs of the largest node."""
         return self.preference == CONSOLIDATED and self.size == self.min_nodes * full
 
     def may_fit(self, most: Sequence[int]) -> bool:
-        """Return whether nodes with this room, most first, might hold it in its preferred placement."""
+        """Return whether nodes with this room, most first, could hold it in its preferred placement."""
         if self.preference == CONSOLIDATED:
             return sum(most[: self.min_nodes]) >= self.size
         return len(most) > self.min_nodes and most[self.min_nodes] > 0
@@ -242,13 +242,13 @@ class _Migration:
                 gangs = list(after)
 
     def _may_exchange(self, group: Sequence[int]) -> bool:
-        """Return whether two of these gangs or more might get their preferred placement at once. Most groups cannot, so trials are
-        in vain.
+        """Return whether at least two of these gangs could get their preferred placement at once. For most groups, this is
+        impossible, and trials can be skipped.
 
-        A node is clear if all of its GPUs are free or held by the group. Gangs that fill nodes can only move to clear ones, and
-        leave GPUs of other nodes only to the rest of the group, in exchange for GPUs of clear nodes that the rest holds or that
-        are free, of which there are `spare`. So a gang with more GPUs than these on other nodes stays, and nodes where it holds
-        GPUs are not clear.
+        A node is clear if all of its GPUs are free or held by the group. Gangs that fill nodes can only move to clear nodes. They
+        leave GPUs on other nodes only to the rest of the group, in exchange for `spare` GPUs on clear nodes, which the rest holds
+        or which are free. So a gang with more than `spare` GPUs on other nodes stays, and the nodes on which it holds GPUs are not
+        clear.
         """
         free, full = self._free.room.index(), self._free.room.max_room
         room, gangs = free.on.copy(), [(each, each.fills(full)) for each in map(self._gangs.__getitem__, group)]

@@ -39,7 +39,7 @@ HELP = {
     "gavel_solve_seconds": ("gauge", "Time that the latest allocation took."),
     "gavel_restart_seconds": ("gauge", "Cost of a stop and a start with which rounds are planned."),
     "gavel_failed_starts": ("gauge", "Jobs that did not start in the latest round."),
-    "gavel_gpu_seconds_promised_total": ("counter", "Time promised so far; it starts anew when the cluster changes."),
+    "gavel_gpu_seconds_promised_total": ("counter", "Time promised so far; it restarts at 0 when the cluster changes."),
     "gavel_gpu_seconds_delivered_total": ("counter", "Time that jobs have held GPUs by the clock of Slurm."),
 }
 """{metric: (type, meaning)}."""

@@ -43,7 +43,7 @@ class QueuedJob:
         partition: Its partition, or several, separated by commas.
         gpu_counts: The numbers of GPUs among which the driver chooses; empty if it does not choose.
         most_gpus: The largest of them for which limits of accounts and QOS leave room.
-        gpus_per_node: What it has on each node, 0 if the driver chooses that, too.
+        gpus_per_node: GPUs on each node, 0 if the driver chooses this number too.
     """
 
     job_id: str
@@ -101,7 +101,7 @@ def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
 
 
 def _choice(tracked: Tracked, planned: Job) -> dict[str, Any]:
-    """Return the fields that say between which numbers of GPUs there is a choice; planned: the job as the scheduler has it."""
+    """Return the fields on the numbers of GPUs among which the driver chooses; planned: the job in the scheduler."""
     most = planned.gpu_range[1]
     return {"gpu_counts": tuple(sorted(tracked.offered)), "most_gpus": most, "gpus_per_node": tracked.gpus_per_node}
 

@@ -104,7 +104,7 @@ class SlurmShadow(SlurmDriver):
         for planner in (self._planner, self._live):
             planner.load()
         snapshot, partition, known = super()._read(), self._partition, self._known
-        # What Slurm has does not depend on what it allows.
+        # The live reconciler follows what has happened in Slurm, so limits and reservations do not matter to it.
         state = self._live.picture(replace(snapshot, partitions={}, reservations=())).state
         state.forget_departed()
         self._note_ends(snapshot.jobs, known)
