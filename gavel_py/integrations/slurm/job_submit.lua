@@ -1,14 +1,14 @@
 -- job_submit.lua: written by `gavel slurm install`, gavel-py.
--- Jobs of the managed partitions that ask for GPUs start on hold; only administrators release them (the driver is one).
--- Without a sign of life of the driver for a while, jobs pass as if there were no plugin.
--- It notes when they came, since a requeue overwrites their submit time, whether they want to be on one node, since a start
--- overwrites that, and what their users hold. The driver's account may have no right to note anything itself.
+-- Jobs of the managed partitions that ask for GPUs start on hold; only administrators, such as the driver, can release them.
+-- If the driver has given no sign of life for a while, jobs pass as if there were no plugin.
+-- For each job the plugin records its submit time, which a requeue overwrites, and whether it must be on one node, which a start
+-- overwrites; it also marks holds by users. The driver's account may have no right to record anything in Slurm itself.
 
 local PARTITIONS = "@PARTITION@"
 local IS_DEFAULT = @IS_DEFAULT@
 local ADMINISTRATORS = { @ADMINISTRATORS@ }
 local HOLD = "gavel%-hold"
--- The driver keeps a job on hold whose comment says when it was last alive; 0 seconds: never ask.
+-- The driver keeps a job on hold whose comment has the time at which it was last alive; 0 seconds: always hold jobs.
 local BEACON = "@BEACON@"
 local DEAD_SECONDS = @DEAD_SECONDS@
 
@@ -28,7 +28,7 @@ local function named(partitions)
    return partitions
 end
 
--- Whether all partitions of a job are managed, and whether any is.
+-- Returns whether all partitions of a job are managed, and whether any is.
 local function is_managed(partitions)
    local all, any = true, false
    for name in string.gmatch(named(partitions), "[^,]+") do
@@ -48,7 +48,7 @@ local function wants_gpus(job)
    return false
 end
 
--- Nothing for jobs that ask for certain nodes, which are not managed.
+-- The place of a job for its annotation; empty for jobs that ask for certain nodes, which are not managed.
 local function place_of(job)
    if job.req_nodes ~= nil and job.req_nodes ~= "" then
       return ""
@@ -65,7 +65,7 @@ local function is_administrator(uid)
    return ADMINISTRATORS[uid] == true
 end
 
--- Whether two lists of partitions have one in common.
+-- Returns whether two lists of partitions have one in common.
 local function overlap(first, second)
    for name in string.gmatch(first, "[^,]+") do
       if string.find("," .. second .. ",", "," .. name .. ",", 1, true) ~= nil then
@@ -75,7 +75,7 @@ local function overlap(first, second)
    return false
 end
 
--- The sign of life of the driver of any of these partitions: its comment and its account, or nothing if it is dead.
+-- The sign of life of the driver of any of these partitions: its comment and its account; nil if the driver is dead.
 local function sign_of_life(partitions)
    if slurm.jobs ~= nil then
       for _, each in pairs(slurm.jobs) do
@@ -94,7 +94,7 @@ local function sign_of_life(partitions)
    return nil
 end
 
--- A 16-bit or 32-bit number of a job, or nothing if it has none.
+-- A 16-bit or 32-bit number of a job, or nil if it has none.
 local function number_of(value, none)
    if value == nil or value >= none then
       return nil
@@ -102,7 +102,7 @@ local function number_of(value, none)
    return value
 end
 
--- CPUs that a job needs on one of its nodes, whichever options ask for them; by_node: its GPUs on each, if it says so.
+-- CPUs that a job needs on one of its nodes, whatever options request them; by_node: its GPUs per node, if requested.
 local function cpus_on_node(job, by_node)
    local by_task = number_of(job.cpus_per_task, 65534) or 1
    local most = math.max(number_of(job.pn_min_cpus, 65534) or 0, by_task * (number_of(job.ntasks_per_node, 65534) or 1))
@@ -115,12 +115,12 @@ local function cpus_on_node(job, by_node)
    return math.max(most, by_gpu * gpus)
 end
 
--- What one partition has, as the driver says, or all of its partitions if it has only one.
+-- The resources of one partition in the driver's comment; those of all its partitions if it has only one.
 local function offer_of(sign, partition)
    return string.match(sign, "%[" .. string.gsub(partition, "%W", "%%%0") .. " ([^%]]*)%]") or sign
 end
 
--- Why no node of a partition can ever have what a job asks for; jobs on hold are not checked by Slurm itself.
+-- Why no node of a partition can ever meet the request of a job; Slurm itself does not check jobs on hold.
 local function impossible_in(partition, job, offer)
    local types = string.match(offer, "types=(%S*)")
    local gpus = tonumber(string.match(offer, "gpus=(%d+)"))
@@ -150,7 +150,7 @@ local function impossible_in(partition, job, offer)
    return nil
 end
 
--- Why none of its partitions can ever run a job.
+-- Why none of its partitions can ever run a job; nil if one can.
 local function impossible(job, sign)
    local first = nil
    for name in string.gmatch(named(job.partition), "[^,]+") do
@@ -163,7 +163,7 @@ local function impossible(job, sign)
    return first
 end
 
--- On how many nodes more than necessary a gang has to run so that each has the same number of its GPUs.
+-- A note on a gang that needs more nodes than its GPUs fill, so that each node has the same number of them; nil if it does not.
 local function odd_split(job, sign)
    local gpus = nil
    for name in string.gmatch(named(job.partition), "[^,]+") do
@@ -183,7 +183,7 @@ local function odd_split(job, sign)
       return nil
    end
    local better = math.floor(fewest * gpus)
-   return string.format("%d GPUs run on %d nodes with %d each, since each node must have as many; %d would fit on %d nodes",
+   return string.format("%d GPUs run on %d nodes with %d each, since each node must have the same number; %d would fit on %d nodes",
       asked, nodes, math.floor(asked / nodes), better, fewest)
 end
 
@@ -198,11 +198,11 @@ function slurm_job_submit(job, partitions, uid)
    end
    local partitions = named(job.partition)
    if not all then
-      slurm.log_user("of partitions " .. partitions .. ", not all are driven by gavel (" .. PARTITIONS .. "), where jobs wait for their turn;"
-         .. " name only such, or none of them")
+      slurm.log_user("not all of partitions " .. partitions .. " are managed by gavel (" .. PARTITIONS .. "), where jobs wait for their turn;"
+         .. " name only managed ones, or none of them")
       return slurm.ERROR
    end
-   -- Of a heterogeneous job, which Slurm schedules by itself, only the first part has a script.
+   -- Slurm schedules heterogeneous jobs by itself; only their first part has a script.
    local part = job.het_job_offset
    local is_heterogeneous = part ~= nil and part ~= slurm.NO_VAL
    if is_heterogeneous and part > 0 then
@@ -240,8 +240,8 @@ function slurm_job_submit(job, partitions, uid)
    return slurm.SUCCESS
 end
 
--- A hold by anybody but the driver changes nothing in Slurm if the job is held already, so it is noted in the comment; a release takes
--- the note away, and leaves the driver's hold. Administrators may also release jobs without a note.
+-- If a job is already held, a hold by anyone but the driver changes nothing in Slurm, so it is marked in the comment. A release
+-- removes the mark and keeps the driver's hold. Administrators may also release jobs without a mark.
 function slurm_job_modify(job, record, partitions, uid)
    if not is_managed(record.partition) or job.priority == slurm.NO_VAL then
       return slurm.SUCCESS
@@ -265,7 +265,7 @@ function slurm_job_modify(job, record, partitions, uid)
       slurm.log_user("gavel starts the jobs of partition " .. record.partition .. " when it is their turn")
       return slurm.ERROR
    end
-   -- An empty comment would leave the old one.
+   -- An empty comment would not replace the old one.
    job.comment = comment == "" and "gavel:" or comment
    job.priority = slurm.NO_VAL
    return slurm.SUCCESS

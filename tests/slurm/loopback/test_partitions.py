@@ -70,7 +70,7 @@ def is_settled(cluster: LoopbackCluster, asked: Mapping[int, str], gpus: Mapping
 
 def test_jobs_of_overlapping_partitions_share_nodes_and_stay_within_theirs(site: LoopbackCluster) -> None:
     refused = site.run("sbatch", "--partition=gpu,plain", "--gpus=1", "--chdir=/", "--output=/dev/null", "--wrap=true")
-    assert "of partitions gpu,plain, not all are driven by gavel (gpu,long,own)" in refused.stderr
+    assert "not all of partitions gpu,plain are managed by gavel (gpu,long,own)" in refused.stderr
     lists = ("gpu", "gpu", "gpu", "gpu", "gpu", "long", "long", "long", "gpu,long", "own", "own", "own")
     # One node is reserved for later: the jobs of its partition end before, those of the others may run for ever.
     reserve(site, "k80-0", 3600.0)

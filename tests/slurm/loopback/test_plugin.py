@@ -26,7 +26,7 @@ REFUSED = {
     ("--gpus=1", "--nodes=1", "--ntasks=17"): "has 17 CPUs",
     ("--gpus=1", "--mincpus=17"): "has 17 CPUs",
     ("--gpus=2", "--ntasks-per-node=9", "--cpus-per-task=2"): "has 18 CPUs",
-    ("--gpus=1", "--partition=plain,gavel"): "not all are driven by gavel (gavel)",
+    ("--gpus=1", "--partition=plain,gavel"): "are managed by gavel (gavel)",
 }
 
 
@@ -45,7 +45,7 @@ def test_impossible_requests_are_refused_and_odd_ones_explained(settings: Settin
                 assert submitted(cluster, *request, "--hold").returncode == 0, request
             odd = submitted(cluster, "--gpus=5")
             assert odd.returncode == 0
-            assert "5 GPUs run on 5 nodes with 1 each, since each node must have as many; 8 would fit on 2 nodes" in odd.stderr
+            assert "5 GPUs run on 5 nodes with 1 each, since each node must have the same number; 8 would fit on 2" in odd.stderr
             assert submitted(cluster, "--gpus=6", "--hold").stderr == ""
             moved = gang(cluster, "--gpus=4", "--constraint=v100", "--begin=now+1hour")
             cluster.tell("scontrol", "update", f"JobId={moved}", "Partition=plain", "StartTime=now")
