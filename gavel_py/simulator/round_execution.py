@@ -256,7 +256,7 @@ class RoundExecution:
         first = min(float(seconds.min(initial=math.inf)), max(state.now, state.next_cancellation))
         end = self._end_seconds(first)
         latest = _latest(end)
-        at = np.flatnonzero(seconds <= latest).tolist()
+        at = (seconds <= latest).nonzero()[0].tolist()
         stops = [_stop(running.progress_at(place), when) for place, when in zip(at, seconds[at].tolist(), strict=True)]
         stops += self._cancellations(state.now, latest)
         heapify(stops)
@@ -359,7 +359,7 @@ class RoundExecution:
         """Report the progress of all gangs to the scheduler; raise the expected steps of jobs that exceed them."""
         running = self._state.running
         steps, expected = running.steps_done(self._state.now), running.expected_steps
-        for place in np.flatnonzero(steps >= expected).tolist():
+        for place in (steps >= expected).nonzero()[0].tolist():
             progress = running.progress_at(place)
             progress.expected_steps = expected[place] = steps.item(place) * ESTIMATE_GROWTH
             fields = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}

@@ -39,6 +39,8 @@ __all__ = ["EventDecision", "EventDrivenPlanner", "GangChanges", "PlacementCache
 
 BY_IMPORTANCE = attrgetter("importance")
 
+ANY_PLACEMENT, SPREAD = PlacementPreference.ANY, PlacementPreference.SPREAD  # slow to read from the enumeration
+
 
 @lru_cache
 def _hysteresis(size: int, restart_rounds: float) -> float:
@@ -81,12 +83,19 @@ class PlacementCache:
         each.runs_on, each.gpus, self._has_changed[column] = column, gpus, True
         self._on[column][each.job_id] = each
         self._misplaced[column].pop(each.job_id, None)
+        misplaced = self._misplaced_on(each, column, gpus)
+        if misplaced is not None:
+            self._misplaced[column][each.job_id] = misplaced
+
+    def _misplaced_on(self, each: QueuedJob, column: int, gpus: list[int]) -> MisplacedGang | None:
+        """Return a gang as misplaced if these GPUs are not its preferred placement, None if they are."""
         preference, min_nodes = each.profile.preferences[column], each.profile.min_nodes[column]
-        if preference != PlacementPreference.ANY:
-            parts = self._layout.parts[column].parts_of(gpus)
-            if (len(parts) > min_nodes) != (preference == PlacementPreference.SPREAD):
-                misplaced = MisplacedGang(gpus, parts, preference, each.size, each.profile.scope, min_nodes)
-                self._misplaced[column][each.job_id] = misplaced
+        if preference == ANY_PLACEMENT:
+            return None
+        parts = self._layout.parts[column].parts_of(gpus)
+        if (len(parts) > min_nodes) == (preference == SPREAD):
+            return None
+        return MisplacedGang(gpus, parts, preference, each.size, each.profile.scope, min_nodes)
 
     def release(self, each: QueuedJob) -> None:
         """Record that a gang no longer holds GPUs."""
@@ -125,9 +134,9 @@ class PlacementCache:
         free = self._free_of(column)
         for each in sorted(gangs, key=_hardest_first):
             size, scope, preference = each.size, each.profile.scope, each.profile.preferences[column]
-            gpus = None if preference == PlacementPreference.SPREAD else free.take_tightest(size)
+            gpus = None if preference == SPREAD else free.take_tightest(size)
             if gpus is None:
-                if preference != PlacementPreference.ANY:
+                if preference != ANY_PLACEMENT:
                     parts = find_preferred(preference, free.room, size, scope, each.profile.min_nodes[column])
                     gpus = None if parts is None else free.lowest(parts)
                 if gpus is None:
@@ -166,16 +175,29 @@ class PlacementCache:
         placement = PlacementPass(self._free_of(column), batch, stays, self._domains[column])
         placement.place_all(hardest_first(batch))
         if placement.placed.all():
-            placement.migrate_misplaced()
+            new = self._migrated(column, gangs, placement)
         else:
             self._free[column] = None
             placement = place_on_type(self._pool, column, batch)
+            new = placement.found
         if not placement.placed.all():
             return None
-        found = {gangs[i]: gpus for i, gpus in placement.found.items() if gangs[i].gpus != gpus}
+        found = {gangs[i]: gpus for i, gpus in new.items() if gangs[i].gpus != gpus}
         for each, gpus in found.items():
             self._hold(each, column, gpus)
         return set(found)
+
+    def _migrated(self, column: int, gangs: Sequence[QueuedJob], placement: PlacementPass) -> dict[int, list[int]]:
+        """Move misplaced gangs, as `PlacementPass.migrate_misplaced` does, and return {place: new GPUs}; gangs: all of a type."""
+        found, known = placement.found, self._misplaced[column]
+        wrong = {
+            i: misplaced
+            for i, each in enumerate(gangs)
+            if (misplaced := self._misplaced_on(each, column, found[i]) if i in found else known.get(each.job_id)) is not None
+        }
+        places = list(wrong)
+        moved = migrate_misplaced(placement.free, list(wrong.values())) if wrong else {}
+        return found | {places[i]: gpus for i, gpus in moved.items()}
 
     def _free_of(self, column: int) -> FreeGpus:
         free = self._free[column]

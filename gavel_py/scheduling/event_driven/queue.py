@@ -162,7 +162,7 @@ class JobQueue:
         if table.has_progress:
             moved = moved & self._is_queued
             table.progressed[:] = table.has_progress = False
-            self._note_done(np.flatnonzero(moved))
+            self._note_done(moved.nonzero()[0])
         if OF_WORKFLOW in self._reads and table.workflows:  # other jobs of the workflow have progressed, arrived or left
             has_moved, moved = True, moved | ((table.workflow_of >= 0) & self._is_queued)
         if REMAINING in self._reads and has_moved:
@@ -262,7 +262,7 @@ class JobQueue:
 
     def _move(self, moved: Mask) -> None:
         """Update the sort keys of these jobs, and of all jobs with a type; moved: (rows,)."""
-        waiting = np.flatnonzero(moved & self._waits)
+        waiting = (moved & self._waits).nonzero()[0]
         for row, key in zip(waiting.tolist(), self._keys_of(waiting).tolist() if len(waiting) else (), strict=True):
             if key != self._keys[row]:
                 each, before = self.by_row[row], self._position(self.by_row[row])
@@ -277,7 +277,7 @@ class JobQueue:
         """Update the sort keys of the jobs with a type."""
         rows = np.fromiter(map(OF_ROW, self._selected), dtype=np.int64, count=len(self._selected))
         before, keys = self._keys[rows], self._keys_of(rows)
-        later = np.flatnonzero(keys > before)
+        later = (keys > before).nonzero()[0]
         if len(later):  # jobs that waited for the first of these may come before it now
             self._note_change(self._position(self._selected[later[0]]))
         self._keys[rows] = keys
@@ -290,7 +290,7 @@ class JobQueue:
         if self._first_change is not None:
             # Jobs on slower types that have come from behind a change to before it, the first of which is noted.
             start, key = bisect_left(self._selected, self._first_change, key=self._position), self._first_change[0]
-            for place in np.flatnonzero(before[:start] >= key).tolist():
+            for place in (before[:start] >= key).nonzero()[0].tolist():
                 if (each := self._selected[place]).column != each.types[0]:
                     self._note_change(self._position(each))
                     break

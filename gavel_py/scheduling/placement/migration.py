@@ -190,10 +190,9 @@ class MisplacedGang(NamedTuple):
             return sum(most[: self.min_nodes]) >= self.size
         return len(most) > self.min_nodes and most[self.min_nodes] > 0
 
-
-def _off_clear(gang: MisplacedGang, room: Sequence[int], full: int) -> int:
-    """Return the number of GPUs of a gang on nodes with less than full room."""
-    return sum([count for node, count in gang.parts.items() if room[node] < full])
+    def off_clear(self, room: Sequence[int], full: int) -> int:
+        """Return the number of its GPUs on nodes with less than full room."""
+        return sum([count for node, count in self.parts.items() if room[node] < full])
 
 
 def migrate_misplaced(free: FreeGpus, gangs: Sequence[MisplacedGang]) -> dict[int, list[int]]:
@@ -259,13 +258,15 @@ class _Migration:
             spare = sum(compress(free.on, map(full.__eq__, room))) if free.total else 0
             spare += sum(count for each, fills in gangs if not fills for node, count in each.parts.items() if room[node] == full)
             most = sorted(room, reverse=True)
-            stays = [not (_off_clear(each, room, full) <= spare if fills else each.may_fit(most)) for each, fills in gangs]
-            if not any(stays):
+            moves = [each.off_clear(room, full) <= spare if fills else each.may_fit(most) for each, fills in gangs]
+            if all(moves):
                 return True
-            for each, _ in compress(gangs, stays):
-                for node, count in each.parts.items():
-                    room[node] -= count
-            gangs = [each for each, out in zip(gangs, stays, strict=True) if not out]
+            left = list(compress(gangs, moves))
+            if len(left) > 1:
+                for (each, _), may_move in zip(gangs, moves, strict=True):
+                    for node, count in each.parts.items() if not may_move else ():
+                        room[node] -= count
+            gangs = left
         return False
 
     def _without(self, gangs: Sequence[int]) -> FreeRoom:
