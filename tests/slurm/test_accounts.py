@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +17,9 @@ import gavel_py as gp
 from gavel_py.integrations.slurm.accounts import Accounts, Association, Qos, read_accounts
 from gavel_py.integrations.slurm.client.parsing import jobs_from
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
-from tests.slurm.fake_slurm import FakeSlurm
-from tests.slurm.support import BERT, RECORDED, cluster, driver, events
+from gavel_py.integrations.slurm.turns import ADMITTED, LOST_SHARE, UNMEASURED_STOP_SECONDS, WAITING, Turns
+from tests.slurm.fake_slurm import FakeClock, FakeSlurm
+from tests.slurm.support import BERT, RECORDED, KilledError, cluster, driver, dying_at, events
 
 CONFIG = """\
 AccountingStorageEnforce = associations,limits,qos
@@ -121,7 +125,8 @@ def test_jobs_are_set_aside_exactly_where_limits_leave_no_room(
     for number, (account, name, qos, gpus, runs) in enumerate(rows):
         fields = {"phase": Phase.RUNNING, "held": {"n": gpus}} if runs else {}
         jobs[str(number)] = a_job(str(number), account, name, qos, gpus, **fields)
-    aside = accounts.over_limits(jobs, list(jobs), {str(number) for number in seen}, {})
+    turns = Turns({str(number): (ADMITTED if number in seen else WAITING, 0.0) for number in range(len(rows))})
+    aside = accounts.over_limits(jobs, list(jobs), turns, {})
 
     def counted(job: SlurmJob) -> set[tuple[str, str]]:
         """The groups with a limit to which a job belongs, written down without the code."""
@@ -146,6 +151,112 @@ def test_jobs_are_set_aside_exactly_where_limits_leave_no_room(
     for job_id in aside:
         assert not jobs[job_id].held
         assert any(used[group] + jobs[job_id].num_gpus > (most[group] or 0) for group in counted(jobs[job_id]))
+
+
+def site(nodes: int, *, account: int = 4) -> FakeSlurm:
+    """Return nodes of 4 GPUs, of which an account may use so many."""
+    slurm = with_accounts(FakeSlurm(FakeClock(), {f"v100-{number}": ("v100", 4) for number in range(nodes)}))
+    slurm.tables["assoc"] = slurm.tables["assoc"].replace("gres/gpu=4", f"gres/gpu={account}")
+    return slurm
+
+
+def a_user(slurm: FakeSlurm, numbers: Iterable[int], gpus: int = 1, account: str = "chem", **fields: object) -> None:
+    user = {"chem": "games", "physics": "nobody"}[account]
+    for number in numbers:
+        more = {"account": account, "user_name": user, "qos": ""}
+        slurm.submit(number, per_job=f"gpu:{gpus}", comment=BERT, more=more, **fields)
+
+
+def used_by(slurm: FakeSlurm, account: str) -> int:
+    return sum(sum(job.held.values()) for number, job in slurm.jobs.items() if account_of(slurm, number) == account)
+
+
+def test_jobs_below_a_limit_take_turns(tmp_path: Path) -> None:
+    """Twenty jobs of an account that may use 4 of 8 GPUs have a fifth of the time each, to a turn, and disturb no others.
+
+    All of these GPUs are in use in each round, and Slurm starts what is planned, so that the limit is never exceeded.
+    """
+    slurm, ran = site(2), Counter[int]()
+    a_user(slurm, range(1, 21))
+    a_user(slurm, range(41, 45), account="physics")
+    with driver(slurm, tmp_path) as driven:
+        for _ in range(30):
+            _, applied = driven.round()
+            assert applied.waiting == {}
+            assert (used_by(slurm, "chem"), used_by(slurm, "physics")) == (4, 4)
+            ran.update(number for number, job in slurm.jobs.items() if job.held)
+            slurm.clock.sleep(100.0)
+            driven.fill()
+            assert used_by(slurm, "chem") == 4
+    turn = UNMEASURED_STOP_SECONDS / LOST_SHARE / 100.0  # the first one, in rounds
+    assert max(abs(ran[number] - 30 / 5) for number in range(1, 21)) <= turn
+    assert [slurm.jobs[number].restarts for number in range(41, 45)] == [0] * 4, "the others stay"
+    run = gp.slurm_run(tmp_path)
+    delivered = Counter[str]()
+    for stay in run.stays:
+        delivered[stay.job_id] += round(stay.end_seconds - stay.start_seconds)  # type: ignore[call-overload]
+    assert all(abs(delivered[str(number)] - 100 * ran[number]) <= 100 for number in range(1, 21)), "the log knows it"
+
+
+@settings(deadline=None, max_examples=3)
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 1, 2, 4, 8]), st.sampled_from(["chem", "physics"])), min_size=3, max_size=10),
+    st.integers(3, 9),
+)
+def test_no_job_below_a_limit_starves(rows: list[tuple[int, str]], limit: int) -> None:
+    """Gangs get their turn as well, whoever is smaller; a gang that the limit never allows waits, and keeps nobody waiting."""
+    slurm, ran = site(4, account=limit), set[int]()
+    for number, (gpus, account) in enumerate(rows, 1):
+        a_user(slurm, [number], min(gpus, 4), account)
+    small = [number for number, (gpus, _) in enumerate(rows, 1) if min(gpus, 4) == 1 and account_of(slurm, number) == "chem"]
+    with tempfile.TemporaryDirectory() as folder, driver(slurm, Path(folder)) as driven:
+        for _ in range(25):
+            _, applied = driven.round()
+            assert applied.waiting == {}
+            assert used_by(slurm, "chem") <= limit
+            ran |= {number for number, job in slurm.jobs.items() if job.held}
+            slurm.clock.sleep(100.0)
+        driven.fill()
+        if len(small) == len([each for each in rows if each[1] == "chem"]) and sum(map(slurm.free, slurm.nodes)):
+            assert used_by(slurm, "chem") == min(limit, len(small)), "no GPU idles that the limit allows"
+    assert ran == {number for number, (gpus, account) in enumerate(rows, 1) if account != "chem" or min(gpus, 4) <= limit}
+
+
+def test_a_job_that_gives_way_is_warned_before(tmp_path: Path) -> None:
+    slurm, stops = site(2), set[int]()
+    a_user(slurm, range(1, 7), 2)
+    with driver(slurm, tmp_path, warn_signal="USR1", warn_seconds=20.0) as driven:
+        for _ in range(12):
+            driven.round()
+            assert used_by(slurm, "chem") <= 4
+            for _ in range(4):
+                slurm.clock.sleep(25.0)
+                before = {number for number, job in slurm.jobs.items() if job.held}
+                driven.fill()
+                stops |= before - {number for number, job in slurm.jobs.items() if job.held}
+                assert used_by(slurm, "chem") == 4, "the next one starts once it has stopped"
+    assert stops == set(range(1, 7)) <= {number for number, _, _ in slurm.signalled}
+
+
+def test_a_driver_that_is_killed_while_a_job_gives_way_goes_on(tmp_path: Path) -> None:
+    for command in (2, 5, 8, 11):
+        slurm = site(1)
+        a_user(slurm, range(1, 9))
+        folder = tmp_path / str(command)
+        with driver(slurm, folder) as driven:
+            for _ in range(5):
+                driven.round()
+                slurm.clock.sleep(100.0)
+            with suppress(KilledError), dying_at(slurm, command):
+                driven.round()
+        with driver(slurm, folder) as again:
+            for _ in range(6):
+                slurm.clock.sleep(100.0)
+                _, applied = again.round()
+                assert applied.waiting == {}
+                assert used_by(slurm, "chem") == 4
+            assert again.state is not None
+            assert {number for number, job in slurm.jobs.items() if job.start > slurm.clock.now() - 600.0} == set(range(1, 9))
 
 
 def test_accounts_are_tenants_with_their_fairshare() -> None:

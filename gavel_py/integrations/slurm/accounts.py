@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from gavel_py.integrations.slurm.client.commands import SlurmCommands, output
 from gavel_py.integrations.slurm.client.notation import gpus_in, printable, seconds_in
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
+from gavel_py.integrations.slurm.turns import WAITING, Turns
 from gavel_py.io.names import natural_key
 from gavel_py.problem.tenants import Tenant, TenantTree
 
@@ -28,6 +30,9 @@ QOS_FIELDS = ("Name", "GrpTRES", "MaxTRESPU", "MaxTRESPA", "PreemptExemptTime", 
 
 ROUNDS_BETWEEN = 10
 """Number of rounds after which accounts are read again."""
+
+LAST = (WAITING, math.inf)
+"""Rank of jobs that have none."""
 
 CONFIG_LINE = re.compile(r"^(\w+)\s*=\s*(.*?)\s*$", re.MULTILINE)
 PARTITION_QOS = re.compile(r"PartitionName=(\S+).*?\bQoS=(\S+)")
@@ -118,30 +123,38 @@ class Accounts:
             account = self.associations[account, ""].parent
 
     def over_limits(
-        self, jobs: Mapping[str, SlurmJob], managed: Iterable[str], known: Collection[str], needs: Mapping[str, int]
+        self, jobs: Mapping[str, SlurmJob], managed: Iterable[str], turns: Turns, needs: Mapping[str, int]
     ) -> dict[str, Eligibility]:
-        """Set aside waiting jobs that would exceed a limit, so that no GPUs are planned for jobs that Slurm would not start.
+        """Set aside jobs that would exceed a limit, so that no GPUs are planned for jobs that Slurm would not start.
 
-        Jobs that hold GPUs in any partition count first, then those that the scheduler knows, then the others in order.
+        Jobs that hold GPUs in any partition count first, except for those whose turn is over; then the others in the order of their
+        turns. If a job that is overdue has no room, no other waiting job gets any of its limits.
 
         needs: {elastic job: minimum number of GPUs}; other jobs need what they hold or request.
         """
         if not self.enforced:
             return {}
         used: Counter[tuple[str, ...]] = Counter()
+        managed = list(managed)
+        over = turns.over.intersection(managed)
         for job in jobs.values():
-            if job.phase in {Phase.RUNNING, Phase.STOPPING} and job.held:
+            if job.phase in {Phase.RUNNING, Phase.STOPPING} and job.held and job.job_id not in over:
                 used.update({limit.key: needs.get(job.job_id, sum(job.held.values())) for limit in self.limits_of(job)})
-        beyond = {}
-        waiting = [job_id for job_id in managed if jobs[job_id].phase is not Phase.RUNNING]
-        for job_id in sorted(waiting, key=lambda job_id: (job_id not in known, natural_key(job_id))):
-            job = jobs[job_id]
-            limits, gpus = list(self.limits_of(job)), 0 if job.held else needs.get(job_id, job.num_gpus)
-            full = next((limit for limit in limits if used[limit.key] + gpus > limit.gpus), None)
+        beyond, blocked = {}, set[tuple[str, ...]]()
+        queue = [job_id for job_id in managed if jobs[job_id].phase is not Phase.RUNNING or job_id in over]
+        for job_id in sorted(queue, key=lambda job_id: (turns.ranks.get(job_id, LAST), natural_key(job_id))):
+            job, limits = jobs[job_id], list(self.limits_of(jobs[job_id]))
+            holds = sum(job.held.values()) if job.phase is Phase.RUNNING else 0
+            gpus = 0 if job.held and not holds else needs.get(job_id, holds or job.num_gpus)
+            waits = job.phase is Phase.WAITING
+            closed = blocked if waits else set[tuple[str, ...]]()
+            full = next((limit for limit in limits if used[limit.key] + gpus > limit.gpus or limit.key in closed), None)
             if full is None:
                 used.update({limit.key: gpus for limit in limits})
-            elif job.phase is Phase.WAITING:
+            elif waits or holds:
                 beyond[job_id] = Eligibility(Role.ASIDE, full.text)
+            if full is not None and job_id in turns.overdue and all(gpus <= limit.gpus for limit in limits):
+                blocked.update(limit.key for limit in limits)
         return beyond
 
     def rooms(self, jobs: Mapping[str, SlurmJob], needs: Mapping[str, int], choices: Mapping[str, Sequence[int]]) -> dict[str, int]:

@@ -268,7 +268,7 @@ class RoundPlanner:
         excluded = {i: why for i, why in begun.excluded.items() if i not in leaving} | given_up(scheduler, now)
         self._update_unplanned(picture, excluded)
         unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
-        actions = actions_for(_targets(begun.assignments), snapshot.jobs, state.tracked, unresponsive, excluded)
+        actions = actions_for(_targets(begun.assignments), snapshot.jobs, state.steered, unresponsive, excluded)
         actions = self._with_grace(picture, actions)
         return Decided(picture, begun, replace(actions, give_back={**picture.let_go, **actions.give_back}), totals)
 
@@ -299,7 +299,7 @@ class RoundPlanner:
             return None
         excluded = {i: why for i, why in state.unplanned.items() if i not in started} | given_up(scheduler, now)
         unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
-        actions = actions_for(_targets(scheduler.running), snapshot.jobs, state.tracked, unresponsive, excluded)
+        actions = actions_for(_targets(scheduler.running), snapshot.jobs, state.steered, unresponsive, excluded)
         # No other job is stopped within a round.
         stop = tuple(job_id for job_id in actions.stop if job_id in warned)
         running = (*actions.keep, *(job_id for job_id in actions.stop if job_id not in warned))

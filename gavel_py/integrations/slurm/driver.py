@@ -194,7 +194,7 @@ class SlurmDriver:
         if actions.warn:
             self._log("warned", jobs={i: {"signal": each.name, "until": state.warned[i]} for i, each in actions.warn.items()})
         for job_id in actions.stop:
-            state.tracked[job_id].stop_seconds = math.floor(self._clock.now())  # as Slurm, which counts whole seconds
+            state.steered[job_id].stop_seconds = math.floor(self._clock.now())  # as Slurm, which counts whole seconds
         applied = self._apply(picture, actions)
         self._planner.take_outcome(applied.jobs, [*applied.waiting, *applied.elsewhere], self._clock.now())
         state.stopping = set(applied.lingering)

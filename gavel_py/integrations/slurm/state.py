@@ -69,6 +69,7 @@ class Tracked:
         starts, preemptions: How often it was started and preempted.
         stop_seconds: When the driver asked it to stop; None if it has not.
         waited_seconds: When it was last seen waiting.
+        since_seconds: When it was last taken into the scheduler, or set aside.
         measured: {accelerator: {GPUs: [steps, seconds]}} of its measured stays.
         types_used, sizes_used: Accelerators and numbers of GPUs on which it has run.
         request: From `request_text`.
@@ -114,6 +115,7 @@ class Tracked:
     preemptions: int = 0
     stop_seconds: float | None = None
     waited_seconds: float = 0.0
+    since_seconds: float = 0.0
     measured: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     types_used: list[str] = field(default_factory=list)
     sizes_used: list[int] = field(default_factory=list)
@@ -156,10 +158,7 @@ class Tracked:
         return bool(self.held)
 
     def inherit_history(self, before: Tracked, *, with_request: bool) -> None:
-        """Copy the progress of the same job from its record before its user changed the request.
-
-        with_request: whether to copy the requested nodes as well, since a start may have overwritten those that Slurm shows.
-        """
+        """Copy the progress of a job from before its request changed; with_request: with the nodes that were requested first."""
         for name in (*HISTORY, *(NODE_REQUEST if with_request else ())):
             setattr(self, name, getattr(before, name))
 
@@ -221,6 +220,7 @@ class DriverState:
         restart_cost: The measured cost of stops and starts.
         warned: {job: time from which it may be stopped} of jobs that have received the signal before a stop.
         deferred: Jobs whose planned GPUs are still in use by warned jobs.
+        yielding: Jobs of `aside` that run, and have to give way to others below a limit.
     """
 
     partition: str
@@ -239,11 +239,17 @@ class DriverState:
     restart_cost: RestartCost = field(default_factory=RestartCost)
     warned: dict[str, float] = field(default_factory=dict)
     deferred: set[str] = field(default_factory=set)
+    yielding: set[str] = field(default_factory=set)
 
     @property
     def partitions(self) -> tuple[str, ...]:
         """The managed partitions."""
         return tuple(self.partition.split(","))
+
+    @property
+    def steered(self) -> dict[str, Tracked]:
+        """{job: record} of the jobs that the driver starts and stops: the managed ones, and those that give way to others."""
+        return {**self.tracked, **{job_id: self.aside[job_id] for job_id in self.yielding if job_id in self.aside}}
 
     @property
     def turnover(self) -> tuple[int, int, int]:
@@ -320,6 +326,7 @@ def save_state(path: Path, state: DriverState) -> None:
         "several": sorted(state.multi_partition),
         "restart_cost": asdict(state.restart_cost),
         "warned": dict(state.warned),
+        "yielding": sorted(state.yielding),
     }
     DRIVER.write(path, document)
 
@@ -363,10 +370,11 @@ def load_state(path: Path, partitions: Sequence[str], policy: Policy, learner: T
             pending={(job_type, gpus, name) for job_type, gpus, name in document["news"]},
             rounds=document["rounds"],
             departed_totals=list(document["past"]),
-            unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these four
+            unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these five
             multi_partition=set(document.get("several", ())),
             restart_cost=RestartCost(**document.get("restart_cost", {})),
             warned=dict(document.get("warned", {})),
+            yielding=set(document.get("yielding", ())),
         )
 
 

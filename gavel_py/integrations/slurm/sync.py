@@ -21,6 +21,7 @@ from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.sizes import has_other_range, is_outdated, is_own_request, keep_to_limits, needed_gpus
 from gavel_py.integrations.slurm.speeds import Progress, take_in
 from gavel_py.integrations.slurm.state import DriverState, Tracked
+from gavel_py.integrations.slurm.turns import beyond_limits
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import NodeState
 
@@ -63,7 +64,7 @@ class Reconciler:
     def update_jobs(self, jobs: Mapping[str, SlurmJob], now_seconds: float) -> None:
         """Update all tracked jobs; jobs that have ended leave the scheduler."""
         jobs = revived(jobs, self.state.warned)
-        for tracked in [*self.state.tracked.values()]:
+        for tracked in self.state.steered.values():
             self._update(tracked, jobs.get(tracked.job_id), now_seconds)
 
     def _update(self, tracked: Tracked, job: SlurmJob | None, now: float) -> None:
@@ -163,11 +164,10 @@ class Reconciler:
         user_steps = tracked.total_steps if self.progress.steps(tracked.job_id) is None else None
         for why in take_in(state, tracked, outcome, user_steps, ended, self.settings.trust_in(tracked.user)):
             self.log("outlier", job=tracked.job_id, user=tracked.user, why=why)
-        state.depart(tracked, ended)
-        if outcome == Phase.FINISHED:
-            state.scheduler.complete(tracked.job_id)
-        else:
-            state.scheduler.cancel(tracked.job_id)
+        if tracked.job_id in state.tracked:
+            state.depart(tracked, ended)
+            leave = state.scheduler.complete if outcome == Phase.FINISHED else state.scheduler.cancel
+            leave(tracked.job_id)
         names = ("arrival_seconds", "running_seconds", "starts", "preemptions")
         fields = {name: getattr(tracked, name) for name in names} | {"jct_seconds": ended - tracked.arrival_seconds}
         self.log("left", seconds=ended, job=tracked.job_id, outcome=outcome, **fields)
@@ -187,7 +187,7 @@ class Reconciler:
             new = [i for i in managed if i not in state.tracked and i not in state.aside]
             least = job_mapping.least_gpus([live[i] for i in new], self.matcher, state.speeds, self.settings)
             needs = least | needed_gpus(state, live, self.accounts, now, within_round=within_round)
-            self.roles |= self.accounts.over_limits(live, managed, state.tracked.keys(), needs)
+            self.roles |= beyond_limits(state, live, managed, self.accounts, self.rules, needs, now, within_round=within_round)
         self.ahead = self._look_ahead(snapshot, live)
         for job_id, tracked in list(state.tracked.items()):
             job = live[job_id]
@@ -203,7 +203,7 @@ class Reconciler:
         self._sync_accounts(live)
         if self.accounts is not None:
             keep_to_limits(state, live, self.accounts, needs, within_round=within_round)
-        others = job_mapping.used_by_others(snapshot.nodes, live.values(), state.tracked)
+        others = job_mapping.used_by_others(snapshot.nodes, live.values(), state.steered)
         job_mapping.sync_unavailable_gpus(state.scheduler, snapshot.nodes, others, self.ahead.closed)
         self._report_progress()
 
@@ -248,6 +248,7 @@ class Reconciler:
     def _set_aside(self, job_id: str, now: float) -> None:
         state, eligibility = self.state, self.roles[job_id]
         tracked = state.tracked[job_id]
+        tracked.since_seconds = now
         state.depart(tracked, now)
         state.scheduler.cancel(job_id)
         if eligibility.role is not Role.OTHER:
@@ -276,7 +277,7 @@ class Reconciler:
                 self.log("arrived", job=tracked.job_id, **fields)
             state.aside.pop(tracked.job_id, None)
             state.tracked[tracked.job_id] = tracked
-            tracked.seen_seconds = now
+            tracked.seen_seconds = tracked.since_seconds = now
             self._update(tracked, jobs[tracked.job_id], now)
 
     def _prepared(self, job: SlurmJob, now: float) -> tuple[Tracked, Job] | None:

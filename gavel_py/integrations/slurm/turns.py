@@ -1,23 +1,30 @@
 """The cost of preemption on this cluster, and the length of turns that follows from it.
 
 `RestartCost` is measured from the stops and starts of the driver. `choose` is the mechanism of the driver's rounds: if every job
-has GPUs, jobs rarely exchange types.
+has GPUs, jobs rarely exchange types. `beyond_limits` lets jobs take turns if a limit of an account or QOS has no room for all.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.job_roles import Eligibility, Role, parse_annotation
 from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, URGENT_ROUNDS, GangSelection, RoundDemand, sizing
 from gavel_py.scheduling.mechanism.elastic import choose_promised
 from gavel_py.scheduling.mechanism.rules import choose_jobs
 
 if TYPE_CHECKING:
+    from gavel_py.integrations.slurm.accounts import Accounts
+    from gavel_py.integrations.slurm.partitions import PartitionRules
+    from gavel_py.integrations.slurm.state import DriverState
     from gavel_py.scheduling import RoundScheduler
 
 MECHANISM = f"{__name__}:choose"
@@ -97,3 +104,86 @@ class RestartCost:
         if "min_run_seconds" not in fixed:
             is_crowded = len(scheduler.jobs) > len(scheduler.running)
             scheduler.min_run_seconds = self.seconds / LOST_SHARE if is_crowded else 0.0
+
+
+ADMITTED, WAITING, PASSED, OVER = range(4)
+"""Ranks of jobs below limits: in the scheduler, waiting for room, in the scheduler for long without GPUs, running for a turn."""
+
+ROUNDS_TO_WAIT = 20
+"""A job that has been in the scheduler for so many rounds would have GPUs if there were any for it, since its deficit has grown."""
+
+
+class Turns(NamedTuple):
+    """The order in which jobs get the GPUs that limits of accounts and QOS leave them.
+
+    Attributes:
+        ranks: {job: its rank, and since when it has it}, the first job first.
+        over: Running jobs whose turn is over, so that they give way to jobs that wait.
+        overdue: Waiting jobs that no other waiting job of the same limit overtakes any more.
+    """
+
+    ranks: Mapping[str, tuple[int, float]]
+    over: frozenset[str] = frozenset()
+    overdue: frozenset[str] = frozenset()
+
+
+def turns_of(
+    state: DriverState,
+    jobs: Mapping[str, SlurmJob],
+    exempt_of: Callable[[SlurmJob], float],
+    now_seconds: float,
+    *,
+    within_round: bool,
+) -> Turns:
+    """Return whose turn it is: jobs run for the shortest run, and then give way to those that have waited for the longest time.
+
+    exempt_of: returns the time for which a job is not preempted; within_round: whether running jobs stay as they are.
+    """
+    scheduler, ranks, over, overdue = state.scheduler, dict[str, tuple[int, float]](), set[str](), set[str]()
+    shortest = scheduler.min_run_seconds or state.restart_cost.seconds / LOST_SHARE
+    for job_id, job in jobs.items():
+        record, turn = state.tracked.get(job_id) or state.aside.get(job_id), max(shortest, exempt_of(job))
+        if job.phase is Phase.RUNNING or (within_round and job_id in state.yielding):
+            is_over = record is not None and record.runs and now_seconds >= record.stay_start_seconds + turn
+            if job_id in state.yielding if within_round else is_over:
+                ranks[job_id] = OVER, -(0.0 if record is None else record.stay_start_seconds)
+                over.add(job_id)
+        elif job_id in state.tracked:
+            since = state.tracked[job_id].since_seconds
+            is_passed = not within_round and now_seconds >= since + max(turn, ROUNDS_TO_WAIT * scheduler.round_seconds)
+            ranks[job_id] = (PASSED if is_passed else ADMITTED), since
+        else:
+            submitted = job.submit_seconds if (mark := parse_annotation(job.admin_comment)) is None else mark.submit_seconds
+            since = now_seconds if submitted is None else submitted
+            ranks[job_id] = WAITING, since if record is None else max(since, record.since_seconds)
+            if now_seconds - ranks[job_id][1] > 2 * max(turn, scheduler.round_seconds):
+                overdue.add(job_id)
+    return Turns(ranks, frozenset(over), frozenset(overdue))
+
+
+def beyond_limits(
+    state: DriverState,
+    jobs: Mapping[str, SlurmJob],
+    managed: Collection[str],
+    accounts: Accounts,
+    rules: PartitionRules,
+    needs: Mapping[str, int],
+    now_seconds: float,
+    *,
+    within_round: bool,
+) -> dict[str, Eligibility]:
+    """Set aside jobs for which limits leave no room: waiting ones, and between rounds running ones whose turn is over.
+
+    A running job that could not start again in its partition stays. needs: as for `Accounts.over_limits`; within_round: as for
+    `turns_of`.
+    """
+
+    def exempt_of(job: SlurmJob) -> float:
+        return math.inf if any(rules.refusal(name, job) for name in job.partitions) else accounts.exempt_of(job)
+
+    turns = turns_of(state, {i: jobs[i] for i in managed}, exempt_of, now_seconds, within_round=within_round)
+    beyond = accounts.over_limits(jobs, managed, turns, needs)
+    if not within_round:
+        state.yielding = {job_id for job_id in beyond if jobs[job_id].phase is Phase.RUNNING}
+    still = {i for i in state.yielding - beyond.keys() if i in jobs and jobs[i].phase is Phase.RUNNING}
+    return beyond | {job_id: Eligibility(Role.ASIDE, "it gives way to other jobs below a limit") for job_id in still}

@@ -67,6 +67,26 @@ def test_no_gpu_is_planned_that_a_limit_leaves_idle(cluster: LoopbackCluster) ->
     assert [line["errors"] for line in applied] == [[]] * len(applied)
 
 
+def test_jobs_below_a_limit_take_turns(cluster: LoopbackCluster) -> None:
+    """Ten jobs of chem, which may use 4 GPUs: all have run after some turns, and Slurm never counts more than 4 at once."""
+    chem, ran = {submitted(cluster, STRANGER_ID) for _ in range(10)}, set[int]()
+
+    def have_all_run() -> bool:
+        running = cluster.running() & chem
+        assert len(running) <= 4
+        ran.update(running)
+        return ran == chem
+
+    with driving(cluster, "--round", "6", "--min-run-seconds", "6", user=OPERATOR) as driver:
+        driver.until(have_all_run, 120, "all jobs of the account to have had a turn")
+        assert driver.end() == 0, driver.output()
+    applied = events(log_of(cluster), "applied") + events(log_of(cluster), "filled")
+    assert [line["waiting"] for line in applied] == [{}] * len(applied), "Slurm gives what is planned"
+    lines = cluster.tell("sacct", "-DXnP", f"-j{','.join(map(str, chem))}", "--format=Start,End,State").split()
+    stays = [(begin, end) for begin, end, _ in (line.split("|") for line in lines) if begin not in {"Unknown", "None"}]
+    assert max(sum(begin <= at and (at < end or end == "Unknown") for begin, end in stays) for at, _ in stays) <= 4
+
+
 def test_accounts_share_by_fairshare(cluster: LoopbackCluster) -> None:
     """Without limits: 20 jobs of chem, and 12 of physics with three times its share of the speed; in 8 rounds, at least twice."""
     cluster.tell("sacctmgr", "-i", "modify", "account", "chem", "set", "GrpTRES=gres/gpu=-1")

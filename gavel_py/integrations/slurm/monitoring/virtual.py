@@ -187,7 +187,7 @@ class VirtualPartition:
 
     def stop(self, job_id: str, now: float, state: DriverState | None, types: Mapping[str, str]) -> None:
         """Stop a job and record its progress."""
-        each, tracked = self.jobs[job_id], None if state is None else state.tracked.get(job_id)
+        each, tracked = self.jobs[job_id], None if state is None else state.steered.get(job_id)
         if tracked is not None and state is not None:
             speed = self._speed(each, tracked, state, types)
             steps = tracked.steps_done + speed * max(0.0, now - max(tracked.seen_seconds, each.start_seconds))
