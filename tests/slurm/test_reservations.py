@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gavel_py.integrations.slurm.client.records import Reservation
@@ -165,6 +165,22 @@ def test_a_short_job_runs_before_a_reservation_beside_a_long_one(tmp_path: Path)
         assert where(slurm) == {1: ["k80-0"], 4: ["v100-0"]}
 
 
+def test_a_job_of_the_reservation_is_left_to_slurm_and_others_of_its_account_are_not(tmp_path: Path) -> None:
+    slurm = cluster()
+    reserved(slurm, "v100-0", 1200.0)
+    slurm.reservations = slurm.reservations.replace(
+        "Users=root Groups=(null) Accounts=(null)", "Users=anna Groups=(null) Accounts=chem"
+    )
+    slurm.submit(1, per_job="gpu:4", comment=BERT, more={"resv_name": "upgrade", "account": "chem"})
+    slurm.submit(2, per_job="gpu:4", comment=BERT, more={"account": "chem"})
+    slurm.stuck = {1}
+    with driver(slurm, tmp_path) as driven:
+        decided, applied = driven.round()
+        assert decided.picture.left_alone == {"1": "it runs in a reservation"}
+        assert applied.given_back == ["1"], "Slurm starts it when the reservation begins"
+        assert where(slurm) == {2: ["k80-0"]}
+
+
 def test_what_jobs_are_owed_is_kept_when_groups_come_and_go(tmp_path: Path) -> None:
     """Twelve equal jobs on eight GPUs; those of 600 min cannot start on the node that is reserved from round 4 to 7."""
     slurm = cluster()
@@ -284,6 +300,8 @@ def played(
 
 @settings(deadline=None, max_examples=5)
 @given(*PLAYS)
+@example([["gpu"]] * 3, [("gpu", 1, None, 0)], [({"v100-0", "v100-1", "v100-2"}, 2, 3, 1)])
+@example([["gpu"]] * 3, [("gpu", 1, None, 0)] * 5, [(set(NODES), 2, 3, 3)])
 def test_no_job_is_planned_across_a_reservation_and_no_gpu_idles(
     members: list[list[str]], jobs: list[tuple[str, int, int | None, int]], reservations: list[tuple[set[str], int, int, int]]
 ) -> None:

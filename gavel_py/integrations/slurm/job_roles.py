@@ -230,6 +230,13 @@ def over_array_limits(jobs: Mapping[str, SlurmJob], managed: Iterable[str]) -> d
     return beyond
 
 
+def giving_way(jobs: Mapping[str, SlurmJob], roles: Mapping[str, Eligibility], yielding: Iterable[str]) -> dict[str, Eligibility]:
+    """Set aside the managed jobs that still run although they have to give way, to others below a limit or to a reservation."""
+    managed = [job_id for job_id in yielding if job_id in jobs and roles[job_id].role is Role.MANAGED]
+    running = [job_id for job_id in managed if jobs[job_id].phase is Phase.RUNNING]
+    return {job_id: Eligibility(Role.ASIDE, "it gives way to other jobs") for job_id in running}
+
+
 def is_held_by_driver(job: SlurmJob, partitions: Collection[str], known: Container[str], stopping: Container[str]) -> bool:
     """Return whether a job is on a hold of the driver or its plugin, not of its user.
 

@@ -177,11 +177,15 @@ class Outlook:
         duration = math.inf if limit is None else limit if left is None else 60.0 * left
         return self.now_seconds + self.margin_seconds + duration
 
-    def barred(self, job: SlurmJob) -> list[str]:
-        """Return the accelerators on which a job cannot start, since it may not end before their reservations."""
+    def barred(self, job: SlurmJob, to_leave: Collection[str] = ()) -> list[str]:
+        """Return the accelerators on which a job cannot start, since it may not end before their reservations.
+
+        A running job may stay on its own, unless it is on a node that jobs have to leave.
+        """
         if not self.groups:
             return []
-        end, here = self.end_if_started(job), {self.group_of.get(node) for node in job.held}
+        here = {self.group_of.get(node) for node in job.held} if set(job.held).isdisjoint(to_leave) else set()
+        end = self.end_if_started(job)
         return [name for name, each in self.groups.items() if end > each.start_seconds and name not in here]
 
     def without_room(self, jobs: Iterable[SlurmJob], places: Callable[[SlurmJob], Sequence[str]]) -> dict[str, Eligibility]:

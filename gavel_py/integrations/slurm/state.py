@@ -220,7 +220,7 @@ class DriverState:
         restart_cost: The measured cost of stops and starts.
         warned: {job: time from which it may be stopped} of jobs that have received the signal before a stop.
         deferred: Jobs whose planned GPUs are still in use by warned jobs.
-        yielding: Jobs of `aside` that run, and have to give way to others below a limit.
+        yielding: Jobs of `aside` that run, and have to give way to others below a limit, or to a reservation.
     """
 
     partition: str

@@ -166,8 +166,7 @@ class Reconciler:
             self.log("outlier", job=tracked.job_id, user=tracked.user, why=why)
         if tracked.job_id in state.tracked:
             state.depart(tracked, ended)
-            leave = state.scheduler.complete if outcome == Phase.FINISHED else state.scheduler.cancel
-            leave(tracked.job_id)
+            (state.scheduler.complete if outcome == Phase.FINISHED else state.scheduler.cancel)(tracked.job_id)
         names = ("arrival_seconds", "running_seconds", "starts", "preemptions")
         fields = {name: getattr(tracked, name) for name in names} | {"jct_seconds": ended - tracked.arrival_seconds}
         self.log("left", seconds=ended, job=tracked.job_id, outcome=outcome, **fields)
@@ -176,6 +175,7 @@ class Reconciler:
         """Bring the scheduler up to a reading; within_round: to start waiting jobs, while those that run stay as they are."""
         state, now, needs = self.state, snapshot.seconds, dict[str, int]()
         self.update_jobs(snapshot.jobs, now)
+        state.yielding &= state.aside.keys() if within_round else set()
         live = {job_id: job for job_id, job in snapshot.jobs.items() if not job.phase.is_over}
         self.rules = PartitionRules(self.settings.partitions, snapshot.partitions)
         self.roles = {job_id: self._eligibility(job, now) for job_id, job in live.items()}
@@ -188,6 +188,7 @@ class Reconciler:
             least = job_mapping.least_gpus([live[i] for i in new], self.matcher, state.speeds, self.settings)
             needs = least | needed_gpus(state, live, self.accounts, now, within_round=within_round)
             self.roles |= beyond_limits(state, live, managed, self.accounts, self.rules, needs, now, within_round=within_round)
+        self.roles |= job_roles.giving_way(live, self.roles, state.yielding)
         self.ahead = self._look_ahead(snapshot, live)
         for job_id, tracked in list(state.tracked.items()):
             job = live[job_id]
@@ -198,7 +199,7 @@ class Reconciler:
         state.aside = {job_id: tracked for job_id, tracked in state.aside.items() if job_id in live}
         self._submit_new({job_id: job for job_id, job in live.items() if self.roles[job_id].role is Role.MANAGED}, now)
         self._sync_nodes(snapshot.nodes, self.ahead.to_leave)
-        self._sync_places(live, now)
+        self._sync_places(live, now, within_round=within_round)
         self._sync_running()
         self._sync_accounts(live)
         if self.accounts is not None:
@@ -218,24 +219,23 @@ class Reconciler:
             return Eligibility(Role.OTHER, job_roles.CERTAIN_NODES)  # the user's request, since the driver has not changed it yet
         return eligibility
 
-    def _sync_places(self, live: Mapping[str, SlurmJob], now: float) -> None:
+    def _sync_places(self, live: Mapping[str, SlurmJob], now: float, *, within_round: bool) -> None:
         """Update the accelerators on which jobs may run: those of their partitions, except nodes that are reserved too soon.
 
         A running job keeps its GPUs if no partition would start it again, for instance because all of them are down.
         """
-        scheduler, changed = self.state.scheduler, list[Tracked]()
+        scheduler, changed = self.state.scheduler, dict[str, Tracked]()
         for job_id, tracked in self.state.tracked.items():
             job = live[job_id]
             if job.phase is Phase.RUNNING and any(self.rules.refusal(name, job) for name in job.partitions):
                 scheduler.keep_running(job_id, now + 2 * scheduler.round_seconds)
             elif usable := self.rules.usable(job, tracked):
-                places = usable, self.outlook.barred(job)
+                places = usable, self.outlook.barred(job, () if within_round else self.ahead.to_leave)
                 if self.is_regrouped or places != (tracked.usable, tracked.barred):
                     tracked.usable, tracked.barred = places
-                    changed.append(tracked)
+                    changed[job_id] = tracked
         before = {job.job_id: job for job in scheduler.jobs} if changed else {}
-        for tracked in changed:
-            job_id = tracked.job_id
+        for job_id, tracked in changed.items():
             try:
                 new = self._scheduler_job(tracked, live[job_id], self.matcher)
                 names = [n for n in ("allowed_accelerators", "locality") if getattr(before[job_id], n) != getattr(new, n)]
@@ -243,6 +243,8 @@ class Reconciler:
                     scheduler.update(job_id, **{name: getattr(new, name) for name in names})
             except InputError as error:
                 self._refuse(job_id, error, tracked, live[job_id])
+                if not self.ahead.to_leave.isdisjoint(tracked.held):
+                    self.state.yielding.add(job_id)
                 self._set_aside(job_id, now)
 
     def _set_aside(self, job_id: str, now: float) -> None:
@@ -317,7 +319,7 @@ class Reconciler:
         return True
 
     def _refuse(self, job_id: str, error: InputError, tracked: Tracked | None = None, job: SlurmJob | None = None) -> None:
-        """Leave a job to Slurm, or set it aside if it could run without the division of nodes by reservations."""
+        """Leave a job to Slurm, or set it aside if it could run with the nodes that reservations divide."""
         self.refused[job_id] = str(error)
         self.roles[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
         if tracked is not None and job is not None and self.whole is not None:
@@ -331,8 +333,8 @@ class Reconciler:
         self.outlook = Outlook.of(snapshot, self.state, settings, matcher.ahead, matcher.group_of)
         managed = [live[job_id] for job_id, role in self.roles.items() if role.role is Role.MANAGED]
         self.roles |= self.outlook.without_room(managed, lambda job: matcher.candidates(job, self.rules.usable(job, None)))
-        notice = self.state.scheduler.round_seconds + settings.stop_seconds + settings.warn_seconds
-        return self.outlook.nodes([job for job in managed if self.roles[job.job_id].role is Role.MANAGED], notice)
+        planned = [job for job in managed if self.roles[job.job_id].role is Role.MANAGED]
+        return self.outlook.nodes(planned, self.state.scheduler.round_seconds + settings.stop_seconds + settings.warn_seconds)
 
     def _sync_nodes(self, nodes: Mapping[str, SlurmNode], to_leave: Collection[str]) -> None:
         scheduler = self.state.scheduler

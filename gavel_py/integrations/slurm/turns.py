@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
-from gavel_py.integrations.slurm.job_roles import Eligibility, Role, parse_annotation
+from gavel_py.integrations.slurm.job_roles import Eligibility, parse_annotation
 from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, URGENT_ROUNDS, GangSelection, RoundDemand, sizing
 from gavel_py.scheduling.mechanism.elastic import choose_promised
 from gavel_py.scheduling.mechanism.rules import choose_jobs
@@ -184,6 +184,5 @@ def beyond_limits(
     turns = turns_of(state, {i: jobs[i] for i in managed}, exempt_of, now_seconds, within_round=within_round)
     beyond = accounts.over_limits(jobs, managed, turns, needs)
     if not within_round:
-        state.yielding = {job_id for job_id in beyond if jobs[job_id].phase is Phase.RUNNING}
-    still = {i for i in state.yielding - beyond.keys() if i in jobs and jobs[i].phase is Phase.RUNNING}
-    return beyond | {job_id: Eligibility(Role.ASIDE, "it gives way to other jobs below a limit") for job_id in still}
+        state.yielding |= {job_id for job_id in beyond if jobs[job_id].phase is Phase.RUNNING}
+    return beyond

@@ -49,9 +49,13 @@ def test_jobs_leave_before_a_reservation_and_none_starts_there(settings: Setting
             driver.until(lambda: cluster.jobs()[first].placement == {"k80-0": 4}, AHEAD, "the job on the other node")
             assert begin - 8 - 30 - 20 < time.time() < begin, "in the last rounds before"
             late = [submitted(cluster), submitted(cluster, "--time=60")]
-            driver.until(lambda: "maint" in cluster.node_states()["v100-0"], AHEAD, "the reservation to begin")
+            inside = submitted(cluster, "--reservation=upgrade", "--time=1")
+            driver.until(
+                lambda: cluster.jobs()[inside].placement == {"v100-0": 4}, AHEAD + 60, "Slurm to start the job of the reservation"
+            )
             driver.rounds(2)
-            assert not any("v100-0" in each.placement for each in cluster.jobs().values())
+            assert {job for job, each in cluster.jobs().items() if "v100-0" in each.placement} <= {inside}
+            cluster.tell("scancel", str(inside))
             cluster.tell("scontrol", "delete", "reservationname=upgrade")
             driver.until(
                 lambda: any("v100-0" in cluster.jobs()[job].placement for job in [first, *late]), 60, "the node to be used again"
