@@ -130,7 +130,7 @@ def _begin_at_event(
         state.gangs.stop(row)
     for row, (column, gpus) in changes.started.items():
         columns["running_since_seconds"][row], columns["has_run"][row] = start, True
-        is_spread = state.spans.is_spread(layout.types[column], layout.node_of[gpus].tolist())
+        is_spread = state.spans.is_spread(layout.types[column], layout.nodes_of(gpus))
         state.gangs.put(row, column, gpus, is_spread=is_spread)
     state.gangs.moved = set()
     _make_latest(state, new_round, None)

@@ -525,7 +525,7 @@ class SchedulerState:
     def back_off(self, job_id: str, now: float, retry_seconds: float, round_seconds: float) -> None:
         """Begin the back-off of a job that failed and is about to stop; seconds: as for `Backoffs.fail`."""
         row = self.table.known(job_id)
-        nodes = self.layout.node_of[self.gangs.gpus_of(row)].tolist()
+        nodes = self.layout.nodes_of(self.gangs.gpus_of(row))
         self.backoffs.fail(job_id, sorted({self.layout.names[node] for node in nodes}), now, retry_seconds, round_seconds)
 
     def end_backoffs(self, among: Callable[[int], bool]) -> None:

@@ -224,12 +224,11 @@ class RoundExecution:
             stopped = set(running).difference(assignments.ids)
             for job_id in [job_id for job_id in running if job_id in stopped]:
                 running.release(job_id).advance(state.now)
-        node_of = assignments.layout.node_of
         for job_id in current.started:
             if job_id in running:
                 running.release(job_id).advance(state.now)
             column, gpus = assignments.place_of(job_id)
-            self._start_gang(job_id, column, node_of[gpus].tolist(), state.now)
+            self._start_gang(job_id, column, assignments.layout.nodes_of(gpus), state.now)
         if running.are_shared or assignments.are_shared:
             for job_id, held in assignments.items():
                 if held.shared_with != state.active[job_id].partners:

@@ -88,6 +88,16 @@ class Layout:
         there = (nodes >= 0) & (indices >= 0) & (indices < self.sizes[nodes])
         return np.where(there, self.first[nodes] + indices, -1)
 
+    @cached_property
+    def _node_of(self) -> list[int]:
+        """The same as `node_of`; arrays are slow to read for single gangs."""
+        return self.node_of.tolist()
+
+    def nodes_of(self, gpus: Sequence[int]) -> list[int]:
+        """Return the node of each GPU of a gang."""
+        node_of = self._node_of
+        return [node_of[gpu] for gpu in gpus]
+
     def named(self, numbers: Sequence[int]) -> list[Gpu]:
         """Return the GPUs of these numbers as (node, index)."""
         gpus = np.asarray(numbers, dtype=np.int64)
