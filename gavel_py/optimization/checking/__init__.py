@@ -1,4 +1,4 @@
-"""Proofs of answers, independent of the programs that they come from: validity, bounds, prices, and why there is no answer.
+"""Proofs of answers, independent of the programs that produced them: validity, bounds, prices, and diagnosis of infeasibility.
 
 Entry points: `certificates`, `infeasibility`.
 """

@@ -53,9 +53,9 @@ class Certificate(Protocol):
 
 
 class SumCertificate:
-    """Base of the certificates of a maximised sum, which the dual values of its program bound (`AllocationLP.bound`).
+    """Base class of the certificates of a maximised sum. The bound follows from the dual values of its program.
 
-    program: the program as solved; sign: -1 if the policy's objective is the negative of the sum.
+    program: the program as solved (`AllocationLP.bound`); sign: -1 if the policy's objective is the negative of the sum.
     """
 
     program: AllocationLP
@@ -179,9 +179,13 @@ class Proof:
 class Evidence:
     """The data from which an allocation can be proven again.
 
-    columns: the columns of the answer, with the problem and its rules; certificate: None for ordered policies; times: the answer
-    itself, if the time on types does not determine it; shadow_prices, limit_prices: of GPUs and of `rules.hard_rows`, as found with
-    the optimum; empty_value: the objective if no job can run.
+    Attributes:
+        columns: The columns of the answer, with the problem and its rules.
+        certificate: None for ordered policies.
+        times: The answer itself, if the time on types does not determine it.
+        shadow_prices: The prices of GPUs found with the optimum.
+        limit_prices: The prices of `rules.hard_rows` found with the optimum.
+        empty_value: The objective if no job can run.
     """
 
     columns: Columns
@@ -208,7 +212,7 @@ class Evidence:
         return self.columns.base
 
     def violation(self, times: TimeShares) -> float:
-        """Return the largest violation of valid allocations and of hard rules by these times."""
+        """Return the largest violation by these times, of the conditions of valid allocations and of hard rules."""
         if not times.stand_for_all(self.rules):
             raise ProofError("jobs that are interchangeable in the proof are not equal")
         return max(times.violation(), *(each.part for each in times.broken(self.rules)), 0.0)
@@ -301,7 +305,7 @@ class PricedCertificate:
 def within_capacity(jobs: JobClasses, fractions: Floats) -> Floats:
     """Return the (G, K) allocation without the violations that the solver's tolerances allow.
 
-    No time is below 0, no row sum above 1, no type above its GPUs. The objective must be recomputed.
+    No time is below 0, no row sum exceeds 1, and no type exceeds its GPUs. The objective must be recomputed.
     """
     fractions = np.where(jobs.runnable, np.clip(fractions, 0.0, 1.0), 0.0)
     fractions /= np.maximum(1.0, fractions.sum(axis=1, keepdims=True))
@@ -352,7 +356,7 @@ class CheapestMix:
             self._find(part, throughputs[part].T.copy(), runnable[part].T.copy(), costs[part].T)
 
     def _find(self, rows: slice, throughputs: Floats, runnable: NDArray[np.bool_], costs: Floats) -> None:
-        """Find the hulls of some rows from tables with a row for each type, whose minima over types are quick."""
+        """Find the hulls of some rows from tables with a row for each type, since minima over types are fast on these."""
         costs, each = np.where(runnable, costs, np.inf), np.arange(throughputs.shape[1])
         at, lowest = np.zeros(len(each)), np.minimum(0.0, costs.min(axis=0, initial=0.0))
         if (lowest < 0).any():  # some time has a negative cost: the hull starts at its lowest point, the farthest of several
@@ -360,7 +364,7 @@ class CheapestMix:
         cost, self.lowest[rows], self.starts[rows] = lowest, lowest, at
         steepness = np.empty(throughputs.shape)
         for piece in range(len(throughputs)):
-            # From the corner reached so far to the next: the least slope, and of equal ones the farthest.
+            # The next corner has the least slope from the last one; among equal slopes, it is the farthest.
             ahead = runnable & (throughputs > at)
             steepness.fill(np.inf)
             np.divide(costs - cost, throughputs - at, out=steepness, where=ahead)
@@ -375,7 +379,7 @@ class CheapestMix:
             self.ends[piece, rows] = at
 
     def costs(self, lengths: NDArray[np.int64], needs: Floats) -> Floats:
-        """Return h at each need; the first lengths[0] of them belong to row 0, and so on; none exceeds its row's fastest."""
+        """Return h at each need. The first lengths[0] needs belong to row 0, and so on; none exceeds the fastest of its row."""
         most = np.repeat(self.lowest, lengths)
         for slope, offset in zip(self.slopes, self.offsets, strict=True):
             if slope.any():

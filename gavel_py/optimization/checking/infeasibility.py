@@ -1,7 +1,7 @@
-"""Infeasibility diagnosis: an irreducible set of rules that cannot hold together (IIS), or jobs that rules leave without time.
+"""Infeasibility diagnosis: an irreducible set of rules that contradict each other (IIS), or jobs that get no time under the rules.
 
-`check_rules` returns an allocation that keeps all rules or raises their conflict. `check_all_served` names the jobs to which the
-rules leave no time under a policy that must give every job some.
+`check_rules` returns an allocation that keeps all rules or raises their conflict. `check_all_served` names the jobs that
+can get no time under the rules, for a policy that must give some to every job.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ROUNDING = 1e-9
 def check_rules(jobs: JobClasses, solver: LinearSolver) -> Floats:
     """Return (G, K) time fractions of a valid allocation that keeps all rules of these jobs.
 
-    Raises `ConflictError` if there is none. It names rules that cannot hold together, while any of them can be dropped to make the
-    others hold. Each rule on a single job must be possible for that job alone.
+    Raises `ConflictError` if there is none. The error names rules that cannot all hold; without any one of them, the others can.
+    Each rule on a single job must be feasible for that job alone.
     """
     found = _kept_by(jobs, solver)
     if found is None:
@@ -39,7 +39,7 @@ def check_rules(jobs: JobClasses, solver: LinearSolver) -> Floats:
 
 
 def _kept_by(jobs: JobClasses, solver: LinearSolver) -> Floats | None:
-    """Return an allocation that keeps all rules, None if that takes more GPUs or higher limits."""
+    """Return an allocation that keeps all rules, None if this would need more GPUs or higher limits."""
     chambers = Chambers(jobs)
     needs = np.minimum(jobs.floors, jobs.fastest)
     cells = chambers.cells(needs)
@@ -49,13 +49,13 @@ def _kept_by(jobs: JobClasses, solver: LinearSolver) -> Floats | None:
 
 
 def _smallest_conflict(jobs: JobClasses) -> list[str]:
-    """Return the names of rules that cannot hold together, while all but any one of them can."""
+    """Return the names of rules that cannot all hold, but can without any one of them."""
     items = _Items(jobs)
     tight = items.tight()
     conflict = irreducible(tight if not items.hold(tight) else items.all, items.hold)
     rules, needed = items.rules_of(conflict)
     names = [items.name(item) for item in sorted(conflict)]  # limits come before throughputs
-    # Rules that are named already are dropped last.
+    # Rules with names that are already in the list are dropped last.
     restrictions = sorted(_restrictions(jobs, needed), key=lambda each: each.name in names)
     restrictions = irreducible(restrictions, lambda fewer: _kept_by(_restricted(jobs, rules, fewer), LinearSolver()) is not None)
     limits = sum(item < items.num_limits for item in conflict)
@@ -63,7 +63,7 @@ def _smallest_conflict(jobs: JobClasses) -> list[str]:
 
 
 def irreducible(items: list[Item], hold: Callable[[list[Item]], bool]) -> list[Item]:
-    """Return items that cannot hold together, while all but any one of them can; removes many at a time at first."""
+    """Return items that cannot all hold, but can without any one of them. Many items at a time are removed at first."""
     size = max(1, len(items))
     while size:
         start = 0
@@ -92,7 +92,7 @@ class _Items:
         self.all = list(range(self.num_limits + len(self._classes)))
 
     def tight(self) -> list[int]:
-        """Return the rules with dual values, the smallest first; in exact arithmetic they conflict by themselves."""
+        """Return the rules with dual values, the smallest first; in exact arithmetic, these rules alone conflict."""
         weights = np.concatenate([self._solution.duals[rows] for rows in (self._program.blocks.limits, self._floor_rows)])
         items = np.flatnonzero(weights > ROUNDING)
         return [int(item) for item in items[np.argsort(weights[items], kind="stable")]]
@@ -169,13 +169,13 @@ def _others(count: int) -> str:
 
 
 NOTHING = 1e-9
-"""Parts of all GPUs up to this count as 0: rules hold with about this tolerance."""
+"""Parts of all GPUs up to this size count as 0: rules hold with about this tolerance."""
 
 MOST_NAMED = 5
 
 
 def check_all_served(jobs: JobClasses, fractions: Floats, policy: str) -> None:
-    """Raise `InputError` with the jobs to which the rules leave no time, among those with next to no time in (G, K) fractions.
+    """Raise `InputError` with the jobs that can get no time under the rules, among those with almost none in (G, K) fractions.
 
     policy: the name of a policy with an infinitely bad level for a job without time.
     """

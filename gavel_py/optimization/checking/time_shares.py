@@ -29,8 +29,10 @@ ROUNDING = 1e-9
 class TimeShares:
     """Time fractions in the columns of a program, with a row for each job or for one job of each class.
 
-    problem: the problem of the M jobs in the rows, with all K' columns; fractions: (M, K') time of each; classes: the G = M classes
-    of which each row is one job, None if the rows are all jobs.
+    Attributes:
+        problem: The problem of the M jobs in the rows, with all K' columns.
+        fractions: (M, K') the time of each job in each column.
+        classes: The G = M classes, each with one job in the rows; None if the rows are all jobs.
     """
 
     problem: AllocationProblem
@@ -39,7 +41,7 @@ class TimeShares:
 
     @classmethod
     def of_classes(cls, problem: AllocationProblem, jobs: JobClasses, fractions: Floats) -> TimeShares:
-        """Return the answer with (G, K') fractions of the classes, for all jobs unless the columns are known by class only."""
+        """Return the answer with (G, K') fractions of the classes, for all jobs unless there are columns only for classes."""
         return cls(problem, jobs.spread(fractions)) if jobs.wide is None else cls(jobs.wide, fractions, jobs)
 
     def by_job(self, table: Floats) -> Floats:
@@ -97,7 +99,7 @@ class TimeShares:
         if not np.isfinite(fractions).all():
             return np.inf
         used = self.num_gpus @ fractions
-        times = fractions @ np.ones(len(capacities))  # quicker than a sum over short rows
+        times = fractions @ np.ones(len(capacities))  # faster than a sum over short rows
         misplaced = 0.0 if runnable.all() else float(np.where(runnable, 0.0, np.abs(fractions)).max())
         excess = float(((used - capacities) / np.maximum(1.0, capacities)).max(initial=0.0))
         return max(0.0, -float(fractions.min()), float(times.max()) - 1.0, excess, misplaced)
@@ -117,7 +119,7 @@ class TimeShares:
         return found
 
     def _excess(self, rules: Rules) -> Floats:
-        """Return (R,) the part of its size by which each hard row is exceeded, <= 0 for rows that hold."""
+        """Return (R,) the excess of each hard row relative to its size, <= 0 for rows that hold."""
         if self.classes is None:
             problem = self.problem
             excess = np.array([self.used(row) - row.rhs for row in rules.hard_rows])

@@ -1,16 +1,18 @@
-"""Co-location: a column for each group of partners, the rows that tie partners' columns together, and the pairs that follow.
+"""Co-location: a column for each group of partners, rows that link the columns of partners, and the resulting pairs of jobs.
 
-X_i(b,j) is the time for which job i shares GPUs of type j with some job of group b. No more detail is needed: time that jobs of
-group a spend with partners of group b can be distributed over pairs of them if and only if these spend as much with partners of
-group a (a table with given sums of rows and columns), and within one group if no job has more of it than all others of the group
-together (`paired`). A pair occupies its GPUs once, so each of its jobs counts for half of them:
+X_i(b,j) is the time for which job i shares GPUs of type j with some job of group b. No more detail is needed.
+Jobs of two groups a and b can be paired if and only if those of a spend the same total time with partners of b as those of b with
+partners of a (a table with given sums of rows and columns). Jobs of one group can be paired if and only if none spends more time
+with partners of the group than all others together (`paired`).
+
+A pair occupies its GPUs once, so each of its jobs counts for half of them:
 
     Σ_j X_ij + Σ_b,j X_i(b,j) <= 1,     Σ_i s_i (X_ij + ½ Σ_b X_i(b,j)) <= c_j,
     Σ_{i in group a} X_i(b,j) = Σ_{k in group b} X_k(a,j).
 
 These are ordinary columns and rows, so every policy that solves programs can share GPUs. `Balance` is the last of these rows in one
 direction, and `SelfPairingCut` the row that keeps a job from being its own partner. The columns exist for one job of each class of
-equal jobs only (`PairColumns.widened`): for all jobs, they would be many times the arrays of the problem.
+equal jobs only (`PairColumns.widened`): for all jobs, they would take many times the memory of the problem.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from gavel_py.problem.problem import AllocationProblem
 
 
 class GroupMembers:
-    """The members of each group among some jobs, cached for the many rows on the same jobs. groups: (N,); count: of groups."""
+    """The members of each group among some jobs, cached for the many rows on these jobs. groups: (N,); count: number of groups."""
 
     def __init__(self, groups: Indices, count: int) -> None:
         self.groups = groups
@@ -123,8 +125,14 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """The M pairs of groups that share GPUs of a type. one, other: (M,) the groups, one <= other; types: (M,); column,
-    their_column: (M,) the columns in which each of the two spends the time with the other.
+    """The M pairs of groups that share GPUs of a type.
+
+    Attributes:
+        one: (M,) the first group of each pair.
+        other: (M,) the second group, one <= other.
+        types: (M,) the accelerator type.
+        column: (M,) the column in which the first group spends its time with the second.
+        their_column: (M,) the column in which the second group spends its time with the first.
     """
 
     one: Indices
@@ -134,17 +142,17 @@ class Sides:
     their_column: Indices
 
     def those(self, which: Mask) -> list[tuple[int, int, int, int, int]]:
-        """Return those in a mask as a list."""
+        """Return the pairs of groups in a mask as a list of tuples."""
         table = np.stack([self.one, self.other, self.types, self.column, self.their_column])
         return [(a, b, j, one, other) for a, b, j, one, other in table[:, which].T.tolist()]
 
 
 @dataclass(frozen=True, eq=False)
 class PairColumns(Columns):
-    """The first column of a type is for time without a partner.
+    """Columns of a program with co-location. The first column of a type is for time without a partner.
 
-    shared: the other columns; sides: where groups share; speeds: (Q + 1, others) steps/s of the jobs of each group in the other
-    columns, 0 where they do not share; the last row is for jobs that never share.
+    shared: the other columns; sides: the pairs of groups that share; speeds: (Q + 1, others) steps/s of the jobs of each group in
+    the other columns, 0 where they do not share, with a last row for jobs that never share.
     """
 
     pairs: PairSpeeds
@@ -174,15 +182,15 @@ class PairColumns(Columns):
         return columns if a <= b else columns[::-1]
 
     def by_group(self, jobs: JobClasses, fractions: Floats) -> Floats:
-        """Return (Q + 1, K') the time of all jobs of each group, from (G, K') that of each class's jobs."""
+        """Return (Q + 1, K') the total time of the jobs of each group, given (G, K') the time of a job of each class."""
         time = np.zeros((len(self.speeds), fractions.shape[1]))
         np.add.at(time, self.pairs.kinds[jobs.rows], jobs.counts[:, None] * fractions)
         return time
 
     def repaired(self, jobs: JobClasses, fractions: Floats) -> Floats:
-        """Return (G, K') fractions with which partners have exactly the same time, and no type has more than its GPUs.
+        """Return (G, K') fractions in which partners have exactly equal times and no type exceeds its GPUs.
 
-        Excess time, of the size of the solver's tolerance, is taken away.
+        Excess time, of the size of the solver's tolerance, is removed.
         """
         time, sides = self.by_group(jobs, fractions), self.sides
         theirs = time.copy()
@@ -211,7 +219,7 @@ class PairColumns(Columns):
         return [self._over_all_columns(row) for row in type_rows(self.base, parts)], self
 
     def _self_pairing_rows(self, times: TimeShares) -> list[Row]:
-        """Return rows for the jobs that are promised more time with partners of the same group than these have.
+        """Return rows for the jobs that have more time with partners of their own group than these have together.
 
         Equal jobs can be partners of each other, so such a job is alone in its class.
         """
@@ -230,7 +238,7 @@ class PairColumns(Columns):
         return rows
 
     def _over_all_columns(self, row: Load) -> Load:
-        """Return a row on the GPUs of types as one on all columns, in each of which a job has its part of them."""
+        """Return a row on the GPUs of types as a row on all columns; in each column, a job takes a part of its GPUs."""
         halves = {j: (loads, loads / 2) for j, loads in row.loads.items()}
         places = enumerate(zip(self.source.tolist(), self.parts.tolist(), strict=True))
         loads = {column: halves[j][part < 1] for column, (j, part) in places if j in halves}
@@ -290,7 +298,7 @@ def _balances(problem: AllocationProblem, pairs: PairSpeeds, sides: Sides, num_c
 
 
 NOTHING = 1e-12
-"""Overlaps up to this part of the time are rounding."""
+"""Overlaps up to this part of the time count as rounding errors."""
 
 
 def paired(columns: PairColumns, times: TimeShares) -> Pairs:
@@ -347,7 +355,7 @@ class _Lines:
         """Return the jobs of a group that have time in a column."""
         spent, counts = self._fractions[:, column], self._counts
         classes = self._classes[group][spent[self._classes[group]] > 0]
-        # The start of each class is the sum of the others' totals, so that a million jobs add up as exactly as their classes.
+        # Each class starts at the sum of the totals of earlier classes, so that a million jobs add up exactly to the totals.
         starts = np.concatenate([[0.0], np.cumsum(counts[classes] * spent[classes])])
         ends = [start + spent[g] * np.arange(1, counts[g] + 1) for start, g in zip(starts.tolist(), classes.tolist(), strict=False)]
         jobs = [self._jobs[self._starts[g] : self._starts[g + 1]] for g in classes.tolist()]

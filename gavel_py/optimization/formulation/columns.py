@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 class Columns:
     """The K' columns of a program, here one for each of K types.
 
-    base: the problem with one column for each type; problem: the problem that is solved; rules: over all columns; source: (K',) the
-    type of each column; parts: (K',) the part of a GPU that a job has there for each that it requests; joint: {type: position in
-    `Rules.hard_rows` of the row for the GPUs of its columns together}.
+    Attributes:
+        base: The problem with one column for each type.
+        problem: The problem that is solved.
+        rules: The rules over all columns.
+        source: (K',) the type of each column.
+        parts: (K',) the part of a GPU that a job occupies in each column for each GPU that it requests.
+        joint: {type: position in `Rules.hard_rows` of the row for the GPUs of all its columns}.
     """
 
     base: AllocationProblem
@@ -84,11 +88,11 @@ class Columns:
         return times
 
     def expand(self, time_fractions: Floats, spread_fractions: Floats | None) -> Floats:  # noqa: ARG002
-        """Return (N, K') columns of (N, K) time on types and the part of it that is spread, default none."""
+        """Return (N, K') columns, given (N, K) the time on types and the part of it that is spread, default none."""
         return time_fractions
 
     def spread(self, times: TimeShares) -> Floats | None:
-        """Return (N, K) the time on types for gangs on more nodes than they need, None if the placement does not matter."""
+        """Return (N, K) the time of gangs on more nodes than they need, None if the placement does not matter."""
         speeds = self.base.speeds
         if speeds is None:
             return None
@@ -100,7 +104,7 @@ class Columns:
         return np.bincount(self.source, used, len(self.base.capacities)).astype(float)
 
     def aggregate_prices(self, prices: Floats, limit_prices: Floats | None) -> Floats:
-        """Return (K,) the price of a GPU of each type: in all of its columns, and in the row for all of them.
+        """Return (K,) the price of a GPU of each type, summed over its columns and the row for its columns together.
 
         prices: (K',); limit_prices: (R,) of the hard rows.
         """
@@ -110,7 +114,7 @@ class Columns:
         return worth
 
     def repaired(self, jobs: JobClasses, fractions: Floats) -> Floats:  # noqa: ARG002
-        """Return (G, K') fractions without the solver's tolerance in rows that tie columns together."""
+        """Return (G, K') fractions that satisfy the rows between columns exactly, not only within the solver's tolerance."""
         return fractions
 
     def pairs_of(self, times: TimeShares, chosen: Pairs | None) -> Pairs | None:  # noqa: ARG002
@@ -130,9 +134,9 @@ class Columns:
         return None
 
     def separate(self, times: TimeShares) -> tuple[list[Row], Columns]:
-        """Return the rows that an answer breaks, none if it breaks none, and the columns of these rows.
+        """Return the rows that an answer breaks, if any, and the columns of these rows.
 
-        They are other columns if the faster placement of gangs is promised more time than nodes have room for: then types get a
+        The columns change if the answer has more time in the faster placement of gangs than nodes have room for: types then get a
         second column.
         """
         rows: list[Row] = [*type_rows(self.problem, times.fractions, self.columns_of)]
@@ -191,8 +195,8 @@ def with_rules(
 ) -> tuple[Rules, dict[int, int]]:
     """Return the rules over all columns, with a row for the GPUs of each type that has several, and `Columns.joint`.
 
-    per_gpu: whether a job takes other resources, CPUs and memory, by its GPUs in a column; else it takes them in full. Places stay
-    the same: they allow types.
+    per_gpu: whether a job takes CPUs and memory in proportion to its GPUs in a column, instead of in full. Places stay the same,
+    since they allow types.
     """
     wider = tuple(_wider(row, source, parts, parts if per_gpu else np.ones(len(parts))) for row in rules.rows)
     known = dict(zip(map(id, rules.rows), wider, strict=True))
@@ -220,12 +224,15 @@ def _wider(row: Row, source: Indices, parts: Floats, resources: Floats) -> Row:
 
 @dataclass(frozen=True, eq=False)
 class PlacementColumns(Columns):
-    """The first column of a type is for the faster placement of each gang. second: {type: the column of the slower placement}."""
+    """Columns by placement; the first of a type is for the faster placement of each gang.
+
+    second: {type: the column of the slower placement}.
+    """
 
     second: Mapping[int, int]
 
     def expand(self, time_fractions: Floats, spread_fractions: Floats | None) -> Floats:
-        """Return (N, K') columns of (N, K) time on types and the part of it that is spread, default all in the faster placement."""
+        """Return the (N, K') time in columns; without `spread_fractions`, all of it is in the faster placement."""
         columns = np.zeros(self.problem.throughputs.shape)
         columns[:, : time_fractions.shape[1]] = time_fractions
         for j, other in self.second.items() if spread_fractions is not None else ():

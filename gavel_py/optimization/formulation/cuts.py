@@ -69,7 +69,7 @@ def gang_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[in
 
 
 def placement_rows(problem: AllocationProblem, fractions: Floats, second: Mapping[int, int] = NO_SECOND) -> list[Load]:
-    """Return such rows for types on which no packing places gangs consolidated or spread as their columns demand.
+    """Return such rows for types on which no packing keeps gangs consolidated or spread as their columns demand.
 
     In a column for the consolidated placement, a gang must stay on a node, or in a rack, that can hold it. second: {type: the
     column of the slower placement}.
@@ -87,8 +87,11 @@ def placement_rows(problem: AllocationProblem, fractions: Floats, second: Mappin
 class _Entries:
     """Requested times on one type: M entries, each a job with a locality.
 
-    gpus: (M,) of each gang; able: (M,) entries that may have time; columns: for each of equally long parts of the entries, the
-    columns of the problem that they stand for, with the factor of a coefficient there.
+    Attributes:
+        gpus: (M,) the GPUs of each gang.
+        able: (M,) whether an entry may have time.
+        columns: The entries consist of parts of equal length. For each part, the columns of the problem that it represents, with
+            the factor of a coefficient in each.
     """
 
     jobs: Indices
@@ -162,7 +165,7 @@ def _row_of(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: in
         return None
     bounds = _bounds(kinds, hosts, j, gpus)
     if all(takes @ np.ceil(means - LEAST_EXCESS) <= places for takes, places in bounds):
-        return None  # enough places at all times for the mean
+        return None  # always enough places for the mean number of gangs
     groups = [_group_of_kind(kind, able[codes == kind.code], requested.times, gpus) for kind in kinds]
     means = np.array([requested.times[group.entries].sum() for group in groups])
     patterns = _patterns(groups, bounds) if groups[0].size * SMALL > gpus else None
@@ -197,8 +200,8 @@ class _Kind(NamedTuple):
 def _kinds(requested: _Entries, able: Indices) -> tuple[Indices, list[_Kind], Floats]:
     """Return the code of the kind of each entry that may have time, the kinds with time, and the total time of each.
 
-    Large gangs come first, and single-GPU jobs last, which fill the gaps. Jobs of more than half a GPU need one each. Smaller ones
-    are left out: they can share.
+    Large gangs come first. Single-GPU jobs come last, since they fill the gaps. Jobs of more than half a GPU need one each. Smaller
+    ones are left out, since they can share.
     """
     num_gpus, localities = requested.gpus[able], requested.localities[able]
     sizes = np.where(num_gpus > 1 / 2, np.ceil(num_gpus), 0).astype(np.int64)
@@ -230,14 +233,14 @@ def _bounds(kinds: Sequence[_Kind], hosts: Hosts, j: int, gpus: int) -> list[tup
     return bounds
 
 
-@lru_cache(maxsize=256)  # regions are those of the nodes that are up, which rarely change from round to round
+@lru_cache(maxsize=256)  # regions depend on the nodes that are up, which rarely change between rounds
 def _places(held: tuple[int, ...], size: int) -> int:
-    """Return the number of places of `size` GPUs in regions that hold so many."""
+    """Return the number of places of `size` GPUs in regions with these numbers of GPUs."""
     return sum(gpus // size for gpus in held)
 
 
 def _patterns(groups: Sequence[Group], bounds: Sequence[tuple[Floats, int]]) -> Indices | None:
-    """Return (P, groups) all combinations of gangs that fit, with the most of the last group; None if there are too many."""
+    """Return (P, groups) all combinations of gangs that fit, with as many of the last group as fit; None if there are too many."""
     patterns = np.zeros((1, 0), dtype=np.int64)
     takes, left = np.array([each for each, _ in bounds]), np.array([[places for _, places in bounds]], dtype=float)
     for g, group in enumerate(groups):
@@ -277,7 +280,7 @@ def node_rows(problem: AllocationProblem) -> list[Load]:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The entries of one gang size and locality, by falling time. limit: the number that fits at the same time.
+    """The entries of one gang size and locality, in descending order of time. limit: the number that fits at the same time.
 
     numbers: the k for which the k entries with the most time are checked; the last is all of them. Σ_p λ_p·min(k, n_sp) is concave
     in k, and the sum of the k largest times is linear in k where times are equal, so the ends of equal times suffice.
@@ -294,7 +297,7 @@ class Group:
         return np.array([np.minimum(k, counts) for k in self.numbers], dtype=float)
 
     def requested(self, times: Floats) -> Floats:
-        """Return (k,) the total time of the k entries with the most."""
+        """Return (k,) the total time of the k entries with the most time."""
         sums: Floats = np.cumsum(times[self.entries])[np.array(self.numbers) - 1]
         return sums
 
@@ -309,7 +312,7 @@ class Group:
 
 
 def group_of(size: int, locality: str, entries: Indices, times: Floats, limit: int) -> Group:
-    """Return the group of these entries, sorted by falling time."""
+    """Return the group of these entries, sorted by descending time."""
     ends = np.flatnonzero(times[: limit - 1] - times[1:limit] > SAME_TIME) + 1
     return Group(size, locality, entries, limit, [*ends.tolist(), len(entries)])
 
@@ -319,12 +322,12 @@ def row_of_patterns(
 ) -> tuple[list[Floats], float] | None:
     """Return a row that all mixes of (P, groups) patterns satisfy and these times break, None if some mix delivers them.
 
-    The row consists of coefficients of the entries of each group and the right-hand side. enough: the part of the times that counts
-    as all of them.
+    The row consists of coefficients of the entries of each group and the right-hand side. enough: the part of the times that
+    must be delivered.
     """
     requested = [group.requested(times) for group in groups]
     rooms = np.vstack([group.rooms(counts) for group, counts in zip(groups, patterns.T, strict=True)])
-    # Patterns near the mean suffice for most mixes; each pattern has as many of the last group as fit.
+    # Patterns near the mean suffice for most mixes. Each pattern has as many gangs of the last group as fit.
     near = (np.abs(patterns[:, :-1] - [each[-1] for each in requested[:-1]]) < 1).all(axis=1)
     if near.any() and best_mix(rooms[:, near], np.concatenate(requested))[0] >= enough:
         return None

@@ -1,12 +1,13 @@
-"""Elastic jobs: a column for each accelerator type and number of GPUs, and the times that follow.
+"""Elastic jobs: a column for each accelerator type and number of GPUs, and the resulting times.
 
 X_i(j,n) is the time for which job i runs on n GPUs of type j:
 
     Σ_j,n X_i(j,n) <= 1,     Σ_i Σ_n n X_i(j,n) <= c_j.
 
-The first column of a type is for gangs with a fixed number of GPUs, and for one GPU of an elastic job. Each further number of GPUs
-has a column in which a job takes n GPUs for each that it requests, 1. These are ordinary columns and rows, so every policy that
-solves programs chooses numbers of GPUs. The columns exist for one job of each class of equal jobs only (`ElasticColumns.widened`).
+The first column of a type is for gangs with a fixed number of GPUs, and for one GPU of an elastic job. Each further number n has
+a column, in which a job takes n GPUs for each GPU that it requests; elastic jobs request 1. These are ordinary columns and rows, so
+every policy that solves programs chooses numbers of GPUs. The columns exist for one job of each class of equal jobs only
+(`ElasticColumns.widened`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from gavel_py.problem.problem import AllocationProblem
 
 @dataclass(frozen=True, eq=False)
 class ElasticColumns(Columns):
-    """The columns of the numbers of GPUs that some job is offered. counts: the throughputs; sizes: (K',) GPUs in each column."""
+    """The columns of the numbers of GPUs that some job can use. counts: the throughputs; sizes: (K',) GPUs in each column."""
 
     counts: GpuCounts
     sizes: Indices
@@ -64,7 +65,7 @@ class ElasticColumns(Columns):
         return replace(wide, runnable=wide.runnable & able)
 
     def repaired(self, jobs: JobClasses, fractions: Floats) -> Floats:
-        """Return (G, K') fractions without the solver's tolerance in the row for the GPUs of a type."""
+        """Return (G, K') fractions that keep the row for the GPUs of a type exactly, not only within the solver's tolerance."""
         used = self.gpus(fractions, jobs.counts * jobs.num_gpus)
         room = np.divide(self.base.capacities, used, out=np.ones_like(used), where=used > self.base.capacities)
         repaired: Floats = fractions * room[self.source]
@@ -95,7 +96,7 @@ class ElasticColumns(Columns):
 
 
 def elastic_columns(problem: AllocationProblem, rules: Rules, counts: GpuCounts) -> Columns:
-    """Return the columns of all numbers of GPUs that some job is offered and a type can hold."""
+    """Return the columns of all numbers of GPUs that some job can use and a type can hold."""
     types = len(problem.capacities)
     present = np.unique(counts.kinds[counts.is_elastic & problem.runnable.any(axis=1)])
     offered = counts.able[present].any(axis=0) & (counts.counts > 1)

@@ -24,9 +24,9 @@ LEAST_PART = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A sparse matrix by its entries, each at another place: (E,) rows, columns and values.
+    """A sparse matrix by its entries, each at a different position: (E,) rows, columns and values.
 
-    SciPy's matrices are this and more, but their import takes as long as the rest of a small solve.
+    SciPy's matrices can do the same and more, but importing them takes as long as the rest of a small solve.
     """
 
     rows: Indices
@@ -69,7 +69,7 @@ class SparseMatrix:
 class Row(Protocol):
     """A linear constraint on several jobs: Σ_i Σ_j a_ij X_ij <= rhs.
 
-    name: the rule, for messages; penalty: None for a hard rule, else the loss of the objective if the rule is exceeded by |rhs|;
+    name: the rule, for messages; penalty: the loss of the objective if a soft rule is exceeded by |rhs|, None for a hard rule;
     grows: whether more GPUs relax the rule, False for rules that only relate jobs to each other.
     """
 
@@ -111,7 +111,7 @@ class Limit:
     grows: ClassVar[bool] = True
 
     def charged(self, penalty: float | None, problem: AllocationProblem) -> Limit:
-        """Return the same limit as a soft one: `penalty` is the loss for a violation of 100 %; None: it stays hard."""
+        """Return the same limit as a soft one, with the loss `penalty` for a violation of 100 %; it stays hard if that is None."""
         if penalty is None:
             return self
         able = np.flatnonzero(problem.runnable.any(axis=1))
@@ -226,7 +226,7 @@ class Floor:
 class Place:
     """The accelerator types on which the M jobs in `rows` may run. allowed: (M, K); name_of: the rule for job i, for messages.
 
-    insists: whether a job must be able to run there, so that other rules may not leave it without a type; shared: whether the rule
+    insists: whether a job must be able to run there, so that other rules must leave it at least one type; shared: whether the rule
     is a limit of 0 on a group of jobs.
     """
 
@@ -297,7 +297,7 @@ class Rules:
 
     @property
     def has_penalties(self) -> bool:
-        """Whether the objective may lose value by these rules."""
+        """Whether these rules can reduce the objective."""
         return bool(self.switch_cost or self.soft_rows or self.soft_floors)
 
     @cached_property
@@ -333,9 +333,9 @@ NO_RULES = Rules()
 
 
 def floors_of(needs: Sequence[Need], fastest: Floats) -> tuple[Floor, ...]:
-    """Combine needs to one floor for each penalty, or several if soft needs of one penalty apply to the same job.
+    """Combine needs into one floor for each penalty, or several if soft needs of one penalty apply to the same job.
 
-    fastest: (N,) throughput of each job; a need below `LEAST_PART` of it is raised to that.
+    fastest: (N,) throughput of each job; a need below `LEAST_PART` of it is raised to that part.
     """
     layers: list[tuple[list[Need], Mask]] = []
     for need in needs:

@@ -1,4 +1,4 @@
-"""The linear program of an allocation as matrices: built, solved from a kept basis, and read.
+"""The linear program of an allocation as matrices: it is built, solved from a kept basis, and its solution read.
 
 A scheduler solves thousands of small programs whose rows are known as matrices. Compiling each of them with cvxpy would take
 several times as long as solving it. `program.Program` adds cvxpy expressions of the same variables for the objectives of policies.
@@ -41,8 +41,11 @@ ROUNDING = 1e-9
 class Blocks:
     """The columns and rows of a compiled program by their meaning.
 
-    parts: columns of the variables; factor: column of the capacity factor, if there is one; time, capacity, limits: rows of valid
-    allocations and of hard limits; own: rows of further constraints, a slice for each of them.
+    Attributes:
+        parts: Columns of the variables.
+        factor: Column of the capacity factor, if there is one.
+        time, capacity, limits: Rows of valid allocations and of hard limits.
+        own: Rows of further constraints, a slice for each of them.
     """
 
     parts: slice
@@ -65,12 +68,19 @@ class AllocationLP:
     followed by the rows of the objective. Scaled like this, HiGHS's absolute tolerances mean the same for 2 GPUs and for 10^7, and
     for one job and for a million.
 
-    rows, columns: (P,) class and type of each pair, class by class; most: (P,) the largest possible x_gj, min(1, c_j / (n_g s_g));
-    sizes: (P,) the time that one unit of each variable stands for; units: (K,) c_j, or 1 for a type without GPUs;
-    program, blocks: the program compiled last; solution: its optimum.
+    Args:
+        jobs: The job classes.
+        enough: (G,) steps/s beyond which a job gains nothing. If a job reaches this in little time, the unit of its variables is
+            about that time; otherwise, the need could be lost in the solver's tolerance.
 
-    enough: (G,) steps/s beyond which a job gains nothing. If that takes little time, the unit is about that time: the need could be
-    lost in the solver's tolerance otherwise.
+    Attributes:
+        rows: (P,) the class of each pair, class by class.
+        columns: (P,) the type of each pair.
+        most: (P,) the largest possible x_gj, min(1, c_j / (n_g s_g)).
+        sizes: (P,) the time that one unit of each variable represents.
+        units: (K,) c_j, or 1 for a type without GPUs.
+        program, blocks: The program compiled last.
+        solution: Its optimum.
     """
 
     program: LinearProgram
@@ -121,7 +131,7 @@ class AllocationLP:
 
     @property
     def floor_matrix(self) -> SparseMatrix:
-        """(F, P) throughput over the least throughput that rules demand, for the F classes with such a rule: must be >= 1."""
+        """(F, P) throughput divided by the floor of the rules, for the F classes with a floor; it must be >= 1."""
         floors, speeds = self.jobs.floors, self.jobs.throughputs[self.rows, self.columns]
         pairs = np.flatnonzero(floors[self.rows] > 0)
         classes, parts = self.rows[pairs], speeds[pairs] * self.sizes[pairs]
@@ -196,7 +206,7 @@ class AllocationLP:
         return self.solution
 
     def solve_with(self, limits: Floats, solver: LinearSolver, name: str) -> None:
-        """Solve the program that the solver has just solved with other right-hand sides, and keep these."""
+        """Solve the solver's last program with other right-hand sides, and keep these."""
         with self._noting_candidates():
             self.solution = solver.again(limits, keep=name)
         self.program = self.solution.program
@@ -213,7 +223,7 @@ class AllocationLP:
 
     @contextmanager
     def _noting_candidates(self) -> Iterator[None]:
-        """Add the time fractions and prices at which HiGHS stopped to `TimeLimitReached`."""
+        """Add to `TimeLimitReached` the time fractions and prices at which HiGHS stopped."""
         try:
             yield
         except TimeLimitReached as reached:
@@ -223,12 +233,12 @@ class AllocationLP:
             raise TimeLimitReached(found, (self.candidate(found),), (self.scarcity_of(found),)) from None
 
     def candidate(self, solution: Solution) -> Floats:
-        """Return (G, K) time fractions of the job classes, for a solve that the time limit ended."""
+        """Return (G, K) time fractions of the job classes from a solve that ended at the time limit."""
         return self.fractions_of(solution)
 
     @property
     def keys(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """The keys of columns and rows: those of the same class and type, or of the same class, are the same in every program."""
+        """The keys of columns and rows. Those of the same class and type, or of the same class, are equal in every program."""
         blocks, classes, count = self.blocks, self.jobs.keys, len(self.jobs)
         columns = position_keys(len(self.program.costs), "column")
         columns[blocks.parts] = content_keys([classes[self.rows], self.columns], len(self.rows))
@@ -265,7 +275,7 @@ class AllocationLP:
     def shadow_prices(self, solver: LinearSolver) -> Floats:
         """Return (K,) the gain of the objective just maximised per extra GPU of each type, for a small part of a GPU.
 
-        At a kink, dual values are not unique, and only the smallest state the gain of more GPUs. The program is then solved again
+        At a kink, dual values are not unique, and only the smallest are the gain of more GPUs. The program is then solved again
         with slightly more GPUs of the type, and its dual value is returned if it accounts for the whole gain.
         """
         solution, rows = self.solution, self.blocks.capacity
@@ -294,7 +304,7 @@ class AllocationLP:
         slopes = -(program.costs + program.matrix.T @ duals)
         own = np.arange(len(slopes))[self.blocks.parts]
         counts, gangs = self.jobs.counts[self.rows], self.jobs.num_gpus[self.rows]
-        # Without the contribution of the valid-allocation rows, for which priced_bound accounts.
+        # The rows of valid allocations are left out, since `priced_bound` accounts for them.
         gains = (slopes[own] / self.sizes + times[self.rows]) / counts + self.prices(solution)[self.columns] * gangs
         constant = duals @ program.limits - program.offset - times.sum() - capacity.sum()
         others = np.delete(np.arange(len(slopes)), own)
@@ -305,8 +315,8 @@ class AllocationLP:
     def net_gains(self) -> Floats:
         """Return (G, K) the reduced gains of the objective just maximised, per unit of a job's time on each type.
 
-        The reduced gain is the gain less the price of all that the time takes. None is above 0; where it is below 0, a job has no
-        time.
+        The reduced gain is the gain less the price of all resources that the time takes. It is never above 0, and where it is below
+        0, a job has no time.
         """
         slopes = -(self.program.costs + self.program.matrix.T @ self.solution.duals)
         return self.matrix_of(slopes[self.blocks.parts] / self.sizes / self.jobs.counts[self.rows])
@@ -326,7 +336,7 @@ class AllocationLP:
 
 @dataclass(frozen=True)
 class LinearCertificate(SumCertificate):
-    """The certificate of a linear sum. gains: (G, K) what the time of a job of each class adds to the objective."""
+    """The certificate of a linear sum. gains: (G, K) the gain of the objective by the time of a job of each class."""
 
     program: AllocationLP
     gains: Floats
@@ -340,7 +350,8 @@ class LinearCertificate(SumCertificate):
 def _most(solution: Solution, slopes: Floats, columns: NDArray[np.int64]) -> float:
     """Return max Σ slope·z within the bounds of these columns, which represent kinks of the objective.
 
-    A column without a bound has slope 0 up to rounding, unless the objective is unbounded; rounding counts at the column's value.
+    A column without a bound has slope 0 up to rounding, unless the objective is unbounded. Such a slope is multiplied by
+    the column's value.
     """
     program = solution.program
     slope, value = slopes[columns], solution.values[columns]
