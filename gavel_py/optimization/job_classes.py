@@ -1,4 +1,4 @@
-"""Classes of equal jobs: the view of a problem that a policy gets, with one row for all jobs that are equal to it.
+"""Classes of equal jobs: the view of a problem that a policy gets, with one row for all jobs that are equal.
 
 The reduction is exact (`classes_of`; docs/exact-reduction.md). `merged` clusters throughputs that differ slightly, such as by
 measurement noise, so that there are fewer classes.
@@ -28,7 +28,7 @@ PRICED_ROWS = 3_000
 """Number of rows from which prices are faster than one program with all rows."""
 
 PRICED_TYPES = 16
-"""Maximum number of types for which they are faster, since the number of cutting planes grows with the dimension."""
+"""Maximum number of types for which prices are faster, since the number of cutting planes grows with the dimension."""
 
 MUST_BE_KNOWN = ("steps_remaining", "total_steps")
 """Attributes that may be unknown (NaN) unless a policy reads them."""
@@ -115,7 +115,7 @@ class JobClasses:
         return len(self.jobs)
 
     def suit_prices(self, rows: int) -> bool:
-        """Return whether prices solve a program with this number of rows best (`solving.prices`): only capacities join its jobs."""
+        """Return whether prices (`solving.prices`) are the best method for this number of rows: only capacities couple its jobs."""
         if rows < PRICED_ROWS or not 1 < len(self.capacities) <= PRICED_TYPES or self.wide is not None or self.where is not None:
             return False
         return not (self.rules.rows or self.rules.kept or self.rules.has_penalties)
@@ -132,7 +132,7 @@ class JobClasses:
 
     @property
     def gpu_parts(self) -> Floats:
-        """(K,) the part of a GPU that a job has for each that it requests."""
+        """(K,) the part of a GPU that a job occupies for each GPU that it requests."""
         parts = self._by_type.gpu_parts
         return np.ones(len(self.capacities)) if parts is None else parts
 
@@ -149,7 +149,7 @@ class JobClasses:
 
     @property
     def real_throughputs(self) -> Floats:
-        """(G, K) steps/s, not changed by a policy's view."""
+        """(G, K) steps/s, independent of a policy's view."""
         real: Floats = self._of_each("throughputs")
         return real
 
@@ -241,7 +241,7 @@ class JobClasses:
         return numbers
 
     def floor(self, asker: str, throughputs: Floats) -> Floor:
-        """Return the floor that keeps the (G,) throughputs which a policy (`asker`) has given a job of each class."""
+        """Return the floor that keeps the (G,) throughputs of a job of each class under a policy (`asker`)."""
         return Floor(lambda i: f"what {asker} gives job {self.problem.job_ids[i]!r}", self.by_job(throughputs))
 
     def gains(self, name: str, table: Floats, least: float) -> ObjectiveRow:
@@ -388,7 +388,7 @@ def _part_of(problem: AllocationProblem) -> Callable[[NDArray[Any]], NDArray[Any
     if not problem.excluded:
         return lambda column: column
     able = _able(problem)
-    # A broadcast default stays one number in memory, so that it is known to be constant.
+    # A broadcast default remains one number in memory, which shows that it is constant.
     return lambda column: np.broadcast_to(column[:1], able.shape) if column.strides == (0,) else column[able]
 
 
@@ -410,7 +410,7 @@ def _columns(
         raise UnknownNameError(Fault(f"policy {reader}", "reads", text))
     values = getattr(problem, name)
     if name in WORKFLOW_COLUMNS and _is_constant(values):
-        return []  # without workflows, classes and their order are what they would be if the policy did not read it
+        return []  # without workflows, classes and their order do not depend on whether the policy reads it
     if name in TABLES:
         return [part(values[:, j]) for j in range(values.shape[1])]
     if name == "job_ids" and isinstance(values, NumberedNames):

@@ -4,7 +4,7 @@ A GPU holds jobs whose fractions sum to at most 1 and whose memory it has, or be
 if there are not too many (`patterns_at_once`, `configurations`). With few jobs, the CPUs and the memory of their nodes count too.
 
 A job is on one GPU and on one type at a time. If a type has room for more jobs of a fraction than there are, the sum of fractions
-underestimates what they take: a single job of a third, beside jobs that need whole GPUs, occupies a GPU. `packing_rows` therefore
+underestimates their need: a single job of a third occupies a GPU if the other jobs need whole GPUs. `packing_rows` therefore
 searches for a mix of packings that delivers the time fractions: on all types together if there are few jobs, else on each type by
 itself. If there is none, the dual values of the program of the mix are a row (`cuts.broken_row`).
 
@@ -52,7 +52,7 @@ MOST_STATES = 100_000
 
 
 class PackingItem(NamedTuple):
-    """Jobs of one size. gpus: of each; memory: GB of its GPU that each takes, 0 for whole gangs; number: of jobs."""
+    """Jobs of one size. gpus: of each job; memory: GB of its GPU that each job takes, 0 for whole gangs; number: number of jobs."""
 
     gpus: float
     memory: float
@@ -62,8 +62,12 @@ class PackingItem(NamedTuple):
 class PackingJob(NamedTuple):
     """A job to be packed.
 
-    gpus: number, or part of one; runnable: (K,) types on which it may run; memory: (K,) GB that it takes of a GPU, 0 for whole
-    gangs; cpus, host_memory: that it takes of its nodes; together: whether it must be on one node.
+    Attributes:
+        gpus: Number of GPUs, or part of one.
+        runnable: (K,) types on which it may run.
+        memory: (K,) GB that it takes of a GPU, 0 for whole gangs.
+        cpus, host_memory: CPUs and GB of memory that it takes of its nodes.
+        together: Whether it must be on one node.
     """
 
     gpus: float
@@ -84,7 +88,7 @@ class TypeCapacity(NamedTuple):
 
 @lru_cache(maxsize=32)
 def patterns_at_once(items: tuple[PackingItem, ...], gpus: int, memory: float) -> Indices | None:
-    """Return (P, items) the numbers of jobs that fit on these GPUs at once, maximal in the fractions beside the gangs.
+    """Return (P, items) the numbers of jobs that fit on these GPUs at once, with maximal numbers of fractions for given gangs.
 
     memory: GB of each GPU. None if there are too many patterns.
     """
@@ -209,12 +213,12 @@ def _sets_on(jobs: tuple[PackingJob, ...], place: TypeCapacity, j: int) -> Mask:
 
 
 def _within(takes: Floats, room: Floats) -> Mask:
-    """Return (M,) whether each row of requests fits into the room."""
+    """Return (M,) whether each row of requests fits into the free room."""
     return np.asarray((takes <= room * (1 + ROUNDING)).all(axis=1))
 
 
 def _gpus_for(member: Indices, sizes: Floats, memory: list[float], place: TypeCapacity) -> Floats:
-    """Return (2^N,) the GPUs that each set of fractions needs, gpus + 1 if it does not fit. member: (2^N, N) jobs of each set."""
+    """Return (2^N,) the GPUs that each set of fractions needs, gpus + 1 if it does not fit. member: (2^N, N) its jobs."""
     count, gpus = member.shape[1], place.gpus
     small = np.asarray(member @ (sizes == 0) == 0)
     on_one = small & (member @ sizes <= 1 + ROUNDING) & (member @ memory <= place.memory * (1 + ROUNDING))
@@ -231,7 +235,7 @@ def _gpus_for(member: Indices, sizes: Floats, memory: list[float], place: TypeCa
 
 
 def _unions(some: Mask, others: Mask, count: int) -> Mask:
-    """Return a (2^N,) mask of the unions of a set of each mask, by the number of such pairs (zeta transform, product, inverse)."""
+    """Return a (2^N,) mask of the unions of a set of one mask and a set of the other (zeta transform, product, inverse)."""
     pairs = _sums(some.astype(np.int64), count, 1) * _sums(others.astype(np.int64), count, 1)
     return _sums(pairs, count, -1) > 0
 
@@ -249,7 +253,7 @@ MOST_GPUS = 8
 """Maximum size of a type for patterns of all of its GPUs; above, each GPU is packed by itself."""
 
 LARGE = 64
-"""Maximum size of a type for rows; in larger ones they gain little beyond those of `cuts.fraction_rows`."""
+"""Maximum size of a type for rows; for larger types, they gain little over those of `fraction_rows`."""
 
 ENOUGH = 0.99
 """A type gets no row if a mix of packings delivers this part of its time fractions."""
@@ -259,7 +263,7 @@ def packing_rows(problem: AllocationProblem, fractions: Floats, columns: Columns
     """Return rows that all deliverable allocations satisfy and (N, K') `fractions` break, none if they break none.
 
     columns: as in `gang_rows`. There are no rows for a problem that was not built from a cluster, or without jobs that need
-    fractions of GPUs, or CPUs or memory of nodes; for the latter, only if there are few jobs.
+    fractions of GPUs, or CPUs or memory of nodes. Rows for CPUs and memory exist only if there are few jobs.
     """
     hosts = problem.hosts
     if hosts is None:
@@ -309,7 +313,7 @@ def _of_all_types(problem: AllocationProblem, hosts: Hosts, times: Floats, jobs:
     if found is None:
         return None
     prices, limit = found
-    # Interchangeable jobs with equal times get the mean of their coefficients: the row holds for any order of them.
+    # Interchangeable jobs with equal times get the mean of their coefficients, since the row holds for any order of them.
     alike = np.column_stack([gpus, runnable, memory, hosted, together, np.round(times[jobs], 9)])
     same = np.unique(alike, axis=0, return_inverse=True)[1].ravel()
     sums = np.zeros((same.max() + 1, types))
@@ -320,7 +324,7 @@ def _of_all_types(problem: AllocationProblem, hosts: Hosts, times: Floats, jobs:
 
 
 def _of_one_type(problem: AllocationProblem, hosts: Hosts, times: Floats, j: int) -> tuple[Floats, float, str] | None:
-    """Return such a row from the patterns of one type."""
+    """Return a row as `_of_all_types` does, from the patterns of one type."""
     gpus = int(_whole(problem.capacities[j : j + 1])[0])
     able = np.flatnonzero(problem.runnable[:, j])
     if not times[able[problem.num_gpus[able] < 1], j].any():
@@ -403,7 +407,7 @@ MEMORY_PARTS = 64
 def fraction_rows(
     problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH
 ) -> list[Load]:
-    """Return for each type the dual-feasible-function rows that (N, K') `fractions` break most, none if they break none.
+    """Return the rows of dual feasible functions that (N, K') `fractions` break most, at most one for each type.
 
     columns: as in `gang_rows`. There are no rows for a problem that was not built from a cluster.
     """
@@ -448,7 +452,7 @@ class _Functions:
             self._table = np.pad(_values(known[known > 0]), ((0, 0), (int((known <= 0).sum()), 0)))
 
     def most_broken(self, times: Floats, gpus: float) -> Floats | None:
-        """Return (N,) the values of the function by which these times exceed the GPUs most, None if by none."""
+        """Return (N,) the values of the function with the largest excess of these times over the GPUs, None if none has one."""
         used = self._table @ np.bincount(self._of, times, self._table.shape[1])
         worst = int(used.argmax())
         if used[worst] <= gpus + LEAST_EXCESS * max(1.0, gpus):

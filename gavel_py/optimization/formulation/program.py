@@ -1,4 +1,4 @@
-"""The cvxpy program of an allocation, in which policies write objectives: `AllocationLP` with expressions of its variables."""
+"""The cvxpy program of an allocation, with which policies write objectives: `AllocationLP` with expressions of its variables."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Program(AllocationLP):
 
     def __init__(self, jobs: JobClasses, enough: Floats | None = None) -> None:
         super().__init__(jobs, enough)
-        self._valuing = Lock()  # threads may verify an allocation concurrently, and evaluation goes through the variables' values
+        self._valuing = Lock()  # threads may verify an allocation concurrently, and evaluation stores values in the variables
 
     @cached_property
     def _parts(self) -> cp.Variable:
@@ -90,7 +90,7 @@ class Program(AllocationLP):
 
     @cached_property
     def penalty(self) -> cp.Expression:
-        """What the objective loses by broken soft rules and by changes, a convex scalar."""
+        """The loss of the objective by broken soft rules and by changes, a convex scalar."""
         jobs, rules = self.jobs, self.jobs.rules
         losses: list[cp.Expression] = [cp.Constant(0.0)]
         for row in rules.soft_rows:
@@ -115,7 +115,7 @@ class Program(AllocationLP):
 
     @property
     def rules(self) -> list[cp.Constraint]:
-        """The constraints of the rules other than limits: least throughputs, and earlier objectives that must be kept."""
+        """The constraints of the rules other than limits: throughput floors, and earlier objectives that must be kept."""
         floors = self.floor_matrix.to_scipy()
         return [*([floors @ self._parts >= 1] if floors.shape[0] else []), *(kept(self) for kept in self.jobs.rules.kept)]
 
@@ -167,12 +167,12 @@ class Program(AllocationLP):
         return self.fractions_of(solution)
 
     def cones(self, objective: cp.Expression) -> ConicProgram:
-        """Compile the program that maximises a concave objective under the rules for Clarabel; its answer is `answered`."""
+        """Compile the program that maximises a concave objective under the rules for Clarabel. Read its answer with `answered`."""
         return ConicProgram(cp.Problem(cp.Maximize(objective), [*self._valid, *self.rules]))
 
     @property
     def answered(self) -> Floats:
-        """(G, K) the time fractions that cvxpy's variables hold."""
+        """(G, K) the time fractions stored in cvxpy's variables."""
         return self.matrix_of(np.maximum(self._parts.value, 0.0) * self.sizes)
 
     def own_variables(self, objective: cp.Expression) -> list[cp.Variable]:
@@ -224,8 +224,8 @@ class Program(AllocationLP):
     def keeps_growing(self, objective: cp.Expression) -> bool:
         """Return whether the objective keeps growing as its own variables are scaled up from their current values.
 
-        A curve such as log z is unbounded, yet grows at a constant rate in no direction. (`check_bounded` covers objectives without
-        curves.)
+        A curve such as log z is unbounded, although it grows at a constant rate in no direction. (`check_bounded` covers objectives
+        without curves.)
         """
         own = self.own_variables(objective)
         values = [variable.value for variable in own]

@@ -6,7 +6,7 @@ the part of the demand λ_ib that they serve,
     Σ_k x_kb = t_i for each size b,   Σ_b λ_ib x_kb / T_kb <= y_k,   Σ_i Σ_k a_rk y_k <= c_r,   l_i <= Σ_k y_k <= u_i,
 
 where t_i is the served fraction of the service, and each row r with limit c_r is shared: the GPUs of a type, a budget, a quota. All
-objectives are of one form, max m min_i t_i + Σ_i v_i t_i - Σ_k f_k y_k, with t_i between bounds.
+objectives have the same form, max m min_i t_i + Σ_i v_i t_i - Σ_k f_k y_k, with t_i between bounds.
 
 **Bound.** For prices p_r >= 0 of the shared limits, and weights μ_i >= 0 with Σ_i μ_i = m, the objective of every plan is at most
 
@@ -50,8 +50,8 @@ ROUNDING = 1e-9
 class Columns:
     """The n ways to place a replica of one service, whose requests have B sizes.
 
-    demand: (B,) requests/s, each greater than 0; rates: (n, B) requests/s of one replica; uses: (n, R) what a replica takes of each
-    shared limit; costs: (n,) price per hour of a replica; least, most: limits of the number of replicas.
+    demand: (B,) requests/s, each greater than 0; rates: (n, B) requests/s of one replica; uses: (n, R) the part of each shared
+    limit that a replica takes; costs: (n,) price per hour of a replica; least, most: limits of the number of replicas.
     """
 
     demand: Floats
@@ -63,17 +63,17 @@ class Columns:
 
     @cached_property
     def loads(self) -> Floats:
-        """(n, B) replicas that would be busy with all requests of one size; infinite if they cannot serve it."""
+        """(n, B) the number of replicas that all requests of one size would keep busy; infinite if they cannot serve the size."""
         return np.divide(self.demand, self.rates, out=np.full_like(self.rates, np.inf), where=self.rates > 0)
 
     def loads_of(self, parts: Floats) -> Floats:
-        """Return (n,) the replicas that are busy with (n, B) parts of the demand."""
+        """Return (n,) the number of replicas that (n, B) parts of the demand keep busy."""
         busy: Floats = (np.where(parts > 0, self.loads, 0.0) * parts).sum(axis=1)
         return busy
 
     @cached_property
     def best_of_type(self) -> Mask:
-        """(n, B) whether no column that takes the same limits in the same proportion needs less of them for a size."""
+        """(n, B) whether a column needs the least for a size, among those that take the same limits in the same proportion."""
         size = np.maximum(self.uses.max(axis=1), 1e-300)
         _, same = np.unique(np.round(self.uses / size[:, None], 12), axis=0, return_inverse=True)
         needed, best = self.loads * size[:, None], np.zeros(self.rates.shape, dtype=bool)
@@ -83,9 +83,9 @@ class Columns:
         return np.logical_and(best, np.isfinite(self.loads))
 
     def useful(self, num_gpus: Sequence[int], names: Sequence[str]) -> Mask:
-        """Return (n,) the columns worth having: all but those that serve nothing, or no more than smaller ones on the same GPUs.
+        """Return (n,) the useful columns: those that serve something, and more than smaller ones on the same GPUs.
 
-        num_gpus, names: the GPUs of each column and their type. With a limit of replicas, a large one may be worth more.
+        num_gpus, names: the GPUs of each column and their type. If the number of replicas is limited, large replicas may be useful.
         """
         size = np.array(num_gpus, dtype=float)
         kept: Mask = np.asarray((self.rates > 0).any(axis=1))
@@ -105,7 +105,7 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class Market:
-    """Services and what they share. limits: (R,) c_r; gains: (I,) v_i; lower, upper: (I,) bounds of t_i.
+    """Services and their shared limits. limits: (R,) c_r; gains: (I,) v_i; lower, upper: (I,) bounds of t_i.
 
     common: m, the value of the least served fraction; has_costs: whether the costs of replicas count.
     """
@@ -129,7 +129,7 @@ class Market:
         return self.common * float(levels.min()) + float(self.gains @ levels) - paid
 
     def used(self, replicas: Sequence[Floats]) -> Floats:
-        """Return (R,) what these replicas take of the shared limits."""
+        """Return (R,) the use of the shared limits by these replicas."""
         used = [y @ columns.uses for y, columns in zip(replicas, self.services, strict=True)]
         return np.asarray(np.sum(used, axis=0), dtype=float)
 
@@ -156,10 +156,10 @@ class Relaxed:
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """What it takes to load replicas: of the y_k of a service, z_k >= y_k - before_k are new, and serve less at first.
+    """The cost of loading replicas: of the y_k of a service, z_k >= y_k - before_k are new, and serve less at first.
 
-    before: for each service its (n,) replicas so far, or the position of the service in the market that is the same one earlier,
-    or None if nothing counts as new; lost: the part of the time that a new replica serves nothing; cost: of a new replica.
+    before: for each service, its (n,) earlier replicas, or the position in the market of the same service at an earlier time, or
+    None if no replica counts as new; lost: the part of the time in which a new replica serves nothing; cost: of a new replica.
     """
 
     before: tuple[Floats | int | None, ...]
@@ -172,9 +172,9 @@ class Program:
 
     Values: the served fractions t_i, their minimum if it counts, the replicas of each service, and the parts x_kb.
 
-    is_whole: whether replicas must be whole; else they follow from the parts, and a service without limits of their number needs no
-    values for them. used: (n_i, B) mask of the x_kb of each service, by default all with a rate. changes: what new replicas cost;
-    their numbers are the last values.
+    is_whole: whether replicas must be whole. If not, they follow from the parts, and a service without limits of their number needs
+    no values for them. used: (n_i, B) mask of the x_kb of each service, by default all with a rate. changes: the cost of new
+    replicas, whose numbers are the last values.
     """
 
     def __init__(
@@ -202,16 +202,16 @@ class Program:
         self._entries: list[tuple[Indices, Indices, Floats]] = []
         self.first_new = int(self._parts[-1])
         self.num_replicas = int(self._replicas[-1]) - self.first_replica
-        self.program = self._stated()
+        self.program = self._compiled()
 
-    def _stated(self) -> LinearProgram:
+    def _compiled(self) -> LinearProgram:
         market, num, count = self.market, len(self.market.services), int(self._new[-1])
         limits = np.zeros(self._changed + count - int(self._parts[-1]))
         limits[self._shared : self._counts] = market.limits
         costs, lower, upper = np.zeros(count), np.zeros(count), np.full(count, MAX_REPLICAS)
         costs[:num], lower[:num], upper[:num] = -market.gains, market.lower, market.upper
         for i in range(num):
-            self._state_service(i, costs, upper)
+            self._enter_service(i, costs, upper)
         counted = np.flatnonzero(self._is_counted).tolist()
         for row, i in zip(range(self._counts, self._common, 2), counted, strict=True):
             y = np.arange(self._replicas[i], self._replicas[i + 1])
@@ -224,7 +224,7 @@ class Program:
             self._enter(self._common + np.arange(num), np.arange(num), -1.0)
         for i, before in enumerate(self.changes.before if self.changes is not None else ()):
             if before is not None:
-                self._state_changes(i, before, costs, limits)
+                self._enter_changes(i, before, costs, limits)
         rows, columns, values = (np.concatenate(parts) for parts in zip(*self._entries, strict=True))
         order = np.lexsort((rows, columns))
         matrix = SparseMatrix(rows[order], columns[order], values[order], (len(limits), count))
@@ -234,7 +234,7 @@ class Program:
         row, column, value = np.broadcast_arrays(rows, columns, np.asarray(values, dtype=float))
         self._entries.append((row, column, value))
 
-    def _state_service(self, i: int, costs: Floats, upper: Floats) -> None:
+    def _enter_service(self, i: int, costs: Floats, upper: Floats) -> None:
         """Enter the rows of one service, and set costs and upper bounds of its values."""
         market, columns = self.market, self.market.services[i]
         k, b = self._cells[i]
@@ -254,7 +254,7 @@ class Program:
             of, row = np.nonzero(columns.uses[k])
             self._enter(self._shared + row, x[of], columns.uses[k[of], row] * loads[of])
 
-    def _state_changes(self, i: int, before: Floats | int, costs: Floats, limits: Floats) -> None:
+    def _enter_changes(self, i: int, before: Floats | int, costs: Floats, limits: Floats) -> None:
         """Enter the rows of the new replicas of one service, and set their costs."""
         assert self.changes is not None  # noqa: S101
         y, z = np.arange(self._replicas[i], self._replicas[i + 1]), np.arange(self._new[i], self._new[i + 1])
@@ -288,7 +288,7 @@ class Program:
         return (places >= self.first_replica) & (places < self.first_replica + self.num_replicas)
 
     def is_feasible(self, *, is_whole: bool) -> bool:
-        """Return whether there is a plan, as far as a short search can show. is_whole: with whole replicas."""
+        """Return False if a short search proves that there is no plan. is_whole: with whole replicas."""
         try:
             solve_whole(self.program, self._is_whole & is_whole, gap=1.0, nodes=FEW_NODES)
         except InfeasibleError:
@@ -328,13 +328,13 @@ def relaxed(market: Market) -> Relaxed:
 
 
 def is_feasible(market: Market, *, is_whole: bool = False) -> bool:
-    """Return False if no plan keeps all floors and limits. is_whole: with whole replicas, as far as a short search can show."""
+    """Return False if a short search proves that no plan keeps all floors and limits. is_whole: with whole replicas."""
     program = Program(replace(market, gains=np.zeros(len(market.services)), common=0.0, has_costs=False), is_whole=is_whole)
     return program.is_feasible(is_whole=is_whole)
 
 
 def bound_of(market: Market, at: Multipliers) -> float:
-    """Return a value that the objective of no plan exceeds, with whole replicas or fractions of them."""
+    """Return an upper bound on the objective of all plans, with whole replicas or fractions of them."""
     total = float(at.prices @ market.limits)
     for i, columns in enumerate(market.services):
         cost, fixed = relaxed_costs(columns, market.costs_of(i) + columns.uses @ at.prices, float(at.least[i]), float(at.most[i]))
@@ -345,7 +345,7 @@ def bound_of(market: Market, at: Multipliers) -> float:
 
 
 def relaxed_costs(columns: Columns, prices: Floats, least: float = 0.0, most: float = 0.0) -> tuple[float, float]:
-    """Return lower bounds of the cost of a service at (n,) prices of its replicas: per served fraction, and in any case.
+    """Return lower bounds on the cost of a service at (n,) prices of its replicas: per served fraction, and the fixed part.
 
     least, most: multipliers of the limits of the number of replicas.
     """
@@ -360,7 +360,7 @@ def relaxed_costs(columns: Columns, prices: Floats, least: float = 0.0, most: fl
 
 
 def one_service(columns: Columns, limits: Floats, prices: Floats, level: float) -> Market:
-    """Return the market of one service that must serve at least a level at the least total price of its (n,) replicas."""
+    """Return the market of one service that must reach at least a level at the least total price of its (n,) replicas."""
     priced = replace(columns, costs=prices)
     return Market((priced,), limits, np.zeros(1), np.array([level]), np.array([level]), has_costs=True)
 
@@ -378,7 +378,7 @@ def best_level(columns: Columns, replicas: Floats, upper: float = 1.0) -> tuple[
     fixed[program.first_replica : program.first_replica + len(some.costs)] = replicas[there]
     solution = LinearSolver().solve_first(replace(program.program, upper=fixed))
     parts[there] = program.parts_of(solution.values, 0)
-    # HiGHS keeps rows to 1e-9: a service is only served to what the replicas can do, and no size more than the others.
+    # HiGHS keeps rows to 1e-9. The level is lowered to what the replicas can serve, and is the same for all sizes.
     over = max(1.0, float((columns.loads_of(parts)[there] / replicas[there]).max()))
     parts = np.maximum(parts / over, 0.0)
     return float(min(upper, parts.sum(axis=0).min())), parts

@@ -1,9 +1,10 @@
-"""A linear program that bounds the makespan of jobs that wait for each other, on accelerator types of different speed.
+"""A linear program that bounds the makespan of jobs that wait for each other, on accelerator types of different speeds.
 
     min θ:  Σ_j x_vj = 1,  Σ_v s_v d_vj x_vj <= c_j θ,  f_v >= f_u + Σ_j d_vj x_vj where v waits for u,  f_v <= θ
 
-x_vj is the part of job v that runs on type j, d_vj the seconds that all of it would take there, s_v its gang, f_v its end. The
-bound holds for every schedule, with or without preemption, and is at least the two classical ones, of work and of the longest path.
+x_vj is the part of job v that runs on type j, d_vj the seconds that the whole job would take there, s_v its gang, f_v its end. The
+bound holds for every schedule, with or without preemption, and is at least as tight as the two classical bounds, total work and
+longest path.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.problem.workflows import WorkflowGraph
 
 TOLERANCE = 1e-6
-"""Relative difference of the program's value and the bound that its duals prove."""
+"""Accepted relative difference of the program's value and the bound that its duals prove."""
 
 
 @dataclass(frozen=True)
 class MakespanBound:
-    """seconds: no schedule ends earlier; starts, durations: (N,) seconds of each job in the answer of the program."""
+    """seconds: the lower bound on the end of every schedule; starts, durations: (N,) seconds of each job in the answer."""
 
     seconds: float
     starts: Floats
@@ -57,8 +58,8 @@ def makespan_bound(durations: Floats, gangs: Floats, capacities: Floats, graph: 
 class _Parts:
     """The program of the bound, in units of time in which its coefficients are about 1.
 
-    Columns: x_vj where job v can run on type j, f_v, θ. Rows: the whole of each job (=), GPUs of each type, the end of each job
-    after its time on GPUs and each end that it waits for, and the makespan after each job for which none waits.
+    Columns: x_vj where job v can run on type j, f_v, θ. Rows: the parts of each job add up to 1 (=); the GPUs of each type; each
+    job ends after the jobs that it waits for, by at least its own time; the makespan is after each job for which no other waits.
     """
 
     def __init__(self, durations: Floats, gangs: Floats, capacities: Floats, graph: WorkflowGraph) -> None:
@@ -107,8 +108,8 @@ class _Parts:
     def proven(self, solution: Solution) -> float:
         """Return the makespan that the duals prove, by weak duality: GPUs at prices λ, and paths that carry a flow μ.
 
-        For λ >= 0 and a flow μ >= 0 along the edges, of which no more arrives at a job than leaves it, with Σ_j λ_j + (flow out of
-        the last jobs) = 1: θ >= Σ_v min_j d_vj (s_v λ_j / c_j + μ_v), μ_v the flow that arrives at v.
+        Let λ >= 0, and let μ >= 0 be a flow along the edges, of which at most as much arrives at a job as leaves it, with Σ_j λ_j +
+        (flow out of the last jobs) = 1. Then θ >= Σ_v min_j d_vj (s_v λ_j / c_j + μ_v), where μ_v is the flow that arrives at v.
         """
         num_jobs = len(self.graph.parents)
         duals = np.maximum(0.0, solution.duals[num_jobs:])

@@ -1,4 +1,4 @@
-"""From a linear program to its optimum: HiGHS, and searches that solve few small programs instead of a large one.
+"""From a linear program to its optimum: HiGHS, and searches that solve a few small programs instead of a large one.
 
 Entry points: `highs.LinearSolver`, `level_search`, `progressive_filling`, `concave`.
 """

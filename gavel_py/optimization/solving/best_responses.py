@@ -1,10 +1,10 @@
-"""The best responses of all jobs to prices of GPUs, in passes over columns of numbers.
+"""The best responses of all jobs to prices of GPUs, computed in passes over columns of numbers.
 
-At prices p, time on type j costs a job q_j = s p_j − G_j: its GPUs, less what the objective gains. Its best response is the
-cheapest time that gives it the throughput it needs: one type, none, or a mix of two neighbouring corners of the lower hull of the
-points (T_j, q_j) and (0, 0), as in `CheapestMix`. Points are numbered by type; number K is (0, 0), to be idle.
+At prices p, time on type j costs a job q_j = s p_j − G_j: the price of its GPUs, less the gain of the objective. Its best response
+is the cheapest time with the throughput that it needs: one type, none, or a mix of two neighbouring corners of the lower hull of
+the points (T_j, q_j) and (0, 0), as in `CheapestMix`. Points are numbered by type; number K is (0, 0), the idle time.
 
-`greedy_times` and `tightest_prices` are what is known of a sum without its prices: a good allocation and a bound.
+`greedy_times` and `tightest_prices` give a good allocation and a bound for a sum when its optimal prices are unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Part = Floats | None
 
 @dataclass(frozen=True)
 class Response:
-    """What all jobs together do at some prices.
+    """The response of all jobs together to some prices.
 
     surplus: −Σ_i of their costs; usage: (K,) GPUs; growth: the increase of the costs per unit of η (`BestResponses.rates`).
     """
@@ -40,7 +40,7 @@ class Response:
 
 @dataclass(frozen=True)
 class Choices:
-    """The points that n jobs mix. left, right: (n,) below and above the need, the same one if there is only one."""
+    """The points that n jobs mix. left, right: (n,) the points below and above the need, equal if there is only one."""
 
     left: Points
     right: Points
@@ -50,10 +50,13 @@ class Choices:
 class BestResponses:
     """The best responses of n rows of equal jobs.
 
-    gains: (K, n) what the objective gains by all of the time of a row's jobs on a type, 0 where they cannot run, None without an
-    objective; gpus: (n,) GPUs of a row's jobs; needs: (n,) least throughput of one of them, None if none needs any;
-    throughputs: (K, n) of one of them, 0 where it cannot run; rates: (n,) the growth of each need per unit of η, None if needs
-    are fixed.
+    Attributes:
+        gains: (K, n) the gain of the objective by all of the time of a row's jobs on a type, 0 where they cannot run; None without
+            an objective.
+        gpus: (n,) GPUs of a row's jobs.
+        needs: (n,) least throughput of one of the jobs, None if no job needs any.
+        throughputs: (K, n) throughput of one of the jobs, 0 where it cannot run.
+        rates: (n,) the growth of each need per unit of η, None if needs are fixed.
     """
 
     gains: Floats | None
@@ -102,7 +105,7 @@ class BestResponses:
     def certain(self, low: Floats, high: Floats, reach: float = 0.0) -> tuple[Mask, Choices]:
         """Return (n,) whether a row responds with the same points to all prices from `low` to `high`, and its choice in the middle.
 
-        reach: by how much η may change, so that needs change.
+        reach: the largest change of η, by which needs change.
         """
         sure = np.empty(len(self), dtype=bool)
         left, right = np.empty(len(self), dtype=np.int8), np.empty(len(self), dtype=np.int8)
@@ -133,7 +136,7 @@ class BestResponses:
         return gained, used[0][:count], used[1][:count]
 
     def times_of(self, choices: Choices, rows: Indices) -> Floats:
-        """Return (n, K) the time of rows that make their choices, 0 for all but these."""
+        """Return (n, K) the time of these rows with their choices, 0 for all other rows."""
         times = np.zeros((len(self), self._count))
         left, right = choices.left[rows], choices.right[rows]
         share, _ = self._shares(rows, left, right)
@@ -169,7 +172,7 @@ class BestResponses:
         return (share, 1 - share), (rate, -rate)
 
     def _best_types(self, prices: Floats) -> tuple[Floats, Points]:
-        """Return (n,) the best surplus, and the type that has it, for rows without needs."""
+        """Return (n,) the best surplus and its type, for rows without needs."""
         assert self.gains is not None  # noqa: S101
         best, chosen = np.zeros(len(self)), np.full(len(self), len(prices), dtype=np.int8)
         for j, price in enumerate(prices.tolist()):
@@ -179,7 +182,7 @@ class BestResponses:
         return best, chosen
 
     def _sure_types(self, low: Floats, high: Floats) -> tuple[Mask, Points]:
-        """Return which rows without needs choose the same type at all prices between, and the type with the best worst surplus."""
+        """Return which rows without needs choose one type at all prices of a range, and the type with the best worst surplus."""
         assert self.gains is not None  # noqa: S101
         idle = len(low)
         least, chosen = np.zeros(len(self)), np.full(len(self), idle, dtype=np.int8)
@@ -211,7 +214,7 @@ class BestResponses:
         return _cheapest_mixes(speeds, costs, self.needs)  # type: ignore[arg-type]
 
     def _sure_mixes(self, low: Floats, high: Floats, reach: float) -> tuple[Mask, Choices]:
-        """Return which rows choose the same points at all prices between, and the cheapest mixes in the middle."""
+        """Return which rows choose the same points at all prices of a range, and the cheapest mixes in the middle."""
         assert self.needs is not None  # noqa: S101
         count, each = len(low), np.arange(len(self))
         speeds, costs = self._points((low + high) / 2)
@@ -225,7 +228,7 @@ class BestResponses:
         margin = 0.0 if self.rates is None else np.abs(self.rates) * reach
         sure = np.where(mixed, (slow <= self.needs - margin) & (fast >= self.needs + margin), slow >= self.needs + margin)
         rise, change = fast_cost - slow_cost, self.gpus * (fast_width + slow_width)
-        # Otherwise more than the need may be cheaper; if only needs count, it may cost as much, and later stages choose.
+        # Otherwise, more than the need may be cheaper. If only needs count, it may cost the same, and later stages choose.
         sure &= ~mixed | (rise > change if self.gains is None else rise >= change)
         apart = np.where(mixed, fast - slow, 1.0)
         for point in range(count + 1):
@@ -239,9 +242,9 @@ class BestResponses:
 def _cheapest_mixes(speeds: Floats, costs: Floats, needs: Floats) -> tuple[Choices, Floats, Floats, Floats]:
     """Return the cheapest mixes of (K + 1, n) points for (n,) needs, the share of the right one, the costs and their slopes.
 
-    The lowest point is the best response if it is fast enough; of equal ones the fastest. Otherwise the edge of the lower hull over
-    the need is found from the left and from the right in turns: the least steep way up from the left end, then the steepest way
-    down from the right end, until neither changes.
+    The lowest point, and the fastest of several lowest ones, is the best response if it is fast enough. Otherwise the edge of the
+    lower hull over the need is found from the left and from the right in turns: the least slope from the left end, then the
+    steepest slope to the right end, until neither end changes.
     """
     lowest = costs.argmin(axis=0).astype(np.int8)
     each = np.arange(len(needs))
@@ -264,7 +267,7 @@ def _cheapest_mixes(speeds: Floats, costs: Floats, needs: Floats) -> tuple[Choic
 def _edges(
     speeds: Floats, costs: Floats, needs: Floats, left: Points, cost: Floats, speed: Floats
 ) -> tuple[Points, Points, Floats, Floats, Floats]:
-    """Return left and right ends, shares, costs and slopes of the hull's edges over the needs, from a left end below each."""
+    """Return left and right ends, shares, costs and slopes of the hull's edges over the needs, given a left end below each need."""
     fast, right = speeds >= needs, np.zeros(len(needs), dtype=np.int8)
     for _ in range(2 * len(speeds)):
         slope, top_speed = np.full(len(needs), np.inf), speed
@@ -309,7 +312,7 @@ def greedy_times(jobs: JobClasses, gains: Floats) -> Floats:
 
 
 def _best_of_free(jobs: JobClasses, gains: Floats, free: Mask) -> tuple[Indices, Floats]:
-    """Return (G,) the free type with the largest gain per GPU of each row, -1 if no time gains anything, and that gain."""
+    """Return (G,) the free type with the largest gain per GPU of each row, -1 if no type has a gain, and that gain."""
     best, largest = np.full(len(jobs), -1), np.zeros(len(jobs))
     for j in np.flatnonzero(free).tolist():
         gain = gains[:, j] / jobs.num_gpus
@@ -320,14 +323,14 @@ def _best_of_free(jobs: JobClasses, gains: Floats, free: Mask) -> tuple[Indices,
 
 
 def tightest_prices(jobs: JobClasses, gains: Floats, several: Sequence[Floats], least: Floats | None = None) -> Floats:
-    """Return the (K,) prices with the lowest `priced_bound`: of several, the best equal price of all GPUs, and no prices at all."""
+    """Return the (K,) prices with the lowest `priced_bound` among `several`, the best equal price of all GPUs, and zero prices."""
     count = len(jobs.capacities)
     tried = [*several, np.full(count, _best_equal_price(jobs, gains)), np.zeros(count)]
     return min(tried, key=lambda prices: priced_bound(jobs, gains, prices, least))
 
 
 def _best_equal_price(jobs: JobClasses, gains: Floats) -> float:
-    """Return the best equal price of all GPUs: that of the last job that can be served in the order of gain per GPU."""
+    """Return the best equal price of all GPUs: the gain per GPU of the last job that can be served, in descending order."""
     best = np.zeros(len(jobs))
     for j in range(gains.shape[1]):
         np.maximum(best, gains[:, j], out=best, where=jobs.runnable[:, j])
@@ -339,8 +342,8 @@ def _best_equal_price(jobs: JobClasses, gains: Floats) -> float:
 
 
 def descending(values: Floats, sizes: Floats, enough: float) -> Indices:
-    """Return rows in descending order of their values, equal ones as they are: all of them, or the first whose sizes add up to
-    `enough`. Most of very many rows need not be sorted then.
+    """Return rows in descending order of their values, with equal ones in their original order: all rows, or the first whose sizes
+    add up to `enough`. In the latter case, most rows of a large problem need not be sorted.
     """
     count = 1 + int(enough / sizes.mean()) if len(sizes) else 0
     while 2 * count < len(values):

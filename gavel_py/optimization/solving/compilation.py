@@ -1,4 +1,4 @@
-"""Compiling cvxpy problems: to linear programs for HiGHS, and to conic programs for Clarabel, which is called here.
+"""Compilation of cvxpy problems: to linear programs for HiGHS, and to conic programs for Clarabel, which is called here.
 
 cvxpy only compiles. Scaling, tolerances and statuses decide whether an answer can be trusted, so the solvers are called directly.
 """
@@ -25,7 +25,7 @@ can be interrupted, so with a time limit they start only if that much time is le
 
 
 def compiled(problem: cp.Problem) -> LinearProgram:
-    """Return `problem` as cvxpy compiles it; raises `InputError` when it is not a linear program."""
+    """Return the linear program that cvxpy compiles from `problem`; raises `InputError` if it is not linear."""
     import cvxpy as cp
     import scipy.sparse as sp
 
@@ -78,11 +78,11 @@ class ConicProgram:
 
         if problem.is_mixed_integer():
             raise InputError("this policy has whole-number variables; only linear and concave programs are solved")
-        # Whatever Clarabel has found is read, whatever its status.
+        # The result of Clarabel is read whatever its status.
         self._data, self._chain, self._inverse = problem.get_problem_data(cp.CLARABEL, solver_opts={"accept_unknown": True})
         self._variables = problem.variables()
         costs, squares = self._data["c"], self._data.get("P")
-        # Clarabel loses most of its precision if the costs are far from 1.
+        # Clarabel loses most of its precision if costs are far from 1.
         size = float(np.abs(costs).max(initial=0.0)) or 1.0
         self._costs = costs / size
         self._squares = None if squares is None else squares / size
@@ -90,7 +90,8 @@ class ConicProgram:
     def solve(self, step: float, limit: TimeLimit = NO_LIMIT) -> int:
         """Solve, store the answer in cvxpy's variables, and return the number of iterations.
 
-        step: the largest part of the way to the boundary of the cones that an iteration may go; shorter steps are more precise.
+        step: the largest step of an iteration as a part of the distance to the boundary of the cones; shorter steps are more
+        precise.
 
         Raises `SolverError` when Clarabel ends without any answer, `UnboundedError` when it finds the objective unbounded,
         `TimeLimitReached` when the limit ends it.

@@ -1,8 +1,8 @@
 """Concave objectives with curves: a conic interior point method, Newton's method, and proofs by tangents.
 
 `maximize_concave` solves the conic program, and continues with Newton's method if the gap is too large. A tangent touches the
-objective at a point and is nowhere below it, so that a bound on the tangent bounds the objective: by the dual values of a linear
-program (`ConcaveCertificate`), or by any prices of GPUs (`PricedCertificate`).
+objective at a point and is nowhere below it, so a bound on the tangent also bounds the objective. The bound follows from the dual
+values of a linear program (`ConcaveCertificate`), or from any prices of GPUs (`PricedCertificate`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TENTH = 0.1
 
 
 class _OfObjective:
-    """Base of the certificates of a concave objective."""
+    """Base class of the certificates of a concave objective."""
 
     program: Program
     objective: cp.Expression
@@ -64,7 +64,7 @@ class ConcaveCertificate(_OfObjective, SumCertificate):
     sign: float = 1.0
 
     def scale(self, fractions: Floats) -> float:
-        """Return the larger of the tangent's largest coefficient and ten times the loss by a tenth less time for all jobs.
+        """Return the larger of the tangent's largest coefficient and ten times the loss if all jobs have a tenth less time.
 
         For Σ w log v, whose value may be 0, the latter is about Σ w.
         """
@@ -99,7 +99,7 @@ class PricedCertificate(_OfObjective):
         return self.sign * (self.constant + priced_bound(self.jobs, self.gains, self.prices, self.least))
 
     def scale(self, fractions: Floats) -> float:
-        """Return ten times the loss by a tenth less time for all jobs if the objective is curved, otherwise 0."""
+        """Return ten times the loss if all jobs have a tenth less time for a curved objective, otherwise 0."""
         return 0.0 if self.objective.is_pwl() else _cost_of_less(self, fractions)
 
     @property
@@ -114,8 +114,8 @@ def best_priced(
     """Return the best of several (G, K) time fractions for a concave objective, and the certificate with the best of several
     prices.
 
-    The best equal price of all GPUs is tried too. There is no certificate if the objective has no slope, or both curves and
-    own variables.
+    The best equal price of all GPUs is tried too. There is no certificate if the objective has no slope, or has both curves
+    and own variables.
     """
     charged = objective - program.penalty if program.jobs.rules.has_penalties else objective
     own = program.own_variables(charged)
@@ -151,8 +151,8 @@ def tangent(expression: cp.Expression, *, bent: bool = False) -> cp.Expression:
     """Return a piecewise linear expression that touches a concave one at the current values and is nowhere below it.
 
     Kinks, such as a minimum, remain. Each curved atom becomes its tangent plane as a function of its arguments, so that cvxpy's
-    rules still prove the result concave. (Convex atoms are touched from below.) bent: curves of one linear argument keep their
-    second derivative, for Newton's method. The result is not a bound then.
+    rules still prove the result concave. (The tangent planes of convex atoms are below them.) bent: curves of one linear argument
+    keep their second derivative, for Newton's method. The result is then not a bound.
 
     Raises `SolverError` where a curve has no slope.
     """
@@ -205,17 +205,17 @@ def _matrix(slope: Any) -> sp.csc_array:
 ALGORITHM = "conic interior point"
 
 STEPS = (0.8, 0.5, 0.3, 0.95)
-"""Step lengths to try. Each fails on some programs; two rarely fail on the same."""
+"""Step lengths to try. Each fails on some programs, but two of them rarely fail on the same program."""
 
 ENOUGH = 1e-8
 """Default gap at which the search ends."""
 
 DUST = 1e-9
-"""Parts of a job's time and throughput that an interior point method leaves instead of 0."""
+"""Parts of a job's time and throughput that remain instead of 0 after an interior point method."""
 
 CRUMB, MORE = 1e-6, 1e-10
-"""Parts of the largest time of a job on a type. A time up to CRUMB may have wrong digits, and so may the slope of a steep curve
-there; with MORE added, the slope is not too large, as a bound requires.
+"""Parts of the largest time of a job on a type. A time up to CRUMB may have wrong digits, and the slope of a steep curve there may
+be wrong too. With MORE added, the slope is small enough for a bound.
 """
 
 ROUNDING = 1e-12
@@ -251,7 +251,7 @@ def maximize_concave(
 class _Answer:
     """Time fractions, values of the objective's own variables, and the gap of their proof.
 
-    touching: the time fractions at which the tangent of the proof touches, None for the answer's own.
+    touching: the time fractions at which the tangent of the proof touches the objective, None for those of the answer.
     """
 
     fractions: Floats
@@ -282,7 +282,7 @@ class _Search:
         return fractions, () if self._proven is None else (self._proven[1].scarcity,)
 
     def try_cones(self, cones: ConicProgram, step: float) -> None:
-        """Solve with steps of this length."""
+        """Solve the conic program with steps of this length."""
         try:
             self._consider(self._solved(cones, step))
         except SolverError as error:
@@ -320,8 +320,9 @@ class _Search:
     def _consider(self, answer: _Answer) -> None:
         """Prove an answer and keep it if it is the best.
 
-        Jobs with tiny times (`CRUMB`) get none or, if that is no good answer, slightly more. The optimum of a steep curve may be a
-        tiny time nearer to 0 than an interior point comes, where slopes differ widely; then the tangent at CRUMB bounds better.
+        Jobs with tiny times (`CRUMB`) get none or, if that is not a good answer, slightly more. The optimum of a steep curve may be
+        a time closer to 0 than an interior point can be, where slopes differ widely. Then the tangent at CRUMB gives a better
+        bound.
         """
         times, largest = answer.fractions, self._program.matrix_of(self._program.most)
         poor = (times <= CRUMB * largest).all(axis=1, keepdims=True)
@@ -333,7 +334,7 @@ class _Search:
             self._prove(more, np.where(poor, CRUMB * largest, times))
 
     def _prove(self, answer: _Answer, touching: Floats | None = None) -> bool:
-        """Prove an answer by a tangent at its own or other fractions and keep it if it is the best; return whether its gap is
+        """Prove an answer by a tangent at its own or other fractions, and keep it if it is the best. Return whether its gap is
         small.
         """
         answer = replace(answer, touching=touching)
@@ -363,7 +364,7 @@ class _Search:
         return ConcaveCertificate(self._program, self._objective, above, self._sign)
 
     def _between(self, before: _Answer, after: _Answer) -> _Answer:
-        """Return the farthest point from one answer towards another that is not worse than the first."""
+        """Return the farthest point on the way from one answer to another that is not worse than the first."""
         value = self._value(before)
         for part in (1.0, 0.5, 0.25, 0.1, 0.01):
             way = _Answer(

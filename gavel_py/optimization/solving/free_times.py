@@ -1,8 +1,8 @@
-"""Weighted max-min fairness of the total times of jobs under an agnostic policy, as far as an optimum leaves them open.
+"""Weighted max-min fairness of the total times of jobs under an agnostic policy, where the optimum does not determine them.
 
 If all types are equally fast, only the total time t_g = Σ_j x_gj of a job matters. If an optimum allows several values, jobs get
-t_g = max(least_g, min(most_g, θ w_g / s_g)) for the largest feasible θ. Jobs that scarce types or rules hold back stay there, and θ
-rises further for the others.
+t_g = max(least_g, min(most_g, θ w_g / s_g)) for the largest feasible θ. Jobs that are limited by scarce types or rules stay at
+their θ, and θ rises further for the others.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ LAST = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class FreeTimes:
-    """The total times t_g that are as good as those of a given answer.
+    """The range of total times t_g with the same objective as a given answer.
 
     Attributes:
         least: (G,) the lower bound on the time of a job of each class.
         most: (G,) the upper bound, at most 1.
         rows: Rows that preserve the objective, beside capacities and rules.
         where: (G, K) the types that must have room for these times; None for all on which the jobs may run.
-        is_certain: Whether all such times are known to be as good, without a comparison of objectives.
+        is_certain: Whether all such times are known to have the same objective, without a comparison.
     """
 
     least: Floats
@@ -80,7 +80,7 @@ class JobGroups:
 
     def sums(self, by_class: Floats | Indices) -> Floats:
         """Return (Q,) the sums of (G,) numbers over the classes of each group."""
-        # numpy sums each run pairwise; summing a million terms one by one would lose four more digits.
+        # numpy sums each run pairwise. Adding a million terms one by one would lose four more digits.
         runs = np.add.reduceat(by_class, self._starts)
         return np.bincount(self.of[self._starts], runs, int(self.of.max()) + 1).astype(float)
 
@@ -127,8 +127,8 @@ def fairest_times(jobs: JobClasses, groups: JobGroups, free: FreeTimes, weights:
     solver = None if limit is None else LinearSolver(limit=limit)
     cuts = _row_cuts(groups, groups.sums(jobs.counts * np.maximum(free.least, free.most)))
     for _ in range(MOST_CUTS):
-        # The fairest times under some cuts are the fairest of all if they fit. This takes one program for each cut found, instead
-        # of one for each level at which jobs are held, of which there are as many as quotas.
+        # The fairest times under some cuts are the fairest of all if they fit. This takes one program for each cut found instead of
+        # one for each level at which jobs are held, and each quota may have its own level.
         times = _Filling(jobs, groups, free, weights, solver, cuts).filled(with_programs=False)
         cut = _Filling(jobs, groups, free, weights, solver, cuts).cut(times)
         if cut is None:
@@ -147,7 +147,7 @@ class _Cut:
     worth: float
 
     def excess(self, times: Floats) -> float:
-        """Return by how much the cost of (Q,) total times exceeds the worth."""
+        """Return the excess of the cost of (Q,) total times over the worth."""
         return float(self.prices @ times) - self.worth
 
 
@@ -174,7 +174,7 @@ class _Cuts:
 
 
 def _row_cuts(groups: JobGroups, most: Floats) -> _Cuts:
-    """Return the cuts that need no program: all GPUs, and each row with each group on the type where its coefficient is smallest.
+    """Return the cuts that need no program: all GPUs, and each row, with each group on the type with its smallest coefficient.
 
     most: (Q,) the upper bounds on the total times.
     """
@@ -189,11 +189,11 @@ def _row_cuts(groups: JobGroups, most: Floats) -> _Cuts:
 
 
 class _Filling:
-    """Progressive filling of times: raises those of all jobs until some are held back, then those of the others.
+    """Progressive filling of times: raises the times of all jobs until some cannot rise, then those of the others.
 
     Whether times fit is a linear program over groups. If they do not, its dual values are a cut, and the highest level that
     satisfies the cut is the next one to try (Newton's method, as in `level_search`). Jobs with a price in the last cut are held at
-    that level: more time for them would take time from jobs that have no more than they do.
+    that level: more time for them would take time from jobs at the same level or below.
 
     solver: None if there is no time for programs; cuts: cuts known in advance.
     """
@@ -208,7 +208,7 @@ class _Filling:
         self._held = np.zeros(len(groups.jobs), dtype=bool)
 
     def filled(self, *, with_programs: bool) -> Floats:
-        """Return (G,) the times at which all jobs are held back; without programs, by the known cuts only."""
+        """Return (G,) the times from which no job can rise; without programs, only the known cuts limit them."""
         while not self._held.all():
             self._rise(with_programs=with_programs)
         return self._times(0.0)
@@ -218,7 +218,7 @@ class _Filling:
         return np.clip(level * self._rates, self._least, self._most)
 
     def _rise(self, *, with_programs: bool) -> None:
-        """Rise to the highest feasible level, and hold the jobs that can rise no further there."""
+        """Rise to the highest feasible level, and hold the jobs there that cannot rise further."""
         level, stopped = float((self._most / self._rates).max()), np.ones(len(self._held), dtype=bool)
         for _ in range(MOST_CUTS):
             times = self._times(level)
@@ -260,7 +260,7 @@ class _Filling:
     def _prices(self, given: Floats) -> Prices | None:
         """Return prices at which (Q,) total times cost more than all resources are worth, None if the times fit.
 
-        They also fit if jobs that are not held get more.
+        Times also fit if jobs that are not held get more.
         """
         from gavel_py.optimization.formulation.matrices import AllocationLP
 
@@ -292,7 +292,7 @@ class _Filling:
         while high - low > 2 * np.spacing(high):
             excess = self._excess(cut, level)
             low, high = (low, level) if excess > 0 else (level, high)
-            # At the ends of a job's line, its slope on the side towards which the level will move counts.
+            # At the ends of a job's line, use the slope on the side to which the level will move.
             lines = level * self._rates
             ends = (lines > self._least, lines <= self._most) if excess > 0 else (lines >= self._least, lines < self._most)
             slope = float(slopes @ (ends[0] & ends[1]))
@@ -303,5 +303,5 @@ class _Filling:
         return level
 
     def _excess(self, cut: _Cut, level: float) -> float:
-        """Return by how much the cost of the times at a level exceeds the worth of the cut."""
+        """Return the excess of the cost of the times at a level over the worth of the cut."""
         return cut.excess(self._groups.sums(self._counts * self._times(level)))

@@ -1,6 +1,6 @@
 """Linear programs, and `LinearSolver`, which solves them with HiGHS within a time limit, each from the last basis of its name.
 
-HiGHS is called directly, because a kept `highspy.Highs` can start from an old basis while cvxpy's own warm start cannot.
+HiGHS is called directly, because a kept `highspy.Highs` can start from an old basis, which cvxpy's own warm start cannot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Keys = NDArray[np.uint64]
 Result = TypeVar("Result")
 
 GRACE_SECONDS = 0.05
-"""Additional time to wait for a native solver that keeps the limit itself."""
+"""Additional time to wait for a native solver that observes the limit itself."""
 
 
 class TimeLimitReached(Exception):  # noqa: N818  (control flow inside one solve; callers of `solve` never see it)
@@ -67,7 +67,7 @@ class TimeLimit:
         return max(0.0, self._end - time.monotonic()) if self.is_set else np.inf
 
     def check(self, needed_seconds: float = 0.0) -> None:
-        """Raise `TimeLimitReached` if no time is left, or less than an operation needs that cannot be interrupted."""
+        """Raise `TimeLimitReached` if no time is left, or less than an uninterruptible operation needs."""
         if self.is_set and self.remaining <= needed_seconds:
             raise TimeLimitReached
 
@@ -87,8 +87,9 @@ def checked_limit(owner: str, seconds: float | None) -> float | None:
 def run_stoppable(work: Callable[[], Result], stop: Callable[[], object], limit: TimeLimit) -> Result:
     """Run `work` in another thread and return its result; Ctrl-C and the time limit end the wait.
 
-    Then `stop` requests the native code to end, and the thread is abandoned: the objects it uses must not be used again. It is not
-    a daemon thread, because native code that returns while the interpreter shuts down would crash the process.
+    At the end of the wait, `stop` asks the native code to end, and the thread is abandoned: the objects that it uses must not be
+    used again. It is not a daemon thread, because native code that returns while the interpreter shuts down would crash the
+    process.
 
     Raises:
         TimeLimitReached: `work` was still running at the end of the limit.
@@ -116,13 +117,13 @@ def run_stoppable(work: Callable[[], Result], stop: Callable[[], object], limit:
 # so that 1e-9 means the same in every unit of the objective.
 OPTIONS: dict[str, object] = {
     "output_flag": False,
-    # The order of pivots, and so the answer among equal optima, must not depend on the machine. HiGHS reads these
-    # two once, at its first run.
+    # The order of pivots, and with it the choice among equal optima, must not depend on the machine. HiGHS reads these
+    # two options only once, at its first run.
     "threads": 1,
     "random_seed": 0,
     "primal_feasibility_tolerance": 1e-9,
     "dual_feasibility_tolerance": 1e-9,
-    "presolve": "off",  # treats feasible sets as thin as the tolerance as empty, and saves no time on these programs
+    "presolve": "off",  # takes very thin feasible sets for empty, and saves no time on these programs
 }
 
 
@@ -139,24 +140,24 @@ ALGORITHMS: dict[Algorithm, dict[str, object]] = {
     Algorithm.SIMPLEX: {"solver": "simplex"},
     Algorithm.INTERIOR_POINT: {"solver": "ipm", "run_crossover": "on", "ipm_iteration_limit": 500},
 }
-"""Interior point needs some 20 to 100 iterations. Without a limit, it may go round in circles for ever on a program whose
-coefficients differ by many orders of magnitude.
+"""Interior point needs about 20 to 100 iterations. Without a limit, it may never converge on a program whose coefficients differ by
+many orders of magnitude.
 """
 
 RETRIES = (None, "off", "on")
-"""Values of presolve to try until HiGHS finds an optimum; None: as it is, from the old basis. The others start from scratch.
+"""Values of presolve to try until HiGHS finds an optimum. None: unchanged, from the old basis. The others start from scratch.
 
-Thin feasible sets, such as with a job that needs all of its time, may look empty from an old basis.
+From an old basis, a thin feasible set may look empty, for example with a job that needs all of its time.
 """
 
 FEW_ROWS = 2_000
-"""Programs up to this size take milliseconds and run on the calling thread, without a second one that watches for Ctrl-C."""
+"""Programs up to this size take milliseconds and run on the calling thread, without a second thread that waits for Ctrl-C."""
 
 LOGGED = "%d rows, %d columns, %d non-zeros: %s, %s after %d iterations, %.3f s"
 
 MANY_ROWS = 20_000
-"""Above this size, interior point replaces a simplex method that would start from a corner which is not dual feasible: its first
-iterations take most of the time, and cannot be interrupted.
+"""Above this size, interior point replaces a simplex method that would start from a corner that is not dual feasible. The first
+iterations of the simplex method would take most of the time there, and cannot be interrupted.
 """
 
 DUAL, PRIMAL = 1, 4
@@ -164,7 +165,7 @@ DUAL, PRIMAL = 1, 4
 
 
 INSIDE = 1e-7
-"""A value farther than this from its bound counts as off the bound."""
+"""A value farther than this from its bound counts as strictly between its bounds."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class LinearProgram:
     """min costs·z + offset with matrix z <= limits (the first `equalities` rows with =), lower <= z <= upper.
 
     matrix: its entries are in the order of its columns.
-    columns, rows: those of cvxpy's variables and constraints by their ids, if cvxpy compiled the program.
+    columns, rows: the columns of cvxpy's variables and the rows of its constraints, by id, if cvxpy compiled the program.
     """
 
     costs: Floats
@@ -187,7 +188,7 @@ class LinearProgram:
 
     @property
     def starts_dual_feasible(self) -> bool:
-        """Whether the corner of all lower bounds is dual feasible: no cost is below 0, nor is there one without a lower bound."""
+        """Whether the corner of all lower bounds is dual feasible: costs are >= 0, and > 0 only with a lower bound."""
         return not ((self.costs < 0) | ((self.costs != 0) & np.isneginf(self.lower))).any()
 
 
@@ -206,7 +207,7 @@ class Solution:
 
     @property
     def has_unique_duals(self) -> bool:
-        """Whether the optimum is known not to be degenerate: as many values and rows are off their bounds as there are rows."""
+        """Whether the optimum is known not to be degenerate: values and rows off their bounds are as many as rows."""
         program = self.program
         inside = (self.values > program.lower + INSIDE) & (self.values < program.upper - INSIDE)
         slack = program.limits - program.matrix @ self.values > INSIDE
@@ -221,10 +222,10 @@ class KeptBasis(NamedTuple):
     rows: Keys
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return KeptBasis.from_dict, (self.to_dict(),)  # highspy's own objects cannot be pickled
+        return KeptBasis.from_dict, (self.to_dict(),)  # highspy objects cannot be pickled
 
     def on(self, columns: Keys, rows: Keys) -> Any:
-        """Return HiGHS's basis for other columns and rows: those with a known key keep their status, new ones are nonbasic."""
+        """Return the basis for other columns and rows: those with a known key keep their status, and new ones are nonbasic."""
         import highspy
 
         if np.array_equal(self.columns, columns) and np.array_equal(self.rows, rows):
@@ -233,7 +234,7 @@ class KeptBasis(NamedTuple):
         outside, inside = highspy.HighsBasisStatus.kLower, highspy.HighsBasisStatus.kBasic
         carried.col_status = _matched(list(self.basis.col_status), self.columns, columns, outside)
         carried.row_status = _matched(list(self.basis.row_status), self.rows, rows, inside)
-        carried.valid = carried.alien = True  # alien: HiGHS repairs what is no longer a basis
+        carried.valid = carried.alien = True  # alien: HiGHS repairs it if it is no longer a basis
         return carried
 
     def to_dict(self) -> dict[str, Any]:
@@ -271,10 +272,12 @@ def _matched(statuses: list[Any], old: Keys, new: Keys, default: Any) -> list[An
 class LinearSolver:
     """Solves linear programs with one kept `highspy.Highs`, each from the last basis of the same name.
 
-    A basis is kept with the keys of its columns and rows, so that it can start a program with others: new ones are nonbasic.
+    A basis is kept with the keys of its columns and rows, so that it can start a program with other ones; new ones are nonbasic.
 
-    programs, iterations: numbers so far; prices: (K,) prices of GPUs from which the next level search starts; latest: the algorithm
-    of the latest program.
+    Attributes:
+        programs, iterations: Numbers of programs and iterations so far.
+        prices: (K,) prices of GPUs from which the next level search starts.
+        latest: The algorithm of the latest program.
     """
 
     algorithm: Algorithm = Algorithm.SIMPLEX
@@ -293,8 +296,8 @@ class LinearSolver:
 
         feasible: the name of another basis to start from, by the primal simplex method; it must be feasible in this program.
 
-        Raises `SolverError` when HiGHS ends with any status but optimal, `TimeLimitReached` when the limit ends it: the basis
-        reached by then is kept too, and the next solve continues from it.
+        Raises `SolverError` if HiGHS ends with any status but optimal, `TimeLimitReached` at the time limit. In the latter case,
+        the basis reached is kept too, and the next solve continues from it.
         """
         self.limit.check()
         highs = self._ready()
@@ -319,7 +322,7 @@ class LinearSolver:
         return solution
 
     def solve_first(self, program: LinearProgram) -> Solution:
-        """Solve a program without an initial basis, and keep none. Raises as `solve`."""
+        """Solve a program without an initial basis, and keep none. Raises the errors of `solve`."""
         self._ready()
         self._load(program)
         return self._run()
@@ -346,12 +349,12 @@ class LinearSolver:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> LinearSolver:
-        """Return a solver that starts from what `to_dict` described."""
+        """Return a solver that starts from the prices and bases of `to_dict`."""
         prices = None if document["prices"] is None else np.array(document["prices"], dtype=float)
         return cls(prices=prices, _bases={name: KeptBasis.from_dict(basis) for name, basis in document["bases"].items()})
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy starts from the same bases with a HiGHS instance of its own."""
+        """Return the state of a copy, which starts from the same bases with a separate instance of HiGHS."""
         return vars(self) | {"_bases": dict(self._bases), "_highs": None, "_loaded": None}
 
     def _load(self, program: LinearProgram) -> None:
@@ -424,7 +427,7 @@ class LinearSolver:
         highs = self._highs
         highs.HandleUserInterrupt = False
         highs.run()
-        if highs.getModelStatus().name == "kNotset":  # HiGHS has run with another number of threads in this process, which is fixed
+        if highs.getModelStatus().name == "kNotset":  # HiGHS has run with another, now fixed, number of threads in this process
             highs.setOptionValue("threads", 0)
             highs.run()
             highs.setOptionValue("threads", OPTIONS["threads"])
@@ -448,7 +451,7 @@ def solved_once(program: LinearProgram) -> Solution:
 
 @dataclass(frozen=True)
 class WholeSolution:
-    """Values that keep a program with whole numbers; no valid ones have costs below `bound`. is_optimal: to the gap asked for."""
+    """A valid solution with whole numbers. bound: lower bound on all costs; is_optimal: whether the required gap is reached."""
 
     values: Floats
     value: float
@@ -468,16 +471,16 @@ WHOLE_OPTIONS: dict[str, object] = {
     "mip_heuristic_run_rins": False,
     "mip_heuristic_run_root_reduced_cost": False,
 }
-"""Branch and bound is slow without presolve, and cannot add cuts within tighter tolerances. Symmetries and the searches near the
-relaxation take half of the time of small programs, and find no better values.
+"""Branch and bound is slow without presolve, and cannot add cuts within tighter tolerances. Symmetry detection and searches near
+the relaxation take half of the time of small programs, but find no better values.
 """
 
 
 FEW_NODES = 100
 
 FEW_NODES_OPTIONS: dict[str, object] = {"mip_allow_restart": False, "mip_heuristic_run_feasibility_jump": False}
-"""For up to this many nodes: to start again with what was learned, and to look for values before the relaxation is solved, takes a
-third of the time of such a search, and finds no better values.
+"""Options for searches with at most `FEW_NODES` nodes. Restarts, and heuristics before the relaxation is solved, take a third of
+their time, but find no better values.
 """
 
 PATIENCE_SECONDS = 10.0
@@ -501,7 +504,7 @@ def solve_whole(
         gap: Relative difference between value and bound at which to stop.
         limit: Time limit.
         start: Values to begin with; HiGHS checks them and completes them if they are not valid.
-        nodes: Limit of the nodes of the tree, which unlike the time gives the same answer each time.
+        nodes: Limit of the nodes of the tree. Unlike a time limit, it gives the same answer each time.
 
     Returns:
         The best values found, with whole numbers exactly whole, or None if a limit was reached without any.
@@ -531,7 +534,7 @@ def solve_whole(
         highs.setSolution(first)
     highs.HandleUserInterrupt = True
     try:
-        # HiGHS keeps the limit itself and returns what it has, but looks at the clock only now and then.
+        # HiGHS observes the limit itself and returns its best values, but checks the clock only at intervals.
         run_stoppable(highs.run, highs.cancelSolve, TimeLimit(limit.remaining + PATIENCE_SECONDS) if limit.is_set else NO_LIMIT)
     except TimeLimitReached:
         return None
@@ -554,7 +557,7 @@ def write_model(
 ) -> None:
     """Write a program in the format of the file's ending, .mps or .lp.
 
-    columns, rows: names of some of them, of letters, digits and _; maximize: state the same program as a maximisation.
+    columns, rows: names of some of them, of letters, digits and _; maximize: write the same program as a maximisation.
     """
     import highspy
 

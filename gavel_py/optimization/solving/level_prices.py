@@ -1,9 +1,9 @@
-"""The best level of very many different jobs by prices of the GPUs: `prices` for the demand family.
+"""The best level for a large number of different jobs by prices of GPUs: the method of `prices` for the demand family.
 
-At prices p worth 1 in total (Σ_j p_j c_j = 1), the needs of a level cost Σ_i h_i(need_i(θ)), and a level is reached exactly if they
-cost at most 1 at all prices. `find_level` looks for the prices at which they cost most and for the level at which that is 1, in
-turns, first on samples of jobs. Jobs that meet their needs on the same types at all prices of the box are fixed; the others share
-the GPUs that are left by a small program, which ends with the exact level, its prices and its most efficient allocation.
+At prices p worth 1 in total (Σ_j p_j c_j = 1), the needs of a level cost Σ_i h_i(need_i(θ)). A level can be reached if and only if
+this is at most 1 at all prices. `find_level` searches in turns for the prices with the highest cost, and for the level at which
+that cost is 1, first on samples of jobs. Jobs that meet their needs on the same types at all prices of the box are fixed. A small
+program shares the remaining GPUs among the others; it gives the exact level, its prices and its most efficient allocation.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ CLOSE = 1e-3
 """Relative precision of the level of a sample."""
 
 NARROW = 1e-10
-"""Width of a box, relative to its prices, in which jobs are indifferent at the very same prices."""
+"""Width of a box, relative to its prices, below which undecided jobs count as indifferent at equal prices."""
 
 EXACT = 1e-12
-"""Part of the GPUs by which the needs of the level found may differ from them."""
+"""Largest difference between the needs of the level found and the GPUs, as a part of the GPUs."""
 
 SLACK = 1e-10
-"""Part of the needs that jobs may lack at the level of one alone, so that not even that job has all of its time spoken for."""
+"""Part of the needs that jobs may lack at the utopia bound, so that even the job that determines it keeps some free time."""
 
 WIDER = 4.0
-"""Factor of the last step of the level within which the next one is expected."""
+"""The next step of the level is expected to be at most this multiple of the last one."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A level with prices around which the best one is expected. reach: part of all GPUs by which its needs may be off."""
+    """A level with prices, near which the best level is expected. reach: largest error of its needs, as a part of all GPUs."""
 
     level: float
     box: Box
@@ -77,7 +77,7 @@ class PricedLevels:
         return len(self._responses)
 
     def at(self, level: float, step: int = 1) -> BestResponses:
-        """Return the responses of every step-th row with the needs of a level. η is the improvement of the level from there."""
+        """Return the responses of every step-th row with the needs of a level. η is the improvement over that level."""
         needs = self.levels.needs(level)
         rates = np.where(needs < self.levels.jobs.fastest, self.levels.rates(needs), 0.0)
         rows = slice(0, len(self) // step * step, step)
@@ -85,7 +85,7 @@ class PricedLevels:
         return replace(table, needs=needs[rows], rates=rates[rows])
 
     def level_at(self, prices: Floats, level: float, step: int = 1) -> float:
-        """Return the level whose needs cost 1 at these prices, roughly, by Newton's method from a better one."""
+        """Return approximately the level whose needs cost 1 at these prices, by Newton's method from a better level."""
         for _ in range(MOST_STEPS):
             sample = self.at(level, step)
             response = sample.at(prices)
@@ -93,23 +93,23 @@ class PricedLevels:
             if abs(cost - 1) <= CLOSE or response.growth <= 0:
                 break
             before, level = level, self.improved(level, (1 - cost) / (response.growth * len(self) / len(sample)))
-            if level == before:  # all jobs can reach the level of one alone
+            if level == before:  # all jobs can reach the utopia bound
                 break
         return level
 
     def improved(self, level: float, amount: float) -> float:
-        """Return a level better by an amount, at most the one of a job alone."""
+        """Return a level better by an amount, at most the utopia bound."""
         levels = self.levels
         better = level - levels.worse * amount
         if levels.demand.direction == "min" and better <= 0:
             better = level / 2
         if levels.demand.direction == "max" and level >= 0:
-            better = max(better, 0.0)  # rounding can lead below the level of no throughput at all
+            better = max(better, 0.0)  # rounding can lead below the level without any throughput
         return levels.worse_of(better, levels.alone)
 
 
 def find_level(levels: Levels, solver: LinearSolver, *, efficiency: bool) -> BestLevel | None:
-    """Return the allocation of the best level, as `level_search.find_best_level` does; None if prices do not lead to it."""
+    """Return the allocation of the best level, as `level_search.find_best_level` does; None if prices do not find it."""
     priced, kept = PricedLevels(levels), solver.prices
     for start in (kept, None) if kept is not None else (None,):  # old prices may be those of a very different problem
         try:
@@ -133,13 +133,13 @@ def _found(priced: PricedLevels, point: Point, solver: LinearSolver, *, efficien
         narrowed = _narrowed(priced, point, 1, solver)
         if narrowed is not None:
             return _finished(priced, *narrowed, solver, efficiency=efficiency)
-    except TimeLimitReached:  # what a program has found is the time of the undecided jobs only
+    except TimeLimitReached:  # the program's own candidates are for the undecided jobs only
         raise stopped_at(priced.at(point.level), point.box.prices) if point.reach < 1 else TimeLimitReached() from None
     return _alone(priced, point.box.prices, solver)
 
 
 def _alone(priced: PricedLevels, prices: Floats, solver: LinearSolver) -> BestLevel | None:
-    """Return the most efficient allocation in which all jobs reach the level of one job alone, which no GPU would change."""
+    """Return the most efficient allocation in which all jobs reach the utopia bound, which more GPUs would not change."""
     levels, jobs = priced.levels, priced.levels.jobs
     cost = -priced.at(levels.alone).at(prices).surplus
     if cost > 1:
@@ -167,10 +167,10 @@ def _first_point(priced: PricedLevels, kept: Floats | None) -> Point:
 
 
 def _narrowed(priced: PricedLevels, point: Point, step: int, solver: LinearSolver) -> tuple[Market, Point] | None:
-    """Return a market in which few rows are undecided around the best level, None if all jobs reach the level of one alone."""
+    """Return a market in which few rows are undecided around the best level, None if all jobs reach the utopia bound."""
     level, box, reach, moves = point.level, point.box, point.reach, 0
     responses = priced.at(level, step)
-    part = len(responses) / len(priced)  # prices are worth 1 with all GPUs
+    part = len(responses) / len(priced)  # at these prices, all GPUs together are worth 1
     capacities = priced.capacities * part
     market = Market(responses, capacities, solver.limit)
     growth = _growth(market, box.prices) / part
@@ -197,12 +197,12 @@ def _narrowed(priced: PricedLevels, point: Point, step: int, solver: LinearSolve
 
 
 def _growth(market: Market, prices: Floats) -> float:
-    """Return how much more the needs cost per unit of η."""
+    """Return the increase of the cost of the needs per unit of η."""
     return max(market.active.at(prices).growth + float(market.growing @ prices), 1e-300)
 
 
 class UndecidedLP(AllocationLP):
-    """min ϕ such that ϕ times all GPUs are enough for fixed jobs and for the needs of undecided ones, which share the rest."""
+    """min ϕ such that ϕ times all GPUs suffice for the fixed jobs and for the needs of undecided jobs, which share the rest."""
 
     def __init__(self, priced: PricedLevels, market: Market) -> None:
         jobs, rows = priced.levels.jobs, market.undecided

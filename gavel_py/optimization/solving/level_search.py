@@ -18,10 +18,10 @@ from gavel_py.optimization.solving.levels import PLATEAU, Cells, Chambers, Level
 from gavel_py.problem.arrays import Floats
 
 SLIGHTLY = 1e-6
-"""Part by which a need is raised to cross the border of its chamber."""
+"""Relative increase of a need that moves it across the border of its chamber."""
 
 EXTRA_GPUS = (1e-5, 1e-8)
-"""Additional GPUs for which a shadow price is tried, as parts of the capacity of a type."""
+"""Numbers of additional GPUs with which a shadow price is computed, as parts of the capacity of a type."""
 
 
 class CapacityFactorLP(AllocationLP):
@@ -81,7 +81,7 @@ class CapacityFactorLP(AllocationLP):
         return self.fractions_of(solution)[self.cells.of]
 
     def scarcity_of(self, solution: Solution) -> Prices:
-        """Return prices at which capacities and growing limits are worth 1 in total, equal for all GPUs if nothing is needed."""
+        """Return prices at which capacities and growing limits are worth 1 in total; if all needs are 0, GPUs have equal prices."""
         capacities = self.chambers.jobs.capacities
         prices = super().scarcity_of(solution)
         worth = float(prices.gpus @ capacities + prices.limits @ self.chambers.jobs.limits_grow)
@@ -91,19 +91,19 @@ class CapacityFactorLP(AllocationLP):
         """Return (S, K) mean times that keep the level and maximise Σ_i s_i v_i."""
         jobs, rows = self.jobs, self.rows
         worth = (jobs.counts * jobs.num_gpus / jobs.equal_share)[rows] * jobs.throughputs[rows, self.columns]
-        # If GPUs are scarce, few times can still change; if there are plenty, nearly all of them will.
+        # If GPUs are scarce, only a few times can still change; if they are plentiful, nearly all times do.
         start = "level" if self.factor > 1 - 1e-6 else None
         return self.fractions_of(self.solve_again(solver, "efficiency", worth, max(1.0, self.factor), start))
 
     def level_prices(self, levels: Levels, level: float, needs: Floats, solver: LinearSolver) -> Floats:
         """Return (K,) the shadow price of each type: the gain of the level per extra GPU, for a small part of a GPU.
 
-        At a kink, dual values are not unique, and only the smallest are right for more GPUs. They are those of the level found
-        again with a few more GPUs δ_j of type j, if they account for all of its gain.
+        At a kink, dual values are not unique, and only the smallest are right for more GPUs. The level is then found again with
+        slightly more GPUs δ_j of type j, and the dual values there are right if they account for its whole gain.
         """
         prices = np.zeros(len(levels.jobs.capacities))
         if level == levels.alone:
-            return prices  # one job is as fast as it can be, and no GPU changes that
+            return prices  # some job has its fastest throughput, which more GPUs cannot change
         program, has_rules = self, bool(levels.jobs.rules)
         if has_rules:  # rules may fill a type at any level, and its dual values are then unrelated to the level
             program = self._at_better_needs(levels, needs, solver)
@@ -128,7 +128,7 @@ class CapacityFactorLP(AllocationLP):
     def _at_better_needs(self, levels: Levels, needs: Floats, solver: LinearSolver) -> CapacityFactorLP:
         """Return the solved program with these needs, in the cells of a slightly better level.
 
-        If rules fill a type, the level may be the best at which some job needs no other type: then its chamber ends at this level.
+        If rules fill a type, this may be the best level at which some job needs no other type. Its chamber ends there.
         """
         more = np.where(needs > levels.jobs.floors, needs * (1 + SLIGHTLY), needs)
         cells = levels.chambers.cells(np.minimum(more, levels.jobs.fastest))
@@ -140,7 +140,7 @@ class CapacityFactorLP(AllocationLP):
         return program
 
     def _beyond(self, more: Floats, solver: LinearSolver) -> Solution:
-        """Return the optimum with (S,) more needs, for which there are too few GPUs, or that of the present needs if it fails."""
+        """Return the optimum with needs increased by (S,) `more`, beyond the GPUs, or that of the present needs if this fails."""
         limits = self.solution.program.limits.copy()
         limits[self.blocks.own[0]] -= more
         try:
@@ -185,15 +185,19 @@ class CapacityFactorLP(AllocationLP):
 MOST_PROGRAMS = 30
 
 ROUNDING = 1e-12
-"""A factor above 1 by no more than this is 1: a level may look infeasible because of its last bit."""
+"""A factor that exceeds 1 by at most this counts as 1: a level may look infeasible because of its last bit."""
 
 
 @dataclass(frozen=True)
 class BestLevel:
     """The allocation with the best level.
 
-    level: θ; fractions: (G, K) time of each class's jobs; prices: prices that prove that no level is better;
-    shadow_prices: (K,) gain of the level per extra GPU, for a small part of one; algorithm: if it was not that of the solver.
+    Attributes:
+        level: θ.
+        fractions: (G, K) time of a job of each class.
+        prices: Prices that prove that no level is better.
+        shadow_prices: (K,) gain of the level per extra GPU, for a small part of one.
+        algorithm: The algorithm, if it was not that of the solver.
     """
 
     level: float
@@ -204,7 +208,7 @@ class BestLevel:
 
 
 def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, shadow_prices: bool = True) -> BestLevel:
-    """Return the allocation of the best level; with `efficiency`, of several such allocations the one with the most Σ_i s_i v_i.
+    """Return the allocation of the best level; with `efficiency`, the one with the largest Σ_i s_i v_i.
 
     For a level θ, a linear program finds the capacity factor ϕ. Its dual values are prices at which the needs cost as much as
     possible, and the best level that is affordable at these prices is the next θ. ϕ is convex in the needs, so this is Newton's
@@ -212,7 +216,7 @@ def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, s
     """
     prices = _start_prices(levels, solver.prices)
     level, program = levels.affordable(levels.alone, prices), None
-    scaled: tuple[Floats, ...] = ()  # the last program's allocation, scaled down to the GPUs that exist
+    scaled: tuple[Floats, ...] = ()  # the last program's allocation, scaled down to the existing GPUs
     try:
         for attempt in range(MOST_PROGRAMS):
             needs = levels.needs(level)
@@ -225,7 +229,7 @@ def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, s
             if solver.limit.is_set:
                 scaled = (levels.chambers.expand(cells, program.times, needs) / program.factor,)
             prices = program.scarcity
-            # If needs depend on the last digits of the level, the last step must be one of these digits.
+            # If needs depend on the last digits of the level, the last step must be one such digit.
             digits = level + levels.worse * max(digit(level), digit(levels.spread)) * 4**attempt
             level = levels.worse_of(levels.affordable(level, prices), digits)
             if levels.given is not None and levels.worse_of(level, levels.given) == level:
@@ -233,7 +237,7 @@ def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, s
     except TimeLimitReached as reached:
         raise TimeLimitReached(None, reached.fractions + scaled, (*reached.prices, prices)) from None
     assert program is not None  # noqa: S101
-    # At a given level, several prices may account for all GPUs; those that led to it are the ones that rule out better levels.
+    # At a given level, several prices may account for all GPUs. Only the prices that led to it rule out better levels.
     if level != levels.alone and levels.given is None and not levels.jobs.rules:
         prices = program.scarcity
     solver.prices = prices.gpus
@@ -241,7 +245,7 @@ def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, s
     try:
         gains = program.level_prices(levels, level, needs, solver) if shadow_prices else None
         best_times = program.efficient_times(solver) if efficiency else times
-    except TimeLimitReached:  # the level is the best one, but its efficient allocation is not known
+    except TimeLimitReached:  # the level is the best one, but its most efficient allocation is unknown
         fractions = levels.chambers.expand(program.cells, times, needs)
         raise TimeLimitReached(None, (fractions,), (prices,)) from None
     return BestLevel(level, levels.chambers.expand(program.cells, best_times, needs), prices, gains)

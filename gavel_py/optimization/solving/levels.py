@@ -36,7 +36,7 @@ NOTHING = 1e-250
 class Cells:
     """The S pairs (group, chamber) with jobs in them. groups, chambers, counts (of jobs), needs (sum over jobs): (S,).
 
-    of: (G,) cell of each class; keys: (S,) hashes of content: the same group and chamber has the same key in every problem.
+    of: (G,) the cell of each class; keys: (S,) hashes of content, so that a group and chamber has the same key in every problem.
     """
 
     groups: Indices
@@ -55,8 +55,8 @@ class Cells:
 class Chambers:
     """The groups of job classes with equal throughputs, gang size, types and rules (`JobClasses.kinds`), cut into chambers.
 
-    first: (Q,) the first class of each group; lengths, counts: (Q,) its classes and jobs; representatives: (Q rows) the jobs as if
-    all of a group were equal.
+    first: (Q,) the first class of each group; lengths, counts: (Q,) its numbers of classes and jobs; representatives: (Q rows) the
+    jobs, as if all jobs of a group were equal.
     """
 
     def __init__(self, jobs: JobClasses) -> None:
@@ -83,7 +83,7 @@ class Chambers:
         chamber = np.zeros(len(needs), dtype=np.int64)
         for column in self._borders.T:
             border = np.repeat(column, self.lengths)
-            # A need above a border by less than the solver's tolerance counts as below it: that type is fast enough.
+            # A need that exceeds a border by less than the solver's tolerance counts as below it: that type is fast enough.
             chamber += (needs == border) | (needs > border * (1 + JUST_ABOVE))
         size = self._borders.shape[1] + 1
         code = np.repeat(np.arange(len(self.first)), self.lengths) * size + chamber
@@ -125,7 +125,7 @@ class Chambers:
     def _mixes(self, cells: Cells, times: Floats, borders: Floats) -> tuple[Floats, Floats]:
         """Return (S, K) A and B such that a job of need τ has the time A + B (τ - border), border the lower end of the chamber.
 
-        Relative to the border instead of the mean, the smallest needs lose no digits to the largest.
+        The formula is relative to the border instead of the mean, so that the smallest needs lose no digits to the largest.
         """
         speed, mean = self.throughputs[cells.groups], cells.means
         runnable = self.runnable[cells.groups]
@@ -137,7 +137,7 @@ class Chambers:
         for low in range(speed.shape[1]):
             left = np.where(lower[:, low], times[:, low], 0.0)
             for high in np.flatnonzero(free.any(axis=0)).tolist() if left.any() else ():
-                # Corner: all of the time, on a slower and a faster type, each in proportion to the distance of the other's speed.
+                # Corner: all of the time, on a slower and a faster type, each in proportion to the distance from the other's speed.
                 down, up = np.maximum(0.0, mean - speed[:, low]), np.maximum(0.0, speed[:, high] - mean)
                 pairs = lower[:, low] & upper[:, high]
                 most = np.divide(free[:, high] * up, down, out=np.full_like(mean, np.inf), where=pairs & (down > 0))
@@ -150,7 +150,7 @@ class Chambers:
                 base[:, high] += turn * (borders - speed[:, low])
                 slope[:, low] -= turn
                 slope[:, high] += turn
-            # The rest has no faster type to balance it, because of the solver's tolerance, and stays on its type.
+            # Because of the solver's tolerance, the rest has no faster type to balance it, and stays on its type.
             base[:, low] += left
             weight += left
         return self._fill(cells, free, np.maximum(0.0, 1.0 - weight), borders, base, slope)
@@ -158,7 +158,7 @@ class Chambers:
     def _fill(
         self, cells: Cells, free: Floats, rest: Floats, borders: Floats, base: Floats, slope: Floats
     ) -> tuple[Floats, Floats]:
-        """Add the corners with one type only: as much time as is needed, or all of it. Their weights sum to `rest`."""
+        """Add the corners with only one type: just enough time for the need, or all of the time. Their weights sum to `rest`."""
         mean = cells.means
         needed = mean > NOTHING
         speed = np.where(free > 0, self.throughputs[cells.groups], 1.0)
@@ -183,16 +183,16 @@ FREE = 1e-9
 """Throughput is free if it costs no more than this part of a job's most expensive time."""
 
 MOST_STEPS, EPSILON = 3_000, float(np.finfo(float).eps)
-"""Most steps of a search for a zero, and the distance from 1 to the next number."""
+"""Maximum number of steps of a search for a zero, and the distance from 1 to the next number."""
 
 PLATEAU = 1e-12
 """Rounding of a cost that is the same at several levels."""
 
 MOST_STILL = 20
-"""Number of steps, doubling from one digit, over which the cost may stay the same at worse levels."""
+"""Number of steps towards worse levels, doubling from one digit, in which the cost may stay the same."""
 
 STEP = 1e-6
-"""Part of all resources by which there are more, for the derivative of the level."""
+"""Increase of all resources, as a part of them, for the derivative of the level."""
 
 MOST_STEP = 1e9
 """Largest factor of a level's change in the search for a worse one."""
@@ -217,12 +217,15 @@ class Demand(Protocol):
 
 
 class Levels:
-    """A demand on the jobs of a problem; what the policy returns is checked.
+    """A demand on the jobs of a problem, with checks of the values that the policy returns.
 
-    worse: the sign of θ that lowers the needs, +1 or -1; alone: the utopia bound, the worst of the levels that single jobs would
-    reach alone; spread: the change of that level when all throughputs are halved, a natural unit for steps in θ.
-    given: the level that all jobs have reached already, if any. Needs and levels are then known to be inverse to each other, and
-    needs may stay the same over some levels.
+    Attributes:
+        worse: The sign of a change of θ that lowers the needs, +1 or -1.
+        alone: The utopia bound: the worst of the levels that single jobs would reach alone.
+        spread: The change of that level when all throughputs are halved, a natural unit for steps in θ.
+        given: The level that all jobs have already reached, if any. Needs and levels are then known to be inverse to each other,
+        and
+            needs may stay the same over some levels.
     """
 
     def __init__(self, demand: Demand, jobs: JobClasses, *, given: float | None = None) -> None:
@@ -255,34 +258,35 @@ class Levels:
         return min(one, other) if self.worse < 0 else max(one, other)
 
     def needs(self, level: float) -> Floats:
-        """Return (G,) the throughput that a job needs for this level or by the rules, at most its fastest one."""
+        """Return (G,) the throughput that a job needs for this level or under the rules, at most its fastest one."""
         return np.minimum(np.maximum(self._need(level), self.jobs.floors), self.jobs.fastest)
 
     def rates(self, needs: Floats) -> Floats:
         """Return (G,) the growth of each need per unit of θ as the level gets better, at the level of these needs.
 
-        Computed from the inverse with steps relative to the need of each job, independent of the scales of the others.
+        It is computed from the inverse, with steps relative to the need of each job, and so independent of the scales of the
+        others.
         """
         step, some = 1e-4, needs > 0
         around = np.where(some, needs, self.jobs.fastest)
         worse, better = (self._level(around * (1 + way * step)) for way in (-1, 1))
-        # A job without a need may have the level NaN, and no rate.
+        # A job without a need may have the level NaN, and then has no rate.
         some &= np.isfinite(worse) & np.isfinite(better)
         worse, better = np.where(some, worse, 1.0), np.where(some, better, 1.0)
         apart = np.maximum(np.abs(worse - better), np.spacing(np.abs(worse)))  # at least one digit of the level
         return np.where(some, 2 * step * around / apart, 0.0)
 
     def affordable(self, start: float, prices: Prices) -> float:
-        """Return the best level, `start` or worse, that is affordable at these prices, the dual bound.
+        """Return the best level, `start` or worse, that is affordable at these prices: the dual bound.
 
-        There, Σ_g n_g h_g(need_g(θ)) equals `Prices.worth`, with h_g of `CheapestMix`. No better level can be reached: a job's time
-        costs at least h_g, and the time of all jobs together at most `Prices.worth`.
+        At this level, Σ_g n_g h_g(need_g(θ)) equals `Prices.worth`, with h_g of `CheapestMix`. No better level can be
+        reached: a job's time costs at least h_g, and the time of all jobs together at most `Prices.worth`.
         """
         chambers = self.chambers
         mix = CheapestMix(chambers.throughputs, chambers.runnable, prices.costs(chambers.representatives))
         least = self._sum(mix.costs(chambers.lengths, np.minimum(self.jobs.floors, self.jobs.fastest)))
         worth = prices.worth(chambers.representatives)
-        # Costs beyond those of the rules' least throughputs, divided by what is left for levels, so that 1 is all of it.
+        # Costs beyond those of the rules' floors, divided by the worth that remains for levels, so that 1 is all of it.
         rounding = 1e-14 * max(1.0, abs(worth), abs(least))
         left = max(worth - least, rounding)
 
@@ -290,15 +294,15 @@ class Levels:
             return (self._sum(mix.costs(chambers.lengths, self.needs(level))) - least) / left
 
         def excess(level: float) -> float:
-            # Nearly a straight line for needs in proportion to the level, or to its inverse.
+            # Nearly linear for needs that are proportional to the level, or to its inverse.
             return cost(level) - all_of_it if self.worse < 0 else 1 - 1 / max(cost(level), 1e-300)
 
-        # Needs at a given level may cost all that there is over many levels, of which the best is wanted.
+        # Needs at a given level may cost all resources over many levels; the best of these is returned.
         all_of_it = 1 + rounding / left if self.given is None else max(1.0, cost(self.given)) + PLATEAU
         dear, cheap, price, still = start, start, cost(start), 0
         while price > all_of_it:
             dear, before = cheap, price
-            # If needs may stay the same over some levels, a step by their excess may change nothing.
+            # If needs may stay the same over some levels, a step by their excess may have no effect.
             factor = min(price if self.given is None else max(price, 2.0), MOST_STEP)
             cheap = cheap * factor**self.worse if cheap > 0 else cheap + self.worse * self.spread * factor
             cheap = self.worse_of(cheap, dear + self.worse * digit(dear) * 2.0**still)
@@ -315,7 +319,7 @@ class Levels:
         return self._between(excess, dear, cheap)
 
     def _sum(self, costs: Floats) -> float:
-        """Return Σ_g n_g cost_g; without a matrix product, since its threads wait for each other on a busy machine."""
+        """Return Σ_g n_g cost_g, without a matrix product, since its threads wait for each other on a busy machine."""
         return float(np.einsum("g,g->", self._counts, costs))
 
     @cached_property
@@ -323,7 +327,7 @@ class Levels:
         return self.jobs.counts.astype(float)
 
     def _between(self, excess: Callable[[float], float], dear: float, cheap: float) -> float:
-        """Return the level between a dear and a cheap one at which the excess is 0."""
+        """Return the level at which the excess is 0, between an expensive and a cheap level."""
         size = max(abs(dear), abs(cheap))
         rounding = 1e-15 * (min(self.spread, size) if self.given is None else size)
         return _zero(excess, dear, cheap, max(rounding, np.finfo(float).tiny))
@@ -331,12 +335,12 @@ class Levels:
     def free_until(self, level: float, prices: Prices) -> Floats:
         """Return (G,) the throughput up to which a job can rise above this level at no cost: its zero-reduced-cost range.
 
-        This is a corner of h_g, or the job's need if that is beyond the corner. If the needs cost all that there is, no job can
-        rise higher, whatever the others have beyond their needs.
+        This is a corner of h_g, or the job's need if that is beyond the corner. If the needs cost all resources, no job can rise
+        higher, even if others have more than they need.
         """
         chambers = self.chambers
         mix = CheapestMix(chambers.throughputs, chambers.runnable, prices.costs(chambers.representatives))
-        # The cost of GPUs and the discount by a rule for more time may cancel out, up to rounding.
+        # The cost of GPUs and the discount of a rule that requires time may cancel out, up to rounding.
         dearest = np.where(chambers.runnable, prices.sizes(chambers.representatives), 0.0).max(axis=1)
         return np.maximum(mix.free_until(chambers.lengths, FREE * dearest / chambers.fastest), self.needs(level))
 
@@ -367,7 +371,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class LevelCertificate:
-    """Proves a level by prices of the GPUs at which the cheapest mixes for the needs of any better level cost too much."""
+    """Proves a level by prices of GPUs at which even the cheapest mixes for the needs of any better level cost too much."""
 
     levels: Levels
     prices: Prices
@@ -391,7 +395,7 @@ class LevelCertificate:
 
     @property
     def scarcity(self) -> Prices:
-        """The prices at which the needs cost all that there is."""
+        """The prices at which the needs cost all resources."""
         return self.prices
 
     def _throughputs(self, fractions: Floats) -> Floats:
@@ -401,7 +405,7 @@ class LevelCertificate:
 
 @dataclass(frozen=True)
 class _PricesOfMore(Prices):
-    """The same prices with more resources to be sold. more: by how much they are worth more."""
+    """The same prices for more resources. more: the additional worth."""
 
     more: float
 
@@ -420,7 +424,7 @@ def level_per_part(certificate: LevelCertificate) -> float:
 def limit_prices(certificate: Certificate | None, rules: Rules) -> Floats | None:
     """Return (R,) the shadow prices of `rules.hard_rows`: the largest gain of the objective per unit of relaxation of each row.
 
-    It is the gain for the first small part of a unit, unless the optimum has a kink there. None if there are no prices.
+    Unless the optimum has a kink, this is the gain for the first small part of a unit. None if there are no prices.
     """
     while isinstance(certificate, Stages):
         certificate = certificate.stages[certificate.main].certificate
@@ -437,10 +441,10 @@ def limit_prices(certificate: Certificate | None, rules: Rules) -> Floats | None
 
 
 def _zero(excess: Callable[[float], float], dear: float, cheap: float, rounding: float) -> float:
-    """Return where a function that is positive at `dear` is 0, up to rounding; `cheap` if it is not negative there.
+    """Return the zero, up to rounding, of a function that is positive at `dear`; `cheap` if it is not negative there.
 
-    Chandrupatla's method: inverse quadratic interpolation where three points lie on a smooth curve, halving elsewhere, such as
-    where rules leave next to nothing for levels and the excess is nearly a step. (SciPy's methods need fewer lines, but its
+    Chandrupatla's method: inverse quadratic interpolation if three points lie on a smooth curve, otherwise bisection, for example
+    if rules leave almost nothing for levels and the excess is nearly a step. (SciPy's methods would need fewer lines, but its
     import takes longer than a small problem.)
 
     Source: Chandrupatla, Advances in Engineering Software 28 (1997).
@@ -448,7 +452,7 @@ def _zero(excess: Callable[[float], float], dear: float, cheap: float, rounding:
     near, far, at_near, at_far = dear, cheap, excess(dear), excess(cheap)
     if at_far >= 0 or at_near <= 0:
         return cheap if at_far >= 0 else dear
-    part = at_near / (at_near - at_far)  # most needs are in proportion to the level
+    part = at_near / (at_near - at_far)  # most needs are proportional to the level
     for _ in range(MOST_STEPS):
         tried = near + part * (far - near)
         found = excess(tried)

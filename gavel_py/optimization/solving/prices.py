@@ -1,6 +1,6 @@
-"""Price decomposition: linear programs of very many different jobs, coupled only by the K capacities.
+"""Price decomposition: linear programs of a large number of different jobs, coupled only by the K capacities.
 
-The dual prices that an allocation reports come from here only for such programs; otherwise from `level_search.py` or
+The dual prices of an allocation come from this module only for such programs, otherwise from `level_search.py` or
 `formulation/matrices.py`.
 
 At prices p of the GPUs each job decides alone (`BestResponses`), and weak duality gives the dual function
@@ -8,9 +8,9 @@ At prices p of the GPUs each job decides alone (`BestResponses`), and weak duali
     D(p) = Σ_j p_j c_j + Σ_i max over x_i of (gain of x_i − price of x_i),
 
 which is convex; its minimum is the optimum. `search` finds it by cutting planes in a box of prices that shrinks around the
-minimum: first on samples of jobs, then on all. A job that responds alike at all prices of the box is fixed and leaves the search,
-so that most passes are over few jobs. The jobs that are still undecided when the box is small share the GPUs that are left by a
-small program (`finish`). docs/exact-reduction.md has the proof and an example.
+minimum, first on samples of jobs, then on all jobs. A job with the same response at all prices of the box is fixed and leaves the
+search, so that most passes are over few jobs. A small program shares the remaining GPUs among the jobs that are still undecided
+when the box is small (`finish`). docs/exact-reduction.md has the proof and an example.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from gavel_py.problem.arrays import Floats, Mask
 ALGORITHM = "prices"
 
 SAMPLES = (2_000, 20_000, 200_000)
-"""Rows of the samples on which the search begins, as far as there are four times as many."""
+"""Rows of the samples with which the search begins; a sample is used only if there are at least four times as many rows."""
 
 SAMPLED = 5.0
 """Half the width of a box around the prices of a sample of n rows, relative to the prices, as a multiple of 1/√n."""
 
 KEPT = 1.0
-"""The same around the prices of an earlier problem."""
+"""Half the width of a box around the prices of an earlier problem, relative to the prices."""
 
 PRECISION = 1e-4
-"""Distance from the minimum in a box, relative to how much the dual function changes over the box."""
+"""Accepted distance from the minimum in a box, relative to the change of the dual function over the box."""
 
 SHRINK = 10.0
 """Factor by which a box becomes smaller."""
 
 UNDECIDED = 600
-"""Rows that are few enough for the last program."""
+"""Number of rows that is small enough for the last program."""
 
 MOST_UNDECIDED = 20_000
-"""Rows that are too many for the last program."""
+"""Number of rows that is too large for the last program."""
 
 MOST_PLANES, MOST_BOXES, MOST_WIDER, MOST_MOVES = 300, 60, 4, 10
 
 SMALL = 1e-10
-"""Part of the dual function that does not count."""
+"""Part of the dual function that counts as 0."""
 
 ACCEPTED = 1e-7
-"""Gap up to which an answer counts; the proof of the whole answer accepts some more."""
+"""Gap up to which an answer is accepted; the proof of the whole answer accepts slightly more."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """The prices from `low` to `high`, and the best known between them."""
+    """The prices from `low` to `high`, and the best known prices between them."""
 
     low: Floats
     high: Floats
@@ -71,17 +71,17 @@ class Box:
 
     @classmethod
     def around(cls, prices: Floats, part: float) -> Box:
-        """Return the prices up to a part of themselves away, and of a tenth of their mean: a price of 0 may rise as well."""
+        """Return the box that extends by a part of each price plus a tenth of their mean, so that a price of 0 may rise as well."""
         half = part * np.maximum(prices, prices.mean() / 10)
         return cls(np.maximum(0.0, prices - half), prices + half, prices)
 
     def moved(self, prices: Floats, factor: float) -> Box:
-        """Return a box around other prices, larger by a factor."""
+        """Return a box around other prices that is larger by a factor."""
         half = (self.high - self.low) * (factor / 2)
         return Box(np.maximum(0.0, prices - half), prices + half, prices)
 
     def contains(self, prices: Floats) -> bool:
-        """Return whether prices are inside, not only at an end other than 0."""
+        """Return whether prices are strictly inside; the end 0 counts as inside."""
         return bool((((prices > self.low) | (self.low <= 0)) & ((prices < self.high) | (self.high <= 0))).all())
 
     def shrunk(self, prices: Floats) -> Box:
@@ -92,8 +92,10 @@ class Box:
 
 @dataclass(frozen=True)
 class Minimum:
-    """The minimum of the dual function in a box. slack: how far above the minimum it may be; pressed: (K,) how much lower it would
-    be if the box were wider by half in a price; size: the value that counts as large.
+    """The minimum of the dual function in a box.
+
+    slack: the largest possible distance from the true minimum; pressed: (K,) the decrease of the minimum if the box were wider by
+    half in a price; size: the value that counts as large.
     """
 
     prices: Floats
@@ -109,9 +111,9 @@ class Minimum:
 
 
 class Market:
-    """The dual function of some jobs, more and more of which are fixed as the box of prices shrinks.
+    """The dual function of some jobs. More and more of them are fixed as the box of prices shrinks.
 
-    Each pass over the jobs looks at the time limit first.
+    Each pass over the jobs checks the time limit first.
     """
 
     def __init__(self, responses: BestResponses, capacities: Floats, limit: TimeLimit = NO_LIMIT) -> None:
@@ -119,14 +121,14 @@ class Market:
         self.restart()
 
     def restart(self) -> None:
-        """Fix no job."""
+        """Release all fixed jobs."""
         count, idle = len(self.all), len(self.capacities)
         self.active, self.undecided = self.all, np.arange(count)
         self.choices = Choices(np.full(count, idle, dtype=np.int8), np.full(count, idle, dtype=np.int8))
         self.gained, self.used, self.growing = 0.0, np.zeros(idle), np.zeros(idle)
 
     def fix(self, box: Box, reach: float = 0.0) -> None:
-        """Fix the jobs that respond alike in all of the box."""
+        """Fix the jobs with the same response in all of the box."""
         self.limit.check()
         sure, found = self.active.certain(box.low, box.high, reach)
         rows = self.undecided[sure]
@@ -137,7 +139,7 @@ class Market:
         self.active, self.undecided = self.active.part(rest), self.undecided[rest]
 
     def renew(self, responses: BestResponses) -> None:
-        """Take the responses to other needs, at which fixed jobs choose the same points."""
+        """Replace the responses by those to other needs, at which fixed jobs choose the same points."""
         self.all, self.active = responses, responses.part(self.undecided)
         self.gained, self.used, self.growing = responses.fixed(np.flatnonzero(self.is_fixed), self.choices)
 
@@ -158,7 +160,7 @@ class Market:
 def minimum(dual: Callable[[Floats], tuple[float, Floats]], box: Box, normal: Floats | None = None, size: float = 0.0) -> Minimum:
     """Return the minimum of a convex function in a box by cutting planes (Kelley 1960).
 
-    Every second point is halfway to the best one so far, which makes up for the rashness of few planes.
+    Every second point is halfway to the best one so far, since with few planes the lowest point may be far from the minimum.
     normal: (K,) n if only prices with n·p = 1 count; size: a value that counts as large, by default the minimum.
     """
     best = point = box.prices if normal is None else box.prices / float(normal @ box.prices)
@@ -183,7 +185,7 @@ def minimum(dual: Callable[[Floats], tuple[float, Floats]], box: Box, normal: Fl
 def largest_gains(jobs: JobClasses, gains: Floats, solver: LinearSolver) -> tuple[Floats, PricedCertificate, Floats] | None:
     """Return max Σ_g n_g Σ_j G_gj x_gj with floors: (G, K) time fractions, their certificate, and (K,) shadow prices.
 
-    None if the proof does not hold to `ACCEPTED`.
+    None if the gap of the proof exceeds `ACCEPTED`.
     """
     responses = responses_of(jobs, gains, np.minimum(jobs.floors, jobs.fastest) if jobs.floors.any() else None)
     starts: list[Box | None] = [None]
@@ -200,7 +202,7 @@ def largest_gains(jobs: JobClasses, gains: Floats, solver: LinearSolver) -> tupl
 
 
 def responses_of(jobs: JobClasses, gains: Floats, needs: Floats | None) -> BestResponses:
-    """Return the best responses of job classes. gains: (G, K); needs: (G,), None without any."""
+    """Return the best responses of job classes. gains: (G, K); needs: (G,), None for no needs."""
     counts = jobs.counts.astype(float)
     table = np.multiply(gains.T, counts, order="C")
     if not jobs.runnable.all():
@@ -213,7 +215,7 @@ def responses_of(jobs: JobClasses, gains: Floats, needs: Floats | None) -> BestR
 
 
 def search(responses: BestResponses, capacities: Floats, start: Box | None, solver: LinearSolver) -> tuple[Market, Box]:
-    """Return the market in which few jobs are undecided, if that can be, with the last box."""
+    """Return the market in which few jobs are undecided, if possible, and the last box."""
     count, sizes, unknown = len(responses), [len(responses)], None
     if start is None:
         sizes = [size for size in SAMPLES if 4 * size <= len(responses)] + sizes
@@ -228,14 +230,14 @@ def search(responses: BestResponses, capacities: Floats, start: Box | None, solv
             if size < count:
                 box = Box.around(box.prices, SAMPLED / np.sqrt(size))
     except TimeLimitReached:
-        if box is not unknown:  # the prices of a sample, or of the last solve, are nearly those of all jobs
+        if box is not unknown:  # the prices of a sample or of the last solve are close to those of all jobs
             raise stopped_at(responses, box.prices) from None
         raise
     return market, box
 
 
 def stopped_at(responses: BestResponses, prices: Floats) -> TimeLimitReached:
-    """Return what is known at prices near the best ones: what all jobs would do there, which takes about all GPUs that exist."""
+    """Return the state at prices near the best ones: the responses of all jobs there, which use about all existing GPUs."""
     return TimeLimitReached(None, (responses.times_at(prices),), (Prices(prices, np.zeros(0)),))
 
 
@@ -248,7 +250,7 @@ def _first_box(responses: BestResponses) -> Box:
 
 
 def _narrowed(market: Market, box: Box, *, is_last: bool) -> Box:
-    """Return the box after narrowing it around the minimum until few rows are undecided; on a sample, once is enough."""
+    """Return the box after narrowing it around the minimum until few rows are undecided; on a sample, one step is enough."""
     moves, before = 0, -1
     for _ in range(MOST_BOXES):
         market.fix(box)
@@ -260,7 +262,7 @@ def _narrowed(market: Market, box: Box, *, is_last: bool) -> Box:
                 raise SolverError("prices grow without bound")
             market.restart()
             box = box.moved(found.prices, 2.0**moves)
-        elif not is_last or undecided <= UNDECIDED or undecided == before:  # if as many as before, they are all indifferent
+        elif not is_last or undecided <= UNDECIDED or undecided == before:  # if the number has not fallen, they are all indifferent
             return replace(box, prices=found.prices)
         else:
             before, box = undecided, box.shrunk(found.prices)
@@ -270,7 +272,7 @@ def _narrowed(market: Market, box: Box, *, is_last: bool) -> Box:
 def finish(
     jobs: JobClasses, gains: Floats, market: Market, box: Box, solver: LinearSolver
 ) -> tuple[Floats, PricedCertificate, Floats] | None:
-    """Return the answer in which fixed jobs do what they chose, and the others share what is left, or None without a proof.
+    """Return the answer in which fixed jobs keep their choices and the others share the remaining GPUs; None without a proof.
 
     Jobs are fixed for the prices in the box only. If the prices of the answer leave it, the box was too small.
     """
@@ -298,7 +300,7 @@ def _completed(jobs: JobClasses, gains: Floats, market: Market, box: Box, solver
         solution = program.solve(solver, "prices")
         shadow_prices = program.shadow_prices(solver)
     except TimeLimitReached:
-        raise stopped_at(market.all, box.prices) from None  # what the program has found so far is the time of these rows only
+        raise stopped_at(market.all, box.prices) from None  # the program's own candidates are for these rows only
     fractions[rows] = within_capacity(program.jobs, program.fractions_of(solution))
     _fit(jobs, fractions)
     has_more = program.jobs.capacities > 0
@@ -315,7 +317,7 @@ def _keeps(jobs: JobClasses, fractions: Floats) -> bool:
 
 
 def _fit(jobs: JobClasses, fractions: Floats) -> None:
-    """Reduce the time on types with more time than GPUs, by the solver's tolerance."""
+    """Reduce the time on types where it exceeds the GPUs by the solver's tolerance."""
     used = (jobs.counts * jobs.num_gpus) @ fractions
     for j in np.flatnonzero(used > jobs.capacities).tolist():
         fractions[:, j] *= jobs.capacities[j] / used[j]
@@ -340,8 +342,8 @@ def _last_program(jobs: JobClasses, gains: Floats, market: Market) -> Allocation
 class CuttingPlanes:
     """The lower envelope of a convex function of K prices from planes that support it, over a box, with one kept HiGHS.
 
-    Prices are scaled to -1 .. 1 and values to `size`, the change of the function over the box: HiGHS's tolerances then are parts of
-    the box, however small it is. Planes need values relative to some base that cancels out most digits.
+    Prices are scaled to -1 .. 1 and values to `size`, the change of the function over the box: HiGHS's tolerances are then relative
+    to the box, even if it is very small. Planes need values relative to a base that cancels out most digits.
     """
 
     def __init__(self, middle: Floats, half: Floats, size: float, normal: Floats | None = None) -> None:
@@ -373,7 +375,7 @@ class CuttingPlanes:
     def lowest(self) -> tuple[Floats, float, Floats]:
         """Return the prices of the lowest point, its value, and (K,) its change if prices and the box rose by half of the box.
 
-        The change is above 0 for prices at the lower end of the box, below 0 at the upper end.
+        The change is positive for prices at the lower end of the box, and negative at the upper end.
         """
         self._highs.run()
         answer = self._highs.getSolution()

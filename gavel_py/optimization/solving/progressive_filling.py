@@ -19,7 +19,7 @@ STOPPED = 1e-9
 
 
 class Rise(Protocol):
-    """The service of jobs, s_i · Δv_i, as a function of the level while only their own room limits them."""
+    """The service of jobs, s_i · Δv_i, as a function of the level, limited only by the room of each job."""
 
     @property
     def most(self) -> float:
@@ -76,7 +76,7 @@ def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str) -> F
             raise TimeLimitReached(None, (found[-1].fractions,), (found[0].prices,)) from None
         levels.append(step)
         found.append(best)
-        # Throughput that rules demand beyond the level (`Levels.needs`) is not a level: the job waits until the others catch up.
+        # Throughput that rules require beyond the level (`Levels.needs`) is not a level: the job waits until the others catch up.
         reached, base, before = np.minimum(step.demand.need(jobs, best.level), tops), best.level, tops
         tops = np.minimum(tops, np.maximum(reached, step.free_until(best.level, best.prices)))
         if best.level < step.alone and np.array_equal(tops, before) and (reached < tops * (1 - STOPPED)).any():

@@ -22,13 +22,13 @@ CLOSE = 1e-9
 """Relative gap at which a level is accepted."""
 
 NEXT_TO_NOTHING = 1e-3
-"""Part of the scale of level and penalties to which gaps are relative at least; 1e-6 of it is the tolerance of validity, 1e-9."""
+"""Gaps are relative to at least this part of the scale of level and penalties; 1e-6 of it is the tolerance of validity, 1e-9."""
 
 LEAST_PART = 1e-7
 """Smallest need, as a part of a job's fastest throughput, for the scale of its row."""
 
 STILL = 1e-12
-"""Relative change of the level up to which a step counts as none."""
+"""Relative change of the level up to which it counts as unchanged."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class _ChargedLevel:
 class ChargedCertificate(_ChargedLevel):
     """Proves a penalized level by the dual values of the last program (`AllocationLP.bound`).
 
-    The needs in the program are tangents of the true needs, and never larger if these are convex in the level. at: the level to
-    which the program's variable is relative.
+    The needs in the program are tangents of the true needs, and never exceed them if these are convex in the level. at: the level
+    to which the program's variable is relative.
     """
 
     at: float
@@ -83,7 +83,7 @@ class ChargedCertificate(_ChargedLevel):
 
 @dataclass(frozen=True)
 class PricedChargedLevel(_ChargedLevel):
-    """Bounds a penalized level at any prices by the best level without penalties; no program is solved."""
+    """Bounds a penalized level at any prices by the best level without penalties, without solving a program."""
 
     prices: Prices
 
@@ -101,9 +101,9 @@ def find_charged_level(levels: Levels, solver: LinearSolver) -> tuple[Floats, Ch
     """Return (G, K) the time fractions with the best penalized level, and their certificate.
 
     max δ − penalty(X) such that thr_g >= n_g + r_g δ for the tangents of the needs at the levels tried so far (Kelley's cutting
-    planes), where δ is the improvement on the last level. Tangents lie below convex needs, so each program is too optimistic, and
-    its level is the next to try. If no level that was tried is finite, the time fractions are those of the last one: the hard rules
-    may leave a job without time.
+    planes), where δ is the improvement over the last level. Tangents lie below convex needs, so each program is too optimistic, and
+    its level is the next to try. If none of the levels tried is finite, the time fractions are those of the last one: the hard
+    rules may leave a job without time.
     """
     level, cuts = levels.alone, list[tuple[float, Floats, Floats]]()
     best, least = np.zeros(levels.jobs.throughputs.shape), np.inf  # without any time, a level such as a makespan is infinite
@@ -143,14 +143,14 @@ def _promised(levels: Levels, level: float, gain: float) -> float:
 
 
 def _program(levels: Levels, cuts: list[tuple[float, Floats, Floats]], solver: LinearSolver) -> tuple[Program, float]:
-    """Solve the program of these tangents; return it with its improvement on the last level."""
+    """Solve the program of these tangents; return it with its improvement over the last level."""
     jobs, last = levels.jobs, cuts[-1][0]
     program, unit = Program(jobs), _unit(levels, *cuts[-1][1:])
     better = cp.Variable(bounds=[-np.inf, max(0.0, levels.worse * (last - levels.alone)) / unit])
     enough = []
     for at, needs, rates in cuts:
-        ahead = levels.worse * (at - last)  # how much better the last level is than that of this tangent
-        # Rows relative to a small need would be huge and lose dual values; relative to the fastest throughput, needs would be lost.
+        ahead = levels.worse * (at - last)  # the improvement of the last level over that of this tangent
+        # Rows relative to a small need would be huge and lose dual values; relative to the fastest throughput, needs are lost.
         scale = 1 / np.maximum(np.sqrt(needs * jobs.fastest), np.maximum(rates * unit, LEAST_PART * jobs.fastest))
         speeds = cp.multiply(scale, program.throughput)
         enough.append(speeds >= scale * (needs + rates * ahead) + cp.multiply(scale * rates * unit, better))

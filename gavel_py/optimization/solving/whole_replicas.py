@@ -1,11 +1,10 @@
-"""Whole replicas: a plan near the relaxation, improved by small programs with whole numbers, and a bound that knows they are whole.
+"""Whole replicas: a plan near the relaxation, improved by small programs with whole numbers, and a bound for whole replicas.
 
-Small markets are solved as one program. In larger ones, branch and bound finds no plan at all in useful time, so the plan is
-rounded service by service, the smallest first: each gets the whole replicas that serve its level at the least price, and prices are
-taken from the relaxation of the services that are left on the GPUs that are left. The level at which all of this fits is estimated
-from what whole replicas cost more than fractions in a sample. The largest services, which can use whatever types are left, are
-planned together at the end as one small program, and then a few services at a time are planned again on their own GPUs and the free
-ones.
+Small markets are solved as one program. For larger ones, branch and bound finds no plan in acceptable time, so the plan is rounded
+service by service, the smallest first. Each service gets the whole replicas that serve its level at the least price, with prices
+from the relaxation of the remaining services on the remaining GPUs. The level at which all of this fits is estimated from the
+additional cost of whole replicas over fractions in a sample. The largest services, which can use any remaining types, are planned
+together at the end as one small program. Then a few services at a time are planned again on their own GPUs and the free ones.
 
 The better bound prices the best whole plan of each service at the dual values of the relaxation (`program`, Bound).
 """
@@ -30,7 +29,7 @@ from gavel_py.optimization.solving.highs import NO_LIMIT, TimeLimit
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
 SMALL = 80
-"""Whole numbers up to which a market is solved as one program."""
+"""Number of whole numbers up to which a market is solved as one program."""
 
 GAP = 1e-4
 """Relative gap to which small markets are solved; a smaller gap counts as optimal."""
@@ -39,22 +38,22 @@ WIDE = 0.02
 """Relative gap to the relaxation above which the better bound is computed."""
 
 LAST_SECONDS = 60.0
-"""Time limit, if the caller gives none, of the program of a large market in which rounding finds no plan."""
+"""Default time limit of the program of a large market for which rounding finds no plan."""
 
 NODES = {"one": 50, "few": 100, "bound": 10}
-"""Nodes of branch and bound for the program of one service, of a few, and for the bound of one service."""
+"""Nodes of branch and bound for the program of one service, of a few services, and for the bound of one service."""
 
 CHUNK = 10
-"""Services that are rounded at the same prices."""
+"""Number of services that are rounded at the same prices."""
 
 LAST = 5
-"""Services, the largest ones, that are planned together at the end of rounding."""
+"""Number of the largest services, which are planned together at the end of rounding."""
 
 NEIGHBOURS = 4
-"""Services that are planned again together."""
+"""Number of services that are planned again together."""
 
 TRIES = 3
-"""Times that a few services are planned again; each takes about as long as rounding 8 services."""
+"""Number of times that a few services are planned again; each takes about as long as rounding 8 services."""
 
 MOST_TRIES, ENOUGH = 15, 0.985
 """The same while a service is below this part of the level to aim at."""
@@ -85,7 +84,7 @@ MAX_LEVEL = 1e6
 ROUNDING = 1e-9
 
 KEPT = 1e-6
-"""By how much a served fraction may be below its floor: programs with whole numbers keep rows to 1e-7."""
+"""Largest accepted shortfall of a served fraction from its floor: programs with whole numbers keep rows to 1e-7."""
 
 
 @dataclass(eq=False)
@@ -112,7 +111,7 @@ def whole_plan(market: Market, relaxation: Relaxed, limit: TimeLimit = NO_LIMIT)
         return _solved(market, relaxation, limit)
     search = _Search(market, relaxation)
     found = search.plan(limit)
-    if found is None:  # a rare market that is scarcely feasible
+    if found is None:  # a rare market that is barely feasible
         return _solved(market, relaxation, limit if limit.is_set else TimeLimit(LAST_SECONDS))
     if found.gap > WIDE and limit.remaining > 0:
         found.bound = min(found.bound, max(found.value, search.bound()))
@@ -140,9 +139,12 @@ def _level(market: Market, i: int, replicas: Floats) -> float:
 class _Search:
     """The search for a plan with whole replicas of a market of many services.
 
-    each: (n_i,) prices of the replicas of each service in the relaxation; costs: (I,) of serving all of its demand by fractions;
-    order: the services, the cheapest first; level: the served fraction to aim at, None unless the least one counts; extra: what
-    whole replicas of a service cost more than fractions, on average.
+    Attributes:
+        each: (n_i,) prices of the replicas of each service in the relaxation.
+        costs: (I,) the cost of serving all demand of a service by fractions of replicas.
+        order: The services, the cheapest first.
+        level: The served fraction to aim at, None unless the least one counts.
+        extra: The additional cost of whole replicas of a service over fractions, on average.
     """
 
     def __init__(self, market: Market, relaxation: Relaxed) -> None:
@@ -168,7 +170,7 @@ class _Search:
             self.level, self.whole_level = self._levels()
 
     def plan(self, limit: TimeLimit) -> WholePlan | None:
-        """Return a plan within all limits, None if a service lacks what it must have."""
+        """Return a plan within all limits, None if a service does not reach its floor."""
         plan = _evaluated(self.market, self._rounded(), self.known_bound)
         self._improve(plan, self.order[-LAST:].tolist())
         if not self._keeps_floors(plan) and (floors := self._served_floors(limit)) is not None:
@@ -180,7 +182,7 @@ class _Search:
         return plan if self._keeps_floors(plan) else None
 
     def _served_floors(self, limit: TimeLimit) -> list[Floats] | None:
-        """Return replicas that serve the least served fraction of each service, found as a plan for these alone."""
+        """Return replicas that serve the floor of each service, found as a plan for the floors alone."""
         market = self.market
         some = np.flatnonzero(market.lower > 0)
         part = _part_of(market, some, market.limits)
@@ -196,7 +198,7 @@ class _Search:
         return replicas
 
     def bound(self) -> float:
-        """Return a bound of the value of plans with whole replicas."""
+        """Return a bound on the value of plans with whole replicas."""
         market = self.market
         if self.level is None:
             multipliers = self.relaxation.multipliers
@@ -218,7 +220,7 @@ class _Search:
         return high
 
     def _levels(self) -> tuple[float, float]:
-        """Return the level to aim at, and the one at which whole replicas take all GPUs, estimated from a sample of services."""
+        """Return the level to aim at, and the level at which whole replicas use all GPUs, estimated from a sample of services."""
         level = float(self.relaxation.levels.min())
         sample = self.order[SAMPLE // 2 :: SAMPLE].tolist()
         tested = SAMPLED_LEVEL * level
@@ -243,7 +245,7 @@ class _Search:
         return _spread(chosen, program.plan_of(found.values)[1][0])
 
     def _best_of_one(self, i: int, prices: Floats, gain: float, level: float | None = None) -> float:
-        """Return a bound of the gain of one service less the price of its replicas, at (R,) prices of the shared limits."""
+        """Return a bound on the gain of one service less the price of its replicas, at (R,) prices of the shared limits."""
         market, columns = self.market, self.market.services[i]
         each = market.costs_of(i) + columns.uses @ prices
         found = self._program_of(i, each, None, level, _near(columns, each, np.inf), gain).whole(gap=1e-3, nodes=NODES["bound"])
@@ -265,7 +267,7 @@ class _Search:
         return Program(Market((some,), room, np.array([gain]), np.array([low]), np.array([high]), has_costs=True))
 
     def _rounded(self) -> list[Floats]:
-        """Return whole replicas within all limits, service by service, none for the last ones and those that find no room."""
+        """Return whole replicas within all limits, service by service; none for the last services and where there is no room."""
         market, left, prices, level = self.market, self.market.limits.copy(), self.prices, self.level
         replicas = [np.zeros(len(columns.costs)) for columns in market.services]
         first = self.order[:-LAST]
@@ -281,7 +283,7 @@ class _Search:
         return replicas
 
     def _prices_of(self, services: Indices, left: Floats, level: float | None) -> tuple[Floats, float | None]:
-        """Return prices of the shared limits for some services on what is left, and the level that they reach, at most `level`."""
+        """Return prices of the shared limits for some services on the rest, and the level that they reach, at most `level`."""
         part = _part_of(self.market, services, left)
         part = replace(part, services=tuple(replace(each, least=0) for each in part.services))
         if level is not None:
@@ -296,7 +298,7 @@ class _Search:
         return relaxed(part).multipliers.prices + LEFT_OVER * self.prices, None
 
     def _neighbours(self, plan: WholePlan, number: int) -> list[int]:
-        """Return the service with the least served fraction, or any, and some of the larger ones, rather those that have more."""
+        """Return the service with the least served fraction, or any, and some larger ones, rather with higher served fractions."""
         random = np.random.default_rng(number)
         first = int(plan.levels.argmin()) if self.level is not None else int(random.choice(self.order))
         others = np.array([i for i in self.order[len(self.order) // 2 :].tolist() if i != first])
@@ -306,7 +308,7 @@ class _Search:
         return [first, *chosen.tolist()]
 
     def _improve(self, plan: WholePlan, some: list[int]) -> None:
-        """Plan a few services again on their own GPUs and those that are free, and keep the result if it is better."""
+        """Plan a few services again on their own GPUs and the free ones, and keep the result if it is better."""
         market, services = self.market, np.array(some)
         own = np.sum([plan.replicas[i] @ market.services[i].uses for i in some], axis=0)
         part = _part_of(market, services, np.maximum(market.limits - market.used(plan.replicas) + own, 0.0))
@@ -325,7 +327,7 @@ class _Search:
             plan.value = market.value(plan.levels, plan.replicas)
 
     def _merit(self, plan: WholePlan, services: Indices) -> tuple[float, float]:
-        """Return how good a plan is for some services: how far below their floors, and what they are worth."""
+        """Return the merit of a plan for some services: their distance from the floors, and their contribution to the objective."""
         market = self.market
         floors = np.array([min(0.0, plan.replicas[i].sum() - market.services[i].least) for i in services.tolist()])
         lacking = float(np.minimum(plan.levels - market.lower + KEPT, 0.0)[services].sum() + floors.sum())
