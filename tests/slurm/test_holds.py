@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import gavel_py as gp
+from tests.slurm.fake_slurm import FakeSlurm
 from tests.slurm.support import BERT, LSTM, KilledError, cluster, cluster_with, driver, dying_at, events
 
 
@@ -68,6 +72,57 @@ def test_holds_are_known_without_plugin_and_state(tmp_path: Path, at: int) -> No
             ran |= {number for number, job in slurm.jobs.items() if job.state == "RUNNING"}
             slurm.clock.seconds += 100
     assert ran == {1, 2, 3, 4}
+
+
+def submit_without_plugin(slurm: FakeSlurm, number: int) -> None:
+    slurm.submit(
+        number, per_job="gpu:4", comment=BERT, admin_comment="", priority=7, reason="Resources", eligible=slurm.clock.now()
+    )
+
+
+def no_annotations(line: str) -> str:
+    """What Slurm answers an operator."""
+    return "Access/permission denied" if "AdminComment" in line else ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", [30.0, 150.0])
+def test_jobs_that_stop_for_long_are_known_although_drivers_die(tmp_path: Path, slow: float) -> None:
+    """Jobs are not annotated, so only the saved state tells that a hold of a job that was stopped is the driver's."""
+    slurm = cluster()
+    slurm.refuses = no_annotations
+    for number in range(1, 6):
+        submit_without_plugin(slurm, number)
+        slurm.slow[number] = slow
+    taken_for_users = Counter[int]()
+    for at in range(40):
+        with suppress(KilledError), dying_at(slurm, 20 + 7 * at % 37), driver(slurm, tmp_path, stop_seconds=20.0) as driven:
+            driven.run()
+        slurm.clock.seconds += 30
+        of_users = {number for number, job in slurm.jobs.items() if job.reason == "JobHeldUser"}
+        taken_for_users = Counter({number: taken_for_users[number] + 1 for number in of_users})
+        assert max(taken_for_users.values(), default=0) < 4, "the next round makes it an administrator's hold"
+    assert all(job.restarts for job in slurm.jobs.values())
+
+
+def test_a_hold_that_slurm_refuses_is_still_known_as_the_drivers(tmp_path: Path) -> None:
+    slurm = cluster()
+    for number in (1, 2, 3):
+        submit_without_plugin(slurm, number)
+    slurm.refuses = no_annotations
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        slurm.refuses = lambda line: "Access/permission denied" if line.startswith(("hold", "update")) else ""
+        slurm.clock.seconds += 100
+        with suppress(gp.GavelError):
+            driven.round()
+        slurm.refuses = no_annotations
+        ran: set[int] = set()
+        for _ in range(6):
+            driven.round()
+            ran |= {number for number, job in slurm.jobs.items() if job.state == "RUNNING"}
+            slurm.clock.seconds += 100
+    assert ran == {1, 2, 3}
 
 
 def test_unmanageable_jobs_held_by_the_plugin_are_released(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, o
 from gavel_py.integrations.slurm.client import commands as slurm
 from gavel_py.integrations.slurm.client.records import SlurmJob, Snapshot
 from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, RoundPlanner
-from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
+from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_being_stopped
 from gavel_py.integrations.slurm.monitoring.event_log import LOG, EventLog, warn
 from gavel_py.integrations.slurm.monitoring.metrics import Metrics
 from gavel_py.integrations.slurm.monitoring.queue_view import write_queue
@@ -197,7 +197,7 @@ class SlurmDriver:
             state.steered[job_id].stop_seconds = math.floor(self._clock.now())  # as Slurm, which counts whole seconds
         applied = self._apply(picture, actions)
         self._planner.take_outcome(applied.jobs, [*applied.waiting, *applied.elsewhere], self._clock.now())
-        state.stopping = set(applied.lingering)
+        state.stopping = {job_id for job_id in state.stopping if is_being_stopped(applied.jobs.get(job_id))} | {*applied.lingering}
         self._try_to_save()
         outcome = {name: round(getattr(applied, name), 3) for name in ("stop_seconds", "start_seconds")}
         outcome |= {} if event == "applied" else {"start": actions.start}

@@ -251,6 +251,16 @@ def is_held_by_driver(job: SlurmJob, partitions: Collection[str], known: Contain
     return (is_annotated or job.job_id in known) and not _is_held_by_others(job, known, stopping)
 
 
+def is_being_stopped(job: SlurmJob | None) -> bool:
+    """Return whether a job that the driver has stopped has not ended yet, or is still on the hold with which it was requeued.
+
+    A further hold makes it an administrator's, unless the driver dies or Slurm refuses it.
+    """
+    if job is None or job.phase is not Phase.WAITING:
+        return job is not None and job.phase is Phase.STOPPING
+    return REQUEUED_ON_HOLD in job.description
+
+
 def _obstacle(job: SlurmJob, known: Container[str]) -> str:
     if job.obstacles:
         return job.obstacles[0]
