@@ -1,8 +1,8 @@
-"""The databases that a profile store can be in: an SQLite file, or a PostgreSQL server.
+"""The databases that can hold a profile store: an SQLite file, or a PostgreSQL server.
 
-`database_at` returns the one at a place; its `reading` and `writing` open transactions on the tables of `SCHEMA`. Statements are
-those of SQLite; `ON_POSTGRES` has the words that PostgreSQL writes differently. There, the tables have a schema of their own,
-and an advisory lock keeps writers one after another, as the lock of the file does for SQLite.
+`database_at` returns the database of a file or URL. Its methods `reading` and `writing` open transactions on the tables of
+`SCHEMA`. Statements are written for SQLite; `ON_POSTGRES` lists the words that differ in PostgreSQL. On a server, the tables have
+their own namespace, and an advisory lock allows one writer at a time, as the lock of the file does for SQLite.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import psycopg
 
 APPLICATION_ID = 0x6776_7470
-"""Identifies a profile store; an SQLite file with tables and another number belongs to another application."""
+"""Identifies a profile store. An SQLite file that has tables but another number belongs to another application."""
 
 SCHEMA_VERSION = 4
 
@@ -88,10 +88,10 @@ ADDED = {
     "batch_size": (2, "INTEGER", "NULL"),
     "sequence_length": (2, "INTEGER", "NULL"),
 }
-"""Columns of measurements that older schemas lack: the last schema without it, its definition, and its value in old rows."""
+"""Columns of measurements that older schemas lack: the last schema without the column, its definition, its value in old rows."""
 
 Migration = Callable[[int], Iterable[str]]
-"""Returns the statements that make the tables of an older schema those of the current one."""
+"""Returns the statements that turn the tables of an older schema into those of the current one."""
 
 
 def migrated(version: int) -> Iterator[str]:
@@ -117,7 +117,7 @@ class Rows(Protocol):
 
 
 class Session(Protocol):
-    """Runs statements within a transaction; each "?" in one stands for a value."""
+    """Runs statements within a transaction. Each "?" in a statement is replaced by a value."""
 
     def execute(self, statement: str, values: Sequence[Any] = ..., /) -> Rows: ...
     def executemany(self, statement: str, values: Iterable[Sequence[Any]], /) -> object: ...
@@ -130,12 +130,12 @@ class Database(ABC):
 
     @property
     def where(self) -> str:
-        """The place of its faults."""
+        """The place that error messages name."""
         return f"profile store {self.location}"
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Session]:
-        """Open a read transaction, in which all queries see the same state; a store that does not exist yet is empty."""
+        """Open a read transaction, in which all queries see the same state. A store that does not exist yet is empty."""
 
     @abstractmethod
     def writing(self) -> AbstractContextManager[Session]:
@@ -147,7 +147,7 @@ class Database(ABC):
 
     @abstractmethod
     def _marks(self) -> Iterable[str]:
-        """Return the statements that record `SCHEMA_VERSION` as the schema of the tables."""
+        """Return the statements that record `SCHEMA_VERSION` in the database."""
 
     def _prepare(self, session: Session, migration: Migration, *, is_kept: bool) -> None:
         """Create the tables of an empty database, or migrate those of an older schema; is_kept: whether the schema is recorded."""
@@ -164,7 +164,7 @@ class Database(ABC):
 
 @contextmanager
 def empty() -> Iterator[Session]:
-    """Open a store without profiles, which is not kept."""
+    """Open an empty temporary store."""
     with closing(sqlite3.connect(":memory:")) as connection:
         for statement in SCHEMA:
             connection.execute(statement)
@@ -184,7 +184,7 @@ class SqliteFile(Database):
                 with empty() as session:
                     yield session
                 return
-            # Mode rw, which falls back to read-only, lets SQLite roll back the journal of a writer that crashed.
+            # With mode rw, which falls back to read-only, SQLite can roll back the journal of a writer that crashed.
             with self._transaction("rw", "BEGIN") as session:
                 self._prepare(session, as_if_migrated, is_kept=False)
                 yield session
@@ -224,7 +224,7 @@ NAMESPACE = "gavel_py"
 """Schema (namespace) of the tables on a PostgreSQL server."""
 
 VERSION_TABLE = "profile_store_version"
-"""Identifies a profile store on a server; a namespace with tables but not this one belongs to another application."""
+"""Identifies a profile store on a server. A namespace with other tables but without this one belongs to another application."""
 
 ON_POSTGRES = (
     ("INTEGER PRIMARY KEY", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
@@ -243,13 +243,13 @@ CONNECTING = {
     "application_name": "gavel-py",
     "client_encoding": "utf8",
 }
-"""Parameters of connections that a URL may overrule."""
+"""Parameters of connections, which a URL may override."""
 
 _HOST = r"(?:\[[0-9A-Fa-f:.%]*\]|[^:,/?@\[\]]*)(?::\d*)?"
 URL = re.compile(
     rf"(?P<scheme>postgres(?:ql)?)://(?:(?P<user>[^:@/]*)(?::[^@/]*)?@)?(?P<hosts>{_HOST}(?:,{_HOST})*)(?P<name>/[^?@/]*)?(?:\?[^@]*)?"
 )
-"""A URL that libpq reads in the same way, so that no part of a password is taken for a host and shown."""
+"""A URL that libpq parses in the same way, so that no part of a password is mistaken for a host and shown."""
 
 LOOKS_LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -284,7 +284,7 @@ class PostgresServer(Database):
     def writing(self) -> Iterator[Session]:
         with self._session() as session:
             session.execute("BEGIN")
-            # The server ends the transaction of a writer that has vanished without a word.
+            # The server ends the transaction of a writer that no longer responds.
             for limit in ("lock_timeout", "idle_in_transaction_session_timeout"):
                 session.execute(f"SET LOCAL {limit} = {int(BUSY_SECONDS * 1000)}")
             session.execute(f"SELECT pg_advisory_xact_lock({APPLICATION_ID})")
@@ -306,11 +306,11 @@ class PostgresServer(Database):
             log.addHandler(logging.NullHandler())  # Python would print its warnings of lost connections beside the error
         try:
             parameters = CONNECTING | conninfo_to_dict(self._url)
-        except psycopg.Error:  # its message repeats the part of the URL
+        except psycopg.Error:  # its message would repeat that part of the URL
             raise InputError(Fault(self.where, "", "is not a valid URL; write special characters in it as %40 (for @)")) from None
         connection = None
         try:
-            # Poolers in front of a server may keep no prepared statements.
+            # Connection poolers in front of a server may not support prepared statements.
             connection = psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
             with closing(connection):  # without a commit, the server rolls back
                 yield _PostgresSession(connection)
@@ -358,18 +358,18 @@ def _translated(statement: str) -> str:
 
 
 def _problem(error: psycopg.Error, *, is_connected: bool) -> str:
-    """Return an error of a server in one line."""
+    """Return an error of a server as one line."""
     text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip()) or type(error).__name__
     if not is_connected:
         return f"cannot be reached: {text.removeprefix('connection failed: ')}"
     if error.sqlstate == "55P03":
         return f"has been locked by another process for more than {BUSY_SECONDS:g} s"
-    # 57P: the server shuts down; 08: the connection is broken; no state: it was never heard of again.
+    # 57P: the server shuts down; 08: the connection is broken; no state: the server no longer responds.
     if error.sqlstate is None or error.sqlstate[:3] == "57P" or error.sqlstate[:2] == "08":
         return f"the connection was lost: {text}; a change that was under way is stored whole or not at all"
     return f"failed: {text}"
 
 
 def database_at(place: str | Path) -> Database:
-    """Return the database of a file or a URL. Raises `InputError` for a URL of something else."""
+    """Return the database of a file or a URL. Raises `InputError` for other URLs."""
     return PostgresServer(str(place)) if LOOKS_LIKE_URL.match(str(place)) else SqliteFile(Path(place))

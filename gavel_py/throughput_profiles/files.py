@@ -1,7 +1,7 @@
 """Measured throughputs, and files of them: tidy CSV, the throughputs JSON of the published Gavel, and the built-in profiles.
 
-A `Measurement` is checked; `Row` is the same as a plain tuple, and `Entry` the key of a throughput in a profile. The built-in
-profiles are published measurements with four significant digits.
+A `Measurement` is a checked record, `Row` the same data as a plain tuple, and `Entry` the key of a throughput in a profile. The
+built-in profiles are published measurements with four significant digits.
 """
 
 from __future__ import annotations
@@ -73,18 +73,18 @@ class Measurement(Record):
 
     Attributes:
         job_type: Job type of the gang.
-        num_gpus: GPUs of the gang, in a pair those of either job; or a fraction of one GPU, without partner.
+        num_gpus: GPUs of the gang (of each gang in a pair), or a fraction of one GPU, without partner.
         accelerator: Accelerator type.
         placement: "consolidated" (on as few nodes as possible) or "spread" (over more nodes).
         steps_per_second: Throughput of `job_type` in `unit`; 0 means that it cannot run there.
         partner_job_type: Job type of the partner, if the GPUs are shared.
         partner_steps_per_second: Throughput of the partner in the pair, in the same unit.
         source: Origin of the figure.
-        gpu_memory_gb: GPU memory that the gang uses on each GPU, in GB; not for pairs, like the last three.
+        gpu_memory_gb: GPU memory that the gang uses on each GPU, in GB; like the last three attributes, not for pairs.
         unit: What is counted: "steps/s", "samples/s", "tokens/s", "requests/s", or "1/min", one over the minutes to a target.
         condition: How requests arrive when serving: "closed_loop", "offline", "server", "interactive" or "slo". It is required
             with requests/s, possible with tokens/s, and absent with other units.
-        family: Model or program, which job types that differ in batch size or precision have in common.
+        family: Model or program that job types with different batch sizes or precisions have in common.
         batch_size: Samples per step.
         sequence_length: Tokens per sample.
 
@@ -209,7 +209,7 @@ NEEDED = "jobs"
 def read_csv(path: str | Path) -> tuple[Measurement, ...]:
     """Return the measurements of a CSV file. Raises `InputError` with all faults, each with its line.
 
-    A file with the column `NEEDED` is a form that was filled in, maybe in part: rows without a throughput are left out.
+    A file with the column `NEEDED` is a form that may be filled in only in part: rows without a throughput are left out.
     """
     rows = list(reading.csv_rows(path, REQUIRED))
     if NEEDED in reading.csv_header(path)[1]:
@@ -227,7 +227,7 @@ def read_csv(path: str | Path) -> tuple[Measurement, ...]:
 
 
 def write_csv(rows: Iterable[Row], target: str | Path | TextIO) -> None:
-    """Write the rows to a path or an open text file; of gpu_memory_gb and later columns only those with a value in some row."""
+    """Write rows to a path or an open text file. From gpu_memory_gb on, only columns with a value in some row are written."""
     rows, text, optional = list(rows), io.StringIO(), Row._field_defaults
     columns = [name for name in Row._fields if name not in optional or any(getattr(row, name) != optional[name] for row in rows)]
     writer = csv.writer(text, lineterminator="\n")
@@ -246,7 +246,7 @@ def read_gavel_json(path: str | Path) -> tuple[Measurement, ...]:
 
 
 def checked_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], faults: list[Fault]) -> tuple[Measurement, ...]:
-    """Return the rows as measurements. Raises `InputError` with `faults`, those of all rows, and contradictions between rows."""
+    """Return the rows as measurements. Raises `InputError` with `faults`, the faults of all rows, and contradictions."""
     placed: list[tuple[str, Measurement]] = []
     for where, row in rows:
         try:
@@ -348,7 +348,7 @@ def read_builtin(name: str) -> tuple[tuple[Row, ...], About]:
     with (DATA / f"{name}.csv").open(encoding="utf-8") as file:
         header, *lines = csv.reader(file)
     of = [NUMBERS.get(column, str) for column in header]
-    # Empty cells are left out, so that the defaults of `Row` apply; a column without default is empty in its own way.
+    # Empty cells are left out, so that the defaults of `Row` apply. A column without a default has its own empty value.
     cells = ({c: kind(cell) for c, kind, cell in zip(header, of, line, strict=True) if cell} for line in lines)
     rows = (Row(**(ABSENT | each)) for each in cells)
     return tuple(rows), catalogue[name]

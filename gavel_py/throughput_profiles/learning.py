@@ -1,4 +1,4 @@
-"""Throughputs learned from running jobs: estimates that follow what was observed, for schedulers to swap between rounds."""
+"""Throughputs learned from running jobs: estimates that follow the observed rates, which schedulers update between rounds."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from gavel_py.throughput_profiles.observations import HALF_LIFE_SECONDS, Observe
 from gavel_py.throughput_profiles.profile import ThroughputProfile
 
 Explore = Literal["optimistic", "median"] | float
-"""What schedulers believe of throughputs that were not observed, or the share of GPUs that is set aside for measuring."""
+"""The value of throughputs that were not observed, or the share of GPUs that is set aside for measuring."""
 
 NOISE_SD = 0.05
-"""Standard deviation of the logarithm of one observed rate, before many were observed."""
+"""Prior standard deviation of the logarithm of one observed rate."""
 
 NOISE_COUNT = 5
-"""Observations that `NOISE_SD` counts as."""
+"""Number of observations that `NOISE_SD` counts as."""
 
 LEAST_NOISE_SD = 0.01
-"""Of the mean of any number of observations: neighbours, inputs and nodes differ."""
+"""Standard deviation that remains in the mean of any number of observations, since neighbours, inputs and nodes differ."""
 
 MEASURED_SD = 0.05
-"""Standard deviation of the logarithm of a measurement of the profile, which may have been made elsewhere."""
+"""Standard deviation of the logarithm of a measurement of the profile, which may come from another cluster."""
 
 CONTRADICTION_SDS = 4.0
-"""An observation that is further off contradicts its entry."""
+"""An observation with a larger deviation contradicts its entry."""
 
 CREDIBLE_FACTOR = 10.0
-"""Rates that differ by more from the profile are not counted, since jobs report their progress themselves."""
+"""Rates that differ from the profile by a larger factor are not counted, since jobs report their own progress."""
 
 MOVED = 0.02
-"""Relative change of a throughput from which on there is a new snapshot."""
+"""Relative change of a throughput that causes a new snapshot."""
 
 SETTLED_SD = 0.15
-"""A throughput that is known better than this is not worth measuring."""
+"""A throughput with a smaller standard deviation is not worth measuring."""
 
 Distributions = dict[Entry, tuple[float, float]]
 """{entry: mean of the log rates and its standard deviation}."""
@@ -58,25 +58,26 @@ Distributions = dict[Entry, tuple[float, float]]
 class ThroughputLearner(Synchronized):
     """Learns throughputs from running jobs, and offers them as immutable profiles (`profile`).
 
-    A scheduler or simulation that gets a learner in place of a profile feeds it, and swaps the profile between rounds. What was
-    measured stays as measured. An entry that was observed has its posterior: the mean of its observations, shrunk towards what the
-    estimator expects of it; other entries are estimated by the same random effects, given all observations. A job type of which
-    nothing is known is placed by its name, and by the specifications of the accelerators.
+    A scheduler or simulation that gets a learner instead of a profile passes it the observed rates, and updates the profile between
+    rounds. Measured throughputs do not change. An observed entry has its posterior: the mean of its observations, shrunk towards
+    the value that the estimator expects. Other entries are estimated by the same random effects, given all observations. An unknown
+    job type is estimated from its name and from the specifications of the accelerators.
 
-    Several threads may use a learner.
+    Several threads may use one learner.
 
     Args:
-        profile: What is known at first; None for nothing.
-        explore: What schedulers believe of entries that were neither measured nor observed: "optimistic", one standard deviation
-            above the median, so that they are tried where that may pay; "median"; or the share of the GPUs that a scheduler sets
-            aside to measure the entries with the largest standard deviation times the root of the number of jobs, once each, with
-            medians otherwise.
+        profile: The throughputs known at the start; None for none.
+        explore: The value of entries that were neither measured nor observed. "optimistic": one standard deviation above the
+        median,
+            so that they are tried where this may be worthwhile; "median": the median. A number: medians, and the share of the GPUs
+            that a scheduler sets aside to measure, once each, the entries with the largest standard deviation times the root of the
+            number of jobs.
         accelerators: Specifications; the built-in table by default.
-        observations: Earlier observations, such as `ThroughputStore.observations` returns.
-        half_life_seconds: Time after which an observation counts half.
+        observations: Earlier observations, such as those of `ThroughputStore.observations`.
+        half_life_seconds: Time after which an observation has half of its weight.
 
     Raises:
-        InputError: `explore` or the half-life is wrong.
+        InputError: `explore` or the half-life is invalid.
 
     >>> learner = ThroughputLearner()
     >>> learner.observe(("llama (batch size 8)", 1, "a100"), steps=720, seconds=360)
@@ -125,19 +126,19 @@ class ThroughputLearner(Synchronized):
     @property
     @synchronized
     def observations(self) -> dict[Entry, ObservedRate]:
-        """{entry: what was observed of it}, measured entries included, in the order of their first observation."""
+        """{entry: its observed rate}, including measured entries, in the order of their first observation."""
         return dict(self._rates)
 
     @property
     @synchronized
     def contradictions(self) -> tuple[ObservedContradiction, ...]:
-        """The entries with observations that do not fit, latest first; the first one of each is a `GavelWarning`."""
+        """The contradicted entries, the latest first. The first contradiction of each entry also causes a `GavelWarning`."""
         return tuple(sorted(self._contradictions.values(), key=lambda each: -each.at_seconds))
 
     @property
     @synchronized
     def profile(self) -> EstimatedProfile:
-        """The profile by what was observed so far: the same object until a throughput in use has moved by more than 2 %."""
+        """The profile given the observations so far: the same object until a throughput in use has changed by more than 2 %."""
         if self._is_new or self._snapshot is None:
             self._is_new = False
             self._snapshot = self._updated(self._snapshot)
@@ -145,7 +146,7 @@ class ThroughputLearner(Synchronized):
 
     @synchronized
     def add_accelerators(self, names: Iterable[str]) -> None:
-        """Learn throughputs on these accelerators under exactly these names, if they have specifications and are not measured.
+        """Learn throughputs on these accelerators, under exactly these names, if they have specifications and are not measured.
 
         A scheduler calls this with the types of its cluster. A measured accelerator keeps its name in the profile.
         """
@@ -158,7 +159,7 @@ class ThroughputLearner(Synchronized):
             self._snapshot, self._used, self._basis = None, {}, {}
 
     def _begin(self, table: AcceleratorTable) -> None:
-        """Set the specifications, and what is estimated before anything is observed."""
+        """Set the specifications and the estimates before any observation."""
         confidence: Confidence = "optimistic" if self.explore == "optimistic" else None
         self._table = table
         self._start = EstimatedProfile(self.measured, confidence=confidence, accelerators=table)
@@ -175,20 +176,20 @@ class ThroughputLearner(Synchronized):
         at: float | None = None,
         trust: float | None = None,
     ) -> None:
-        """Take in the rate of a job that ran alone and consolidated; without effect for others, and for 0 steps.
+        """Add the observed rate of a job that ran alone and consolidated. Other jobs, and 0 steps, have no effect.
 
-        The time of a start does not belong to a rate: leave out the first round after a start or a move. A rate that differs from
-        what the profile has at first by more than a factor of `trust` is reported (`contradictions`) and not counted. One that
-        differs from what is known of its entry by more than 4 standard deviations is reported and counted apart; if such rates
-        outnumber the others, they take their place, except for measured entries.
+        Rates must not include start-up time: leave out the first round after a start or a move. A rate that differs from the value
+        of the initial profile by more than a factor of `trust` is reported (`contradictions`) and not counted. A rate that differs
+        from the present value of its entry by more than 4 standard deviations is reported and counted separately. If such rates
+        outnumber the others, they replace them, except for measured entries.
 
         Args:
             observed: (job_type, num_gpus, accelerator), or a job.
             accelerator: Where the job ran.
-            steps: Steps done, or what else the unit of the job type counts.
-            seconds: In this time.
-            at: When, in seconds on any one clock, from which age counts; by default the time of the latest observation.
-            trust: How far whoever states the rate is believed, at least 1; 10 by default.
+            steps: Number of steps done, or of the items in the unit of the job type.
+            seconds: The time that this took.
+            at: Time of the observation, in seconds on any one clock, for its age; by default that of the latest observation.
+            trust: Largest credible factor between the rate and the initial profile, at least 1; 10 by default.
 
         Raises:
             InputError: A number is not finite or out of range, or the entry is incomplete.
@@ -215,12 +216,12 @@ class ThroughputLearner(Synchronized):
 
     @synchronized
     def knows(self, entry: Entry) -> bool:
-        """Return whether a throughput of the job type was measured or observed, or of its family measured on any accelerator."""
+        """Return whether a throughput of the job type was measured or observed, or one of its family was measured."""
         return self._first_known(entry) is not None or any(each.job_type == entry.job_type for each in self._rates)
 
     @synchronized
     def deviations(self, entries: Sequence[Entry]) -> list[float]:
-        """Return the standard deviation of each log throughput, 0 for what is known well enough or cannot run."""
+        """Return the standard deviation of each log throughput, 0 for entries that are known well enough or cannot run."""
         found = []
         for entry, estimate in zip(entries, self.profile.estimates(entries), strict=True):
             known = estimate is None or self._key(entry) in self._rates or not estimate.low
@@ -229,18 +230,18 @@ class ThroughputLearner(Synchronized):
         return found
 
     def _key(self, entry: Entry) -> Entry:
-        """Return the entry whose throughput an entry has: that of a whole GPU for an unmeasured fraction of one."""
+        """Return the entry that gives the throughput: that of a whole GPU for an unmeasured fraction, else the entry itself."""
         return entry._replace(num_gpus=1) if entry.num_gpus < 1 and entry not in self._speeds else entry
 
     def _first_known(self, entry: Entry) -> float | None:
-        """Return what the profile had for an entry before anything was observed, measured or estimated; None for nothing."""
+        """Return the initial throughput of an entry, measured or estimated without observations; None if there is none."""
         if entry in self._speeds:
             return self._speeds[entry]
         estimate = self._start.estimate(entry)
         return None if estimate is None or not estimate.median else estimate.median
 
     def _known(self, entry: Entry) -> tuple[float, float] | None:
-        """Return the mean and the standard deviation of the logarithm of the next rate; None if nothing is known of it."""
+        """Return the mean and the standard deviation of the logarithm of the next rate; None if nothing is known."""
         if entry in self._speeds:
             return math.log(self._speeds[entry]), math.hypot(MEASURED_SD, NOISE_SD)
         if entry in self._rates:
@@ -248,7 +249,7 @@ class ThroughputLearner(Synchronized):
             return rate.log_mean, math.sqrt(_variance_of_one(rate) * (1 + 1 / rate.count))
         if not self._rates and not self._speeds:
             return None
-        # The latest profile that knows anything will do: one after each rate would make the first rates of many entries slow.
+        # The latest profile suffices: a new one after each rate would make the first rates of many entries slow.
         snapshot = self._snapshot if self._basis or self._speeds else None
         estimate = (self.profile if snapshot is None else snapshot).estimate(entry)
         if estimate is None or not estimate.median:
@@ -256,7 +257,7 @@ class ThroughputLearner(Synchronized):
         return math.log(estimate.median), math.hypot(_deviation(estimate.low, estimate.high), NOISE_SD)
 
     def _count_rival(self, entry: Entry, rate: float, now: float) -> None:
-        """Count a rate that contradicts the others of its entry, and exchange the two if it has more support."""
+        """Count a rate that contradicts the others of its entry; exchange the two groups of rates if it has more support."""
         rival, before = self._rivals.get(entry, ObservedRate()), self._rates.get(entry, ObservedRate())
         if rival.count and abs(math.log(rate) - rival.log_mean) > CONTRADICTION_SDS * math.sqrt(_variance_of_one(rival)):
             rival = ObservedRate()
@@ -275,7 +276,7 @@ class ThroughputLearner(Synchronized):
             )
 
     def _updated(self, before: EstimatedProfile | None) -> EstimatedProfile:
-        """Return a new snapshot if observations have moved a throughput that is in use, otherwise the one before."""
+        """Return a new snapshot if observations have changed a throughput in use, otherwise the one before."""
         rates = {entry: self._rates[entry] for entry in sorted(self._rates) if entry not in self._speeds}
         aged = {entry: rate.aged(self._now, self.half_life_seconds) for entry, rate in rates.items()}
         found = {entry: (rate.log_mean, _noise_sd(rate)) for entry, rate in aged.items()}
@@ -300,7 +301,7 @@ class ThroughputLearner(Synchronized):
 
     @synchronized
     def to_dict(self) -> dict[str, Any]:
-        """Return what was learned as plain data, which a scheduler saves; the profile of the start is not included."""
+        """Return the observations and estimates as plain data, which a scheduler saves. The initial profile is not included."""
         snapshot = self._snapshot
         return {
             "start": self._start_checksum,
@@ -317,10 +318,10 @@ class ThroughputLearner(Synchronized):
 
     @synchronized
     def resume(self, document: Mapping[str, Any]) -> EstimatedProfile:
-        """Continue from the data of `to_dict`, and return the profile as it was then.
+        """Continue from the data of `to_dict`, and return the profile of that time.
 
-        Of a learner that began with another profile, or that explores otherwise, only the observations are taken over. A learner
-        that has observed something by itself stays as it is.
+        If the data come from a learner with another initial profile or another `explore`, only the observations are used. A learner
+        that already has its own observations does not change.
         """
         if self._has_observed:
             return self.profile
@@ -341,7 +342,7 @@ class ThroughputLearner(Synchronized):
 
     @cached_property
     def _start_checksum(self) -> str:
-        """A checksum of all that estimates rest on before anything is observed."""
+        """A checksum of all data on which estimates depend before any observation."""
         table = [spec.model_dump() for spec in self._given_table]
         return sha256(repr((self.measured.rows, table, self.explore, self.half_life_seconds)).encode()).hexdigest()
 
@@ -360,7 +361,7 @@ def _distributions(rows: Iterable[Sequence[Any]]) -> Distributions:
 
 
 def _variance_of_one(rate: ObservedRate) -> float:
-    """Return the variance of one log rate: of the rates observed, and of `NOISE_COUNT` usual ones."""
+    """Return the variance of one log rate, from the observed rates and `NOISE_COUNT` typical ones."""
     return (NOISE_COUNT * NOISE_SD**2 + rate.count * rate.log_variance) / (NOISE_COUNT + max(rate.count - 1, 0.0))
 
 
@@ -370,7 +371,7 @@ def _noise_sd(rate: ObservedRate) -> float:
 
 
 def _differ(found: tuple[float, float], used: tuple[float, float] | None) -> bool:
-    """Return whether a mean or its standard deviation has changed by so much that estimates may have moved by `MOVED`."""
+    """Return whether a mean or its standard deviation has changed enough to move estimates by `MOVED`."""
     return used is None or abs(found[0] - used[0]) > MOVED / 2 or abs(found[1] - used[1]) > MOVED
 
 

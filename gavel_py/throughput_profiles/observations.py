@@ -1,7 +1,7 @@
-"""Rates of running jobs, summed up by entry: how many, their mean and variance in log space, and how old they are; and rates that
-contradict the others.
+"""Rates of running jobs, summarised by entry: number, mean and variance in log space, and age; and rates that contradict the
+others.
 
-`observations_in` and `put` keep them in the tables of a profile store, whichever database holds these.
+`observations_in` and `put` read and write them in the tables of a profile store, in either database.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ HALF_LIFE_SECONDS = 30 * 86_400.0
 
 @dataclass(frozen=True)
 class ObservedRate:
-    """The observations of one entry, each weighed by ½ for every half-life that has passed since.
+    """The observations of one entry. The weight of each is halved with every half-life since then.
 
     Attributes:
-        count: Number of observations, less by age.
+        count: Number of observations, reduced by age.
         log_mean: Mean of the logarithm of the rates.
         log_variance: Variance of the logarithm of one rate.
         last_seconds: Time of the latest observation, on the clock of the caller.
@@ -51,7 +51,7 @@ class ObservedRate:
         return ObservedRate(self.count * weight, self.log_mean, self.log_variance, now_seconds)
 
     def including(self, rate: float, at_seconds: float, half_life_seconds: float) -> ObservedRate:
-        """Return the observations with one more; one that comes late counts as if it were of the latest time."""
+        """Return the observations with one more. An older observation counts as if it were of the latest time."""
         before, log = self.aged(at_seconds, half_life_seconds), math.log(rate)
         count, off = before.count + 1, log - before.log_mean
         mean = before.log_mean + off / count
@@ -61,15 +61,15 @@ class ObservedRate:
 
 @dataclass(frozen=True)
 class ObservedContradiction:
-    """Observed rates that do not fit what is known of their entry, and were not averaged with it.
+    """Observed rates that contradict the known throughput of their entry, and are not part of its mean.
 
     Attributes:
         entry: Job type, gang and accelerator.
         rate: The latest such rate, in steps/s or the unit of the job type.
-        expected: What it was compared with: the measurement, the mean of other observations, or the estimate.
-        deviations: By how many standard deviations the logarithms differ; infinite if the job should not run there at all.
-        at_seconds: When it was observed.
-        count: How many of the entry's observations contradicted so far.
+        expected: The value for comparison: the measurement, the mean of other observations, or the estimate.
+        deviations: The difference of the logarithms in standard deviations; infinite if the job should not run there at all.
+        at_seconds: Time of the observation.
+        count: Number of contradicting observations of the entry so far.
     """
 
     entry: Entry
@@ -85,13 +85,13 @@ class ObservedContradiction:
         return f"{self.entry} was observed at {self.rate:.4g}, {off} {known}"
 
     def to_list(self) -> list[Any]:
-        """Return the fields as plain data, with None for infinity, which is no number of JSON."""
+        """Return the fields as plain data, with None for infinity, which JSON lacks."""
         deviations = None if math.isinf(self.deviations) else self.deviations
         return [self.entry, self.rate, self.expected, deviations, self.at_seconds, self.count]
 
     @classmethod
     def from_list(cls, fields: Sequence[Any]) -> ObservedContradiction:
-        """Return what `to_list` converted to plain data."""
+        """Return the contradiction from the data of `to_list`."""
         entry, rate, expected, deviations, at_seconds, count = fields
         return cls(Entry(*entry), rate, expected, math.inf if deviations is None else deviations, at_seconds, count)
 
@@ -113,7 +113,7 @@ def entry_of(observed: Entry | Sequence[Any] | Job, accelerator: str | None = No
 
 
 def rate_of(steps: float, seconds: float, at_seconds: float | None = None) -> float:
-    """Return steps per second. Raises `InputError` for numbers that are not finite, fewer than 0 steps, and no time."""
+    """Return steps per second. Raises `InputError` for numbers that are not finite, negative steps, and no time."""
     numbers = {"steps": (steps, steps >= 0, "at least 0"), "seconds": (seconds, seconds > 0, "greater than 0")}
     if at_seconds is not None:
         numbers["at"] = (at_seconds, True, "a time")
@@ -151,6 +151,6 @@ def observations_in(session: Session, profile: int) -> dict[Entry, ObservedRate]
 
 
 def put(session: Session, profile: int, observations: Mapping[Entry, ObservedRate], half_life_seconds: float) -> None:
-    """Store observations in place of those of the same entries; half_life_seconds: by which their counts were aged."""
+    """Replace the observations of these entries; half_life_seconds: the half-life with which their counts were reduced."""
     figures = ((e, (o.count, o.log_mean, o.log_variance, o.last_seconds)) for e, o in observations.items())
     session.executemany(INSERT, ((profile, *entry, *numbers, half_life_seconds) for entry, numbers in figures))

@@ -45,7 +45,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Coverage(NamedTuple):
-    """How many combinations of job type and accelerator have a throughput of a gang alone, and how many there are.
+    """The number of combinations of job type and accelerator with a throughput of a gang alone, and the number of all combinations.
 
     The percentage is rounded down, so that only a complete profile has 100 %.
 
@@ -281,7 +281,7 @@ class ThroughputProfile:
         return [each for each in names if each[1] not in self._known(each[0])] or [("", entry)]
 
     def _fault(self, unknown: Unknown, concerning: str = "", hint: bool = True) -> Fault:
-        """Return the fault of one unknown; hint: whether to add the nearest known names or entries, which are costly to find."""
+        """Return the fault of one unknown; hint: whether to add the nearest known names or entries, which take long to find."""
         where, (field, value) = f"throughput profile {self.name!r}", unknown
         if isinstance(value, Entry):
             known = ", ".join(near.setting for near in self.nearest_entries(value)) if hint else ""
@@ -341,11 +341,11 @@ class ThroughputProfile:
         return needed
 
     def accelerator_named(self, name: str) -> str:
-        """Return the name that the profile has for an accelerator, or the name itself if it has none."""
+        """Return the profile's name for an accelerator, or the given name if it has none."""
         return same_accelerator(name, self.accelerators) or name
 
     def count_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
-        """Return `matrix` with NaN for what was not measured, which elastic jobs are not offered."""
+        """Return `matrix` with NaN for unmeasured throughputs, which elastic jobs do not use."""
         distinct, rows = _distinct((job.job_type, job.num_gpus) for job in jobs)
         return _table(distinct, accelerators, lambda key, name: self._speed(Entry(*key, name)))[rows]
 
@@ -485,13 +485,13 @@ class ThroughputProfile:
         confidence: Confidence = None,
         accelerators: AcceleratorTable | None = None,
     ) -> EstimatedProfile:
-        """Return the profile with estimates for what was not measured; measured throughputs stay as they are.
+        """Return the profile with estimates for unmeasured throughputs; measured ones do not change.
 
         Args:
             method: "gaussian_process" (random effects in log space), "additive" (two-way effects), "specs" (specifications of
                 accelerators alone), or a `ThroughputEstimator`.
-            confidence: Which value of an estimate is used: None, the median; a probability p, the value that the throughput
-                exceeds with probability p; "optimistic", one standard deviation above the median, for schedulers that learn.
+            confidence: The value of an estimate. None: the median; a probability p: the value that the throughput exceeds with
+                probability p; "optimistic": one standard deviation above the median, for schedulers that learn.
             accelerators: Specifications; the built-in table by default.
 
         Raises:
@@ -502,7 +502,7 @@ class ThroughputProfile:
         return EstimatedProfile(self, method, confidence=confidence, accelerators=accelerators)
 
     def to_csv(self, target: str | Path | TextIO) -> None:
-        """Write the measurements as CSV for `from_csv`; the file does not hold name and description."""
+        """Write the measurements as CSV for `from_csv`; the file does not contain the name and description."""
         write_csv(self.rows, target)
 
 

@@ -1,4 +1,4 @@
-"""The profile store: named throughput profiles of the user in a database, next to the built-in ones, and several as one."""
+"""The profile store: named throughput profiles of the user in a database, beside the built-in ones; and combined profiles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ABOUT = ("description", "licence", "notice", "url")
 """Texts about a profile."""
 
 PROFILE_SUFFIXES = {".csv", ".json"}
-"""Endings of the names of files, by which these are told from names of profiles."""
+"""Endings that distinguish names of files from names of profiles."""
 
 INSERT_PROFILE = """
     INSERT INTO profiles (name, description, licence, notice, url) VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"""
@@ -61,8 +61,8 @@ SELECT_ABOUT = "SELECT description, licence, notice, url FROM profiles WHERE id 
 class ProfileSummary:
     """Overview of a profile for lists.
 
-    rows: number of measurements; gang_sizes: in GPUs; measured, possible: combinations of job type and accelerator that have a
-    throughput without partner, and all.
+    rows: number of measurements; gang_sizes: in GPUs; measured: number of combinations of job type and accelerator with a
+    throughput without partner; possible: number of all combinations.
     """
 
     name: str
@@ -123,10 +123,10 @@ class ThroughputStore:
             return self._load(session, name)
 
     def find(self, text: str, folder: str | Path = ".") -> ThroughputProfile:
-        """Return the profile of this name or file; several joined by "+", such as "mpt-2023+mine.csv", are one profile.
+        """Return the profile of this name or file. Several names with "+", such as "mpt-2023+mine.csv", give one profile.
 
         Args:
-            text: A name, or a file that ends in .csv or .json. Of two measurements of one entry, the first one is kept
+            text: A name, or a file that ends in .csv or .json. Of two measurements of an entry, the first is kept
                 (`combine_profiles`).
             folder: Folder of files with relative paths.
 
@@ -196,9 +196,9 @@ class ThroughputStore:
             entry: (job_type, num_gpus, accelerator), with placement and partner if need be; or a job.
             accelerator: Where the job ran.
             steps: Steps done; 0 has no effect.
-            seconds: In this time.
-            at: When, in seconds on any one clock; by default now, in seconds since 1970.
-            half_life_seconds: Time after which an observation counts half.
+            seconds: The time that this took.
+            at: Time of the observation, in seconds on any one clock; by default now, in seconds since 1970.
+            half_life_seconds: Time after which an observation has half of its weight.
 
         Raises:
             InputError: A number is not finite or out of range, the entry is incomplete, or the name is that of a built-in profile.
@@ -214,7 +214,7 @@ class ThroughputStore:
             put(session, number, {key: before.including(rate, when, half_life_seconds)}, half_life_seconds)
 
     def observations(self, name: str) -> dict[Entry, ObservedRate]:
-        """Return {entry: what was observed of it} of a profile, for a `ThroughputLearner`; empty for built-in profiles.
+        """Return {entry: its observed rate} of a profile, for a `ThroughputLearner`; empty for built-in profiles.
 
         Raises:
             UnknownNameError: There is no such profile.
@@ -231,8 +231,8 @@ class ThroughputStore:
 
         Args:
             name: Name of the profile, which is created if missing.
-            observations: {entry: what was observed of it}.
-            half_life_seconds: By which they were aged.
+            observations: {entry: its observed rate}.
+            half_life_seconds: The half-life with which their counts were reduced.
 
         Raises:
             InputError: The name is that of a built-in profile.
@@ -309,7 +309,7 @@ class ThroughputStore:
 
 
 def combine_profiles(profiles: Sequence[ThroughputProfile], name: str | None = None) -> ThroughputProfile:
-    """Return one profile with the measurements of several; of two for the same entry, that of the earlier profile is kept.
+    """Return one profile with the measurements of several. Of two measurements of an entry, that of the earlier profile is kept.
 
     Accelerators of later profiles get the names that earlier ones have for them (`gavel_py.AcceleratorTable`).
 

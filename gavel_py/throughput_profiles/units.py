@@ -1,4 +1,4 @@
-"""Units of throughputs: which there are, that a job type has one, and how a figure is converted to another unit."""
+"""Units of throughputs: the list of units, the check that each job type has one unit, and conversions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Conversion(NamedTuple):
 
 
 def conversion(unit: str, other: str) -> Conversion | None:
-    """Return how throughputs in `unit` become those in `other`; None if neither counts parts of what the other counts.
+    """Return how throughputs in `unit` become those in `other`; None if neither unit counts parts of the other's items.
 
     >>> conversion("tokens/s", "samples/s").needed
     'tokens per sample'

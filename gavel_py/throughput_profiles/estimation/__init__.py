@@ -1,4 +1,4 @@
-"""Estimated throughputs of what was not measured, with intervals."""
+"""Estimates of unmeasured throughputs, with intervals."""
 
 from gavel_py import names_in
 from gavel_py.throughput_profiles.estimation.estimated_profile import Estimate, EstimatedProfile

@@ -1,4 +1,4 @@
-"""A profile that answers with measurements where it has them, and with estimates elsewhere."""
+"""A profile that has measured throughputs where available, and estimates elsewhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ESTIMATORS: dict[str, ThroughputEstimator] = {
 """The built-in estimators by name."""
 
 DRAWS = 400
-"""Draws from which standard deviations are computed."""
+"""Number of draws from which standard deviations are computed."""
 
 _Gang = tuple[str, float, tuple[str, ...] | None]
 """Job type, gang size and allowed accelerators."""
@@ -59,11 +59,11 @@ class Estimate(NamedTuple):
 
     Attributes:
         entry: Job type, gang, accelerator and partner.
-        steps_per_second: The value that is used: by default the median, see `ThroughputProfile.with_estimates`.
+        steps_per_second: The value in use, by default the median; see `ThroughputProfile.with_estimates`.
         median: Median.
         low: Lower end of the 80 % interval.
         high: Upper end of the 80 % interval.
-        source: Where it comes from, in a few words.
+        source: The origin of the estimate, in a few words.
         unit: Unit of the figures.
     """
 
@@ -85,11 +85,13 @@ class Learned(NamedTuple):
 
 @dataclass(eq=False)
 class _Model:
-    """What is learned from measurements: made on first use, and kept by all profiles that are derived from one another.
+    """A model fitted to measurements on first use, and shared by all profiles that are derived from one another.
 
-    speeds: {entry: steps/s} of the measurements, both sides of pairs; learned: what was observed on running jobs; base: the model
-    before anything was observed; deviations: rows of `uncertainty_matrix` computed so far. With a base, job types of which nothing
-    is known are estimated too.
+    Attributes:
+        speeds: {entry: steps/s} of the measurements, with both sides of pairs.
+        learned: The throughputs observed on running jobs.
+        base: The model before any observation. With a base, unknown job types are estimated too.
+        deviations: The rows of `uncertainty_matrix` computed so far.
     """
 
     measurements: tuple[Measurement, ...]
@@ -107,12 +109,12 @@ class _Model:
 
     @cached_property
     def types(self) -> frozenset[str]:
-        """Job types of which a throughput is known."""
+        """Job types with a known throughput."""
         return frozenset(entry.job_type for entry in speeds_alone(self.measurements)[0])
 
     @cached_property
     def families(self) -> frozenset[str]:
-        """Families of which a throughput is known."""
+        """Families with a known throughput."""
         return frozenset(map(self.family_of, self.types))
 
     @cached_property
@@ -140,7 +142,7 @@ class _Model:
         return made
 
     def can_estimate(self, entry: Entry) -> bool:
-        """Return whether anything is known of the job type of an entry, and of its accelerator if need be."""
+        """Return whether enough is known about the job type and the accelerator of an entry."""
         same_type = entry.job_type in self.types
         same_family = getattr(self.estimator, "uses_families", False) and self.family_of(entry.job_type) in self.families
         return same_type or same_family or self.base is not None
@@ -152,16 +154,17 @@ class _Model:
 
 @dataclass(frozen=True, init=False, repr=False)
 class EstimatedProfile(ThroughputProfile):
-    """A throughput profile with estimates for what was not measured; made by `ThroughputProfile.with_estimates`, immutable.
+    """A throughput profile with estimates for unmeasured throughputs, from `ThroughputProfile.with_estimates`; immutable.
 
-    Measured entries stay as measured. A gang alone is estimated if its job type, or another one of its family, was measured at all
-    and its accelerator was measured or has specifications. A gang whose memory exceeds that of the accelerator, or that was seen
-    not to run on one with as much, has 0. Pairs are estimated if the profile has pairs; spread placements are not.
+    Measured entries do not change. A gang alone is estimated if its job type, or another one of its family, was measured at all,
+    and its accelerator was measured or has specifications. The estimate is 0 if the gang needs more memory than the accelerator
+    has, or could not run on an accelerator with the same memory. Pairs are estimated if the profile has pairs; spread placements
+    are not.
 
     Attributes:
         measured: The profile without estimates.
         method: The estimator, or the name of a built-in one.
-        confidence: Which value of an estimate is used, see `ThroughputProfile.with_estimates`.
+        confidence: The value of an estimate in use, see `ThroughputProfile.with_estimates`.
         values: Entries with values that were set by `with_values`.
     """
 
@@ -208,7 +211,7 @@ class EstimatedProfile(ThroughputProfile):
 
     @cached_property
     def accelerators(self) -> tuple[str, ...]:
-        """The measured accelerators, then those of which specifications are known."""
+        """The measured accelerators, then those with known specifications."""
         table, measured = self._model.table, self.measured.accelerators
         specified = {spec.name for spec in map(table.find, measured) if spec is not None}
         return tuple(dict.fromkeys([*measured, *(spec.name for spec in table if spec.name not in specified)]))
@@ -227,14 +230,14 @@ class EstimatedProfile(ThroughputProfile):
     def observed(self, fitted: FittedEstimator, learned: Mapping[Entry, Learned]) -> EstimatedProfile:
         """Return the profile with the estimates of another fit and with learned entries; for `ThroughputLearner`.
 
-        Learned entries have their median, whatever the confidence. Every job type is estimated.
+        Learned entries have their median, independent of the confidence. Every job type is estimated.
         """
         made = self._derived(self.confidence, self.values)
         made.__dict__["_model"] = self._model.observed(fitted, learned)
         return made
 
     def estimates(self, entries: Sequence[Entry]) -> list[Estimate | None]:
-        """Return what `estimate` returns for each of these entries; much faster than one after the other."""
+        """Return what `estimate` returns for each of these entries, much faster than separate calls."""
         self._find(entries)
         return [self.estimate(entry) for entry in entries]
 
@@ -244,7 +247,7 @@ class EstimatedProfile(ThroughputProfile):
         return tuple(self._found.values())
 
     def recall(self, looked_up: Iterable[Estimate]) -> None:
-        """Use these estimates, which an equal profile made: other orders of the same sums differ in their last digits."""
+        """Use these estimates of an equal profile, since sums in another order would differ in their last digits."""
         self._found.update((each.entry, each) for each in looked_up)
 
     def refitted(self, measured: ThroughputProfile) -> EstimatedProfile:
@@ -269,7 +272,7 @@ class EstimatedProfile(ThroughputProfile):
         return [each for each in found if each is not None]
 
     def distributions(self, entries: Sequence[Entry]) -> Estimates:
-        """Return the distributions of the throughputs of n gangs alone, whatever was measured of them."""
+        """Return the estimated distributions of the throughputs of n gangs alone, even of measured ones."""
         return self._model.fitted.predict([_whole(entry) for entry in entries])
 
     def sample(self, entries: Sequence[Entry], count: int, seed: int = 0) -> Floats:
@@ -289,19 +292,19 @@ class EstimatedProfile(ThroughputProfile):
         return drawn
 
     def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats:
-        """Return (N, K) steps/s as `ThroughputProfile.matrix`, with estimates for what was not measured."""
+        """Return (N, K) steps/s as `ThroughputProfile.matrix`, with estimates for unmeasured throughputs."""
         self._find(_entries(jobs, accelerators))
         return super().matrix(jobs, accelerators)
 
     def count_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats:
-        """Return `matrix` with NaN for what is neither measured nor can be estimated."""
+        """Return `matrix` with NaN for throughputs that are neither measured nor can be estimated."""
         self._find(_entries(jobs, accelerators))
         return super().count_matrix(jobs, accelerators)
 
     def uncertainty_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str], shares: Floats) -> Floats | None:
         """Return (N, K) standard deviations of log(T_ij / Σ_k T_ik share_k) under joint draws, None if nothing is estimated.
 
-        They are those of the model, whatever `confidence` is. A measured throughput has one as well if others of its job are
+        They follow from the model, independent of `confidence`. A measured throughput has one as well if others of its job are
         estimated.
 
         Args:
@@ -310,7 +313,7 @@ class EstimatedProfile(ThroughputProfile):
             shares: (K,) parts of the cluster.
         """
         keys = [(job.job_type, job.num_gpus, job.allowed_accelerators) for job in jobs]
-        # In the order of families, in which a large model computes each of its parts once.
+        # In the order of families, so that a large model computes each of its parts only once.
         gangs = sorted(dict.fromkeys(keys), key=lambda gang: self._model.family_of(gang[0]))
         rows = {gang: self._deviations(gang, tuple(accelerators), shares) for gang in gangs}
         if not any(row.any() for row in rows.values()):
@@ -334,7 +337,7 @@ class EstimatedProfile(ThroughputProfile):
         return self._model.deviations[key]
 
     def pair_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats | None:
-        """Return (Q, Q, K) steps/s as `ThroughputProfile.pair_matrix`, with estimates for what was not measured."""
+        """Return (Q, Q, K) steps/s as `ThroughputProfile.pair_matrix`, with estimates for unmeasured throughputs."""
         measured = super().pair_matrix(jobs, accelerators)
         if measured is None:
             return None
@@ -383,7 +386,7 @@ class EstimatedProfile(ThroughputProfile):
             yield from self._stated(others, self._model.fitted.predict(others))
 
     def _pairs(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Estimate]]:
-        """Yield the estimates of gangs beside a partner: their throughput alone times what sharing leaves of it."""
+        """Yield the estimates of gangs beside a partner: their throughput alone times the part that remains when sharing."""
         alone = {entry: self._speed(entry._replace(partner=None)) for entry in entries} if self._knows_pairs else {}
         known = [entry for entry in entries if alone.get(entry) and self._speed(_swapped(entry)._replace(partner=None))]
         fits = [entry for entry in known if not self._too_large(entry)]
@@ -415,7 +418,7 @@ class EstimatedProfile(ThroughputProfile):
             yield entry, Estimate(entry, value, median, low, high, _source(self._method_name, low, high))
 
     def _cannot_run(self, entry: Entry) -> str:
-        """Return why memory forbids an entry, "" if it does not: it needs more than there is, or failed with as much."""
+        """Return why an entry cannot run for lack of memory, "" if it can: it needs too much, or failed with the same memory."""
         memory = self._memory_of(entry.accelerator)
         needed = self.measured.gpu_memory_gb(entry.job_type, entry.num_gpus, entry.accelerator)
         if memory is None:
@@ -449,7 +452,7 @@ class EstimatedProfile(ThroughputProfile):
 
 
 def _whole(entry: Entry) -> Entry:
-    """Return the entry whose throughput an entry has: that of a whole GPU for a fraction of one."""
+    """Return the entry that gives the throughput: that of a whole GPU for a fraction of one, or else the entry itself."""
     return entry._replace(num_gpus=1) if entry.num_gpus < 1 else entry
 
 

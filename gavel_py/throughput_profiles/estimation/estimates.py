@@ -1,4 +1,4 @@
-"""The interface of estimators of throughputs, and their answer: log-normal distributions with calibrated intervals."""
+"""The interface of throughput estimators, and their results: log-normal distributions with calibrated intervals."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ FindSpec = Callable[[str], AcceleratorSpec | None]
 """Returns the specifications of an accelerator by name, None if they are unknown."""
 
 LEVEL = 0.8
-"""Level of the intervals that are shown."""
+"""Level of the intervals in output."""
 
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """Distributions of n throughputs: the logarithm of each is normal, but for the width of its intervals.
+    """Distributions of n throughputs. The logarithm of each is normal, except for the width of its intervals.
 
     Attributes:
         log_mean: (n,) means of log throughput.
         log_sd: (n,) standard deviations of log throughput.
-        left_out: Leave-one-out residuals of the fit over their standard deviations; intervals are as wide as these say, see
-            `gavel_py.throughput_profiles.estimation.gaussian_process.width`. Empty: as wide as those of a normal distribution.
+        left_out: Leave-one-out residuals of the fit over their standard deviations, which determine the width of intervals; see
+            `gavel_py.throughput_profiles.estimation.gaussian_process.width`. Empty: the width of a normal distribution.
     """
 
     log_mean: Floats
@@ -61,7 +61,7 @@ class Estimates:
 
 
 class FittedEstimator(Protocol):
-    """What a `ThroughputEstimator` has learned from measurements."""
+    """The result of `ThroughputEstimator.fit`."""
 
     def predict(self, entries: Sequence[Entry]) -> Estimates:
         """Return the distributions of the throughputs of n entries."""
@@ -81,10 +81,10 @@ class ThroughputEstimator(Protocol):
     """
 
     def fit(self, measurements: Sequence[Measurement], find_spec: FindSpec) -> FittedEstimator:
-        """Return what can be learned from measurements.
+        """Return the estimator fitted to measurements.
 
         Args:
-            measurements: Throughputs; those of 0 say that a gang cannot run, and nothing about speeds.
+            measurements: Throughputs. A throughput of 0 means only that a gang cannot run; it is not used for speeds.
             find_spec: Returns the specifications of an accelerator by name.
         """
         ...
@@ -98,7 +98,7 @@ def speeds_alone(measurements: Sequence[Measurement]) -> tuple[list[Entry], Floa
 
 
 def checksum(text: str) -> int:
-    """Return a number that orders texts as if at random, the same everywhere."""
+    """Return a number that orders texts pseudo-randomly, the same on every machine."""
     return zlib.crc32(text.encode())
 
 

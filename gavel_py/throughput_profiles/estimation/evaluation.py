@@ -1,4 +1,4 @@
-"""How good estimates are on a profile's own measurements, which of these contradict the rest, and what to measure next."""
+"""Evaluation of estimates: their errors on a profile's own measurements, contradicting measurements, and what to measure next."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gavel_py.throughput_profiles.files import Entry, Measurement
 from gavel_py.throughput_profiles.profile import ThroughputProfile
 
 CANDIDATES = 2000
-"""Most entries that a plan chooses from: those with the largest variance times jobs."""
+"""Maximum number of entries that a plan chooses from: those with the largest variance times number of jobs."""
 
 SUSPICIOUS = 4.0
-"""Standard deviations by which a measurement contradicts the others."""
+"""Number of standard deviations from which a measurement contradicts the others."""
 
 
 class EstimateCheck(NamedTuple):
@@ -53,7 +53,7 @@ class PlannedMeasurement(NamedTuple):
         entry: Job type, gang and accelerator.
         jobs: Jobs that need it.
         error: Expected relative error of its estimate at the time of its turn, exp(σ) - 1.
-        remaining: What is left of the summed variance of all estimates after it, over that before the first.
+        remaining: The summed variance of all estimates after this measurement, over that before the first.
     """
 
     entry: Entry
@@ -72,7 +72,7 @@ def check_estimates(
 ) -> list[EstimateCheck]:
     """Return the errors of each method on measurements of a profile that were hidden from it, pooled over seeds.
 
-    A share of the measured gangs alone is hidden at random. Those of which the job type is still measured somewhere are estimated.
+    A random share of the measured gangs alone is hidden. Those with a job type that still has other measurements are estimated.
 
     Args:
         profile: The profile.
@@ -133,13 +133,13 @@ def _checked(
 
 
 def contradictions(profile: ThroughputProfile, accelerators: AcceleratorTable | None = None) -> list[tuple[Measurement, float]]:
-    """Return the measurements that contradict the others by more than 4 standard deviations, each with what it is expected to be.
+    """Return the measurements that contradict the others by more than 4 standard deviations, each with its expected value.
 
-    Each measurement is compared with what all others let expect. The most contradictory one is taken out, and the others are
-    judged again without it, since a wrong figure makes its neighbours look wrong.
+    Each measurement is compared with its expectation given all others. The most contradictory one is removed, and the others are
+    compared again without it, since a wrong figure makes its neighbours look wrong.
 
     Args:
-        profile: The profile; its gangs alone are judged.
+        profile: The profile; only its gangs alone are compared.
         accelerators: Specifications; the built-in table by default.
     """
     find = (AcceleratorTable.builtin() if accelerators is None else accelerators).find
@@ -197,7 +197,7 @@ def _gang_jobs(profile: ThroughputProfile) -> list[Job]:
 
 
 def _greedy(covariance: Floats, weights: Floats, cost: Floats, budget: int) -> list[tuple[int, float, float]]:
-    """Return (row, relative error, variance that is left) of entries, each the best after those before it."""
+    """Return (row, relative error, remaining variance) of entries, each the best one given those before it."""
     total = float(weights @ np.diag(covariance))
     chosen = []
     for _ in range(min(budget, len(weights))):

@@ -1,8 +1,8 @@
-"""What an estimator knows of a throughput beside its value: the job type's family and numbers, the gang and the accelerator.
+"""Features of a throughput for estimators: the family and numbers of the job type, the gang and the accelerator.
 
 Structure comes from the fields `family`, `batch_size` and `sequence_length` of measurements, and otherwise from the names of job
 types: "ResNet-50 (mixed, batch size 64)" is of the family "ResNet-50" with the tag "mixed" and the number "batch size" 64. A name
-of another form is a family of its own.
+of another form is itself a family.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOW_PRECISION = frozenset({"fp8", "fp4", "nvfp4", "mxfp8", "fp8_mx", "fp8_cs"})
 
 
 class Structure(NamedTuple):
-    """What job types have in common: family, tags, and numbers by name, as base-2 logarithms."""
+    """The structure of a job type: family, tags, and numbers by name, as base-2 logarithms."""
 
     family: str
     tags: frozenset[str]
@@ -60,7 +60,7 @@ def _key(text: str) -> str:
 
 
 def given_structures(measurements: Iterable[Measurement]) -> dict[str, Structure]:
-    """Return {job type: structure}; fields of measurements come before the name where all measurements of a job type agree."""
+    """Return {job type: structure}; fields override the name if all measurements of a job type agree."""
     given: dict[str, list[set[object]]] = {}
     for each in measurements:
         fields = given.setdefault(each.job_type, [set(), set(), set()])
@@ -91,9 +91,12 @@ def compute_rate(tags: frozenset[str], spec: AcceleratorSpec | None) -> float:
 class Features:
     """n entries as arrays; equal codes are equal names.
 
-    job_types, families, units, accelerators, gangs: (n,) codes; gang_log2: (n,) log2 of the GPUs; tags: (n, t) indicators, each
-    row of length 1 or 0; numbers: (n, k) log2 of the numbers of the job types over their measured mean, NaN where absent; compute,
-    bandwidth: (n,) log of TFLOPS and GB/s of one GPU, 0 at the mean of the measured entries, and 0 where unknown.
+    Attributes:
+        job_types, families, units, accelerators, gangs: (n,) codes.
+        gang_log2: (n,) log2 of the GPUs.
+        tags: (n, t) indicators, each row of length 1 or 0.
+        numbers: (n, k) log2 of the numbers of the job types over their measured mean, NaN where absent.
+        compute, bandwidth: (n,) log of TFLOPS and GB/s of one GPU, 0 at the mean of the measured entries, and 0 where unknown.
     """
 
     job_types: Indices
@@ -125,7 +128,7 @@ class Features:
 
 
 class Vocabulary:
-    """Turns entries into `Features`; what is centred is centred over the measured entries that it was made from.
+    """Turns entries into `Features`, which are centred over the measured entries.
 
     Args:
         measured: The measured entries.
@@ -193,7 +196,7 @@ class Vocabulary:
         return self._units.get(job_type) or self._units_of_families.get(self.structure(job_type).family, self._usual_unit)
 
     def _identity(self, accelerator: str) -> str:
-        """Return the name itself, or for an accelerator that is not measured the measured name of the same specifications."""
+        """Return the name, or for an unmeasured accelerator the name of a measured one with the same specifications."""
         spec = self._spec(accelerator)
         if spec is None or accelerator in self._measured:
             return accelerator

@@ -39,15 +39,15 @@ PRIOR_SD = 1.0
 """Standard deviation of the logarithm of each variance around that of its prior."""
 
 BOUNDS, NOISE_BOUNDS = (-12.0, 4.0), (-9.2, 0.0)
-"""Of the logarithms of the variances of effects, and of that of the noise."""
+"""Bounds of the logarithms of the variances of effects, and of the variance of the noise."""
 
 JITTER = 1e-6
 MAX_ITERATIONS = 60
 CHUNK = 256
-"""Predictions at a time: their covariances are formed as a whole."""
+"""Number of predictions at a time, since their covariances are computed as one matrix."""
 
 PSEUDO_RESIDUALS = 20
-"""Normal residuals that are added to those found, so that a few cannot make intervals arbitrarily narrow or wide."""
+"""Number of normal residuals that are added, so that a few residuals cannot make intervals arbitrarily narrow or wide."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Effects(Generic[X]):
         if not count:
             return np.exp(prior)
         bounds = [BOUNDS] * len(self.priors) + [NOISE_BOUNDS]
-        # Threads wait for each other at each of many small factorisations; where the cores are busy, most of the time.
+        # Threads wait for each other in each of many small factorisations, most of the time if the cores are busy.
         with threadpool_limits(1, user_api="blas"):
             found = minimize(
                 minus_log_density, prior, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MAX_ITERATIONS}
@@ -133,14 +133,14 @@ class Posterior(Generic[X]):
         self._weights = cho_solve(self._factor, residuals)
 
     def left_out(self) -> tuple[Floats, Floats]:
-        """Return (n,) differences of each observation from what all others predict, and (n,) standard deviations of these."""
+        """Return (n,) the difference of each observation from the prediction of all others, and (n,) its standard deviation."""
         precisions = np.diag(cho_solve(self._factor, np.eye(len(self._weights)), overwrite_b=True))
         return np.asarray(self._weights / precisions), np.asarray(1 / np.sqrt(precisions))
 
     def contradicted(self, limit: float) -> list[tuple[int, float]]:
-        """Return (row, difference from what the others predict) of observations beyond `limit` standard deviations.
+        """Return (row, difference from the prediction of the others) of observations beyond `limit` standard deviations.
 
-        The worst one is taken out, and the others are judged again without it, until there is none.
+        The worst one is removed, and the others are compared again without it, until none is left.
         """
         inverse, weights = cho_solve(self._factor, np.eye(len(self._weights)), overwrite_b=True), self._weights
         left, found = np.ones(len(weights), dtype=bool), []
@@ -175,7 +175,7 @@ class Posterior(Generic[X]):
 
 
 def width(level: float, left_out: Floats) -> float:
-    """Return by how many standard deviations an interval of this level extends to either side.
+    """Return the number of standard deviations by which an interval of this level extends to either side.
 
     It is the quantile of the absolute leave-one-out residuals (standardised), shrunk to that of the normal distribution by
     `PSEUDO_RESIDUALS`; without residuals, that of the normal distribution.

@@ -1,6 +1,6 @@
-"""Throughputs of jobs that share GPUs: what is left of a job's speed beside a partner, as a sum of random effects in log space.
+"""Throughputs of jobs that share GPUs: the part of a job's speed that remains, as a sum of random effects in log space.
 
-log(T(a | b) / T(a)) is a sum of effects of the job type a, its partner b, their families and numbers, the accelerator, and of their
+log(T(a | b) / T(a)) is a sum of effects of the job type a, its partner b, their families and numbers, the accelerator, and their
 combinations. Whether two jobs fit into memory together is not estimated from speeds.
 """
 
@@ -19,13 +19,13 @@ from gavel_py.throughput_profiles.estimation.random_effects import numbers_near
 from gavel_py.throughput_profiles.files import Entry
 
 FIT_LIMIT = 500
-"""Most pairs that variances are fitted on."""
+"""Maximum number of pairs to which variances are fitted."""
 
 OTHERS_LIMIT = 700
-"""Most pairs of other job types that an estimate is conditioned on, beside all measured pairs of the job type."""
+"""Maximum number of pairs of other job types in the condition of an estimate, beside all measured pairs of the job type."""
 
 KEPT = 32
-"""Most posteriors that are kept."""
+"""Maximum number of posteriors that are kept."""
 
 NOISE = 0.01
 
@@ -86,7 +86,7 @@ def _similarities(a: PairFeatures, b: PairFeatures) -> dict[str, Floats]:
 
 
 def _near(a: Floats, b: Floats) -> Floats:
-    """Return how near numbers are, 1 where neither job type has one."""
+    """Return the similarity of numbers, 1 where neither job type has one."""
     without = np.logical_and.outer(np.isnan(a).all(axis=1), np.isnan(b).all(axis=1))
     return np.where(without, 1.0, numbers_near(a, b))
 
@@ -98,7 +98,7 @@ class FittedPairs:
     """Effects of pairs, their variances fitted to the measured ones.
 
     Args:
-        vocabulary: Of the job types and accelerators.
+        vocabulary: The vocabulary of the job types and accelerators.
         shares: {entry with a partner: T(a | b) / T(a)}, all positive.
     """
 
@@ -128,7 +128,7 @@ class FittedPairs:
         return Estimates(log_mean, log_sd, self._left_out)
 
     def _given(self, job_type: int) -> Posterior[PairFeatures]:
-        """Return the posterior for a job type; the latest ones are kept, since pairs are often asked for one by one."""
+        """Return the posterior for a job type; the latest ones are kept, since pairs are often estimated one by one."""
         if job_type not in self._posteriors:
             if len(self._posteriors) >= KEPT:
                 self._posteriors.clear()

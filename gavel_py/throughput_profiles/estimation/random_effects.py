@@ -1,9 +1,9 @@
 """Throughputs as a sum of random effects in log space: the default estimator.
 
 log T = level of the unit + 0.85 log n + (log FLOPS + log bandwidth) / 2 + effects of the job type, its family, tags and numbers, of
-the accelerator, of how much the type is bound by compute or memory, of the gang, and of their combinations. Each effect has a
-variance, fitted by `gaussian_process`; so a type that was measured once is placed by its family, and a new accelerator by its
-specifications.
+the accelerator, of how far the job type is bound by compute or memory, of the gang, and of their combinations. Each effect has a
+variance, fitted by `gaussian_process`; so a type that was measured once is estimated from its family, and a new accelerator from
+its specifications.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from gavel_py.throughput_profiles.estimation.gaussian_process import JITTER, Eff
 from gavel_py.throughput_profiles.files import Entry, Measurement
 
 GANG_EXPONENT = 0.85
-"""Of the throughput in the GPUs of a gang, before anything is measured."""
+"""Prior exponent of the throughput in the number of GPUs of a gang."""
 
 NUMBER_RANGE = 1.5
 """Length scale of numbers such as batch sizes, in doublings."""
 
 FIT_LIMIT = 600
-"""Most measurements that variances are fitted on: whole families, chosen by the checksums of their names."""
+"""Maximum number of measurements to which variances are fitted: whole families, chosen by the checksums of their names."""
 
 JOINT_LIMIT = 2000
-"""Most measurements that one estimate is conditioned on: those of the job type first, then of its family, then others."""
+"""Maximum number of measurements in the condition of an estimate: first of the job type, then of its family, then others."""
 
 SIMPLE = {
     "level": ("unit", 4.0),
@@ -111,12 +111,12 @@ def numbers_near(a: Floats, b: Floats) -> Floats:
 
 
 def effects_for(features: Features, specified: bool) -> Effects[Features]:
-    """Return the effects that can be told apart by these features."""
+    """Return the effects that these features can distinguish."""
     used = dict(SIMPLE)
     used |= NUMBERED if features.has_numbers else {}
     used |= TAGGED if features.tags.any() else {}
     used |= SPECIFIED if specified else {}
-    # Where one size of gangs was measured, other sizes are less certain by what they usually differ.
+    # If only one gang size was measured, other sizes are less certain by the usual difference between sizes.
     has_sizes = len(set(features.gangs.tolist())) != 1
     used |= {name: effect for name, effect in GANGS.items() if has_sizes or "size" in effect[0].split()}
     return Effects(used, _similarities)
@@ -137,7 +137,7 @@ class GaussianProcess:
 
 
 REFERENCE_NAME = "type (batch size 32, sequence length 1024)"
-"""Name with the numbers that others are compared with while nothing is known."""
+"""Name with the numbers to which others are compared before any measurement."""
 
 
 def before_measurements(accelerators: Sequence[str], find_spec: FindSpec) -> FittedEffects:
@@ -155,7 +155,7 @@ def _fitted(vocabulary: Vocabulary, entries: list[Entry], logs: Floats) -> Fitte
     features = vocabulary.features(entries)
     above = logs - _expected(features, {})
     levels = {int(unit): float(above[features.units == unit].mean()) for unit in np.unique(features.units)}
-    # Rounded, so that another unit of time or another order of the sums leaves the fit bit by bit as it is.
+    # Rounded, so that the fit is the same, bit for bit, with another unit of time or another order of sums.
     residuals = np.round(logs - _expected(features, levels), 9)
     effects = effects_for(features, vocabulary.has_specifications)
     chosen = _chosen(vocabulary, entries)
@@ -167,13 +167,13 @@ def _fitted(vocabulary: Vocabulary, entries: list[Entry], logs: Floats) -> Fitte
 
 
 def _expected(features: Features, levels: Mapping[int, float]) -> Floats:
-    """Return (n,) log throughputs to be expected before anything is measured; levels: {unit: level}, 0 for other units."""
+    """Return (n,) the expected log throughputs before any measurement; levels: {unit: level}, 0 for other units."""
     level = np.array([levels.get(unit, 0.0) for unit in features.units.tolist()], dtype=float)
     return np.asarray(level + GANG_EXPONENT * np.log(2) * features.gang_log2 + _power(features))
 
 
 def _chosen(vocabulary: Vocabulary, entries: Sequence[Entry]) -> Indices:
-    """Return the rows that variances are fitted on."""
+    """Return the rows to which variances are fitted."""
     if len(entries) <= FIT_LIMIT:
         return np.arange(len(entries))
     families = [vocabulary.structure(entry.job_type).family for entry in entries]
@@ -183,13 +183,13 @@ def _chosen(vocabulary: Vocabulary, entries: Sequence[Entry]) -> Indices:
 
 @dataclass(frozen=True, eq=False)
 class FittedEffects:
-    """Effects with fitted variances, and the observations that estimates are conditioned on.
+    """Effects with fitted variances, and the observations in the condition of estimates.
 
     Attributes:
-        levels: {unit: mean log throughput less what is expected}: units cannot be compared, ratios within a unit can.
+        levels: {unit: mean log throughput less its expectation}, since only ratios within a unit can be compared.
         left_out: Leave-one-out residuals over their standard deviations.
         entries: The n observed entries, sorted.
-        residuals: (n,) log throughputs less what was expected before.
+        residuals: (n,) log throughputs less their prior expectations.
         noise: (n,) variances of the observations beside the fitted noise.
     """
 
@@ -231,7 +231,7 @@ class FittedEffects:
     def smoothed(self, entries: Sequence[Entry], logs: Floats, noise: Floats) -> tuple[Floats, Floats]:
         """Return (n,) means and (n,) standard deviations of the log throughputs of n observed entries themselves.
 
-        An observation is y = f + ε + e: the effects, what is peculiar to the entry, and the error of the observation; the
+        An observation is y = f + ε + e: the effects, the deviation of the entry, and the error of the observation. The
         throughput is f + ε. From the distribution of f given all observations follows that of f + ε: E = y − w (y − E f) and
         Var = e² (1 − w) + w² Var f, where w = e² / (ε² + e²) and ε², e² stand for the variances.
 
@@ -269,7 +269,7 @@ class FittedEffects:
         return self._posterior(near).joint(features)[1]
 
     def contradicted(self, limit: float) -> list[tuple[Entry, float]]:
-        """Return the observed entries that the others contradict by more than `limit` deviations, with what these expect."""
+        """Return the observed entries that the others contradict by more than `limit` deviations, with their expected values."""
         observed = _expected(self.features, self.levels) + self.residuals
         found = []
         for group, block in self._grouped(self.entries):
@@ -279,7 +279,7 @@ class FittedEffects:
         return [(self.entries[row], float(np.exp(expected))) for row, expected in sorted(found)]
 
     def _blocks(self, entries: Sequence[Entry]) -> Iterator[tuple[Indices, Posterior[Features], Features, Floats]]:
-        """Yield entries in blocks of whole families: their rows, what they are conditioned on, features and expected logs."""
+        """Yield entries in blocks of whole families: their rows, posterior, features and expected logs."""
         features = self.vocabulary.features(entries)
         expected = _expected(features, self.levels)
         for group, rows in self._grouped(entries):
@@ -290,8 +290,8 @@ class FittedEffects:
     def _groups(self) -> list[tuple[str, list[int]]]:
         """Groups of families in alphabetical order, with the rows of at most half of `JOINT_LIMIT` measurements, or of one family.
 
-        Each has the name of its first family. Estimates in a group are conditioned on the same measurements, whatever else is
-        asked.
+        Each has the name of its first family. Estimates in a group are conditioned on the same measurements, independent of
+        other entries in the same call.
         """
         rows: dict[str, list[int]] = {}
         for row, entry in enumerate(self.entries):
@@ -317,7 +317,7 @@ class FittedEffects:
             yield number, np.flatnonzero(numbers == number)
 
     def _near(self, group: int, wanted: Features) -> Indices:
-        """Return the rows that estimates of these entries of a group are conditioned on."""
+        """Return the rows in the condition of the estimates of these entries of a group."""
         if len(self.entries) <= JOINT_LIMIT:
             return np.arange(len(self.entries))
         near = np.zeros(len(self.entries), dtype=np.intp)
@@ -327,7 +327,7 @@ class FittedEffects:
         return self._nearest(near)
 
     def _nearest(self, near: Indices) -> Indices:
-        """Return the sorted rows of the `JOINT_LIMIT` observations that are nearest, of equally near ones by their checksums."""
+        """Return the sorted rows of the `JOINT_LIMIT` nearest observations; ties are resolved by checksums."""
         return np.sort(self._mixed[np.argsort(-near[self._mixed], kind="stable")][:JOINT_LIMIT])
 
     @cached_property

@@ -15,13 +15,13 @@ from gavel_py.throughput_profiles.estimation.features import Structure, compute_
 from gavel_py.throughput_profiles.files import Entry, Measurement
 
 RIDGE = 0.05
-"""Observations of 0 that each effect counts beside its own."""
+"""Number of observations of 0 that are added to those of each effect."""
 
 SWEEPS = 60
 LEAST_FREEDOM = 5
 
 GANG_EXPONENT = 0.8
-"""Of the throughput in the GPUs of a gang, where another gang of the same job type was measured."""
+"""Exponent of the throughput in the number of GPUs, if another gang size of the job type was measured."""
 
 NO_RESIDUALS = np.zeros(0)
 
@@ -30,8 +30,8 @@ NO_RESIDUALS = np.zeros(0)
 class Additive:
     """The estimator `additive`: log T = μ + effect of job type and gang size + effect of accelerator (two-way effects).
 
-    Ridge regression; intervals are those of a normal distribution with the standard deviation of the residuals. It knows nothing
-    of names, gang sizes and specifications.
+    Ridge regression; intervals are those of a normal distribution with the standard deviation of the residuals. Names, gang
+    sizes and specifications are not used.
     """
 
     def fit(self, measurements: Sequence[Measurement], find_spec: FindSpec) -> FittedAdditive:  # noqa: ARG002
