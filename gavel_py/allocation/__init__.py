@@ -1,6 +1,6 @@
 """A problem and a policy in, a proven `Allocation` out, and explanations of it.
 
-Entry points: `solver.solve`, `solver.Solver`, `explain`. The package knows nothing of rounds.
+Entry points: `solver.solve`, `solver.Solver`, `explain`. The package is independent of rounds.
 """
 
 from gavel_py import names_in

@@ -1,4 +1,4 @@
-"""Accounting: what each tenant is promised and gets (`TenantShare`), and when jobs end and what they cost (`Forecast`).
+"""Accounting: the promised and actual share of each tenant (`TenantShare`), and the end and cost of jobs (`Forecast`).
 
 `tenant_shares` computes the shares from the GPUs of jobs, for allocations and rounds. `TenantTable` has the arithmetic on the tree:
 sums over the tenants below, and promised shares. The simulator keeps a table, since its tenants have jobs at different times.
@@ -29,27 +29,27 @@ class TenantShare:
     the cluster.
 
     Attributes:
-        tenant: The name, empty for the jobs that name no tenant.
+        tenant: The name, empty for jobs without a tenant.
         parent: Name of the tenant above, None at the top.
         weight: Relative share among the tenants with the same parent; 1 without a tree of tenants.
         share: The promised part of the cluster: weight over the sum of weights of the tenants with the same parent that have jobs,
-            times the share of the parent. Below a tenant with policy fifo the first has all. Of simulations, the mean over time.
-        least_vs_fair_share: The least `vs_fair_share` of its jobs that can run; None without one, and except of allocations.
+            times the share of the parent. Below a fifo tenant, the first has all of it. For simulations, the mean over time.
+        least_vs_fair_share: The least `vs_fair_share` of its jobs that can run; None if there are none. Of allocations only.
         throughput_share: The part of the throughput that it gets: Σ s_i v_i of its jobs over that of all jobs, with gang size s_i
             and normalised throughput v_i. None if unknown.
         gpu_share: The part of all GPUs of the cluster that it gets.
         gpu_shares: {accelerator type: part of its GPUs}.
         gpus: {accelerator type: GPUs}.
         jobs: Its number of jobs.
-        gpus_wanted: GPUs of all their gangs; None of simulations, where they are not there all the time.
-        running: Those with GPU time; of rounds and simulations, those that hold GPUs at the end.
-        waiting: Those that wait for GPU time.
-        cost_per_hour: Of its GPUs, in the unit of their prices; None if the price of one of them is unknown.
+        gpus_wanted: GPUs of the gangs of all its jobs; None for simulations, where jobs come and go.
+        running: Number of jobs with GPU time; for rounds and simulations, of jobs that hold GPUs at the end.
+        waiting: Number of jobs that wait for GPU time.
+        cost_per_hour: Cost of its GPUs, in the unit of their prices; None if the price of one of them is unknown.
         promised_gpu_seconds: GPU-seconds that allocations promised its jobs, of rounds and simulations.
         delivered_gpu_seconds: The part of these that rounds delivered.
-        finished: Jobs that finished, of simulations.
-        mean_jct_seconds: Their mean completion time.
-        cost: Of all its GPU time, of simulations.
+        finished: Number of finished jobs, of simulations.
+        mean_jct_seconds: Mean completion time of the finished jobs.
+        cost: Cost of all its GPU time, of simulations.
     """
 
     tenant: str
@@ -78,7 +78,7 @@ class TenantShare:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> TenantShare:
-        """Return the share that `to_dict` described.
+        """Return the share from the data of `to_dict`.
 
         Raises:
             InputError: A part is missing or unknown.
@@ -101,7 +101,7 @@ class _Arrays(NamedTuple):
 class TenantTable:
     """Tenants as rows of a table, each below its parent; a row is added when its name is first seen.
 
-    A tree without tenants stands for one row for each name that jobs have, with weight 1.
+    With an empty tree, each tenant of jobs has a row with weight 1.
     """
 
     def __init__(self, tree: TenantTree) -> None:
@@ -119,7 +119,7 @@ class TenantTable:
         return len(self.names)
 
     def row(self, name: str) -> int:
-        """Return the row of the tenant of a job; one that is not in the tree stands at the top, with weight 1."""
+        """Return the row of the tenant of a job. A tenant that is not in the tree is at the top, with weight 1."""
         return self._rows[name] if name in self._rows else self._add(name)
 
     def check(self, names: Iterable[str]) -> None:
@@ -168,7 +168,8 @@ class TenantTable:
     def shares(self, has_jobs: Mask, since: Floats) -> Floats:
         """Return (M,) the promised shares.
 
-        has_jobs: (M,) the tenants of jobs; since: (M,) when each got the first of these, by which a fifo tenant serves those below.
+        has_jobs: (M,) the tenants of jobs; since: (M,) time of the first job of each, the order in which a fifo tenant serves those
+        below.
         """
         arrays = self._arrays
         active, first = self.totals(has_jobs.astype(np.int64)) > 0, self.least(np.where(has_jobs, since, np.inf))
@@ -260,7 +261,7 @@ def tenant_shares(
     vs_fair_share: Floats | None = None,
     **columns: Floats,
 ) -> tuple[TenantShare, ...]:
-    """Return what each tenant of N jobs is promised and gets; empty if no job names a tenant.
+    """Return the promised and actual share of each tenant of N jobs; empty if no job has a tenant.
 
     Args:
         tenants: (N,) the tenant of each job, empty for none.
@@ -268,11 +269,11 @@ def tenant_shares(
         capacities: (K,) GPUs of the cluster.
         accelerator_types: K names.
         is_running: (N,) the jobs that count as running; the others wait.
-        can_run: (N,) the jobs for which a tenant is promised a share; by default all.
-        tree: The tenants with their weights; None for those of the jobs, with equal weights.
-        arrival_seconds: (N,) by which fifo tenants serve those below.
-        prices_per_hour: (K,) of one GPU of each type, NaN if unknown; by default all are.
-        vs_fair_share: (N,) of which each tenant has the least.
+        can_run: (N,) the jobs that entitle a tenant to a share; by default all.
+        tree: The tenants with their weights; None for the tenants of the jobs, with equal weights.
+        arrival_seconds: (N,) arrivals, the order in which fifo tenants serve those below.
+        prices_per_hour: (K,) price of one GPU of each type, NaN if unknown; by default, all are unknown.
+        vs_fair_share: (N,) normalised throughputs over fair shares; each tenant gets the least of its jobs.
         **columns: (N,) further figures to sum, named as attributes of `TenantShare`, or "work"; NaN for unknown ones.
 
     Raises:
@@ -306,15 +307,15 @@ def tenant_shares(
 class Forecast:
     """When N jobs end, and what they cost, while an allocation stands.
 
-    The forecast knows of no new arrivals, and the allocation stays as it is, so the end of a job is an upper estimate where others
-    leave earlier and make room. `gavel rounds --until-done` solves again as jobs leave.
+    The forecast assumes no new arrivals and an unchanged allocation, so the end of a job is an upper estimate if others leave
+    earlier and make room. `gavel rounds --until-done` solves again as jobs leave.
 
     Attributes:
-        start_seconds: (N,) from now, 0 for jobs with GPU time, NaN for those that wait as long as the allocation stands.
+        start_seconds: (N,) from now, 0 for jobs with GPU time, NaN for jobs that wait while the allocation stands.
         end_seconds: (N,) remaining steps over throughput, from now; NaN if steps are unknown or the job waits.
-        cost_per_hour: (N,) of the GPUs of each job on average over time, in the unit of their prices; NaN if the price of one of
+        cost_per_hour: (N,) mean cost of the GPUs of each job over time, in the unit of their prices; NaN if the price of one of
             them is unknown.
-        cost_until_done: (N,) the same until the job ends; NaN if either is unknown.
+        cost_until_done: (N,) cost until the job ends; NaN if its end or a price is unknown.
     """
 
     start_seconds: Floats

@@ -10,16 +10,15 @@ types (`even_shares`):
     t_i = max(need_i, min(1, θ w_i / s_i)),  θ as large as possible
     min Σ_ij s_i x_ij ln(x_ij / (t_i c_j / Σ_{k in M_i} c_k))  such that  Σ_j x_ij = t_i,  x valid
 
-need_i is the time that the objective asks for, and M_i are the types on which job i may run.
+need_i is the time that the objective requires, and M_i are the types on which job i may run.
 
 The second program is a relative entropy Σ_q S_q Σ_j π_qj ln(π_qj / ρ_qj) over groups q of jobs, those with the same types and the
 same coefficients in every rule: S_q is the GPU-time of a group, π_qj the share of it on type j, and ρ_qj = c_j / Σ_k c_k over the
 types on which these jobs may run. All jobs of a group have equal shares at the minimum. With a price μ_d >= 0 for each capacity and
-each rule, π_qj is proportional to ρ_qj exp(-Σ_d μ_d E_dqj), where E_dqj is what a GPU of group q on type j uses of row d. The
-prices minimise the dual function, which is smooth, convex and has few variables however many jobs there are. Newton's method with
-an active set for the prices at 0 takes a handful of steps. Where some jobs need all of a type, the shares of the others there tend
-to 0 and prices to infinity; each step then still reduces the excess by a factor of about e, where fixed-point iterations would slow
-down without end.
+each rule, π_qj is proportional to ρ_qj exp(-Σ_d μ_d E_dqj), where E_dqj is the use of row d by a GPU of group q on type j. The
+prices minimise the dual function, which is smooth, convex and has few variables even for many jobs. Newton's method with an active
+set for the prices at 0 takes a few steps. If some jobs need all of a type, the shares of the others there tend to 0 and prices to
+infinity. Each step then still reduces the excess by a factor of about e, while fixed-point iterations would become ever slower.
 
 Source: the baselines of Gavel (OSDI 2020). Its code solves these programs with an interior-point method, which also returns a point
 in the middle of the optima. The split has the least relative entropy to an even one (Kullback, Information Theory and Statistics,
@@ -55,10 +54,10 @@ DUST, MANY = 1e-6, 100
 MAX_STEPS = 300
 
 LONGEST = 4.0
-"""The largest logarithm of the factor by which a share may grow in one step; beyond that, the quadratic model is worth little."""
+"""The largest logarithm of the factor by which a share may grow in one step; beyond that, the quadratic model is inaccurate."""
 
 SINGULAR, FLAT, NOISE = 1e-13, 1e-9, 1e-6
-"""Curvatures that count as none and as hardly any, and slopes that may be rounding, relative to the largest."""
+"""Curvatures that count as zero and as very small, and slopes that may be rounding errors, relative to the largest."""
 
 SHARE_ROUNDING = 1e-13
 
@@ -152,7 +151,7 @@ class _Dual:
         return float(self._gpus @ (np.log(sums) + top)[:, 0] + self._limits @ prices), parts / sums
 
     def _step(self, prices: Floats, value: float, shares: Floats, room: Floats) -> tuple[Floats, float, Floats]:
-        """Return prices at which F is no larger, with F and the shares there; room: (D,) what is left of each row, -∇F."""
+        """Return prices at which F is no larger, with F and the shares there; room: (D,) the rest of each row, -∇F."""
         direction = self._direction(prices, shares, room)
         falling = direction < 0
         length = min(1.0, float((prices[falling] / -direction[falling]).min(initial=1.0)))
@@ -205,7 +204,7 @@ def even_decision(
 ) -> Decision:
     """Replace the decision of an agnostic policy by an equally good one with fair total times and an even split over the types.
 
-    Decisions of other policies, and those without a program, are returned as they are.
+    Decisions of other policies, and those without a program, are returned unchanged.
 
     Args:
         policy: The policy that made the decision.

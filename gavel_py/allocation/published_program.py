@@ -40,10 +40,10 @@ def formulation(
 ) -> cp.Problem:
     """Return the published program of a problem and a policy as a `cvxpy.Problem`, with one row per job.
 
-    It is for reading and teaching, and for any solver that cvxpy knows; `solve` finds the same objective value thousands of times
-    faster. Its variable X has the shape (N, K): X_ij is the part of its time that job i has on type j, for the N jobs that can run,
-    in the order of the problem. Symbols have the names of docs/concepts.md: T throughputs (steps/s), s GPUs of each gang, c GPUs of
-    each type, P throughputs of an equal share. The constraints are those of Gavel (OSDI 2020, section 3.1), labelled:
+    It is for reading and teaching, and for any solver that cvxpy supports; `solve` finds the same objective value thousands of
+    times faster. Its variable X has the shape (N, K): X_ij is the part of its time that job i has on type j, for the N jobs that
+    can run, in the order of the problem. Symbols have the names of docs/concepts.md: T throughputs (steps/s), s GPUs of each gang,
+    c GPUs of each type, P throughputs of an equal share. The constraints are those of Gavel (OSDI 2020, section 3.1), labelled:
 
         time           Σ_j X_ij <= 1             of each job
         GPUs           Σ_i s_i X_ij <= c_j       of each type
@@ -55,8 +55,8 @@ def formulation(
 
     The objective is that of `Allocation.objective_value`, in its unit. For a policy that optimises one objective after the other,
     the program is that of the last one, with a constraint that keeps the earlier ones at their optimum; for `water_filling` and
-    `hierarchical`, that of their first level. What follows the objective, such as the most throughput at the same level, is not
-    part of the program.
+    `hierarchical`, that of their first level. Later stages, such as the largest throughput at the same level, are not part of the
+    program.
 
     >>> import gavel_py as gp
     >>> problem = gp.AllocationProblem.from_arrays([[4, 1], [2, 1]], [1, 1], accelerator_types=["v100", "k80"])
@@ -78,7 +78,7 @@ def formulation(
     Raises:
         UnknownNameError, InputError: A policy, option or problem is wrong, or the policy has no objective.
     """
-    return _stated(problem, Solver(policy, sharing=sharing, **options))[0]
+    return _published(problem, Solver(policy, sharing=sharing, **options))[0]
 
 
 def write_program(
@@ -111,26 +111,26 @@ def write_program(
         raise InputError(Fault(str(path), "", "must end in .mps or .lp, the formats of programs"))
     check_writable(place)
     solver = Solver(policy, sharing=sharing, **options)
-    stated, rows_of = _stated(problem, solver, as_linear=True)
+    published, rows_of = _published(problem, solver, as_linear=True)
     try:
-        program = compiled(stated)
+        program = compiled(published)
     except InputError:
         text = "has a nonlinear program, which .mps and .lp files cannot represent; gavel_py.formulation returns it for cvxpy"
         raise InputError(Fault(f"policy {solver.policy.label}", "", text)) from None
     columns = {program.columns[rows_of.fractions.id].start + n: name for n, name in enumerate(rows_of.names())}
     rows, numbers = dict[int, str](), Counter[str]()  # several constraints may have one label
-    for constraint in stated.constraints:
+    for constraint in published.constraints:
         label = _plain(constraint.label)
         for row in range(program.rows[constraint.id].start, program.rows[constraint.id].start + constraint.size):
             rows[row] = f"{label}_{numbers[label]}"
             numbers[label] += 1
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"program{place.suffix.lower()}"
-        write_model(program, file, columns, rows, maximize=isinstance(stated.objective, cp.Maximize))
+        write_model(program, file, columns, rows, maximize=isinstance(published.objective, cp.Maximize))
         write_atomic(place, file.read_bytes())
 
 
-def _stated(problem: AllocationProblem, solver: Solver, *, as_linear: bool = False) -> tuple[cp.Problem, _RowPerJob]:
+def _published(problem: AllocationProblem, solver: Solver, *, as_linear: bool = False) -> tuple[cp.Problem, _RowPerJob]:
     """Return the program of the last objective of a policy, and its variables.
 
     as_linear: for a file, with 1/θ maximised where θ would be minimised and that is linear.
@@ -156,7 +156,7 @@ def _stated(problem: AllocationProblem, solver: Solver, *, as_linear: bool = Fal
 
 
 def _columns(problem: AllocationProblem, solver: Solver) -> Columns:
-    """Return the columns and rules of the program that `solve` ends with."""
+    """Return the columns and rules of the last program of `solve`."""
     if problem.hosts is None and problem.pairs is None and problem.counts is None and not solver.sharing:
         problem, rules = constrained(problem, solver.policy.constraints)
         return Columns.of_types(problem, rules.also(Rules(rows=tuple(node_rows(problem)))))
@@ -168,7 +168,7 @@ def _columns(problem: AllocationProblem, solver: Solver) -> Columns:
 class _RowPerJob(Program):
     """The program of separate jobs in a matrix X of time fractions, in place of one variable for each place where a job can run.
 
-    as_bounds: state 0 <= X by bounds of the variables, as files do, and not as a constraint to read.
+    as_bounds: express 0 <= X as bounds of the variables, as in files, instead of a visible constraint.
     """
 
     def __init__(self, jobs: JobClasses, *, as_bounds: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""Which estimated throughput would change an allocation most, if it turned out to be at an end of its interval.
+"""Sensitivity: the estimated throughputs that would change an allocation most if they were at an end of their interval.
 
-The regret of an estimate is what the present time fractions lose against the best ones for the other throughput. Weak duality at
-the present prices bounds it without another solve, so that few programs are solved again.
+The regret of an estimate is the loss of the present time fractions compared with the best ones for the other throughput. Weak
+duality at the present prices bounds it without another solve, so that few programs are solved again.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from gavel_py.throughput_profiles.estimation import Estimate, EstimatedProfile
 __all__ = ["EstimateEffect", "Sensitivity", "sensitivity"]
 
 RESOLVED = 10
-"""Estimates for which the problem is solved again, by default."""
+"""Default number of estimates for which the problem is solved again."""
 
 NONE = 1e-9
 """Regret up to which an estimate counts as without effect."""
 
 ROUNDING = 1e-6
-"""Relative difference of value and bound by which the regret of an estimate is known at best, as of every proof."""
+"""Relative difference of value and bound, which limits the precision of a regret."""
 
 
 @dataclass(frozen=True)
 class EstimateEffect:
-    """What the allocation would lose if an estimate turned out to be at an end of its interval.
+    """The loss of an allocation if an estimate is at an end of its interval.
 
     Attributes:
         estimate: The estimate, with its interval.
@@ -83,10 +83,10 @@ class Sensitivity(Tabular):
     """Which estimates an allocation depends on, the one with the largest regret first.
 
     Attributes:
-        allocation: The allocation with all estimates as they are.
+        allocation: The allocation with unchanged estimates.
         effects: The estimates for which the problem was solved again, by regret.
-        num_estimates: All estimates that the jobs look up.
-        largest_other: No other estimate has a larger regret than this; None if there is no bound.
+        num_estimates: Number of all estimates that the jobs look up.
+        largest_other: A bound on the regret of all other estimates; None if there is none.
     """
 
     allocation: Allocation

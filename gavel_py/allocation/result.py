@@ -1,7 +1,7 @@
 """The result of a solve: the time of each job on each accelerator type, with its value and its proof.
 
-`stated` converts an answer in the columns of its program to an `Allocation`. `figures_of` computes throughputs and utilization from
-the time of jobs, and `Allocation.verify` compares the stated figures with them.
+`allocation_of` converts an answer in the columns of its program to an `Allocation`. `figures_of` computes throughputs and
+utilization from the time of jobs, and `Allocation.verify` compares its figures with them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BY_JOB = ("job_ids", "time_fractions", "spread_fractions", "throughputs", "norma
 """Attributes of an `Allocation` with a value for each job."""
 
 SAME = 1e-9
-"""Relative difference allowed between a stated figure and the recomputed one."""
+"""Accepted relative difference between a reported figure and the recomputed one."""
 
 ROUNDING = 1e-12
 
@@ -69,13 +69,13 @@ def figures_of(columns: Columns, times: TimeShares) -> Figures:
     )
 
 
-def check_same(name: str, stated: ArrayLike | None, found: ArrayLike | None, scale: ArrayLike = 0.0) -> None:
-    """Raise `ProofError` unless the stated figure equals the one found, to 1e-9 of its size and 1e-12 of its scale."""
-    if stated is None or found is None:
-        if stated is not found:
-            raise ProofError(f"{name}: there is {'none' if found is None else 'one'}, but {stated!r} is stated")
+def check_same(name: str, reported: ArrayLike | None, found: ArrayLike | None, scale: ArrayLike = 0.0) -> None:
+    """Raise `ProofError` unless a reported figure equals the one found, to 1e-9 of its size and 1e-12 of its scale."""
+    if reported is None or found is None:
+        if reported is not found:
+            raise ProofError(f"{name}: there is {'none' if found is None else 'one'}, but {reported!r} is stated")
         return
-    one, other = np.asarray(stated, dtype=float), np.asarray(found, dtype=float)
+    one, other = np.asarray(reported, dtype=float), np.asarray(found, dtype=float)
     if one.shape != other.shape:
         raise ProofError(f"{name}: has the shape {other.shape}, but the stated one has the shape {one.shape}")
     allowed = SAME * np.maximum(np.abs(one), np.abs(other)) + ROUNDING * np.asarray(scale)
@@ -221,7 +221,7 @@ class Allocation(Tabular):
         return self._problem.num_gpus[:, None] * own
 
     def tenants(self, tree: TenantTree | Mapping[Any, Any] | Iterable[Tenant] | str | None = None, /) -> tuple[TenantShare, ...]:
-        """Return what each tenant is promised and gets, parents first; empty if no job names a tenant.
+        """Return the promised and actual share of each tenant, parents first; empty if no job has a tenant.
 
         Args:
             tree: The tenants with their weights, in any form of `TenantTree.of`. None for the tenants of the policy
@@ -263,13 +263,13 @@ class Allocation(Tabular):
         return self.evidence.base
 
     def _times(self, evidence: Evidence) -> TimeShares:
-        """Return the answer in the columns of the proof, from the stated fractions if these determine it."""
+        """Return the answer in the columns of the proof, from the reported fractions if these determine it."""
         if evidence.times is not None:
             return evidence.times
         return TimeShares(evidence.problem, evidence.columns.expand(self.time_fractions, self.spread_fractions))
 
     def _check_figures(self, evidence: Evidence, times: TimeShares, proof: Proof) -> None:
-        """Raise `ProofError` unless the stated figures are those of these times and of their proof."""
+        """Raise `ProofError` unless the reported figures are those of these times and of their proof."""
         figures, fastest = figures_of(evidence.columns, times), evidence.base.throughputs.max(axis=1, initial=0.0)
         for name, found in vars(figures).items():
             check_same(name.replace("_", " "), getattr(self, name), found, fastest if name == "throughputs" else 1.0)
@@ -287,8 +287,8 @@ class Allocation(Tabular):
         found = evidence.columns.counts_of(times)
         if (self.counts is None) != (found is None):
             raise ProofError(f"the times of elastic jobs: the problem has {'none' if self.counts is not None else 'some'}")
-        for name, stated in vars(self.counts).items() if self.counts is not None else ():
-            check_same(f"the {name} of elastic jobs", stated, getattr(found, name))
+        for name, reported in vars(self.counts).items() if self.counts is not None else ():
+            check_same(f"the {name} of elastic jobs", reported, getattr(found, name))
 
     def _check_pairs(self, evidence: Evidence) -> None:
         """Check the gains of pairs; their times are part of the proof."""
@@ -305,20 +305,20 @@ class Allocation(Tabular):
     def _check_stages(self, proof: Proof) -> None:
         if [stage.name for stage in self.stages] != [stage.name for stage in proof.stages]:
             raise ProofError("the stated stages are not those of the policy")
-        for stated, found in zip(self.stages, proof.stages, strict=True):
+        for reported, found in zip(self.stages, proof.stages, strict=True):
             for name, scale in (("value", found.scale), ("bound", found.scale), ("gap", 1.0), ("accepted_gap", 0.0)):
-                check_same(f"stage {found.name}, {name}", getattr(stated, name), getattr(found, name), scale)
+                check_same(f"stage {found.name}, {name}", getattr(reported, name), getattr(found, name), scale)
 
     def _check_constraints(self, evidence: Evidence, times: TimeShares) -> None:
         outcomes = outcomes_of(self.job_ids, evidence.rules, times, evidence.limit_prices)
         known = [(each.constraint, each.jobs.keys()) for each in outcomes]
         if [(each.constraint, each.jobs.keys()) for each in self.constraints] != known:
             raise ProofError("the stated constraints, or the jobs that miss them, are not those of the policy")
-        for stated, found in zip(self.constraints, outcomes, strict=True):
+        for reported, found in zip(self.constraints, outcomes, strict=True):
             for name, scale in (("penalty", 0.0), ("missed_by", 1.0), ("price", 0.0)):
-                check_same(f"{found.constraint}, {name}", getattr(stated, name), getattr(found, name), scale)
+                check_same(f"{found.constraint}, {name}", getattr(reported, name), getattr(found, name), scale)
             for job, part in found.jobs.items():
-                check_same(f"{found.constraint}, missed by job {job!r}", stated.jobs[job], part, 1.0)
+                check_same(f"{found.constraint}, missed by job {job!r}", reported.jobs[job], part, 1.0)
 
     @property
     def by_column(self) -> Allocation:
@@ -404,7 +404,7 @@ class Allocation(Tabular):
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Allocation:
-        """Return the allocation that `to_dict` described; raises `InputError` if a part is missing."""
+        """Return the allocation from the data of `to_dict`; raises `InputError` if a part is missing."""
         try:
             types = tuple(document["accelerator_types"])
             jobs = _columns_of(document["jobs"], types)
@@ -518,7 +518,7 @@ def nothing(problem: AllocationProblem, policy: Policy, rules: Rules, started: f
     times = TimeShares(problem, np.zeros(problem.throughputs.shape))
     evidence = Evidence(Columns.of_types(problem, rules), None, empty_value=value)
     answer = Answer(Decision(times.fractions, None, prices), times, 0, evidence, evidence.proof(times))
-    return stated(policy, answer, Route("none", 0), started, AllocationStatus.EMPTY)
+    return allocation_of(policy, answer, Route("none", 0), started, AllocationStatus.EMPTY)
 
 
 def unpromised(problem: AllocationProblem, policy: Policy) -> Allocation:
@@ -526,10 +526,12 @@ def unpromised(problem: AllocationProblem, policy: Policy) -> Allocation:
     times = TimeShares(problem, np.zeros(problem.throughputs.shape))
     evidence = Evidence(Columns.of_types(problem, NO_RULES), None)
     answer = Answer(Decision(times.fractions), times, 0, evidence, evidence.proof(times))
-    return stated(policy, answer, Route("none", 0), time.perf_counter(), AllocationStatus.DIRECT)
+    return allocation_of(policy, answer, Route("none", 0), time.perf_counter(), AllocationStatus.DIRECT)
 
 
-def stated(policy: Policy, answer: Answer, route: Route, started: float, status: AllocationStatus | None = None) -> Allocation:
+def allocation_of(
+    policy: Policy, answer: Answer, route: Route, started: float, status: AllocationStatus | None = None
+) -> Allocation:
     """Return an answer in the columns of its program as an `Allocation` by job and accelerator type."""
     decision, proof, times, columns = answer.decision, answer.proof, answer.times, answer.evidence.columns
     problem, prices = columns.base, decision.shadow_prices

@@ -1,4 +1,4 @@
-"""Solving: from a problem and a policy to a proven allocation, by the first of several routes that leads to one."""
+"""Solving: from a problem and a policy to a proven allocation, by the first of several routes that succeeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from gavel_py.allocation.agnostic import even_decision
 from gavel_py.allocation.incumbent import cut_down, incumbent
-from gavel_py.allocation.result import Allocation, Answer, Route, nothing, stated
+from gavel_py.allocation.result import Allocation, Answer, Route, allocation_of, nothing
 from gavel_py.errors import Fault, GavelWarning, InputError, SolverError
 from gavel_py.io.locking import Synchronized, one_blas_thread, synchronized
 from gavel_py.optimization.checking.certificates import GAP_TOLERANCE, Evidence, Prices, Stages
@@ -40,7 +40,7 @@ CLOSING_SECONDS = 3e-7
 """Approximate time per job and type to bound and check the best allocation that is known."""
 
 MOST_CUT_ROUNDS = 30
-"""Maximum number of times that broken rows are added to the program. Rounds cannot deliver what still breaks rows then."""
+"""Maximum number of times that broken rows are added to the program. Rounds cannot deliver an answer that still breaks rows."""
 
 MOST_SEPARATE_JOBS = 20_000
 """Maximum number of jobs for a program with one row per job, which takes seconds at this size."""
@@ -57,7 +57,7 @@ def solve(
 ) -> Allocation:
     """Return the allocation that the policy decides on, proven valid and, for policies with an objective, optimal.
 
-    The same problem gives the same answer whatever the order of its jobs, unless the time limit ends the solve.
+    The answer does not depend on the order of the jobs, unless the time limit ends the solve.
 
     Args:
         problem: From `AllocationProblem.from_arrays`, `from_types` or `from_jobs`. Jobs that can run nowhere are left out with a
@@ -65,7 +65,7 @@ def solve(
         policy: A name or a `Policy` object.
         merge_tolerance: Relative difference of throughputs up to which jobs may be treated as equal; the loss is bounded and
             part of `objective_bound` and `gap`. 0 is exact.
-        sharing: Whether jobs share GPUs; by default where the problem knows of pairs.
+        sharing: Whether jobs share GPUs; by default, if the problem has throughputs of pairs.
         time_limit_seconds: Seconds after which the best valid allocation known is returned, counted from this call. Its status is
             `TIME_LIMIT`; its bound holds, and its gap limits the distance from the optimum. None: no limit.
         options: The policy's own, and `constraints`, a list that any policy takes.
@@ -81,7 +81,7 @@ def solve(
 
 
 class Solver(Synchronized):
-    """Solves problems one after the other under one policy, each from the last basis of the one before.
+    """Solves problems one after the other under one policy, each from the last basis of the previous one.
 
     From round to round few jobs change; starting from the last basis takes a fraction of the time of `solve`. The objective is
     the same as that of `solve`; among equally good allocations it may find another one. The arguments are those of `solve`.
@@ -172,7 +172,7 @@ class Solver(Synchronized):
             answer, route = self._answer(columns)
         except _Stopped as stopped:
             answer = incumbent(columns, self.policy, stopped.jobs, stopped.fractions, stopped.prices)
-            return stated(self.policy, self._noted(answer), stopped.route, started, TIME_LIMIT)
+            return allocation_of(self.policy, self._noted(answer), stopped.route, started, TIME_LIMIT)
         for _ in range(MOST_CUT_ROUNDS if answer.decision.certificate is not None else 0):
             rows, wider = columns.separate(answer.times)
             if not rows:
@@ -183,9 +183,9 @@ class Solver(Synchronized):
             except _Stopped as stopped:
                 # A bound proven without `rows` holds with them too. Rows on columns that `wider` adds do not apply to `answer`.
                 answer = cut_down(answer, rows if wider is columns else [])
-                return stated(self.policy, self._noted(answer), stopped.route.after(route), started, TIME_LIMIT)
+                return allocation_of(self.policy, self._noted(answer), stopped.route.after(route), started, TIME_LIMIT)
             columns, route = answer.evidence.columns, again.after(route)
-        return stated(self.policy, answer, route, started)
+        return allocation_of(self.policy, answer, route, started)
 
     def _columns(self, problem: AllocationProblem, rules: Rules) -> Columns:
         """Return the columns of the program: of types, with those of partners or of numbers of GPUs."""
@@ -248,7 +248,7 @@ class Solver(Synchronized):
         return attempts
 
     def _proven(self, jobs: JobClasses, attempt: Attempt, columns: Columns) -> Answer | None:
-        """Decide and prove; None where jobs cannot be merged under this policy. Raises `SolverError` where either fails.
+        """Decide and prove; None if jobs cannot be merged under this policy. Raises `SolverError` if either step fails.
 
         jobs: the classes as the policy sees them.
         """
@@ -271,7 +271,7 @@ class Solver(Synchronized):
             certificate = policy.best_of(exact, [jobs.spread(by_class)[exact.rows]], [decision.certificate.scarcity]).certificate
             if certificate is None:
                 return None
-            # Throughputs that are off by tolerance/2 change optimum and answer by about as much each.
+            # An error of tolerance/2 in throughputs changes optimum and answer by about the same part each.
             evidence = Evidence(columns, certificate, GAP_TOLERANCE + 2 * attempt.tolerance)
             proof = evidence.proof(times)
         proof.check()

@@ -1,4 +1,4 @@
-"""Schedules of workflows on an idle cluster: which job runs where and when, and how far from the least makespan that is at most."""
+"""Schedules of workflows on an idle cluster: where and when each job runs, and a bound on the gap to the least makespan."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class WorkflowSchedule(Tabular):
     Attributes:
         jobs: {job_id: ScheduledJob} in the order of their starts.
         makespan_seconds: End of the last job.
-        bound_seconds: Proven: no schedule ends earlier, not even with preemption.
+        bound_seconds: A proven bound: no schedule ends earlier, even with preemption.
         makespans: {rule: makespan} of the list schedules that were compared; the best one is the schedule.
     """
 
@@ -59,7 +59,7 @@ class WorkflowSchedule(Tabular):
 
     @property
     def gap(self) -> float:
-        """How much longer than the bound the schedule is, as a part of the bound."""
+        """The excess of the makespan over the bound, as a part of the bound."""
         return self.makespan_seconds / self.bound_seconds - 1 if self.bound_seconds else 0.0
 
     @property

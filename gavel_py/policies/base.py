@@ -39,7 +39,7 @@ class AllocationStatus(StrEnum):
     EMPTY = "empty"
     """No job can run."""
     DIRECT = "direct"
-    """Rounds decide by themselves, so no time is promised."""
+    """Rounds decide without an allocation, so no time is promised."""
     TIME_LIMIT = "time_limit"
     """The solve reached its time limit. The allocation is valid, and its gap bounds the distance from the optimum."""
 
@@ -86,7 +86,7 @@ class Policy(ABC):
         agnostic: Whether the policy treats all accelerator types as equally fast.
         reference: The type whose throughput counts for all types, for policies whose agnostic view needs one.
         constraints: Constraints that its allocations keep; any iterable of them is accepted.
-        reduces: Whether equal jobs are aggregated to classes; False gives each job a row of its own.
+        reduces: Whether equal jobs are aggregated to classes; False gives each job a separate row.
     """
 
     agnostic: bool = option(False, "treat all accelerator types as equally fast (the baseline of the Gavel paper)")

@@ -118,7 +118,7 @@ class DemandPolicy(Policy):
         return Decision(best.fractions, LevelCertificate(levels, best.prices), best.shadow_prices, best.algorithm)
 
     def _by_prices(self, levels: Levels, solver: LinearSolver) -> BestLevel | None:
-        """Return the best level of very many different jobs; None if prices do not apply or do not lead to it."""
+        """Return the best level of very many different jobs; None if prices do not apply or do not find it."""
         if not self._uses_prices(levels.jobs, len(levels.chambers.first), solver):
             return None
         from gavel_py.optimization.solving.level_prices import find_level

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 class LinearSumPolicy(SumPolicy):
     """A sum that is linear in the times: max or min Σ_g n_g Σ_j G_gj x_gj.
 
-    Where nothing else needs an expression, its program is built from the gains alone: the import of cvxpy takes as long as many
-    solves. Very many different rows are solved by prices.
+    If nothing else needs an expression, its program is built from the gains alone, since importing cvxpy takes as long as many
+    solves. A large number of different rows is solved by prices.
     """
 
     @abstractmethod
     def gains(self, jobs: JobClasses) -> Floats:
-        """Return (G, K) G_gj, what all of the time of a job of each class adds to the objective where it can run.
+        """Return (G, K) G_gj, the gain of the objective by all of the time of a job of each class, where it can run.
 
         Args:
             jobs: The classes as this policy sees them.

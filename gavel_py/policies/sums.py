@@ -125,7 +125,7 @@ class SumPolicy(Policy):
         return None
 
     def _known_gains(self, jobs: JobClasses) -> Floats | None:
-        """Return (G, K) the gains of the objective to be maximised, 0 where jobs cannot run, if `_gains` knows them."""
+        """Return (G, K) the gains of the objective to be maximised, 0 where jobs cannot run, if `_gains` returns them."""
         gains = self._gains(jobs)
         if gains is None:
             return None

@@ -1,7 +1,7 @@
 """The input of a solve: jobs, nodes and tenants as records, and the `AllocationProblem` of arrays built from them.
 
 Entry points: `problem.AllocationProblem`, `job.Job`, `cluster.Cluster`. Throughputs arrive as arrays or through the `Profile`
-protocol; the package does not know policies and programs.
+protocol; the package is independent of policies and programs.
 """
 
 from gavel_py import names_in

@@ -139,7 +139,7 @@ class AcceleratorTable:
     """Specifications of accelerators by name; immutable.
 
     Args:
-        specs: The accelerators; of two with a common name, the first one has it.
+        specs: The accelerators. A name that two of them share refers to the first.
 
     >>> table = AcceleratorTable.builtin()
     >>> [table.find(name).name for name in ("H100", "NVIDIA H100 80GB HBM3", "h100_sxm", "Tesla V100-SXM2-32GB")]
@@ -199,7 +199,7 @@ class AcceleratorTable:
         return next((spec for _, spec in known if _same_memory(spec.memory_gb, key.memory)), None)
 
     def with_names(self, names: Iterable[str]) -> AcceleratorTable:
-        """Return this table with accelerators under exactly these names too, without figures where nothing is known of one."""
+        """Return this table with accelerators under exactly these names too, without figures for unknown accelerators."""
         found = {name: self.find(name) for name in names}
         new = [AcceleratorSpec(name=n) if s is None else s.model_copy(update={"name": n, "aliases": ()}) for n, s in found.items()]
         return AcceleratorTable([*new, *self])
@@ -220,7 +220,7 @@ class AcceleratorTable:
 
 
 def same_accelerator(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that is this one, but for case, or the only one that the built-in table has for the same accelerator.
+    """Return the known name that equals this one except for case, or the only known name of the same accelerator.
 
     >>> same_accelerator("H100", ["v100", "h100"]), same_accelerator("NVIDIA H100 80GB HBM3", ["v100", "h100"])
     ('h100', 'h100')

@@ -39,7 +39,7 @@ JOB_COLUMNS: dict[str, tuple[float, str]] = {
 """The (N,) arrays of numbers, with their default and validation rule (`RULES`)."""
 
 WORKFLOW_COLUMNS = ("ready_tasks", "workflow_seconds", "path_seconds", "latest_end_seconds")
-"""Those about the workflow of a job. They have their defaults where no job belongs to a workflow and none waits for another."""
+"""The arrays about the workflow of a job. They have their defaults if no job belongs to a workflow or waits for another."""
 
 TABLES = ("previous_fractions", "uncertainty")
 """The (N, K) arrays other than throughputs and eligibility."""
@@ -262,7 +262,7 @@ class ArrayChecker:
     def _order(self, field: str, labels: Sequence[object] | None, word: str, names: Sequence[str]) -> list[int] | None:
         """Return the positions of labelled values in the order of the names; None if they need no reordering."""
         if labels is None or (word == "job type" and not any(isinstance(label, int | np.integer) for label in labels)):
-            return None  # names of job types have nothing to be matched with
+            return None  # names of job types have no reference to match
         place = {str(label): position for position, label in enumerate(labels)}
         for wanted in (self._rows.get(word, ()), names):
             if len(wanted) == len(labels) and place.keys() == set(wanted):

@@ -81,7 +81,7 @@ class Cluster:
         return tuple(each.profile_name or each.name for each in self.accelerator_types)
 
     def as_in_profile(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Return the jobs with the names that the types on which they are allowed have in a profile."""
+        """Return the jobs with the names in the profile of the types on which they are allowed."""
         if self.accelerator_names == self.profile_names:
             return jobs
         names = dict(zip(self.accelerator_names, self.profile_names, strict=True))
@@ -266,7 +266,7 @@ class Cluster:
         unknown = {name: int(count) for name, there, count in gpus if there not in known}
         if not unknown:
             return cluster
-        measured = getattr(profile, "measured", profile).accelerators  # a profile with estimates also knows all specifications
+        measured = getattr(profile, "measured", profile).accelerators  # a profile with estimates also contains all specifications
         more = ", ..." if len(measured) > MAX_SHOWN else ""
         lacks = f"is not in profile {profile.name!r}, which has {', '.join(measured[:MAX_SHOWN]) or 'none'}{more}"
         lacks += NO_ESTIMATE if hasattr(profile, "measured") else ""

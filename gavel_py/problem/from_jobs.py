@@ -79,9 +79,9 @@ class Profile(Protocol):
     """The interface of throughput profiles that a problem reads (`gavel_py.throughput_profiles`).
 
     Six further methods are optional. `job_units(jobs)` returns the unit of the throughputs of each of N jobs, or None if all are
-    the same. `count_matrix(jobs, accelerators)` returns `matrix` with NaN for what was not measured; elastic jobs need it, and
-    `gang_sizes`, all measured gang sizes, if they ask for a range. The others return NaN for what was not measured, or None if
-    nothing was:
+    the same. `count_matrix(jobs, accelerators)` returns `matrix` with NaN for unmeasured throughputs; elastic jobs need it, and
+    `gang_sizes`, all measured gang sizes, if they request a range. The others return NaN for unmeasured values, or None if nothing
+    was measured:
     `spread_matrix(jobs, accelerators)`: (N, K) steps/s of each gang on more nodes than it needs;
     `pair_matrix(jobs, accelerators)`: (Q, Q, K) steps/s of each of Q gangs while all its GPUs are shared with each other gang;
     `memory_matrix(jobs, accelerators)`: (N, K) GB of memory that each gang uses on each of its GPUs;

@@ -1,7 +1,7 @@
 """Throughputs of elastic jobs by accelerator type and number of GPUs.
 
 An elastic job may run on one of several numbers of GPUs. `GpuCounts` has the throughput of each number on each type, once for all
-jobs that are equal in it (a kind), and which of them a cluster can hold.
+jobs with the same throughputs (a kind), and whether a cluster can hold each number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_SPEED = "its throughput is 0 on every number of GPUs"
 
 @dataclass(frozen=True, eq=False)
 class GpuCounts:
-    """Throughputs of elastic jobs, by Q kinds of jobs that are equal in them.
+    """Throughputs of elastic jobs, by Q kinds of jobs with the same throughputs.
 
     Attributes:
         kinds: (N,) the kind of each job, -1 for a job whose number of GPUs is fixed.
@@ -117,7 +117,7 @@ class GpuCounts:
         return found
 
     def within(self, capacities: Floats) -> GpuCounts:
-        """Return the throughputs with the numbers of GPUs that the types have."""
+        """Return the throughputs restricted to the numbers of GPUs that the types have."""
         return replace(self, fits=self.fits & (self.counts <= capacities[:, None]))
 
     def select(self, rows: Indices) -> GpuCounts:
@@ -125,7 +125,7 @@ class GpuCounts:
         return replace(self, kinds=self.kinds[rows])
 
     def refused(self, i: int, asked: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return which of the numbers of GPUs that an elastic job asks for have no throughput, and which no type can hold."""
+        """Return which of the numbers of GPUs that an elastic job requests have no throughput, and which no type can hold."""
         speeds, able = (np.logical_or.reduce(table[self.kinds[i]], axis=0) for table in (self.speeds > 0, self.able))
         measured, offered = (set(self.counts[found].tolist()) for found in (speeds, able))
         return [n for n in asked if n not in measured], [n for n in asked if n in measured - offered]
@@ -164,8 +164,8 @@ def given_counts(
 
 
 def _sorted(found: GpuCounts) -> GpuCounts:
-    """Return the same throughputs by content: equal kinds are one, in an order that is not that of the jobs; no count is without
-    throughput.
+    """Return the same throughputs in an order that depends on their content only. Equal kinds are merged, and counts without any
+    throughput are removed.
     """
     some: Mask = np.logical_or.reduce(found.speeds > 0, axis=(0, 1))
     some[0] |= not some.any()
@@ -177,7 +177,7 @@ def _sorted(found: GpuCounts) -> GpuCounts:
 
 
 def merged_counts(kinds: Indices, found: Sequence[GpuCounts]) -> GpuCounts:
-    """Return the throughputs of N jobs from those of single jobs; kinds: (N,) the one that each is like, -1 for fixed gangs."""
+    """Return the throughputs of N jobs from those of single jobs; kinds: (N,) the kind of each, -1 for fixed gangs."""
     sizes = np.unique(np.concatenate([each.counts for each in found]))
     shape = len(found), found[0].speeds.shape[1], len(sizes)
     speeds, fits = np.zeros(shape), np.zeros(shape, dtype=bool)
@@ -200,7 +200,7 @@ def with_gpus(job: Job, count: int) -> Job:
 
 
 def counts_of(job: Job, profile: Profile) -> tuple[int, ...]:
-    """Return the numbers of GPUs that an elastic job asks for: those of a range are the gang sizes that the profile knows."""
+    """Return the numbers of GPUs that an elastic job requests; those of a range are the gang sizes in the profile."""
     if job.gpu_counts is not None:
         return job.gpu_counts
     least, most = job.gpu_range
@@ -221,7 +221,7 @@ def gpu_counts(jobs: Sequence[Job], cluster: Cluster, profile: Profile, usable: 
 
     Raises:
         InputError: The profile has no throughputs by gang size.
-        MissingThroughputError: It has none of the numbers of GPUs that a job asks for.
+        MissingThroughputError: It has none of the numbers of GPUs that a job requests.
     """
     keys = [tuple(getattr(job, name) for name in SAME_KIND) if job.is_elastic else None for job in jobs]
     first = {key: job for key, job in zip(reversed(keys), reversed(jobs), strict=True) if key is not None}
@@ -247,7 +247,7 @@ def gpu_counts(jobs: Sequence[Job], cluster: Cluster, profile: Profile, usable: 
 
 
 def _check_measured(gangs: Sequence[Job], kinds: Indices, absent: Mask, profile: Profile) -> None:
-    """Raise `MissingThroughputError` for the jobs none of whose numbers of GPUs the profile knows."""
+    """Raise `MissingThroughputError` for jobs without a known throughput for any of their numbers of GPUs."""
     faults = []
     for kind in range(int(kinds[-1]) + 1):
         rows = np.flatnonzero(kinds == kind)

@@ -152,7 +152,7 @@ class _NodeEntry(Node):
 
 RANGES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 MAX_NAMES = 100_000
-"""Limit of the nodes that one name stands for, against slips of the keyboard."""
+"""Maximum number of nodes in one name, to catch typing errors."""
 
 
 def _names(name: str) -> list[str]:

@@ -38,7 +38,7 @@ LINE_HEIGHT = 15.0
 MAX_LABEL = 36
 
 NARROW_LABEL = 16
-"""Legends whose labels are all this short have two columns."""
+"""A legend has two columns if no label is longer than this."""
 
 STYLE: dict[str, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), LIGHT["ink"]),

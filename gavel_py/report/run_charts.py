@@ -42,7 +42,7 @@ MAX_POINTS = 150
 TABLE_QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 
 LOG_RATIO = 20.0
-"""Values whose extremes differ by more than this factor are drawn on a logarithmic axis."""
+"""Values are drawn on a logarithmic axis if their extremes differ by more than this factor."""
 
 
 def distribution_charts(palette: Palette) -> Iterator[Chart]:
@@ -262,7 +262,7 @@ MAX_JOB_TYPES = 30
 GRID_COLUMNS = 800
 
 MAX_SHAPES, MAX_ROWS = 1500, 620
-"""Stays drawn as shapes, more become an image; GPUs of that image, of more only every n-th is drawn."""
+"""Maximum number of stays drawn as shapes; more become an image. Maximum number of GPUs in that image; of more, every n-th."""
 
 MAX_DRAWN_WORKFLOWS = 30
 """Workflows with rows of their own."""
@@ -406,7 +406,7 @@ MIN_PROMISED = 0.01
 """Share of all promised time before which the ratio of delivered to promised time is not drawn."""
 
 MIN_UNDELIVERED = 0.001
-"""Relative to what was promised; if all runs deliver it but for less, there is nothing to draw."""
+"""Part of the promised time. If all runs deliver all but a smaller part, nothing is drawn."""
 
 UTILIZATION = "The share of the GPUs of each type that jobs held."
 PRICES = "What one more GPU of each type would add to the policy's objective, as a part of it; a gap: not known."

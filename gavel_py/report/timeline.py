@@ -192,7 +192,7 @@ COLOURS = ("#77AADD", "#EE8866", "#EEDD88", "#004488", "#FFAABB", "#44BB99", "#9
 
 
 def colours_of(grid: RoundGrid, workflows: Mapping[str, str] = NO_WORKFLOWS) -> list[str]:
-    """Return a colour for each job: the next in turn that no earlier neighbour, on the next GPU or in the next round, has.
+    """Return a colour for each job: the next in turn that differs from its earlier neighbours, on the next GPU or round.
 
     workflows: {job_id: workflow}; the jobs of one have one colour.
     """

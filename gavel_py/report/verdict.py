@@ -1,8 +1,8 @@
-"""What the runs of a setting show: which policy is best by each metric, in sentences and in tables, and how sure that is.
+"""The findings of the runs of a setting: the best policy by each metric, in sentences and in tables, with its significance.
 
 At each load, the policy with the best mean is compared with each other one by a paired t-test over the seeds that both have run on:
-runs of one seed have the same trace, so what the trace does to both policies cancels. Loads with the same best mean share
-sentences, and p-values are corrected by Holm's method over all pairs that these compare. Tables mark what the sentences state.
+runs of one seed have the same trace, so the effect of the trace on both policies cancels. Loads with the same best mean share
+sentences, and p-values are corrected by Holm's method over all pairs that these compare. Tables mark the results of the sentences.
 Below `MIN_SEEDS` common seeds nothing is tested, and the best mean is only the lowest or highest in these runs.
 """
 
@@ -136,7 +136,7 @@ class Finding:
 
 
 def verdict_of(setting: Setting) -> list[Finding]:
-    """Return what the runs show, in sentences; [] for a single policy."""
+    """Return the findings of the runs as sentences; [] for a single policy."""
     findings = []
     for metric in VERDICT_METRICS:
         if metric not in setting.metrics:
@@ -200,7 +200,7 @@ class _Writer:
         return ", ".join(f"{amount}{unit}{self._at([each]) if len(rankings) > 1 else ''}" for amount, each in amounts)
 
     def _others(self, rankings: Sequence[Ranking], lead: str) -> Iterator[str]:
-        """Yield by how much the nearest of the worse policies differs, at the loads where that is least and most."""
+        """Yield the difference of the nearest worse policy, at the loads where it is smallest and largest."""
         behind = sorted((each for each in rankings if each.worse), key=lambda each: abs(each.worse[0].relative))
         if not behind:
             return
@@ -336,9 +336,9 @@ MAX_TENANTS = 20
 
 
 def tenants_of(setting: Setting) -> Summary | None:
-    """Return what each tenant was promised and got under each policy at the middle load, None if runs have no tenants.
+    """Return the promised and actual share of each tenant under each policy at the middle load, None if runs have no tenants.
 
-    Of more than `MAX_TENANTS` tenants, those with the largest shares.
+    If there are more than `MAX_TENANTS` tenants, only those with the largest shares are listed.
     """
     groups = _groups_by_tenant(setting)
     units = {}
@@ -347,7 +347,7 @@ def tenants_of(setting: Setting) -> Summary | None:
         values = [value.mean for value in estimates if value is not None]
         if any(values):
             units[metric] = measure.unit(values)
-    if "mean_jct_seconds" in units:  # of jobs that run to their end, the throughput is the work that they brought
+    if "mean_jct_seconds" in units:  # if jobs run to their end, the throughput is determined by their work
         units.pop("throughput_share", None)
     if not units:
         return None

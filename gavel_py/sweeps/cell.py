@@ -37,7 +37,7 @@ from gavel_py.workloads.job_types import assign_job_types, lacks_type
 from gavel_py.workloads.trace import Trace
 
 CACHED_SCENARIOS = 4
-"""Few are needed at a time, since the cells of a scenario are adjacent in the grid."""
+"""Size of the cache. A few are enough, since the cells of a scenario are adjacent in the grid."""
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ def _client(distributed: Any, address: str) -> Any:
     except (OSError, ValueError) as error:
         raise InputError(Fault(place, "", f"is not the address of a Dask scheduler ({error}); {text}")) from None
     try:
-        # A client waits without limit for the greeting of what accepts the connection, and fails on that of another service.
+        # A client waits without limit for the greeting of the service at the address, and fails if it is another service.
         with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
             thread.submit(asyncio.run, asyncio.wait_for(_greet(distributed, address), DASK_TIMEOUT_SECONDS)).result()
         client = distributed.Client(address, timeout=DASK_TIMEOUT_SECONDS, set_as_default=False)

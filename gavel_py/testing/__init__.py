@@ -140,7 +140,7 @@ class _Battery:
 def _within(seconds: float, act: Callable[[], None]) -> None:
     """Call a function with a time limit; raise its exception, or `TimeoutError`.
 
-    After a timeout it goes on in the background, since a thread cannot be stopped from outside.
+    After a timeout, the function continues in the background, since a thread cannot be stopped from outside.
     """
     if seconds <= 0:
         raise TimeoutError

@@ -21,7 +21,7 @@ SAYS = {
     "repeatable": "returns the same for the same demand",
     "unchanged": "leaves the demand as it is",
 }
-"""The checks, in the order in which they are made of one demand: those that follow a failed one are not made of it."""
+"""The checks, in the order in which they run on one demand. After a failed check, the later ones are skipped."""
 
 ARRAYS = ("deficits", "fractions", "runnable", "throughputs", "num_gpus", "capacities", "running_on", "new", "promised")
 
@@ -41,7 +41,7 @@ def check_mechanism(mechanism: Mechanism, *, seed: int = 0, demands: int = 200) 
     Args:
         mechanism: A function of a `RoundDemand`, as for `RoundScheduler`.
         seed: Seed of the demands.
-        demands: Their number.
+        demands: Number of demands.
 
     Returns:
         The result of each check, none of which failed.
@@ -134,7 +134,7 @@ def _faults(mechanism: Mechanism, demand: gp.RoundDemand) -> Iterator[tuple[str,
 
 
 def _code(demand: gp.RoundDemand) -> str:
-    """Return Python code that makes the demand and asks the mechanism."""
+    """Return Python code that builds the demand and calls the mechanism."""
     lines = ["import numpy as np", "import gavel_py as gp", "demand = gp.RoundDemand("]
     for name in ARRAYS:
         values, kind = getattr(demand, name), getattr(demand, name).dtype

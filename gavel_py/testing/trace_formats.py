@@ -31,8 +31,8 @@ def check_trace_format(trace_format: gp.TraceFormat, path: str | Path, *, seed: 
         copies: Number of damaged copies.
 
     Returns:
-        The result of each check, none of which failed. `one_line` is made where every line of the file is an entry by itself: of
-        text that is not JSON.
+        The result of each check, none of which failed. `one_line` runs only if every line of the file is an entry by itself, that
+        is, on text that is not JSON.
 
     Raises:
         InputError: The file cannot be read.
@@ -137,4 +137,4 @@ def _code(name: str, content: bytes) -> str:
 
 
 LONGEST = 2_000
-"""Bytes of a file that a message shows."""
+"""Maximum number of bytes of a file in a message."""

@@ -46,7 +46,7 @@ def explain(
         problem: As for `solve`.
         job_id: The job to explain.
         policy: A name or a `Policy` object.
-        partner: Id of another job; the explanation then says why the two do or do not share GPUs. Requires a problem with pair
+        partner: Id of another job; the explanation then includes why the two do or do not share GPUs. Requires a problem with pair
             throughputs.
         options: Further arguments of `solve`.
 

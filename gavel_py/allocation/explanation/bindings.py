@@ -2,8 +2,8 @@
 
 `reasons_of` returns them. If the policy solves a program, a job is bound by rows with a dual price, by its own time and by lower
 bounds (`_ProofBindings`). Under an ordered policy it is bound by the GPUs and limits that earlier jobs left over (`ServiceOrder`).
-In both cases it may be bound by constraints that rule out types (`place_bindings`). `count_bindings` says why an elastic job has no
-more GPUs.
+In both cases it may be bound by constraints that rule out types (`place_bindings`). `count_bindings` explains why an elastic job
+has no more GPUs.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class ServiceOrder:
         return exhausted
 
     def _is_too_little(self, parts: Floats) -> Mask:
-        """Return where the job would not start on the part of its time that is available."""
+        """Return whether the available part of its time is too little for the job to start."""
         too_little: Mask = parts <= SOME if self.policy.fractional else parts < 1 - SOME
         return too_little
 
     def bindings(self) -> Iterator[Binding]:
-        """Yield the reasons for which the job gets no more time, or no faster type."""
+        """Yield the reasons why the job gets no more time or no faster type."""
         names = self.jobs.accelerator_types
         yield from time_bindings(self.jobs, self.at, self.fractions[self.at], names)
         if not self.useful.any():
@@ -246,8 +246,8 @@ class _ProofBindings:
 class Reasons:
     """The bindings of a job.
 
-    contested: (N, K) where the time of other jobs uses what the job lacks; certain: whether the job has the same throughput in
-    every optimal allocation; equal_jobs: number of other jobs in its class.
+    contested: (N, K) where the time of other jobs uses resources that the job lacks; certain: whether the job has the same
+    throughput in every optimal allocation; equal_jobs: number of other jobs in its class.
     """
 
     bindings: tuple[Binding, ...]

@@ -70,7 +70,7 @@ def one_more_of_each(problem: AllocationProblem, now: Allocation, solver: Solver
 
 
 def _closed(problem: AllocationProblem, now: Allocation, i: int, j: int) -> str:
-    """Return why job i could not run on type j with one GPU more of it either; empty if it can run there."""
+    """Return why job i could not run on type j even with one more GPU of it; empty if it can run there."""
     assert now.evidence is not None  # noqa: S101
     size = plain_size(problem.num_gpus[i])
     gang = f"its gang of {size}" if size >= 1 else f"its {size:g} of a GPU"

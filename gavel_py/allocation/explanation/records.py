@@ -11,7 +11,7 @@ from gavel_py.errors import InputError
 
 @dataclass(frozen=True)
 class Binding:
-    """One reason for which a job gets no more.
+    """One reason why a job gets no more.
 
     Attributes:
         kind: "level", "floor", "limit", "gpus", "partners", "time", "place", "order", "discount", "formula" or "count".
@@ -99,7 +99,7 @@ class Explanation:
         policy: Name of the policy.
         options: Options of the policy that differ from their defaults.
         num_gpus: GPUs of the gang, s; 1 for an elastic job.
-        equal_jobs: Number of other jobs that the policy cannot tell apart from this one; they get the same.
+        equal_jobs: Number of other jobs that are the same for the policy; they get the same time.
         time_fractions: {type: x_j}.
         gpus: {type: s x_j}, the GPUs held on average; shared GPUs count half.
         throughput: Steps per second.
@@ -110,7 +110,7 @@ class Explanation:
         bound: Proven bound on the objective, None if the policy has none.
         excluded: Why the job gets no time, None if it was not excluded.
         notes: Notes of the policy about the job, such as that it will miss its deadline.
-        bindings: The reasons for which the job gets no more.
+        bindings: The reasons why the job gets no more.
         one_more_gpu: The effect of one more GPU of each type.
         holders: Jobs that hold what the job lacks, the largest first.
         others: All further holders.
@@ -120,9 +120,9 @@ class Explanation:
         utilization: {type: part of them in use}.
         start_seconds: When it starts, from now; None for a job that waits. This and the next three are described at `Forecast`.
         end_seconds: When it ends while the allocation stands, without new arrivals; None if unknown.
-        cost_per_hour: Of its GPUs on average over time; None if unknown.
-        cost_until_done: The same until it ends; None if unknown.
-        tenant: What its tenant is promised and gets, None without one.
+        cost_per_hour: Mean cost of its GPUs over time; None if unknown.
+        cost_until_done: Cost until it ends; None if unknown.
+        tenant: The promised and actual share of its tenant, None without one.
         gpu_counts: {type: {number of GPUs: time fraction}} of an elastic job, None for a fixed gang.
     """
 
@@ -164,7 +164,7 @@ class Explanation:
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Explanation:
-        """Return the explanation that `to_dict` described.
+        """Return the explanation from the data of `to_dict`.
 
         Raises:
             InputError: A part is missing or unknown.

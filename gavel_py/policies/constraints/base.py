@@ -1,4 +1,4 @@
-"""The interface of constraints: validated records that state places, rows and throughputs required in a problem."""
+"""The interface of constraints: validated records that define the places, rows and throughputs required in a problem."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Run(Tabular):
         over_time: Time series; None for a static solve.
         stays: The GPUs held by each gang; empty if they were not recorded.
         shares: {job type: {accelerator type: part of the time in the system for which its jobs held GPUs}}.
-        tenants: What each tenant was promised and got, parents first; empty if no job names a tenant.
+        tenants: The promised and actual share of each tenant, parents first; empty if no job has a tenant.
         workflows: {job_id: workflow} of the jobs in `stays` that belong to one.
     """
 
@@ -347,7 +347,7 @@ class StayCollector:
     def shares(self) -> dict[str, dict[str, float]]:
         """Return {job type: {accelerator: share of the time in the system}} over all jobs closed by `leave`.
 
-        It is wall-clock time, whatever number of GPUs a job had.
+        It is wall-clock time, independent of the number of GPUs of a job.
         """
         held = {name for sums in self._by_type.values() for name in sums}
         names = [*self._accelerators, *sorted(held.difference(self._accelerators))]

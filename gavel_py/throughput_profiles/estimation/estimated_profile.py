@@ -383,7 +383,7 @@ class EstimatedProfile(ThroughputProfile):
         yield from ((entry, Estimate(entry, 0.0, 0.0, 0.0, 0.0, reason)) for entry, reason in zeros.items())
         others = [entry for entry in entries if entry not in zeros and entry not in learned]
         if others:
-            yield from self._stated(others, self._model.fitted.predict(others))
+            yield from self._as_estimates(others, self._model.fitted.predict(others))
 
     def _pairs(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Estimate]]:
         """Yield the estimates of gangs beside a partner: their throughput alone times the part that remains when sharing."""
@@ -393,7 +393,7 @@ class EstimatedProfile(ThroughputProfile):
         yield from ((e, Estimate(e, 0.0, 0.0, 0.0, 0.0, "estimated from GPU memory")) for e in known if self._too_large(e))
         if not fits:
             return
-        for entry, share in self._stated(fits, self._model.pairs.predict(fits)):
+        for entry, share in self._as_estimates(fits, self._model.pairs.predict(fits)):
             own = self.estimate(entry._replace(partner=None))
             speed = alone[entry] or 0.0
             median = speed if own is None else own.median
@@ -403,7 +403,7 @@ class EstimatedProfile(ThroughputProfile):
             value = speed * share.steps_per_second
             yield entry, Estimate(entry, value, median * share.median, low, high, _source(self._method_name, low, high))
 
-    def _stated(self, entries: Sequence[Entry], found: Estimates) -> Iterator[tuple[Entry, Estimate]]:
+    def _as_estimates(self, entries: Sequence[Entry], found: Estimates) -> Iterator[tuple[Entry, Estimate]]:
         """Yield the distributions with the value that the confidence selects."""
         match self.confidence:
             case None:
