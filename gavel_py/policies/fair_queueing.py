@@ -261,7 +261,7 @@ class _Tier:
 class ServiceRise:
     """The services of jobs as a function of the level: the virtual time of the root, in which weight w gets w units per unit.
 
-    For a fifo root the level is its service. Both directions are accurate to rounding errors of the level, whatever the weights and
+    For a fifo root, the level is its service. Both directions are accurate to rounding errors of the level, for any weights and
     rooms.
     """
 

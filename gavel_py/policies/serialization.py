@@ -26,7 +26,7 @@ def policy_document(policy: Policy) -> dict[str, Any] | None:
 
 
 def policy_from(document: Mapping[str, Any]) -> Policy:
-    """Return the policy that `policy_document` described."""
+    """Return the policy from the data of `policy_document`."""
     constraints = [KINDS[each["kind"]](**{k: v for k, v in each.items() if k != "kind"}) for each in document["constraints"]]
     if "terms" in document:
         terms = tuple((weight, policy_from(part)) for weight, part in document["terms"])

@@ -68,7 +68,7 @@ class SumPolicy(Policy):
     def enough(self, jobs: JobClasses) -> Floats | None:  # noqa: ARG002
         """Return (G,) the throughput beyond which the objective does not improve for a job of each class, None if there is none.
 
-        It scales the variables of the program, so that the time of jobs which need very little is not lost to rounding.
+        It scales the variables of the program, so that the time of jobs that need very little is not lost to rounding.
 
         Args:
             jobs: The classes as this policy sees them.
@@ -87,7 +87,7 @@ class SumPolicy(Policy):
 
     @property
     def is_linear(self) -> bool:
-        """Whether the policy is known to be a linear sum and no more, which is solved without expressions."""
+        """Whether the policy is known to be only a linear sum, which is solved without expressions."""
         return False
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
@@ -108,7 +108,7 @@ class SumPolicy(Policy):
         return Decision(fractions, certificate, program.shadow_prices(solver), algorithm)
 
     def _decide_by_prices(self, jobs: JobClasses, solver: LinearSolver) -> Decision | None:
-        """Return the decision for a linear objective on many rows; None if prices do not apply or do not lead to a proof."""
+        """Return the decision for a linear objective on many rows; None if prices do not apply or do not give a proof."""
         gains = self._gains(jobs) if self._uses_prices(jobs, len(jobs), solver) else None
         if gains is None:
             return None
@@ -282,7 +282,7 @@ class SumPolicy(Policy):
         return Decision(*best_priced(program, objective, self.sign, candidates, [each.gpus for each in prices]))
 
     def _best_linear(self, jobs: JobClasses, gains: Floats, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
-        """Return what `best_of` does for a linear objective, without an expression. gains: (G, K), to be maximised."""
+        """Return the result of `best_of` for a linear objective, without an expression. gains: (G, K), to be maximised."""
         best = tightest_prices(jobs, gains, [each.gpus for each in prices], jobs.floors)
         certificate = PricedCertificate(jobs, gains, Prices(best, np.zeros(len(jobs.limits[1]))), self.sign)
         return Decision(max(candidates, key=lambda fractions: self.sign * certificate.value(fractions)), certificate)

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 class Hosts:
     """The nodes of K accelerator types, and the resource requests of N jobs.
 
-    gpus: by locality and type, the GPUs of each node ("node") or rack ("rack"; a node without rack counts as one);
-    cpus, memory_gb: (K,) sum over the nodes of a type, infinite if unknown for one of them;
-    localities, cpus_per_gpu, memory_gb_per_gpu: (N,) of the jobs;
-    speeds: of consolidated and spread gangs, None if no difference is known; gpu_memory: GB per GPU of jobs and types;
-    rooms: for each type the GPUs, CPUs and memory, GB, of each node.
+    Attributes:
+        gpus: By locality and type, the GPUs of each node ("node") or rack ("rack"; a node without rack counts as one).
+        cpus, memory_gb: (K,) sums over the nodes of a type, infinite if unknown for one of them.
+        localities, cpus_per_gpu, memory_gb_per_gpu: (N,) requests of the jobs.
+        speeds: Throughputs of consolidated and spread gangs, None if no difference is known.
+        gpu_memory: GB per GPU of jobs and types.
+        rooms: For each type, the GPUs, CPUs and memory, GB, of each node.
     """
 
     gpus: dict[Literal["node", "rack"], tuple[tuple[int, ...], ...]]
@@ -129,9 +131,13 @@ class Profile(Protocol):
 class JobArrays:
     """The arrays of N jobs that depend on cluster and profile.
 
-    throughputs, allowed, largest_gangs: (N, K); total_steps, steps_remaining, deadlines_seconds (from now): (N,), NaN = none;
-    speeds: of consolidated and spread gangs, None if the profile has no difference; memory: GB per GPU of jobs and types;
-    uncertainty: (N, K) as in `AllocationProblem`, None if nothing is estimated; counts: of elastic jobs, None if there are none.
+    Attributes:
+        throughputs, allowed, largest_gangs: (N, K).
+        total_steps, steps_remaining, deadlines_seconds: (N,) the last from now; NaN = none.
+        speeds: Throughputs of consolidated and spread gangs, None if the profile has no difference.
+        memory: GB per GPU of jobs and types.
+        uncertainty: (N, K) as in `AllocationProblem`, None if nothing is estimated.
+        counts: Throughputs of elastic jobs, None if there are none.
     """
 
     throughputs: Floats

@@ -35,14 +35,17 @@ ROUNDING = 1e-12
 class PairSpeeds:
     """Throughputs of pairs of jobs that share GPUs, by Q pair classes.
 
-    kinds: (N,) the pair class of each job, -1 for jobs that are never co-located; speeds: (Q, Q, K) steps/s of a gang of class a
-    that shares each of its GPUs with a gang of class b, 0 if not possible; sizes: (Q,) GPUs of the gangs; alone: (Q, K) steps/s of
-    a gang alone, which also bounds its co-located throughput; min_gain: co-located pairs must gain more than this; fits: (Q, Q, K)
-    whether both jobs fit the memory of a GPU, None if unknown; per_node: (Q,) GPUs that gangs need on each of their nodes, 0 for
-    any number.
-
     A pair without gain, T_ab/T_a + T_ba/T_b <= 1, never helps: if the two jobs take turns on the same GPUs for these parts of the
     time, each does the same work.
+
+    Attributes:
+        kinds: (N,) the pair class of each job, -1 for jobs that are never co-located.
+        speeds: (Q, Q, K) steps/s of a gang of class a that shares each of its GPUs with a gang of class b, 0 if not possible.
+        sizes: (Q,) GPUs of the gangs.
+        alone: (Q, K) steps/s of a gang alone, which also bounds its co-located throughput.
+        min_gain: Co-located pairs must gain more than this.
+        fits: (Q, Q, K) whether both jobs fit the memory of a GPU, None if unknown.
+        per_node: (Q,) GPUs that gangs need on each of their nodes, 0 for any number.
     """
 
     kinds: Indices

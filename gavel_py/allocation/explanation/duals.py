@@ -2,8 +2,8 @@
 
 `duals_of` selects the stage of a proof that determines the throughput of a job class, with its dual prices. `net_gains` returns the
 reduced costs of columns. `time_bindings` reports jobs that are limited by their own time. The dual prices themselves come from the
-linear programs: `optimization/solving/level_search.py` for levels, `optimization/formulation/matrices.py` for sums; of very many
-different jobs, from `optimization/solving/level_prices.py` and `prices.py`.
+linear programs: `optimization/solving/level_search.py` for levels, `optimization/formulation/matrices.py` for sums; for a large
+number of different jobs, from `optimization/solving/level_prices.py` and `prices.py`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,16 @@ JUST = 1e-6
 class Duals:
     """One stage of a proof, seen from the jobs of one class.
 
-    stage: its name, empty if the proof has only one; certificate: its proof; jobs: the job classes; at: the row of the class;
-    prices: of GPUs and limits, 0 for those that are not scarce; is_main: whether the allocation reports the value of this stage;
-    level: the level that limits the jobs, None if they have more than it requires or there is none; certain: whether the jobs have
-    the same throughput in every optimal allocation; kept_part: the part of their time that remains after a discount.
+    Attributes:
+        stage: The name of the stage, empty if the proof has only one.
+        certificate: The proof of the stage.
+        jobs: The job classes.
+        at: The row of the class.
+        prices: Prices of GPUs and limits, 0 for those that are not scarce.
+        is_main: Whether the allocation reports the value of this stage.
+        level: The level that limits the jobs, None if they have more than it requires or there is none.
+        certain: Whether the jobs have the same throughput in every optimal allocation.
+        kept_part: The part of their time that remains after a discount.
     """
 
     stage: str

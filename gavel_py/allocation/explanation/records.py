@@ -32,7 +32,7 @@ class OneMoreGpu:
     """The effect of one more GPU of a type, from solving the problem with it; normalisers stay the same.
 
     closed: why the job cannot run there, empty if it can; certain: as in `Explanation`; failed: why there is no allocation with
-    this GPU, in which case all numbers are None; empty if there is one.
+    this GPU, empty if there is one. If it failed, all numbers are None.
     """
 
     accelerator: str

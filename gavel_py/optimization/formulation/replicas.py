@@ -50,8 +50,12 @@ ROUNDING = 1e-9
 class Columns:
     """The n ways to place a replica of one service, whose requests have B sizes.
 
-    demand: (B,) requests/s, each greater than 0; rates: (n, B) requests/s of one replica; uses: (n, R) the part of each shared
-    limit that a replica takes; costs: (n,) price per hour of a replica; least, most: limits of the number of replicas.
+    Attributes:
+        demand: (B,) requests/s, each greater than 0.
+        rates: (n, B) requests/s of one replica.
+        uses: (n, R) what a replica takes of each shared limit.
+        costs: (n,) price per hour of a replica.
+        least, most: Limits of the number of replicas.
     """
 
     demand: Floats

@@ -56,7 +56,7 @@ TRIES = 3
 """Number of times that a few services are planned again; each takes about as long as rounding 8 services."""
 
 MOST_TRIES, ENOUGH = 15, 0.985
-"""The same while a service is below this part of the level to aim at."""
+"""Maximum number of times while a service is below a part of the level to aim at, and that part."""
 
 SAMPLE = 7
 """One service out of this many is in the sample for the estimate of the level."""
@@ -68,7 +68,7 @@ NEAR = 1.15
 """Columns that cost more than this times the cheapest one, for every size of requests, are left out when a service is rounded."""
 
 LEFT_OVER = 1e-3
-"""Part of the first prices in later ones, so that no GPU is free of charge."""
+"""Part of the first prices that is added to later ones, so that no GPU has the price 0."""
 
 LEAST_PRICE = 0.01
 """Price of all GPUs, as a part of what they could serve, where they are not scarce."""

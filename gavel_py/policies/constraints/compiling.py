@@ -126,7 +126,7 @@ def constrained(problem: AllocationProblem, constraints: Sequence[Constraint]) -
     """Return the problem without the types that constraints rule out for jobs, and the remaining rules.
 
     Raises `InputError` with all faults, such as unknown types or guarantees of more than 100 %, and `ConflictError` if a job cannot
-    satisfy its own constraints, whatever other jobs get.
+    satisfy its own constraints, independent of other jobs.
     """
     if not constraints:
         return problem, NO_RULES
@@ -233,7 +233,7 @@ class ConstraintOutcome:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> ConstraintOutcome:
-        """Return the outcome that `to_dict` converted to plain data.
+        """Return the outcome from the data of `to_dict`.
 
         Raises:
             KeyError: A part is missing.
@@ -329,7 +329,7 @@ def given_constraints(given: object, where: str) -> tuple[Constraint, ...]:
     """Return the constraints of any iterable; raises `InputError`, which names `where`, for anything else."""
     if isinstance(given, Constraint):
         raise InputError(Fault(where, "constraints", f"must be a list, found a single constraint; write [{given!r}]"))
-    # Text and mappings are iterable too, but their items are not what the caller meant.
+    # Text and mappings are iterable too, but their items are not constraints.
     if isinstance(given, str | bytes | Path | Mapping) or not isinstance(given, Iterable):
         hint = f"; {FILES}" if isinstance(given, str | Path) else ""
         raise InputError(Fault(where, "constraints", f"must be a list of constraints, found {given!r:.60}{hint}"))
