@@ -83,8 +83,13 @@ def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mas
     )
 
 
-def begin_round(state: SchedulerState, plan: RoundPlan | EventPlan, start: float, round_seconds: float) -> Round:
-    """Begin a planned round now: enter it in accounts, histories and running gangs, and return it."""
+def begin_round(
+    state: SchedulerState, plan: RoundPlan | EventPlan, start: float, round_seconds: float, *, by_events: bool
+) -> Round:
+    """Begin a planned round now: enter it in accounts, histories and running gangs, and return it.
+
+    The event-driven mode keeps no accounts: its rounds last until the next event, and no policy that it follows divides time.
+    """
     if isinstance(plan, EventPlan) and plan.changes is not None:
         return _begin_at_event(state, plan.assignments, plan.changes, start, round_seconds)
     gangs, columns, rows, held = state.gangs, state.table.columns, plan.rows, plan.held
@@ -103,7 +108,7 @@ def begin_round(state: SchedulerState, plan: RoundPlan | EventPlan, start: float
         columns["starts"][started] += 1
         gangs.begin(rows, held, is_spread)
     gangs.moved = set()
-    if isinstance(state.allocation, CurrentAllocation):  # a lazy one belongs to the event-driven mode, which counts no rounds
+    if isinstance(state.allocation, CurrentAllocation) and not by_events:
         _account(state, state.allocation, new_round, rows, held, round_seconds)
     _make_latest(state, new_round, rows)
     return new_round

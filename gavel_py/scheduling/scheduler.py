@@ -197,7 +197,7 @@ class RoundScheduler(Synchronized):
             plan = self._planner.revise(state, plan)
         if state.backoffs.by_job:
             self._end_backoffs(start)
-        new_round = begin_round(state, plan, start, self.round_seconds)
+        new_round = begin_round(state, plan, start, self.round_seconds, by_events=self.by_events)
         if any(state.blocked.news):
             state.blocked.take_news()
         if logger.isEnabledFor(logging.INFO):

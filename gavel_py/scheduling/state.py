@@ -628,9 +628,12 @@ class SchedulerState:
         return self.last.assignments.get(job_id)
 
     def revert(self, row: int, from_seconds: float, reason: Wait) -> None:
-        """Revert the time of the latest round that a job was credited from this time on. reason: why it does not receive it."""
+        """Revert the time of the latest round that a job was credited from this time on. reason: why it does not receive it.
+
+        Without an account of the job, as in the event-driven mode, there is nothing to revert.
+        """
         counted, last, job_id = self.counted(row), self.last, str(self.table.ids[row])
-        if counted is None or last is None:
+        if counted is None or last is None or not self.ledger.knows(np.array([row])).all():
             return
         seconds = last.end_seconds - max(from_seconds, self.counted_since.get(job_id, last.start_seconds))
         rounds, attained = seconds / (last.end_seconds - last.start_seconds), self.table.columns["attained_gpu_seconds"]

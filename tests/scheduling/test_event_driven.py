@@ -129,6 +129,22 @@ def test_the_same_rounds_records_and_allocations(
     assert played(trace, cluster, policy_of(policy), **options) == expected
 
 
+def test_time_lost_with_a_node_puts_no_job_ahead_of_the_order() -> None:
+    """Job b lost its node while it ran, which is no reason to stop job a, which arrived before it, and start b there."""
+    cluster = gp.Cluster(gp.Node(name=f"n{i}", accelerator="v100", num_gpus=size) for i, size in enumerate([2, 2, 1, 1]))
+    profile = gp.ThroughputProfile.from_matrix([[2.0]] * 2, job_ids=["a", "b"], accelerators=["v100"])
+    scheduler = gp.RoundScheduler(cluster, profile, "fifo", by_events=True)
+    for n, job_id in enumerate("ab"):
+        scheduler.submit(gp.Job(job_id, num_gpus=2, total_steps=1e6, arrival_seconds=n, locality="node"))
+    assert set(scheduler.next_round(10.0).assignments) == {"a", "b"}
+    scheduler.node_down("n1")
+    assert set(scheduler.next_round(20.0).assignments) == {"a"}
+    scheduler.node_down("n0")
+    assert not scheduler.next_round(30.0).assignments
+    scheduler.node_up("n0")
+    assert set(scheduler.next_round(40.0).assignments) == {"a"}
+
+
 def test_most_decisions_of_a_busy_cluster_are_event_driven() -> None:
     jobs = gp.generate_trace(150, PROFILE, jobs_per_hour=30, seed=3)
     with counting() as made:
