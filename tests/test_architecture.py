@@ -14,9 +14,11 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -149,9 +151,24 @@ def entered_by(call: Callable[[], object]) -> set[str]:
     return found
 
 
-def test_a_round_and_a_solve_enter_few_modules() -> None:
-    """As docs/architecture.md says, warm: what is cached for further rounds and solves is there."""
-    profile, cluster = gp.ThroughputProfile.builtin("gavel-osdi20"), gp.Cluster.from_counts({"v100": 24, "p100": 24, "k80": 24})
+class InThisThread(Executor):
+    """Runs each call at once, so that it can be traced."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def test_the_four_journeys_enter_as_many_modules_as_the_page_says(tmp_path: Path) -> None:
+    """Of docs/architecture.md; warm: what is cached for further calls is there."""
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    solve, round_, job, cell = (
+        int(found) for found in re.findall(r"^\*\*[^*]+\*\* \((?:`solve` enters )?(\d+) modules", page, re.MULTILINE)
+    )
+    assert max(solve, round_) <= 20
+    gpus = {"v100": 24, "p100": 24, "k80": 24}
+    profile, cluster = gp.ThroughputProfile.builtin("gavel-osdi20"), gp.Cluster.from_counts(gpus)
     jobs = [each.job for each in gp.generate_trace(60, profile, jobs_per_hour=None, seed=0)]
     scheduler = gp.RoundScheduler(cluster, profile)
     scheduler.submit_all(jobs)
@@ -160,8 +177,16 @@ def test_a_round_and_a_solve_enter_few_modules() -> None:
     problem = gp.AllocationProblem.from_jobs(jobs, cluster, profile)
     for policy in ("max_min_fairness", "max_total_throughput"):
         gp.solve(problem, policy)
-        assert len(entered_by(lambda policy=policy: gp.solve(problem, policy))) <= 20
-    assert min(len(entered_by(scheduler.next_round)) for _ in range(3)) <= 20  # in others, gangs move for others
+        assert len(entered_by(lambda policy=policy: gp.solve(problem, policy))) <= solve
+    assert min(len(entered_by(scheduler.next_round)) for _ in range(3)) <= round_  # in others, gangs move for others
+    trace = gp.generate_trace(12, profile, jobs_per_hour=12, durations=gp.LogUniform(((1, 600, 7200),)), seed=0)
+    gp.simulate(trace, cluster, profile)
+    assert len(entered_by(lambda: gp.simulate(trace, cluster, profile))) <= job
+    generated = {"generate": {"jobs": 12, "durations": [[1, 600, 7200]]}}
+    spec: dict[str, Any] = {"policies": ["max_min_fairness"], "traces": [generated], "loads": [12], "seeds": [0]}
+    spec |= {"mode": "simulate", "clusters": [{"name": "mixed", "cluster": gpus}]}
+    gp.sweep(spec, executor=InThisThread(), results=str(tmp_path / "first"))
+    assert len(entered_by(lambda: gp.sweep(spec, executor=InThisThread(), results=str(tmp_path / "second")))) <= cell
 
 
 REPLACED = {
