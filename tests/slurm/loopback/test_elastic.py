@@ -5,6 +5,7 @@ The short play is part of every run of the tests. The long ones follow a job to 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 
@@ -57,6 +58,8 @@ def test_delivered_time_agrees_with_sacct_while_sizes_change(submit_plugin: str)
             assert driver.end() == 0, driver.output()
         (end,) = events(log_of(cluster), "ended")
         run = gp.slurm_run(log_of(cluster))
+        starts = len(stays(cluster, job))  # the accounts learn of the latest one with some delay
+        until(lambda: [each[0] for each in accounted(cluster, math.inf)].count(job) == starts, 20, "the accounts of all starts")
         stays_there = accounted(cluster, end["seconds"])
     assert {gpus for number, gpus, _ in stays_there if number == job} > {16}, "it has had several sizes"
     total = sum(gpus * seconds for _, gpus, seconds in stays_there)
