@@ -80,6 +80,7 @@ SETTINGS: list[tuple[str, str, Change, str, float]] = [
     ("`direct`, gangs as requested, rounds of 60 s", "pollux-fixed", adaptive, "direct", 60),
     ("`max_min_fairness`, elastic, rounds of 360 s", "pollux", adaptive, "deficit", 360),
     ("`max_min_fairness`, gangs as requested, rounds of 360 s", "pollux-fixed", adaptive, "deficit", 360),
+    ("the same with the published mechanism (`priority`)", "pollux-fixed", adaptive, "priority", 360),
 ]
 """Name, format of the workloads, change of their jobs, mechanism, and length of a round."""
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.problem.from_jobs import Profile
+
+if TYPE_CHECKING:
+    from gavel_py.problem.from_jobs import Profile
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

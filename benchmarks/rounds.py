@@ -2,10 +2,10 @@
 
     python benchmarks/rounds.py                 print the tables (some ten minutes)
     python benchmarks/rounds.py --write         and put them into docs/performance.md
-    python benchmarks/rounds.py --only churn    one of: first, fixed, churn, curve, turns, small, large, nodes, speed
+    python benchmarks/rounds.py --only churn    one of: first, fixed, churn, curve, turns, small, large, nodes
     python benchmarks/rounds.py --seeds 2       fewer seeds than 10
 
-Shares are means over the seeds, worst cases maxima. Two processes run seeds at a time; times are CPU times of a single process.
+Shares are means over the seeds, worst cases maxima. Two processes run seeds at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import get_context
-from statistics import mean, median
+from statistics import mean
 
 import tables
 from round_exact import choose_exactly
@@ -22,7 +22,6 @@ from round_first import Course, best_first_round, course_of, of_demo
 from round_nodes import compared
 from round_play import Outcome, play
 from round_scenes import OPENB, SIZES, Scene, coming_and_going, few_large, fixed, openb
-from round_speed import round_seconds
 
 from gavel_py.scheduling import choose_by_priority, choose_jobs
 from gavel_py.scheduling.mechanism.demand import Mechanism
@@ -198,20 +197,6 @@ def played_by_users(task: tuple[Build, int, str, tuple[int, ...]]) -> Course:
     return course_of(build(seed), mechanism, at)
 
 
-def of_speed(_: int) -> Iterator[str]:
-    rows = []
-    targets = {10**4: (30, 60, 75), 10**5: (350, 700, 900)}
-    for gpus, rounds in ((10**4, 8), (10**5, 3)):
-        for rule in (DEFICIT, PUBLISHED):
-            found = round_seconds(gpus // 3, MECHANISMS[rule], rounds)
-            for (change, seconds), target in zip(found.items(), targets[gpus], strict=True):
-                jobs = seconds.jobs
-                cells = [f"{gpus:,} GPUs, {jobs:,} jobs", rule, change, 1e3 * median(seconds.in_all), 1e3 * max(seconds.in_all)]
-                rows.append([*cells, 1e3 * median(seconds.solving), target])
-    header = ["instance", "rule", "since the last round", "`next_round`, ms", "slowest, ms", "of it solving, ms", "target, ms"]
-    yield "### CPU time of one round, medians\n\n" + tables.markdown(header, rows)
-
-
 PARTS: dict[str, Callable[[int], Iterator[str]]] = {
     "first": of_first,
     "fixed": of_fixed,
@@ -221,7 +206,6 @@ PARTS: dict[str, Callable[[int], Iterator[str]]] = {
     "small": of_small,
     "large": of_large,
     "nodes": of_nodes,
-    "speed": of_speed,
 }
 
 
@@ -232,8 +216,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     options = parser.parse_args()
     for name in [options.only] if options.only else PARTS:
-        runs = "one run" if name == "speed" else f"{options.seeds} seeds"
-        below = f"{runs}; {tables.machine()}; `python benchmarks/rounds.py --only {name} --write`.\n"
+        below = f"{options.seeds} seeds; {tables.machine()}; `python benchmarks/rounds.py --only {name} --write`.\n"
         text = "\n".join([*PARTS[name](options.seeds), below])
         print(text, flush=True)
         if options.write:

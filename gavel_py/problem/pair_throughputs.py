@@ -10,20 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.problem.job import Job
 
 if TYPE_CHECKING:
     from gavel_py.problem.cluster import Cluster
     from gavel_py.problem.eligibility import GpuMemory
+    from gavel_py.problem.job import Job
 
-Measured = Callable[[Sequence[Job], Sequence[str]], Floats | None]
+Measured: TypeAlias = "Callable[[Sequence[Job], Sequence[str]], Floats | None]"
 """A function of jobs and K types that returns steps/s, NaN if not measured, or None if nothing was: for pairs (Q, Q, K), of the
 first beside the second of Q jobs of different pair classes; for placements (N, K), of spread gangs."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,14 +28,16 @@ from gavel_py.problem.arrays import (
     size_numbers,
     table_shape,
 )
-from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import screen
-from gavel_py.problem.from_jobs import Hosts, JobArrays, Profile, hosts_of, job_arrays, job_units
 from gavel_py.problem.gpu_counts import GpuCounts, given_counts
-from gavel_py.problem.job import Job, JobSet
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, given_pairs
 from gavel_py.problem.row_hashing import number_equal
 from gavel_py.problem.workflows import WorkflowGraph, seconds_left
+
+if TYPE_CHECKING:
+    from gavel_py.problem.cluster import Cluster
+    from gavel_py.problem.from_jobs import Hosts, JobArrays, Profile
+    from gavel_py.problem.job import Job, JobSet
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -370,6 +372,9 @@ class AllocationProblem:
             MissingThroughputError: The profile lacks a throughput.
             InputError: Any other fault of the arguments.
         """
+        from gavel_py.problem.from_jobs import hosts_of, job_arrays, job_units  # records of pydantic, which arrays do not need
+        from gavel_py.problem.job import JobSet
+
         check_number("now_seconds", now_seconds)
         check_number("min_gain", min_gain, least=1)
         job_set = jobs if isinstance(jobs, JobSet) else JobSet(jobs)
