@@ -172,7 +172,7 @@ def _targets(assignments: Mapping[str, Assignment]) -> dict[str, Target]:
     return {job_id: dict(Counter(node for node, _ in held.gpus)) for job_id, held in assignments.items()}
 
 
-class RoundPlanner:
+class SlurmPlanner:
     """Reconciles the scheduler with readings of Slurm and plans rounds; options: arguments of `RoundScheduler`."""
 
     def __init__(

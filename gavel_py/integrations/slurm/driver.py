@@ -15,7 +15,7 @@ from gavel_py.integrations.slurm.apply import OUTCOME, Applied, Applier
 from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, release_all
 from gavel_py.integrations.slurm.client import commands as slurm
 from gavel_py.integrations.slurm.client.records import SlurmJob, Snapshot
-from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, RoundPlanner
+from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, SlurmPlanner
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_being_stopped
 from gavel_py.integrations.slurm.monitoring.event_log import LOG, EventLog, warn
 from gavel_py.integrations.slurm.monitoring.metrics import Metrics
@@ -85,7 +85,7 @@ class SlurmDriver:
         self._round_seconds = given["round_seconds"]
         steps = Progress(None if progress is None else Path(progress))
         path = None if self._directory is None else self._directory / STATE
-        self._planner = RoundPlanner(settings, profile, self.policy, given, path, steps, self._log)
+        self._planner = SlurmPlanner(settings, profile, self.policy, given, path, steps, self._log)
         self._accounts = AccountsReader(self._commands, settings.tenants_from_slurm)
         self._event_log: EventLog | None = None
         self._resources = ExitStack()

@@ -19,7 +19,7 @@ from gavel_py.integrations.slurm.apply import Applied
 from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, signs_of_life
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock
 from gavel_py.integrations.slurm.client.records import SlurmJob, SlurmNode, Snapshot
-from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, RoundPlanner
+from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, SlurmPlanner
 from gavel_py.integrations.slurm.driver import SlurmDriver
 from gavel_py.integrations.slurm.job_mapping import gpus_used
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
@@ -79,7 +79,7 @@ class SlurmShadow(SlurmDriver):
         super().__init__(settings, profile, policy, directory=directory, commands=commands, clock=clock, **given)
         saved, path = (None if self._directory is None else self._directory / name for name in (SHADOW, LIVE))
         self._partition = VirtualPartition.load(saved, settings.default_steps)
-        self._live = RoundPlanner(self.settings, profile, self.policy, {}, path, Progress(), self._log_live)
+        self._live = SlurmPlanner(self.settings, profile, self.policy, {}, path, Progress(), self._log_live)
         self._jobs: Jobs = {}
         self._nodes: Mapping[str, SlurmNode] = {}
 
