@@ -19,7 +19,7 @@ from gavel_py.problem.accelerators import AcceleratorTable, same_accelerator
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.estimation.estimated_profile import Confidence, Estimate, EstimatedProfile, Learned
 from gavel_py.throughput_profiles.estimation.estimates import LEVEL, speeds_alone
-from gavel_py.throughput_profiles.estimation.random_effects import FittedEffects, before_measurements
+from gavel_py.throughput_profiles.estimation.gaussian_process import FittedEffects, before_measurements
 from gavel_py.throughput_profiles.files import Entry
 from gavel_py.throughput_profiles.observations import HALF_LIFE_SECONDS, ObservedContradiction, ObservedRate, entry_of, rate_of
 from gavel_py.throughput_profiles.profile import ThroughputProfile

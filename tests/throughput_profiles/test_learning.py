@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.throughput_profiles import Entry
-from gavel_py.throughput_profiles.estimation.random_effects import _expected
+from gavel_py.throughput_profiles.estimation.gaussian_process import _expected
 
 TYPES = ("ResNet-50 (batch size 64)", "ResNet-50 (batch size 32)", "A3C", "LM (batch size 20)")
 ACCELERATORS = ("k80", "p100", "v100")

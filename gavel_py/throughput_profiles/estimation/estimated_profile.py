@@ -22,8 +22,8 @@ from gavel_py.throughput_profiles.estimation.estimates import (
     speeds_alone,
 )
 from gavel_py.throughput_profiles.estimation.features import Structure, Vocabulary, given_structures, structure_of
+from gavel_py.throughput_profiles.estimation.gaussian_process import GaussianProcess
 from gavel_py.throughput_profiles.estimation.pairs import FittedPairs
-from gavel_py.throughput_profiles.estimation.random_effects import GaussianProcess
 from gavel_py.throughput_profiles.estimation.simple import Additive, Specifications
 from gavel_py.throughput_profiles.files import Entry, Measurement
 from gavel_py.throughput_profiles.matrix import may_use

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from gavel_py.problem.accelerators import AcceleratorSpec
 from gavel_py.problem.arrays import Floats
-from gavel_py.throughput_profiles.estimation.gaussian_process import width
+from gavel_py.throughput_profiles.estimation.variance_components import width
 from gavel_py.throughput_profiles.files import Entry, Measurement
 
 FindSpec = Callable[[str], AcceleratorSpec | None]
@@ -30,7 +30,7 @@ class Estimates:
         log_mean: (n,) means of log throughput.
         log_sd: (n,) standard deviations of log throughput.
         left_out: Leave-one-out residuals of the fit over their standard deviations, which determine the width of intervals; see
-            `gavel_py.throughput_profiles.estimation.gaussian_process.width`. Empty: the width of a normal distribution.
+            `gavel_py.throughput_profiles.estimation.variance_components.width`. Empty: the width of a normal distribution.
     """
 
     log_mean: Floats

@@ -13,7 +13,7 @@ from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.estimation.estimated_profile import estimator_named
 from gavel_py.throughput_profiles.estimation.estimates import FindSpec, ThroughputEstimator
-from gavel_py.throughput_profiles.estimation.random_effects import GaussianProcess
+from gavel_py.throughput_profiles.estimation.gaussian_process import GaussianProcess
 from gavel_py.throughput_profiles.files import Entry, Measurement
 from gavel_py.throughput_profiles.profile import ThroughputProfile
 

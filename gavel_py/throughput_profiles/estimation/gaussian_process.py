@@ -1,8 +1,8 @@
-"""Throughputs as a sum of random effects in log space: the default estimator.
+"""The default estimator: a Gaussian process of throughputs, a sum of random effects in log space.
 
 log T = level of the unit + 0.85 log n + (log FLOPS + log bandwidth) / 2 + effects of the job type, its family, tags and numbers, of
 the accelerator, of how far the job type is bound by compute or memory, of the gang, and of their combinations. Each effect has a
-variance, fitted by `gaussian_process`; so a type that was measured once is estimated from its family, and a new accelerator from
+variance, fitted by `variance_components`; so a type that was measured once is estimated from its family, and a new accelerator from
 its specifications.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.throughput_profiles.estimation.estimates import Estimates, FindSpec, checksum, draws, speeds_alone
 from gavel_py.throughput_profiles.estimation.features import Features, Vocabulary, given_structures
-from gavel_py.throughput_profiles.estimation.gaussian_process import JITTER, Effects, Posterior
+from gavel_py.throughput_profiles.estimation.variance_components import JITTER, Effects, Posterior
 from gavel_py.throughput_profiles.files import Entry, Measurement
 
 GANG_EXPONENT = 0.85

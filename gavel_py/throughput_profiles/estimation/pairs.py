@@ -14,8 +14,8 @@ import numpy as np
 from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.throughput_profiles.estimation.estimates import Estimates, checksum
 from gavel_py.throughput_profiles.estimation.features import Features, Vocabulary
-from gavel_py.throughput_profiles.estimation.gaussian_process import Effects, Posterior
-from gavel_py.throughput_profiles.estimation.random_effects import numbers_near
+from gavel_py.throughput_profiles.estimation.gaussian_process import numbers_near
+from gavel_py.throughput_profiles.estimation.variance_components import Effects, Posterior
 from gavel_py.throughput_profiles.files import Entry
 
 FIT_LIMIT = 500

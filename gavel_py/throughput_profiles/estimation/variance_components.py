@@ -1,4 +1,4 @@
-"""A Gaussian process whose covariance is a sum of effects with fitted variances, for any features.
+"""Gaussian processes whose covariance is a sum of effects with fitted variances, for any features.
 
     y = m + Σ_e f_e + ε,    f_e ~ N(0, v_e K_e),    ε ~ N(0, v_0 + noise)
 

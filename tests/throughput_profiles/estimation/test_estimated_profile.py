@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.throughput_profiles import Entry
-from gavel_py.throughput_profiles.estimation import random_effects
+from gavel_py.throughput_profiles.estimation import gaussian_process
 from tests.support.examples import examples
 
 OSDI, NVIDIA = (gp.ThroughputProfile.builtin(name) for name in ("gavel-osdi20", "nvidia-2023"))
@@ -273,7 +273,7 @@ def many(families: int) -> gp.ThroughputProfile:
 
 
 def test_estimates_of_many_measurements_do_not_depend_on_what_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_effects, "JOINT_LIMIT", 40)  # so that each estimate rests on a part of the measurements
+    monkeypatch.setattr(gaussian_process, "JOINT_LIMIT", 40)  # so that each estimate rests on a part of the measurements
     profile = many(30)
     entries = [Entry(f"model {family} (batch size {2**size})", 1, "p100") for family in range(32) for size in (3, 4, 5, 6)]
     together = profile.with_estimates().estimates(entries)

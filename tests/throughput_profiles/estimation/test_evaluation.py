@@ -5,7 +5,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.throughput_profiles.estimation.evaluation import CANDIDATES
-from gavel_py.throughput_profiles.estimation.random_effects import GaussianProcess
+from gavel_py.throughput_profiles.estimation.gaussian_process import GaussianProcess
 
 OSDI, NVIDIA = (gp.ThroughputProfile.builtin(name) for name in ("gavel-osdi20", "nvidia-2023"))
 
