@@ -21,7 +21,8 @@ COUNTED_IN_ROUNDS = frozenset({"attained_gpu_seconds", "waiting_seconds", "isola
 class SchedulerOptions:
     """The arguments of `RoundScheduler` that determine how it plans rounds. Raises `InputError` for a number out of range.
 
-    `restart_seconds` becomes hysteresis in `mechanism/demand.py`; the simulator charges it in `simulator/job_progress.py`.
+    Decisions: `RoundPlanner.demand` converts `restart_seconds` to rounds, of which `mechanism/demand.py` makes hysteresis. The
+    simulator charges it in `simulator/round_execution.py`.
     """
 
     mechanism: str | Mechanism = "deficit"

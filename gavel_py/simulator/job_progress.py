@@ -1,7 +1,7 @@
 """The progress of simulated jobs: steps, time and cost so far, and failures to come.
 
 `JobProgress` is one job; its time is accounted at each event that affects it. `RunningGangs` gives the time at which each gang that
-holds GPUs stops, and its steps at any time. The time that a restart costs is charged in `JobProgress.start`.
+holds GPUs stops, and its steps at any time. `round_execution.py` passes the cost of a restart to `JobProgress.start`.
 """
 
 from __future__ import annotations

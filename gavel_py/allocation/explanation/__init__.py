@@ -2,7 +2,7 @@
 
 `explain` combines the modules: `records` has the explanation as plain data; `duals` reads the proof of an allocation for one job
 class; `bindings` finds what binds a job by the proof, the service order or a formula; `neighbours` compares the job with other
-holders of GPUs, with one more GPU of each type, and with co-located jobs. Why a job waits in a round: `scheduling/delivery.py`.
+holders of GPUs, with one more GPU of each type, and with co-located jobs. Why a job waits in a round: `scheduling/commit.py`.
 """
 
 from __future__ import annotations
