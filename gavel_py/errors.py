@@ -219,7 +219,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     Args:
         name: The misspelt name.
         known: Valid names; duplicates are ignored.
-        count: Upper limit of the suggestions.
+        count: Maximum number of suggestions.
 
     >>> nearest("max_min_fairnes", ["fifo", "max_min_fairness"])
     "; did you mean 'max_min_fairness'?"

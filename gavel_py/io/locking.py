@@ -1,4 +1,4 @@
-"""Threads: objects with a re-entrant lock that is replaced in a forked child, and products of arrays on one thread."""
+"""Thread safety: objects with a re-entrant lock that is replaced in a forked child, and array products on a single thread."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Synchronized:
 
 
 class _BlasThreads:
-    """How many calls want BLAS, the library behind NumPy's products of arrays, to use one thread, and the limit that they share."""
+    """The calls in progress that limit BLAS, the library behind NumPy's array products, to one thread, and their shared limit."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -89,7 +89,7 @@ class _BlasThreads:
         self.limit: Any = None
 
     def start(self) -> None:
-        """Limit the libraries loaded now. They are looked up, which takes a millisecond, when modules have been imported."""
+        """Limit the loaded libraries; they are looked up again, which takes a millisecond, only after further imports."""
         if self.controller is None or self.modules != len(sys.modules):
             self.modules, self.controller = len(sys.modules), ThreadpoolController()
         self.limit = self.controller.limit(limits=1, user_api="blas")
@@ -100,7 +100,7 @@ _blas = _BlasThreads()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let products of arrays use the calling thread only, until the last of all calls that want this has ended.
+    """Compute array products on the calling thread only, until the last of concurrent blocks has ended.
 
     A product of 10,000 numbers takes microseconds, but wakes threads that keep the other cores busy for some 30 ms after it.
     """

@@ -25,7 +25,7 @@ def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
 
 
 def same_name(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that equals this one, or the only one that equals it but for case; None if there is neither.
+    """Return the known name equal to this one, or else the only one that differs just in case; None if there is none.
 
     >>> same_name("H100", ["v100", "h100"]), same_name("H100", ["h100", "H100"]), same_name("h100", ["H100", "h100 "])
     ('h100', 'H100', 'H100')

@@ -161,8 +161,8 @@ def _without_nul(path: str | Path) -> Generator[str, None, None]:
 class Document:
     """The content of a YAML or JSON file, with the line of each entry.
 
-    value: the parsed content; lines: maps a number of levels to {keys and positions from the top, as text: line} of the entries
-    down to there; is_json: whether places include the keys, since JSON is often written in a single line.
+    value: the parsed content; lines: maps a depth to {path of keys and positions, as text: line} of the entries down to that
+    depth; is_json: whether places include the path, since JSON is often written in a single line.
     """
 
     path: str
@@ -248,7 +248,7 @@ _BLANK = re.compile(r"[ \t\n\r,:]*")
 
 
 def _json_places(path: str | Path, text: str, depth: int, line: int = 1) -> dict[tuple[str, ...], int]:
-    """Return {keys and positions from the top: line} of the entries of a JSON document down to this many levels.
+    """Return {path of keys and positions: line} of the entries of a JSON document down to this depth.
 
     The text is valid JSON, so the only possible fault is a repeated key. line: the number of its first line.
     """
@@ -288,7 +288,7 @@ def _json_places(path: str | Path, text: str, depth: int, line: int = 1) -> dict
 
 
 def yaml_document(path: str | Path) -> tuple[Any, dict[tuple[str, ...], int]]:
-    """Return the YAML document, and {keys and positions from the top: line} of its entries, as ("nodes", "3").
+    """Return the YAML document, and {path of keys and positions, such as ("nodes", "3"): line} of its entries.
 
     Keys are text. So are plain scalars such as `on`, `010`, `0x10`, `1_000`, `1:30`, `1.10` and dates: all but null, true, false,
     and numbers in the form in which Python prints them.

@@ -34,7 +34,7 @@ PLAIN = bool | int | float | str | None
 def encode(value: Any) -> Any:
     """Return JSON data for a number, text or array, or a tuple, list or dict of such values."""
     if isinstance(value, np.ndarray):
-        # NaN and infinity are no numbers of JSON.
+        # JSON has neither NaN nor infinity.
         is_plain = value.size <= MAX_LISTED and not (value.dtype.kind == "f" and not np.isfinite(value).all())
         content = value.ravel().tolist() if is_plain or value.dtype.kind not in "biuf" else b64encode(value.tobytes()).decode()
         return {"array": content, "shape": list(value.shape), "dtype": value.dtype.str}
@@ -97,8 +97,7 @@ class SnapshotFormat:
             newest = f"reads up to version {self.version}"
             raise _refused(path, f"has version {version}, but this gavel-py {newest}; it was written by a newer one")
         state = document.get("state")
-        # The state is the rest of the text. A file in another form is written again: json writes each number so that this gives the
-        # same text.
+        # The state is the rest of the text. A reformatted file is serialised again, which restores the original text.
         if not isinstance(state, dict) or (
             document.get("sha256") != _checksum(text.partition(STATE)[2][:-1])
             and document.get("sha256") != _checksum(json.dumps(state, separators=(",", ":")))

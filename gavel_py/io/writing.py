@@ -75,7 +75,7 @@ def _is_stream(place: Path) -> bool:
 
 
 def check_libraries(what: str, extra: str, *names: str) -> None:
-    """Raise `InputError` if a module that `what` need cannot be imported; extra: the extra of gavel-py that installs it."""
+    """Raise `InputError` if a module that `what` requires cannot be imported; extra: the extra of gavel-py that installs it."""
     for name in names:
         try:
             importlib.import_module(name)

@@ -114,11 +114,11 @@ IGNORED = re.compile(
 """Words of makers, families, memory and cooling, which occur in long names."""
 
 NEAR = 0.05
-"""Relative difference up to which a memory size in a name is that of the table: sheets, drivers and binary units differ."""
+"""Relative difference up to which a memory size in a name is that of the table: data sheets, drivers and binary units differ."""
 
 
 def _key(name: str) -> _Key | None:
-    """Return the key of a name; None for parts of a GPU, such as "1g.5gb", which have several sizes in their names."""
+    """Return the key of a name; None for a slice of a GPU (MIG), such as "1g.5gb", whose name has several sizes."""
     words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word and not IGNORED.fullmatch(word)]
     model = ""
     forms: list[str] = []
@@ -181,7 +181,7 @@ class AcceleratorTable:
 
         Names are compared without case, separators, makers and kinds of memory, with their aliases. A form (SXM, PCIe, NVL) or a
         memory size in the name selects among the accelerators of a model. Without them, the table decides: "h100" is the SXM
-        module with 80 GB, "a100" the SXM module with 80 GB, "v100" the PCIe card with 16 GB. A part of a GPU (MIG) is not found.
+        module with 80 GB, "a100" the SXM module with 80 GB, "v100" the PCIe card with 16 GB. A slice of a GPU (MIG) is not found.
 
         Args:
             name: Such as "h100-sxm", "H100 80GB HBM3" or "AMD Instinct MI300X 192GB HBM3".
@@ -199,7 +199,7 @@ class AcceleratorTable:
         return next((spec for _, spec in known if _same_memory(spec.memory_gb, key.memory)), None)
 
     def with_names(self, names: Iterable[str]) -> AcceleratorTable:
-        """Return this table with accelerators under exactly these names too, without figures for unknown accelerators."""
+        """Return this table with exactly these names added; entries of unknown accelerators have no figures."""
         found = {name: self.find(name) for name in names}
         new = [AcceleratorSpec(name=n) if s is None else s.model_copy(update={"name": n, "aliases": ()}) for n, s in found.items()]
         return AcceleratorTable([*new, *self])
@@ -236,7 +236,7 @@ def same_accelerator(name: str, known: Collection[str]) -> str | None:
 
 
 def how_the_same(name: str, other: str) -> str:
-    """Return in a few words why two names of an accelerator are the same."""
+    """Return a short reason why two names mean the same accelerator."""
     return "they differ only in case" if name.casefold() == other.casefold() else "they name the same accelerator"
 
 

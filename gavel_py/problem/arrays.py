@@ -99,9 +99,9 @@ def isolated_throughputs(throughputs: Floats, num_gpus: Floats, capacities: Floa
 
 
 def fair_shares(num_gpus: Floats, weights: Floats, capacities: Floats, runnable: Mask) -> Floats:
-    """Return (N,) min(1, w_i C / (s_i Σ w)): the part of its time for which the slice of the cluster of a job holds its gang.
+    """Return (N,) min(1, w_i C / (s_i Σ w)): the part of the time for which a job's slice of the cluster can hold its gang.
 
-    C: GPUs in all; weights are summed over the jobs that can run on some type, by the (N, K) mask.
+    C: total number of GPUs; weights are summed over the jobs that can run on some type, by the (N, K) mask.
     """
     total = float(weights @ runnable.any(axis=1)) or 1.0
     shares: Floats = np.minimum(1.0, weights * (capacities.sum() / total) / num_gpus)
@@ -207,7 +207,7 @@ def floats_of(values: Any) -> Floats:
 
 
 def _is_masked(kind: type) -> bool:
-    """Return whether a type is a masked array; `numpy.ma` is imported by a program that uses it only."""
+    """Return whether a type is a masked array, without importing `numpy.ma`."""
     return issubclass(kind, np.ndarray) and hasattr(kind, "filled")
 
 

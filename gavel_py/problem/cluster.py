@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_GPUS_PER_NODE = 8
 LOCALITIES: tuple[Locality, ...] = get_args(Locality)
 ROUNDING = 1e-9
+"""Tolerance in GPUs, since a quotient of CPUs or memory such as 0.3 / 0.1 may be below a whole number."""
 
 MAX_SHOWN = 12
 """Number of types of a profile that a message lists."""
@@ -48,7 +49,7 @@ class Cluster:
 
     Args:
         nodes: Nodes with unique names.
-        accelerator_types: Types with their details, which come first; types that only nodes name follow in their order.
+        accelerator_types: Types with their details, which come first; types named only by nodes follow, in order of appearance.
 
     Attributes:
         left_out: {type: GPUs} of the types that `restricted_to` removed.
@@ -81,7 +82,7 @@ class Cluster:
         return tuple(each.profile_name or each.name for each in self.accelerator_types)
 
     def as_in_profile(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Return the jobs with the names in the profile of the types on which they are allowed."""
+        """Return the jobs with `allowed_accelerators` translated to names of the profile."""
         if self.accelerator_names == self.profile_names:
             return jobs
         names = dict(zip(self.accelerator_names, self.profile_names, strict=True))
@@ -194,7 +195,7 @@ class Cluster:
 
     @staticmethod
     def usable_gpus(node: Node, *, cpus_per_gpu: float = 0.0, memory_gb_per_gpu: float = 0.0) -> int:
-        """Return the number of GPUs of an empty node for which it has CPUs and memory.
+        """Return how many GPUs of an empty node its CPUs and memory can serve.
 
         Args:
             node: The node.
@@ -312,7 +313,7 @@ class Cluster:
                 sizes = [per_node] * (gpus // per_node) + [gpus % per_node] * (gpus % per_node > 0)
                 nodes += [Node(name=f"{name}-{i}", accelerator=name, num_gpus=size) for i, size in enumerate(sizes)]
         InputError.raise_any(faults)
-        return cls(nodes, [AcceleratorType(name=name) for name, _ in counts.items()])  # iterating a Series would give its values
+        return cls(nodes, [AcceleratorType(name=name) for name, _ in counts.items()])  # iterating a pandas Series gives values
 
     @classmethod
     def from_inline(cls, text: str) -> Cluster:
@@ -369,7 +370,7 @@ class Cluster:
 
 
 def _room(node: Node, cpus_per_gpu: float, memory_gb_per_gpu: float) -> float:
-    """Return the GPUs, with a fraction, for which an empty node has CPUs and memory."""
+    """Return how many GPUs of an empty node, fractions included, its CPUs and memory can serve."""
     pairs = ((node.cpus, cpus_per_gpu), (node.memory_gb, memory_gb_per_gpu))
     return min([node.num_gpus, *(total / per_gpu + ROUNDING for total, per_gpu in pairs if total is not None and per_gpu > 0)])
 

@@ -30,7 +30,7 @@ def check_per_node(sizes: Sequence[float], part: int) -> None:
 
 
 def even_parts(size: int, split: int = EVEN_SPLIT) -> Iterator[tuple[int, int]]:
-    """Yield the even splits of a gang as (nodes, GPUs on each), those on the fewest nodes first; `split` may name the latter.
+    """Yield the even splits of a gang as (nodes, GPUs on each), the fewest nodes first; `split` may fix the number on each.
 
     >>> list(even_parts(6)), list(even_parts(6, 2)), list(even_parts(6, 4))
     ([(1, 6), (2, 3), (3, 2), (6, 1)], [(3, 2)], [])
@@ -105,7 +105,7 @@ class GpuMemory:
 
     @property
     def num_compatible(self) -> Indices:
-        """(N, K) number of the N jobs that fit a GPU together with each job, which counts as one of them.
+        """(N, K) how many of the N jobs, itself included, fit a GPU together with each job.
 
         Jobs with equal numbers are compatible with the same jobs, since a job is compatible with all jobs up to some size.
         """
@@ -116,7 +116,7 @@ class GpuMemory:
         return np.array(columns, dtype=np.int64).reshape(needed.shape[::-1]).T
 
     def together(self, jobs: Indices) -> Mask:
-        """Return (Q, Q, K) whether two of Q jobs fit a GPU of a type together."""
+        """Return (Q, Q, K) whether each two of Q jobs fit a GPU of a type together."""
         needed = np.nan_to_num(self.needed[jobs])
         return needed[:, None] + needed <= self._limit
 

@@ -204,7 +204,7 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
 
 
 def usable_types(gangs: Sequence[Job], cluster: Cluster, profile: Profile) -> Mask:
-    """Return (V, K) whether gangs are allowed on a type, which can hold them."""
+    """Return (V, K) whether each gang is allowed on a type that can hold it."""
     sizes = np.array([gang.num_gpus for gang in gangs], dtype=float)[:, None]
     usable: Mask = _allowed(gangs, cluster.accelerator_names) & (sizes <= largest_gangs(gangs, cluster))
     return usable & gpu_memory(gangs, cluster, profile).fits
@@ -268,7 +268,7 @@ def largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
 
 
 def gpu_memory(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> GpuMemory:
-    """Return the GPU memory that jobs use, from the job if it has the field, else from the profile, and that types have."""
+    """Return the GPU memory of types, and that of jobs: the job's own value, or else that of the profile."""
     names = cluster.profile_names
     look_up = getattr(profile, "memory_matrix", None)
     found = None if look_up is None else look_up(cluster.as_in_profile(jobs), names)

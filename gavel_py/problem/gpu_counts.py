@@ -46,7 +46,7 @@ class GpuCounts:
 
     @cached_property
     def able(self) -> Mask:
-        """(Q, K, L) where jobs of a kind may have time."""
+        """(Q, K, L) whether jobs of a kind may have time."""
         able: Mask = self.fits & (self.speeds > 0)
         return able
 
@@ -84,13 +84,13 @@ class GpuCounts:
         return elastic
 
     def by_job(self, of_kinds: Any, others: Any) -> Any:
-        """Return a (Q, ...) table as one of all jobs, with the rows of `others` for jobs whose number of GPUs is fixed."""
+        """Return a (Q, ...) table expanded to all jobs, with the rows of `others` for jobs whose number of GPUs is fixed."""
         table = np.array(others)
         table[self.is_elastic] = of_kinds[self.kinds[self.is_elastic]]
         return table
 
     def rates(self, table: Floats, type_index: Indices | None, *, by_job: bool) -> tuple[Floats, Indices | None]:
-        """Return the throughputs of all jobs with those of each GPU of elastic ones, as a table and the row of each job in it.
+        """Return the throughputs of all jobs, per GPU for elastic ones, as a table and the row of each job in it.
 
         table: of all jobs without a `type_index`, else of job types; by_job: whether the table must have a row for each job.
         """
@@ -101,11 +101,11 @@ class GpuCounts:
         return self.by_job(self.per_gpu, table), None
 
     def units(self, num_gpus: Floats) -> Floats:
-        """Return (N,) s_i: of elastic jobs 1, since each of their GPUs is a unit."""
+        """Return (N,) s_i, 1 for elastic jobs, since each of their GPUs is a unit."""
         return np.where(self.is_elastic, 1.0, num_gpus)
 
     def reasons(self, job_ids: Sequence[str], types: Sequence[str], excluded: Mapping[str, str]) -> dict[str, str]:
-        """Return {job id: why} of the elastic jobs for which no number of GPUs fits. excluded: all jobs that can run nowhere."""
+        """Return {job id: reason} of the elastic jobs for which no number of GPUs fits. excluded: all jobs that can run nowhere."""
         found = {}
         for i in np.flatnonzero(self.is_elastic).tolist() if excluded else ():
             kind = int(self.kinds[i])
@@ -164,9 +164,7 @@ def given_counts(
 
 
 def _sorted(found: GpuCounts) -> GpuCounts:
-    """Return the same throughputs in an order that depends on their content only. Equal kinds are merged, and counts without any
-    throughput are removed.
-    """
+    """Return the same throughputs ordered by content, with equal kinds merged and without counts that have no throughput."""
     some: Mask = np.logical_or.reduce(found.speeds > 0, axis=(0, 1))
     some[0] |= not some.any()
     found = GpuCounts(found.kinds, found.counts[some], found.speeds[:, :, some], found.fits[:, :, some])

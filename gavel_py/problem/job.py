@@ -73,15 +73,15 @@ class Job(Record):
         allowed_accelerators: Types on which the job may run, None for all.
         locality: The gang must fit within one "node", one "rack", or "any" nodes.
         even_split: Whether a gang on several nodes must have the same number of GPUs on each.
-        gpus_per_node: The number of GPUs that it must have on each of its nodes, None for any; every size must be a multiple of it.
+        gpus_per_node: GPUs that the gang must have on each of its nodes, None for any number; every gang size must be a multiple.
         cpus_per_gpu: Cores that each GPU requires on its node; a fraction of a GPU requires that part.
         memory_gb_per_gpu: Host memory, GB, that each GPU requires on its node; a fraction of a GPU requires that part.
-        gpu_memory_gb: Memory used on each GPU, GB, in all, also by a fraction of a GPU; by default from the throughput profile.
+        gpu_memory_gb: Memory used on each GPU, GB, not scaled by a fraction of a GPU; by default from the throughput profile.
         restart_seconds: Cost of a start, move or resumption (checkpoint and load); by default that of the scheduler (0).
         max_retries: Number of new starts after failures, after which the job is reported as failed.
         depends_on: What the job waits for, in Slurm's words: "afterok:ID" or "ID" (that job has finished), "afterany:ID" (it has
             ended), "afternotok:ID" (it has failed for good or was cancelled), "singleton" (all earlier jobs of its workflow and
-            tenant have ended). Until all of it is fulfilled, the job is blocked and gets no time.
+            tenant have ended). Until all conditions are fulfilled, the job is blocked and gets no time.
         workflow: Name of the workflow to which the job belongs, empty for none.
     """
 
@@ -166,7 +166,7 @@ class Job(Record):
 
     @property
     def split(self) -> int:
-        """How its GPUs divide over nodes: `ANY_SPLIT`, `EVEN_SPLIT`, or the number on each."""
+        """How its GPUs are divided over nodes: `ANY_SPLIT`, `EVEN_SPLIT`, or the number on each."""
         return self.gpus_per_node or (EVEN_SPLIT if self.even_split else ANY_SPLIT)
 
 

@@ -23,8 +23,8 @@ class AcceleratorType(Record):
         name: Name in the throughput profile.
         memory_gb: Memory of one GPU, GB.
         price_per_hour: Price of one GPU-hour, in any currency.
-        profile_name: Name in the throughput profile, if it is another: a group of the GPUs of a type may have a name of its own, as
-            those of a partition of Slurm. Schedulers and problems know it, files do not.
+        profile_name: Name in the throughput profile, if it differs: a group of GPUs of one type, such as those of a Slurm
+            partition, may have its own name. It can be set in Python only, not in files.
     """
 
     label: ClassVar[str] = "accelerator type"
@@ -133,7 +133,7 @@ def _accelerator_types(entries: Any, where: Callable[..., str]) -> list[Accelera
 
 
 class _NodeEntry(Node):
-    """A node of a cluster file, several named by a list in brackets, or `count` equal nodes named name-0, name-1, ..."""
+    """An entry of a cluster file: a node, nodes named by a list in brackets, or `count` equal nodes name-0, name-1, ..."""
 
     count: Whole | None = None
 

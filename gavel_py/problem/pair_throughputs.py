@@ -72,7 +72,7 @@ class PairSpeeds:
 
     @property
     def divide_alike(self) -> Mask:
-        """(Q, Q) the pairs that the same nodes can hold: both gangs need the same number of GPUs on each, or one of them any."""
+        """(Q, Q) the pairs that the same nodes can hold: both need the same number of GPUs on each, or one accepts any number."""
         if self.per_node is None:
             return np.ones((len(self.sizes), len(self.sizes)), dtype=bool)
         is_free = self.per_node == 0
@@ -156,7 +156,7 @@ def _array(field: str, values: ArrayLike | None) -> NDArray[Any]:
 
 
 def _limited(kinds: Indices, speeds: Floats, sizes: Indices, throughputs: Floats) -> PairSpeeds:
-    """Return the pairs with throughputs of at most those alone: of the fastest job of a class, since some may have types closed."""
+    """Return the pairs with throughputs capped at those alone, of a class's fastest job, since types may be closed to others."""
     alone = np.zeros((len(sizes), throughputs.shape[1]))
     shares = kinds >= 0
     for j, fast in enumerate(throughputs.T):
@@ -204,7 +204,7 @@ class PlacementSpeeds:
 def placement_speeds(
     jobs: Sequence[Job], cluster: Cluster, consolidated: Floats, measured: Measured | None
 ) -> PlacementSpeeds | None:
-    """Return the throughputs of both placements, None if none was measured of a spread gang."""
+    """Return the throughputs of both placements, None if no spread gang was measured."""
     several = np.array([job.num_gpus > 1 and job.locality != "node" and not job.even_split for job in jobs], dtype=bool)
     if measured is None or not several.any():
         return None

@@ -59,8 +59,8 @@ class AllocationProblem:
             the smallest number that is offered.
         weights: (N,) w_i; the weight of a workflow is divided among its jobs that are ready.
         ready_tasks: (N,) jobs of its workflow that are ready, itself among them.
-        workflow_seconds: (N,) what all unfinished jobs of its workflow have left, in seconds on their fastest types; 0 if it is the
-            only one.
+        workflow_seconds: (N,) remaining work of all unfinished jobs of its workflow, in seconds on their fastest types; 0 if it
+            is the only one.
         path_seconds: (N,) longest path of jobs that wait for it, from its end, in seconds on their fastest types.
         latest_end_seconds: (N,) seconds until it must end so that jobs that wait for it can meet their deadlines on their fastest
             types.
@@ -69,7 +69,7 @@ class AllocationProblem:
         uncertainty: (N, K) standard deviation of log(T_ij / P_i), 0 where throughputs are known.
         type_index: (N,) equal numbers for jobs with the same throughputs, None if not given.
         share_capacities: (K,) GPUs for the normalisers; they differ from `capacities` only after `with_capacities`.
-        hosts: The nodes of the cluster, None if unknown or not taken into account.
+        hosts: The nodes of the cluster, None if unknown or ignored.
         pairs: Throughputs of co-located jobs, None without co-location.
         units: N units of the throughputs, None if the profile has a single unit or none.
         gpu_parts: (K,) GPUs per requested GPU, ½ in pair columns, n in columns for n GPUs; None if all are 1.
@@ -141,7 +141,7 @@ class AllocationProblem:
     def fair_share(self) -> Floats:
         """(N,) min(1, w_i C / (s_i Σ w)), the part of its time that a job has on its slice of the cluster (`fair_shares`).
 
-        For elastic jobs, min(largest number of GPUs, w_i C / Σ w), the GPUs of that slice which it can use.
+        For elastic jobs, min(largest number of GPUs, w_i C / Σ w), the GPUs of that slice that it can use.
         """
         if self.counts is None:
             return fair_shares(self.num_gpus, self.weights, self.share_capacities, self.runnable)
@@ -366,7 +366,7 @@ class AllocationProblem:
             allow_unknown_types: Whether accelerator types that the profile lacks are left out with a `GavelWarning`
                 (`Cluster.known_to`) instead of an error.
             by_workflow: Whether a workflow counts as a whole: its weight is divided among its jobs that are ready, and policies
-                know what it has left (`workflow_seconds`, `path_seconds`, `latest_end_seconds`). False: each job by itself.
+                know its remaining work (`workflow_seconds`, `path_seconds`, `latest_end_seconds`). False: each job by itself.
 
         Raises:
             MissingThroughputError: The profile lacks a throughput.

@@ -1,4 +1,4 @@
-"""Workflows: jobs that wait for other jobs, and questions about the graph that they form.
+"""Workflows: jobs that wait for other jobs, and computations on the graph that they form.
 
 A dependency is written as in Slurm's `--dependency`: `afterok:ID` (or `ID` alone), `afterany:ID`, `afternotok:ID` or `singleton`.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Condition(StrEnum):
-    """When the end of a job lets another one start, in Slurm's words."""
+    """When the end of a job lets another one start, in Slurm's terms."""
 
     AFTEROK = "afterok"
     """The job has finished."""
@@ -54,7 +54,7 @@ class Dependency(NamedTuple):
 SUPPORTED = "afterok:ID, afterany:ID, afternotok:ID or singleton"
 
 PARSED = 10_000
-"""Number of texts that are kept with what they mean, since each is read several times while its job comes and goes."""
+"""Number of parsed texts that are cached, since each is read several times while its job is in the system."""
 
 UNSUPPORTED = re.compile(r"^(after|aftercorr|afterburstbuffer|expand)[:+]")
 
@@ -162,10 +162,10 @@ class WorkflowGraph:
         return paths
 
     def outlook(self, seconds: Floats, deadlines: Floats, blocked: Collection[int]) -> WorkflowOutlook:
-        """Return what policies know of the workflows of the jobs.
+        """Return the outlook of the workflows of the jobs.
 
         Args:
-            seconds: (N,) what each job has left, on its fastest type.
+            seconds: (N,) remaining work of each job, in seconds on its fastest type.
             deadlines: (N,) on any clock, NaN for none.
             blocked: Rows of the jobs that wait; those that wait for a failure are not expected to run.
         """
@@ -201,7 +201,7 @@ def check_known(jobs: Sequence[Job], others: Collection[str] = ()) -> None:
 
 
 def _meant(name: str, ids: Collection[str]) -> str:
-    """Return what may be meant by the name of a job that does not exist, as the end of a message."""
+    """Return a suggestion for the name of a job that does not exist, as the end of a message."""
     word, _, rest = name.partition(":")
     if word.lower() in set(Condition) and rest:
         return f"; conditions are written in lower case: {word.lower()}:{rest}"
@@ -223,17 +223,17 @@ def ticks(seconds: Floats) -> Floats:
 
 
 def seconds_left(steps_remaining: Floats, fastest: Floats) -> Floats:
-    """Return (N,) what jobs have left, in seconds on their fastest types; 0 where that is unknown, or a job can run nowhere."""
+    """Return (N,) the remaining work of jobs, in seconds on their fastest types; 0 if unknown, or if a job can run nowhere."""
     seconds = np.divide(steps_remaining, fastest, out=np.zeros(len(fastest)), where=fastest > 0)
     return np.where(np.isnan(seconds), 0.0, seconds)
 
 
 class WorkflowOutlook(NamedTuple):
-    """What is known of the workflows of N jobs beside these jobs.
+    """The rest of the workflows of N jobs: work of blocked jobs, paths and latest ends.
 
     Attributes:
         workflow_of: (N,) number of the workflow of each job, -1 for none.
-        blocked_ticks: (N,) what the blocked jobs of its workflow have left, in ticks on their fastest types.
+        blocked_ticks: (N,) remaining work of the blocked jobs of its workflow, in ticks on their fastest types.
         path_seconds: (N,) as in `AllocationProblem`.
         latest_ends: (N,) `latest_end_seconds` on the clock of the deadlines, NaN for none.
     """
@@ -251,7 +251,7 @@ class WorkflowOutlook(NamedTuple):
         """Return (N,) `AllocationProblem.workflow_seconds`.
 
         Args:
-            seconds: (N,) what each job has left, on its fastest type.
+            seconds: (N,) remaining work of each job, in seconds on its fastest type.
             ready: The jobs with a workflow that may run.
         """
         workflow_of, own, found = self.workflow_of[ready], ticks(seconds[ready]), np.zeros(len(seconds))
@@ -264,7 +264,7 @@ class WorkflowOutlook(NamedTuple):
 
         Args:
             weights: (N,) of the jobs.
-            seconds: (N,) what each job has left, on its fastest type.
+            seconds: (N,) remaining work of each job, in seconds on its fastest type.
             runnable: (N, K) whether a job may run on each type.
             now_seconds: The time on the clock of the deadlines.
         """
@@ -293,13 +293,13 @@ def look_ahead(
     work: Mapping[Name, tuple[float, float]],
     known: dict[Name, Ahead],
 ) -> None:
-    """Add what is ahead of jobs to `known`.
+    """Add the paths and latest ends of jobs to `known`.
 
     Args:
         names: The jobs.
         children: Returns the jobs that wait for one.
         work: {job: (seconds, deadline or infinity)} of those that are expected to run; others are ignored among the children.
-        known: {job: what is ahead of it}; it must have all children of its jobs.
+        known: {job: its path and latest end}; it must have all children of its jobs.
     """
     stack = [name for name in names if name not in known]
     while stack:
