@@ -70,7 +70,7 @@ class Offer:
 
 @dataclass(frozen=True, eq=False)
 class NamedMarket:
-    """A market with the names of its parts. is_rule: which shared limits were set by the user, who could lift them."""
+    """A market with the names of its parts. is_rule: which shared limits are rules of the user, and could be lifted."""
 
     services: tuple[Service, ...]
     offers: tuple[Offer, ...]

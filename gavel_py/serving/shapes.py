@@ -41,6 +41,7 @@ GRID = np.geomspace(0.002, 1.2, 16)
 """Loads at which attainment is simulated to find rates."""
 
 ROUNDING_GB = 1e-9
+"""Tolerance of GPU memory, in GB."""
 
 
 class Shape(NamedTuple):
