@@ -72,7 +72,7 @@ def _demand_within_round(
 
 
 def _with_planned(state: SchedulerState, running: HeldGpus, rows: Indices, plan: RoundPlan) -> HeldGpus:
-    """Return (N,) the GPUs of running gangs, and of the other jobs those of the plan; rows: (N,) rows of the jobs."""
+    """Return (N,) the GPUs of running gangs, and the planned GPUs of the other jobs; rows: (N,) rows of the jobs."""
     places = np.full(state.table.capacity, -1, dtype=np.int64)
     places[plan.rows] = np.arange(len(plan.rows))
     waiting = np.flatnonzero(~running.runs & (places[rows] >= 0))
@@ -80,7 +80,7 @@ def _with_planned(state: SchedulerState, running: HeldGpus, rows: Indices, plan:
 
 
 def _startable(state: SchedulerState, current: CurrentAllocation, found: RoundPlan) -> Mask:
-    """Return (N,) the gangs that can still start after what a mechanism may have reported while it selected."""
+    """Return (N,) the gangs that can still start, given the changes that a mechanism may have reported while it selected."""
     present = np.zeros(state.table.capacity, dtype=bool)
     present[current.rows] = current.present(state.table)
     startable: Mask = present[found.rows] & (state.gangs.types[found.rows] < 0) & _all_in(_idle_gpus(state), found.held)

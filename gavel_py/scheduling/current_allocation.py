@@ -27,7 +27,7 @@ from gavel_py.problem.row_hashing import number_equal
 from gavel_py.problem.workflows import WorkflowOutlook
 from gavel_py.scheduling.colocation.groups import ColocationPromises, promises_of
 from gavel_py.scheduling.jobs import REQUEST_COLUMNS, JobTable, Objects, objects_of
-from gavel_py.scheduling.mechanism.demand import Speeds
+from gavel_py.scheduling.mechanism.demand import SpeedTable
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.round import Assignments
 
@@ -117,7 +117,7 @@ class PolicyInput:
 
     @classmethod
     def of_new(cls, jobs: Sequence[Job], requests: dict[str, NDArray[Any]], *, whole_gangs: bool) -> PolicyInput:
-        """Return the input for these jobs as new jobs without others, to check whether a policy can decide on them."""
+        """Return the input in which these jobs are new and alone, to check whether a policy can decide on them."""
         zeros, none = np.zeros(len(jobs)), np.full(len(jobs), -1, dtype=np.int64)
         return cls(0.0, none, objects_of(jobs), requests["gangs"], requests, zeros, zeros, zeros, none, None, whole_gangs)
 
@@ -224,7 +224,7 @@ class ReusedAllocation:
 class CurrentAllocation:
     """An allocation with its input and problem, for N jobs and K accelerator types."""
 
-    policy_input: PolicyInput  # the input of the policy; for a reused allocation, the input that it would have for its jobs
+    policy_input: PolicyInput  # the input of the policy; for a reused allocation, the input for the present jobs
     nodes: Mapping[str, Any]  # states of the nodes at the solve (`NodeStates.to_dict`)
     problem: AllocationProblem  # the problem of this input, with the types that constraints forbid removed
     allocation: Allocation  # the solution
@@ -310,7 +310,7 @@ class CurrentAllocation:
         row = i if self.reused is None else int(self.reused.rows[i])
         return [] if self.allocation.counts is None or row < 0 else self.allocation.counts.of(row)
 
-    def promised_options(self, speeds: Speeds, deficits: Floats) -> Mask:
+    def promised_options(self, speeds: SpeedTable, deficits: Floats) -> Mask:
         """Return (N, C) the options in which jobs are promised time, or have a deficit; deficits: (N, K).
 
         For a deficit on a type where an elastic job is promised no time, this is its smallest number of GPUs.
@@ -393,7 +393,7 @@ class CurrentAllocation:
         return present
 
     def unfinished(self, table: JobTable, rows: Indices) -> Indices:
-        """Return those of these rows that are in the system and, as far as is known, have steps left, in the order of the jobs."""
+        """Return those of these rows that are in the system and not known to be finished, in the order of the jobs."""
         among = np.zeros(table.capacity, dtype=bool)
         among[rows] = True
         done = table.columns["steps_done"][self.rows] >= self.problem.total_steps
@@ -429,7 +429,7 @@ def least_gpus(problem: AllocationProblem) -> Indices:
     return (gpus if problem.counts is None else problem.counts.by_job(problem.counts.smallest, gpus)).astype(np.int64)
 
 
-def speeds_of(problem: AllocationProblem) -> Speeds:
+def speeds_of(problem: AllocationProblem) -> SpeedTable:
     """Return the throughputs of all jobs by type and number of GPUs, 0 where they cannot run."""
     counts, gpus, types = problem.counts, np.ceil(problem.num_gpus).astype(np.int64), len(problem.capacities)
     fixed = np.ones(problem.num_jobs, dtype=bool) if counts is None else ~counts.is_elastic
@@ -448,7 +448,7 @@ def speeds_of(problem: AllocationProblem) -> Speeds:
     flat = table.reshape(len(table), -1)
     some = np.flatnonzero((flat > 0).any(axis=0))
     where, places = np.divmod(some, len(sizes))
-    return Speeds(kinds, where, sizes[places], flat[:, some])
+    return SpeedTable(kinds, where, sizes[places], flat[:, some])
 
 
 NEGLIGIBLE = 1e-9
@@ -521,7 +521,7 @@ class LazyAllocation:
     solve: Callable[[PolicyInput], CurrentAllocation] = field(repr=False)  # solves for all jobs
     outlook: WorkflowOutlook | None = None  # (rows,) then, None if the policy does not read it
     replaced: dict[int, tuple[Job, int, Floats]] = field(default_factory=dict)  # {row: job, gang and requests before}
-    steps_done: Floats | None = None  # (rows,) then, None while there are no others
+    steps_done: Floats | None = None  # (rows,) then, None while progress is unchanged
 
     @property
     def rows(self) -> Indices:

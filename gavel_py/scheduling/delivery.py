@@ -109,7 +109,7 @@ class JobDelivery:
 
 
 @dataclass(frozen=True, eq=False)
-class Accounts(Mapping[str, JobDelivery]):
+class DeliveryAccounts(Mapping[str, JobDelivery]):
     """{job_id: JobDelivery} of N jobs as arrays; each `JobDelivery` is created when it is read.
 
     Attributes:
@@ -137,8 +137,8 @@ class Accounts(Mapping[str, JobDelivery]):
     round_seconds: float | Floats
 
     @classmethod
-    def of(cls, jobs: Mapping[str, JobDelivery]) -> Accounts:
-        """Return accounts with the same types as arrays."""
+    def of(cls, jobs: Mapping[str, JobDelivery]) -> DeliveryAccounts:
+        """Return accounts, all with the same accelerator types, as arrays."""
         each = list(jobs.values())
         names = tuple(each[0].promised_by_type) if each else ()
 
@@ -218,8 +218,8 @@ class DeliveryReport:
     offered_by_type: dict[str, float] = field(default_factory=dict)
 
     @cached_property
-    def _accounts(self) -> Accounts:
-        return self.jobs if isinstance(self.jobs, Accounts) else Accounts.of(self.jobs)
+    def _accounts(self) -> DeliveryAccounts:
+        return self.jobs if isinstance(self.jobs, DeliveryAccounts) else DeliveryAccounts.of(self.jobs)
 
     @property
     def promised_gpu_seconds(self) -> float:
@@ -315,7 +315,7 @@ class DeliveryReport:
         }
 
 
-def least_shortfall(accounts: Accounts, offered_by_type: Mapping[str, float]) -> float:
+def least_shortfall(accounts: DeliveryAccounts, offered_by_type: Mapping[str, float]) -> float:
     """Return a lower bound on the shortfall that any choice of whole rounds leaves, in GPU-seconds.
 
     Job i, a gang of s_i GPUs, was promised p_ij rounds on type j, in n_i rounds. What it receives is a whole number of rounds

@@ -29,6 +29,7 @@ MEASURING_ROUNDS = 50.0
 """Deficit of a job on the type where it is to be measured, larger than all other deficits."""
 
 ROUNDING = 1e-9
+"""Relative tolerance for comparisons of the length of a run."""
 
 
 class Mark(NamedTuple):
@@ -40,7 +41,7 @@ class Mark(NamedTuple):
 
 
 class ProgressObserver:
-    """Feeds a learner with the progress of the jobs of one scheduler."""
+    """Passes the progress of one scheduler's jobs to a learner."""
 
     def __init__(self, learner: ThroughputLearner) -> None:
         self.learner = learner
@@ -143,7 +144,7 @@ class ProgressObserver:
         deviations = zip(rows, self.learner.deviations(list(rows)), strict=True)
         return {entry: deviation * len(rows[entry]) ** 0.5 for entry, deviation in deviations if deviation}
 
-    def urge(self, deficits: Floats, job_ids: Sequence[str], types: Sequence[str], sizes: SizeDemand | None) -> None:
+    def raise_deficits(self, deficits: Floats, job_ids: Sequence[str], types: Sequence[str], sizes: SizeDemand | None) -> None:
         """Raise the (N, K) deficits of the jobs to be measured, on the types to be measured; types: names in the profile.
 
         On such a type, an elastic job is planned on the number of GPUs that is to be measured, and on no other.

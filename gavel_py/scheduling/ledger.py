@@ -9,7 +9,7 @@ import numpy as np
 
 from gavel_py.io.snapshots import decode, encode
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.scheduling.delivery import WAITS, Accounts, DeliveryReport, JobDelivery, Wait
+from gavel_py.scheduling.delivery import WAITS, DeliveryAccounts, DeliveryReport, JobDelivery, Wait
 
 MAX_PAYBACK_ROUNDS = 10.0
 """Bound of surpluses, in rounds of waiting: a deficit is at least −max(1, MAX_PAYBACK_ROUNDS·X_ij).
@@ -32,7 +32,7 @@ BY_REASON = frozenset({"waits", "short"})
 class DeliveryLedger:
     """Accounts of all jobs over all rounds, for K accelerator types, by the rows of the jobs in the `JobTable`.
 
-    A deficit is the running balance D_ij += X_ij − received_ij in rounds, whatever the allocation, within the bounds
+    A deficit is the running balance D_ij += X_ij − received_ij in rounds, across allocations, within the bounds
     MAX_PAYBACK_ROUNDS and MAX_DEFICIT_ROUNDS; it is dropped on types where the job can no longer run. For elastic jobs, all times
     are in GPU-rounds and GPU-seconds, with a gang size of 1. A second deficit, A_ij += S_ij − received, counts rounds promised on
     spread placements in the same way.
@@ -144,7 +144,7 @@ class DeliveryLedger:
         codes = np.full(len(rows), -1) if waits is None else waits
         waiting = np.flatnonzero(codes >= 0)
         self.waits[rows[waiting], codes[waiting]] += 1
-        # Shortfalls include what the bounds cut off from deficits, so a job may wait with a shortfall but without a deficit.
+        # Shortfalls include what the bounds cut off from deficits, so a waiting job may have a shortfall but no deficit.
         codes = np.where(columns >= 0, WAITS.index(Wait.OTHER_TYPE), np.where(codes < 0, WAITS.index(Wait.TURN), codes))
         promised, delivered, deficits = self.promised[rows], self.delivered[rows], self.deficits[rows]
         before = np.maximum(0.0, promised - delivered)
@@ -277,9 +277,9 @@ class DeliveryLedger:
         is_known = row < len(self.num_gpus) and self.num_gpus[row]
         return self._accounts((job_id,), slice(row, row + 1))[job_id] if is_known else None
 
-    def _accounts(self, ids: tuple[str, ...], at: Indices | slice) -> Accounts:
+    def _accounts(self, ids: tuple[str, ...], at: Indices | slice) -> DeliveryAccounts:
         tables = self.num_gpus, self.promised, self.delivered, self.waits, self.short, self.misplaced, self.rounds
-        return Accounts(ids, self.accelerator_types, *(table[at] for table in tables), self._round_seconds)  # type: ignore[call-arg]
+        return DeliveryAccounts(ids, self.accelerator_types, *(table[at] for table in tables), self._round_seconds)  # type: ignore[call-arg]
 
     def knows(self, rows: Indices) -> Mask:
         """Return (N,) the jobs that have an account."""

@@ -204,7 +204,7 @@ class RoundPlanner:
         event_planner, began = self.event_planner(state), time.perf_counter()
         if event_planner is None or not len(state.table) or state.is_backing_off(start):
             return None
-        # The fields of workflows that the policy reads; a queue does not know the weights.
+        # The fields of workflows that the policy reads; a queue has no weights.
         of_workflows = self.solver.policy.reads if self.options.by_workflow and state.table.workflows else ()
         decision = None if "weights" in of_workflows else event_planner.decide(state)
         if decision is None:
@@ -304,7 +304,7 @@ class RoundPlanner:
         running_on = state.continuing_types[rows]
         sizes = self._sizes(state, current, running_on, restart_rounds * self.options.round_seconds, start)
         if self.observer is not None:
-            self.observer.urge(deficits, problem.job_ids, state.nodes.cluster.profile_names, sizes)
+            self.observer.raise_deficits(deficits, problem.job_ids, state.nodes.cluster.profile_names, sizes)
         return RoundDemand(
             deficits=deficits,
             fractions=current.promised,
@@ -354,7 +354,7 @@ class RoundPlanner:
         held, since = state.continuing_gangs(current.rows), state.table.columns["running_since_seconds"][current.rows]
         kept_until = state.table.columns["kept_until_seconds"][current.rows]
         new = held.runs & ((start - since < self.options.min_run_seconds) | (start < kept_until))
-        if current.problem.counts is not None or self.options.mechanism == "direct":  # a job that restarts is left alone
+        if current.problem.counts is not None or self.options.mechanism == "direct":  # no preemption during a restart
             costs = current.policy_input.requests["restart_seconds"]
             new |= held.runs & (start - since < np.where(np.isnan(costs), self.options.restart_seconds, costs))
         if not new.any():

@@ -86,14 +86,14 @@ class ProblemCache:
         Raises the same errors as `AllocationProblem.from_jobs`.
         """
         self._look_up(requests["gangs"])
-        rows = [i for i, job in enumerate(jobs) if self.decides_on(job)]
+        rows = [i for i, job in enumerate(jobs) if self.depends_on_throughputs(job)]
         if rows:
             found = self._problem_of([jobs[i] for i in rows])
             requests["total_steps"][rows] = found.total_steps
             requests["deadline_seconds"][rows] = found.deadlines_seconds
 
     @staticmethod
-    def decides_on(job: Job) -> bool:
+    def depends_on_throughputs(job: Job) -> bool:
         """Return whether the steps or the deadline of a job depend on its throughputs."""
         return job.duration_seconds is not None or job.deadline_factor is not None
 
@@ -235,7 +235,7 @@ class ProblemCache:
         is_new = ~self._is_known[gangs]
         new = np.unique(gangs[is_new]).tolist() if is_new.any() else []
         while new:
-            # A job that was updated is the model of two gangs, but the ids of a problem must be unique.
+            # An updated job may be the model of two gangs, but the ids of a problem must be unique.
             by_id = {self.models[gang].job_id: gang for gang in new}
             self._add(list(by_id.values()))
             new = [gang for gang in new if not self._is_known[gang]]

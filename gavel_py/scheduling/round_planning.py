@@ -42,7 +42,7 @@ def plan_round(
     remaining GPUs are offered to the jobs without a place whose gangs still fit, until the mechanism selects none that fits.
 
     Args:
-        demand: Demand of N jobs for the GPUs of all nodes; columns as the types of the layout of `pool`.
+        demand: Demand of N jobs for the GPUs of all nodes; columns in the order of `pool.layout.types`.
         requests: Resource requests of the jobs.
         pool: The free resources for these jobs; not changed.
         spans: The minimum number of nodes of gangs.
@@ -120,7 +120,7 @@ def resized(previous: HeldGpus, selection: GangSelection, pool: FreeResources, s
     """Return the previous GPUs, adapted for gangs that change their number of GPUs on the same type.
 
     A gang that shrinks keeps GPUs on the nodes where it has most. A gang that grows gets free GPUs of its own nodes, if there are
-    enough. A gang that must be split over nodes in a certain way keeps its GPUs where possible. splits: (N,) as `Job.split`.
+    enough. A gang with a required split over nodes keeps its GPUs where possible. splits: (N,) as `Job.split`.
     """
     there = previous.runs & (previous.types == selection.columns)
     changed = np.flatnonzero(there & (previous.sizes != selection.num_gpus))

@@ -1,4 +1,4 @@
-"""The round scheduler: jobs and nodes come and go, and each round states which jobs run on which GPUs."""
+"""The round scheduler: callers report changes of jobs and nodes, and each round assigns GPUs to jobs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class RoundScheduler(Synchronized):
         whole_gangs: As for `AllocationProblem.from_jobs`.
         sharing: As for `AllocationProblem.from_jobs`.
         min_gain: As for `AllocationProblem.from_jobs`.
-        by_events: Event-driven mode: rounds begin when something happens, and time is not counted in rounds. For policies that give
+        by_events: Event-driven mode: rounds begin at events, and time is not counted in rounds. For policies that give
             each job either all of the time or none.
         solve_seconds: Shortest time between two solves while only jobs change, as in Gavel's published simulator (OSDI 2020).
             Jobs that arrive in between run on GPUs left over.
@@ -96,8 +96,7 @@ class RoundScheduler(Synchronized):
             tries again (`Round.notes`).
         retry_seconds: Back-off of a job after a failure (`job_failed`, `interrupted`): the time for which it is not started again.
             It doubles with each further failure, up to an hour. If other nodes can hold the job, it avoids those on which it
-            failed.
-            0 for none.
+            failed. 0 for none.
         by_workflow: As for `AllocationProblem.from_jobs`.
         allow_unknown_types: Whether to leave out GPUs of types that the profile lacks, instead of raising an error
             (`Cluster.known_to`).
@@ -209,8 +208,7 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def plan_next(self, now_seconds: float | None = None) -> Round:
-        """Decide the next round in advance and return it, so that jobs learn before the current one ends whether they keep their
-        GPUs.
+        """Plan the next round and return it, so that jobs know before the current one ends whether they keep their GPUs.
 
         `next_round` then starts this round. Events in between count for the round after it, with one exception: gangs whose GPUs
         are lost, or that have left, finished or changed their request, drop out, and their GPUs are offered to other jobs at the
@@ -864,8 +862,7 @@ class RoundScheduler(Synchronized):
 
     @synchronized
     def regroup(self, cluster: Cluster) -> tuple[str, ...]:
-        """Divide the nodes into new groups of their GPU types (`AcceleratorType.profile_name`), and return the jobs that this
-        stops.
+        """Regroup the nodes of each GPU type (`AcceleratorType.profile_name`), and return the jobs that this stops.
 
         Jobs, accounts and running gangs are kept, except for gangs that are now on several groups. Time that is due to a job on a
         removed group becomes due on the first group of its type. A job that may run on a group may run on all new groups of its

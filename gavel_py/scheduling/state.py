@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 ROUNDING = 1e-9
-"""Relative part of the CPUs and memory beside running gangs that is not reserved, so that rounding costs no gang its GPUs."""
+"""Relative part of the CPUs and memory beside running gangs that is not reserved, so that no gang loses its GPUs to rounding."""
 
 MAX_UNUSED_FACTOR, UNUSED_SLACK = 4, 20_000
 """Gangs are renumbered when there are more than `MAX_UNUSED_FACTOR * rows + UNUSED_SLACK` of them."""
@@ -199,7 +199,7 @@ class SchedulerState:
     blocked: BlockedJobs = field(default_factory=BlockedJobs)
     allocation: CurrentAllocation | LazyAllocation | None = None  # as it was decided; `current_allocation` resolves it
     inputs_changed: bool = False  # whether the policy's input has changed since the allocation was adopted
-    must_solve: bool = False  # whether something other than jobs has changed, so that `solve_seconds` must not delay the next solve
+    must_solve: bool = False  # whether nodes, policy or profile have changed, so that `solve_seconds` must not delay the next solve
     inputs_changed_meanwhile: bool = False
     must_solve_meanwhile: bool = False
     is_calling_out: bool = False  # whether a policy or mechanism is running; the state is consistent then

@@ -1,6 +1,6 @@
 """Co-location groups of a round, and the promises and accounts of co-located time.
 
-An allocation promises a job time with partners of a class, not with particular jobs. So no job waits for a partner that has left.
+An allocation promises time with partners of a class, not with particular jobs, so that no job waits for a partner that has left.
 """
 
 from __future__ import annotations

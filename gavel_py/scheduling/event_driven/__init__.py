@@ -165,10 +165,10 @@ class PlacementCache:
     def _place_all(self, column: int, starting: Sequence[QueuedJob]) -> set[QueuedJob] | None:
         """Place all gangs of a type, and return those whose GPUs have changed; None if some have no place."""
         for each in starting:
-            if each.runs_on >= 0:  # placed beside the running ones in vain
+            if each.runs_on >= 0:  # it was placed beside running gangs, without success
                 self.release(each)
         gangs = sorted([*self._on[column].values(), *starting], key=BY_IMPORTANCE)
-        self._on[column] = {each.job_id: each for each in gangs}  # nearly sorted next time, which is faster
+        self._on[column] = {each.job_id: each for each in gangs}  # nearly sorted next time, and so sorted faster
         batch = batch_of(gangs, column)
         stays = np.bincount(batch.owners, minlength=len(batch)) > 0
         # At first on the GPUs that are free while running gangs stay.
@@ -235,7 +235,7 @@ def batch_of(gangs: Sequence[QueuedJob], column: int) -> GangBatch:
 
 
 AUDIT_EVERY = 1_000
-"""One in this number of decisions is compared with a solve for all jobs."""
+"""One decision out of this many is compared with a solve for all jobs."""
 
 
 class GangChanges(NamedTuple):

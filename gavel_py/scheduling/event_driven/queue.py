@@ -33,8 +33,7 @@ DECIDING_METHODS = ("sort_key", "view", "check", "serve", "decide")
 
 
 def can_keep_order(policy: OrderedPolicy) -> bool:
-    """Return whether a queue can keep jobs in the order of a policy: the sort key of a job depends on that job only, and on known
-    fields.
+    """Return whether a queue can keep a policy's order: the sort key of a job depends on known fields of that job only.
 
     A subclass does not inherit `by_job` if it overrides a method that decides, and a policy with its own `seats` selects types
     differently from the queue.
@@ -288,7 +287,7 @@ class JobQueue:
                 self._selected, before = [self._selected[i] for i in order.tolist()], before[order]
                 self._note_change(self._position(self._selected[moved[0]]))
         if self._first_change is not None:
-            # Jobs on slower types that have come from behind a change to before it, the first of which is noted.
+            # Jobs on slower types that have moved from behind a change to before it; the first of them is noted.
             start, key = bisect_left(self._selected, self._first_change, key=self._position), self._first_change[0]
             for place in (before[:start] >= key).nonzero()[0].tolist():
                 if (each := self._selected[place]).column != each.types[0]:

@@ -96,7 +96,7 @@ class QueuedJob:
         row: Its row in the job table.
         job_id: Its id.
         natural: Its id as a natural sort key.
-        profile: What policy and placement read of it.
+        profile: Its properties that policy and placement read.
         size: GPUs of its gang.
         restart_seconds: Cost of a restart, NaN for the default.
         types: Those on which it can run, fastest first.

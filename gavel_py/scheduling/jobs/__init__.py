@@ -2,7 +2,7 @@
 
 A job keeps its row from its submission until it is forgotten, even after it has left the system. Problems, demands and accounts of
 N jobs are read from the columns by row. `waiting` keeps the jobs that may not start yet, outside the table or after a failure, and
-`workflow_units` what policies know of workflows.
+`workflow_units` the data of workflows that policies read.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class JobTable:
         return self._present.get(job_id, self._departed.get(job_id))
 
     def known(self, job_id: str) -> int:
-        """Return the row of a job in the system. Raises `UnknownNameError`, which says how the job left if it was there."""
+        """Return the row of a job in the system. Raises `UnknownNameError`, with how the job left if it has."""
         row = self._present.get(job_id)
         if row is not None:
             return row
@@ -344,7 +344,7 @@ class JobTable:
 
     def update_requests(self, cache: ProblemCache) -> None:
         """Recompute the requests of the jobs in the system that depend on throughputs."""
-        rows = [row for row in self._present.values() if cache.decides_on(self.jobs[row])]
+        rows = [row for row in self._present.values() if cache.depends_on_throughputs(self.jobs[row])]
         jobs = self.jobs[rows].tolist()
         requests = self.requests_of(jobs)
         cache.complete(jobs, requests)

@@ -22,7 +22,7 @@ class Unblocked(NamedTuple):
 
     Attributes:
         ready: Ids of the jobs that may start now.
-        cancelled: Ids of the jobs that were cancelled, since what they waited for can no longer happen.
+        cancelled: Ids of the jobs that were cancelled, since their conditions can no longer be fulfilled.
     """
 
     ready: tuple[str, ...]
@@ -46,7 +46,7 @@ class BlockedJobs:
 
     Attributes:
         jobs: {job_id: job}.
-        news: Jobs that have become ready or were cancelled since `take_news`.
+        news: Jobs that have become ready or were cancelled since the last `take_news`.
         children: {job_id: jobs that wait for it, or did}.
         work: The remaining work of blocked jobs.
     """

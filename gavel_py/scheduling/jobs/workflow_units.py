@@ -1,7 +1,7 @@
-"""Workflows as policies see them: numbers of workflows in the job table, and the remaining work of blocked jobs.
+"""Workflows as policies see them: integer ids of workflows in the job table, and the remaining work of blocked jobs.
 
 Blocked jobs have no row in the job table. Their remaining work counts towards the ready jobs of their workflow, and along the paths
-of jobs that wait for each other. It is looked up when a policy first needs it, and kept while jobs come and go.
+of jobs that wait for each other. It is looked up when a policy first needs it, and cached while jobs come and go.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Unit = tuple[str, str]
 
 
 class WorkflowNumbers:
-    """Small numbers for the workflows of jobs in the system; a number becomes free when the last job of its workflow has left.
+    """Small integer ids for the workflows of jobs in the system; an id becomes free when the last job of its workflow has left.
 
     blocked_ticks: remaining work of the blocked jobs by workflow number; the last entry is 0, for number -1.
     """

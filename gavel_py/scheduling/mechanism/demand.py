@@ -14,7 +14,7 @@ from gavel_py.problem.arrays import Floats, Indices
 
 
 @dataclass(frozen=True, eq=False)
-class Speeds:
+class SpeedTable:
     """Throughputs of N jobs by C options (type, number of GPUs), stored once for each of S kinds of jobs.
 
     Attributes:
@@ -54,7 +54,7 @@ class SizeDemand:
         restart_seconds: (N,) cost of a restart.
     """
 
-    speeds: Speeds
+    speeds: SpeedTable
     is_elastic: NDArray[np.bool_]
     running_on: Indices
     held: Indices
@@ -141,7 +141,7 @@ class RoundDemand:
         return possible
 
     def copy(self) -> RoundDemand:
-        """Return a copy with its own arrays, which may be changed before properties are read."""
+        """Return a copy with its own arrays, which the caller may change before reading properties."""
         names = [each.name for each in fields(self) if each.name not in FIELDS_APART]
         arrays: dict[str, Any] = {name: getattr(self, name).copy() for name in names}
         return replace(self, **arrays)

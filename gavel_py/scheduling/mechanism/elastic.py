@@ -46,10 +46,10 @@ WAITING = 1.1
 """λ: the cost of a waiting job relative to one that runs in its slowest option (Sia, SOSP 2023, section 3.4)."""
 
 POWER = -0.5
-"""p: exponent of the relative goodput (Sia); the smaller it is, the less does speed beyond the slowest option count."""
+"""p: exponent of the relative goodput (Sia); the smaller it is, the less speed beyond that of the slowest option counts."""
 
 KEEPS = 0.02
-"""Worth of leaving a job where it runs, so that among equal jobs the running ones continue."""
+"""Worth of leaving a job where it runs, so that running jobs continue in preference to equal ones."""
 
 FACTORS, FEW_FACTORS, MANY_JOBS = 32, 8, 100_000
 """Restart factors are rounded to multiples of 1/FACTORS (1/FEW_FACTORS for many jobs), so that jobs of similar age are equal."""

@@ -161,17 +161,17 @@ def displacements(selection: TypeSelection, scores: Floats, *, may_gain: bool = 
             continue
         firsts = waiting[first_of_each(sizes[waiting], -scores[waiting, column])]
         needed = np.maximum(0, sizes[firsts] - selection.free[column])
-        leavers = _Leavers(selection, scores, column, int(needed.max()))
+        evictions = _Evictions(selection, scores, column, int(needed.max()))
         if may_gain:
-            firsts = firsts[leavers.least_loss(needed) < sizes[firsts] * scores[firsts, column]]
+            firsts = firsts[evictions.least_loss(needed) < sizes[firsts] * scores[firsts, column]]
         for row in firsts.tolist():
-            leaving = leavers.freeing(int(sizes[row]) - selection.free[column])
+            leaving = evictions.freeing(int(sizes[row]) - selection.free[column])
             if leaving is not None:
                 moves = _leaving(selection, scores, leaving, column)
                 yield [*moves, Move(row, column, -float(sizes[row] * scores[row, column]))]
 
 
-class _Leavers:
+class _Evictions:
     """The gangs of a type that free a number of GPUs at the least loss, for any number up to `limit`.
 
     This is a knapsack problem, least[m] = min Σ loss over sets with Σ size >= m, solved one gang size after the other; of each
@@ -192,7 +192,7 @@ class _Leavers:
 
     @cached_property
     def _program(self) -> tuple[Floats, list[tuple[int, Indices, Indices]]]:
-        """The least loss for each number of GPUs; and for each size, the gangs that leave first and how many of them leave."""
+        """Return the least loss for each number of GPUs; and for each size, the gangs that leave first and how many leave."""
         least, needed, by_size = np.full(self._limit + 1, np.inf), np.arange(self._limit + 1), []
         least[0] = 0.0
         for size in np.unique(self._sizes).tolist():

@@ -22,7 +22,7 @@ from gavel_py.scheduling.placement.topology import NODE, NOTHING, RACK, SCOPES, 
 
 
 class PlacementDomains:
-    """Finds the narrowest scope that could hold a gang if it had all GPUs that the gangs share to itself."""
+    """Finds the narrowest scope that could hold a gang if no other gang were placed."""
 
     def __init__(self, layout: TypeLayout, free: Mask, cpus: Floats, memory_gb: Floats) -> None:
         self._layout, self._free, self._cpus, self._memory = layout, free, cpus, memory_gb
@@ -56,11 +56,7 @@ class Places(NamedTuple):
 
 
 class PlacementPass:
-    """One attempt to place the gangs of a type.
-
-    `free` are the GPUs that gangs without a place may get, `stays` (M,) the gangs that keep their GPUs, and `found` {gang: GPUs} of
-    the other gangs with a place.
-    """
+    """One attempt to place the gangs of a type. free: GPUs for gangs without a place; stays, found: as in `Places`."""
 
     def __init__(self, free: FreeGpus, batch: GangBatch, stays: Mask, domains: PlacementDomains) -> None:
         self.free, self.batch, self.stays = free, batch, stays.copy()

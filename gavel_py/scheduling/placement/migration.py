@@ -34,7 +34,7 @@ class _EvictionOrder(NamedTuple):
     regions: Indices  # the regions
     gangs: Indices  # the gangs
     reached: Indices  # GPUs that are free in the region after the gang and those before it have left
-    left: Indices  # number of gangs that have left by then
+    departed: Indices  # number of gangs that have left by then
     gpus: Indices  # number of GPUs of these gangs in all regions
     starts: Indices  # index of the first pair of the region
 
@@ -42,7 +42,7 @@ class _EvictionOrder(NamedTuple):
 def fewest_to_move(free: FreeGpus, size: int, scope: int, per_gpu: Resources, held: MovableGangs) -> list[int]:
     """Return the fewest gangs that must leave one region of the scope to make room; ties go to the fewest GPUs.
 
-    Empty if no region can have room. If CPUs or memory are short as well, the gangs with the most GPUs in the region leave first.
+    Empty if no region can make room. If CPUs or memory are short as well, the gangs with the most GPUs in the region leave first.
     """
     if not len(held.gpus):
         return []
@@ -52,7 +52,7 @@ def fewest_to_move(free: FreeGpus, size: int, scope: int, per_gpu: Resources, he
     firsts = enough[np.unique(evictions.starts[enough], return_index=True)[1]]
     if free.room.limits(per_gpu):
         return _fewest_with_requests(free, size, scope, per_gpu, held, evictions, firsts)
-    best = firsts[np.lexsort((evictions.gpus[firsts], evictions.left[firsts]))[:1]]
+    best = firsts[np.lexsort((evictions.gpus[firsts], evictions.departed[firsts]))[:1]]
     return [gang for last in best.tolist() for gang in evictions.gangs[evictions.starts[last] : last + 1].tolist()]
 
 
@@ -84,8 +84,8 @@ def _eviction_order(free: FreeGpus, scope: int, held: MovableGangs) -> _Eviction
     regions, gang, gains = regions[order], gang[order], gains[order]
     starts = np.asarray(np.searchsorted(regions, regions))
     room = _room_in_regions(free, scope)[regions]
-    left = np.arange(len(regions)) - starts + 1
-    return _EvictionOrder(regions, gangs[gang], room + _summed(gains, starts), left, _summed(sizes[gang], starts), starts)
+    departed = np.arange(len(regions)) - starts + 1
+    return _EvictionOrder(regions, gangs[gang], room + _summed(gains, starts), departed, _summed(sizes[gang], starts), starts)
 
 
 def _room_in_regions(free: FreeGpus, scope: int, per_gpu: Resources = NOTHING) -> Indices:
@@ -106,8 +106,8 @@ def _fewest_with_requests(
     """Return the result of `fewest_to_move` if CPUs or memory are limited; firsts: by region, the first pair with enough GPUs."""
     ends = np.searchsorted(evictions.regions, evictions.regions, side="right")
     options: list[tuple[int, int, int, list[int]]] = []
-    for first in firsts[np.argsort(evictions.left[firsts], kind="stable")].tolist():
-        start, least = int(evictions.starts[first]), int(evictions.left[first])
+    for first in firsts[np.argsort(evictions.departed[firsts], kind="stable")].tolist():
+        start, least = int(evictions.starts[first]), int(evictions.departed[first])
         if options and least > min(options)[0]:
             break
         order = evictions.gangs[start : int(ends[first])].tolist()
@@ -146,7 +146,7 @@ def fewest_to_move_evenly(
     """Return gangs that must leave one region of the scope to make room for an even split, on as few nodes as possible.
 
     In each region, the nodes that the fewest gangs must leave are used; a gang on two of them counts twice. Empty if no region can
-    have room.
+    make room.
     """
     regions = free.layout.regions[scope]
     for count, part in even_parts(size, split):
@@ -190,8 +190,8 @@ class MisplacedGang(NamedTuple):
             return sum(most[: self.min_nodes]) >= self.size
         return len(most) > self.min_nodes and most[self.min_nodes] > 0
 
-    def off_clear(self, room: Sequence[int], full: int) -> int:
-        """Return the number of its GPUs on nodes with less than full room."""
+    def gpus_off_clear_nodes(self, room: Sequence[int], full: int) -> int:
+        """Return the number of GPUs of the gang on nodes with less than full room."""
         return sum([count for node, count in self.parts.items() if room[node] < full])
 
 
@@ -241,8 +241,7 @@ class _Migration:
                 gangs = list(after)
 
     def _may_exchange(self, group: Sequence[int]) -> bool:
-        """Return whether at least two of these gangs could get their preferred placement at once. For most groups, this is
-        impossible, and trials can be skipped.
+        """Return whether at least two of these gangs could get their preferred placement at once, which few groups can.
 
         A node is clear if all of its GPUs are free or held by the group. Gangs that fill nodes can only move to clear nodes. They
         leave GPUs on other nodes only to the rest of the group, in exchange for `spare` GPUs on clear nodes, which the rest holds
@@ -258,7 +257,7 @@ class _Migration:
             spare = sum(compress(free.on, map(full.__eq__, room))) if free.total else 0
             spare += sum(count for each, fills in gangs if not fills for node, count in each.parts.items() if room[node] == full)
             most = sorted(room, reverse=True)
-            moves = [each.off_clear(room, full) <= spare if fills else each.may_fit(most) for each, fills in gangs]
+            moves = [each.gpus_off_clear_nodes(room, full) <= spare if fills else each.may_fit(most) for each, fills in gangs]
             if all(moves):
                 return True
             left = list(compress(gangs, moves))
@@ -279,7 +278,7 @@ class _Migration:
     def _placed(self, room: FreeRoom, gangs: Sequence[int]) -> dict[int, dict[int, int]]:
         """Return {gang: {node: GPUs}} of the gangs that get their preferred placement in this room, placed in order."""
         found: dict[int, dict[int, int]] = {}
-        failed = set[tuple[object, ...]]()  # requests without room; equal ones have none either, since room only gets less
+        failed = set[tuple[object, ...]]()  # requests without room; equal ones fail too, since room only shrinks
         for gang in gangs:
             _, _, preference, size, scope, min_nodes, per_gpu = self._gangs[gang]
             request = preference, size, scope, min_nodes, per_gpu
