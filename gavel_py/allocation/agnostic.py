@@ -60,6 +60,7 @@ SINGULAR, FLAT, NOISE = 1e-13, 1e-9, 1e-6
 """Curvatures that count as zero and as very small, and slopes that may be rounding errors, relative to the largest."""
 
 SHARE_ROUNDING = 1e-13
+"""Improvements of the objective of the shares, and step lengths, that count as rounding."""
 
 
 def even_shares(groups: JobGroups, times: Floats, fixed: Floats | None = None) -> Floats:
@@ -151,7 +152,7 @@ class _Dual:
         return float(self._gpus @ (np.log(sums) + top)[:, 0] + self._limits @ prices), parts / sums
 
     def _step(self, prices: Floats, value: float, shares: Floats, room: Floats) -> tuple[Floats, float, Floats]:
-        """Return prices at which F is no larger, with F and the shares there; room: (D,) the rest of each row, -∇F."""
+        """Return prices at which F is no larger, with F and the shares there; room: (D,) the slack of each row, -∇F."""
         direction = self._direction(prices, shares, room)
         falling = direction < 0
         length = min(1.0, float((prices[falling] / -direction[falling]).min(initial=1.0)))
@@ -192,6 +193,7 @@ class _Dual:
 
 
 ROUNDING = 1e-12
+"""Relative difference up to which coefficients of a row count as equal."""
 
 SAME = 1e-10
 """The relative change of an objective that counts as rounding."""
@@ -272,8 +274,8 @@ def _evened(jobs: JobClasses, free: FreeTimes, before: Floats, source: Indices |
         fractions = even_shares(groups, groups.sums(jobs.counts * times)).take(groups.of, axis=0)
         fractions *= times[:, None]
         return fractions
-    # Time that stays on its type has no switch cost, so only the rest is split.
-    stays = np.minimum(before, jobs.before)
+    # Time that stays on its type has no switch cost, so only the remaining time is split.
+    stays = np.minimum(before, jobs.last_fractions)
     rest = np.maximum(0.0, times - stays @ np.ones(stays.shape[1]))
     fixed = np.column_stack([groups.sums(jobs.counts * column) for column in stays.T])
     return stays + rest[:, None] * even_shares(groups, groups.sums(jobs.counts * rest), fixed).take(groups.of, axis=0)

@@ -56,7 +56,7 @@ def incumbent(columns: Columns, policy: Policy, jobs: JobClasses, found: Sequenc
 
 
 def cut_down(answer: Answer, rows: Sequence[Row]) -> Answer:
-    """Return the answer with less time for jobs in rows that it breaks; its bound stays valid, since more rows only tighten.
+    """Return the answer with less time for jobs in rows that it breaks; its bound stays valid, as rows cannot improve the optimum.
 
     If less time would break other rules, the time fractions stay unchanged. Rounds then cannot deliver all of the allocation.
     """

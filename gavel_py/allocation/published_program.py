@@ -133,7 +133,7 @@ def write_program(
 def _published(problem: AllocationProblem, solver: Solver, *, as_linear: bool = False) -> tuple[cp.Problem, _RowPerJob]:
     """Return the program of the last objective of a policy, and its variables.
 
-    as_linear: for a file, with 1/θ maximised where θ would be minimised and that is linear.
+    as_linear: for a file, with 1/θ maximised instead of θ minimised, if that is linear.
     """
     policy = solver.policy
     if policy.empty_objective is None:
@@ -166,7 +166,7 @@ def _columns(problem: AllocationProblem, solver: Solver) -> Columns:
 
 
 class _RowPerJob(Program):
-    """The program of separate jobs in a matrix X of time fractions, in place of one variable for each place where a job can run.
+    """The program of separate jobs in a matrix X of time fractions, without leaving out pairs of a job and a type closed to it.
 
     as_bounds: express 0 <= X as bounds of the variables, as in files, instead of a visible constraint.
     """

@@ -47,7 +47,7 @@ class EstimateEffect:
     Attributes:
         estimate: The estimate, with its interval.
         jobs: Number of jobs that look it up.
-        gpus: GPUs that these jobs hold there under the present allocation, Σ s_i X_ij.
+        gpus: GPUs that these jobs hold on that type under the present allocation, Σ s_i X_ij.
         regret_low: Part of the objective that is lost if the throughput is at the lower end; None if the constraints cannot hold
             together then.
         regret_high: The same at the upper end.
@@ -216,7 +216,7 @@ def _regret(present: Allocation, solver: Solver, problem: AllocationProblem) -> 
     jobs, columns = evidence.certificate.jobs, evidence.columns
     times = columns.expand(present.time_fractions, present.spread_fractions)
     by_class = times[jobs.rows]
-    if np.array_equal(jobs.spread(by_class)[jobs.jobs], times[jobs.jobs]):
+    if np.array_equal(jobs.expanded(by_class)[jobs.jobs], times[jobs.jobs]):
         value = evidence.certificate.value(by_class)
     else:  # jobs that are equal now were not before
         policy = solver.policy

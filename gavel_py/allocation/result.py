@@ -38,6 +38,7 @@ SAME = 1e-9
 """Accepted relative difference between a reported figure and the recomputed one."""
 
 ROUNDING = 1e-12
+"""Rounding error of a figure, relative to the sizes of its terms."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,11 +169,11 @@ class Allocation(Tabular):
     evidence: Evidence | None = None
 
     def verify(self) -> Proof:
-        """Prove this allocation again, over all jobs and without the solver.
+        """Prove this allocation anew, over all jobs and without the solver.
 
-        The rules of a valid allocation, the objective at these time fractions and the bound are checked; that pairs have exactly
-        the time that they are promised; and that all figures agree with the recomputed ones to 1e-9 of their size: throughputs,
-        utilization, value, bound and gap, of each stage too, prices, and the outcomes of constraints.
+        It checks the rules of a valid allocation, the objective at these time fractions, its bound, and that pairs have exactly the
+        time that they are promised. All figures must agree with recomputed ones to 1e-9 of their size: throughputs, utilization,
+        value, bound and gap, also of each stage, prices, and outcomes of constraints.
 
         Returns:
             The proof found.
@@ -502,7 +503,7 @@ def _columns_of(jobs: Sequence[dict[str, Any]] | dict[str, Any], types: Sequence
 
 @dataclass(frozen=True)
 class Answer:
-    """A decision, the time of all jobs by it, and its proof."""
+    """A decision, the resulting time of all jobs, and its proof."""
 
     decision: Decision
     times: TimeShares
@@ -522,7 +523,7 @@ def nothing(problem: AllocationProblem, policy: Policy, rules: Rules, started: f
 
 
 def unpromised(problem: AllocationProblem, policy: Policy) -> Allocation:
-    """Return an allocation that gives no job any time, for rounds that decide by themselves; there is nothing to prove."""
+    """Return an allocation that gives no job any time, for mechanisms that decide without one; there is nothing to prove."""
     times = TimeShares(problem, np.zeros(problem.throughputs.shape))
     evidence = Evidence(Columns.of_types(problem, NO_RULES), None)
     answer = Answer(Decision(times.fractions), times, 0, evidence, evidence.proof(times))

@@ -188,7 +188,7 @@ class Solver(Synchronized):
         return allocation_of(self.policy, answer, route, started)
 
     def _columns(self, problem: AllocationProblem, rules: Rules) -> Columns:
-        """Return the columns of the program: of types, with those of partners or of numbers of GPUs."""
+        """Return the columns of the program: for types, and for partners or numbers of GPUs."""
         if problem.counts is not None:
             check_elastic(self.policy)
             if problem.pairs is not None:
@@ -228,7 +228,7 @@ class Solver(Synchronized):
                 found = reached.fractions if kept is None else (*reached.fractions, kept)
                 if attempt.tolerance:
                     exact = classes_of(columns.problem, self.policy.name, self.policy.reads)
-                    found, jobs = tuple(jobs.spread(each)[exact.rows] for each in found), exact
+                    found, jobs = tuple(jobs.expanded(each)[exact.rows] for each in found), exact
                 route = _route(len(jobs), None, attempt, before, failed)
                 raise _Stopped(self.policy.view(jobs), found, reached.prices, route) from None
             if answer is not None:
@@ -268,10 +268,10 @@ class Solver(Synchronized):
             exact = policy.view(classes_of(problem, policy.name, policy.reads))
             if decision.certificate is None or isinstance(decision.certificate, Stages):
                 return None
-            certificate = policy.best_of(exact, [jobs.spread(by_class)[exact.rows]], [decision.certificate.scarcity]).certificate
+            certificate = policy.best_of(exact, [jobs.expanded(by_class)[exact.rows]], [decision.certificate.scarcity]).certificate
             if certificate is None:
                 return None
-            # An error of tolerance/2 in throughputs changes optimum and answer by about the same part each.
+            # An error of tolerance/2 in throughputs changes both optimum and answer by about the same fraction.
             evidence = Evidence(columns, certificate, GAP_TOLERANCE + 2 * attempt.tolerance)
             proof = evidence.proof(times)
         proof.check()

@@ -116,7 +116,7 @@ def schedule_workflows(jobs: Iterable[Job], cluster: Cluster, profile: Profile) 
 
     All jobs succeed: `afterok` and `afterany` are the same here. Finished jobs are left out. Gangs are whole, without preemption,
     and keep their locality, with the speed of their faster placement; a fraction of a GPU takes a whole one. CPUs and memory of
-    nodes decide on which types a gang may run, but not how many fit beside each other.
+    nodes determine on which types a gang may run, but not how many gangs fit on a node.
 
     Args:
         jobs: The jobs, each with `total_steps` or a duration.
@@ -197,7 +197,7 @@ class _Floor:
         return [np.array(each, dtype=np.int64) for each in regions.values()]
 
     def schedule(self, order: Sequence[float], durations: Floats, graph: WorkflowGraph) -> list[ScheduledJob]:
-        """Return the list schedule of this order: the next job is the first one whose parents are scheduled, and ends early.
+        """Return the list schedule of this order: each job, once its parents are scheduled, gets the GPUs where it ends first.
 
         order: (N,) smaller numbers first, equal ones by row.
         """
@@ -240,7 +240,7 @@ class _Floor:
 
 
 def _chosen(times: Floats, size: int, ready_at: float) -> Indices:
-    """Return the GPUs, free from these times on, on which a gang starts first, and of those the ones that idle least before."""
+    """Return the GPUs on which a gang starts first, preferably those that idle least before; times: when each becomes free."""
     idle = np.flatnonzero(times <= ready_at)
     if len(idle) < size:
         return np.argpartition(times, size - 1)[:size]

@@ -1,7 +1,7 @@
-"""Classes of equal jobs: the view of a problem that a policy gets, with one row for all jobs that are equal.
+"""Classes of equal jobs: a policy's view of a problem, with one row for all jobs that are equal.
 
-The reduction is exact (`classes_of`; docs/exact-reduction.md). `merged` clusters throughputs that differ slightly, such as by
-measurement noise, so that there are fewer classes.
+The reduction is exact (`classes_of`; docs/exact-reduction.md). `merged` clusters throughputs that differ slightly, for example
+by measurement noise, so that there are fewer classes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class JobClasses:
 
     Attributes:
         problem: The problem.
-        reader: The name of the policy.
+        policy_name: The name of the policy.
         reads: The attributes that the policy declares.
         jobs: (N,) rows of the jobs that can run, in the problem.
         rows: (G,) one job of each class, in the problem.
@@ -64,7 +64,7 @@ class JobClasses:
     """
 
     problem: AllocationProblem
-    reader: str
+    policy_name: str
     reads: tuple[str, ...]
     jobs: Indices
     rows: Indices
@@ -92,7 +92,7 @@ class JobClasses:
             raise AttributeError(f"'JobClasses' has no attribute {name!r}")
         if name not in self.reads:
             text = f"reads {name!r} and must declare it, since jobs that differ in it are not equal: reads = ({name!r}, ...)"
-            raise InputError(Fault(f"policy {self.reader}", "reads", text))
+            raise InputError(Fault(f"policy {self.policy_name}", "reads", text))
         picked = self._of_each(name)
         self.__dict__[name] = picked
         return picked
@@ -114,8 +114,8 @@ class JobClasses:
         """N, the number of jobs that can run somewhere."""
         return len(self.jobs)
 
-    def suit_prices(self, rows: int) -> bool:
-        """Return whether prices (`solving.prices`) are the best method for this number of rows: only capacities couple its jobs."""
+    def is_suited_to_prices(self, rows: int) -> bool:
+        """Return whether prices (`solving.prices`) are the fastest method for this many rows: only capacities may couple jobs."""
         if rows < PRICED_ROWS or not 1 < len(self.capacities) <= PRICED_TYPES or self.wide is not None or self.where is not None:
             return False
         return not (self.rules.rows or self.rules.kept or self.rules.has_penalties)
@@ -154,10 +154,10 @@ class JobClasses:
         return real
 
     @cached_property
-    def before(self) -> Floats:
-        """(G, K) the previous time fractions of one job of each class."""
-        before: Floats = self._of_each("previous_fractions")
-        return before
+    def last_fractions(self) -> Floats:
+        """(G, K) the time fractions of one job of each class in the last allocation."""
+        last: Floats = self._of_each("previous_fractions")
+        return last
 
     @cached_property
     def num_gpus(self) -> Floats:
@@ -185,7 +185,7 @@ class JobClasses:
         """
         if self.is_elastic.any():
             text = "compares jobs with their isolated share, which is not defined for an elastic job"
-            raise InputError(Fault(f"policy {self.reader}", "", text))
+            raise InputError(Fault(f"policy {self.policy_name}", "", text))
         return isolated_throughputs(self.throughputs, self.num_gpus, self._by_type.share_capacities, self.num_jobs)
 
     @cached_property
@@ -227,9 +227,7 @@ class JobClasses:
 
     @property
     def limit_marks(self) -> Floats:
-        """(2 K, G) hashes of the coefficients of classes in all `limits`: random sums, equal if and (almost surely) only if all
-        coefficients are equal.
-        """
+        """(2 K, G) hashes of the coefficients of classes in all `limits`: random sums, almost surely equal only if these are."""
         costs, most = self.limits
         mixed = [costs.T @ random for random in np.random.default_rng(0).random((len(most), 2)).T]
         return np.stack(mixed, axis=1).reshape(*self.throughputs.shape, 2).transpose(1, 2, 0).reshape(-1, len(self))
@@ -240,9 +238,9 @@ class JobClasses:
         numbers[self.jobs] = by_class[self.index]
         return numbers
 
-    def floor(self, asker: str, throughputs: Floats) -> Floor:
-        """Return the floor that keeps the (G,) throughputs of a job of each class under a policy (`asker`)."""
-        return Floor(lambda i: f"what {asker} gives job {self.problem.job_ids[i]!r}", self.by_job(throughputs))
+    def floor(self, policy_name: str, throughputs: Floats) -> Floor:
+        """Return the floor that keeps the (G,) throughputs of a job of each class under a policy."""
+        return Floor(lambda i: f"what {policy_name} gives job {self.problem.job_ids[i]!r}", self.by_job(throughputs))
 
     def gains(self, name: str, table: Floats, least: float) -> ObjectiveRow:
         """Return the objective cut Σ_g n_g Σ_j G_gj x_gj >= least. table: (G, K) gains of the time of a job of each class."""
@@ -292,7 +290,7 @@ class JobClasses:
         """Return the ids of the jobs in the classes where the (G,) mask holds."""
         return [self.problem.job_ids[i] for i in self.jobs[which[self.index]].tolist()]
 
-    def spread(self, by_class: Floats) -> Floats:
+    def expanded(self, by_class: Floats) -> Floats:
         """Return a (G, K) table as an (N, K) table over all jobs of the problem, 0 for jobs that can run nowhere."""
         if self.num_jobs == self.problem.num_jobs:
             return by_class.take(self.index, axis=0)  # much faster than by_class[self.index]
@@ -302,9 +300,9 @@ class JobClasses:
 
 
 def classes_of(
-    problem: AllocationProblem, reader: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: Columns | None = None
+    problem: AllocationProblem, policy_name: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: Columns | None = None
 ) -> JobClasses:
-    """Return the classes of jobs with equal throughputs, gangs, types, rules and attributes that a policy (`reader`) reads.
+    """Return the classes of jobs with equal throughputs, gangs, types, rules and attributes that a policy reads.
 
     columns: of the program, if there may be more than types; the rules are over all columns then.
 
@@ -312,7 +310,7 @@ def classes_of(
     attribute is unknown.
     """
     jobs, part = _able(problem), _part_of(problem)
-    attributes = [*_attributes(problem, reader, reads, part), *map(part, rules.class_columns(problem))]
+    attributes = [*_attributes(problem, policy_name, reads, part), *map(part, rules.class_columns(problem))]
     partners = None if columns is None else columns.partner_groups
     groups = [] if partners is None else [part(partners)]
     groups += [part(column) for column in rules.kind_columns() if column is not partners]
@@ -325,23 +323,23 @@ def classes_of(
     if problem.type_index is not None:  # several type indices may have equal rows, and keys depend on content only
         kinds = _by_content(problem, jobs, kinds)
     kinds = refined(kinds, groups)
-    return _built(problem, reader, reads, jobs, kinds, refined(kinds, attributes), rules, columns)
+    return _built(problem, policy_name, reads, jobs, kinds, refined(kinds, attributes), rules, columns)
 
 
 def separate_jobs(
-    problem: AllocationProblem, reader: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: Columns | None = None
+    problem: AllocationProblem, policy_name: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: Columns | None = None
 ) -> JobClasses:
     """Return every job as a separate class, in the order of the problem."""
     jobs, part = _able(problem), _part_of(problem)
-    _attributes(problem, reader, reads, part)
+    _attributes(problem, policy_name, reads, part)
     each = np.arange(len(jobs))
     single = Numbering(each, each, np.ones_like(each), each.astype(np.uint64))
-    return _built(problem, reader, reads, jobs, single, single, rules, columns)
+    return _built(problem, policy_name, reads, jobs, single, single, rules, columns)
 
 
 def _built(
     problem: AllocationProblem,
-    reader: str,
+    policy_name: str,
     reads: Sequence[str],
     jobs: Indices,
     kinds: Numbering,
@@ -354,7 +352,7 @@ def _built(
     wide = None if columns is None else columns.widened(problem, rows)
     return JobClasses(
         problem=problem,
-        reader=reader,
+        policy_name=policy_name,
         reads=tuple(reads),
         jobs=jobs,
         rows=rows,
@@ -393,21 +391,21 @@ def _part_of(problem: AllocationProblem) -> Callable[[NDArray[Any]], NDArray[Any
 
 
 def _attributes(
-    problem: AllocationProblem, reader: str, reads: Sequence[str], part: Callable[[NDArray[Any]], NDArray[Any]]
+    problem: AllocationProblem, policy_name: str, reads: Sequence[str], part: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> list[NDArray[Any]]:
     """Return all attributes that are read, of the jobs that can run, as columns of numbers."""
     if isinstance(reads, str):
-        raise InputError(Fault(f"policy {reader}", "reads", f"must be a tuple of names, found {reads!r}; write ({reads!r},)"))
-    return [column for name in reads for column in _columns(problem, reader, name, part)]
+        raise InputError(Fault(f"policy {policy_name}", "reads", f"must be a tuple of names, found {reads!r}; write ({reads!r},)"))
+    return [column for name in reads for column in _columns(problem, policy_name, name, part)]
 
 
 def _columns(
-    problem: AllocationProblem, reader: str, name: str, part: Callable[[NDArray[Any]], NDArray[Any]]
+    problem: AllocationProblem, policy_name: str, name: str, part: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> list[NDArray[Any]]:
     """Return an attribute of the jobs that can run as columns of numbers."""
     if name not in JOB_ATTRIBUTES:
         text = f"names {name!r}, which is not an attribute of a job{nearest(name, JOB_ATTRIBUTES)}"
-        raise UnknownNameError(Fault(f"policy {reader}", "reads", text))
+        raise UnknownNameError(Fault(f"policy {policy_name}", "reads", text))
     values = getattr(problem, name)
     if name in WORKFLOW_COLUMNS and _is_constant(values):
         return []  # without workflows, classes and their order do not depend on whether the policy reads it
@@ -420,7 +418,7 @@ def _columns(
         return [part(np.array([number[text] for text in values], dtype=np.int64))]
     if name in MUST_BE_KNOWN:
         unknown = part(np.arange(problem.num_jobs))[np.isnan(part(values))].tolist()
-        text = f"is unknown, but {reader} needs it"
+        text = f"is unknown, but {policy_name} needs it"
         InputError.raise_any([Fault(f"job {problem.job_ids[i]!r}", name, text) for i in unknown])
     return [part(values)]
 

@@ -55,7 +55,7 @@ class Allox(FormulaPolicy):
 
 
 def best_types(seconds: Floats, gpus: Indices) -> Indices:
-    """Return (N,) the type in whose queue each job is, so that the sum of all completion times is minimal.
+    """Return (N,) the type in whose queue each job waits if the sum of all completion times is minimal.
 
     seconds: (N, K) the time that a job takes on each type, infinite where it cannot run; gpus: (K,) whole GPUs of each type. On
     each type, the shortest jobs run first. If M_j jobs can run on type j, a job has at most (M_j - 1) // c_j jobs behind it, so the

@@ -255,12 +255,12 @@ class Policy(ABC):
 
         A solver with an algorithm other than the default is used after prices have failed.
         """
-        return jobs.suit_prices(rows) and not self.is_agnostic and solver.algorithm is type(solver).algorithm
+        return jobs.is_suited_to_prices(rows) and not self.is_agnostic and solver.algorithm is type(solver).algorithm
 
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:  # noqa: ARG002
         """Return the ranges of total times of jobs with the same objective as a decision; None if unknown.
 
-        For agnostic policies, whose time is then split evenly over types.
+        It is used for agnostic policies, whose time is then split evenly over types.
         """
         return None
 

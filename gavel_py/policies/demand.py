@@ -39,8 +39,8 @@ MAX_GUESSES = 20
 class DemandPolicy(Policy):
     """Find the best level θ at which every job i gets thr_i >= need_i(θ).
 
-    Subclasses define `need`. If needs are proportional to θ (direction "max") or to 1/θ ("min"), this is all; otherwise they also
-    define its inverse, `level`.
+    Subclasses define `need`. If needs are proportional to θ (direction "max") or to 1/θ ("min"), that suffices; otherwise they
+    also define its inverse, `level`.
 
     Attributes:
         direction: "max" if θ is maximised and needs grow with it, "min" if θ is minimised and needs fall with it.
@@ -158,7 +158,7 @@ class DemandPolicy(Policy):
         least = levels.needs(levels.reached(jobs.fastest * times)) / jobs.fastest
         rows: tuple[ObjectiveRow, ...] = ()
         if self.efficiency and jobs.rules and not jobs.rules.has_penalties:
-            # The efficiency of agnostic jobs is Σ_g n_g s_g t_g: as many GPUs stay in use.
+            # The efficiency of agnostic jobs is Σ_g n_g s_g t_g, the number of GPUs in use.
             gpus = float((jobs.counts * jobs.num_gpus) @ times)
             table = np.where(jobs.runnable, jobs.num_gpus[:, None], 0.0)
             rows = (jobs.gains(f"the GPUs in use under {self.name}", table, gpus),)
@@ -271,7 +271,7 @@ class FillingPolicy(Policy):
         return FreeTimes(times, times, is_certain=not jobs.rules)
 
     def objective(self, program: Program) -> cp.Expression:
-        """Return the level of the first stop as a concave expression: the first of the programs that are solved in turn.
+        """Return the level of the first stop as a concave expression: the objective of the first program that is solved.
 
         Args:
             program: Throughputs as expressions.

@@ -131,7 +131,7 @@ class Queues:
         )
 
     def _order(self, key: Floats, room: Floats) -> Indices:
-        """Return the members by node and key, ties by all other values, so that no sum depends on the order of entries."""
+        """Return the members by node and key, ties by all other values, so that sums do not depend on the order of entries."""
         order = np.lexsort((key, self.holder))
         holder, key = self.holder[order], key[order]
         new = np.concatenate([[True], (holder[1:] != holder[:-1]) | (key[1:] != key[:-1])])

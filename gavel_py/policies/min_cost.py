@@ -159,7 +159,7 @@ class MinCost(LinearSumPolicy):
             return None
         if not _is_short(throughputs, needs).any():
             return replace(free, least=np.maximum(free.least, np.minimum(throughputs, needs) / jobs.fastest))
-        # The shortfall is linear in the times of jobs that do not exceed their need. The others keep their times.
+        # The shortfall is linear in the times of jobs that do not exceed their need. The times of the others are kept.
         linear = throughputs <= needs * (1 + SHORT)
         times = throughputs / jobs.fastest
         upper = np.where(linear, np.maximum(times, needs / jobs.fastest), times)

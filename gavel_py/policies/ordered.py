@@ -207,7 +207,7 @@ def select_types(wishes: Sequence[Sequence[int]], sizes: Sequence[float], free: 
 
 
 class _FreeResources:
-    """GPUs of each type and units of each upper limit that are free, and units that lower limits still lack.
+    """Free GPUs of each type, free units of each upper limit, and units that lower limits still require.
 
     has_bound: (G,) the jobs with a lower bound on throughput or, together with others, on GPUs.
     """

@@ -184,7 +184,7 @@ class SumPolicy(Policy):
             text = "has a nonlinear objective, which a linear program cannot preserve, so no other policy can follow it"
             raise InputError(Fault(f"policy {self.name}", "", text))
         if not objective.is_affine():
-            # The other policy may see other throughputs, but this objective stays that of the throughputs seen here.
+            # The other policy may see other throughputs; this objective keeps those seen here.
             return Rules(kept=(lambda other: self._checked(other.seen_as(jobs)) >= least,))
         constant, gains = program.linear_parts(objective)
         return Rules(rows=(jobs.gains(f"the objective of {self.name}", gains, least - constant),))

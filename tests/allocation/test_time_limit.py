@@ -218,12 +218,12 @@ def test_a_linear_sum_is_stopped_without_expressions(monkeypatch: pytest.MonkeyP
 
 def test_prices_look_at_the_clock_before_each_pass() -> None:
     gains = np.random.default_rng(0).random((3, 40))
-    box = prices.Box(np.zeros(3), np.ones(3), np.full(3, 0.5))
-    market = prices.Market(BestResponses(gains, np.ones(40)), np.ones(3), highs.TimeLimit(0.0))
+    box = prices.PriceBox(np.zeros(3), np.ones(3), np.full(3, 0.5))
+    dual = prices.DualFunction(BestResponses(gains, np.ones(40)), np.ones(3), highs.TimeLimit(0.0))
     with pytest.raises(highs.TimeLimitReached):
-        market.fix(box)
+        dual.fix(box)
     with pytest.raises(highs.TimeLimitReached):
-        prices.minimum(market.dual, box)
+        prices.minimum(dual.at, box)
 
 
 @pytest.mark.parametrize("policy", ["max_total_throughput", "max_min_fairness", "min_makespan"])

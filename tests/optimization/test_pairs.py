@@ -183,7 +183,7 @@ def assert_counted_as_single_jobs(problem: gp.AllocationProblem, allocation: gp.
     times = allocation.evidence.times
     if times is None:  # no two jobs gain by sharing
         return
-    by_job = times.classes.spread(times.fractions)
+    by_job = times.classes.expanded(times.fractions)
     assert times.job_throughputs == pytest.approx(allocation.throughputs)
     for row in allocation.evidence.rules.hard_rows:
         assert times.used(row) == pytest.approx(row.used(problem, by_job), abs=1e-9)

@@ -204,7 +204,7 @@ def test_prices_of_a_very_different_cluster_do_no_harm(policy: str) -> None:
 
 
 def test_a_price_that_is_0_in_a_sample_may_rise(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = prices.Box.around(np.array([0.0, 1.0]), 0.1)
+    kept = prices.PriceBox.around(np.array([0.0, 1.0]), 0.1)
     assert kept.low.tolist() == [0.0, 0.9]
     assert kept.high[0] > 0
     problem = all_different(8_000, 3)

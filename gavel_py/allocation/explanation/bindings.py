@@ -330,7 +330,7 @@ def count_bindings(problem: AllocationProblem, allocation: Allocation, i: int) -
 
 
 def _more(name: str, offered: dict[int, float], counts: list[int], price: float | None) -> str:
-    """Return what the next faster number of GPUs adds to the least one, and why the job does not have it all of the time."""
+    """Return what the next faster number of GPUs adds to the smallest one, and why the job does not have it all of the time."""
     count = counts[0]
     speed = offered[count]
     faster = [n for n in offered if n > count and offered[n] > speed * (1 + LITTLE)]

@@ -76,7 +76,7 @@ def duals_of(certificate: Certificate, fractions: Floats, at: int) -> Duals:
 
 @dataclass(frozen=True)
 class _Stage:
-    """A proof without stages of its own."""
+    """A stage of a proof that is not divided further."""
 
     name: str
     certificate: Certificate
@@ -152,7 +152,7 @@ def net_gains(duals: Duals, fractions: Floats) -> Floats | None:
 
 
 def _net_gains_at_level(certificate: LevelCertificate, fractions: Floats) -> Floats:
-    """At the prices of a level, throughput is worth the slope of the cheapest mix of types, and time its negative offset."""
+    """Return net gains at the prices of a level: throughput is worth the slope of the cheapest mix, time its negative offset."""
     levels, jobs = certificate.levels, certificate.jobs
     if certificate.bound() == levels.alone:
         return np.zeros(fractions.shape)  # at the utopia bound nothing is scarce

@@ -1,4 +1,4 @@
-"""Comparisons of a job: with jobs that hold GPUs it could use, with a cluster of one more GPU, and with jobs that share its GPUs.
+"""Comparisons of a job: with holders of GPUs that it could use, with a cluster of one more GPU, and with jobs that share its GPUs.
 
 `holders_of` returns the competing jobs. `one_more_of_each` solves the problem with one more GPU of each type and unchanged
 normalisers. `partners_of` returns the jobs that share GPUs with a job, and `together` why two given jobs do or do not share.

@@ -11,7 +11,7 @@ from gavel_py.errors import InputError
 
 @dataclass(frozen=True)
 class Binding:
-    """One reason why a job gets no more.
+    """One reason why a job has no higher throughput.
 
     Attributes:
         kind: "level", "floor", "limit", "gpus", "partners", "time", "place", "order", "discount", "formula" or "count".
@@ -110,7 +110,7 @@ class Explanation:
         bound: Proven bound on the objective, None if the policy has none.
         excluded: Why the job gets no time, None if it was not excluded.
         notes: Notes of the policy about the job, such as that it will miss its deadline.
-        bindings: The reasons why the job gets no more.
+        bindings: The reasons why the job has no higher throughput.
         one_more_gpu: The effect of one more GPU of each type.
         holders: Jobs that hold what the job lacks, the largest first.
         others: All further holders.

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from gavel_py.problem.problem import AllocationProblem
 
 GAP_TOLERANCE = 1e-6
+"""Accepted gap between value and bound (`gap`)."""
 
 VIOLATION_TOLERANCE = 1e-9
+"""Accepted violation of conditions and rules, relative to their size (`TimeShares.violation`)."""
 
 CHUNK = 1 << 13
-"""Rows per pass, so that intermediate results stay in the cache of the processor."""
+"""Rows per pass, so that intermediate results stay in the processor's cache."""
 
 
 class Certificate(Protocol):
@@ -177,12 +179,12 @@ class Proof:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The data from which an allocation can be proven again.
+    """The data from which the proof of an allocation can be repeated.
 
     Attributes:
         columns: The columns of the answer, with the problem and its rules.
         certificate: None for ordered policies.
-        times: The answer itself, if the time on types does not determine it.
+        times: The time in all columns, if the time on types does not determine it.
         shadow_prices: The prices of GPUs found with the optimum.
         limit_prices: The prices of `rules.hard_rows` found with the optimum.
         empty_value: The objective if no job can run.

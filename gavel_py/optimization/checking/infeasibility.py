@@ -24,6 +24,7 @@ from gavel_py.problem.arrays import Floats, Indices, Mask
 Item = TypeVar("Item")
 
 ROUNDING = 1e-9
+"""Tolerance of the factor by which capacities must grow, and of multipliers that count as 0."""
 
 
 def check_rules(jobs: JobClasses, solver: LinearSolver) -> Floats:
@@ -135,7 +136,7 @@ class _Items:
 
 @dataclass(frozen=True, eq=False)
 class _Restriction:
-    """A place that restricts the types of equal jobs. rows: (M,); allowed: (M, K)."""
+    """A restriction of the types of equal jobs (`Place`). rows: (M,); allowed: (M, K)."""
 
     name: str
     rows: Indices
@@ -161,7 +162,7 @@ def _restricted(jobs: JobClasses, rules: Rules, restrictions: list[_Restriction]
     runnable = problem.runnable.copy()
     for each in restrictions:
         runnable[each.rows] &= each.allowed
-    return classes_of(replace(problem, runnable=runnable), jobs.reader, (), rules, jobs.columns)
+    return classes_of(replace(problem, runnable=runnable), jobs.policy_name, (), rules, jobs.columns)
 
 
 def _others(count: int) -> str:
@@ -169,7 +170,7 @@ def _others(count: int) -> str:
 
 
 NOTHING = 1e-9
-"""Parts of all GPUs up to this size count as 0: rules hold with about this tolerance."""
+"""Parts of all GPUs up to this size count as 0, since rules hold only to about this tolerance."""
 
 MOST_NAMED = 5
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gavel_py.problem.problem import AllocationProblem
 
 ROUNDING = 1e-9
+"""Tolerance of broken rules and missed floors, relative to what they require."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,19 +42,19 @@ class TimeShares:
 
     @classmethod
     def of_classes(cls, problem: AllocationProblem, jobs: JobClasses, fractions: Floats) -> TimeShares:
-        """Return the answer with (G, K') fractions of the classes, for all jobs unless there are columns only for classes."""
-        return cls(problem, jobs.spread(fractions)) if jobs.wide is None else cls(jobs.wide, fractions, jobs)
+        """Return the answer from (G, K') fractions of the classes: by job, unless some columns exist for classes only."""
+        return cls(problem, jobs.expanded(fractions)) if jobs.wide is None else cls(jobs.wide, fractions, jobs)
 
     def by_job(self, table: Floats) -> Floats:
-        """Return an (M, ...) table as one with N rows, for all jobs."""
-        return table if self.classes is None else self.classes.spread(table)
+        """Return an (M, ...) table expanded to the N jobs."""
+        return table if self.classes is None else self.classes.expanded(table)
 
     def by_class(self, jobs: JobClasses) -> Floats:
         """Return (G, K') fractions of the classes of a certificate; raises `ProofError` if those of equal jobs differ."""
         if self.classes is not None:
             return self.fractions
         by_class = self.fractions[jobs.rows]
-        if not np.array_equal(jobs.spread(by_class), self.fractions):
+        if not np.array_equal(jobs.expanded(by_class), self.fractions):
             raise ProofError(
                 "jobs that are equal to the policy have different time fractions, so its objective cannot be recomputed"
             )

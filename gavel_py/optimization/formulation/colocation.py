@@ -1,6 +1,6 @@
 """Co-location: a column for each group of partners, rows that link the columns of partners, and the resulting pairs of jobs.
 
-X_i(b,j) is the time for which job i shares GPUs of type j with some job of group b. No more detail is needed.
+X_i(b,j) is the time for which job i shares GPUs of type j with some job of group b. This determines all pairs:
 Jobs of two groups a and b can be paired if and only if those of a spend the same total time with partners of b as those of b with
 partners of a (a table with given sums of rows and columns). Jobs of one group can be paired if and only if none spends more time
 with partners of the group than all others together (`paired`).
@@ -142,7 +142,7 @@ class Sides:
     their_column: Indices
 
     def those(self, which: Mask) -> list[tuple[int, int, int, int, int]]:
-        """Return the pairs of groups in a mask as a list of tuples."""
+        """Return the pairs of groups selected by a mask, as tuples."""
         table = np.stack([self.one, self.other, self.types, self.column, self.their_column])
         return [(a, b, j, one, other) for a, b, j, one, other in table[:, which].T.tolist()]
 

@@ -1,7 +1,7 @@
 """The columns of an allocation program: one for each accelerator type, or several for a type with several placements.
 
 `Columns` has one column for each type. `PlacementColumns` has a second one for the slower placement of gangs, and
-`colocation.PairColumns` one for each group of partners. All have one interface, so that no caller depends on the columns in use:
+`colocation.PairColumns` one for each group of partners. They share an interface, so that callers do not depend on their kind:
 `aggregate` and `expand` convert answers, and `separate` returns the rows that an answer breaks.
 """
 
@@ -83,7 +83,7 @@ class Columns:
         if len(self.source) == count:
             return fractions
         times = fractions[:, :count].copy()
-        for column in range(count, len(self.source)):  # one by one, so that equal jobs have equal sums to the last digit
+        for column in range(count, len(self.source)):  # one by one, so that the sums of equal jobs are equal to the last bit
             times[:, self.source[column]] += fractions[:, column]
         return times
 
@@ -179,7 +179,7 @@ def with_columns(
         accelerator_types=(*problem.accelerator_types, *names),
         throughputs=np.column_stack([problem.throughputs, throughputs]),
         type_index=None,
-        # No less than the row for all columns of a type allows.
+        # At least what the row for all columns of a type allows.
         capacities=problem.capacities[source] / parts,
         share_capacities=np.concatenate([problem.share_capacities, np.zeros(len(types))]),
         runnable=np.column_stack([problem.runnable, problem.runnable[:, types] & able]),
@@ -195,8 +195,8 @@ def with_rules(
 ) -> tuple[Rules, dict[int, int]]:
     """Return the rules over all columns, with a row for the GPUs of each type that has several, and `Columns.joint`.
 
-    per_gpu: whether a job takes CPUs and memory in proportion to its GPUs in a column, instead of in full. Places stay the same,
-    since they allow types.
+    per_gpu: whether a job takes CPUs and memory in proportion to its GPUs in a column, instead of in full. Places are
+    unchanged, since they restrict types.
     """
     wider = tuple(_wider(row, source, parts, parts if per_gpu else np.ones(len(parts))) for row in rules.rows)
     known = dict(zip(map(id, rules.rows), wider, strict=True))

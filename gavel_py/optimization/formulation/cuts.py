@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gavel_py.problem.problem import AllocationProblem
 
 ONE_EACH: Mapping[int, Mapping[int, float]] = MappingProxyType({})
-"""No type has several columns."""
+"""One column for each type: no type has several."""
 
 SAME_TIME = 1e-9
 """Time fractions that differ by no more than this count as equal."""
@@ -69,7 +69,7 @@ def gang_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[in
 
 
 def placement_rows(problem: AllocationProblem, fractions: Floats, second: Mapping[int, int] = NO_SECOND) -> list[Load]:
-    """Return such rows for types on which no packing keeps gangs consolidated or spread as their columns demand.
+    """Return such rows for types on which no packing gives gangs the placements, consolidated or spread, of their columns.
 
     In a column for the consolidated placement, a gang must stay on a node, or in a rack, that can hold it. second: {type: the
     column of the slower placement}.
@@ -113,7 +113,7 @@ class _Entries:
 
 
 def _requested(problem: AllocationProblem, hosts: Hosts, fractions: Floats, columns: Mapping[int, float]) -> _Entries:
-    """Return all time on a type, with gangs anywhere within their locality; larger gangs in a column are entries of their own."""
+    """Return all time on a type, with gangs anywhere within their locality; larger gangs in a column are separate entries."""
     these = list(columns)
     if max(columns.values()) > 1:
         jobs, parts = np.arange(len(fractions)), np.array(list(columns.values()))
@@ -220,9 +220,7 @@ def _group_of_kind(kind: _Kind, entries: Indices, times: Floats, gpus: int) -> G
 
 
 def _bounds(kinds: Sequence[_Kind], hosts: Hosts, j: int, gpus: int) -> list[tuple[Floats, int]]:
-    """Return bounds for places of d GPUs, anywhere, in racks and on nodes: the places that a gang of each kind takes, and their
-    number.
-    """
+    """Return, for places of d GPUs anywhere, in racks and on nodes, how many a gang of each kind takes, and how many there are."""
     sizes = np.array([kind.size for kind in kinds])
     regions = {"any": (gpus,), "rack": hosts.gpus["rack"][j], "node": hosts.gpus["node"][j]}
     bounds = [(sizes.astype(float), gpus)]
@@ -293,7 +291,7 @@ class Group:
     numbers: list[int]
 
     def rooms(self, counts: Indices) -> Floats:
-        """Return (k, P) the places that k entries can hold in each pattern. counts: (P,) places of the group."""
+        """Return (k, P) the number of places that k entries can hold in each pattern. counts: (P,) places of the group."""
         return np.array([np.minimum(k, counts) for k in self.numbers], dtype=float)
 
     def requested(self, times: Floats) -> Floats:

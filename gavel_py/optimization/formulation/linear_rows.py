@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.problem import AllocationProblem
 
-ROUNDING = 1e-9
-
 LEAST_PART = 1e-9
 """Smallest part of a job's time that a floor may require; a smaller one would have huge coefficients."""
 
@@ -215,7 +213,7 @@ class Need:
 
 @dataclass(frozen=True, eq=False)
 class Floor:
-    """Needs of one penalty combined: thr_i >= f_i for all jobs. throughputs: (N,) f_i, steps/s, 0 = none; name_of: as in `Need`."""
+    """Combined needs of one penalty: thr_i >= f_i for all jobs. throughputs: (N,) f_i, steps/s, 0 = none; name_of: as in `Need`."""
 
     name_of: Callable[[int], str]
     throughputs: Floats
@@ -277,7 +275,7 @@ class Rules:
         return bool(self.rows or self.floors or self.switch_cost or self.kept)
 
     def also(self, other: Rules) -> Rules:
-        """Return these rules with the rows, floors and kept objectives of others added."""
+        """Return these rules combined with the rows, floors and kept objectives of others."""
         return replace(self, rows=self.rows + other.rows, floors=self.floors + other.floors, kept=self.kept + other.kept)
 
     @property
@@ -333,7 +331,7 @@ NO_RULES = Rules()
 
 
 def floors_of(needs: Sequence[Need], fastest: Floats) -> tuple[Floor, ...]:
-    """Combine needs into one floor for each penalty, or several if soft needs of one penalty apply to the same job.
+    """Combine needs into a floor for each penalty, or several if soft needs with one penalty apply to the same job.
 
     fastest: (N,) throughput of each job; a need below `LEAST_PART` of it is raised to that part.
     """

@@ -1,4 +1,4 @@
-"""The linear program of an allocation as matrices: it is built, solved from a kept basis, and its solution read.
+"""The linear program of an allocation as matrices: building it, solving it from a kept basis, and reading its solution.
 
 A scheduler solves thousands of small programs whose rows are known as matrices. Compiling each of them with cvxpy would take
 several times as long as solving it. `program.Program` adds cvxpy expressions of the same variables for the objectives of policies.
@@ -65,13 +65,13 @@ class AllocationLP:
         Σ_g n_g s_g x_gj <= c_j    capacity, for each type, divided by c_j
         hard limits                each divided by its own size (`JobClasses.limits`)
 
-    followed by the rows of the objective. Scaled like this, HiGHS's absolute tolerances mean the same for 2 GPUs and for 10^7, and
+    followed by the rows of the objective. With this scaling, HiGHS's absolute tolerances mean the same for 2 GPUs and for 10^7, and
     for one job and for a million.
 
     Args:
         jobs: The job classes.
         enough: (G,) steps/s beyond which a job gains nothing. If a job reaches this in little time, the unit of its variables is
-            about that time; otherwise, the need could be lost in the solver's tolerance.
+            about that time; otherwise, the need could be below the solver's tolerance.
 
     Attributes:
         rows: (P,) the class of each pair, class by class.
@@ -254,7 +254,7 @@ class AllocationLP:
     def fractions_of(self, solution: Solution) -> Floats:
         """Return a solution's time fractions x, (G, K)."""
         parts = solution.values[self.blocks.parts]
-        noise = np.where(self.jobs.floors[self.rows] > 0, 0.0, NOISE)  # a small time may be all that a rule demands
+        noise = np.where(self.jobs.floors[self.rows] > 0, 0.0, NOISE)  # a rule may require just a small time
         return self.matrix_of(np.where(parts > noise, parts, 0.0) * self.sizes)
 
     def prices(self, solution: Solution) -> Floats:

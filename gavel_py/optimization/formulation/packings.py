@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from gavel_py.problem.from_jobs import Hosts
     from gavel_py.problem.problem import AllocationProblem
 
-Columns = Mapping[int, Mapping[int, float]]
+Widths = Mapping[int, Mapping[int, float]]
+"""{type: {column: GPUs of the type for each GPU requested}}."""
 
 ROUNDING = 1e-9
 """Tolerance in sums of fractions: three thirds are 1."""
@@ -66,7 +67,7 @@ class PackingJob(NamedTuple):
         gpus: Number of GPUs, or part of one.
         runnable: (K,) types on which it may run.
         memory: (K,) GB that it takes of a GPU, 0 for whole gangs.
-        cpus, host_memory: CPUs and GB of memory that it takes of its nodes.
+        cpus, host_memory: CPUs and GB of memory that it takes on its nodes.
         together: Whether it must be on one node.
     """
 
@@ -197,8 +198,8 @@ def _sets_on(jobs: tuple[PackingJob, ...], place: TypeCapacity, j: int) -> Mask:
     needed = needed[member @ (small * (1 << np.arange(count)))] + member @ np.where(small, 0.0, size)
     takes = np.stack([needed, member @ [job.cpus for job in jobs], member @ [job.host_memory for job in jobs]], axis=1)
     nodes = np.array(place.nodes).reshape(-1, 3)
-    astray = member @ [not job.runnable[j] for job in jobs]
-    fits: Mask = _within(takes, np.append(place.gpus, nodes[:, 1:].sum(axis=0))) & (astray == 0)
+    not_runnable = member @ [not job.runnable[j] for job in jobs]
+    fits: Mask = _within(takes, np.append(place.gpus, nodes[:, 1:].sum(axis=0))) & (not_runnable == 0)
     limited = bool(np.isfinite(nodes[:, 1:]).any()) and bool(takes[-1, 1:].any())
     if limited or any(job.together and job.gpus > 1 for job in jobs):
         of_nodes = sets & sum(1 << i for i, job in enumerate(jobs) if job.gpus <= 1 or job.together)
@@ -256,10 +257,10 @@ LARGE = 64
 """Maximum size of a type for rows; for larger types, they gain little over those of `fraction_rows`."""
 
 ENOUGH = 0.99
-"""A type gets no row if a mix of packings delivers this part of its time fractions."""
+"""Part of the time fractions of a type that a mix of packings must deliver, so that the type gets no row."""
 
 
-def packing_rows(problem: AllocationProblem, fractions: Floats, columns: Columns = ONE_EACH) -> list[Load]:
+def packing_rows(problem: AllocationProblem, fractions: Floats, columns: Widths = ONE_EACH) -> list[Load]:
     """Return rows that all deliverable allocations satisfy and (N, K') `fractions` break, none if they break none.
 
     columns: as in `gang_rows`. There are no rows for a problem that was not built from a cluster, or without jobs that need
@@ -324,7 +325,7 @@ def _of_all_types(problem: AllocationProblem, hosts: Hosts, times: Floats, jobs:
 
 
 def _of_one_type(problem: AllocationProblem, hosts: Hosts, times: Floats, j: int) -> tuple[Floats, float, str] | None:
-    """Return a row as `_of_all_types` does, from the patterns of one type."""
+    """Return a row in the form of `_of_all_types`, from the patterns of one type."""
     gpus = int(_whole(problem.capacities[j : j + 1])[0])
     able = np.flatnonzero(problem.runnable[:, j])
     if not times[able[problem.num_gpus[able] < 1], j].any():
@@ -367,11 +368,11 @@ def _gpu_by_gpu(
 
 def _groups(sizes: Floats, memory: Floats, times: Floats, able: Indices, gpus: int) -> tuple[list[Group], list[PackingItem]]:
     """Group the jobs that may have time by GPUs and memory, the largest gangs first."""
-    sorts, of = np.unique(np.column_stack([sizes[able], memory[able]]), axis=0, return_inverse=True)
+    kinds, kind_of = np.unique(np.column_stack([sizes[able], memory[able]]), axis=0, return_inverse=True)
     groups, counted = [], []
-    for g in range(len(sorts) - 1, -1, -1):
-        entries = able[of.ravel() == g]
-        size, taken = sorts[g].tolist()
+    for g in range(len(kinds) - 1, -1, -1):
+        entries = able[kind_of.ravel() == g]
+        size, taken = kinds[g].tolist()
         entries = entries[np.argsort(-times[entries], kind="stable")]
         limit = min(len(entries), int(gpus / size + LEAST_EXCESS))
         groups.append(group_of(int(size), "any", entries, times[entries], limit))
@@ -404,9 +405,7 @@ MEMORY_PARTS = 64
 """Parts into which the memory of a GPU is divided, to limit the number of functions."""
 
 
-def fraction_rows(
-    problem: AllocationProblem, fractions: Floats, columns: Mapping[int, Mapping[int, float]] = ONE_EACH
-) -> list[Load]:
+def fraction_rows(problem: AllocationProblem, fractions: Floats, columns: Widths = ONE_EACH) -> list[Load]:
     """Return the rows of dual feasible functions that (N, K') `fractions` break most, at most one for each type.
 
     columns: as in `gang_rows`. There are no rows for a problem that was not built from a cluster.
@@ -414,13 +413,16 @@ def fraction_rows(
     hosts = problem.hosts
     if hosts is None or (problem.num_gpus >= 1).all():
         return []
-    parts = _Functions(problem.num_gpus)
+    parts = _DualFeasibleFunctions(problem.num_gpus)
     rows = []
     for j, gpus in enumerate(problem.capacities[: len(hosts.cpus)].tolist()):
         widths = columns.get(j, {j: 1.0})
         times = sum((fractions[:, column] * width for column, width in widths.items()), np.zeros(problem.num_jobs))
         memory = _memory_parts(problem.num_gpus, hosts.gpu_memory, j)
-        for what, functions in (("fractions", parts), ("the memory of fractions", None if memory is None else _Functions(memory))):
+        for what, functions in (
+            ("fractions", parts),
+            ("the memory of fractions", None if memory is None else _DualFeasibleFunctions(memory)),
+        ):
             counted = None if functions is None else functions.most_broken(times, gpus)
             if counted is not None:
                 loads = {column: counted * width for column, width in widths.items()}
@@ -442,7 +444,7 @@ def _memory_parts(num_gpus: Floats, memory: GpuMemory | None, j: int) -> Floats 
     return np.where(small, taken, num_gpus) if taken[small].any() else None
 
 
-class _Functions:
+class _DualFeasibleFunctions:
     """The values of all functions for (N,) sizes of jobs in GPUs."""
 
     def __init__(self, sizes: Floats) -> None:

@@ -106,10 +106,10 @@ class Program(AllocationLP):
             if len(some):
                 short = cp.pos(1 - cp.multiply(1 / least[some], self.throughput[some]))
                 losses.append(penalty * (jobs.counts[some].astype(float) @ short))
-            losses.append(cp.Constant(penalty * float(jobs.counts[np.isinf(least)].sum())))  # no throughput is enough
+            losses.append(cp.Constant(penalty * float(jobs.counts[np.isinf(least)].sum())))  # no throughput suffices
         if rules.switch_cost:
             gpus = (jobs.counts * jobs.num_gpus)[self.rows]
-            moved = cp.abs(cp.multiply(self.sizes, self._parts) - jobs.before[self.rows, self.columns])
+            moved = cp.abs(cp.multiply(self.sizes, self._parts) - jobs.last_fractions[self.rows, self.columns])
             losses.append(rules.switch_cost * (gpus @ moved))
         return cp.sum(cp.hstack(losses)) if len(losses) > 1 else losses[0]
 

@@ -1,7 +1,7 @@
 """The program of serving on a fixed set of GPUs: columns of replicas, shared limits, the relaxation and its bound.
 
-A column k of service i is a replica on g_k GPUs of one type, which serves T_kb requests/s of size b. With y_k replicas, and x_kb
-the part of the demand λ_ib that they serve,
+A column k of service i is a replica on g_k GPUs of one type, which serves T_kb requests/s of size b. With y_k replicas,
+which serve the part x_kb of the demand λ_ib,
 
     Σ_k x_kb = t_i for each size b,   Σ_b λ_ib x_kb / T_kb <= y_k,   Σ_i Σ_k a_rk y_k <= c_r,   l_i <= Σ_k y_k <= u_i,
 
@@ -43,8 +43,6 @@ MAX_REPLICAS = 1e6
 
 FEW_NODES = 2_000
 
-ROUNDING = 1e-9
-
 
 @dataclass(frozen=True, eq=False)
 class Columns:
@@ -53,7 +51,7 @@ class Columns:
     Attributes:
         demand: (B,) requests/s, each greater than 0.
         rates: (n, B) requests/s of one replica.
-        uses: (n, R) what a replica takes of each shared limit.
+        uses: (n, R) how much of each shared limit a replica uses.
         costs: (n,) price per hour of a replica.
         least, most: Limits of the number of replicas.
     """
@@ -67,7 +65,7 @@ class Columns:
 
     @cached_property
     def loads(self) -> Floats:
-        """(n, B) the number of replicas that all requests of one size would keep busy; infinite if they cannot serve the size."""
+        """(n, B) the number of replicas kept busy by all requests of one size; infinite if they cannot serve that size."""
         return np.divide(self.demand, self.rates, out=np.full_like(self.rates, np.inf), where=self.rates > 0)
 
     def loads_of(self, parts: Floats) -> Floats:
@@ -77,7 +75,7 @@ class Columns:
 
     @cached_property
     def best_of_type(self) -> Mask:
-        """(n, B) whether a column needs the least for a size, among those that take the same limits in the same proportion."""
+        """(n, B) whether a column uses the least of the limits for a size, among those that use them in the same proportion."""
         size = np.maximum(self.uses.max(axis=1), 1e-300)
         _, same = np.unique(np.round(self.uses / size[:, None], 12), axis=0, return_inverse=True)
         needed, best = self.loads * size[:, None], np.zeros(self.rates.shape, dtype=bool)
@@ -87,7 +85,7 @@ class Columns:
         return np.logical_and(best, np.isfinite(self.loads))
 
     def useful(self, num_gpus: Sequence[int], names: Sequence[str]) -> Mask:
-        """Return (n,) the useful columns: those that serve something, and more than smaller ones on the same GPUs.
+        """Return (n,) the useful columns: those that serve requests, and more of them than smaller ones on the same GPUs.
 
         num_gpus, names: the GPUs of each column and their type. If the number of replicas is limited, large replicas may be useful.
         """
@@ -361,12 +359,6 @@ def relaxed_costs(columns: Columns, prices: Floats, least: float = 0.0, most: fl
     )
     fixed = least * columns.least - (most * columns.most if most else 0.0)
     return float(per_size.min(axis=0, initial=np.inf).sum()), fixed
-
-
-def one_service(columns: Columns, limits: Floats, prices: Floats, level: float) -> Market:
-    """Return the market of one service that must reach at least a level at the least total price of its (n,) replicas."""
-    priced = replace(columns, costs=prices)
-    return Market((priced,), limits, np.zeros(1), np.array([level]), np.array([level]), has_costs=True)
 
 
 def best_level(columns: Columns, replicas: Floats, upper: float = 1.0) -> tuple[float, Floats]:

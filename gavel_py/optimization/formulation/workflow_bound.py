@@ -98,7 +98,7 @@ class _Parts:
         return LinearProgram(costs, 0.0, matrix, limits, num_jobs, np.zeros(size[1]), np.full(size[1], np.inf))
 
     def _parts_of_edges(self) -> tuple[Indices, Indices]:
-        """Return each edge with each x_vj of the job that waits, as two arrays of numbers."""
+        """Return each pair of an edge and an x_vj of the job that waits, as two arrays of indices."""
         first = np.searchsorted(self.jobs, np.arange(len(self.graph.parents) + 1))
         counts = np.diff(first)[self.child]
         edge = np.repeat(np.arange(len(self.child)), counts)

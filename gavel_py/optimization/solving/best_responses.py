@@ -20,6 +20,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
 ROUNDING = 1e-14
+"""Relative difference of slopes up to which they count as equal."""
 
 Points = NDArray[np.int8]
 
@@ -306,7 +307,7 @@ def greedy_times(jobs: JobClasses, gains: Floats) -> Floats:
             fractions[some, j] += given / (jobs.num_gpus * jobs.counts)[some]
             waiting[some] -= given / jobs.num_gpus[some]
             left[j] = max(0.0, left[j] - sold[-1]) if len(some) else left[j]
-        if (left > 0).sum() == (before > 0).sum():  # no job of another type has lost its GPUs
+        if (left > 0).sum() == (before > 0).sum():  # no further type has run out of GPUs
             break
     return fractions
 
@@ -342,8 +343,9 @@ def _best_equal_price(jobs: JobClasses, gains: Floats) -> float:
 
 
 def descending(values: Floats, sizes: Floats, enough: float) -> Indices:
-    """Return rows in descending order of their values, with equal ones in their original order: all rows, or the first whose sizes
-    add up to `enough`. In the latter case, most rows of a large problem need not be sorted.
+    """Return rows in descending, stable order of their values: all, or only the first whose sizes add up to `enough`.
+
+    In the latter case, most rows of a large problem need not be sorted.
     """
     count = 1 + int(enough / sizes.mean()) if len(sizes) else 0
     while 2 * count < len(values):

@@ -78,7 +78,7 @@ class ConicProgram:
 
         if problem.is_mixed_integer():
             raise InputError("this policy has whole-number variables; only linear and concave programs are solved")
-        # The result of Clarabel is read whatever its status.
+        # Clarabel's result is read regardless of its status.
         self._data, self._chain, self._inverse = problem.get_problem_data(cp.CLARABEL, solver_opts={"accept_unknown": True})
         self._variables = problem.variables()
         costs, squares = self._data["c"], self._data.get("P")
@@ -106,7 +106,7 @@ class ConicProgram:
         return int(found.iterations)
 
     def _run(self, step: float, limit: TimeLimit) -> Any:
-        """Run Clarabel; Ctrl-C and the time limit stop it at its next iteration."""
+        """Run Clarabel; Ctrl-C and the time limit stop it at the next iteration."""
         solver, stop = self._solver(step), threading.Event()
         if hasattr(solver, "set_termination_callback"):  # since Clarabel 0.11
             solver.set_termination_callback(lambda _: stop.is_set())

@@ -111,8 +111,7 @@ class PricedCertificate(_OfObjective):
 def best_priced(
     program: Program, objective: cp.Expression, sign: float, candidates: Sequence[Floats], prices: Sequence[Floats]
 ) -> tuple[Floats, PricedCertificate | None]:
-    """Return the best of several (G, K) time fractions for a concave objective, and the certificate with the best of several
-    prices.
+    """Return the best of several (G, K) time fractions for a concave objective, and the certificate of the best prices.
 
     The best equal price of all GPUs is tried too. There is no certificate if the objective has no slope, or has both curves
     and own variables.
@@ -219,6 +218,7 @@ be wrong too. With MORE added, the slope is small enough for a bound.
 """
 
 ROUNDING = 1e-12
+"""Relative improvement of the objective that counts as rounding."""
 
 
 def maximize_concave(
@@ -321,7 +321,7 @@ class _Search:
         """Prove an answer and keep it if it is the best.
 
         Jobs with tiny times (`CRUMB`) get none or, if that is not a good answer, slightly more. The optimum of a steep curve may be
-        a time closer to 0 than an interior point can be, where slopes differ widely. Then the tangent at CRUMB gives a better
+        closer to 0 than an interior point can get, where slopes differ widely. Then the tangent at CRUMB gives a better
         bound.
         """
         times, largest = answer.fractions, self._program.matrix_of(self._program.most)
@@ -334,9 +334,7 @@ class _Search:
             self._prove(more, np.where(poor, CRUMB * largest, times))
 
     def _prove(self, answer: _Answer, touching: Floats | None = None) -> bool:
-        """Prove an answer by a tangent at its own or other fractions, and keep it if it is the best. Return whether its gap is
-        small.
-        """
+        """Prove an answer by a tangent at its own or other fractions, keep it if best, and return whether its gap is small."""
         answer = replace(answer, touching=touching)
         try:
             certificate = self._certificate(answer)
@@ -364,7 +362,7 @@ class _Search:
         return ConcaveCertificate(self._program, self._objective, above, self._sign)
 
     def _between(self, before: _Answer, after: _Answer) -> _Answer:
-        """Return the farthest point on the way from one answer to another that is not worse than the first."""
+        """Return the farthest point between two answers, of a few tried, that is not worse than the first."""
         value = self._value(before)
         for part in (1.0, 0.5, 0.25, 0.1, 0.01):
             way = _Answer(

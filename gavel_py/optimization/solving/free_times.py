@@ -95,9 +95,7 @@ class JobGroups:
 
 
 def _even(jobs: JobClasses, source: Indices | None) -> Floats:
-    """Return (Q, K) ρ, 0 for jobs that may have no time. source: (K,) the type of each column if types have several, the
-    preferred one first.
-    """
+    """Return (Q, K) ρ, 0 for jobs that may have no time. source: (K,) the type of each column, the preferred one first."""
     gpus = np.where(jobs.runnable, jobs.capacities, 0.0)
     if source is not None:
         earlier = np.equal.outer(source, source) & np.tri(len(source), k=-1, dtype=bool)
@@ -127,7 +125,7 @@ def fairest_times(jobs: JobClasses, groups: JobGroups, free: FreeTimes, weights:
     solver = None if limit is None else LinearSolver(limit=limit)
     cuts = _row_cuts(groups, groups.sums(jobs.counts * np.maximum(free.least, free.most)))
     for _ in range(MOST_CUTS):
-        # The fairest times under some cuts are the fairest of all if they fit. This takes one program for each cut found instead of
+        # If the fairest times under some cuts fit, no others are fairer. This takes one program for each cut found, instead of
         # one for each level at which jobs are held, and each quota may have its own level.
         times = _Filling(jobs, groups, free, weights, solver, cuts).filled(with_programs=False)
         cut = _Filling(jobs, groups, free, weights, solver, cuts).cut(times)
@@ -159,7 +157,7 @@ class _Cuts:
     worth: Floats
 
     def also(self, cut: _Cut) -> _Cuts:
-        """Return these cuts and one more."""
+        """Return these cuts with one added."""
         import scipy.sparse as sp
 
         return _Cuts(sp.vstack([self.prices, sp.csr_array(cut.prices[None])], format="csr"), np.append(self.worth, cut.worth))

@@ -31,7 +31,7 @@ Keys = NDArray[np.uint64]
 Result = TypeVar("Result")
 
 GRACE_SECONDS = 0.05
-"""Additional time to wait for a native solver that observes the limit itself."""
+"""Additional time to wait for a native solver that enforces the limit itself."""
 
 
 class TimeLimitReached(Exception):  # noqa: N818  (control flow inside one solve; callers of `solve` never see it)
@@ -123,7 +123,7 @@ OPTIONS: dict[str, object] = {
     "random_seed": 0,
     "primal_feasibility_tolerance": 1e-9,
     "dual_feasibility_tolerance": 1e-9,
-    "presolve": "off",  # takes very thin feasible sets for empty, and saves no time on these programs
+    "presolve": "off",  # mistakes very thin feasible sets for empty ones, and saves no time on these programs
 }
 
 
@@ -534,7 +534,7 @@ def solve_whole(
         highs.setSolution(first)
     highs.HandleUserInterrupt = True
     try:
-        # HiGHS observes the limit itself and returns its best values, but checks the clock only at intervals.
+        # HiGHS enforces the limit itself and returns its best values, but checks the clock only at intervals.
         run_stoppable(highs.run, highs.cancelSolve, TimeLimit(limit.remaining + PATIENCE_SECONDS) if limit.is_set else NO_LIMIT)
     except TimeLimitReached:
         return None

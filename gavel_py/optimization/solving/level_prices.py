@@ -1,8 +1,8 @@
 """The best level for a large number of different jobs by prices of GPUs: the method of `prices` for the demand family.
 
 At prices p worth 1 in total (Σ_j p_j c_j = 1), the needs of a level cost Σ_i h_i(need_i(θ)). A level can be reached if and only if
-this is at most 1 at all prices. `find_level` searches in turns for the prices with the highest cost, and for the level at which
-that cost is 1, first on samples of jobs. Jobs that meet their needs on the same types at all prices of the box are fixed. A small
+this is at most 1 at all prices. `find_level` alternates between the prices with the highest cost and the level at which that
+cost is 1, first on samples of jobs. Jobs that meet their needs on the same types at all prices of the box are fixed. A small
 program shares the remaining GPUs among the others; it gives the exact level, its prices and its most efficient allocation.
 """
 
@@ -27,8 +27,8 @@ from gavel_py.optimization.solving.prices import (
     SAMPLED,
     SAMPLES,
     UNDECIDED,
-    Box,
-    Market,
+    DualFunction,
+    PriceBox,
     chosen_times,
     largest_gains,
     minimum,
@@ -59,7 +59,7 @@ class Point:
     """A level with prices, near which the best level is expected. reach: largest error of its needs, as a part of all GPUs."""
 
     level: float
-    box: Box
+    box: PriceBox
     reach: float
 
 
@@ -85,7 +85,7 @@ class PricedLevels:
         return replace(table, needs=needs[rows], rates=rates[rows])
 
     def level_at(self, prices: Floats, level: float, step: int = 1) -> float:
-        """Return approximately the level whose needs cost 1 at these prices, by Newton's method from a better level."""
+        """Return the approximate level whose needs cost 1 at these prices, by Newton's method from a better level."""
         for _ in range(MOST_STEPS):
             sample = self.at(level, step)
             response = sample.at(prices)
@@ -129,7 +129,7 @@ def _found(priced: PricedLevels, point: Point, solver: LinearSolver, *, efficien
             if narrowed is None:
                 break
             part = SAMPLED / np.sqrt(size)
-            point = Point(narrowed[1].level, Box.around(narrowed[1].box.prices, part), part)
+            point = Point(narrowed[1].level, PriceBox.around(narrowed[1].box.prices, part), part)
         narrowed = _narrowed(priced, point, 1, solver)
         if narrowed is not None:
             return _finished(priced, *narrowed, solver, efficiency=efficiency)
@@ -160,24 +160,24 @@ def _first_point(priced: PricedLevels, kept: Floats | None) -> Point:
     if kept is not None and kept.shape == capacities.shape and kept @ capacities > 0:
         prices, part = kept / (kept @ capacities), KEPT / np.sqrt(len(priced))
         level = priced.level_at(prices, priced.level_at(prices, levels.alone, step))
-        return Point(level, Box.around(prices, part), max(part, 4 * CLOSE))
+        return Point(level, PriceBox.around(prices, part), max(part, 4 * CLOSE))
     prices = levels.equal_prices().gpus
-    box = Box(np.zeros(len(prices)), np.where(capacities > 0, 1 / np.maximum(capacities, 1e-300), 0.0), prices)
+    box = PriceBox(np.zeros(len(prices)), np.where(capacities > 0, 1 / np.maximum(capacities, 1e-300), 0.0), prices)
     return Point(priced.level_at(prices, levels.alone, step), box, 1.0)
 
 
-def _narrowed(priced: PricedLevels, point: Point, step: int, solver: LinearSolver) -> tuple[Market, Point] | None:
-    """Return a market in which few rows are undecided around the best level, None if all jobs reach the utopia bound."""
+def _narrowed(priced: PricedLevels, point: Point, step: int, solver: LinearSolver) -> tuple[DualFunction, Point] | None:
+    """Return a dual function with few undecided rows around the best level, None if all jobs reach the utopia bound."""
     level, box, reach, moves = point.level, point.box, point.reach, 0
     responses = priced.at(level, step)
     part = len(responses) / len(priced)  # at these prices, all GPUs together are worth 1
     capacities = priced.capacities * part
-    market = Market(responses, capacities, solver.limit)
-    growth = _growth(market, box.prices) / part
+    dual = DualFunction(responses, capacities, solver.limit)
+    growth = _growth(dual, box.prices) / part
     for _ in range(MOST_BOXES):
-        market.fix(box, reach / growth)
-        found = minimum(market.dual, box, priced.capacities, size=part)
-        growth = _growth(market, found.prices) / part
+        dual.fix(box, reach / growth)
+        found = minimum(dual.at, box, priced.capacities, size=part)
+        growth = _growth(dual, found.prices) / part
         better = priced.improved(level, found.value / part / growth)
         if found.is_inside and better == priced.levels.alone and found.value >= 0:
             return None
@@ -185,52 +185,52 @@ def _narrowed(priced: PricedLevels, point: Point, step: int, solver: LinearSolve
         if not found.is_inside or off > reach:
             moves += 1
             box, reach = box.moved(found.prices, 2.0**moves), max(reach, WIDER * off)
-            market = Market(priced.at(level, step), capacities, solver.limit)
+            dual = DualFunction(priced.at(level, step), capacities, solver.limit)
             continue
-        market.renew(priced.at(level, step))
-        is_small = len(market.undecided) <= UNDECIDED or float((box.high - box.low).max()) <= NARROW * float(box.high.max())
+        dual.renew(priced.at(level, step))
+        is_small = len(dual.undecided) <= UNDECIDED or float((box.high - box.low).max()) <= NARROW * float(box.high.max())
         if off <= CLOSE and (step > 1 or is_small):
-            return market, Point(level, replace(box, prices=found.prices), reach)
+            return dual, Point(level, replace(box, prices=found.prices), reach)
         box = replace(box, prices=found.prices) if step > 1 else box.shrunk(found.prices)
         reach = reach if step > 1 else max(reach / 8, WIDER * off, EXACT)
     raise SolverError("the prices of the best level were not found")
 
 
-def _growth(market: Market, prices: Floats) -> float:
+def _growth(dual: DualFunction, prices: Floats) -> float:
     """Return the increase of the cost of the needs per unit of η."""
-    return max(market.active.at(prices).growth + float(market.growing @ prices), 1e-300)
+    return max(dual.active.at(prices).growth + float(dual.growing @ prices), 1e-300)
 
 
 class UndecidedLP(AllocationLP):
     """min ϕ such that ϕ times all GPUs suffice for the fixed jobs and for the needs of undecided jobs, which share the rest."""
 
-    def __init__(self, priced: PricedLevels, market: Market) -> None:
-        jobs, rows = priced.levels.jobs, market.undecided
+    def __init__(self, priced: PricedLevels, dual: DualFunction) -> None:
+        jobs, rows = priced.levels.jobs, dual.undecided
         self.of = rows
         super().__init__(jobs.rows_as(rows, jobs.counts[rows], jobs.keys[rows]))
         own, self._largest = self.normalized_rows(self.jobs.throughputs[self.rows, self.columns])
-        self.compile_factor(own, market.active.needs / self._largest)  # type: ignore[operator]
-        self.program = replace(self.program, limits=self._limits(market))
+        self.compile_factor(own, dual.active.needs / self._largest)  # type: ignore[operator]
+        self.program = replace(self.program, limits=self._limits(dual))
 
-    def _limits(self, market: Market) -> Floats:
+    def _limits(self, dual: DualFunction) -> Floats:
         limits: Floats = self.program.limits.copy()
-        limits[self.blocks.capacity] = -market.used / self.units
-        limits[self.blocks.own[0]] = -(market.active.needs / self._largest)  # type: ignore[operator]
+        limits[self.blocks.capacity] = -dual.used / self.units
+        limits[self.blocks.own[0]] = -(dual.active.needs / self._largest)  # type: ignore[operator]
         return limits
 
-    def again(self, market: Market, solver: LinearSolver) -> None:
+    def again(self, dual: DualFunction, solver: LinearSolver) -> None:
         """Solve with the needs of another level."""
-        self.solve_with(self._limits(market), solver, "level")
+        self.solve_with(self._limits(dual), solver, "level")
 
     @property
     def factor(self) -> float:
         """ϕ."""
         return float(self.solution.values[self.blocks.factor][0])
 
-    def growth(self, market: Market) -> float:
+    def growth(self, dual: DualFunction) -> float:
         """Return the increase of ϕ per unit of η."""
-        fixed = float(self.solution.duals[self.blocks.capacity] @ (market.growing / self.units))
-        return fixed + float(self.solution.duals[self.blocks.own[0]] @ (market.active.rates / self._largest))  # type: ignore[operator]
+        fixed = float(self.solution.duals[self.blocks.capacity] @ (dual.growing / self.units))
+        return fixed + float(self.solution.duals[self.blocks.own[0]] @ (dual.active.rates / self._largest))  # type: ignore[operator]
 
     def efficient(self, solver: LinearSolver) -> Solution:
         """Return the optimum of max Σ_i s_i v_i with the same level."""
@@ -239,23 +239,25 @@ class UndecidedLP(AllocationLP):
         return self.solve_again(solver, "efficiency", worth, max(1.0, self.factor), "level")
 
 
-def _finished(priced: PricedLevels, market: Market, point: Point, solver: LinearSolver, *, efficiency: bool) -> BestLevel | None:
+def _finished(
+    priced: PricedLevels, dual: DualFunction, point: Point, solver: LinearSolver, *, efficiency: bool
+) -> BestLevel | None:
     """Return the best level exactly, by Newton's method on ϕ = 1 with few undecided jobs; None if fixed jobs would change types."""
-    if len(market.undecided) > MOST_UNDECIDED:
+    if len(dual.undecided) > MOST_UNDECIDED:
         raise SolverError("too many jobs are indifferent at the prices of the best level")
     level, program = point.level, None
     for _ in range(MOST_PROGRAMS):
         if program is None:
-            program = UndecidedLP(priced, market)
+            program = UndecidedLP(priced, dual)
             program.solve(solver, "level")
         else:
-            program.again(market, solver)
-        growth = program.growth(market)
+            program.again(dual, solver)
+        growth = program.growth(dual)
         over = program.factor - 1
         if abs(over) <= EXACT or growth <= 0:
             break
         level = priced.improved(level, -over / growth)
-        market.renew(priced.at(level))
+        dual.renew(priced.at(level))
     else:
         return None
     if growth <= 0 or abs(level - point.level) * growth > point.reach:
@@ -263,8 +265,8 @@ def _finished(priced: PricedLevels, market: Market, point: Point, solver: Linear
     scarcity = program.scarcity
     prices = scarcity.scaled(1 / float(scarcity.gpus @ priced.capacities))
     solution = program.efficient(solver) if efficiency else program.solution
-    fractions = chosen_times(market)
-    fractions[market.undecided] = program.fractions_of(solution)
+    fractions = chosen_times(dual)
+    fractions[dual.undecided] = program.fractions_of(solution)
     used = (priced.levels.jobs.counts * priced.levels.jobs.num_gpus) @ fractions
     fractions /= max(1.0, float(np.divide(used, priced.capacities, out=np.zeros_like(used), where=priced.capacities > 0).max()))
     solver.prices = prices.gpus

@@ -140,7 +140,7 @@ class CapacityFactorLP(AllocationLP):
         return program
 
     def _beyond(self, more: Floats, solver: LinearSolver) -> Solution:
-        """Return the optimum with needs increased by (S,) `more`, beyond the GPUs, or that of the present needs if this fails."""
+        """Return the optimum with needs increased by (S,) `more`, above capacity, or that of the present needs if this fails."""
         limits = self.solution.program.limits.copy()
         limits[self.blocks.own[0]] -= more
         try:
@@ -153,7 +153,7 @@ class CapacityFactorLP(AllocationLP):
         for more in EXTRA_GPUS:
             try:
                 gain, price = self._gain_of(j, more, rates, solution, solver, start * more)
-            except SolverError:  # beyond what the next job can reach
+            except SolverError:  # more than the next job can reach
                 continue
             if abs(gain - price * more) <= 1e-6 * raw * more:
                 return min(raw, price)

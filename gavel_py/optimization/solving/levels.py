@@ -258,7 +258,7 @@ class Levels:
         return min(one, other) if self.worse < 0 else max(one, other)
 
     def needs(self, level: float) -> Floats:
-        """Return (G,) the throughput that a job needs for this level or under the rules, at most its fastest one."""
+        """Return (G,) the throughput that a job needs for this level and the rules, at most its fastest one."""
         return np.minimum(np.maximum(self._need(level), self.jobs.floors), self.jobs.fastest)
 
     def rates(self, needs: Floats) -> Floats:
@@ -270,7 +270,7 @@ class Levels:
         step, some = 1e-4, needs > 0
         around = np.where(some, needs, self.jobs.fastest)
         worse, better = (self._level(around * (1 + way * step)) for way in (-1, 1))
-        # A job without a need may have the level NaN, and then has no rate.
+        # A job without a need may have the level NaN; it then has no rate.
         some &= np.isfinite(worse) & np.isfinite(better)
         worse, better = np.where(some, worse, 1.0), np.where(some, better, 1.0)
         apart = np.maximum(np.abs(worse - better), np.spacing(np.abs(worse)))  # at least one digit of the level
@@ -347,7 +347,7 @@ class Levels:
     def _check_inverse(self, throughputs: Floats) -> None:
         """Raise `InputError` unless the job with the worst level needs exactly the throughput that it has."""
         level = self.reached(throughputs)
-        # A need that depends on the last digits of the level may be anything between these.
+        # A need that depends on the last digits of the level may lie anywhere between these.
         digits = self.worse * 8 * digit(level)
         least, part, most = (float((self._need(level + way * digits) / throughputs).max()) for way in (1, 0, -1))
         if not (least <= 1.01 and most >= 0.99):
@@ -414,7 +414,7 @@ class _PricesOfMore(Prices):
 
 
 def level_per_part(certificate: LevelCertificate) -> float:
-    """Return how much the level improves per unit of worth of further resources, at the prices that prove the level."""
+    """Return the improvement of the level per unit of worth of further resources, at the prices that prove the level."""
     levels, prices = certificate.levels, certificate.prices
     here = levels.affordable(levels.alone, prices)
     there = levels.affordable(levels.alone, _PricesOfMore(prices.gpus, prices.limits, STEP))

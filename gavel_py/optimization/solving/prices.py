@@ -55,14 +55,14 @@ MOST_UNDECIDED = 20_000
 MOST_PLANES, MOST_BOXES, MOST_WIDER, MOST_MOVES = 300, 60, 4, 10
 
 SMALL = 1e-10
-"""Part of the dual function that counts as 0."""
+"""Relative tolerance of the dual function."""
 
 ACCEPTED = 1e-7
 """Gap up to which an answer is accepted; the proof of the whole answer accepts slightly more."""
 
 
 @dataclass(frozen=True)
-class Box:
+class PriceBox:
     """The prices from `low` to `high`, and the best known prices between them."""
 
     low: Floats
@@ -70,47 +70,47 @@ class Box:
     prices: Floats
 
     @classmethod
-    def around(cls, prices: Floats, part: float) -> Box:
+    def around(cls, prices: Floats, part: float) -> PriceBox:
         """Return the box that extends by a part of each price plus a tenth of their mean, so that a price of 0 may rise as well."""
         half = part * np.maximum(prices, prices.mean() / 10)
         return cls(np.maximum(0.0, prices - half), prices + half, prices)
 
-    def moved(self, prices: Floats, factor: float) -> Box:
+    def moved(self, prices: Floats, factor: float) -> PriceBox:
         """Return a box around other prices that is larger by a factor."""
         half = (self.high - self.low) * (factor / 2)
-        return Box(np.maximum(0.0, prices - half), prices + half, prices)
+        return PriceBox(np.maximum(0.0, prices - half), prices + half, prices)
 
     def contains(self, prices: Floats) -> bool:
         """Return whether prices are strictly inside; the end 0 counts as inside."""
         return bool((((prices > self.low) | (self.low <= 0)) & ((prices < self.high) | (self.high <= 0))).all())
 
-    def shrunk(self, prices: Floats) -> Box:
+    def shrunk(self, prices: Floats) -> PriceBox:
         """Return the smaller box around other prices, within this one."""
         half = (self.high - self.low) / SHRINK
-        return Box(np.maximum(self.low, prices - half), np.minimum(self.high, prices + half), prices)
+        return PriceBox(np.maximum(self.low, prices - half), np.minimum(self.high, prices + half), prices)
 
 
 @dataclass(frozen=True)
 class Minimum:
     """The minimum of the dual function in a box.
 
-    slack: the largest possible distance from the true minimum; pressed: (K,) the decrease of the minimum if the box were wider by
-    half in a price; size: the value that counts as large.
+    slack: the largest possible distance from the true minimum; boundary_gain: (K,) the decrease of the minimum if the box
+    were wider by half in a price; size: the value that counts as large.
     """
 
     prices: Floats
     value: float
     slack: float
-    pressed: Floats
+    boundary_gain: Floats
     size: float
 
     @property
     def is_inside(self) -> bool:
         """Whether a wider box would not lower the minimum."""
-        return bool((self.pressed <= SMALL * self.size).all())
+        return bool((self.boundary_gain <= SMALL * self.size).all())
 
 
-class Market:
+class DualFunction:
     """The dual function of some jobs. More and more of them are fixed as the box of prices shrinks.
 
     Each pass over the jobs checks the time limit first.
@@ -127,7 +127,7 @@ class Market:
         self.choices = Choices(np.full(count, idle, dtype=np.int8), np.full(count, idle, dtype=np.int8))
         self.gained, self.used, self.growing = 0.0, np.zeros(idle), np.zeros(idle)
 
-    def fix(self, box: Box, reach: float = 0.0) -> None:
+    def fix(self, box: PriceBox, reach: float = 0.0) -> None:
         """Fix the jobs with the same response in all of the box."""
         self.limit.check()
         sure, found = self.active.certain(box.low, box.high, reach)
@@ -150,36 +150,38 @@ class Market:
         fixed[self.undecided] = False
         return fixed
 
-    def dual(self, prices: Floats) -> tuple[float, Floats]:
-        """Return the dual function and its gradient."""
+    def at(self, prices: Floats) -> tuple[float, Floats]:
+        """Return the value of the dual function and its gradient."""
         self.limit.check()
         left, response = self.capacities - self.used, self.active.at(prices)
         return self.gained + float(left @ prices) + response.surplus, left - response.usage
 
 
-def minimum(dual: Callable[[Floats], tuple[float, Floats]], box: Box, normal: Floats | None = None, size: float = 0.0) -> Minimum:
+def minimum(
+    function: Callable[[Floats], tuple[float, Floats]], box: PriceBox, normal: Floats | None = None, size: float = 0.0
+) -> Minimum:
     """Return the minimum of a convex function in a box by cutting planes (Kelley 1960).
 
     Every second point is halfway to the best one so far, since with few planes the lowest point may be far from the minimum.
     normal: (K,) n if only prices with n·p = 1 count; size: a value that counts as large, by default the minimum.
     """
     best = point = box.prices if normal is None else box.prices / float(normal @ box.prices)
-    value, gradient = dual(point)
+    value, gradient = function(point)
     half = np.maximum((box.high - box.low) / 2, 1e-300)
     change = max(float(np.abs(gradient) @ half), 1e-13 * (size or abs(value)), 1e-300)
     planes, base, least = CuttingPlanes((box.low + box.high) / 2, half, change, normal), value, value
     for count in range(MOST_PLANES):
         planes.add(point, value - base, gradient)
-        lowest, bound, pressed = planes.lowest()
+        lowest, bound, boundary_gain = planes.lowest()
         if least - (bound + base) <= PRECISION * change:
             break
         point = np.clip(lowest if count % 2 else (lowest + best) / 2, box.low, box.high)
         point = point if normal is None else point / float(normal @ point)
-        value, gradient = dual(point)
+        value, gradient = function(point)
         if value < least:
             least, best = value, point
-    pressed = np.where((pressed > 0) & (box.low <= 0), 0.0, np.abs(pressed))  # no price is below 0
-    return Minimum(best, least, least - bound - base, pressed, size or abs(least))
+    boundary_gain = np.where((boundary_gain > 0) & (box.low <= 0), 0.0, np.abs(boundary_gain))  # no price is below 0
+    return Minimum(best, least, least - bound - base, boundary_gain, size or abs(least))
 
 
 def largest_gains(jobs: JobClasses, gains: Floats, solver: LinearSolver) -> tuple[Floats, PricedCertificate, Floats] | None:
@@ -188,9 +190,9 @@ def largest_gains(jobs: JobClasses, gains: Floats, solver: LinearSolver) -> tupl
     None if the gap of the proof exceeds `ACCEPTED`.
     """
     responses = responses_of(jobs, gains, np.minimum(jobs.floors, jobs.fastest) if jobs.floors.any() else None)
-    starts: list[Box | None] = [None]
+    starts: list[PriceBox | None] = [None]
     if solver.prices is not None and solver.prices.shape == jobs.capacities.shape:
-        starts.insert(0, Box.around(solver.prices, KEPT / np.sqrt(len(jobs))))
+        starts.insert(0, PriceBox.around(solver.prices, KEPT / np.sqrt(len(jobs))))
     for start in starts:  # old prices may be those of a very different problem
         try:
             found = finish(jobs, gains, *search(responses, jobs.capacities, start, solver), solver)
@@ -214,8 +216,10 @@ def responses_of(jobs: JobClasses, gains: Floats, needs: Floats | None) -> BestR
     return BestResponses(table, gpus, needs, np.ascontiguousarray(speeds))
 
 
-def search(responses: BestResponses, capacities: Floats, start: Box | None, solver: LinearSolver) -> tuple[Market, Box]:
-    """Return the market in which few jobs are undecided, if possible, and the last box."""
+def search(
+    responses: BestResponses, capacities: Floats, start: PriceBox | None, solver: LinearSolver
+) -> tuple[DualFunction, PriceBox]:
+    """Return the dual function with few undecided jobs, if possible, and the last box."""
     count, sizes, unknown = len(responses), [len(responses)], None
     if start is None:
         sizes = [size for size in SAMPLES if 4 * size <= len(responses)] + sizes
@@ -225,44 +229,44 @@ def search(responses: BestResponses, capacities: Floats, start: Box | None, solv
         for size in sizes:
             step = count // size
             sample = responses if step == 1 else responses.part(slice(0, step * size, step))
-            market = Market(sample, capacities * (len(sample) / count), solver.limit)
-            box = _narrowed(market, box, is_last=size == count)
+            dual = DualFunction(sample, capacities * (len(sample) / count), solver.limit)
+            box = _narrowed(dual, box, is_last=size == count)
             if size < count:
-                box = Box.around(box.prices, SAMPLED / np.sqrt(size))
+                box = PriceBox.around(box.prices, SAMPLED / np.sqrt(size))
     except TimeLimitReached:
         if box is not unknown:  # the prices of a sample or of the last solve are close to those of all jobs
             raise stopped_at(responses, box.prices) from None
         raise
-    return market, box
+    return dual, box
 
 
 def stopped_at(responses: BestResponses, prices: Floats) -> TimeLimitReached:
-    """Return the state at prices near the best ones: the responses of all jobs there, which use about all existing GPUs."""
+    """Return an exception with the state at prices near the best ones: the responses of all jobs, which use about all GPUs."""
     return TimeLimitReached(None, (responses.times_at(prices),), (Prices(prices, np.zeros(0)),))
 
 
-def _first_box(responses: BestResponses) -> Box:
-    """Return prices from 0 to the largest gain per GPU of some rows."""
+def _first_box(responses: BestResponses) -> PriceBox:
+    """Return the box of prices from 0 to the largest gain per GPU of some rows."""
     assert responses.gains is not None  # noqa: S101
     some = slice(None, None, max(1, len(responses) // SAMPLES[0]))
     most = np.maximum(0.0, (responses.gains[:, some] / responses.gpus[some]).max(axis=1))
-    return Box(np.zeros(len(most)), most, most / SHRINK)
+    return PriceBox(np.zeros(len(most)), most, most / SHRINK)
 
 
-def _narrowed(market: Market, box: Box, *, is_last: bool) -> Box:
+def _narrowed(dual: DualFunction, box: PriceBox, *, is_last: bool) -> PriceBox:
     """Return the box after narrowing it around the minimum until few rows are undecided; on a sample, one step is enough."""
     moves, before = 0, -1
     for _ in range(MOST_BOXES):
-        market.fix(box)
-        found = minimum(market.dual, box)
-        undecided = len(market.undecided)
+        dual.fix(box)
+        found = minimum(dual.at, box)
+        undecided = len(dual.undecided)
         if not found.is_inside:
             moves += 1
             if moves > MOST_MOVES:
                 raise SolverError("prices grow without bound")
-            market.restart()
+            dual.restart()
             box = box.moved(found.prices, 2.0**moves)
-        elif not is_last or undecided <= UNDECIDED or undecided == before:  # if the number has not fallen, they are all indifferent
+        elif not is_last or undecided <= UNDECIDED or undecided == before:  # if their number has not fallen, all are indifferent
             return replace(box, prices=found.prices)
         else:
             before, box = undecided, box.shrunk(found.prices)
@@ -270,68 +274,72 @@ def _narrowed(market: Market, box: Box, *, is_last: bool) -> Box:
 
 
 def finish(
-    jobs: JobClasses, gains: Floats, market: Market, box: Box, solver: LinearSolver
+    jobs: JobClasses, gains: Floats, dual: DualFunction, box: PriceBox, solver: LinearSolver
 ) -> tuple[Floats, PricedCertificate, Floats] | None:
     """Return the answer in which fixed jobs keep their choices and the others share the remaining GPUs; None without a proof.
 
     Jobs are fixed for the prices in the box only. If the prices of the answer leave it, the box was too small.
     """
     for _ in range(MOST_WIDER):
-        if len(market.undecided) > MOST_UNDECIDED:
+        if len(dual.undecided) > MOST_UNDECIDED:
             return None
-        fractions, prices, gains_of_more = _completed(jobs, gains, market, box, solver)
+        fractions, prices, gains_of_more = _completed(jobs, gains, dual, box, solver)
         certificate = PricedCertificate(jobs, gains, Prices(prices, np.zeros(0)))
-        bound = float(prices @ jobs.capacities) + market.all.at(prices).surplus
-        is_proven = gap(certificate.value(fractions), bound, certificate.scale(fractions)) <= ACCEPTED and _keeps(jobs, fractions)
+        bound = float(prices @ jobs.capacities) + dual.all.at(prices).surplus
+        is_proven = gap(certificate.value(fractions), bound, certificate.scale(fractions)) <= ACCEPTED and _keeps_floors(
+            jobs, fractions
+        )
         if is_proven and box.contains(prices) and box.contains(gains_of_more):
             solver.prices = prices
             return fractions, certificate, gains_of_more
         box = box.moved(prices if is_proven else box.prices, SHRINK)
-        market.restart()
-        market.fix(box)
+        dual.restart()
+        dual.fix(box)
     return None
 
 
-def _completed(jobs: JobClasses, gains: Floats, market: Market, box: Box, solver: LinearSolver) -> tuple[Floats, Floats, Floats]:
+def _completed(
+    jobs: JobClasses, gains: Floats, dual: DualFunction, box: PriceBox, solver: LinearSolver
+) -> tuple[Floats, Floats, Floats]:
     """Return (G, K) the time of all jobs, with (K,) prices and shadow prices."""
-    fractions, rows = chosen_times(market), market.undecided
-    program = _last_program(jobs, gains, market)
+    fractions, rows = chosen_times(dual), dual.undecided
+    program = _last_program(jobs, gains, dual)
     try:
         solution = program.solve(solver, "prices")
         shadow_prices = program.shadow_prices(solver)
     except TimeLimitReached:
-        raise stopped_at(market.all, box.prices) from None  # the program's own candidates are for these rows only
+        raise stopped_at(dual.all, box.prices) from None  # the program's own candidates are for these rows only
     fractions[rows] = within_capacity(program.jobs, program.fractions_of(solution))
-    _fit(jobs, fractions)
-    has_more = program.jobs.capacities > 0
-    prices, gains_of_more = (np.where(has_more, each, box.prices) for each in (program.prices(solution), shadow_prices))
+    _scale_to_capacity(jobs, fractions)
+    has_gpus = program.jobs.capacities > 0
+    prices, gains_of_more = (np.where(has_gpus, each, box.prices) for each in (program.prices(solution), shadow_prices))
     return fractions, prices, gains_of_more
 
 
-def _keeps(jobs: JobClasses, fractions: Floats) -> bool:
-    """Return whether the jobs have their floors."""
+def _keeps_floors(jobs: JobClasses, fractions: Floats) -> bool:
+    """Return whether all jobs have the throughputs of their floors."""
     if not jobs.floors.any():
         return True
     throughputs = np.einsum("gj,gj->g", jobs.throughputs, fractions)
     return float(shortfalls(jobs.floors, throughputs).max()) <= VIOLATION_TOLERANCE / 2
 
 
-def _fit(jobs: JobClasses, fractions: Floats) -> None:
+def _scale_to_capacity(jobs: JobClasses, fractions: Floats) -> None:
     """Reduce the time on types where it exceeds the GPUs by the solver's tolerance."""
     used = (jobs.counts * jobs.num_gpus) @ fractions
     for j in np.flatnonzero(used > jobs.capacities).tolist():
         fractions[:, j] *= jobs.capacities[j] / used[j]
 
 
-def chosen_times(market: Market) -> Floats:
+def chosen_times(dual: DualFunction) -> Floats:
     """Return (G, K) the time of fixed jobs, 0 for the others."""
-    return market.all.times_of(market.choices, np.flatnonzero(market.is_fixed))
+    return dual.all.times_of(dual.choices, np.flatnonzero(dual.is_fixed))
 
 
-def _last_program(jobs: JobClasses, gains: Floats, market: Market) -> AllocationLP:
+def _last_program(jobs: JobClasses, gains: Floats, dual: DualFunction) -> AllocationLP:
     """Return the compiled program of the undecided jobs on the GPUs that fixed ones leave."""
-    rows = market.undecided
-    left = np.maximum(0.0, market.capacities - market.used)
+    rows = dual.undecided
+    left = np.maximum(0.0, dual.capacities - dual.used)
     part = jobs.rows_as(rows, jobs.counts[rows], jobs.keys[rows])
     program = AllocationLP(replace(part, problem=replace(part.problem, capacities=left)))
     worth = (jobs.counts[rows, None] * gains[rows])[program.rows, program.columns]

@@ -52,7 +52,7 @@ class Filled:
 
 
 def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str) -> Filled:
-    """Raise all jobs level by level, at the rates of `shares`, until none can rise further.
+    """Raise all jobs, level by level, at the rates of `shares` until none can rise further.
 
     A level ends when the throughputs reached cost all resources at some prices. A job can then rise only as far as more throughput
     is free at these prices (`Levels.free_until`); there it stops, and the others continue. Each level is proven by its own prices,

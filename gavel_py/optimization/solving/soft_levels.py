@@ -149,7 +149,7 @@ def _program(levels: Levels, cuts: list[tuple[float, Floats, Floats]], solver: L
     better = cp.Variable(bounds=[-np.inf, max(0.0, levels.worse * (last - levels.alone)) / unit])
     enough = []
     for at, needs, rates in cuts:
-        ahead = levels.worse * (at - last)  # the improvement of the last level over that of this tangent
+        ahead = levels.worse * (at - last)  # how much better the last level is than that of this tangent
         # Rows relative to a small need would be huge and lose dual values; relative to the fastest throughput, needs are lost.
         scale = 1 / np.maximum(np.sqrt(needs * jobs.fastest), np.maximum(rates * unit, LEAST_PART * jobs.fastest))
         speeds = cp.multiply(scale, program.throughput)

@@ -59,7 +59,7 @@ MOST_TRIES, ENOUGH = 15, 0.985
 """Maximum number of times while a service is below a part of the level to aim at, and that part."""
 
 SAMPLE = 7
-"""One service out of this many is in the sample for the estimate of the level."""
+"""Every n-th service is in the sample from which the level is estimated."""
 
 SAMPLED_LEVEL = 0.93
 """Level of the sample, as a part of the level of the relaxation."""
@@ -82,6 +82,7 @@ UNUSED = 0.5
 MAX_LEVEL = 1e6
 
 ROUNDING = 1e-9
+"""Tolerance of served fractions and of values that are compared with bounds."""
 
 KEPT = 1e-6
 """Largest accepted shortfall of a served fraction from its floor: programs with whole numbers keep rows to 1e-7."""
@@ -298,7 +299,7 @@ class _Search:
         return relaxed(part).multipliers.prices + LEFT_OVER * self.prices, None
 
     def _neighbours(self, plan: WholePlan, number: int) -> list[int]:
-        """Return the service with the least served fraction, or any, and some larger ones, rather with higher served fractions."""
+        """Return the service with the least served fraction, or any, and larger ones, preferably with higher served fractions."""
         random = np.random.default_rng(number)
         first = int(plan.levels.argmin()) if self.level is not None else int(random.choice(self.order))
         others = np.array([i for i in self.order[len(self.order) // 2 :].tolist() if i != first])
@@ -350,7 +351,7 @@ def _part_of(market: Market, services: Indices, limits: Floats) -> Market:
 
 
 def _spread(chosen: Mask, replicas: Floats) -> Floats:
-    """Return the replicas of all columns from those of the chosen ones."""
+    """Return the replicas of all columns, given those of the chosen ones."""
     found = np.zeros(len(chosen))
     found[chosen] = replicas
     return found

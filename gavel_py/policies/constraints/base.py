@@ -40,12 +40,12 @@ class Scope:
 
     @cached_property
     def unfinished(self) -> Mask:
-        """(N,) the jobs that are not known to have no steps left."""
+        """(N,) the jobs with steps left, or with an unknown number of them."""
         unfinished: Mask = self.problem.steps_remaining != 0
         return unfinished
 
     def jobs(self, job_id: str, constraint: Constraint) -> Indices:
-        """Return the row of an unfinished job as an array; empty, with a warning, if there is none (any more)."""
+        """Return the row of an unfinished job as an array; empty, with a warning, if there is no such job."""
         row = self._rows.get(job_id)
         if row is None:
             self.warn(constraint, f"there is no job {job_id!r}{nearest(job_id, list(self._rows)[:10_000])}")
@@ -67,7 +67,7 @@ class Scope:
         return mask
 
     def column(self, accelerator: str) -> int | None:
-        """Return the column of an accelerator type, None if there is none of this name; upper and lower case are equal."""
+        """Return the column of an accelerator type, None if there is none; the name is case-insensitive."""
         types = self.problem.accelerator_types
         name = same_accelerator(accelerator, types)
         return None if name is None else types.index(name)

@@ -202,7 +202,7 @@ class Reserve(_Shared):
 
 
 def usable_gpus(scope: Scope, group: Mask, enough: float) -> float:
-    """Return max Σ s_i X_ij over the jobs of a group alone on the cluster, or any lower bound of it that is at least `enough`."""
+    """Return max Σ s_i X_ij of a group of jobs alone on the cluster, or a lower bound on it that is at least `enough`."""
     problem = scope.problem
     patterns, of = np.unique(problem.runnable[group], axis=0, return_inverse=True)
     gangs: Floats = np.bincount(of.ravel(), problem.num_gpus[group], len(patterns)).astype(float)
