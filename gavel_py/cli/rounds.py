@@ -111,8 +111,8 @@ def command(request: Request) -> None:
         if request.until_done:
             text = _until_done(request, loaded, policy, options)
         else:
-            scheduler, rounds = play(loaded, policy, request.num_rounds or ROUNDS, request.down_nodes, **options)
-            text = Played(request, loaded, policy, scheduler, rounds).shown()
+            scheduler, rounds = run_rounds(loaded, policy, request.num_rounds or ROUNDS, request.down_nodes, **options)
+            text = SimulatedRounds(request, loaded, policy, scheduler, rounds).shown()
     emit(text, request.out)
 
 
@@ -146,8 +146,8 @@ def _until_done(request: Request, loaded: inputs.Inputs, policy: gp.Policy, opti
 
 
 @dataclass(frozen=True)
-class Played:
-    """Rounds of a fixed job set, and the time that they deliver."""
+class SimulatedRounds:
+    """The first rounds of a fixed job set, and the time that they deliver."""
 
     request: Request
     loaded: inputs.Inputs
@@ -217,7 +217,7 @@ def down_text(cluster: gp.Cluster, down: Sequence[str]) -> str:
     return f"Down: {', '.join(folded_names(down))}, with {counted(gpus, 'GPU')}." if down else ""
 
 
-def play(
+def run_rounds(
     loaded: inputs.Inputs, policy: gp.Policy, num_rounds: int, down: Sequence[str] = (), **options: Any
 ) -> tuple[gp.RoundScheduler, list[gp.Round]]:
     """Return a scheduler to which all jobs were submitted, and its first rounds.
@@ -326,7 +326,7 @@ def _nodes(cluster: gp.Cluster, round_: gp.Round) -> list[Nodes]:
 
 
 def _examples(nodes: Sequence[Nodes]) -> list[Nodes]:
-    """Return the first nodes of each GPU type, as far as there is room."""
+    """Return the first group of nodes of each GPU type, at most `MAX_NODES` groups."""
     return list({node.accelerator: node for node in reversed(nodes)}.values())[::-1][:MAX_NODES]
 
 
@@ -360,7 +360,7 @@ def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> st
     if not promised and not idle:
         return ""
     many = f"{len(rounds)} rounds" if len(rounds) != 1 else "1 round"
-    text = f"By the allocation, jobs are due {promised:.4g} GPU-hours in {many}; {promised - deficit:.4g} were delivered"
+    text = f"The allocation promises jobs {promised:.4g} GPU-hours in {many}; {promised - deficit:.4g} were delivered"
     lines = [f"{text}."]
     if deficit * 3600 > TOLERANCE:
         lines = [f"{text}, {deficit:.4g} ({delivery.undelivered_share:.2%}) follow in later rounds."]
@@ -373,7 +373,7 @@ def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> st
         lines.append(f"Beyond that: {' and '.join(given)}.")
     misplaced = delivery.misplaced_gpu_seconds / 3600
     if misplaced:
-        lines.append(f"On a slower choice of nodes than promised, spread or not: {misplaced:.4g} of the delivered GPU-hours.")
+        lines.append(f"Delivered on slower placements than promised (spread or consolidated): {misplaced:.4g} GPU-hours.")
     return wrapped(lines, indent="")
 
 
@@ -381,7 +381,7 @@ def late_jobs_text(delivery: gp.DeliveryReport) -> str:
     """Return why jobs wait, and a table of the jobs that are furthest behind."""
     hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > TOLERANCE}
     reasons = "; ".join(f"{reason} ({hours[reason]:.4g})" for reason in sorted(hours, key=lambda reason: -hours[reason]))
-    why = wrapped([f"Why it waits, in GPU-hours: {reasons}."], indent="") if hours else ""
+    why = wrapped([f"Reasons for waiting, in GPU-hours: {reasons}."], indent="") if hours else ""
     short = sorted((job for job in delivery.jobs.values() if job.shortfall_seconds > 0), key=lambda job: -job.shortfall_seconds)
     if not short:
         return why

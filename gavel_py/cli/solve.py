@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
@@ -13,12 +13,9 @@ import gavel_py as gp
 from gavel_py.cli import allocation_text, estimates, inputs
 from gavel_py.cli.accounting import tenants_header, tenants_rows, with_accounts
 from gavel_py.cli.output import counted, csv_text, emit, json_text, number, time_text, unit_of, unused_text
-from gavel_py.cli.rounds import delivery_text, play, rounds_text
+from gavel_py.cli.rounds import delivery_text, rounds_text, run_rounds
 from gavel_py.cli.tables import parts_text, table_text
 from gavel_py.cli.what_if import WhatIf, changed, changes_of, what_if_text
-
-if TYPE_CHECKING:
-    pass
 
 TOP = 10
 """Default number of groups of equal jobs listed."""
@@ -83,7 +80,7 @@ def command(request: Request) -> None:
     changes = {text: changes_of(text) for text in request.what_if}
     if changes and request.num_rounds:
         raise click.UsageError(
-            "--rounds places jobs on the nodes of the cluster, and --what-if is about others; leave out one of them"
+            "--rounds places jobs on the nodes of this cluster, but --what-if solves for other clusters; leave out one of them"
         )
     _check_shown(request)
     if request.workflows:
@@ -181,10 +178,10 @@ def _check_sensitivity(request: Request) -> None:
     if request.sensitivity and request.estimate is None:
         raise click.UsageError("--sensitivity is about estimated speeds; add --estimate")
     if request.sensitivity and request.sharing:
-        raise click.UsageError("--sensitivity moves speeds of jobs that are alone on their GPUs; leave out --sharing")
+        raise click.UsageError("--sensitivity varies speeds of jobs that are alone on their GPUs; leave out --sharing")
     if request.sensitivity and request.form == "csv":
         raise click.UsageError(
-            "--csv has a row for each job, and --sensitivity is about speeds; leave out one of them, or take --json"
+            "--csv has a row for each job, and --sensitivity is about speeds; leave out one of them, or use --json"
         )
 
 
@@ -227,7 +224,7 @@ def _result(
         document |= {"rounds": []} | ({"what_if": [each.to_dict(allocation) for each in what_ifs]} if what_ifs else {})
         return Result(policy.label, problem, allocation, [], None, document, what_ifs, found)
     options = {name: getattr(request, name) for name in ("round_seconds", "sharing", "time_limit_seconds")}
-    scheduler, rounds = play(loaded, policy, request.num_rounds, **options, min_gain=request.min_gain or 1.0)
+    scheduler, rounds = run_rounds(loaded, policy, request.num_rounds, **options, min_gain=request.min_gain or 1.0)
     delivery = scheduler.delivery()
     document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
     return Result(policy.label, problem, allocation, rounds, delivery, document, (), found)

@@ -1,7 +1,6 @@
 """gavel sweep: a grid of simulations or static solves, run by many processes.
 
-`_changes` converts the options to keys of a spec, which they replace. Progress is a bar on a terminal, and lines at intervals
-elsewhere.
+Options override keys of the spec (`_changes`). Progress is a bar on a terminal, and lines at intervals elsewhere.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from gavel_py.cli.tables import Column, Metric, comparison_text, table_text, wra
 ShowProgress = Callable[["gp.Progress"], None]
 Row = Mapping[str, str | float | None]
 
-MESSAGE = b"\nEnding after the cells that have begun; press Ctrl-C again to end at once.\n"
+MESSAGE = b"\nFinishing the cells in progress; press Ctrl-C again to stop immediately.\n"
 LINE_SECONDS = 10.0
 """Shortest time between two lines of progress in a pipe or a file."""
 

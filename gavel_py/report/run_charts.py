@@ -277,7 +277,7 @@ def heat_chart(name: str, title: str, run: Run) -> Iterator[Chart]:
     if not types:
         return
     values = np.array([[shares.get(accelerator, np.nan) for accelerator in types] for shares in run.shares.values()])
-    names = [clean(job_type) or "(not said)" for job_type in run.shares]
+    names = [clean(job_type) or "(not stated)" for job_type in run.shares]
     rows = [[job_type, *map(short, row)] for job_type, row in zip(names, values.tolist(), strict=True)]
     drawn = np.sort(np.argsort(-np.nansum(values, axis=1), kind="stable")[:MAX_JOB_TYPES])
     description = "The mean part of its time that a job of each type was on each type of accelerator."

@@ -120,13 +120,13 @@ class Cell:
     """A point of the grid.
 
     labels: the label of its value on each axis; content: the content of its checksum, which identifies it in the store;
-    yardstick_key: key of the cell with which it is compared.
+    baseline_key: key of the cell with which it is compared.
     """
 
     labels: Labels
     content: Mapping[str, Any]
     task: Task
-    yardstick_key: str | None = None
+    baseline_key: str | None = None
 
     @cached_property
     def key(self) -> str:

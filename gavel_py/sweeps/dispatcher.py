@@ -115,10 +115,10 @@ class Dispatcher:
         blocked = []
         while self._waiting and len(self._running) < self._window:
             cell = self._waiting.popleft()
-            if cell.yardstick_key is not None and cell.yardstick_key not in self._statuses:
+            if cell.baseline_key is not None and cell.baseline_key not in self._statuses:
                 blocked.append(cell)
                 continue
-            isolated = None if cell.yardstick_key is None else self._jobs_of(cell.yardstick_key)
+            isolated = None if cell.baseline_key is None else self._jobs_of(cell.baseline_key)
             self._attempts[cell.key] = self._attempts.get(cell.key, 0) + 1
             try:
                 self._running[self._executor.submit(run_cell, cell.task_with(isolated))] = cell

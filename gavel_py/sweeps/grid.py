@@ -36,7 +36,7 @@ from gavel_py.workloads.job_types import lacks_type
 _GridPoint = tuple[Labels, dict[str, Any], ScenarioSource, float | None]
 """A point of all axes but the policies: labels and content of its cells, inputs, and length of rounds."""
 
-YARDSTICK = "isolated"
+BASELINE = "isolated"
 """The policy with which all others are compared for finish-time fairness."""
 
 
@@ -112,17 +112,17 @@ def build_grid(checked: CheckedSpec) -> tuple[tuple[Cell, ...], tuple[Cell, ...]
     if spec.measure_jobs is not None:
         settings["measure_jobs"] = spec.measure_jobs
     packed_settings = {sharing: _packed_settings(settings, sharing) for sharing in (None, True, False)}
-    isolated = resolve_policy(YARDSTICK)
-    yardstick = AxisValue.of(YARDSTICK, isolated, policy_content(isolated))
+    isolated = resolve_policy(BASELINE)
+    baseline = AxisValue.of(BASELINE, isolated, policy_content(isolated))
     cells: list[Cell] = []
-    yardsticks: list[Cell] = []
+    baselines: list[Cell] = []
     for point in _grid_points(checked, traces, clusters, profile):
         if spec.fairness:
-            yardsticks.append(_cell(point, yardstick, "isolated", packed_settings[False], None))
-        yardstick_key = yardsticks[-1].key if spec.fairness else None
-        cells += [_cell(point, policy, spec.mode, packed_settings[policy.sharing], yardstick_key) for policy in policies]
-    by_key = {cell.key: cell for cell in (*yardsticks, *cells)}
-    in_order = dict.fromkeys(key for cell in cells for key in (cell.yardstick_key, cell.key) if key is not None)
+            baselines.append(_cell(point, baseline, "isolated", packed_settings[False], None))
+        baseline_key = baselines[-1].key if spec.fairness else None
+        cells += [_cell(point, policy, spec.mode, packed_settings[policy.sharing], baseline_key) for policy in policies]
+    by_key = {cell.key: cell for cell in (*baselines, *cells)}
+    in_order = dict.fromkeys(key for cell in cells for key in (cell.baseline_key, cell.key) if key is not None)
     return tuple(cells), tuple(by_key[key] for key in in_order)
 
 
@@ -134,11 +134,11 @@ def _packed_settings(settings: Mapping[str, Any], sharing: bool | None) -> Packe
     return PackedValue.of(given, repr(sorted(given.items())))
 
 
-def _cell(point: _GridPoint, policy: AxisValue, mode: Any, settings: PackedValue, yardstick_key: str | None) -> Cell:
+def _cell(point: _GridPoint, policy: AxisValue, mode: Any, settings: PackedValue, baseline_key: str | None) -> Cell:
     labels, shared, source, round_seconds = point
-    content = shared | {"mode": mode, "policy": policy.content, "settings": settings.identity, "needs": yardstick_key}
+    content = shared | {"mode": mode, "policy": policy.content, "settings": settings.identity, "needs": baseline_key}
     task = Task("", mode, policy.packed, source, round_seconds, settings)
-    return Cell({"policy": policy.label, **labels}, content, task, yardstick_key)
+    return Cell({"policy": policy.label, **labels}, content, task, baseline_key)
 
 
 def _read_axis(checked: CheckedSpec, key: str, read: Callable[[CheckedSpec, Any], AxisValue]) -> list[AxisValue]:

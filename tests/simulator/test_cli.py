@@ -309,7 +309,7 @@ def test_ctrl_c_prints_the_results_so_far(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.strip() == "Ending after this round; press Ctrl-C again to end at once."
+    assert err.strip() == "Finishing this round; press Ctrl-C again to stop immediately."
     assert "fifo: interrupted after " in out
     assert "Not simulated: isolated." in out
     assert cells(out, "jobs finished") == ["1"]

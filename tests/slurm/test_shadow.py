@@ -408,7 +408,7 @@ def test_the_report_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     done = gavel("report", str(tmp_path), "--html", str(tmp_path / "page.html"))
     assert done.code == 0
     assert done.out.startswith("3 jobs finished in both, 0 only in Slurm, 0 only in the shadow\n")
-    assert "In Slurm, the median job took 2 times as long as its steps and the profile say." in done.out
+    assert "In Slurm, the median job took 2 times as long as steps and profile predict." in done.out
     assert max(map(len, done.out.splitlines())) <= 80
     assert "Slurm" in (tmp_path / "page.html").read_text()
     document = json.loads(gavel("report", str(tmp_path), "--json").out)

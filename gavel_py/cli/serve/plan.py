@@ -87,8 +87,8 @@ def command(request: Request) -> None:
     """Plan replicas of models on a fixed set of GPUs.
 
     The plan has the replicas of each model on each type of GPU, and the requests that each of them serves. Replicas are whole,
-    and requests of one size may be divided among them. The answer states how far from the best one it may be, and what is found
-    when requests are simulated on these replicas.
+    and requests of one size may be divided among them. The answer states how far from the best one it may be, and the attainment
+    in a simulation of requests on these replicas.
 
     \b
     gavel serve plan services.yaml -c cluster.yaml
@@ -272,8 +272,8 @@ def _replay_texts(replay: gp.PlanReplay) -> Iterator[str]:
     short = columns["service"][columns["promised"] - columns["found"] > SHORT].tolist()
     if short:
         sentences.append(
-            f"Fewer requests of {', '.join(short)} are in time than promised: they come in bursts, which the rates of replicas do "
-            "not show. More replicas (min_replicas), or a lower rate_factor, make room for them."
+            f"Fewer requests of {', '.join(short)} are in time than promised: they arrive in bursts, which average rates "
+            "do not reflect. Add replicas (min_replicas) or lower rate_factor."
         )
     yield wrapped(sentences, indent="")
 

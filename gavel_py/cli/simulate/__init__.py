@@ -15,7 +15,7 @@ from gavel_py.cli.inputs import import_solver, policies_of, takes_options, warni
 from gavel_py.cli.output import emit
 from gavel_py.cli.simulate import runner
 from gavel_py.cli.simulate.files import Outputs, check_files, write_run_file, write_tenants_file
-from gavel_py.cli.simulate.learning import Play, plays_of
+from gavel_py.cli.simulate.learning import SimulationCase, cases_of
 from gavel_py.cli.simulate.options import Request, Scenario, load
 from gavel_py.cli.simulate.results import PolicyResult, compared, csv_of, json_of, needs_jobs, text_of
 from gavel_py.cli.trace.files import report_text
@@ -44,12 +44,12 @@ def command(context: click.Context, request: Request) -> None:
         path = request.continue_from
         saved = None if path is None else runner.saved_note(path, request, policies)
         state_file = runner.StateFile(request, policies)
-        plays = plays_of(policies, scenario.start, request.learn, scenario.cluster)
+        cases = cases_of(policies, scenario.start, request.learn, scenario.cluster)
         if request.elastic:
-            plays = [dataclasses.replace(play, elastic=elastic) for play in plays for elastic in (False, True)]
-        results: list[PolicyResult] = [] if saved is None else runner.saved_results(saved, plays)
+            cases = [dataclasses.replace(case, elastic=elastic) for case in cases for elastic in (False, True)]
+        results: list[PolicyResult] = [] if saved is None else runner.saved_results(saved, cases)
         with together() as attempt:
-            runs = [attempt(partial(runner.Run, request, scenario, play)) for play in plays]
+            runs = [attempt(partial(runner.Run, request, scenario, case)) for case in cases]
         runs = runs[len(results) :]
         import_solver(policies)
         if path is not None and saved is not None:
@@ -66,7 +66,7 @@ def command(context: click.Context, request: Request) -> None:
                 failure = error
     _write(request, scenario, results)
     if results or failure is None:
-        _print(request, scenario, compared(results), plays[len(results) :])
+        _print(request, scenario, compared(results), cases[len(results) :])
     if failure is not None:
         raise failure
     if interrupt.requested:
@@ -105,7 +105,7 @@ def _simulate(
             run.outputs, state_file.results = outputs, tuple(results)
             place = f" ({total - len(runs)} of {total})" if total > 1 else ""
             with runner.progress(run.label + place, num_jobs, until, request.with_progress) as show:
-                result = run.play(show, interrupt, state_file, keep=keep)
+                result = run.simulate(show, interrupt, state_file, keep=keep)
             now, in_rounds = run.simulation.now, not request.events
             found = PolicyResult(run.policy, result, now, in_rounds=in_rounds, complete=run.complete)
             results.append(dataclasses.replace(found, recorder=run.recorder, learner=run.learner, elastic=run.elastic))
@@ -120,11 +120,11 @@ def _write(request: Request, scenario: Scenario, results: Sequence[PolicyResult]
         write_tenants_file(request.tenants_out, {"policy": "text"}, scenario.cluster.accelerator_names, tenants)
 
 
-def _print(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[Play]) -> None:
+def _print(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_run: Sequence[SimulationCase]) -> None:
     if request.form == "json":
-        emit(json_of(request, scenario, results, not_played), request.out)
+        emit(json_of(request, scenario, results, not_run), request.out)
     elif request.form == "csv":
         click.echo(report_text(scenario.trace.report), err=True)
         emit(csv_of(results), request.out)
     else:
-        emit(text_of(scenario, results, not_played), request.out)
+        emit(text_of(scenario, results, not_run), request.out)

@@ -20,14 +20,14 @@ import click
 import gavel_py as gp
 from gavel_py.cli.accounting import tenants_header, tenants_rows
 from gavel_py.cli.simulate.options import Request
-from gavel_py.cli.simulate.results import YARDSTICK, PolicyResult
+from gavel_py.cli.simulate.results import BASELINE, PolicyResult
 from gavel_py.errors import Fault, InputError
 
 
 def write_run_file(path: Path, request: Request, results: Sequence[PolicyResult]) -> None:
     """Write the runs of these policies."""
     recorded = [(result, result.recorder) for result in results if result.recorder is not None]
-    isolated = next((recorder.jct_seconds for result, recorder in recorded if result.policy.name == YARDSTICK), None)
+    isolated = next((recorder.jct_seconds for result, recorder in recorded if result.policy.name == BASELINE), None)
     runs = []
     for result, recorder in recorded:
         labels: dict[str, str | float | None] = {

@@ -22,8 +22,8 @@ KNOWN: Mapping[str, Any] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Play:
-    """A simulation: a policy with known or learned speeds; elastic: whether jobs are elastic, None to keep those of the trace."""
+class SimulationCase:
+    """A policy to simulate, with known or learned speeds; elastic: whether jobs are elastic, None to keep those of the trace."""
 
     policy: gp.Policy
     learner: gp.ThroughputLearner | None = None
@@ -31,26 +31,26 @@ class Play:
 
     @property
     def label(self) -> str:
-        """The policy with its options, whether it learns, and with --elastic whether jobs are elastic."""
+        """The policy with its options, "(learning)" if speeds are learned, and with --elastic the kind of jobs."""
         if self.elastic is not None:
             return f"{self.policy.label} ({'elastic' if self.elastic else 'fixed gangs'})"
         return self.policy.label if self.learner is None else f"{self.policy.label} (learning)"
 
 
-def plays_of(
+def cases_of(
     policies: Sequence[gp.Policy], start: gp.ThroughputProfile | None, explore: estimates.Explore | None, cluster: gp.Cluster
-) -> list[Play]:
-    """Return the simulations: each policy, and with --learn also with learned speeds and as an agnostic policy."""
+) -> list[SimulationCase]:
+    """Return the cases: each policy, and with --learn also with learned speeds and as an agnostic policy."""
     if explore is None:
-        return [Play(policy) for policy in policies]
-    plays = []
+        return [SimulationCase(policy) for policy in policies]
+    cases = []
     for policy in policies:
-        plays.append(Play(policy))
+        cases.append(SimulationCase(policy))
         if not policy.is_agnostic:
-            plays.append(Play(policy, _learner(start, explore, cluster)))
-        if (twin := _agnostic(policy, cluster)) is not None and twin.label not in {each.label for each in plays}:
-            plays.append(Play(twin))
-    return plays
+            cases.append(SimulationCase(policy, _learner(start, explore, cluster)))
+        if (twin := _agnostic(policy, cluster)) is not None and twin.label not in {each.label for each in cases}:
+            cases.append(SimulationCase(twin))
+    return cases
 
 
 def _learner(start: gp.ThroughputProfile | None, explore: estimates.Explore, cluster: gp.Cluster) -> gp.ThroughputLearner:
@@ -70,10 +70,10 @@ def _agnostic(policy: gp.Policy, cluster: gp.Cluster) -> gp.Policy | None:
         return None  # a composed policy: only its parts can be agnostic
 
 
-def start_of(
+def initial_profile(
     request: Common, explore: estimates.Explore | None, known: str | None, seed: int, truth: gp.Profile
 ) -> gp.ThroughputProfile | None:
-    """Return the profile from which learners start, None for none. Raises `UsageError` for incompatible options."""
+    """Return the profile from which learners start, None without --learn. Raises `UsageError` for incompatible options."""
     if explore is None:
         if known is not None:
             raise click.UsageError("--known sets what is known at first while speeds are learned; add --learn")

@@ -189,7 +189,7 @@ class ScenarioOptions(Common):
     ignore_columns: tuple[str, ...] = option(**IGNORE)
 
 
-PLAYED = (
+SIMULATION_OPTIONS = (
     *("restart_seconds", "min_run_seconds", "solve_seconds", "mechanism", "sharing", "interference", "job_failures"),
     *("checkpoint_seconds", "estimates", "measure_jobs", "seed", "retry_seconds"),
     *("starts_between_rounds", "by_workflow"),
@@ -227,7 +227,7 @@ class Scenario:
     node_failures: gp.NodeFailures | None
     maintenance: Sequence[gp.NodeWindow]
     start: gp.ThroughputProfile | None = None
-    """The profile from which learners start, with --learn; None for none."""
+    """The profile from which learners start; None without --learn."""
 
     def trace_of(self, elastic: bool | None) -> gp.Trace:
         """Return the trace with all jobs elastic (True) or with fixed gangs (False); None leaves it unchanged."""
@@ -268,7 +268,7 @@ def load(request: Request) -> Scenario:
             for elastic in (False, True):
                 attempt(partial(_check_gangs, both, elastic))
     _warn(trace, request)
-    start = learning.start_of(request, request.learn, request.known, request.seed, profile)
+    start = learning.initial_profile(request, request.learn, request.known, request.seed, profile)
     return Scenario(trace, cluster, profile, failures, windows, start)
 
 

@@ -17,13 +17,13 @@ from gavel_py.cli import tables
 from gavel_py.cli.accounting import MAX_TENANTS, has_prices, tenants_table
 from gavel_py.cli.estimates import count_text, json_entry
 from gavel_py.cli.output import csv_text, gang_text, json_text, number, time_text, unit_of, unused_text
-from gavel_py.cli.simulate.learning import Play
-from gavel_py.cli.simulate.options import PLAYED, Request, Scenario
+from gavel_py.cli.simulate.learning import SimulationCase
+from gavel_py.cli.simulate.options import SIMULATION_OPTIONS, Request, Scenario
 from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import InputError
 
-YARDSTICK = "isolated"
+BASELINE = "isolated"
 """The baseline policy of finish-time fairness."""
 
 
@@ -59,8 +59,8 @@ class PolicyResult:
 
     @property
     def label(self) -> str:
-        """The policy with its options, whether it learns, and with --elastic whether jobs are elastic."""
-        return Play(self.policy, self.learner, self.elastic).label
+        """As `SimulationCase.label`."""
+        return SimulationCase(self.policy, self.learner, self.elastic).label
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, without jobs."""
@@ -91,22 +91,22 @@ def reasons(result: gp.SimulationResult) -> dict[str, str]:
 
 def needs_jobs(policies: Sequence[gp.Policy]) -> bool:
     """Return whether finish-time fairness is computed, which needs the records of all jobs."""
-    return len(policies) > 1 and any(policy.name == YARDSTICK for policy in policies)
+    return len(policies) > 1 and any(policy.name == BASELINE for policy in policies)
 
 
 def compared(results: Sequence[PolicyResult]) -> list[PolicyResult]:
-    """Return the results with the cost of unknown throughputs, and with fairness for all but `isolated`, if that is among them."""
-    results = _priced(results) if any(each.learner is not None for each in results) else results
-    yardstick = next((each.result for each in results if each.policy.name == YARDSTICK), None)
-    if yardstick is None:
+    """Return the results with `jct_over_known` and, if `isolated` is among the policies, with fairness for the others."""
+    results = _with_jct_over_known(results) if any(each.learner is not None for each in results) else results
+    baseline = next((each.result for each in results if each.policy.name == BASELINE), None)
+    if baseline is None:
         return list(results)
     return [
-        each if each.policy.name == YARDSTICK else dataclasses.replace(each, fairness=_fairness_of(each.result, yardstick))
+        each if each.policy.name == BASELINE else dataclasses.replace(each, fairness=_fairness_of(each.result, baseline))
         for each in results
     ]
 
 
-def _priced(results: Sequence[PolicyResult]) -> list[PolicyResult]:
+def _with_jct_over_known(results: Sequence[PolicyResult]) -> list[PolicyResult]:
     """Return the results with completion times relative to those with known throughputs, which come first in `results`."""
     found: list[PolicyResult] = []
     known: float | None = None
@@ -261,16 +261,16 @@ MAX_JOBS = 5
 """Maximum number of jobs listed that have no GPUs at the end; the JSON output has all of them."""
 
 
-def text_of(scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[Play]) -> str:
+def text_of(scenario: Scenario, results: Sequence[PolicyResult], not_run: Sequence[SimulationCase]) -> str:
     """Return the report on the trace, the tables, and notes."""
     parts = [report_text(scenario.trace.report) + "\n"]
     if results:
-        rows = _rows(results, _with_deadline(scenario.trace, results))
+        rows = _rows(results, _deadline_count(scenario.trace, results))
         table = tables.comparison_text("Simulation", _columns(results), rows)
         parts += [table + unused_text(scenario.cluster.left_out), *_gangs(results), *_tenants(scenario, results)]
     notes = [note for each in results for note in _notes(each)]
-    if not_played:
-        notes.append(f"Not simulated: {', '.join(policy.label for policy in not_played)}.")
+    if not_run:
+        notes.append(f"Not simulated: {', '.join(policy.label for policy in not_run)}.")
     estimated = count_text(scenario.estimates())
     return "\n".join([*parts, *(part for part in (estimated, wrapped(notes) if notes else "") if part)])
 
@@ -298,7 +298,7 @@ def _rows(results: Sequence[PolicyResult], due: int) -> Iterator[tables.Metric]:
             yield metric.row(results, metrics)
 
 
-def _with_deadline(trace: gp.Trace, results: Sequence[PolicyResult]) -> int:
+def _deadline_count(trace: gp.Trace, results: Sequence[PolicyResult]) -> int:
     jobs = [submission.job for submission in trace]
     first, end = results[0].result.summary.measure_jobs or (0, len(jobs))
     return sum(job.deadline_seconds is not None or job.deadline_factor is not None for job in jobs[first:end])
@@ -366,13 +366,13 @@ def _notes(result: PolicyResult) -> Iterator[str]:
         yield f"{result.label}: ... and {len(left_out) - MAX_JOBS:,} more jobs"
 
 
-def json_of(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_played: Sequence[Play]) -> str:
+def json_of(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_run: Sequence[SimulationCase]) -> str:
     """Return a JSON document with the report on the trace, the settings, and the result of each policy."""
     document: dict[str, Any] = {
         "trace": scenario.trace.report.to_dict(),
         "profile": scenario.profile.name,
         "settings": settings_of(request),
-        "complete": not not_played and all(each.complete for each in results),
+        "complete": not not_run and all(each.complete for each in results),
         "policies": [each.to_dict() for each in results],
     }
     if unused := {name: count for name, count in scenario.cluster.left_out.items() if count}:
@@ -384,7 +384,7 @@ def settings_of(request: Request) -> dict[str, Any]:
     """Return the settings of the simulation as plain data."""
     return {
         "round_seconds": None if request.events else request.round_seconds,
-        **{name: getattr(request, name) for name in (*PLAYED, "min_gain", "until_seconds", "extrapolate")},
+        **{name: getattr(request, name) for name in (*SIMULATION_OPTIONS, "min_gain", "until_seconds", "extrapolate")},
         "node_mtbf_hours": request.node_mtbf,
         "node_repair_hours": request.node_repair,
         "maintenance": list(request.maintenance),

@@ -1,8 +1,8 @@
 """The simulation of one policy, with progress bar, interruption by Ctrl-C, and saved states.
 
 `Run` advances the simulation and writes its output files. With `interruptible`, the first Ctrl-C ends a simulation after the
-current round, or a sweep after the current cells, and a second Ctrl-C ends it at once. `StateFile` saves the state at intervals;
-another process can continue from it (`saved_note`).
+current round, or a sweep after the current cells, and a second Ctrl-C stops it immediately. `StateFile` saves the state at
+intervals; another process can continue from it (`saved_note`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ import gavel_py as gp
 from gavel_py.cli.inputs import min_gain_of
 from gavel_py.cli.output import REDRAW_SECONDS, progress_bar, time_text
 from gavel_py.cli.simulate.files import Outputs, is_parquet
-from gavel_py.cli.simulate.learning import Play
-from gavel_py.cli.simulate.options import PLAYED, Request, Scenario, seconds_of
+from gavel_py.cli.simulate.learning import SimulationCase
+from gavel_py.cli.simulate.options import SIMULATION_OPTIONS, Request, Scenario, seconds_of
 from gavel_py.cli.simulate.results import PolicyResult, settings_of
 from gavel_py.errors import Fault, InputError
 
 INTERRUPTED = 130
 """Exit code after an interrupt: 128 + SIGINT, as in shells."""
 
-MESSAGE = b"\nEnding after this round; press Ctrl-C again to end at once.\n"
+MESSAGE = b"\nFinishing this round; press Ctrl-C again to stop immediately.\n"
 
 
 @dataclass
@@ -105,17 +105,17 @@ def _progress_text(run: Run, num_jobs: int, seconds: float, done: float) -> str:
 class Run:
     """The simulation of one policy.
 
-    outputs: files for jobs and rounds, set before `play`; complete: false after an interrupt; rounds, left: rounds played and jobs
-    that have left the system so far.
+    outputs: files for jobs and rounds, set before `simulate`; complete: false after an interrupt; rounds, left: numbers of rounds
+    simulated and of jobs that have left the system so far.
     """
 
-    def __init__(self, request: Request, scenario: Scenario, play: Play) -> None:
-        self.policy, self.label, self.learner, self.elastic = play.policy, play.label, play.learner, play.elastic
+    def __init__(self, request: Request, scenario: Scenario, case: SimulationCase) -> None:
+        self.policy, self.label, self.learner, self.elastic = case.policy, case.label, case.learner, case.elastic
         self.outputs: Outputs | None = None
         self.complete = True
         self.until_seconds = math.inf if request.until_seconds is None else request.until_seconds
         self.simulation = gp.Simulation(
-            scenario.trace_of(play.elastic),
+            scenario.trace_of(case.elastic),
             scenario.cluster,
             scenario.profile,
             self.policy,
@@ -126,7 +126,7 @@ class Run:
             on_round=self._round,
             on_starts=self._starts,
             learn=self.learner,
-            **{name: getattr(request, name) for name in PLAYED},
+            **{name: getattr(request, name) for name in SIMULATION_OPTIONS},
         )
         self.recorder = None if request.run_out is None else gp.RunRecorder(self.simulation, stays=True)
         self.rounds = self.left = 0
@@ -153,7 +153,7 @@ class Run:
         records = (gp.JobRecord.from_dict(each) for each in note["kept"])
         self._records = {record.job_id: record for record in records}
 
-    def play(self, show: ShowRun, interrupt: Interrupt, state_file: StateFile, *, keep: bool) -> gp.SimulationResult:
+    def simulate(self, show: ShowRun, interrupt: Interrupt, state_file: StateFile, *, keep: bool) -> gp.SimulationResult:
         """Simulate until the end of the trace, --until, or an interrupt.
 
         keep: whether the result has the records of all measured jobs, or only of those still in the system. In the latter case,
@@ -223,14 +223,14 @@ def check_state_options(request: Request) -> None:
             raise click.UsageError(f"{path}: {text}")
 
 
-def saved_results(note: Mapping[str, Any], plays: Sequence[Play]) -> list[PolicyResult]:
+def saved_results(note: Mapping[str, Any], cases: Sequence[SimulationCase]) -> list[PolicyResult]:
     """Return the results that were complete when the state was saved."""
     found = []
-    for play, each in zip(plays, note["played"], strict=False):
+    for case, each in zip(cases, note["played"], strict=False):
         result, ended, in_rounds = gp.SimulationResult.from_dict(each["result"]), each["ended_seconds"], each["in_rounds"]
-        if play.learner is not None:
-            play.learner.resume(each["learned"])
-        found.append(PolicyResult(play.policy, result, ended, in_rounds=in_rounds, complete=True, learner=play.learner))
+        if case.learner is not None:
+            case.learner.resume(each["learned"])
+        found.append(PolicyResult(case.policy, result, ended, in_rounds=in_rounds, complete=True, learner=case.learner))
     return found
 
 

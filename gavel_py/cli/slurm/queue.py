@@ -42,7 +42,7 @@ def queue(state: Path, user: str | None, as_json: bool) -> None:
 @click.argument("job")
 @STATE
 def why(job: str, state: Path) -> None:
-    """Say why a job waits or where it runs.
+    """Show why a job waits or where it runs.
 
     JOB is its id, as 37, or 37_1 for a task of an array. Needs no rights in Slurm.
     """

@@ -67,7 +67,7 @@ COMPARED = (
 GPU_HOUR = 3600.0
 
 TOLERATED = 0.1
-"""Relative deviation from the run time implied by their steps from which the report warns."""
+"""Relative deviation of run times from those implied by steps and profile, above which the report warns."""
 
 
 def _comparison_text(comparison: gp.SlurmComparison) -> str:
@@ -99,8 +99,8 @@ def _comparison_text(comparison: gp.SlurmComparison) -> str:
     if slowness is not None and abs(slowness - 1) > TOLERATED:
         where = "too fast" if slowness > 1 else "too slow"
         parts.append(
-            f"In Slurm, the median job took {slowness:.3g} times as long as its steps and the profile say.\n"
-            f"Where the shadow ended jobs before Slurm did, it was {where} by as much.\n"
+            f"In Slurm, the median job took {slowness:.3g} times as long as steps and profile predict.\n"
+            f"Jobs that the shadow ended before Slurm ran {where} by the same factor.\n"
         )
     return "\n".join(part for part in parts if part)
 

@@ -111,7 +111,7 @@ def _gangs(summary: gp.TraceSummary) -> str:
 def _counts(title: str, names: dict[str, int], num_jobs: int) -> str:
     shown = list(names.items())[:MAX_NAMES]
     more = f", the first {MAX_NAMES} of {len(names)}" if len(names) > MAX_NAMES else ""
-    rows = [[name or "(not said)", str(count), f"{count / num_jobs:.1%}"] for name, count in shown]
+    rows = [[name or "(not stated)", str(count), f"{count / num_jobs:.1%}"] for name, count in shown]
     return table_text(f"Jobs by {title}{more}" if title != "ended" else "How jobs ended", [title, "jobs", "of jobs"], rows)
 
 
