@@ -129,7 +129,7 @@ def _misfit(target: Target, tracked: Tracked) -> str:
 def with_grace(
     actions: Actions, jobs: Mapping[str, SlurmJob], warned: Mapping[str, float], settings: SlurmSettings, now_seconds: float
 ) -> Actions:
-    """Warn jobs before they are stopped, and let them run until the time after their warning is over.
+    """Warn jobs before they are stopped, and let them run until their grace period is over.
 
     Starts on their nodes are deferred. warned: {job: time from which it may be stopped} of the jobs that have been warned.
     """
@@ -139,7 +139,7 @@ def with_grace(
     if not spared:
         return actions
     busy = {node: job_id for job_id in spared for node in jobs[job_id].held}
-    deferred = {job_id: "it moves once it has had time after its warning" for job_id in spared if job_id in actions.start}
+    deferred = {job_id: "it moves when its grace period is over" for job_id in spared if job_id in actions.start}
     for job_id, target in actions.start.items():
         others = [busy[node] for node in target if node in busy]
         if others and job_id not in deferred:
@@ -164,7 +164,7 @@ def within_limits(actions: Actions, jobs: Mapping[str, SlurmJob], accounts: Acco
 
 
 def revived(jobs: Mapping[str, SlurmJob], warned: Container[str]) -> Mapping[str, SlurmJob]:
-    """Return the jobs, with those that failed after a warning as stopping; they are requeued and lose nothing.
+    """Return the jobs; those that failed after a warning count as stopping, since they are requeued without loss.
 
     A job that does not handle the signal fails, and a script that writes a checkpoint and then exits may look like a failure.
     """
@@ -180,22 +180,22 @@ def time_left(job: SlurmJob, tracked: Tracked) -> int | None:
     return max(1, int(job.time_limit_seconds // 60) - used)
 
 
-LONGEST_IDLE_SECONDS = 30.0
-"""Longest interval between offers of idle GPUs to waiting jobs. Even if no job has changed, nodes may be back or back-offs over."""
+MAX_FILL_INTERVAL_SECONDS = 30.0
+"""Longest interval between attempts: even if no job has changed, nodes may have returned or back-offs may be over."""
 
 
-class Seen:
-    """The jobs at the last attempt to start jobs within a round."""
+class FillTrigger:
+    """Decides when to try again to start jobs within a round, from the jobs at the last attempt."""
 
     def __init__(self) -> None:
         self._jobs: object = None
         self._seconds = -math.inf
 
-    def is_news(self, jobs: Mapping[str, SlurmJob], now: float) -> bool:
+    def is_due(self, jobs: Mapping[str, SlurmJob], now: float) -> bool:
         """Return whether another attempt is worthwhile: jobs wait, and either some have changed or the last attempt is long ago."""
         current = {job_id: (job.phase, job.is_held, job.partition, job.comment) for job_id, job in jobs.items()}
         waits = any(job.phase is Phase.WAITING for job in jobs.values())
-        if not waits or (current == self._jobs and now - self._seconds < LONGEST_IDLE_SECONDS):
+        if not waits or (current == self._jobs and now - self._seconds < MAX_FILL_INTERVAL_SECONDS):
             return False
         self._jobs, self._seconds = current, now
         return True

@@ -1,4 +1,4 @@
-"""Planning of the next round from a reading of Slurm, and the actions that follow from the plan."""
+"""Planning of the next round from a snapshot of Slurm, and the actions that follow from the plan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """A reading of Slurm with the driver's view of it.
+    """A snapshot of Slurm with the driver's view of it.
 
     Attributes:
         snapshot: The nodes and jobs.
@@ -44,7 +44,7 @@ class ClusterSnapshot:
         refused: {job: error} of jobs that the scheduler does not accept.
         let_go: {job: reason} of jobs left to Slurm that are on a hold of the driver.
         known: Records of all jobs that are or were managed.
-        notes: Descriptions of what was omitted from the reading.
+        notes: Descriptions of what was omitted from the snapshot.
         ahead: Effect of reservations on the nodes.
     """
 
@@ -59,7 +59,7 @@ class ClusterSnapshot:
 
     @property
     def most_nodes(self) -> int:
-        """Number of nodes of the partitions."""
+        """The number of nodes of the managed partitions."""
         return sum(not node.partitions.isdisjoint(self.state.partitions) for node in self.snapshot.nodes.values())
 
     @property
@@ -100,7 +100,7 @@ class Decided:
     """A planned round.
 
     Attributes:
-        picture: The reading from which it was planned.
+        picture: The snapshot from which it was planned.
         begun: The round of the scheduler.
         moves: The actions that it requires.
         totals: GPU-seconds promised, delivered and owed until it begins.
@@ -173,7 +173,7 @@ def _targets(assignments: Mapping[str, Assignment]) -> dict[str, Target]:
 
 
 class SlurmPlanner:
-    """Reconciles the scheduler with readings of Slurm and plans rounds; options: arguments of `RoundScheduler`."""
+    """Reconciles the scheduler with snapshots of Slurm and plans rounds; options: arguments of `RoundScheduler`."""
 
     def __init__(
         self,
@@ -212,8 +212,8 @@ class SlurmPlanner:
         """The profile of the site, or of the learner if there is one."""
         return cast("ThroughputProfile", self._given) if self._learner is None else self._learner.profile
 
-    def picture(self, snapshot: Snapshot, *, within_round: bool = False) -> ClusterSnapshot:
-        """Reconcile the scheduler with a reading; within_round: keep groups of nodes and running jobs. Raises `InputError`."""
+    def reconcile(self, snapshot: Snapshot, *, within_round: bool = False) -> ClusterSnapshot:
+        """Reconcile the scheduler with a snapshot; within_round: keep groups of nodes and running jobs. Raises `InputError`."""
         self.load()
         partition = whole = self._partition(snapshot, {}, must_exist=self.reconciler is None)
         if not within_round:
@@ -241,7 +241,7 @@ class SlurmPlanner:
         return ClusterSnapshot(snapshot, state, roles, self.reconciler.refused, let_go, known, notes, self.reconciler.ahead)
 
     def _partition(self, snapshot: Snapshot, ahead: Mapping[str, Reservation], *, must_exist: bool) -> Partition:
-        """Return the partitions of a reading without GPU types that are not in the profile."""
+        """Return the partitions of a snapshot without GPU types that are not in the profile."""
         nodes, known = snapshot.nodes.values(), self._profile.accelerators
         found = partition_of(nodes, self._settings, known, ahead, must_exist=must_exist)
         if self._learner is not None:
@@ -249,7 +249,7 @@ class SlurmPlanner:
         return known_to(found, self._profile, required=must_exist)
 
     def decide(self, picture: ClusterSnapshot) -> Decided:
-        """Begin the next round from the latest reading. Raises `InputError`, and the errors of `solve`."""
+        """Begin the next round from the latest snapshot. Raises `InputError`, and the errors of `solve`."""
         state, snapshot, scheduler = picture.state, picture.snapshot, picture.state.scheduler
         before = scheduler.last_start_seconds
         now = snapshot.seconds if before is None else max(before, snapshot.seconds)
@@ -310,7 +310,7 @@ class SlurmPlanner:
         return None if actions.is_nothing else actions
 
     def take_outcome(self, jobs: Mapping[str, SlurmJob], failed: Iterable[str], now: float) -> None:
-        """Update the records of jobs and the scheduler after a round. jobs: the last reading; failed: jobs not as planned."""
+        """Update the records of jobs and the scheduler after a round. jobs: as last read; failed: jobs not as planned."""
         if self.state is None or self.reconciler is None:
             return
         self.reconciler.update_jobs(jobs, now)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gavel_py.errors import InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm.accounts import AccountsReader
-from gavel_py.integrations.slurm.actions import Actions, Seen
+from gavel_py.integrations.slurm.actions import Actions, FillTrigger
 from gavel_py.integrations.slurm.apply import OUTCOME, Applied, Applier
 from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, release_all
 from gavel_py.integrations.slurm.client import commands as slurm
@@ -115,20 +115,20 @@ class SlurmDriver:
 
     @property
     def state(self) -> DriverState | None:
-        """The state of the driver; None before the first reading."""
+        """The state of the driver; None before the first snapshot."""
         return self._planner.state
 
     def look(self) -> ClusterSnapshot:
         """Read the cluster without changing anything.
 
         Returns:
-            The reading with the driver's view of it.
+            The snapshot with the driver's view of it.
 
         Raises:
             SlurmError: Slurm does not answer.
         """
         self._read_accounts()
-        return self._planner.picture(self._read())
+        return self._planner.reconcile(self._read())
 
     def _read(self) -> Snapshot:
         snapshot = slurm.with_partitions(slurm.read_cluster(self._commands, self._clock.now()), self._commands)
@@ -142,7 +142,7 @@ class SlurmDriver:
         self._planner.accounts = self._accounts.latest
         if problem and self._event_log is not None:
             self._log("no_accounts", why=problem)
-            warn(f"limits and shares of accounts could not be read, and are those of the last reading, if any: {problem}")
+            warn(f"limits and shares of accounts could not be read; those read before still apply, if any: {problem}")
 
     def plan(self) -> Decided:
         """Plan the next round without changing anything.
@@ -239,7 +239,7 @@ class SlurmDriver:
             GavelError: The cluster cannot be planned, or the state cannot be saved. Then nothing has been changed in Slurm.
         """
         self._read_accounts()
-        picture = self._planner.picture(self._read(), within_round=True)
+        picture = self._planner.reconcile(self._read(), within_round=True)
         actions = self._planner.fill(picture)
         return None if actions is None else self._carry_out(picture, actions, "filled")
 
@@ -291,7 +291,7 @@ class SlurmDriver:
 
         Returns False if the clock stops.
         """
-        seen = Seen()
+        trigger = FillTrigger()
         while True:
             self._beat()
             left = max(0.0, end - self._clock.now())
@@ -301,14 +301,14 @@ class SlurmDriver:
             if not left:
                 return True
             try:
-                if end - self._clock.now() > 0 and self._is_due(had_jobs, seen):
+                if end - self._clock.now() > 0 and self._is_due(had_jobs, trigger):
                     return True
             except (InputError, slurm.RightsError, SolverError) as error:
                 self._log("undecided", why=str(error))
             except SlurmError as error:
                 self._log("no_answer", why=str(error))
 
-    def _is_due(self, had_jobs: bool, seen: Seen) -> bool:
+    def _is_due(self, had_jobs: bool, trigger: FillTrigger) -> bool:
         """Update jobs, start waiting ones on idle GPUs, and return whether a round is due early: no job runs although one could."""
         state, reconciler, now = self._planner.state, self._planner.reconciler, self._clock.now()
         if state is None or reconciler is None:
@@ -323,7 +323,7 @@ class SlurmDriver:
             new = [job for job in reconciler.rules.startable(jobs.values()) if job.job_id not in known]
             if any(eligibility_of(job, self.settings.partitions, now).role is Role.MANAGED for job in new):
                 return True
-        if seen.is_news(jobs, now) or any(until <= now for until in state.warned.values()):
+        if trigger.is_due(jobs, now) or any(until <= now for until in state.warned.values()):
             self.fill()
         return False
 

@@ -110,7 +110,7 @@ ADMITTED, WAITING, PASSED, OVER = range(4)
 """Ranks of jobs below limits: in the scheduler, waiting for room, in the scheduler for long without GPUs, running for a turn."""
 
 ROUNDS_TO_WAIT = 20
-"""A job that has been in the scheduler for so many rounds would have GPUs if there were any for it, since its deficit has grown."""
+"""Rounds in the scheduler after which a job would have GPUs if there were any for it, since its deficit has grown."""
 
 
 class Turns(NamedTuple):

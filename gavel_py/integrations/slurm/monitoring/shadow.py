@@ -90,7 +90,7 @@ class SlurmShadow(SlurmDriver):
             for sign in signs_of_life(self._commands, self.settings.partitions):
                 if abs(self._clock.machine_seconds() - sign.seconds) < DEAD_SECONDS:
                     text = f"a driver manages partition {','.join(sorted(sign.partitions))} ({sign.origin})"
-                    warn(f"{text}; a shadow is for partitions without one, and may take its holds for those of users")
+                    warn(f"{text}; a shadow is for partitions without one, and may mistake the driver's holds for holds by users")
         return self
 
     def release(self) -> None:
@@ -100,17 +100,17 @@ class SlurmShadow(SlurmDriver):
         pass  # a shadow needs no rights and gives no sign of life
 
     def _read(self) -> Snapshot:
-        """Return the virtual partition as a reading of Slurm."""
+        """Return the virtual partition as a snapshot of Slurm."""
         for planner in (self._planner, self._live):
             planner.load()
         snapshot, partition, known = super()._read(), self._partition, self._known
         # The live reconciler follows what has happened in Slurm, so limits and reservations do not matter to it.
-        state = self._live.picture(replace(snapshot, partitions={}, reservations=())).state
+        state = self._live.reconcile(replace(snapshot, partitions={}, reservations=())).state
         state.forget_departed()
         self._note_ends(snapshot.jobs, known)
         partition.admit(snapshot.jobs, state.tracked)
         self._nodes = snapshot.nodes
-        jobs = self._listed()
+        jobs = self._advance_and_list()
         return replace(snapshot, nodes=partition.nodes(snapshot.nodes, jobs), jobs=jobs)
 
     def _read_jobs(self) -> Jobs:
@@ -127,7 +127,7 @@ class SlurmShadow(SlurmDriver):
         left = {job_id for job_id, each in reconciler.roles.items() if each.role.is_left_to_slurm}
         new = [i for i in jobs.keys() - self._partition.jobs.keys() - left if not jobs[i].phase.is_over]
         new = [i for i in new if eligibility_of(jobs[i], self.settings.partitions, now).role is Role.MANAGED]
-        return {**self._listed(new), **{job_id: VirtualJob(jobs[job_id]).listed(jobs[job_id]) for job_id in new}}
+        return self._advance_and_list(new) | {job_id: VirtualJob(jobs[job_id]).listed(jobs[job_id]) for job_id in new}
 
     @property
     def _known(self) -> dict[str, Tracked]:
@@ -135,7 +135,7 @@ class SlurmShadow(SlurmDriver):
         return {} if self._live.state is None else self._live.state.aside | self._live.state.tracked
 
     def _note_ends(self, jobs: Jobs, known: Mapping[str, Tracked]) -> None:
-        """Record the jobs that have ended in Slurm; known: {job: its record before this reading}."""
+        """Record the jobs that have ended in Slurm; known: {job: its record before this snapshot}."""
         partition, self._jobs = self._partition, jobs
         for job_id, each in list(partition.jobs.items()):
             job, tracked = jobs.get(job_id), known.get(job_id)
@@ -145,8 +145,8 @@ class SlurmShadow(SlurmDriver):
                 self._log("work", job=job_id, steps=steps, given=None if tracked is None else tracked.total_steps)
         partition.forget(jobs)
 
-    def _listed(self, new: Collection[str] = ()) -> dict[str, SlurmJob]:
-        """Let jobs end or lose their GPUs, and return all jobs. new: jobs that the partition is about to admit."""
+    def _advance_and_list(self, new: Collection[str] = ()) -> dict[str, SlurmJob]:
+        """End and stop the jobs that are due, and return all jobs. new: jobs that the partition is about to admit."""
         partition, state, now = self._partition, self.state, self._clock.now()
         if state is not None:
             partition.end_jobs(now, state, self._types, self._jobs)
@@ -179,7 +179,7 @@ class SlurmShadow(SlurmDriver):
             limit = picture.snapshot.jobs[job_id].time_limit_seconds or 0.0
             partition.jobs[job_id].lowered_seconds += max(0.0, limit - 60.0 * minutes)
         started, waiting = list(actions.start), dict(actions.cannot)
-        return Applied(kept=actions.keep, stopped=actions.stop, started=started, waiting=waiting, jobs=self._listed())
+        return Applied(kept=actions.keep, stopped=actions.stop, started=started, waiting=waiting, jobs=self._advance_and_list())
 
     def _save(self) -> None:
         if self._directory is not None and self._live.state is not None:
