@@ -109,7 +109,7 @@ class _Battery:
                     del trials[number:]  # later checks would wait for the same solve
                 text = f"none after {self.limit:g} s, the time limit of a check on one problem"
                 code = as_code(self.policy, trial.case, (SOLVED,))
-                return CheckResult(check.name, check.says, count + 1, "an answer", text, code)
+                return CheckResult(check.name, check.text, count + 1, "an answer", text, code)
             except BrokenError as broken:
                 self.cause = self.cause or broken.__cause__
                 return self._failure(check, trial.case, broken, count + 1)
@@ -117,14 +117,14 @@ class _Battery:
         if check.test is solved and not count:
             refused = BrokenError("an answer to at least one of the problems", self.refusals()[0], ("gp.solve(problem, policy)",))
             return self._failure(check, self.trials["each"][0].case, refused, 0)
-        return CheckResult(check.name, check.says, count)
+        return CheckResult(check.name, check.text, count)
 
     def _failure(self, check: Check, case: Case, broken: BrokenError, count: int) -> CheckResult:
         if broken.needs_problem:
             until = time.monotonic() + self.limit
             case, broken = smallest(lambda smaller: self._fault(check, smaller, until), case, broken)
         code = as_code(self.policy, case if broken.needs_problem else None, broken.lines)
-        return CheckResult(check.name, check.says, count, broken.expected, broken.found, code)
+        return CheckResult(check.name, check.text, count, broken.expected, broken.found, code)
 
     def _fault(self, check: Check, case: Case, until: float) -> BrokenError | None:
         """Return the fault that a check finds in this case before a time of the monotonic clock, None if there is none."""

@@ -284,13 +284,13 @@ def _same_objective(trial: Trial, other: gp.Allocation, rows: list[int], line: s
 
 @dataclass(frozen=True)
 class Check:
-    """A rule. says: its text; on: "each" problem, the "empty" problems in which no job can run, or "once".
+    """A rule. text: what it requires; on: "each" problem, the "empty" problems in which no job can run, or "once".
 
     needs_answer: whether the test requires an answer to the problem.
     """
 
     name: str
-    says: str
+    text: str
     test: Callable[[Trial], None]
     on: Literal["each", "empty", "once"] = "each"
     needs_answer: bool = True

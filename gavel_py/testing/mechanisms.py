@@ -13,7 +13,7 @@ from gavel_py.testing.trial import CheckResult, ContractReport
 
 Mechanism = Callable[[gp.RoundDemand], NDArray[np.int64]]
 
-SAYS = {
+RULES = {
     "returns": "returns a whole number for each job, a column of a type or -1",
     "valid": "selects jobs only where they may run, and no more gangs than there are GPUs",
     "promises": "without backfilling, selects only jobs that are promised time, have a claim, or run",
@@ -49,17 +49,17 @@ def check_mechanism(mechanism: Mechanism, *, seed: int = 0, demands: int = 200) 
     Raises:
         PolicyContractError: Checks failed; the message has the smallest demand found for each.
     """
-    counts, broken = dict.fromkeys(SAYS, 0), dict[str, tuple[gp.RoundDemand, str, str]]()
+    counts, broken = dict.fromkeys(RULES, 0), dict[str, tuple[gp.RoundDemand, str, str]]()
     for demand in sorted(_demands(seed, demands), key=lambda each: each.fractions.size):
         for name, fault in _faults(mechanism, demand):
             counts[name] += 1
             if fault is not None:
                 broken.setdefault(name, (demand, *fault))
     results = [
-        CheckResult(name, says, counts[name], broken[name][1], broken[name][2], _code(broken[name][0]))
+        CheckResult(name, rule, counts[name], broken[name][1], broken[name][2], _code(broken[name][0]))
         if name in broken
-        else CheckResult(name, says, counts[name])
-        for name, says in SAYS.items()
+        else CheckResult(name, rule, counts[name])
+        for name, rule in RULES.items()
     ]
     report = ContractReport(getattr(mechanism, "__name__", repr(mechanism)), tuple(results), what="mechanism")
     if report.failures:

@@ -113,7 +113,7 @@ def _complete(case: Case) -> Case:
 
 
 def _random(random: np.random.Generator) -> Case:
-    """Return a case of a few groups of equal jobs, with many ties, some zeros and gangs that do not fit, and a wide range."""
+    """Return a case of a few groups of equal jobs: many ties, some zeros and oversized gangs, values over orders of magnitude."""
     jobs, types, groups = (int(random.integers(low, high)) for low, high in ((2, 13), (1, 5), (1, 9)))
     running = np.where(random.random(groups) < 0.3, random.integers(0, types, groups), -1)
     by_group = _histories(random, groups) | {

@@ -11,7 +11,7 @@ import numpy as np
 import gavel_py as gp
 from gavel_py.testing.trial import CheckResult, ContractReport
 
-SAYS = {
+RULES = {
     "recognised": "recognises its file, but not an empty one",
     "read": "reads at least one job, and counts each entry once",
     "repeatable": "reads the same each time from the same file",
@@ -38,12 +38,12 @@ def check_trace_format(trace_format: gp.TraceFormat, path: str | Path, *, seed: 
         InputError: The file cannot be read.
         PolicyContractError: Checks failed; the message has code that shows each failure.
     """
-    counts, broken = dict.fromkeys(SAYS, 0), dict[str, tuple[str, str, str]]()
+    counts, broken = dict.fromkeys(RULES, 0), dict[str, tuple[str, str, str]]()
     for name, fault in _faults(trace_format, Path(path), seed, copies):
         counts[name] += 1
         if fault is not None:
             broken.setdefault(name, fault)
-    results = tuple(CheckResult(name, says, counts[name], *broken.get(name, ("", "", ""))) for name, says in SAYS.items())
+    results = tuple(CheckResult(name, rule, counts[name], *broken.get(name, ("", "", ""))) for name, rule in RULES.items())
     report = ContractReport(trace_format.name, results, what="trace format")
     if report.failures:
         raise gp.PolicyContractError(report)

@@ -120,7 +120,7 @@ class Measurement(Record):
             raise ValueError("a pair of one job type with itself must have the same steps_per_second on both sides")
         for field in OF_ONE_GANG if self.partner_job_type is not None else ():
             if getattr(self, field) is not None:
-                raise ValueError(f"{field} is {OF_ONE_GANG[field]}; give it where the gang runs alone, not for a pair")
+                raise ValueError(f"{field} describes {OF_ONE_GANG[field]}; give it where the gang runs alone, not for a pair")
         return self
 
     @model_validator(mode="after")
@@ -152,12 +152,12 @@ class Measurement(Record):
 
 
 OF_ONE_GANG = {
-    "gpu_memory_gb": "the memory of one gang",
-    "family": "of one job type",
-    "batch_size": "of one job type",
-    "sequence_length": "of one job type",
+    "gpu_memory_gb": "one gang",
+    "family": "one job type",
+    "batch_size": "one job type",
+    "sequence_length": "one job type",
 }
-"""Fields that a pair cannot have."""
+"""{field that a pair cannot have: what it describes}."""
 
 _speeds = attrgetter("steps_per_second", "partner_steps_per_second")
 
@@ -202,19 +202,19 @@ ALONE = "null"
 """Key of Gavel's JSON for throughputs without a partner."""
 
 
-NEEDED = "jobs"
+JOBS_COLUMN = "jobs"
 """Column of `gavel profiles missing`: the number of jobs that need a throughput."""
 
 
 def read_csv(path: str | Path) -> tuple[Measurement, ...]:
     """Return the measurements of a CSV file. Raises `InputError` with all faults, each with its line.
 
-    A file with the column `NEEDED` is a form that may be filled in only in part: rows without a throughput are left out.
+    A file with the column `JOBS_COLUMN` is a form that may be filled in only in part: rows without a throughput are left out.
     """
     rows = list(reading.csv_rows(path, REQUIRED))
-    if NEEDED in reading.csv_header(path)[1]:
+    if JOBS_COLUMN in reading.csv_header(path)[1]:
         filled = ((where, row) for where, row in rows if "steps_per_second" in row)
-        rows = [(where, {name: cell for name, cell in row.items() if name != NEEDED}) for where, row in filled]
+        rows = [(where, {name: cell for name, cell in row.items() if name != JOBS_COLUMN}) for where, row in filled]
     unknown: dict[str, str] = {}
     for where, row in rows:
         for column in row.keys() - Row._fields:

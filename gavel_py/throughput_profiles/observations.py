@@ -24,7 +24,7 @@ HALF_LIFE_SECONDS = 30 * 86_400.0
 
 @dataclass(frozen=True)
 class ObservedRate:
-    """The observations of one entry. The weight of each is halved with every half-life since then.
+    """The observations of one entry. The weight of each halves with every half-life since it was made.
 
     Attributes:
         count: Number of observations, reduced by age.
@@ -51,7 +51,7 @@ class ObservedRate:
         return ObservedRate(self.count * weight, self.log_mean, self.log_variance, now_seconds)
 
     def including(self, rate: float, at_seconds: float, half_life_seconds: float) -> ObservedRate:
-        """Return the observations with one more. An older observation counts as if it were of the latest time."""
+        """Return the observations with one more. It counts fully, even if it is older than the latest one."""
         before, log = self.aged(at_seconds, half_life_seconds), math.log(rate)
         count, off = before.count + 1, log - before.log_mean
         mean = before.log_mean + off / count

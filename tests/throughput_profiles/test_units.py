@@ -72,7 +72,7 @@ class TestOneUnit:
             ThroughputProfile("p", [measurement("a", unit="tokens/s"), pair])
 
     def test_a_pair_has_no_structure(self) -> None:
-        with pytest.raises(InputError, match="family is of one job type; give it where the gang runs alone"):
+        with pytest.raises(InputError, match="family describes one job type; give it where the gang runs alone"):
             measurement("b", partner_job_type="a", partner_steps_per_second=1.0, family="x")
 
 

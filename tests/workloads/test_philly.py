@@ -112,7 +112,7 @@ class TestTable:
         line = "2017-10-10 00:00:30,66.0,1,66.0,a\n"
         trace = read("p.csv", HEADER + line * 3)
         assert len(trace) == 3
-        assert "Lines equal to an earlier one are separate jobs: 2." in trace.report.assumptions
+        assert "Duplicate lines count as separate jobs: 2." in trace.report.assumptions
 
     def test_broken_lines(self) -> None:
         lines = [
@@ -139,7 +139,7 @@ class TestTable:
 def test_the_real_table() -> None:
     trace = read_trace(SHARED / "philly" / "philly_jobs.csv", strict=True)
     assert len(trace) == 82_247
-    assert "Lines equal to an earlier one are separate jobs: 65." in trace.report.assumptions
+    assert "Duplicate lines count as separate jobs: 65." in trace.report.assumptions
     assert Counter(s.job.num_gpus for s in trace) == {
         1: 76627, 2: 1818, 4: 1870, 8: 1643, 12: 7, 16: 199, 24: 7, 32: 67, 64: 6, 128: 3
     }  # fmt: skip

@@ -1,6 +1,6 @@
 """The throughputs of ElasticFlow (ASPLOS 2023): a CSV file for each model and accelerator, steps/s by global batch size and GPUs.
 
-The file name has accelerator and model: throughputs_A100_bert.csv. Empty cells, 0 and nan were not measured.
+The file name contains the accelerator and the model: throughputs_A100_bert.csv. Empty cells, 0 and nan were not measured.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ FILE = re.compile(r"throughputs_([^_]+)_(.+)\.csv")
 
 UNMEASURED = ("", "0", "0.0", "nan")
 
-A100 = {"A100": "a100-40gb"}
-"""Its testbed, Azure Standard_ND96asr_A100, has A100 with 40 GB."""
+ALIASES = {"A100": "a100-40gb"}
+"""The testbed, Azure Standard_ND96asr_A100, has A100 GPUs with 40 GB."""
 
 
 def read(path: Path) -> list[Placed]:
     """Return the measured throughputs of a table."""
     match = FILE.fullmatch(path.name)
     if match is None:
-        problem = "must be named throughputs_ACCELERATOR_MODEL.csv, since the file name has accelerator and model"
+        problem = "must be named throughputs_ACCELERATOR_MODEL.csv, since the file name gives accelerator and model"
         raise InputError(Fault(str(path), "", problem))
-    accelerator, model = A100.get(match[1]) or accelerator_name(match[1]), match[2]
+    accelerator, model = ALIASES.get(match[1]) or accelerator_name(match[1]), match[2]
     where, header = reading.csv_header(path)
     wrong = [column for column in header if column != BATCH and not re.fullmatch(r"[1-9][0-9]*", column)]
     InputError.raise_any([Fault(where, "", f"column {c!r} must be a number of GPUs or {BATCH}") for c in wrong])

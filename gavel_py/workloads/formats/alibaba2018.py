@@ -1,7 +1,7 @@
 """Batch tasks of Alibaba's cluster-trace-v2018, whose names encode workflows: M2_1 is task 2 of its job and waits for task 1.
 
 The columns are task_name, inst_num, job_name, task_type, status, start_time, end_time, plan_cpu, plan_mem, without a header line;
-copies with job_name before inst_num are recognised by the number.
+copies with job_name before inst_num are also read: of these two cells, the one that is not a number is the job name.
 """
 
 from __future__ import annotations

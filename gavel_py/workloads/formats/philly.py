@@ -115,7 +115,7 @@ LOG_FORMAT = TraceFormat("philly", "Microsoft's Philly, the JSON cluster_job_log
 
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
-TWICE = "Lines equal to an earlier one are separate jobs: {n}."
+DUPLICATES = "Duplicate lines count as separate jobs: {n}."
 
 
 def _read_table(path: Path, intake: Intake) -> None:
@@ -129,10 +129,8 @@ def _read_table(path: Path, intake: Intake) -> None:
             intake.job(job | {"tenant": row["cluster"]}, run_seconds=amount(row, "duration"))
             key = hash(tuple(row.values()))
             if key in seen:
-                intake.assume(TWICE)
+                intake.assume(DUPLICATES)
             seen.add(key)
 
 
-TABLE_FORMAT = TraceFormat(
-    "philly-csv", "Microsoft's Philly, re-cut to a table", with_columns(*COLUMNS), _read_table, has_dates=True
-)
+TABLE_FORMAT = TraceFormat("philly-csv", "Microsoft's Philly as a table", with_columns(*COLUMNS), _read_table, has_dates=True)

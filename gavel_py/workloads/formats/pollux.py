@@ -1,4 +1,4 @@
-"""Workloads of Pollux (OSDI 2021) and Sia (SOSP 2023): jobs that adapt their batch size, or as requested."""
+"""Workloads of Pollux (OSDI 2021) and Sia (SOSP 2023): jobs that adapt their batch size or keep the requested one."""
 
 from __future__ import annotations
 
