@@ -58,7 +58,7 @@ class Group(click.Group):
 class LazyGroup(Group):
     """A group that imports a command on first use.
 
-    modules: {name of the command: module in `package` with it as `command`, or module.name of the command in it}.
+    modules: {command: the module in `package` that defines it as `command`, or module.name if it has another name there}.
     """
 
     def __init__(self, *arguments: Any, package: str, modules: Mapping[str, str], **more: Any) -> None:

@@ -46,7 +46,7 @@ def leaves_of(tenants: Sequence[gp.TenantShare]) -> list[gp.TenantShare]:
 
 
 def tenants_line(tenants: Sequence[gp.TenantShare], more: str) -> str:
-    """Return a sentence on the part of the GPUs and the share of each tenant, "" without tenants; more: how to see all."""
+    """Return a sentence with the GPUs and the share of each tenant, "" without tenants; more: how to see all of them."""
     found = leaves_of(tenants)
     if not found:
         return ""
@@ -262,7 +262,7 @@ ENDLESS = 1e18
 """Steps assumed for a job without known steps, so that it holds its GPUs until the end of a forecast."""
 
 STARVED_ROUNDS = 1000
-"""A forecast ends after this number of rounds without GPUs for unfinished jobs with known steps: others get them forever."""
+"""A forecast ends after this number of rounds in which no unfinished job with known steps gets GPUs: others keep them forever."""
 
 MAX_FORECAST_ROUNDS = 1_000_000
 
@@ -341,10 +341,10 @@ class Outlook:
         times = "" if not ends else f" {time_text(min(ends))} to {time_text(max(ends))} from now"
         lines = [f"Forecast without new arrivals, with {label} solved again as jobs leave: {count} end{times}."]
         if not known:
-            lines = ["No job has known steps (total_steps or duration_seconds), so none can be forecast to end."]
+            lines = ["No job has known steps (total_steps or duration_seconds), so no end can be forecast."]
         if len(known) < len(self.jobs):
             unknown = counted(len(self.jobs) - len(known), "job")
-            lines.append(f"In the system to the end, with a part of the GPUs: {unknown} without known steps.")
+            lines.append(f"In the system until the end, on a part of the GPUs: {unknown} without known steps.")
         if has_prices(self.cluster):
             lines.append(f"The GPU time until then costs {money(self.cost)}.")
         return lines

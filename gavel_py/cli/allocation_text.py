@@ -123,7 +123,7 @@ def head_text(screen: Screen, more_tenants: str) -> str:
 
 def refused_counts(problem: gp.AllocationProblem, jobs: Mapping[int, gp.Job]) -> Iterator[str]:
     """Yield the numbers of GPUs in `gpu_counts` that elastic jobs cannot have, by reason; jobs: {row: job}."""
-    reasons = "the profile has no speed there; --estimate fills it in", "no GPU type can hold as many"
+    reasons = "the profile has no speed there; --estimate fills it in", "no GPU type can hold that many"
     found: list[dict[tuple[int, ...], list[str]]] = [{}, {}]
     for i, job in jobs.items():
         if problem.counts is not None and job.gpu_counts is not None:

@@ -50,7 +50,7 @@ class MethodOption(click.Option):
         return without_value
 
     def accepts(self, text: str) -> bool:
-        """Return whether a word is the value, or meant to be."""
+        """Return whether a word is meant as the value."""
         return bool(get_close_matches(text, METHODS))
 
 
@@ -82,7 +82,7 @@ CONFIDENCE: Mapping[str, Any] = {
     "help": "With --estimate: use the speed that is exceeded with probability P [the median].",
 }
 
-EXTRAPOLATE: Mapping[str, Any] = {"is_flag": True, "help": "Estimate the throughputs of gangs that the profile lacks."}
+EXTRAPOLATE: Mapping[str, Any] = {"is_flag": True, "help": "Estimate the throughputs of gang sizes that the profile lacks."}
 
 OPTIMISTIC, MEDIAN = "optimistic", "median"
 
@@ -109,7 +109,7 @@ class LearnOption(MethodOption):
     """The option --learn, whose value may be left out."""
 
     def accepts(self, text: str) -> bool:
-        """Return whether a word is the value, or meant to be."""
+        """Return whether a word is meant as the value."""
         return number_in(text) is not None or bool(get_close_matches(text, (OPTIMISTIC, MEDIAN)))
 
 
@@ -266,7 +266,7 @@ LOSSES = {
     "max_total_throughput": "the total speed",
     "min_cost": "the cost",
 }
-"""{policy: the quantity of which a part is stated, for sentences}."""
+"""{policy: the quantity of which an answer may lose a part}."""
 
 
 def sensitivity_text(found: gp.Sensitivity) -> str:
@@ -277,7 +277,7 @@ def sensitivity_text(found: gp.Sensitivity) -> str:
     shown = [effect for effect in found.effects if effect.regret > 0]
     rest = _rest(found, what)
     if not shown:
-        return wrapped([f"No estimate at an end of its 80 % interval would make another answer better{rest}."])
+        return wrapped([f"No estimate at an end of its 80 % interval would make a different answer better{rest}."])
     first = shown[0]
     lines = [
         f"Measure first: {named(first.estimate.entry)}: up to {_percent(first.regret)} of {what}. This is what the answer would "
@@ -296,7 +296,7 @@ def _rest(found: gp.Sensitivity, what: str) -> str:
     """Return a clause on the estimates for which the problem was not solved again."""
     others = found.num_estimates - len(found.effects)
     if not others or found.largest_other is None:
-        return f"; {counted(others, 'other estimate')} not looked at" if others else ""
+        return f"; {counted(others, 'other estimate')} not examined" if others else ""
     if found.largest_other < 5e-4:
         return f"; the other {others} cannot change it"
     return f"; no other of {others} can cost more than {_percent(found.largest_other)} of {what}"

@@ -37,7 +37,7 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
     """Explain why a job gets what it gets.
 
     Shows what limits the job, what one more GPU of each type would change, and which jobs hold the GPUs that it could use. The
-    limits are read off the proof of the allocation; each further GPU is solved for. JOBS may be "-", standard input.
+    limits are read off the proof of the allocation; for one more GPU, the problem is solved again. JOBS may be "-", standard input.
 
     \b
     gavel explain vision-003 jobs.csv -c cluster.yaml
@@ -196,7 +196,7 @@ def _later(explanation: gp.Explanation, *, priced: bool) -> Iterator[str]:
     if end is not None:
         yield f"At this speed it ends in {time_text(end)}: a forecast without new arrivals; sooner if others leave."
     if priced and cost is None:
-        yield "What its GPUs cost is unknown, since a price is."
+        yield "The cost of its GPUs is unknown, since a price is."
     elif cost:
         yield f"Its GPUs cost {hourly(cost)}{'' if until is None else f', {money(until)} until it is done'}."
 

@@ -38,7 +38,7 @@ INPUT, INPUT_OR_TEXT, TRACE = InputFile(), InputFile(as_text=True), InputFile(su
 PROFILE: Mapping[str, Any] = {"type": INPUT_OR_TEXT, "metavar": "NAME|FILE[+...]"}
 SECONDS = click.FloatRange(0, 10**9, min_open=True)
 SEED: Mapping[str, Any] = {"type": click.IntRange(min=0), "default": 0, "show_default": True, "metavar": "N"}
-STORE: Mapping[str, Any] = {"metavar": "FILE|URL", "help": "Imported profiles: a file, or postgresql://user@host/database."}
+STORE: Mapping[str, Any] = {"metavar": "FILE|URL", "help": "Store of profiles: a file, or postgresql://user@host/database."}
 JSON: Mapping[str, Any] = {"is_flag": True, "help": "Print JSON and nothing else."}
 
 SHARING: Mapping[str, Any] = {
@@ -182,7 +182,7 @@ class Common:
     profile: str | None = option(
         **PROFILE,
         shell_complete=_complete_profile,
-        help="Profile of speeds by job type, or several, the first before the next [gavel-osdi20].",
+        help="Profile of speeds by job type, or several, of which earlier ones take precedence [gavel-osdi20].",
     )
     throughputs: Path | None = option(type=INPUT, metavar="FILE", help="CSV of speeds by job: job_id,<type>,<type>,...")
     estimate: str | None = option(**estimates.ESTIMATE)
@@ -195,7 +195,7 @@ class Common:
         shell_complete=_complete_policy,
         help="Policy, or package.module:Class; several are compared [max_min_fairness].",
     )
-    settings: tuple[str, ...] = option("--set", metavar="OPTION=VALUE", help="Option for every policy that has it.")
+    settings: tuple[str, ...] = option("--set", metavar="OPTION=VALUE", help="Set an option of every policy that has it.")
     constraint_files: tuple[Path, ...] = option(
         "--constraints",
         type=INPUT,

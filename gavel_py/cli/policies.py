@@ -63,7 +63,7 @@ def show(name: str) -> None:
     lines = [line for paragraph in paragraphs for line in (*_lines(paragraph), "")]
     click.echo(f"{name} ({cls.family} family{own})\n\n{wrapped(lines, indent='')}Options (--set OPTION=VALUE):")
     for option in gp.policy_options(cls).values():
-        default = "(must be given)" if option.required else _shown(option.default)
+        default = "(required)" if option.required else _shown(option.default)
         click.echo(wrapped([f"  {option.name} = {default}: {option.help}"], indent="    "), nl=False)
 
 

@@ -87,7 +87,7 @@ class Request(inputs.Request):
 def command(request: Request) -> None:
     """Place jobs on GPUs for a number of rounds.
 
-    Shows the placements, and how much of the promised time they deliver. The job set stays as it is: no job makes progress, arrives
+    Shows the placements, and how much of the promised time they deliver. The jobs stay the same: none makes progress, arrives
     or leaves. With --until-done, jobs make progress and leave, the policy decides again each time, and no others arrive. JOBS may
     be "-", standard input.
 
@@ -119,7 +119,7 @@ def command(request: Request) -> None:
 def _check(request: Request) -> None:
     """Raise `UsageError` for options that contradict each other."""
     if request.until_done and request.num_rounds is not None:
-        raise click.UsageError("--until-done goes on until all jobs with known steps are done; leave out --rounds")
+        raise click.UsageError("--until-done runs until all jobs with known steps are done; leave out --rounds")
     if request.until_done and request.plot is not None:
         raise click.UsageError("--plot draws a number of rounds; leave out --until-done")
     if request.by and request.form == "json":
@@ -162,7 +162,7 @@ class SimulatedRounds:
             more: dict[str, Any] = {"round_seconds": request.round_seconds, "delivery": delivery, "policy": self.policy.label}
             workflows = {job.job_id: job.workflow for job in self.loaded.jobs if job.workflow}
             gp.plot_rounds(self.rounds, self.scheduler.cluster, request.plot, **more, workflows=workflows)
-            click.echo(f"The picture of the rounds is in {request.plot}", err=True)
+            click.echo(f"The chart of the rounds is in {request.plot}", err=True)
         if request.form == "csv" and not request.by:
             return csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(self.rounds))
         cluster, gpus = self.scheduler.cluster, gpus_of_rounds(self.loaded.jobs, self.scheduler.cluster, self.rounds)
@@ -354,7 +354,7 @@ def _groups(widths: list[int], room: int) -> list[list[int]]:
 
 
 def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> str:
-    """Return sentences on the time due by the allocation and the time delivered by whole rounds, in GPU-hours."""
+    """Return sentences on the time that the allocation promises and the time that whole rounds deliver, in GPU-hours."""
     promised, deficit = delivery.promised_gpu_seconds / 3600, delivery.shortfall_gpu_seconds / 3600
     ahead, idle = delivery.ahead_gpu_seconds / 3600, delivery.backfilled_gpu_seconds / 3600
     if not promised and not idle:

@@ -32,12 +32,12 @@ class Request(inputs.Request):
         type=click.FloatRange(0, 1, max_open=True),
         default=0.0,
         metavar="PART",
-        help="Treat jobs as equal whose speeds differ by at most this part, 0.02 for 2 %; states the possible loss [0].",
+        help="Treat jobs as equal whose speeds differ by at most this fraction, 0.02 for 2 %; states the possible loss [0].",
     )
     time_limit_seconds: float | None = inputs.option(
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        help="Stop then with the best allocation known, and state how far from optimal it may be [no limit].",
+        help="Stop after this time with the best allocation known, and state how far from optimal it may be [no limit].",
     )
     what_if: tuple[str, ...] = inputs.option(
         metavar="CHANGE",
@@ -48,7 +48,7 @@ class Request(inputs.Request):
     )
     sensitivity: bool = inputs.option(help="With --estimate: also show which estimate would change the answer most.")
     workflows: bool = inputs.option(
-        "--workflows", help="Schedule jobs that wait for each other up to the end of the last one, and bound how early it can end."
+        "--workflows", help="Schedule jobs with dependencies up to the end of the last one, with a lower bound on that time."
     )
     sharing: bool = inputs.option(**inputs.SHARING)
     min_gain: float | None = inputs.option(**inputs.MIN_GAIN)
@@ -59,7 +59,7 @@ class Request(inputs.Request):
     by: Literal["tenant", "type", "node"] | None = inputs.option(
         help="Show tenants or job types instead of jobs, or with --rounds what runs on each node; tenant also with --csv."
     )
-    output: Literal["wide"] | None = inputs.option("-o", help="Show all columns, with whole names, whatever the width.")
+    output: Literal["wide"] | None = inputs.option("-o", help="Show all columns with complete names, whatever the width.")
 
 
 @click.command("solve")

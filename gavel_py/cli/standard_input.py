@@ -41,7 +41,7 @@ class InputFile(click.Path):
 
 
 def _copied(ctx: click.Context, suffix: str | None, *, in_place: bool) -> str:
-    """Return the path of a copy of standard input that exists as long as the command. Raises `UsageError` the second time."""
+    """Return the path of a copy of standard input that exists as long as the command. Raises `UsageError` if it is already read."""
     if _COPY in ctx.meta:
         raise click.UsageError("standard input (-) can be read only once; give a file for the other input")
     data = sys.stdin.buffer.read()

@@ -268,7 +268,7 @@ class Request:
     measure_jobs: tuple[int, int] | None = option(**MEASURE_JOBS)
     allow_unknown_types: bool = option(**ALLOW_UNKNOWN)
     results: str | None = option(metavar="FILE", help="SQLite file that stores the cells, from which the sweep can continue.")
-    engine: Literal["local", "dask"] = option(default="local", show_default=True, help="What runs the cells.")
+    engine: Literal["local", "dask"] = option(default="local", show_default=True, help="Where the cells run: here or on Dask.")
     scheduler: str | None = option(metavar="ADDRESS", help="Address of a Dask scheduler [start one on this computer].")
     workers: int | None = option(type=click.IntRange(min=1), metavar="N", help="Number of processes on this computer [all cores].")
     dry_run: bool = option(help="Show the grid and how long it will take, without running it.")

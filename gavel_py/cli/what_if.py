@@ -120,7 +120,7 @@ def _type_of(typed: str, types: Sequence[str], text: str) -> str:
 
 def _check_enough(change: Change, before: float, text: str) -> None:
     if change.applied(before) < 0:
-        taken = f"takes {change.number} {change.unit} of {change.accelerator} away, and there are {before:g}"
+        taken = f"removes {change.number} {change.unit} of {change.accelerator}, but there are only {before:g}"
         raise click.UsageError(f"--what-if {text!r}: {taken}")
 
 

@@ -65,7 +65,7 @@ def test_numbers_of_gpus_that_a_job_cannot_have_are_named_with_the_reason(gavel:
     shown = gavel("solve", "jobs.csv", "-c", "v100:8,k80:8")
     assert "c cannot run on 3 or 16 GPUs: the profile has no speed there; --estimate fills it in." in " ".join(shown.out.split())
     shown = gavel("solve", "jobs.csv", "-c", "v100:8,k80:8", "--estimate")
-    assert "c cannot run on 16 GPUs: no GPU type can hold as many." in shown.out
+    assert "c cannot run on 16 GPUs: no GPU type can hold that many." in shown.out
     shown = gavel("explain", "c", "jobs.csv", "-c", "v100:4,k80:2")
     assert "c cannot run on 3 or 16 GPUs" in shown.out
     Path("jobs.csv").write_text(JOBS)

@@ -192,7 +192,7 @@ def test_names_of_any_form_and_partly_unknown_prices(
         assert code == 0, err
         assert max(map(tables.cell_width, out.splitlines())) <= int(columns)
         if command[0] == "explain":
-            assert "What its GPUs cost is unknown, since a price is." in " ".join(out.split())
+            assert "The cost of its GPUs is unknown, since a price is." in " ".join(out.split())
 
 
 def test_nodes_that_are_added_hold_gangs_and_gpus_do_not(gavel: Gavel, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_nodes_that_are_added_hold_gangs_and_gpus_do_not(gavel: Gavel, tmp_path:
         (["explain", "resnet"], "Missing argument 'JOBS'"),
         (["explain", "resnet", "nowhere.csv", "-c", "v100:1"], "nowhere.csv: cannot be read"),
         (["solve", *SMALL, "--what-if", "v10+1"], "'v10' is not an accelerator type of this cluster; did you mean 'v100'?"),
-        (["solve", *SMALL, "--what-if", "v100-2"], "takes 2 GPUs of v100 away, and there are 1"),
+        (["solve", *SMALL, "--what-if", "v100-2"], "removes 2 GPUs of v100, but there are only 1"),
         (["solve", *SMALL, "--what-if", "v100=-3"], "the GPUs of v100 must be a whole number of at least 0, found '-3'"),
         (["solve", *SMALL, "--what-if", "v100+1.5"], "must be a whole number of at least 0, found '1.5'"),
         (["solve", *SMALL, "--what-if", "v100+"], "must be a whole number of at least 0, found ''"),
@@ -241,8 +241,8 @@ def test_nodes_that_are_added_hold_gangs_and_gpus_do_not(gavel: Gavel, tmp_path:
             "the nodes of k80 must be a whole number of at least 0 and at most 100,000",
         ),
         (["solve", *SMALL, "--what-if", "k80+1nodes/0"], "the GPUs of a node must be a whole number of at least 1"),
-        (["solve", *SMALL, "--what-if", "k80-3nodes/1"], "takes 3 nodes of k80 away, and there are 1"),
-        (["solve", *SMALL, "--what-if", "k80-1nodes/4"], "takes 1 nodes of k80 away, and there are 0"),
+        (["solve", *SMALL, "--what-if", "k80-3nodes/1"], "removes 3 nodes of k80, but there are only 1"),
+        (["solve", *SMALL, "--what-if", "k80-1nodes/4"], "removes 1 nodes of k80, but there are only 0"),
         (["solve", *SMALL, "--what-if", "v100"], "--what-if 'v100' is not of the form TYPE+N, TYPE-N or TYPE=N"),
         (["solve", *SMALL, "--what-if", ""], "--what-if '' is not of the form TYPE+N, TYPE-N or TYPE=N"),
         (["solve", *SMALL, "--what-if", "v100+1,"], "--what-if 'v100+1,' is not of the form"),

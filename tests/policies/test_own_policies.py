@@ -261,7 +261,7 @@ class TestCommand:
         lines = gavel("policies", "show", "mine:Budgeted", folder=tmp_path).stdout.splitlines()
         assert lines[0] == "mine:Budgeted (ordered family, from mine)"
         assert lines[2] == "Has one option with a default, and one without."
-        assert "  budget = (must be given):" in lines
+        assert "  budget = (required):" in lines
         assert "  currency = USD: what the budget is counted in" in lines
         unknown = gavel("policies", "show", "mine:Budget", folder=tmp_path)
         assert (unknown.returncode, "did you mean 'Budgeted'?" in unknown.stderr) == (2, True)

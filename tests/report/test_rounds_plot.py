@@ -307,7 +307,7 @@ def test_the_command_draws_beside_its_output(gavel: Gavel, small: list[str], tmp
     plain = gavel("rounds", *small, "-n", "4", "--json")
     outcome = gavel("rounds", *small, "-n", "4", "--json", "--plot", "r.svg")
     assert (outcome.code, outcome.out) == (0, plain.out)
-    assert outcome.err == "The picture of the rounds is in r.svg\n"
+    assert outcome.err == "The chart of the rounds is in r.svg\n"
     text = (tmp_path / "r.svg").read_text()
     assert "max_min_fairness: 4 rounds of 6 min, 3 GPUs" in text
     share = json.loads(plain.out)["delivery"]["undelivered_share"]

@@ -30,7 +30,7 @@ def test_each_policy_is_compared_with_learning_and_agnosticism(gavel: Gavel) -> 
     table = found[found.index("Simulation (") :]
     assert max(map(len, table.splitlines())) <= 80
     assert re.search(r"Simulation \(\* best\) +max_min_fairness +learning +agnostic", found)
-    assert re.search(r"completion time over known speeds +100\.0% ", found)
+    assert re.search(r"completion time relative to known speeds +100\.0% ", found)
     assert "max_min_fairness (learning): 0 speeds were known at first," in found
 
 

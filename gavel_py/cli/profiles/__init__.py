@@ -22,7 +22,7 @@ COMMANDS = {
 @click.option("--store", **STORE)
 @click.pass_context
 def command(ctx: click.Context, store: str | None) -> None:
-    """Keep throughput profiles, and see what to measure.
+    """Manage throughput profiles, and plan what to measure.
 
     A profile has the throughput of each job type and gang size on each accelerator.
     """

@@ -32,7 +32,7 @@ from gavel_py.cli.output import counted, csv_text, emit, gang_text, json_text, n
 from gavel_py.cli.tables import Column, table_text, wrapped
 
 JOBS_COLUMN = "jobs"
-"""Column with the number of jobs that need a figure; reading a profile ignores it, and rows that were not filled in."""
+"""Column with the number of jobs that need a figure; readers of profiles ignore it, and rows that were not filled in."""
 
 OF_TYPE = ("unit", "condition", "family", "batch_size", "sequence_length")
 """Columns with the same value in all rows of a job type."""
@@ -78,7 +78,7 @@ class Missing:
 @takes_options(Missing)
 @click.pass_obj
 def missing(store: gp.ThroughputStore, request: Missing) -> None:
-    """Write as CSV to fill in what jobs need and a profile lacks.
+    """Write a CSV form of the throughputs that a profile lacks.
 
     The column jobs is the number of jobs that need a row, most needed first. Rows that stay empty count as not measured. JOBS may
     be "-", standard input.
@@ -129,7 +129,7 @@ class Check:
         default=0.5,
         show_default=True,
         metavar="PART",
-        help="Part of the figures to hide.",
+        help="Fraction of the figures to hide.",
     )
     seeds: int = option(type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N", help="Number of random choices.")
     as_json: bool = option("--json", help=JSON["help"])
@@ -139,7 +139,7 @@ class Check:
 @takes_options(Check)
 @click.pass_obj
 def check(store: gp.ThroughputStore, request: Check) -> None:
-    """Show how good estimates are on a profile's own figures.
+    """Show how accurate estimates of a profile's own figures are.
 
     Hides a part of the figures, estimates them from the others, and compares; then names figures that contradict the others.
 
@@ -190,7 +190,7 @@ class Plan:
     cluster: str | None = option("-c", type=INPUT_OR_TEXT, metavar="FILE|SPEC", help="Cluster of these jobs, as for gavel solve.")
     renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
     ignore_columns: tuple[str, ...] = option(**IGNORE)
-    per_gpu: bool = option(help="Weigh what a measurement teaches against the GPUs that it takes.")
+    per_gpu: bool = option(help="Weigh the information from a measurement against the GPUs that it takes.")
     as_json: bool = option("--json", help=JSON["help"])
 
 
@@ -200,14 +200,14 @@ class Plan:
 def plan(store: gp.ThroughputStore, request: Plan) -> None:
     """Show what to measure next.
 
-    Lists the measurements that together make the estimates of all others most certain, each the best after those before it.
+    Lists the measurements that together most reduce the uncertainty of all other estimates, each the best after those before it.
 
     \b
     gavel profiles plan mine.csv --budget 20
     gavel profiles plan mine.csv --jobs jobs.csv -c cluster.yaml --budget 6 --per-gpu
     """
     if (request.jobs_file is None) != (request.cluster is None):
-        raise click.UsageError("--jobs and --cluster go together: what runs, and where")
+        raise click.UsageError("--jobs and --cluster must be given together: what runs, and where")
     with warnings_shown():
         profile = _profile_in(store, request.name)
         jobs: list[gp.Job] | None = None

@@ -21,16 +21,16 @@ from gavel_py.errors import Fault
 
 SACCT = "sacct"
 
-MANY = 5
+MAX_SIZES = 5
 """Maximum number of gang sizes that a list shows in full."""
 
 ACCELERATORS_ROOM = 22
 """Width in characters of the accelerators in the list of profiles."""
 
-MOST_SOURCES = 3
+MAX_SOURCES = 3
 
-MOST_WARNINGS = 10
-"""Maximum number of contradictory figures about which an import warns one by one."""
+MAX_WARNINGS = 10
+"""Maximum number of contradictory figures for each of which an import issues a warning."""
 
 MEMORY = "GB/GPU"
 """Column of the memory of a gang on each GPU; the largest figure if a row stands for several accelerators."""
@@ -60,7 +60,7 @@ def list_profiles(store: gp.ThroughputStore, as_json: bool) -> None:
 def _sizes(sizes: Sequence[float]) -> str:
     """Return gang sizes as text; of many, only the smallest and the largest."""
     names = [gang_text(size) for size in sizes]
-    return ", ".join(names) if len(names) <= MANY else f"{names[0]} to {names[-1]}"
+    return ", ".join(names) if len(names) <= MAX_SIZES else f"{names[0]} to {names[-1]}"
 
 
 @click.command("show")
@@ -109,8 +109,8 @@ def _sources(profile: gp.ThroughputProfile) -> str:
     counts = Counter(row.source for row in profile.rows if row.source)
     if not counts:
         return "No source is given."
-    named = [f"{source} ({count:,})" for source, count in counts.most_common(MOST_SOURCES)]
-    others = [f"{len(counts) - MOST_SOURCES:,} more"] if len(counts) > MOST_SOURCES else []
+    named = [f"{source} ({count:,})" for source, count in counts.most_common(MAX_SOURCES)]
+    others = [f"{len(counts) - MAX_SOURCES:,} more"] if len(counts) > MAX_SOURCES else []
     return f"Sources, with the number of figures: {'; '.join(named + others)}."
 
 
@@ -194,12 +194,12 @@ def import_profile(store: gp.ThroughputStore, file: Path, name: str | None, repl
 def _warn_of_contradictions(profile: gp.ThroughputProfile) -> None:
     """Issue a warning for each figure that the others contradict, such as one that is off by a factor of 10."""
     found = gp.contradictions(profile)
-    for measurement, expected in found[:MOST_WARNINGS]:
+    for measurement, expected in found[:MAX_WARNINGS]:
         figure = f"{measurement.entry} has {number(measurement.steps_per_second)} {measurement.unit}"
-        expectation = f"the others let expect about {number(expected)}, more than 4 standard deviations away"
+        expectation = f"the others suggest about {number(expected)}, more than 4 standard deviations away"
         warnings.warn(gp.GavelWarning(f"{figure}; {expectation}"), stacklevel=2)
-    if len(found) > MOST_WARNINGS:
-        text = f"{len(found) - MOST_WARNINGS} further figures contradict the others (gavel_py.contradictions lists all)"
+    if len(found) > MAX_WARNINGS:
+        text = f"{len(found) - MAX_WARNINGS} further figures contradict the others (gavel_py.contradictions lists all)"
         warnings.warn(gp.GavelWarning(text), stacklevel=2)
 
 

@@ -54,9 +54,9 @@ class Request(Output):
     objective: Literal["max_min", "weighted_rate", "min_cost"] = option(
         "-o", default="max_min", show_default=True, help="Objective of the plan."
     )
-    floor: tuple[str, ...] = option(metavar="SERVICE=T", help="Least served fraction of a service; may be repeated.")
-    quota: tuple[str, ...] = option(metavar="TENANT=GPUS", help="Largest number of GPUs of a tenant's services.")
-    budget: float | None = option(type=click.FloatRange(0), metavar="PRICE", help="Largest price per hour of the GPUs in use.")
+    floor: tuple[str, ...] = option(metavar="SERVICE=T", help="Minimum served fraction of a service; may be repeated.")
+    quota: tuple[str, ...] = option(metavar="TENANT=GPUS", help="Maximum number of GPUs of a tenant's services.")
+    budget: float | None = option(type=click.FloatRange(0), metavar="PRICE", help="Maximum price per hour of the GPUs in use.")
     price: tuple[str, ...] = option(metavar="TYPE=PRICE", help="Price of a GPU-hour, where the cluster does not state it.")
     renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
     training: Path | None = option(type=INPUT, metavar="JOBS", help="Training jobs for the remaining GPUs; replicas get prices.")
@@ -73,7 +73,7 @@ class Request(Output):
     times: float = option(type=click.FloatRange(0, min_open=True), default=1.0, metavar="X", help="Multiply all rates by X [1].")
     seed: int = option(**SEED, help="Seed of the requests with which the plan is replayed.")
     seeds: int = option(
-        type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Traces on which it is replayed; 0 for none."
+        type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Number of traces for the replay; 0: none."
     )
     plot: Path | None = option(type=PATH, metavar="FILE", help="With --intervals: draw GPUs by service, as .svg or .png.")
     time_limit_seconds: float | None = option(

@@ -49,26 +49,26 @@ class Request(Output):
     groups: Path | None = option(type=INPUT, metavar="FILE", help="Groups of an earlier run with --json, instead of a search.")
     trace: Path | None = option(type=INPUT, metavar="FILE", help="CSV of requests to replay: seconds or timestamp, and service.")
     request_overhead: float = option(
-        type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds that each request takes beside its stages [0]."
+        type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds that each request takes in addition to its stages [0]."
     )
     stage_overhead: float = option(
-        type=click.FloatRange(0), default=0.0, metavar="X", help="Part by which stages take longer for each stage [0]."
+        type=click.FloatRange(0), default=0.0, metavar="X", help="Fraction by which each stage of a pipeline slows all stages [0]."
     )
     search_requests: int = option(
-        type=click.IntRange(min=100), default=12_000, show_default=True, metavar="N", help="Requests that the search sees."
+        type=click.IntRange(min=100), default=12_000, show_default=True, metavar="N", help="Requests on which the search is based."
     )
     changes: int = option(
         type=click.IntRange(min=0),
         default=512,
         show_default=True,
         metavar="N",
-        help="Single changes tried at the end.",
+        help="Number of single changes to try at the end of the search.",
     )
-    seed: int = option(**SEED, help="Seed of the requests that the search sees; the next seeds test it.")
-    seeds: int = option(type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Number of these.")
+    seed: int = option(**SEED, help="Seed of these requests; the next seeds give the traces of the test.")
+    seeds: int = option(type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Number of test traces.")
     plot: Path | None = option(type=PATH, metavar="FILE", help="Also draw the attainment, as .svg or .png.")
     plot_over: Literal["slo", "rate", "cv"] | None = option(help="The quantity that changes in the chart [slo].")
-    save_trace: Path | None = option(type=FILE, metavar="FILE", help="Write the requests that the search saw as CSV.")
+    save_trace: Path | None = option(type=FILE, metavar="FILE", help="Write the requests on which the search is based as CSV.")
 
 
 @click.command("simulate")
@@ -76,8 +76,8 @@ class Request(Output):
 def command(request: Request) -> None:
     """Place models on groups of GPUs and simulate requests.
 
-    Requests are first come first served, and refused where they would miss their SLO. Attainment is the part that ends within
-    the SLO.
+    Requests are served first come, first served, and refused if they would miss their SLO. Attainment is the part that ends
+    within the SLO.
 
     \b
     gavel serve simulate services.yaml --profile rates.csv --cluster cluster.yaml --json --out placement.json
@@ -101,7 +101,7 @@ def command(request: Request) -> None:
 
 def _check(request: Request) -> None:
     if request.groups is None and (request.cluster is None or request.profile is None):
-        raise click.UsageError("give --cluster and --profile to place the models, or --groups with groups that are placed")
+        raise click.UsageError("give --cluster and --profile to place the models, or --groups with a placement")
     if request.groups is not None and (request.cluster is not None or request.profile is not None):
         raise click.UsageError("--groups has the groups already; leave out --cluster and --profile")
     if request.plot_over is not None and request.plot is None:

@@ -129,7 +129,7 @@ def _truncate(path: Path, size: int) -> None:
     """Remove the rows that were written after the state was saved."""
     found = path.stat().st_size
     if found < size:
-        text = f"has {found} bytes, but had {size} when the state was saved; it must be as it was to be continued"
+        text = f"has {found} bytes, but had {size} when the state was saved; restore it to continue"
         raise InputError(Fault(str(path), "", text))
     os.truncate(path, size)
 

@@ -100,7 +100,7 @@ def _windows(text: str) -> list[gp.NodeWindow]:
     return [gp.NodeWindow(node, start, end)]
 
 
-LEARN = "Simulate each policy also with speeds that are learned, and agnostic; SHARE of the GPUs measures [optimistic]."
+LEARN = "Also simulate each policy with learned speeds, and agnostic; SHARE of the GPUs measures speeds [optimistic]."
 
 RECORDED = "recorded"
 HOURS = click.FloatRange(0, min_open=True)
@@ -145,7 +145,7 @@ class ScenarioOptions(Common):
     min_run_seconds: float = option(**PERIOD, help="Time that a job runs before it may be preempted.")
     solve_seconds: float = option(**PERIOD, help="Minimum time between two allocations while only jobs change.")
     retry_seconds: float = option(**PERIOD, help="Time before a failed job is tried again, doubled each time.")
-    starts_between_rounds: bool = option(help="Start waiting jobs on idle GPUs at once, not only as rounds begin.")
+    starts_between_rounds: bool = option(help="Start waiting jobs on idle GPUs at once, not only when rounds begin.")
     mechanism: str = option(
         default="deficit",
         show_default=True,

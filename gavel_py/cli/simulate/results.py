@@ -165,7 +165,7 @@ class Metric:
             family = [metric for metric in relatives if metric.family == self.family and metric.unit == self.unit]
             unit, length = unit_of(metric.value(each) for metric in family for each in results)
             values, label = [_per(value, length) for value in values], f"{label} ({unit})"
-        # Times of the jobs that happen to have finished do not compare with those of more jobs.
+        # Times are comparable only if the same number of jobs has finished under each policy.
         is_fair = self.unit != "time" or len({each.result.summary.outcomes["finished"] for each in results}) == 1
         return tables.Metric(label, values, partial(_formatted, FORMS.get(self.unit, ".4g")), self.best if is_fair else None)
 
@@ -188,7 +188,7 @@ def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
         yield Metric("ended_after_arrivals", "ended after the last arrival", "count", _of("ended_after_arrivals"), optional=True)
     yield from _distribution("jct", "completion time")
     if any(each.jct_over_known is not None for each in results):
-        yield Metric("jct_over_known", "completion time over known speeds", "share", _over_known)
+        yield Metric("jct_over_known", "completion time relative to known speeds", "share", _over_known)
     yield Metric("makespan_seconds", "makespan", "time", _of("makespan_seconds"), best="least", family="completion time")
     if any(each.result.summary.workflow_jct.count for each in results):
         yield from _distribution("workflow_jct", "workflows from arrival to end")

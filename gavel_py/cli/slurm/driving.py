@@ -99,7 +99,7 @@ class Request:
     elastic: bool = option(
         "--elastic/--no-elastic",
         default=True,
-        help="Choose the nodes of jobs with a range of them [yes], or plan the fewest.",
+        help="Choose the number of nodes of jobs with a range [yes], or plan the minimum.",
     )
     warn_signal: str = option(default="", metavar="SIGNAL", help="Signal to jobs before a stop, as USR1, or B:USR1 for the script.")
     warn_seconds: float = option(**_seconds(60.0, positive=False), help="Time from this signal to the stop; jobs may ask for less.")
@@ -110,7 +110,7 @@ class Request:
         type=PATH, metavar="FILE", help="Write figures for Prometheus here (node_exporter reads *.prom in its directory)."
     )
     metrics_port: int | None = option(
-        type=click.IntRange(1, 65_535), metavar="PORT", help="Serve them at http://127.0.0.1:PORT/metrics."
+        type=click.IntRange(1, 65_535), metavar="PORT", help="Serve these figures at http://127.0.0.1:PORT/metrics."
     )
     on_exit: Literal["leave", "release"] = option(
         default="leave", show_default=True, help="What to do with jobs on hold at the end."
@@ -295,7 +295,7 @@ def plan_text(decided: gp.SlurmDecided) -> str:
 def applied_text(decided: gp.SlurmDecided, applied: gp.SlurmApplied) -> str:
     """Return a line on a round, and a line for each deviation from the decision."""
     lines = [f"Round {decided.begun.index}: {_counts(decided)}; {counted(len(applied.started), 'start')} as decided."]
-    lines += [f"  {job_id} runs on {_place_text(held)}, unlike decided" for job_id, held in applied.elsewhere.items()]
+    lines += [f"  {job_id} runs on {_place_text(held)}, not as decided" for job_id, held in applied.elsewhere.items()]
     lines += [f"  {job_id} did not start: {why}" for job_id, why in applied.waiting.items()]
     lines += [f"  {job_id} did not stop in time" for job_id in applied.lingering]
     lines += [f"  {job_id} is left to Slurm: {why}" for job_id, why in decided.picture.state.unplanned.items()]

@@ -43,10 +43,10 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
     default=300.0,
     show_default=True,
     metavar="S",
-    help="Jobs pass if the driver has been silent for so long; 0: never.",
+    help="Let jobs pass if the driver has been silent for this time; 0: never.",
 )
 @click.option("--reject-odd", is_flag=True, help="Refuse gangs such as 5 GPUs that fit only as 1 on each of 5 nodes.")
-@click.option("--service", type=FILE, metavar="FILE", help="Also write a unit of systemd, for the last account of --user.")
+@click.option("--service", type=FILE, metavar="FILE", help="Also write a systemd unit, for the last account of --user.")
 @click.option("--defaults", type=FILE, metavar="FILE", help="Also write /etc/default/gavel-slurm, with the options of the unit.")
 @click.option("--out", type=FILE, metavar="FILE", help="Write the plugin to this file instead of the terminal.")
 def command(
@@ -61,8 +61,8 @@ def command(
 ) -> None:
     """Write the job_submit plugin for Slurm.
 
-    While a driver gives signs of life, it puts new jobs on hold, and notes when they came and which of them their users hold. The
-    other steps of the installation are listed on standard error.
+    While a driver is alive, the plugin puts new jobs on hold, and records when they were submitted and whether their users hold
+    them. The other steps of the installation are listed on standard error.
     """
     numbers = [_uid(name) for name in users]
     if service is not None:

@@ -21,8 +21,8 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False)
 def command(partition: str, state: Path | None, timeout: float) -> None:
     """Release the jobs that a driver or its plugin holds.
 
-    For when the driver is dead, on any host with an account that may manage jobs. Jobs that their users hold stay on hold. New jobs
-    pass the plugin from now on, until a driver runs again. May be repeated.
+    Use it when the driver is dead, on any host, from an account that may manage jobs. Jobs held by their users stay on hold. From
+    then on, the plugin lets new jobs pass until a driver runs again. The command may be repeated.
     """
     released = gp.slurm_release(partition, directory=state, commands=gp.SlurmCommands(timeout))
     click.echo(f"{counted(len(released), 'job')} released.")

@@ -49,7 +49,7 @@ def command(request: RunRequest) -> None:
     Each round reads the queue, decides, preempts and starts jobs, and checks the outcome; until Ctrl-C or SIGTERM. The driver can
     be stopped and started at any time and continues where it was. State and log are in the directory of --state.
 
-    With --shadow, it needs no rights and changes nothing: it decides as if it drove them, and gavel slurm report compares.
+    With --shadow, it needs no rights and changes nothing: it decides as if it managed them, and gavel slurm report compares.
     """
     clock = gp.WallClock()
     shadow = request.shadow

@@ -43,13 +43,13 @@ class Import:
     accelerators: str | None = option(
         metavar="TYPE,...", help="Accelerators on which a job type must have speeds [all of the profile]."
     )
-    extrapolate: bool = option(help="Estimate the throughputs of gangs that the profile lacks.")
+    extrapolate: bool = option(help="Estimate the throughputs of gang sizes that the profile lacks.")
     profile_out: Path | None = option(type=FILE, metavar="FILE", help="Write the profile with the estimates to this file.")
     renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the trace.")
     any_accelerator: bool = option(help="Allow jobs to run on all types of GPU, whatever they requested.")
     whole_gpus: bool = option(help="Give a whole GPU to jobs that requested a fraction of one.")
     predict_durations: bool = option(help="Estimate durations from the runs of similar jobs that ended before.")
-    group: str | None = option(**GROUP, help="Columns in which these are similar [tenant,num_gpus].")
+    group: str | None = option(**GROUP, help="Columns in which similar jobs are equal [tenant,num_gpus].")
     store: str | None = option(**STORE)
     as_json: bool = option("--json", help="Print the import report as JSON.")
 

@@ -29,10 +29,10 @@ class Request:
     periods: int = option(
         type=click.IntRange(min=1), default=12, show_default=True, metavar="N", help="Rows of the load over time."
     )
-    profile: str | None = option(**PROFILE, help="Profile that gives durations where a trace has steps only.")
+    profile: str | None = option(**PROFILE, help="Profile for deriving durations where a trace has only steps.")
     reference: str | None = option(metavar="TYPE", help="Accelerator of these durations [v100, or the profile's first].")
-    predictability: bool = option(help="Also show how well finished runs predict durations, in order of time.")
-    group: str | None = option(**GROUP, help="Columns in which jobs are similar for it [tenant,num_gpus].")
+    predictability: bool = option(help="Also show how well finished runs predict the durations of later jobs.")
+    group: str | None = option(**GROUP, help="Columns in which similar jobs are equal [tenant,num_gpus].")
     store: str | None = option(**STORE)
     plot: Path | None = option(type=PATH, metavar="FILE", help="Also draw load and durations, as .svg or .png.")
     as_json: bool = option("--json", **JSON)
@@ -91,7 +91,7 @@ def _totals(summary: gp.TraceSummary) -> str:
     if summary.gpu_hours is not None and summary.durations is not None:
         lines.append(f"{summary.gpu_hours:,.0f} GPU-hours of {summary.durations.num_jobs:,} jobs with known durations")
         peak = f"{summary.peak_gpus:,.0f} GPUs at most would be in use at once if no job had to wait"
-        lines.append(peak if summary.mean_gpus is None else f"{peak}; {summary.mean_gpus:,.4g} GPUs can do all in that time")
+        lines.append(peak if summary.mean_gpus is None else f"{peak}; {summary.mean_gpus:,.4g} GPUs could do it all in that time")
     return wrapped([f"{line}." for line in lines], indent="")
 
 

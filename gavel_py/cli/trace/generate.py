@@ -45,7 +45,7 @@ class Request:
 def command(request: Request) -> None:
     """Generate a random trace.
 
-    The same options give the same bytes.
+    The same options give the same trace, byte for byte.
 
     \b
     gavel trace generate --jobs 100 --jobs-per-hour 5.6 --out jobs.csv
