@@ -128,7 +128,7 @@ class Accounts:
         """Set aside jobs that would exceed a limit, so that no GPUs are planned for jobs that Slurm would not start.
 
         Jobs that hold GPUs in any partition count first, except for those whose turn is over; then the others in the order of their
-        turns. If a job that is overdue has no room, no other waiting job gets any of its limits.
+        turns. If a job that is overdue has no room, no other waiting job may use the limits that it needs.
 
         needs: {elastic job: minimum number of GPUs}; other jobs need what they hold or request.
         """
@@ -160,8 +160,8 @@ class Accounts:
     def rooms(self, jobs: Mapping[str, SlurmJob], needs: Mapping[str, int], choices: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Return {elastic job: maximum number of GPUs}, so that all limits are kept whatever numbers are chosen.
 
-        The part of a limit that the needs of all jobs leave is divided evenly: the job with the fewest GPUs comes next, among equal
-        jobs one that already holds more, until no limit has room for the next number of any job.
+        What the needs of all jobs leave of a limit is divided evenly: again and again, the job with the fewest GPUs gets its next
+        number, among equal jobs one that already holds more, until no limit has room for the next number of any job.
 
         needs: {job: minimum number of GPUs} of all jobs that count; choices: {elastic job: numbers of GPUs, ascending}.
         """

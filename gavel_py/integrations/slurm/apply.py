@@ -34,11 +34,11 @@ PATIENCE_SECONDS = 10.0
 """How long all starts wait for all stops; after that, only starts on nodes that are still in use keep waiting."""
 
 SAME_NODE_SECONDS = 1.0
-"""Least time between the stop of a job and its start on a node that it has left: in Slurm 22.05, a job that starts there again in
+"""Minimum time between the stop of a job and its start on a node that it has left: in Slurm 22.05, a job that starts there again in
 the second of its stop fails, since slurmd takes its new credential for the one that was revoked."""
 
 ENDING_SECONDS = 10.0
-"""Longest wait after the driver has been asked to end; the next driver handles what is left."""
+"""Maximum wait after the driver has been asked to end; the next driver handles the rest."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Applied:
         given_back: Jobs released to Slurm.
         sent: Jobs that were released to start.
         errors: Error messages of Slurm.
-        jobs: The last reading.
+        jobs: Jobs as last read.
         stop_seconds: Duration of stopping.
         start_seconds: Duration of starting.
     """
@@ -97,7 +97,7 @@ class Applier:
         applied.kept, applied.stopped, applied.waiting = actions.keep, actions.stop, dict(actions.cannot)
         began = self.clock.now()
         # Slurm rejects a whole line because of one denied field, so annotations are separate lines. Without "Incomplete", a job
-        # that has ended since the reading would run again, even if its user has cancelled it.
+        # that has ended since the snapshot would run again, even if its user has cancelled it.
         annotations = annotation_lines(actions.annotations) if may_annotate else []
         stops = [*batch_lines("hold", actions.hold), *batch_lines("requeuehold Incomplete", actions.stop)]
         self._warn()
@@ -128,7 +128,7 @@ class Applier:
                 self.applied.errors += [printable(line) for line in result.err.splitlines() if line.strip()]
 
     def _stop_and_start(self, stop_limit: float) -> Jobs:
-        """Wait until jobs have stopped, release the jobs to start, and return the last reading.
+        """Wait until jobs have stopped, release the jobs to start, and return the jobs as last read.
 
         A slow stop, for example on a node that has just died, only delays the jobs that get its GPUs.
         """
@@ -153,13 +153,13 @@ class Applier:
             job = jobs.get(job_id)
             if job is None or job.phase is Phase.WAITING or job.phase.is_over:
                 continue
-            # A job that Slurm has started since the reading is not stopping.
+            # A job that Slurm has started since the snapshot is not stopping.
             if job_id in actions.stop or job.phase is not Phase.RUNNING:
                 found.append(job_id)
         return sorted(found)
 
     def _start(self, job_ids: Iterable[str], stopped: Iterable[str], jobs: Jobs) -> Jobs:
-        """Set the nodes of jobs, release the jobs for which Slurm accepts the change, and return the last reading."""
+        """Set the nodes of jobs, release those for which Slurm accepts the change, and return the jobs as last read."""
         # An administrator's hold differs from a hold by the user.
         self._scontrol(batch_lines("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))))
         ready = [job_id for job_id in job_ids if is_as_planned(jobs.get(job_id), self.tracked[job_id])]
@@ -188,7 +188,7 @@ class Applier:
         if unheld:
             self._scontrol(batch_lines("hold", unheld))
             jobs = read_jobs(self.commands)
-            # Some may have started just before the hold. Those without GPUs yet will show them in the next reading.
+            # Some may have started just before the hold. Those without GPUs yet will have them when next read.
             for job in [jobs[job_id] for job_id in applied.waiting if job_id in jobs]:
                 if job.phase is Phase.RUNNING and job.held:
                     del applied.waiting[job.job_id]
@@ -208,7 +208,7 @@ class Applier:
             self.applied.errors += [printable(line) for line in result.err.splitlines() if line.strip()]
 
     def _wait(self, is_done: Callable[[Jobs], bool], seconds: float) -> Jobs:
-        """Read jobs until a condition holds or the time is up, and return the last reading."""
+        """Read jobs until a condition holds or the time is up, and return the jobs as last read."""
         end, pause, is_ending = self.clock.now() + seconds, MIN_POLL, False
         while True:
             self.beat()

@@ -35,7 +35,7 @@ DEAD_SECONDS = 300.0
 
 COMMENT = re.compile(r"gavel:driver=(\S+) alive=(\d+)(?: of=(\S+))?")
 
-LONGEST_COMMENT = 1_000
+MAX_COMMENT = 1_000
 """Slurm allows 1,024 characters."""
 
 
@@ -126,7 +126,7 @@ class Beacon:
         seconds = self.clock.machine_seconds()
         names = ",".join(self.partitions)
         text = f"gavel:driver={self._host}:{os.getpid()}:{self._place} alive={seconds:.0f} of={names} {self.offer}".strip()
-        return text if len(text) <= LONGEST_COMMENT else text.partition(" [")[0]
+        return text if len(text) <= MAX_COMMENT else text.partition(" [")[0]
 
     def begin(self) -> None:
         """Give the first sign of life, replacing an earlier one of this driver or of a dead driver.

@@ -288,8 +288,7 @@ class SlurmPlanner:
     def fill(self, picture: ClusterSnapshot) -> Actions | None:
         """Return the actions that start waiting jobs on idle GPUs within the round in progress, and release jobs left to Slurm.
 
-        Jobs whose time after a warning is over are stopped, and the jobs planned in their place start. None if there is nothing to
-        do.
+        Jobs whose grace period is over are stopped, and the jobs planned in their place start. None if there is nothing to do.
         """
         state, snapshot, scheduler = picture.state, picture.snapshot, picture.state.scheduler
         now = max(scheduler.last_start_seconds or 0.0, snapshot.seconds)

@@ -186,7 +186,7 @@ class SlurmDriver:
         return decided, applied
 
     def _carry_out(self, picture: ClusterSnapshot, actions: Actions, event: str) -> Applied:
-        """Carry out actions in Slurm, enter the outcome in the state, and log it as this event."""
+        """Carry out actions in Slurm, record the outcome in the state, and log it as this event."""
         state = picture.state
         state.stopping |= set(actions.stopped)
         state.note_starts(actions.start, actions.limits, picture.snapshot.jobs)
@@ -229,7 +229,7 @@ class SlurmDriver:
         return applied
 
     def fill(self) -> Applied | None:
-        """Start waiting jobs on GPUs that idle within the round in progress; only jobs warned in time are stopped.
+        """Start waiting jobs on idle GPUs within the round in progress; only warned jobs whose grace period is over are stopped.
 
         Returns:
             The outcome; None if no job starts.

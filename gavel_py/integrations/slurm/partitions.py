@@ -198,9 +198,9 @@ def _begin_of(reservation: Reservation | None) -> float:
 
 
 def in_new_groups(planned: Cluster, cluster: Cluster) -> Cluster | None:
-    """Return the nodes of a planned cluster in the groups of a new reading; None if the reading has other nodes or GPUs.
+    """Return the nodes of a planned cluster in the groups of a new snapshot; None if that has other nodes or GPUs.
 
-    Nodes that are missing in the reading stay in a group of their type.
+    Nodes that are missing in the snapshot stay in a group of their type.
     """
     kinds = [dict(zip(each.accelerator_names, each.profile_names, strict=True)) for each in (planned, cluster)]
     before = {node.name: node for node in planned.nodes}

@@ -29,7 +29,7 @@ LINE = re.compile(r"^ReservationName=(\S+) StartTime=(\S+) EndTime=(\S+) .*?\bNo
 
 MAX_GROUPS = 8
 """Maximum number of groups into which reservations divide the nodes of a kind. If the reservations of many nodes begin one after
-another, as when a cluster is updated node by node, jobs are kept off some nodes on which they could just end in time."""
+another, as when a cluster is updated node by node, jobs cannot use some nodes on which they would just end in time."""
 
 
 class NodesAhead(NamedTuple):
@@ -63,7 +63,7 @@ def reservations_in(text: str) -> tuple[Reservation, ...]:
 
 
 def with_reservations(snapshot: Snapshot, commands: SlurmCommands) -> Snapshot:
-    """Add reservations to a reading, none if scontrol cannot list them. Raises `SlurmError` if Slurm does not answer."""
+    """Add reservations to a snapshot, none if scontrol cannot list them. Raises `SlurmError` if Slurm does not answer."""
     result = commands.run(["scontrol", "show", "reservation", "--oneliner"])
     return replace(snapshot, reservations=reservations_in(result.out)) if result.code == 0 else snapshot
 
@@ -135,14 +135,14 @@ def groups_ahead(snapshot: Snapshot, state: DriverState | None, settings: SlurmS
 
 @dataclass(frozen=True)
 class Outlook:
-    """The effect of reservations on the jobs of a reading.
+    """The effect of reservations on the jobs of a snapshot.
 
     Attributes:
         ahead: {node: its next reservation}.
         groups: {accelerator: reservation before which its jobs must end}.
         group_of: {node: its accelerator}.
         known: {job: its record}.
-        now_seconds: Time of the reading.
+        now_seconds: Time of the snapshot.
         margin_seconds: Time that a stop and a start take.
         counts_all: Whether a time limit covers all starts of a job together.
     """
@@ -164,7 +164,7 @@ class Outlook:
         groups: Mapping[str, Reservation] | None = None,
         group_of: Mapping[str, str] | None = None,
     ) -> Outlook:
-        """Return the outlook of a reading; state: None if there is none yet."""
+        """Return the outlook of a snapshot; state: None if there is none yet."""
         known: Mapping[str, Tracked] = {} if state is None else ChainMap(state.tracked, state.aside)
         margin = (RestartCost() if state is None else state.restart_cost).seconds
         ahead = beginnings(snapshot.reservations, snapshot.seconds)

@@ -207,7 +207,7 @@ def observe_run(learner: ThroughputLearner, tracked: Tracked, steps: float, leas
 
 
 def take_in(state: DriverState, tracked: Tracked, outcome: str, user_steps: float | None, ended: float, trust: float) -> list[str]:
-    """Take in the speed of a job that has left, and return descriptions of what was omitted.
+    """Record the speed of a job that has left, and return descriptions of omitted measurements.
 
     user_steps: the steps that its user specified, None if it reported its progress.
     """

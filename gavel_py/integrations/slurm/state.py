@@ -51,7 +51,7 @@ TOTALS = ("promised_gpu_seconds", "delivered_gpu_seconds", "owed_gpu_seconds")
 
 @dataclass
 class Tracked:
-    """The record of a managed job, kept between readings.
+    """The record of a managed job, kept from one snapshot to the next.
 
     Attributes:
         job_id, name, user, job_type: The job in Slurm, and its type in the profile.
@@ -60,7 +60,7 @@ class Tracked:
         arrival_seconds: When it was submitted.
         seen_seconds: Time up to which its progress is counted.
         total_steps, steps_done: Steps; the total is None if unknown.
-        held, accelerator: {node: GPUs} and GPU type at the last reading; empty while it waits.
+        held, accelerator: {node: GPUs} and GPU type in the latest snapshot; empty while it waits.
         stay_start_seconds, stay_start_steps: Time and steps at the start of its current stay on these GPUs.
         first_start_seconds: Its first start; None before.
         running_seconds, gpu_seconds: Running time, and the same multiplied by its GPUs.
@@ -143,7 +143,7 @@ class Tracked:
 
     @property
     def gpus(self) -> int:
-        """GPUs that the job held at the last reading; while it waits, the number that it requests."""
+        """GPUs that the job held in the latest snapshot; while it waits, the number that it requests."""
         return sum(self.held.values()) or self.num_gpus
 
     @property
@@ -154,7 +154,7 @@ class Tracked:
 
     @property
     def runs(self) -> bool:
-        """Whether the job held GPUs at the last reading."""
+        """Whether the job held GPUs in the latest snapshot."""
         return bool(self.held)
 
     def inherit_history(self, before: Tracked, *, with_request: bool) -> None:

@@ -37,7 +37,7 @@ OVERRUN = 1.1
 
 @dataclass
 class Reconciler:
-    """Keeps the scheduler consistent with readings of Slurm.
+    """Keeps the scheduler consistent with snapshots of Slurm.
 
     `update_jobs` tracks managed jobs and may be called at any time; `reconcile` does everything else before a round. types: {node:
     GPU type}. After `reconcile`, `roles` has the eligibility of each live job, `refused` has {job: error} of the jobs that the
@@ -172,7 +172,7 @@ class Reconciler:
         self.log("left", seconds=ended, job=tracked.job_id, outcome=outcome, **fields)
 
     def reconcile(self, snapshot: Snapshot, *, within_round: bool = False) -> None:
-        """Bring the scheduler up to a reading; within_round: to start waiting jobs, while those that run stay as they are."""
+        """Bring the scheduler up to date with a snapshot; within_round: only to start waiting jobs, so that running jobs stay."""
         state, now, needs = self.state, snapshot.seconds, dict[str, int]()
         self.update_jobs(snapshot.jobs, now)
         state.yielding &= state.aside.keys() if within_round else set()
@@ -319,7 +319,7 @@ class Reconciler:
         return True
 
     def _refuse(self, job_id: str, error: InputError, tracked: Tracked | None = None, job: SlurmJob | None = None) -> None:
-        """Leave a job to Slurm, or set it aside if it could run with the nodes that reservations divide."""
+        """Leave a job to Slurm, or set it aside if it could run without the division of nodes by reservations."""
         self.refused[job_id] = str(error)
         self.roles[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
         if tracked is not None and job is not None and self.whole is not None:

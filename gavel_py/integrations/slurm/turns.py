@@ -107,7 +107,7 @@ class RestartCost:
 
 
 ADMITTED, WAITING, PASSED, OVER = range(4)
-"""Ranks of jobs below limits: in the scheduler, waiting for room, in the scheduler for long without GPUs, running for a turn."""
+"""Ranks of jobs under limits: in the scheduler; waiting for room; in the scheduler, long without GPUs; running, turn over."""
 
 ROUNDS_TO_WAIT = 20
 """Rounds in the scheduler after which a job would have GPUs if there were any for it, since its deficit has grown."""
@@ -135,7 +135,7 @@ def turns_of(
     *,
     within_round: bool,
 ) -> Turns:
-    """Return whose turn it is: jobs run for the shortest run, and then give way to those that have waited for the longest time.
+    """Return the order of jobs by turns: a job runs for the minimum run time, and then gives way to those that have waited longest.
 
     exempt_of: returns the time for which a job is not preempted; within_round: whether running jobs stay as they are.
     """

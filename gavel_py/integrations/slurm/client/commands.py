@@ -43,7 +43,7 @@ class WallClock:
         return time.time()
 
     def catch_up(self, seconds: float) -> None:
-        """Never return a time before this one, which an earlier driver has reached."""
+        """Make `now` return at least this time, which an earlier driver has reached."""
         self._ahead = max(self._ahead, seconds - time.monotonic())
 
     def sleep(self, seconds: float) -> bool:
@@ -142,7 +142,7 @@ def read_cluster(commands: SlurmCommands, now_seconds: float) -> Snapshot:
 
 
 def with_partitions(snapshot: Snapshot, commands: SlurmCommands) -> Snapshot:
-    """Add the limits of partitions to a reading, if scontrol can list them. Raises `SlurmError` if Slurm does not answer."""
+    """Add the limits of partitions to a snapshot, if scontrol can list them. Raises `SlurmError` if Slurm does not answer."""
     result = commands.run(["scontrol", "show", "partition", "--oneliner"])
     return replace(snapshot, partitions=partitions_from(result.out)) if result.code == 0 else snapshot
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 BEACON = "gavel-driver"
-"""Name of the job that is a driver's sign of life; readings of the queue omit it."""
+"""Name of the job that is a driver's sign of life; it is left out when the queue is read."""
 
 
 class Phase(StrEnum):
@@ -34,7 +34,7 @@ class Phase(StrEnum):
 
 
 class Usage(NamedTuple):
-    """Resources that jobs have on a node."""
+    """Resources that jobs hold on a node."""
 
     gpus: float = 0.0
     cpus: float = 0.0
@@ -186,7 +186,7 @@ class Reservation(NamedTuple):
 class Snapshot:
     """A cluster at one time.
 
-    seconds: time of the reading; unreadable: omitted entries, with the reason; reservations: of nodes; partitions: {name: limits}
+    seconds: when it was taken; unreadable: omitted entries, with the reason; reservations: of nodes; partitions: {name: limits}
     of the partitions that were read.
     """
 

@@ -33,7 +33,7 @@ def warn(text: str) -> None:
 PROBLEMS = frozenset({"no_answer", "outlier", "strange"})
 """Events that need attention and never come with a `GavelWarning`."""
 
-LONGEST_SHOWN = 100
+MAX_SHOWN = 100
 """Values of an entry that are longer than this are omitted from messages."""
 
 
@@ -43,7 +43,7 @@ def log_event(event: str, fields: Mapping[str, Any]) -> None:
     if logger.isEnabledFor(level):
         is_whole = level > logging.INFO or logger.isEnabledFor(logging.DEBUG)
         texts = {name: str(value) for name, value in fields.items() if value not in ({}, [], (), None, "")}
-        shown = [f"{name}={text}" for name, text in texts.items() if is_whole or len(text) <= LONGEST_SHOWN]
+        shown = [f"{name}={text}" for name, text in texts.items() if is_whole or len(text) <= MAX_SHOWN]
         logger.log(level, "%s", " ".join([event, *shown]))
 
 

@@ -30,9 +30,9 @@ ANSWERS = {404: "the figures are at /metrics", 503: "there has been no round yet
 
 HELP = {
     "gavel_round_start_seconds": ("gauge", "Start of the latest round, in seconds since 1970."),
-    "gavel_round_jobs": ("gauge", "Jobs of the latest round by what became of them."),
+    "gavel_round_jobs": ("gauge", "Jobs of the latest round by outcome."),
     "gavel_gpus": ("gauge", "GPUs of the managed partitions by type."),
-    "gavel_gpus_down": ("gauge", "GPUs on nodes that are down or drain, by type."),
+    "gavel_gpus_down": ("gauge", "GPUs on nodes that are down or draining, by type."),
     "gavel_gpus_promised": ("gauge", "GPUs that the allocation promises to a tenant, by type."),
     "gavel_gpus_held": ("gauge", "GPUs that the jobs of a tenant hold, by type."),
     "gavel_price": ("gauge", "Relative gain of the objective of the policy by one more GPU of a type."),

@@ -82,7 +82,7 @@ def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
         if not runs and job_id in backoffs:
             expected = backoffs[job_id].until_seconds
         elif not runs and share:
-            # With turns of this length, a job with this share of the time waits so long between two turns.
+            # With turns of this length, this is how long a job with this share of the time waits between two turns.
             expected = decided.begun.start_seconds + turn * (1.0 - share) / share
         yield QueuedJob(
             job_id=job_id,

@@ -278,7 +278,7 @@ class TenantFigures(NamedTuple):
 
 @dataclass(frozen=True)
 class SlurmComparison:
-    """Slurm's schedule beside that of a shadow.
+    """Slurm's schedule and that of a shadow.
 
     In both runs, completion times and the makespan cover the jobs that have finished in both; GPUs in use cover all jobs.
 
