@@ -96,7 +96,7 @@ def palette_of(setting: Setting) -> Palette:
     scores = {policy: value.mean for policy, value in estimates if value is not None}
     best = set(sorted(policies, key=lambda policy: scores.get(policy, math.inf))[:NUM_STYLES])
     styles = {policy: style for style, policy in enumerate(policy for policy in policies if policy in best)}
-    note = f"Drawn are the {NUM_STYLES} of {len(policies)} policies that are best by {metric}; the summary has all."
+    note = f"Charts show the best {NUM_STYLES} of {len(policies)} policies by {metric}; the summary has all."
     return Palette(setting, styles, setting.middle_load, note)
 
 

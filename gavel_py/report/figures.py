@@ -351,7 +351,7 @@ def image_bytes(
         # Characters missing from the font appear as boxes in a PNG, and in the font of the viewer in an SVG.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         mpl.rcdefaults()
-        # Text stays text, for search and screen readers; names such as "a$b$c" are no formulas.
+        # Text stays text, for search and screen readers; names such as "a$b$c" are not formulas.
         fixed = {"svg.hashsalt": salt, "svg.fonttype": "none", "text.parse_math": False}
         mpl.rcParams.update(fixed | dict(style))  # type: ignore[arg-type]
         content = io.BytesIO()

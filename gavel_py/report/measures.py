@@ -325,7 +325,7 @@ def at_load(load: float | None) -> str:
 
 
 def at_loads(loads: Sequence[float | None], all_loads: Sequence[float | None]) -> str:
-    """Return " at ..." for some of all loads, both ascending, with three and more neighbours as a range; "" if there is only one.
+    """Return " at ..." for some of all loads, both ascending, with three or more neighbours as a range; "" if there is only one.
 
     >>> at_loads([1.0, 2.0, 4.0, 16.0], [1.0, 2.0, 4.0, 8.0, 16.0]), at_loads([1.0, 2.0], [1.0, 2.0]), at_loads([1.0], [1.0])
     (' at 1 to 4 and 16 jobs/h', ' at every load (1 and 2 jobs/h)', '')
@@ -359,7 +359,7 @@ def ends_of(values: Sequence[Value]) -> list[Value]:
 
 
 def relative_text(part: float) -> str:
-    """Return a difference relative to what it is from: in percent, or from ten times on as a multiple of it.
+    """Return a relative difference as text: in percent, or from ten times the base on as a multiple of it.
 
     >>> relative_text(0.5), relative_text(-0.2), relative_text(11.0), relative_text(0.00001), relative_text(0.0)
     ('+50 %', '−20 %', '12 ×', '+<0.01 %', '±0 %')

@@ -89,7 +89,7 @@ def _distribution_chart(
     yield Chart(name, title + at_load(palette.title_load), description, draw, table)
 
 
-CUT = " What leaves the frame is in the numbers."
+CUT = " Values beyond the frame are in the table."
 
 
 def load_charts(palette: Palette) -> Iterator[Chart]:
@@ -138,7 +138,7 @@ def _load_curves(palette: Palette, metric: str) -> Iterator[Chart]:
 def _drawn_curves(
     palette: Palette, points_of: Mapping[str, Sequence[tuple[float, Estimate]]], axis: Axis, *, has_bands: bool
 ) -> tuple[Callable[[], Figure], Table]:
-    """Return what draws a chart of {policy: (load, value)}, and its table."""
+    """Return a function that draws a chart of {policy: (load, value)}, and its table."""
     curves = []
     for policy, points in points_of.items():
         x, y, low, high = np.array([(load, value.mean, value.low, value.high) for load, value in points]).T
@@ -216,10 +216,10 @@ def tradeoff_charts(palette: Palette) -> Iterator[Chart]:
         yield from _tradeoff_chart(palette, "mean_jct_seconds", metric)
 
 
-def not_beaten(values: Sequence[tuple[float, float]]) -> list[bool]:
-    """Return which points are Pareto-optimal when both coordinates are minimised.
+def pareto_optimal(values: Sequence[tuple[float, float]]) -> list[bool]:
+    """Return whether each point is Pareto-optimal when both coordinates are minimised.
 
-    >>> not_beaten([(1, 4), (2, 2), (3, 2), (4, 1)])
+    >>> pareto_optimal([(1, 4), (2, 2), (3, 2), (4, 1)])
     [True, True, False, True]
     """
     return [not any(x <= a and y <= b and (x, y) != (a, b) for x, y in values) for a, b in values]
@@ -233,7 +233,7 @@ def _tradeoff_chart(palette: Palette, x_metric: str, y_metric: str) -> Iterator[
     ]
     if len(found) < 2 or all(x.mean == 0 for _, x, _ in found) or all(y.mean == 0 for _, _, y in found):
         return
-    best = not_beaten([(x.mean, y.mean) for _, x, y in found])
+    best = pareto_optimal([(x.mean, y.mean) for _, x, y in found])
     x_measure, y_measure = measure_of(x_metric), measure_of(y_metric)
     x_unit, y_unit = x_measure.unit(x.mean for _, x, _ in found), y_measure.unit(y.mean for _, _, y in found)
     x_axis, y_axis = Axis(x_unit.heading(x_measure.title)), Axis(y_unit.heading(y_measure.title))
@@ -282,7 +282,7 @@ def heat_chart(name: str, title: str, run: Run) -> Iterator[Chart]:
     drawn = np.sort(np.argsort(-np.nansum(values, axis=1), kind="stable")[:MAX_JOB_TYPES])
     description = "The mean part of its time that a job of each type was on each type of accelerator."
     if len(drawn) < len(names):
-        description += f" Drawn are the {len(drawn)} of {len(names)} job types with the most time; the table has all."
+        description += f" The chart has the {len(drawn)} of {len(names)} job types with the most time; the table has all."
     columns = [clean(accelerator) for accelerator in types]
     draw = partial(heat_figure, [names[row] for row in drawn], columns, values[drawn])
     yield Chart(name, title, description, draw, Table(["job type", *columns], rows))
@@ -340,7 +340,7 @@ def workflows_chart(name: str, title: str, stays: Sequence[Stay], workflows: Map
     ]
     description = "A group of rows for each workflow, time to the right. Each bar is a job while it held GPUs, however many."
     if len(drawn) < len(spans):
-        description += f" Drawn are the first {len(drawn)} of {len(spans):,} workflows."
+        description += f" The chart has the first {len(drawn)} of {len(spans):,} workflows."
     grid = stay_grid(lanes, GRID_COLUMNS)
     draw = partial(stays_figure, lanes, grid, colours_of(grid), 0)
     headings = ["workflow", "jobs", unit.heading("from"), unit.heading("to"), unit.heading("from first start to last end")]

@@ -115,7 +115,7 @@ def section_of(number: int, setting: Setting, *, is_only: bool) -> Section:
 
 
 def _notes(setting: Setting) -> Iterator[str]:
-    """Yield what limits the comparison of means."""
+    """Yield caveats on the comparison of means."""
     if any(len({tuple(seed for seed, _ in group.seeds) for group in setting.at(load)}) > 1 for load in setting.loads):
         yield "Not all policies have run on the same seeds: their means are of different traces."
     tenants = {each.tenant for group in setting.groups for run in group.runs for each in run.tenants}
@@ -169,7 +169,7 @@ def embedded(svg: bytes, chart: Chart) -> str:
 JOINTS = re.compile(r"[_,=:/.]")
 
 BOUND = re.compile(r"(?<=\d) (?=%|×|price units|s\b|min\b|h\b|days\b|jobs/h)| (?=[≤<] )|(?<=[≤<]) ")
-"""Spaces at which no line ends."""
+"""Spaces at which lines must not break."""
 
 
 def page(

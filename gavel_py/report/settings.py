@@ -63,7 +63,7 @@ class Setting:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """All metrics with a value in some run, known metrics first; a cost of 0 in all runs is none."""
+        """All metrics with a value in some run, known metrics first; a cost that is 0 in all runs is left out."""
         items = (item for group in self.groups for run in group.runs for item in run.metrics.items())
         present = dict.fromkeys(name for name, value in items if value is not None and (name != "cost" or value != 0))
         return [*(name for name in METRICS if name in present), *(name for name in present if name not in METRICS)]

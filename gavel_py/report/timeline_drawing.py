@@ -31,7 +31,7 @@ MAX_HEIGHT, MAX_WIDTH = 1150.0, 1000.0
 """Limits of all lanes and of all rounds together."""
 
 MIN_WIDTH = 400.0
-"""Least width of all rounds together, so that the title has room."""
+"""Minimum width of all rounds together, so that the title has room."""
 
 TITLE, TEXT, SMALL = 10.0, 8.0, 7.0
 

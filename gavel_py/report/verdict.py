@@ -194,7 +194,7 @@ class _Writer:
         return at_loads([each.load for each in rankings], self._setting.loads)
 
     def _values(self, rankings: Sequence[Ranking]) -> str:
-        """Return the best mean, of several loads at the first and at the last."""
+        """Return the best mean; for several loads, that of the first and that of the last."""
         unit = f" {self._unit.name}" if self._unit.name else ""
         amounts = ((short(self._means[each.best, each.load] / self._unit.size), each) for each in ends_of(rankings))
         return ", ".join(f"{amount}{unit}{self._at([each]) if len(rankings) > 1 else ''}" for amount, each in amounts)
@@ -210,7 +210,7 @@ class _Writer:
             text += " and " if pair.other == last else f"{', and ' if last else ''}{_name(pair.other)} with "
             text += self._gap(pair) + (self._at([each]) if len(rankings) > 1 else "")
             last = pair.other
-        yield f"{lead} {text}{_sureness(behind)}."
+        yield f"{lead} {text}{_significance(behind)}."
 
     def _gap(self, pair: Paired) -> str:
         """Return a difference from the best mean with its interval, relative to that mean unless it is 0."""
@@ -230,7 +230,7 @@ def _seeds(rankings: Iterable[Ranking]) -> str:
     return counted(max(counts), "seed") if len(counts) == 1 else f"{min(counts)} to {max(counts)} seeds"
 
 
-def _sureness(rankings: Sequence[Ranking]) -> str:
+def _significance(rankings: Sequence[Ranking]) -> str:
     """Return the number of common seeds and a bound of the p-values of all worse policies, "" if nothing is tested."""
     values = [pair.p_value for each in rankings for pair in each.worse if pair.p_value is not None]
     if not values:

@@ -17,7 +17,7 @@ import gavel_py as gp
 from gavel_py.report.charts import DARK, DASHES, LIGHT, MARKERS, NUM_STYLES, palette_of
 from gavel_py.report.figures import limits_of
 from gavel_py.report.measures import Estimate, estimate, interval_limits, interval_means, quantiles, short
-from gavel_py.report.run_charts import distribution_charts, heat_chart, load_charts, not_beaten, time_charts, tradeoff_charts
+from gavel_py.report.run_charts import distribution_charts, heat_chart, load_charts, pareto_optimal, time_charts, tradeoff_charts
 from gavel_py.report.settings import settings_of
 from gavel_py.report.timeline import stay_grid, stay_lanes
 from tests.report.some_runs import some_run
@@ -53,8 +53,8 @@ def test_intervals_cover_the_mean_with_the_stated_probability() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8))
 def test_every_dominated_point_is_dominated_by_a_pareto_optimal_one(pairs: list[tuple[float, float]]) -> None:
-    kept = {pair for pair, best in zip(pairs, not_beaten(pairs), strict=True) if best}
-    for pair, best in zip(pairs, not_beaten(pairs), strict=True):
+    kept = {pair for pair, best in zip(pairs, pareto_optimal(pairs), strict=True) if best}
+    for pair, best in zip(pairs, pareto_optimal(pairs), strict=True):
         as_good = [other for other in kept if other != pair and other[0] <= pair[0] and other[1] <= pair[1]]
         assert bool(as_good) != best
 
@@ -197,7 +197,7 @@ def test_a_heat_map_has_the_job_types_with_the_most_time_and_its_table_all() -> 
     drawn, *_ = chart.draw.args  # type: ignore[attr-defined]
     assert drawn == [f"type-{n}" for n in range(70, 100)]
     assert len(chart.table.rows) == 100
-    assert "Drawn are the 30 of 100 job types with the most time" in chart.description
+    assert "The chart has the 30 of 100 job types with the most time" in chart.description
 
 
 def load_runs(values: dict[str, list[float]]) -> list[gp.Run]:

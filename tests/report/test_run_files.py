@@ -164,7 +164,7 @@ def test_series_of_different_lengths_are_an_error(tmp_path: Path) -> None:
     document = document_of(example("fifo"))
     document["over_time"]["active_jobs"].append(1.0)
     (tmp_path / "runs.json").write_text(json.dumps({"format": "gavel-py runs", "version": 1, "runs": [document]}))
-    with pytest.raises(gp.InputError, match="curves over time must have 2 stretches each"):
+    with pytest.raises(gp.InputError, match="curves over time must have 2 intervals each"):
         gp.read_runs(tmp_path / "runs.json")
 
 

@@ -190,7 +190,7 @@ def _tenant(document: Mapping[str, Any]) -> TenantShare:
     numbers = [value for name, value in document.items() if name not in ("tenant", "parent", "gpus", "gpu_shares")]
     numbers += [*found.gpus.values(), *found.gpu_shares.values()]
     if not isinstance(found.tenant, str) or any(value is not None and type(value) not in (int, float) for value in numbers):
-        raise TypeError(f"the share of tenant {found.tenant!r} holds something else than numbers")
+        raise TypeError(f"the share of tenant {found.tenant!r} holds something other than numbers")
     return found
 
 
@@ -200,7 +200,7 @@ def _list(values: Floats) -> list[float | None]:
 
 def _array(values: Sequence[float | None]) -> Floats:
     if not isinstance(values, list) or any(value is not None and type(value) not in (int, float) for value in values):
-        raise TypeError("a list of numbers is not one")
+        raise TypeError("a value that must be a list of numbers is something else")
     return np.array([math.nan if value is None else value for value in values], dtype=float)
 
 
@@ -216,7 +216,7 @@ def _over_time(document: Mapping[str, Any]) -> OverTime:
     all_series = [*(series for part in by_type.values() for series in part.values()), *totals.values()]
     count = len(seconds) - 1
     if count < 0 or any(len(series) != count for series in all_series) or not np.isfinite(seconds).all():
-        raise ValueError(f"curves over time must have {max(0, count)} stretches each, one fewer than there are limits")
+        raise ValueError(f"curves over time must have {max(0, count)} intervals each, one fewer than there are limits")
     return OverTime(seconds, **by_type, **totals)
 
 
