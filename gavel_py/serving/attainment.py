@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from gavel_py.io.tabular import Array
 
 MARGIN_SECONDS = 10.0
-"""At both ends of a trace, the average number of requests that arrive in this time is not counted. AlpaServe does the same. To
-leave out the requests that actually arrive in this time instead changes attainment in the third digit."""
+"""At both ends of a trace, the average number of requests that arrive in this time is not counted. AlpaServe does the same.
+Leaving out the requests that actually arrive in this time instead changes attainment in the third digit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +181,7 @@ def simulate_requests(
     refuse: bool = True,
     margin_seconds: float = MARGIN_SECONDS,
 ) -> RequestResult:
-    """Simulate groups of GPUs that serve the requests of a trace, first come first served.
+    """Simulate groups of GPUs that serve the requests of a trace, first come, first served.
 
     >>> trace = RequestTrace.generate({"chat": 5.0}, 1000, cv=3)
     >>> one, two = (simulate_requests(trace, [ModelGroup({"chat": [0.1]})] * n, 0.3).attainment for n in (1, 2))
@@ -258,7 +258,7 @@ POINTS = 8
 PASSES = 5
 """Number of passes. Each takes the (POINTS + 1)-th root of the ratio of the bounds; after five, 0.03 % remain."""
 
-SMALLEST_LOAD = 1e-6
+MIN_LOAD = 1e-6
 """Load of the replicas below which the rate counts as 0."""
 
 WARM_UP = 0.05
@@ -317,7 +317,7 @@ def rate_at_slo(
     limit = slo_seconds - overheads.request_seconds + TOLERANCE_SECONDS
     # At the upper bound, `attainment` of the requests is what the slowest stages can serve; no rate above it can reach the target.
     capacity = replicas / float(overheads.stages(stage_seconds).max())
-    low, high = np.full(seeds, math.log(SMALLEST_LOAD * capacity)), np.full(seeds, math.log(1.01 * capacity / attainment))
+    low, high = np.full(seeds, math.log(MIN_LOAD * capacity)), np.full(seeds, math.log(1.01 * capacity / attainment))
     is_reached = _attained(table, arrivals, np.exp(low)[:, None], limit)[:, 0] >= attainment
     for _ in range(PASSES):
         tried = low[:, None] + (high - low)[:, None] * np.arange(1, POINTS + 1) / (POINTS + 1)

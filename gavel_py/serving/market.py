@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Objective = Literal["max_min", "weighted_rate", "min_cost"]
 Quota = float | Mapping[str, float]
 
-AT_REST = ("closed_loop", "offline")
+WITHOUT_SLO = ("closed_loop", "offline")
 """Conditions of rates that were measured without an SLO."""
 
 PREFERRED = ("slo", "interactive", "server", "offline", "closed_loop")
@@ -199,7 +199,7 @@ def _usable_rates(
         if reason:
             reasons.setdefault(reason)
             continue
-        factor = service.rate_factor if service.has_slo and row.condition in AT_REST else 1.0
+        factor = service.rate_factor if service.has_slo and row.condition in WITHOUT_SLO else 1.0
         rate = (row.requests_per_second or 0.0) * (factor or 1.0)
         trust = -PREFERRED.index(str(row.condition)) if service.has_slo else 0
         note = f"Service {service.name!r} relies on {factor:g} of {row.condition} rates" if factor != 1.0 else ""
@@ -233,7 +233,7 @@ def _not_usable(service: Service, row: ServingRate) -> str:
         return "the profile has stage times only; gp.simulated_rates finds rates for them"
     if not service.has_slo:
         return ""
-    if row.condition in AT_REST:
+    if row.condition in WITHOUT_SLO:
         return "" if service.rate_factor is not None else f"{row.condition} rates need a rate_factor for its SLO"
     for name in ("slo_seconds", "ttft_seconds", "tpot_seconds"):
         measured, needed = getattr(row, name), getattr(service, name)

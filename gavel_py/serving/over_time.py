@@ -31,7 +31,7 @@ from gavel_py.serving.services import Service, ServingProfile
 if TYPE_CHECKING:
     from gavel_py.io.tabular import Array
 
-LEAST_DEMAND = 1e-9
+MIN_DEMAND = 1e-9
 """Requests/s up to this count as none."""
 
 STAY = 2
@@ -163,7 +163,7 @@ def plan_over_time(
     chosen = tuple(services)
     rates = _checked_curve(chosen, demand, interval_seconds, load_seconds, load_cost)
     limit = checked_limit("plan_over_time", time_limit_seconds)
-    mean = {service.name: max(float(rates[:, i].mean()), LEAST_DEMAND) for i, service in enumerate(chosen)}
+    mean = {service.name: max(float(rates[:, i].mean()), MIN_DEMAND) for i, service in enumerate(chosen)}
     # A trace keeps its own mix; only the rate comes from the curve.
     rated = [service.model_copy(update={"rate": None if service.trace else mean[service.name]}) for service in chosen]
     named = named_market(tuple(rated), cluster, profile, "weighted_rate", {}, None, quotas or {})
@@ -288,7 +288,7 @@ class _Curve:
         self.lost, self.cost = load / interval, cost / interval
         base = np.array([columns.demand.sum() for columns in market.services])
         weights = market.gains / base
-        self.markets = [self._at(np.maximum(each, LEAST_DEMAND), base, weights) for each in rates]
+        self.markets = [self._at(np.maximum(each, MIN_DEMAND), base, weights) for each in rates]
         self._levels: dict[tuple[int, int, bytes], float] = {}
 
     def _at(self, rates: Floats, base: Floats, weights: Floats) -> Market:

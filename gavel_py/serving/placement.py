@@ -47,7 +47,7 @@ MAX_PASSES = 40
 BATCH = 64
 """Number of single changes that are simulated together."""
 
-SMALL = 1e-4
+LATENCY_COST = 1e-4
 """Cost of a mean latency of one second, in attainment, to choose among placements with equal attainment."""
 
 
@@ -88,17 +88,17 @@ def place_models(
     options = options_of(services, cluster, profile, overheads)
     arrivals = Arrivals(services)
     trace = arrivals.trace(arrivals.seconds(search_requests), seed, is_second_half=False)
-    judge = Judge(options, trace, overheads)
+    evaluator = Evaluator(options, trace, overheads)
     rates = np.array([trace.rates[service.name] for service in services])
     lists = proposals(options, rates, arrivals.cvs, overheads)
-    placements = [each for each in filled_greedily(options, lists, judge) if keeps_limits(options, each)]
+    placements = [each for each in filled_greedily(options, lists, evaluator) if keeps_limits(options, each)]
     if not placements:
         raise InputError("the least numbers of replicas (min_replicas) do not fit on the groups together")
-    judged = judge.judged(placements)
-    order = sorted(range(len(placements)), key=lambda n: -judged[n].score)[:BEST_LISTS]
+    evaluated = evaluator.evaluate(placements)
+    order = sorted(range(len(placements)), key=lambda n: -evaluated[n].score)[:BEST_LISTS]
     chance = np.random.default_rng(seed)
     batches = math.ceil(changes / BATCH / len(order))
-    best = max((refined(options, placements[n], judge, batches, chance) for n in order), key=lambda found: found[0].score)
+    best = max((refined(options, placements[n], evaluator, batches, chance) for n in order), key=lambda found: found[0].score)
     groups = tuple(options.group(held) for held in best[1] if held[1])
     return replayed_placement(services, groups, overheads=overheads, seed=seed, requests=search_requests, test_seeds=test_seeds)
 
@@ -142,8 +142,8 @@ def _group(where: str, entry: Any) -> ModelGroup:
         return ModelGroup(seconds, operators, str(entry.get("accelerator", "")))
 
 
-class Judgement(NamedTuple):
-    """attainment: weighted; score: attainment less a cost of latency; lacks: (S,) missed requests; busy: (G,) seconds of work."""
+class Evaluation(NamedTuple):
+    """Weighted attainment; score: this less a cost of latency; lacks: (S,) missed requests; busy: (G,) seconds of work."""
 
     attainment: float
     score: float
@@ -151,7 +151,7 @@ class Judgement(NamedTuple):
     busy: Floats
 
 
-class Judge:
+class Evaluator:
     """Simulates placements on one trace. Groups with the same shape and models are compiled once.
 
     requests: (S,) number of requests of each service in the trace.
@@ -169,8 +169,8 @@ class Judge:
         self._order = order
         self.requests = np.bincount(trace.service_index, minlength=len(order)).astype(float)[order]
 
-    def judged(self, placements: Sequence[Sequence[Held]]) -> list[Judgement]:
-        """Return the judgement of each placement."""
+    def evaluate(self, placements: Sequence[Sequence[Held]]) -> list[Evaluation]:
+        """Simulate the placements and return the evaluation of each."""
         tables = [self._table(groups) for groups in placements]
         runs = [run_of(self._trace, self._slo, table, self._overheads) for table in tables]
         found = []
@@ -182,7 +182,7 @@ class Judge:
             lacks = np.bincount(self._trace.service_index[missed], self._weight_of[missed], len(self._slo)).astype(
                 float, copy=False
             )
-            found.append(Judgement(attained, attained - SMALL * mean, lacks[self._order], busy_seconds(run, served)))
+            found.append(Evaluation(attained, attained - LATENCY_COST * mean, lacks[self._order], busy_seconds(run, served)))
         return found
 
     def _table(self, groups: Sequence[Held]) -> ServerTable:
@@ -198,30 +198,30 @@ class Judge:
         return self._compiled[group]
 
 
-def filled_greedily(options: Options, lists: Sequence[Counts], judge: Judge) -> list[tuple[Held, ...]]:
+def filled_greedily(options: Options, lists: Sequence[Counts], evaluator: Evaluator) -> list[tuple[Held, ...]]:
     """Return a placement for each list of shapes: models with the most missed requests are added first, where GPUs work least."""
     placements = [[(k, frozenset[int]()) for k, count in enumerate(counts) for _ in range(count)] for counts in lists]
     open_ones = list(range(len(lists)))
     for groups in placements:
         _add_floors(options, groups)
     while open_ones:
-        judged = judge.judged([placements[n] for n in open_ones])
-        for n, judgement in zip(list(open_ones), judged, strict=True):
-            if not judgement.lacks.any():
-                _fill(options, placements[n], judgement, judge.requests)
+        evaluated = evaluator.evaluate([placements[n] for n in open_ones])
+        for n, evaluation in zip(list(open_ones), evaluated, strict=True):
+            if not evaluation.lacks.any():
+                _fill(options, placements[n], evaluation, evaluator.requests)
                 open_ones.remove(n)
-            elif not _add(options, placements[n], judgement):
+            elif not _add(options, placements[n], evaluation):
                 open_ones.remove(n)
     return [tuple(groups) for groups in placements]
 
 
-def _add(options: Options, groups: list[Held], judgement: Judgement) -> bool:
-    """Add a model, or several if there is much room; return False if none fits."""
+def _add(options: Options, groups: list[Held], evaluation: Evaluation) -> bool:
+    """Add a model, or several if there is plenty of room; return False if none fits."""
     least = min(options.memory_gb.values())
     room = sum(int((options.room(group) + ROUNDING_GB) / least) if least else len(options.services) for group in groups)
-    lacks, counts = judgement.lacks.copy(), _replicas(options, groups)
+    lacks, counts = evaluation.lacks.copy(), _replicas(options, groups)
     added = 0
-    work = judgement.busy / [options.shapes[k].pipeline_parallel for k, _ in groups]
+    work = evaluation.busy / [options.shapes[k].pipeline_parallel for k, _ in groups]
     for g in np.argsort(work, kind="stable").tolist():
         wanted = (
             s for s in np.argsort(-lacks, kind="stable").tolist() if options.fits(s, groups[g]) and _is_below(options, s, counts)
@@ -237,9 +237,9 @@ def _add(options: Options, groups: list[Held], judgement: Judgement) -> bool:
     return added > 0
 
 
-def _fill(options: Options, groups: list[Held], judgement: Judgement, requests: Floats) -> None:
-    """Fill the remaining memory with the models that have most requests per replica, since other traces have other bursts."""
-    while _add(options, groups, judgement._replace(lacks=requests / (1 + np.array(_replicas(options, groups))))):
+def _fill(options: Options, groups: list[Held], evaluation: Evaluation, requests: Floats) -> None:
+    """Fill the remaining memory with the models that have the most requests per replica, since other traces have other bursts."""
+    while _add(options, groups, evaluation._replace(lacks=requests / (1 + np.array(_replicas(options, groups))))):
         pass
 
 
@@ -254,7 +254,7 @@ def _is_below(options: Options, service: int, counts: Sequence[int]) -> bool:
 
 
 def _add_floors(options: Options, groups: list[Held]) -> None:
-    """Add the minimum number of replicas of each service to the groups with most room."""
+    """Add the minimum number of replicas of each service to the groups with the most room."""
     for service, each in enumerate(options.services):
         for _ in range(each.min_replicas):
             possible = [g for g, group in enumerate(groups) if options.fits(service, group)]
@@ -264,10 +264,10 @@ def _add_floors(options: Options, groups: list[Held]) -> None:
 
 
 def refined(
-    options: Options, placement: tuple[Held, ...], judge: Judge, batches: int, chance: np.random.Generator
-) -> tuple[Judgement, tuple[Held, ...]]:
+    options: Options, placement: tuple[Held, ...], evaluator: Evaluator, batches: int, chance: np.random.Generator
+) -> tuple[Evaluation, tuple[Held, ...]]:
     """Return the placement after single changes; the best change of each batch is kept if it is an improvement."""
-    best, found = judge.judged([placement])[0], placement
+    best, found = evaluator.evaluate([placement])[0], placement
     for _ in range(batches):
         if best.attainment == 1.0:
             break
@@ -275,10 +275,10 @@ def refined(
         tried = [each for each in tried if each != found and keeps_limits(options, each)]
         if not tried:
             break
-        judged = judge.judged(tried)
-        at = max(range(len(tried)), key=lambda n: judged[n].score)
-        if judged[at].score > best.score + 1e-9:
-            best, found = judged[at], tried[at]
+        evaluated = evaluator.evaluate(tried)
+        at = max(range(len(tried)), key=lambda n: evaluated[n].score)
+        if evaluated[at].score > best.score + 1e-9:
+            best, found = evaluated[at], tried[at]
     return best, found
 
 

@@ -58,7 +58,7 @@ class ServingPlan(Tabular):
         gpus_used: GPUs in use by accelerator type.
         gpus_free: GPUs left by accelerator type.
         price_per_hour: Price of all GPUs in use, None if the price of one of them is unknown.
-        prices: Rise of the value in the relaxation per unit of each shared limit, such as one more GPU; binding limits only.
+        prices: Increase of the value in the relaxation per unit of each shared limit, such as one more GPU; binding limits only.
         notes: Assumptions behind the rates, such as factors for an SLO.
         training: The allocation of the training jobs on the remaining GPUs; None without training jobs.
         replica_prices: How much the objective of the training jobs loses because of one replica, by service and type; empty without
@@ -201,7 +201,7 @@ def plan_serving(
         floors: {service: least served fraction}, from 0 to 1.
         budget_per_hour: Largest price per hour of all GPUs in use.
         quotas: {tenant: largest number of GPUs, or {accelerator type: largest number}} for the services of a tenant.
-        training: Training jobs that get the GPUs that the services leave, as a problem on the same cluster.
+        training: Training jobs that get the remaining GPUs, as a problem on the same cluster.
         policy: The policy of the training jobs.
         time_limit_seconds: Time after which the search ends with the best plan found, None for no limit.
 

@@ -186,7 +186,7 @@ def proposals(options: Options, rates: Floats, cvs: Floats, overheads: ServingOv
     for shape in dict.fromkeys((each.operator_parallel, each.pipeline_parallel) for each in options.shapes):
         lists[_filled(options, (0,) * len(options.shapes), shape)] = None
     found = list(lists)
-    for counts in found:  # grows while it is read
+    for counts in found:  # grows during the loop
         for other in _neighbours(options, counts):
             if len(found) < MAX_LISTS and other not in lists:
                 lists[other] = None
@@ -269,7 +269,7 @@ def _coarse_rates(
 
 
 def program_of_shapes(options: Options, rates: Floats, at_slo: Floats) -> Counts:
-    """Return how many groups of each shape serve most within the SLO, by weight.
+    """Return the number of groups of each shape that together serve the most requests within the SLO, by weight.
 
     n_k groups, y_ik replicas of service i on groups of shape k, x_ik the part of its requests that they serve: maximise
     Σ w_i λ_i x_ik, with Σ_k g_k n_k <= c_j for the shapes on each type, Σ_i m_ik y_ik <= n_k (m: memory over that of the GPU),

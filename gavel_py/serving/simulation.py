@@ -1,4 +1,4 @@
-"""The request simulator: groups of GPUs serve requests first come first served, and refuse those that would miss their SLO.
+"""The request simulator: groups of GPUs serve requests first come, first served, and refuse those that would miss their SLO.
 
 A group holds models, each split into the stages of its pipeline. A request goes to the group on which it would end first; among
 equal groups, to the one whose last stage has been free for longest. A request that would miss its SLO there is refused at once.
@@ -27,7 +27,7 @@ from gavel_py.problem.arrays import Floats
 from gavel_py.serving.requests import RequestTrace
 
 SIDE_BY_SIDE = 16
-"""Runs from which one array step per request is faster than plain Python for each run."""
+"""Number of runs from which one array step per request is faster than plain Python for each run."""
 
 MANY_GROUPS = 32
 """Number of groups from which a heap of equal groups is faster than array steps."""
@@ -185,7 +185,7 @@ def run_of(
 
 
 def serve(runs: Sequence[Run]) -> list[Served]:
-    """Simulate runs, which need not have anything in common."""
+    """Simulate runs, which may differ in everything."""
     are_alike = [_has_equal_servers(run.table) for run in runs]
     if len(runs) >= SIDE_BY_SIDE and not (all(are_alike) and max(run.table.lead.shape[1] for run in runs) > MANY_GROUPS):
         return _serve_side_by_side(runs)
