@@ -34,7 +34,7 @@ NUMBERS = (
 """The attributes that change with time while a gang runs."""
 
 ACCOUNTED = ("accounted_seconds", *NUMBERS)
-"""Attributes of a running gang that a snapshot contains beside its progress at that time, so that sums continue exactly."""
+"""Attributes of a running gang that a snapshot contains in addition to its progress at that time, so that sums continue exactly."""
 
 KEYS = {
     **{name: name for name in ("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds")},
@@ -114,7 +114,7 @@ class JobProgress:
         return self.failing[0] * self.total_steps if self.failing else math.inf
 
     def gpus_shared_with(self, others: tuple[str, ...]) -> float:
-        """Return its share of the GPUs beside these jobs: the requested fraction, or an equal part of whole GPUs."""
+        """Return its share of the GPUs next to these jobs: the requested fraction, or an equal part of whole GPUs."""
         return self.job.num_gpus if self.job.num_gpus < 1 else self.job.num_gpus / (1 + len(others))
 
     @property
@@ -197,7 +197,7 @@ class JobProgress:
 
         The work since the last checkpoint was done at another speed and share of the GPUs, so it is accounted separately.
 
-        others: the new partners; speed: steps/s beside them; gpus: the new share of the GPUs; start: start of the round, at which
+        others: the new partners; speed: steps/s next to them; gpus: the new share of the GPUs; start: start of the round, at which
         there is a checkpoint if `checkpoint_seconds` is None.
         """
         if checkpoint_seconds is None:

@@ -1,4 +1,4 @@
-"""Events of nodes: random failures, and windows of maintenance, which `read_maintenance` reads from a file."""
+"""Events of nodes: random failures, and maintenance windows, which `read_maintenance` reads from a file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NodeFailures:
 
 @dataclass(frozen=True)
 class NodeWindow:
-    """A window of maintenance, in which a node is down. It is drained one round before.
+    """A maintenance window, during which a node is down. It is drained one round before.
 
     Windows of one node may overlap. A node that comes up less than a round before its next window comes up drained.
 

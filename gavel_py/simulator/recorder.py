@@ -190,7 +190,7 @@ def record_run(
         cluster: the nodes.
         profile: steps/s of the jobs.
         policy: a name or a `Policy`.
-        labels: labels of the run in reports, beside its policy.
+        labels: labels of the run in reports, in addition to its policy.
         stays: whether to record on which nodes each gang ran.
         isolated: {job_id: completion time} under the policy `isolated`, for finish-time fairness.
         until_seconds: when to stop, on the clock of the trace.

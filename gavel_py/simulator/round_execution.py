@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class InterferenceModel:
     """The speed that jobs keep on shared GPUs.
 
-    For whole GPUs it comes from the pairs of the profile, each looked up once. On fractions of a GPU, a job loses the part
+    For whole GPUs it comes from the pairs of the profile, each looked up once. On fractions of a GPU, a job loses the fraction
     `interference` of its speed to each other job on the GPU.
     """
 

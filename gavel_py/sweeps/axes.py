@@ -59,7 +59,7 @@ class PackedValue:
 class AxisValue:
     """A value on an axis of the grid, with its label and the content of its checksum.
 
-    sharing: whether jobs share GPUs under this policy; None: as the settings have it.
+    sharing: whether jobs share GPUs under this policy; None: as in the settings.
     """
 
     label: str

@@ -73,7 +73,7 @@ def scenario_of(source: ScenarioSource) -> Scenario:
         return Scenario(trace.draw(profile, source.load, seed), cluster, profile)
     if isinstance(profile, ThroughputProfile):  # jobs that lack types and ends get them as in `gavel simulate`
         names = cluster.accelerator_names
-        extrapolate = source.extrapolate and type(profile) is ThroughputProfile  # estimates are of all gangs
+        extrapolate = source.extrapolate and type(profile) is ThroughputProfile  # estimates cover all gangs
         if any(map(lacks_type, trace)):
             trace, profile = assign_job_types(trace, profile, seed=seed, accelerators=names, extrapolate=extrapolate)
         if extrapolate:

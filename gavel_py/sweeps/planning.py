@@ -117,8 +117,8 @@ class Estimate:
         return self.cell_seconds / self.workers
 
 
-PLAYED = "the mean time of the completed cells of each policy"
-PROBED = "one cell of each policy from the middle of its grid, run for a second and scaled by the fraction of its work done"
+FROM_COMPLETED = "the mean time of the completed cells of each policy"
+FROM_PROBES = "one cell of each policy from the middle of its grid, run for a second and scaled by the fraction of its work done"
 
 
 def _probe(cell: Cell) -> float:
@@ -242,7 +242,7 @@ class SweepPlan:
         total = 0.0
         for policy, cells in remaining.items():
             total += len(cells) * (fmean(ended[policy]) if policy in ended else _probe(cells[len(cells) // 2]))
-        bases = ([PLAYED] if remaining.keys() & ended else []) + ([PROBED] if remaining.keys() - ended else [])
+        bases = ([FROM_COMPLETED] if remaining.keys() & ended else []) + ([FROM_PROBES] if remaining.keys() - ended else [])
         used = _num_workers(workers, sum(map(len, remaining.values())))
         return Estimate(total, used, "; else ".join(bases) or "nothing is left")
 

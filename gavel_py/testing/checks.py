@@ -138,7 +138,7 @@ def options(trial: Trial) -> None:
 
 
 def _check_fields(policy: gp.Policy) -> None:
-    """Find mistakes that Python accepts: options in a class that is no dataclass, and class attributes annotated as fields."""
+    """Find mistakes that Python accepts: options in a class that is not a dataclass, and class attributes annotated as fields."""
     for cls in type(policy).__mro__:
         for name, value in vars(cls).items():
             if isinstance(value, dataclasses.Field):

@@ -87,7 +87,7 @@ def _faults_of_copies(
         crash = _crash(trace_format, copy)
         yield "damaged", None if crash is None else ("a trace, or an InputError", crash, _code(copy.name, damaged))
     lines, jobs = content.splitlines(keepends=True), {each.job.job_id for each in trace}
-    if content.lstrip()[:1] in (b"[", b"{") or len(jobs) < FEWEST_JOBS:
+    if content.lstrip()[:1] in (b"[", b"{") or len(jobs) < MIN_JOBS:
         return
     for number in random.choice(np.arange(1, len(lines)), min(copies, len(lines) - 1), replace=False).tolist():
         damaged = b"".join([*lines[:number], b'?"\n', *lines[number + 1 :]])
@@ -101,7 +101,7 @@ def _faults_of_copies(
         yield "one_line", fault
 
 
-FEWEST_JOBS = 3
+MIN_JOBS = 3
 """With fewer jobs, the loss of one line may be the loss of all."""
 
 
@@ -120,7 +120,7 @@ def _damaged(content: bytes, random: np.random.Generator) -> bytes:
 
 
 def _crash(trace_format: gp.TraceFormat, path: Path) -> str | None:
-    """Return the error of a format that raised another one than `InputError`, None if it did not."""
+    """Return the error if a format raises anything but `InputError`, else None."""
     try:
         gp.read_trace(path, trace_format)
     except gp.InputError as error:
@@ -131,10 +131,10 @@ def _crash(trace_format: gp.TraceFormat, path: Path) -> str | None:
 
 def _code(name: str, content: bytes) -> str:
     """Return Python code that writes a file and reads it."""
-    shown = repr(content if len(content) <= LONGEST else content[:LONGEST] + b"...")
+    shown = repr(content if len(content) <= MAX_BYTES else content[:MAX_BYTES] + b"...")
     lines = ["from pathlib import Path", "import gavel_py as gp", f"Path({name!r}).write_bytes({shown})"]
     return "\n".join([*lines, f"gp.read_trace({name!r}, trace_format)"])
 
 
-LONGEST = 2_000
+MAX_BYTES = 2_000
 """Maximum number of bytes of a file in a message."""

@@ -41,7 +41,7 @@ OBSERVATIONS = """CREATE TABLE observations (
         last_seconds REAL NOT NULL,
         half_life_seconds REAL NOT NULL
     )"""
-"""Rates of running jobs, beside the measurements of a profile."""
+"""Rates of running jobs, kept apart from the measurements of a profile."""
 
 OBSERVED_ONCE = """CREATE UNIQUE INDEX observed_once ON observations
         (profile, job_type, num_gpus, accelerator, placement, ifnull(partner_job_type, ''))"""
@@ -303,7 +303,7 @@ class PostgresServer(Database):
         from psycopg.conninfo import conninfo_to_dict
 
         if not (log := logging.getLogger("psycopg")).handlers:
-            log.addHandler(logging.NullHandler())  # Python would print its warnings of lost connections beside the error
+            log.addHandler(logging.NullHandler())  # Python would print its warnings of lost connections next to the error
         try:
             parameters = CONNECTING | conninfo_to_dict(self._url)
         except psycopg.Error:  # its message would repeat that part of the URL

@@ -33,7 +33,7 @@ NOISE_SD = 0.05
 NOISE_COUNT = 5
 """Number of observations that `NOISE_SD` counts as."""
 
-LEAST_NOISE_SD = 0.01
+MIN_NOISE_SD = 0.01
 """Standard deviation that remains in the mean of any number of observations, since neighbours, inputs and nodes differ."""
 
 MEASURED_SD = 0.05
@@ -68,10 +68,9 @@ class ThroughputLearner(Synchronized):
     Args:
         profile: The throughputs known at the start; None for none.
         explore: The value of entries that were neither measured nor observed. "optimistic": one standard deviation above the
-        median,
-            so that they are tried where this may be worthwhile; "median": the median. A number: medians, and the share of the GPUs
-            that a scheduler sets aside to measure, once each, the entries with the largest standard deviation times the root of the
-            number of jobs.
+            median, so that they are tried where this may be worthwhile; "median": the median. A number: medians, and the share of
+            the GPUs that a scheduler sets aside to measure, once each, the entries with the largest standard deviation times the
+            root of the number of jobs.
         accelerators: Specifications; the built-in table by default.
         observations: Earlier observations, such as those of `ThroughputStore.observations`.
         half_life_seconds: Time after which an observation has half of its weight.
@@ -367,7 +366,7 @@ def _variance_of_one(rate: ObservedRate) -> float:
 
 def _noise_sd(rate: ObservedRate) -> float:
     """Return the standard deviation of the mean of the observations."""
-    return max(math.sqrt(_variance_of_one(rate) / rate.count), LEAST_NOISE_SD)
+    return max(math.sqrt(_variance_of_one(rate) / rate.count), MIN_NOISE_SD)
 
 
 def _differ(found: tuple[float, float], used: tuple[float, float] | None) -> bool:

@@ -103,7 +103,7 @@ def entry_of(observed: Entry | Sequence[Any] | Job, accelerator: str | None = No
             raise InputError(Fault(f"job {observed.job_id!r}", "accelerator", "is required: the type on which the job ran"))
         return Entry(observed.job_type, observed.num_gpus, accelerator)
     if isinstance(observed, str) or accelerator is not None or not 3 <= len(observed) <= len(Entry._fields):
-        problem = "must be (job_type, num_gpus, accelerator), with placement and partner if need be, or a job and its accelerator"
+        problem = "must be (job_type, num_gpus, accelerator), with placement and partner if necessary, or a job and its accelerator"
         raise InputError(Fault("observation", "entry", f"{problem}; found {observed!r}"))
     entry = Entry(*observed)
     if not (entry.job_type and isinstance(entry.num_gpus, int | float) and entry.num_gpus > 0 and entry.placement in PLACEMENTS):

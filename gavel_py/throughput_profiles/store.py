@@ -1,4 +1,4 @@
-"""The profile store: named throughput profiles of the user in a database, beside the built-in ones; and combined profiles."""
+"""The profile store: named throughput profiles of the user in a database, in addition to the built-in ones; combined profiles."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class ThroughputStore:
 
         Args:
             profile: The profile.
-            replace: Whether to overwrite a stored profile of the same name; observations beside it are kept.
+            replace: Whether to overwrite a stored profile of the same name; its observations are kept.
 
         Raises:
             InputError: The name is that of a built-in profile, or is taken and `replace` is false.
@@ -193,7 +193,7 @@ class ThroughputStore:
 
         Args:
             name: Name of the profile, which is created if missing.
-            entry: (job_type, num_gpus, accelerator), with placement and partner if need be; or a job.
+            entry: (job_type, num_gpus, accelerator), with placement and partner if necessary; or a job.
             accelerator: Where the job ran.
             steps: Steps done; 0 has no effect.
             seconds: The time that this took.

@@ -19,7 +19,7 @@ from gavel_py.problem.arrays import Floats
 from gavel_py.problem.job import Job
 from gavel_py.workloads.submission import Submission
 
-SHORTEST = 1.0
+MIN_SECONDS = 1.0
 """Minimum duration in seconds: some records have 0, but errors are ratios."""
 
 NOT_BEFORE = {
@@ -133,7 +133,7 @@ class DurationPredictor:
             problem = f"must be a finite number of seconds of at least 0, found {run_seconds!r}"
             raise InputError(Fault("duration predictor", "run_seconds", problem))
         for key in self._keys(job):
-            self._runs.setdefault(key, deque(maxlen=self.last)).append(max(float(run_seconds), SHORTEST))
+            self._runs.setdefault(key, deque(maxlen=self.last)).append(max(float(run_seconds), MIN_SECONDS))
 
     def predict(self, job: Job | Submission | Mapping[str, Any]) -> DurationPrediction | None:
         """Return the prediction for a job; None if fewer than `enough` runs have ended in total.
@@ -234,7 +234,7 @@ def describe_predictability(
     known = [(s, p) for s, p in zip(trace, predictions(trace, predictor), strict=True) if s.run_seconds is not None]
     groups = {tuple(column_of(submission, name) for name in predictor.group) for submission, _ in known}
     tested = known[len(known) // 2 :]
-    pairs = [(max(s.run_seconds or 0.0, SHORTEST), p) for s, p in tested if p is not None]
+    pairs = [(max(s.run_seconds or 0.0, MIN_SECONDS), p) for s, p in tested if p is not None]
     counts = (predictor.group, len(groups), len(tested), len(pairs))
     if not pairs:
         return Predictability(*counts, None, None, None, None, None)

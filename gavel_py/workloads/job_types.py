@@ -17,7 +17,7 @@ from gavel_py.workloads.intake import without_collection
 from gavel_py.workloads.submission import Submission, counted
 from gavel_py.workloads.trace import Trace
 
-SHORTEST = 1.0
+MIN_SECONDS = 1.0
 """Minimum duration in seconds from which steps are computed: some records have 0, but a job needs some work."""
 
 
@@ -81,7 +81,7 @@ def _typed(submission: Submission, types: JobTypes, part: float) -> Submission:
         job_type = str(changes.get("job_type", job.job_type))
         speed = types.profile.throughput(job_type, job.num_gpus, reference)
         if speed > 0:
-            changes["total_steps"] = max(submission.run_seconds, SHORTEST) * speed
+            changes["total_steps"] = max(submission.run_seconds, MIN_SECONDS) * speed
     return replace(submission, job=job.model_copy(update=changes)) if changes else submission
 
 
@@ -116,7 +116,7 @@ def _assumptions(trace: Trace, typed: Sequence[Submission], types: JobTypes, see
     drawn = sum(not submission.job.job_type for submission in trace)
     pairs = list(zip(trace, typed, strict=True))
     worked = sum(old.job.total_steps != new.job.total_steps for old, new in pairs)
-    short = sum(old.run_seconds is not None and old.run_seconds < SHORTEST and new.job is not old.job for old, new in pairs)
+    short = sum(old.run_seconds is not None and old.run_seconds < MIN_SECONDS and new.job is not old.job for old, new in pairs)
     elsewhere = sum(types.reference_of(new.accelerator) != types.reference and new.job is not old.job for old, new in pairs)
     unknown = Counter(
         name for old in trace for name in old.job.allowed_accelerators or () if name not in types.profile.accelerators

@@ -24,7 +24,7 @@ def relative_speeds(trace: Trace, name: str = "sacct", *, label: str = JOB_NAME)
     same type. Names that ran on only one type are left out, since they have no ratio.
 
     Args:
-        trace: A trace with running times and accelerators, such as of `sacct` with the column JobName.
+        trace: A trace with running times and accelerators, such as one from `sacct` with the column JobName.
         name: Name of the profile.
         label: The label of jobs that names their work.
 

@@ -386,7 +386,7 @@ class EstimatedProfile(ThroughputProfile):
             yield from self._as_estimates(others, self._model.fitted.predict(others))
 
     def _pairs(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Estimate]]:
-        """Yield the estimates of gangs beside a partner: their throughput alone times the part that remains when sharing."""
+        """Yield the estimates of gangs next to a partner: their throughput alone times the part that remains when sharing."""
         alone = {entry: self._speed(entry._replace(partner=None)) for entry in entries} if self._knows_pairs else {}
         known = [entry for entry in entries if alone.get(entry) and self._speed(_swapped(entry)._replace(partner=None))]
         fits = [entry for entry in known if not self._too_large(entry)]

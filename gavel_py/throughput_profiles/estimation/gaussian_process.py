@@ -32,7 +32,7 @@ FIT_LIMIT = 600
 """Maximum number of measurements to which variances are fitted: whole families, chosen by the checksums of their names."""
 
 JOINT_LIMIT = 2000
-"""Maximum number of measurements in the condition of an estimate: first of the job type, then of its family, then others."""
+"""Maximum number of measurements on which an estimate is conditioned: of the job type, then of its family, then others."""
 
 SIMPLE = {
     "level": ("unit", 4.0),
@@ -183,14 +183,14 @@ def _chosen(vocabulary: Vocabulary, entries: Sequence[Entry]) -> Indices:
 
 @dataclass(frozen=True, eq=False)
 class FittedEffects:
-    """Effects with fitted variances, and the observations in the condition of estimates.
+    """Effects with fitted variances, and the observations on which estimates are conditioned.
 
     Attributes:
         levels: {unit: mean log throughput less its expectation}, since only ratios within a unit can be compared.
         left_out: Leave-one-out residuals over their standard deviations.
         entries: The n observed entries, sorted.
         residuals: (n,) log throughputs less their prior expectations.
-        noise: (n,) variances of the observations beside the fitted noise.
+        noise: (n,) variances of the observations in addition to the fitted noise.
     """
 
     vocabulary: Vocabulary
@@ -317,7 +317,7 @@ class FittedEffects:
             yield number, np.flatnonzero(numbers == number)
 
     def _near(self, group: int, wanted: Features) -> Indices:
-        """Return the rows in the condition of the estimates of these entries of a group."""
+        """Return the rows on which the estimates of these entries of a group are conditioned."""
         if len(self.entries) <= JOINT_LIMIT:
             return np.arange(len(self.entries))
         near = np.zeros(len(self.entries), dtype=np.intp)

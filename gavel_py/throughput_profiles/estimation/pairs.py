@@ -22,7 +22,7 @@ FIT_LIMIT = 500
 """Maximum number of pairs to which variances are fitted."""
 
 OTHERS_LIMIT = 700
-"""Maximum number of pairs of other job types in the condition of an estimate, beside all measured pairs of the job type."""
+"""Maximum number of pairs of other job types on which an estimate is conditioned, besides all pairs of its own job type."""
 
 KEPT = 32
 """Maximum number of posteriors that are kept."""
@@ -53,7 +53,7 @@ EFFECTS = {
 
 @dataclass(frozen=True)
 class PairFeatures:
-    """Features of n job types beside their partners."""
+    """Features of n job types and their partners."""
 
     own: Features
     partner: Features

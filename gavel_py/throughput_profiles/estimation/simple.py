@@ -60,7 +60,7 @@ class Additive:
 
 @dataclass(frozen=True)
 class FittedAdditive:
-    """Effects by (job type, gang size) and by accelerator; counts: measurements of each gang; sd, cold_sd: with, without any."""
+    """Effects by (job type, gang size) and by accelerator; counts: measurements of each gang; sd: with any, cold_sd: without."""
 
     mean: float
     rows: Mapping[Hashable, float]

@@ -77,7 +77,7 @@ class Effects(Generic[X]):
             yield reduce(np.multiply, (found[name] for name in names.split()))
 
     def fitted_variances(self, features: X, residuals: Floats) -> Floats:
-        """Return the (E + 1,) variances, the last that of the noise, of greatest posterior density for observed residuals."""
+        """Return the (E + 1,) variances of greatest posterior density given observed residuals; the last is that of the noise."""
         count, prior = len(residuals), np.log([*self.priors, self.noise])
         stacked = np.stack([each.ravel() for each in self.covariances(features, features)])
         eye = np.eye(count)
@@ -99,7 +99,7 @@ class Effects(Generic[X]):
         if not count:
             return np.exp(prior)
         bounds = [BOUNDS] * len(self.priors) + [NOISE_BOUNDS]
-        # Threads wait for each other in each of many small factorisations, most of the time if the cores are busy.
+        # On busy cores, the threads of many small factorisations would spend most of the time waiting for each other.
         with threadpool_limits(1, user_api="blas"):
             found = minimize(
                 minus_log_density, prior, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MAX_ITERATIONS}

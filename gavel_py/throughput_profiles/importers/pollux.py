@@ -6,8 +6,8 @@ accelerator is in the names of the first two (placements-rtx.csv), or t4 without
 
 A step on batches of b examples is worth E_b(epoch) = (var + sqr) / (var / (b / b_0) + sqr) steps on the smallest batch b_0
 (McCandlish et al., An empirical model of large-batch training, 2018). Progress per second is E_b over the time of a step, by the
-best b of each epoch, and over all epochs the total progress over the total time. It is the throughput of the job type of the
-model's name. Job types "MODEL (batch size b)" keep one batch size.
+best b of each epoch, and over all epochs the total progress over the total time. It is the throughput of the job type named
+after the model. Job types "MODEL (batch size b)" keep one batch size.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ EPOCHS = {"bert": 2, "cifar10": 100, "deepspeech2": 80, "imagenet": 90, "ncf": 1
 """Epochs until the models reach the accuracy that their papers report, of petuum/adaptdl, branch osdi21-artifact; else all."""
 
 ACCELERATOR = "t4"
-"""Of files without a name of one: the cluster of Pollux."""
+"""Accelerator of files that name none: that of Pollux's cluster."""
 
 BATCH_SIZES = 24
 """Number of batch sizes that are tried for each number of GPUs."""
 
-MOST_NODES = 16
+MAX_NODES = 16
 """The measurements extend to 16 nodes."""
 
 FILE = re.compile(r"placements(?:-(.+))?\.csv")
@@ -46,7 +46,7 @@ TIMES = ("step_time", "sync_time")
 
 
 def _table(path: Path, columns: Iterable[str]) -> Floats:
-    """Return (rows, columns) of a CSV file as numbers. Raises `InputError` with all cells that are none."""
+    """Return (rows, columns) of a CSV file as numbers. Raises `InputError` with all cells that are not numbers."""
     found, faults = [], []
     for where, row in reading.csv_rows(path, required=tuple(columns)):
         values = [number_of(row.get(name, "")) for name in columns]
@@ -139,7 +139,7 @@ class _Speeds:
         if line is not None:
             step, sync = (float(np.interp(local, line[:, 0], line[:, n], left=np.nan, right=np.nan)) for n in (1, 2))
             return step, sync
-        step, sync = self._between([[min(len(gpus), MOST_NODES), sum(gpus), local]])[0].tolist()
+        step, sync = self._between([[min(len(gpus), MAX_NODES), sum(gpus), local]])[0].tolist()
         return step, sync
 
     def _most_local(self, gpus: tuple[int, ...]) -> int:
@@ -180,7 +180,7 @@ class _Speeds:
 
 def _counts(per_node: int) -> tuple[list[int], list[int]]:
     """Return the numbers of GPUs of elastic jobs, powers of two within a node and whole nodes, and of those of one batch size."""
-    whole = [per_node * nodes for nodes in range(1, MOST_NODES + 1)]
+    whole = [per_node * nodes for nodes in range(1, MAX_NODES + 1)]
     return [1 << n for n in range(per_node.bit_length()) if 1 << n < per_node] + whole, [*range(1, 17), *range(18, 65, 2)]
 
 

@@ -27,7 +27,7 @@ from gavel_py.throughput_profiles.importers.tables import (
 LENGTHS = ("model", "isl", "osl")
 
 CONDITION = "closed_loop"
-"""The benchmark keeps the GPUs at their largest load."""
+"""The benchmark keeps the GPUs at full load."""
 
 PRECISION = re.compile(r"(.+)_((?:fp|bf|int|nvfp|mxfp)\d+)")
 

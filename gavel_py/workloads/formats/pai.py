@@ -198,7 +198,7 @@ def _read_job(
         raise SkipError(f"had not ended (status {row['status'] or 'empty'})")
     start, end = _run(tasks, instances)
     num_gpus = _gang(tasks.gpus)
-    # Machines are preferred to tasks, which call some types MISC.
+    # GPU types of machines are preferred to those of tasks, which call some types MISC.
     types: Mapping[str, float] = (instances.types if instances else {}) or tasks.types
     status = STATUS[row["status"]]
     fields = {

@@ -21,7 +21,7 @@ STEPS = {
 """Steps with the smallest batch until each model reaches its accuracy: the progress at the end of the last epoch, from the
 validation files of petuum/adaptdl, branch osdi21-artifact (`throughput_profiles.importers.pollux` has the epochs)."""
 
-MOST_GPUS = 64
+CLUSTER_GPUS = 64
 """GPUs of the cluster, all of which a job may use."""
 
 ADAPTIVE = "Jobs adapt their batch size and may run on any number of GPUs; num_replicas and batch_size are not read: {n}."
@@ -36,7 +36,7 @@ def _read(path: Path, intake: Intake, *, adaptive: bool) -> None:
                 raise InputError(Fault("", "application", f"{model!r} is not known{nearest(model, STEPS)}"))
             fields = {"job_id": row["name"], "arrival_seconds": amount(row, "time"), "total_steps": STEPS[model]}
             if adaptive:
-                intake.job({**fields, "job_type": model, "max_gpus": MOST_GPUS})
+                intake.job({**fields, "job_type": model, "max_gpus": CLUSTER_GPUS})
             else:
                 job_type = f"{model} (batch size {count(row, 'batch_size')})"
                 intake.job({**fields, "job_type": job_type, "num_gpus": count(row, "num_replicas")})
