@@ -112,7 +112,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Axis:
-    """title: with the unit; log: logarithmic scale; low, high: limits, None to follow the data."""
+    """An axis. title: with the unit; log: logarithmic scale; low, high: limits, None to follow the data."""
 
     title: str
     log: bool = False
@@ -155,7 +155,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """name: of its file, without suffix; description: alternative text and caption; draw: makes the figure."""
+    """A chart. name: of its file, without suffix; description: alternative text and caption; draw: makes the figure."""
 
     name: str
     title: str

@@ -186,7 +186,7 @@ TIMES = (("s", 1.0, 300.0), ("min", 60.0, 7200.0), ("h", 3600.0, 72 * 3600.0), (
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """name: shown in headings, "" for none; size: in the unit of the metric."""
+    """A unit of display. name: shown in headings, "" for none; size: in the unit of the metric."""
 
     name: str
     size: float

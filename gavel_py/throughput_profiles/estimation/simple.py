@@ -112,7 +112,7 @@ class Specifications:
 
 @dataclass(frozen=True)
 class FittedSpecifications:
-    """levels: {job type: (gang size, log throughput less that of the accelerator)}; sd: of the levels of one gang."""
+    """Levels of job types, {job type: (gang size, log throughput less log power of the accelerator)}; sd: within one gang."""
 
     levels: Mapping[str, Sequence[tuple[float, float]]]
     structures: Mapping[str, Structure]
