@@ -198,16 +198,21 @@ def with_gpus(job: Job, count: int) -> Job:
 
 
 def counts_of(job: Job, profile: Profile) -> tuple[int, ...]:
-    """Return the numbers of GPUs that an elastic job requests; those of a range are the gang sizes in the profile."""
+    """Return the numbers of GPUs that an elastic job requests; those of a range are the gang sizes in the profile.
+
+    With `gpus_per_node`, a range has its multiples only.
+    """
     if job.gpu_counts is not None:
         return job.gpu_counts
     least, most = job.gpu_range
     known = getattr(profile, "gang_sizes", None)
     if known is None:
         raise InputError(Fault(job.where, "max_gpus", f"needs throughputs by gang size, which {profile.name} does not have"))
-    found = tuple(int(size) for size in known if least <= size <= most)
+    part = job.gpus_per_node or 1
+    found = tuple(int(size) for size in known if least <= size <= most and size % part == 0)
     if not found:
-        text = f"the profile {profile.name!r} has no gang of {least} to {most} GPUs"
+        multiples = f" that is a multiple of {part}" if part > 1 else ""
+        text = f"the profile {profile.name!r} has no gang of {least} to {most} GPUs{multiples}"
         raise MissingThroughputError(Fault(job.where, "max_gpus", text))
     return found
 

@@ -350,8 +350,10 @@ def _promised_options(demand: RoundDemand, gpus: Indices) -> Options:
 def _selected(selection: Selection, options: Options) -> GangSelection:
     """Return a selection by type and number of GPUs."""
     logger.debug("numbers of GPUs: worth %.6g, gap %.1e", selection.worth, selection.gap)
-    chosen = selection.options
-    return GangSelection(np.where(chosen >= 0, options.types[chosen], -1), np.where(chosen >= 0, options.gpus[chosen], 0))
+    chosen, columns = selection.options, np.full(len(selection.options), -1, dtype=np.int64)
+    gpus, runs = np.zeros_like(columns), np.flatnonzero(selection.options >= 0)
+    columns[runs], gpus[runs] = options.types[chosen[runs]], options.gpus[chosen[runs]]
+    return GangSelection(columns, gpus)
 
 
 def _backfilled(selection: GangSelection, demand: RoundDemand, sizes: SizeDemand) -> GangSelection:
