@@ -373,3 +373,49 @@ def test_a_simulation_does_all_the_work_and_counts_every_gpu(mechanism: str) -> 
     fixed = [job.model_copy(update={"gpu_counts": None, "num_gpus": 4}) for job in trace]
     slower = gp.simulate(fixed, CLUSTER, PROFILE, mechanism=mechanism, restart_seconds=20, round_seconds=120)
     assert np.mean([r.jct_seconds for r in result.jobs.values()]) < np.mean([r.jct_seconds for r in slower.jobs.values()])
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_rounds_deliver_the_throughput_that_an_allocation_promises(seed: int) -> None:
+    """GPU-rounds alone do not suffice: a job that waits and then has many GPUs does less work with as many GPU-rounds."""
+    chance = np.random.default_rng(seed)
+    powers, rates = chance.uniform(0.5, 0.95, 6), chance.uniform(1, 5, (6, 2))
+    rows = [
+        gp.Measurement(job_type=f"m{k}", num_gpus=n, accelerator=name, steps_per_second=float(rates[k, j] * n ** powers[k]))
+        for k in range(6)
+        for j, name in enumerate(TYPES)
+        for n in SIZES
+    ]
+    profile, rounds = gp.ThroughputProfile("powers", rows), 150
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:32/8,k80:32/8"), profile)
+    types = {f"j{i}": f"m{k}" for i, k in enumerate(chance.integers(6, size=20))}
+    made.submit_all([gp.Job(job_id, job_type=job_type, gpu_counts=SIZES) for job_id, job_type in types.items()])
+    work, starts = Counter[str](), 0
+    for _ in range(rounds):
+        begun = made.next_round()
+        starts += len(begun.started)
+        for job_id, held in begun.assignments.items():
+            work[job_id] += profile.throughput(types[job_id], len(held.gpus), held.accelerator) / rounds
+    allocation = made.allocation
+    assert allocation is not None
+    delivered = [work[job_id] / promised for job_id, promised in zip(allocation.job_ids, allocation.throughputs, strict=True)]
+    assert min(delivered) > 0.96
+    assert np.median(delivered) > 0.985
+    assert starts < 0.25 * 20 * rounds
+
+
+@pytest.mark.parametrize("mechanism", ["deficit", "direct"])
+def test_a_round_without_an_option_for_any_elastic_job_is_empty(mechanism: str) -> None:
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:2"), PROFILE, mechanism=mechanism)
+    made.submit(gp.Job("large", job_type="lm", gpu_counts=(8,)))
+    assert not made.next_round().assignments
+
+
+@pytest.mark.parametrize("mechanism", ["deficit", "direct"])
+def test_a_range_has_only_multiples_of_the_gpus_of_a_node(mechanism: str) -> None:
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:16/4"), PROFILE, mechanism=mechanism)
+    made.submit(gp.Job("a", job_type="resnet", max_gpus=8, gpus_per_node=4))
+    assert len(made.next_round().assignments["a"].gpus) == 8
+    with pytest.raises(gp.MissingThroughputError, match="no gang of 1 to 2 GPUs that is a multiple of 4"):
+        made.submit(gp.Job("b", job_type="resnet", max_gpus=2, gpus_per_node=4))
+        made.next_round()

@@ -57,8 +57,8 @@ FACTORS, FEW_FACTORS, MANY_JOBS = 32, 8, 100_000
 SMALLEST = 1e-9
 """Smallest relative speed whose power is taken, and smallest gain that counts."""
 
-SWITCH_ROUNDS = 1.5
-"""A job changes its number of GPUs if its claim differs from the present number by more than this multiple of the change."""
+KEEPS_GPUS = 0.5
+"""Worth of the present number of GPUs, in GPUs for each GPU-round that is promised per round, so that numbers change rarely."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,60 +291,50 @@ def goodput_options(sizes: SizeDemand, runnable: Mask) -> Options:
 def choose_promised(demand: RoundDemand) -> GangSelection:
     """Return the jobs of a round with types and numbers of GPUs, so that over rounds all get what the allocation promises.
 
-    Each job has one option on each type where it is promised time, on `wanted_gpus`; its worth is the score of the pair
-    (`scores_of`) times its GPUs. With `backfill`, GPUs left over go to waiting jobs, each where it is fastest.
+    With `backfill`, GPUs left over go to waiting jobs, each where it is fastest.
     """
     assert demand.sizes is not None  # noqa: S101
-    gpus = wanted_gpus(demand, demand.sizes)
-    options = _promised_options(demand, gpus)
+    options = promised_options(demand, demand.sizes)
     selection = _selected(best_options(options, demand.capacities), options)
     return _backfilled(selection, demand, demand.sizes) if demand.backfill else selection
 
 
-def wanted_gpus(demand: RoundDemand, sizes: SizeDemand) -> Indices:
-    """Return (N, K) the number of GPUs on which each job should run on each type in this round, 0 where it is promised no time.
+def promised_options(demand: RoundDemand, sizes: SizeDemand) -> Options:
+    """Return the options in which jobs are promised time, with one class per job.
 
-    A job that is promised time on several numbers takes the largest number that does not exceed its claim in GPU-rounds, or else
-    the smallest. It keeps its present number while claim and present number differ by at most `SWITCH_ROUNDS` times the change.
+    With a claim of c GPU-rounds on a type, of which p are promised in each round, n GPUs are worth score · (2n − n²/c + h), where
+    h = KEEPS_GPUS · p on the present number of GPUs and 0 on others. The sum is largest where numbers of GPUs are in proportion to
+    claims, so if GPUs are scarce, jobs get fewer GPUs and do not wait: waiting would be followed by rounds on many GPUs, on which
+    a GPU does less work. A fixed gang of s GPUs is worth score · s.
+
+    `scores_of` counts an elastic job as a gang of one GPU, as allocations do: the hysteresis of a gang of s GPUs is divided by
+    √s, so that elastic jobs on many GPUs would otherwise change types in nearly every round.
     """
-    speeds, shape = sizes.speeds, demand.fractions.shape
-    least, paid, kept = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
+    speeds, elastic, shape = sizes.speeds, sizes.is_elastic[:, None], demand.fractions.shape
+    least, most = np.zeros(shape), np.zeros(shape)
     for option in np.argsort(speeds.gpus, kind="stable").tolist():
-        j, size, there = int(speeds.types[option]), int(speeds.gpus[option]), sizes.promised[:, option]
+        j, size, there = int(speeds.types[option]), float(speeds.gpus[option]), sizes.promised[:, option]
         least[:, j] = np.where(there & (least[:, j] == 0), size, least[:, j])
-        paid[:, j] = np.where(there & (size <= demand.claims[:, j] + ROUNDING), size, paid[:, j])
-        kept[:, j] |= there & (sizes.held == size) & demand.running[:, j]
-    paid = np.maximum(paid, least)
-    now = np.where(kept, sizes.held[:, None], 0)
-    near = np.abs(demand.claims - now) <= SWITCH_ROUNDS * np.abs(paid - now)
-    wanted: Indices = np.where(kept & near, now, paid)
-    return wanted
-
-
-def _promised_options(demand: RoundDemand, gpus: Indices) -> Options:
-    """Return the options of jobs on `gpus`, (N, K), with one class per job.
-
-    Scores count elastic jobs as gangs of one GPU, as allocations do: since the hysteresis of a gang of s GPUs is divided by √s,
-    elastic jobs on many GPUs would otherwise change types in nearly every round.
-    """
-    assert demand.sizes is not None  # noqa: S101
-    rounds = np.where(demand.sizes.is_elastic[:, None], np.maximum(gpus, 1), 1)
-    in_rounds = replace(
-        demand,
-        deficits=demand.deficits / rounds,
-        fractions=np.minimum(demand.fractions / rounds, 1.0),
-        runnable=demand.runnable & (gpus > 0),
-        num_gpus=np.where(demand.sizes.is_elastic, 1, np.maximum(gpus.max(axis=1, initial=0), 1)),
+        most[:, j] = np.where(there, size, most[:, j])
+    claims = np.maximum(demand.claims, np.maximum(least, 1.0))
+    rounds = np.where(elastic, np.minimum(claims, np.maximum(most, 1.0)), 1.0)
+    scores = scores_of(
+        replace(
+            demand,
+            deficits=demand.deficits / rounds,
+            fractions=np.minimum(demand.fractions / rounds, 1.0),
+            runnable=demand.runnable & (most > 0),
+            num_gpus=np.where(sizes.is_elastic, 1, np.maximum(most.max(axis=1, initial=0), 1)).astype(np.int64),
+        )
     )
-    scores = scores_of(in_rounds)
-    jobs, types = scores.shape
-    found = np.unique(gpus[gpus > 0]) if (gpus > 0).any() else np.ones(1, dtype=np.int64)
-    worths = np.zeros((jobs, types * len(found)))
-    rows, columns = np.nonzero(np.isfinite(scores) & (gpus > 0) & (gpus <= demand.capacities))
-    place = columns * len(found) + np.searchsorted(found, gpus[rows, columns])
-    worths[rows, place] = np.maximum(scores[rows, columns], ROUNDING) * gpus[rows, columns]
-    every, ones = np.arange(jobs), np.ones(jobs, dtype=np.int64)
-    return Options(every, ones, np.repeat(np.arange(types), len(found)), np.tile(found, types), worths)
+    types, gpus = speeds.types, speeds.gpus.astype(float)
+    stays = (sizes.held[:, None] == speeds.gpus) & (sizes.running_on[:, None] == types)
+    held = KEEPS_GPUS * np.maximum(demand.fractions, least)[:, types] * stays
+    units = np.where(elastic, 2 * gpus - gpus**2 / claims[:, types] + held, gpus)
+    possible = np.isfinite(scores)[:, types] & sizes.promised & (gpus <= demand.capacities[types])
+    worths = np.where(possible, np.maximum(scores[:, types], ROUNDING) * units, 0.0)
+    count = len(scores)
+    return Options(np.arange(count), np.ones(count, dtype=np.int64), types, speeds.gpus, worths)
 
 
 def _selected(selection: Selection, options: Options) -> GangSelection:
