@@ -418,4 +418,3 @@ def test_a_range_has_only_multiples_of_the_gpus_of_a_node(mechanism: str) -> Non
     assert len(made.next_round().assignments["a"].gpus) == 8
     with pytest.raises(gp.MissingThroughputError, match="no gang of 1 to 2 GPUs that is a multiple of 4"):
         made.submit(gp.Job("b", job_type="resnet", max_gpus=2, gpus_per_node=4))
-        made.next_round()
