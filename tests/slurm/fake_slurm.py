@@ -96,8 +96,9 @@ class FakeSlurm:
     stuck: jobs that never start; blocked: nodes on which none starts; counted: {node: further fields of sinfo};
     slow: {job: seconds to stop}; fails: called before each command, and may raise; refuses: returns the error message for a line of
     scontrol, if any; config, accounts, partitions, reservations: output of scontrol, by default with this account as SlurmUser;
-    tables: those of sacctmgr, {} if slurmdbd does not answer; beacons: {job: comment} of signs of life; signalled: (job, signal,
-    whether to its script only) as sent; on_signal: is called with each such job.
+    tables: those of sacctmgr, {} if slurmdbd does not answer; beacons: {job: comment} of signs of life; owners: {sign of life: uid}
+    of those that do not belong to this account; signalled: (job, signal, whether to its script only) as sent; on_signal: is called
+    with each such job.
     """
 
     def __init__(self, clock: FakeClock, nodes: dict[str, tuple[str, int]], *, new: bool = False) -> None:
@@ -109,6 +110,7 @@ class FakeSlurm:
         self.stuck: set[int] = set()
         self.blocked: set[str] = set()
         self.beacons: dict[str, str] = {}
+        self.owners: dict[str, int] = {}
         self.counted: dict[str, dict[str, Any]] = {}
         self.slow: dict[int, float] = {}
         self.elsewhere: dict[int, dict[str, int]] = {}
@@ -135,7 +137,7 @@ class FakeSlurm:
         if arguments[0] == "sinfo":
             return CommandResult(0, json.dumps(self._sinfo()), "")
         if arguments[0] == "squeue" and "--name=gavel-driver" in arguments:
-            return CommandResult(0, "".join(f"{job_id}|gpu|{comment}\n" for job_id, comment in self.beacons.items()), "")
+            return CommandResult(0, json.dumps({"jobs": [self._sign(number) for number in self.beacons]}), "")
         if arguments[0] == "sbatch":
             number = max(map(int, self.beacons), default=89_999) + 1
             self.beacons[str(number)] = next(w for w in arguments if w.startswith("--comment="))[10:]
@@ -154,6 +156,11 @@ class FakeSlurm:
         assert list(arguments) == ["scontrol"]
         errors = [error for line in text.splitlines() if line != "quit" and (error := self._order(line))]
         return CommandResult(1 if errors else 0, "", "\n".join(errors))
+
+    def _sign(self, number: str) -> dict[str, Any]:
+        uid, state = self.owners.get(number, os.geteuid()), "PENDING"
+        entry = {"name": "gavel-driver", "user_id": uid, "user_name": f"user{uid}", "partition": "gpu"}
+        return entry | {"job_id": int(number), "comment": self.beacons[number], "job_state": [state] if self.new else state}
 
     def _shown(self, arguments: Sequence[str]) -> CommandResult:
         """Answer a question about the cluster."""

@@ -51,6 +51,50 @@ def test_a_second_driver_with_another_state_is_refused(tmp_path: Path) -> None:
     assert len(slurm.beacons) == 1
 
 
+def signed_by(slurm: FakeSlurm, uid: int, *, alive: bool) -> str:
+    """Submit a job that looks like a driver's sign of life, as an account, and return its comment."""
+    seconds = slurm.clock.now() if alive else 1.0
+    slurm.owners["50"] = uid
+    slurm.beacons["50"] = f"gavel:driver=evil:1:abcdef alive={seconds:.0f} of=gpu"
+    return slurm.beacons["50"]
+
+
+OPERATOR = "User Records\n\nUserName=user77(77) DefAccount=root DefWckey=(null) AdminLevel=Operator\n"
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["22.05", "24.05"])
+@pytest.mark.parametrize("alive", [True, False])
+def test_users_cannot_stop_or_blind_a_driver_with_a_sign_of_their_own(tmp_path: Path, alive: bool, new: bool) -> None:
+    """The plugin reads only signs of accounts that may run a driver, so the driver needs one of its own."""
+    slurm = cluster_with(3, 4)
+    slurm.new = new
+    comment = signed_by(slurm, 77, alive=alive)
+    with driver(slurm, tmp_path) as driven:
+        with pytest.warns(gp.GavelWarning, match="job 50 of user77 looks like a driver's sign") as told:
+            driven.round()
+        slurm.clock.seconds += 100
+        driven.round()
+        driven.release()
+    assert len(told) == 1
+    assert slurm.beacons == {"50": comment}, "it is left alone"
+    assert signs_of_life(slurm, ["gpu"]) == []
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_signs_of_operators_count_but_are_not_adopted(tmp_path: Path, alive: bool) -> None:
+    slurm = cluster_with(3, 4)
+    slurm.accounts = OPERATOR
+    signed_by(slurm, 77, alive=alive)
+    with driver(slurm, tmp_path) as driven:
+        if alive:
+            with pytest.raises(gp.InputError, match="another driver manages it: process 1 on evil"):
+                driven.round()
+        else:
+            driven.round()
+            assert "50" not in slurm.beacons
+            assert len(slurm.beacons) == 1
+
+
 @pytest.mark.parametrize("with_state", [True, False])
 def test_release_needs_no_state_and_may_be_repeated(tmp_path: Path, with_state: bool) -> None:
     slurm = cluster_with(5, 4)

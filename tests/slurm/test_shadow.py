@@ -23,7 +23,7 @@ from tests.slurm.test_accounts import with_accounts
 from tests.slurm.test_reservations import reserved
 from tests.support.commands import runner
 
-SIGNS = ["squeue", "--all", "--noheader", "--name=gavel-driver", "--format=%i|%P|%k"]
+SIGNS = ["squeue", "--all", "--name=gavel-driver", "--json"]
 SHOWS = ["partition --oneliner", "reservation --oneliner", "config"]
 READS = [
     ["sinfo", "--all", "--json"],

@@ -13,17 +13,19 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gavel_py.errors import Fault, InputError, SlurmError
 from gavel_py.integrations.slurm.apply import release_held
-from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, output
-from gavel_py.integrations.slurm.client.notation import printable
+from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, json_from, may_drive
+from gavel_py.integrations.slurm.client.notation import as_number, as_text, as_words, printable
+from gavel_py.integrations.slurm.client.parsing import phase_of
 from gavel_py.integrations.slurm.client.records import BEACON, SlurmNode
+from gavel_py.integrations.slurm.monitoring.event_log import warn
 from gavel_py.integrations.slurm.settings import partitions_in
 from gavel_py.integrations.slurm.state import STATE, DriverState, load_state
 from gavel_py.policies import resolve_policy
@@ -33,19 +35,25 @@ BEAT_SECONDS = 20.0
 DEAD_SECONDS = 300.0
 """A driver without a sign of life for this long counts as dead. Its longest step (stops, starts, a slow controller) takes less."""
 
-COMMENT = re.compile(r"gavel:driver=(\S+) alive=(\d+)(?: of=(\S+))?")
+COMMENT = re.compile(r"gavel:driver=(\S+:\S*:\S+) alive=(\d+)(?: of=(\S+))?")
 
 MAX_COMMENT = 1_000
 """Slurm allows 1,024 characters."""
 
 
 class Sign(NamedTuple):
-    """A sign of life. owner: host, process and a digest of the state directory; partitions: those that the driver manages."""
+    """A sign of life.
+
+    owner: host, process and a digest of the state directory; partitions: those that the driver manages; uid, user: the account to
+    which the job belongs.
+    """
 
     job_id: str
     owner: str
     seconds: float
     partitions: frozenset[str]
+    uid: int
+    user: str
 
     @property
     def origin(self) -> str:
@@ -64,13 +72,25 @@ def notify(state: str) -> None:
 
 def signs_of_life(commands: SlurmCommands, partitions: Collection[str]) -> list[Sign]:
     """Return the signs of life of all drivers of these partitions. Raises `SlurmError` if Slurm does not answer."""
-    text = output(commands, "squeue", "--all", "--noheader", f"--name={BEACON}", "--format=%i|%P|%k")
-    signs = []
-    for job_id, names, comment in (line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2):
-        found = COMMENT.search(comment)
-        if found is not None:
-            signs.append(Sign(job_id.strip(), found[1], float(found[2]), frozenset((found[3] or names.strip()).split(","))))
-    return [sign for sign in signs if not sign.partitions.isdisjoint(partitions)]
+    return _split(commands, partitions)[0]
+
+
+def _split(commands: SlurmCommands, partitions: Collection[str]) -> tuple[list[Sign], list[Sign]]:
+    """Return the signs of life of these partitions, and the jobs of accounts that may not run a driver but look like signs."""
+    # Any user may submit a job with this name, and write new lines in its comment, so the output must be JSON.
+    entries = json_from(commands, "squeue", "--all", f"--name={BEACON}", "--json").get("jobs") or []
+    found = [sign for sign in map(_sign, entries) if sign is not None and not sign.partitions.isdisjoint(partitions)]
+    trusted = may_drive(commands, {sign.uid for sign in found})
+    return [sign for sign in found if sign.uid in trusted], [sign for sign in found if sign.uid not in trusted]
+
+
+def _sign(entry: Mapping[str, Any]) -> Sign | None:
+    """Return the sign of life in an entry of squeue; None if it is another job."""
+    found, uid = COMMENT.search(as_text(entry.get("comment"))), as_number(entry.get("user_id"))
+    if as_text(entry.get("name")) != BEACON or found is None or uid is None or phase_of(as_words(entry.get("job_state"))).is_over:
+        return None
+    names = frozenset((found[3] or as_text(entry.get("partition"))).split(","))
+    return Sign(str(entry.get("job_id")), found[1], float(found[2]), names, int(uid), printable(as_text(entry.get("user_name"))))
 
 
 def remove_signs(commands: SlurmCommands, signs: Iterable[Sign]) -> None:
@@ -131,11 +151,15 @@ class Beacon:
     def begin(self) -> None:
         """Give the first sign of life, replacing an earlier one of this driver or of a dead driver.
 
+        Jobs of accounts that may not run a driver are no signs of life, and only cause a warning.
+
         Raises:
             InputError: Another driver manages one of the partitions.
             SlurmError: Slurm does not answer.
         """
-        signs = signs_of_life(self.commands, self.partitions)
+        signs, others = _split(self.commands, self.partitions)
+        for sign in others:
+            warn(f"job {sign.job_id} of {sign.user} looks like a driver's sign of life, but that account may not run a driver")
         for sign in signs:
             host, _, place = sign.owner.rsplit(":", 2)
             is_mine = (host, place) == (self._host, self._place)  # its driver has ended, since this one has the lock
@@ -145,7 +169,7 @@ class Beacon:
                 cure = f"end it first, or if its host is dead: gavel slurm release --partition {shared}"
                 text = f"another driver manages it: {sign.origin}, last alive {ago:.0f} s ago; {cure}"
                 raise InputError(Fault("slurm", f"partition {shared}", text))
-        own = [sign for sign in signs if sign.partitions == set(self.partitions)][:1]
+        own = [sign for sign in signs if sign.partitions == set(self.partitions) and sign.uid == os.geteuid()][:1]
         remove_signs(self.commands, [sign for sign in signs if sign not in own])
         self._job_id = own[0].job_id if own else self._submitted()
         self._beaten = 0.0

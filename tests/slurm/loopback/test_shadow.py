@@ -70,7 +70,7 @@ def test_forty_jobs_under_backfill_are_compared_and_not_touched() -> None:
         assert seen.keys() == jobs
         assert all(len(each) == 1 for each in seen.values()), "comment, AdminComment, hold and priority are as submitted"
         assert {each[1:-1] for values in seen.values() for each in values} == {("", False, 0, "plain")}
-        signs = "squeue --all --noheader --name=gavel-driver --format=%i|%P|%k"
+        signs = "squeue --all --name=gavel-driver --json"
         shown = {f"scontrol show {what}" for what in ("partition --oneliner", "reservation --oneliner", "config")}
         assert set((tools / "called").read_text().splitlines()) == {"sinfo --all --json", "squeue --all --json", signs, *shown}
         found = gp.slurm_comparison(log)

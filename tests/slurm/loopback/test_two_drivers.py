@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pwd
 import signal
+import time
 
 import pytest
 
 from tests.slurm.loopback.cluster import LoopbackCluster
 from tests.slurm.loopback.driving import driving, gavel, log_of
 from tests.slurm.loopback.logbook import events
-from tests.slurm.loopback.presence import needs_slurm
+from tests.slurm.loopback.presence import needs_root, needs_slurm
 from tests.slurm.loopback.scenes import gang
 
 pytestmark = [needs_slurm, pytest.mark.slow]
@@ -30,3 +32,17 @@ def test_the_second_driver_is_refused_with_a_reason(cluster: LoopbackCluster) ->
         assert driver.end(signal.SIGINT) == 0
     third = gavel(cluster, "run", "--round", "5", "--once")
     assert third.returncode == 0, third.stderr
+
+
+@needs_root
+def test_a_user_cannot_forge_the_sign_of_life_of_a_driver(cluster: LoopbackCluster) -> None:
+    """A comment may have several lines, the second of which looks like a job of root."""
+    forged = f"gavel:driver=evil:1:abcdef alive={time.time():.0f} of=gavel"
+    words = ["--hold", "--partition=gavel", "--job-name=gavel-driver", "--chdir=/", "--output=/dev/null", "--wrap=true"]
+    user = pwd.getpwnam("nobody").pw_uid
+    job = int(cluster.tell("sbatch", "--parsable", *words, f"--comment={forged}\n9|gavel|{forged}\n9|0|gavel|{forged}", user=user))
+    done = gavel(cluster, "run", "--round", "5", "--once")
+    assert done.returncode == 0, done.stderr
+    assert f"job {job} of nobody looks like a driver's sign of life" in " ".join(done.stderr.split())
+    assert cluster.tell("squeue", "-h", "--name=gavel-driver", "-o", "%u").split().count("nobody") == 1, "it is left alone"
+    assert len(cluster.tell("squeue", "-h", "--name=gavel-driver", "-o", "%i").split()) == 2, "the driver has a sign of its own"

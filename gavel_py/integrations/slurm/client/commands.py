@@ -214,8 +214,7 @@ def may_annotate(commands: SlurmCommands) -> bool:
             f"{problem}, and without slurmdbd there are no operators; "
             f"run it as {slurm_user_name}: sudo -u {slurm_user_name} gavel slurm run ..."
         )
-    accounts = output(commands, "scontrol", "show", "assoc_mgr", f"users={name}", "flags=users")
-    known = {int(number): level for _, number, level in ACCOUNT.findall(accounts)}
+    known = _levels_in(output(commands, *_show_accounts([name])))
     if uid in known and known[uid] in LEVELS:
         return LEVELS[known[uid]]
     if uid in known:
@@ -223,6 +222,35 @@ def may_annotate(commands: SlurmCommands) -> bool:
     else:
         command = f"sacctmgr -i add user {name} account=root adminlevel=operator"
     raise RightsError(f"{problem}; a Slurm administrator can grant this with: {command}")
+
+
+def may_drive(commands: SlurmCommands, uids: Iterable[int]) -> frozenset[int]:
+    """Return the accounts among these that may run a driver, as far as this account can read their rights.
+
+    These are root, this account, SlurmUser, and the operators and administrators of Slurm. Raises `SlurmError` if Slurm does not
+    answer.
+    """
+    asked = frozenset(uids)
+    found = asked & {0, os.geteuid()}
+    if found == asked:
+        return found
+    slurm_user = SLURM_USER.search(output(commands, "scontrol", "show", "config"))
+    if slurm_user is not None:
+        found |= asked & {int(slurm_user[2])}
+    if found != asked:
+        # It fails without slurmdbd, and may list nothing to ordinary users (PrivateData).
+        levels = _levels_in(commands.run(_show_accounts(_name_of(uid) for uid in sorted(asked - found))).out)
+        found |= {uid for uid in asked if levels.get(uid) in LEVELS}
+    return found
+
+
+def _show_accounts(names: Iterable[str]) -> list[str]:
+    return ["scontrol", "show", "assoc_mgr", f"users={','.join(names)}", "flags=users"]
+
+
+def _levels_in(text: str) -> dict[int, str]:
+    """Return {uid: admin level} in the users that the controller lists."""
+    return {int(number): level for _, number, level in ACCOUNT.findall(text)}
 
 
 def check_started(sent: Collection[str], started: Collection[str], errors: Iterable[str], partition: str) -> None:
