@@ -51,6 +51,18 @@ def test_a_second_driver_with_another_state_is_refused(tmp_path: Path) -> None:
     assert len(slurm.beacons) == 1
 
 
+def test_the_plugin_knows_what_the_partition_has_from_the_first_round_on(tmp_path: Path) -> None:
+    slurm = cluster_with(3, 4)
+    offer = "types=k80,v100 gpus=4 mem=64000 cpus=16 all={} has=k80:4/4,v100:4/{}"
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        assert next(iter(slurm.beacons.values())).endswith(f" of=gpu {offer.format(8, 4)}")
+        slurm.nodes["v100-1"], slurm.states["v100-1"] = ("v100", 4), "IDLE"
+        slurm.clock.seconds += 1
+        driven.round()
+        assert next(iter(slurm.beacons.values())).endswith(f" of=gpu {offer.format(12, 8)}")
+
+
 def signed_by(slurm: FakeSlurm, uid: int, *, alive: bool) -> str:
     """Submit a job that looks like a driver's sign of life, as an account, and return its comment."""
     seconds = slurm.clock.now() if alive else 1.0

@@ -102,7 +102,7 @@ def remove_signs(commands: SlurmCommands, signs: Iterable[Sign]) -> None:
 
 
 def offer_of(nodes: Iterable[SlurmNode], partitions: Sequence[str]) -> str:
-    """Return the GPU types of partitions and the size of their largest nodes, from which the plugin refuses impossible requests.
+    """Return the GPUs of partitions and the size of their largest nodes, from which the plugin refuses impossible requests.
 
     Slurm itself does not check jobs on hold. The entry for all partitions together comes first, then one for each partition.
     """
@@ -113,11 +113,14 @@ def offer_of(nodes: Iterable[SlurmNode], partitions: Sequence[str]) -> str:
 
 def _offer_of(nodes: Iterable[SlurmNode], partitions: Set[str]) -> str:
     mine = [node for node in nodes if node.partitions & partitions and node.gpus]
-    types = ",".join(sorted({name for node in mine for name in node.gpus if name}))
-    gpus = max((sum(node.gpus.values()) for node in mine), default=0)
+    types = sorted({name for node in mine for name in node.gpus if name})
+    sizes = [sum(node.gpus.values()) for node in mine]
     memory = max((node.memory_mb for node in mine), default=0.0)
     cpus = max((node.cpus for node in mine), default=0)
-    return f"types={types} gpus={gpus} mem={memory:.0f} cpus={cpus}"
+    each = {name: [node.gpus.get(name, 0) for node in mine] for name in types}
+    totals = ",".join(f"{name}:{max(counts)}/{sum(counts)}" for name, counts in each.items())
+    text = f"types={','.join(types)} gpus={max(sizes, default=0)} mem={memory:.0f} cpus={cpus}"
+    return f"{text} all={sum(sizes)} has={totals}"
 
 
 @dataclass
@@ -188,6 +191,12 @@ class Beacon:
             problems.append(printable(result.err or result.out))
         self.problem = problems[0]
         return ""
+
+    def announce(self, offer: str) -> None:
+        """Give a sign of life with a new offer at once, so that the plugin knows it from the first round on."""
+        if offer != self.offer:
+            self.offer, self._beaten = offer, 0.0
+            self.beat()
 
     def beat(self) -> None:
         """Give a sign of life if one is due. An error is not raised; the sign of life is then missing."""

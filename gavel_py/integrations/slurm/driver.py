@@ -172,7 +172,7 @@ class SlurmDriver:
         picture = self.look()
         self._clock.catch_up(picture.state.scheduler.last_start_seconds or 0.0)  # in case it was set back before this driver began
         if self._beacon is not None:
-            self._beacon.offer = offer_of(picture.snapshot.nodes.values(), self.settings.partitions)
+            self._beacon.announce(offer_of(picture.snapshot.nodes.values(), self.settings.partitions))
         self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)
         decided = self._decide(picture)
         actions, begun = decided.moves, decided.begun

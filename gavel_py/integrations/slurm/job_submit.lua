@@ -14,6 +14,11 @@ local DEAD_SECONDS = @DEAD_SECONDS@
 
 local REJECT_ODD = @REJECT_ODD@
 local UNAVAILABLE = 2014 -- "Requested node configuration is not available"
+local DENIED = slurm.ESLURM_ACCESS_DENIED or 2002 -- "Access/permission denied"
+local BAD_PARTITION = 2000 -- "Invalid partition name specified"
+
+local REQUESTS = { "tres_per_job", "tres_per_node", "tres_per_task", "tres_per_socket", "gres" }
+local ON_ONE_NODE = { "tres_per_node", "tres_per_task", "tres_per_socket", "gres" }
 
 local MANAGED = {}
 for name in string.gmatch(PARTITIONS, "[^,]+") do
@@ -39,7 +44,7 @@ local function is_managed(partitions)
 end
 
 local function wants_gpus(job)
-   for _, field in ipairs({ "tres_per_job", "tres_per_node", "tres_per_task", "tres_per_socket", "gres" }) do
+   for _, field in ipairs(REQUESTS) do
       local text = job[field]
       if type(text) == "string" and string.find(text, "gpu", 1, true) then
          return true
@@ -120,29 +125,80 @@ local function offer_of(sign, partition)
    return string.match(sign, "%[" .. string.gsub(partition, "%W", "%%%0") .. " ([^%]]*)%]") or sign
 end
 
--- Why no node of a partition can ever meet the request of a job; Slurm itself does not check jobs on hold.
-local function impossible_in(partition, job, offer)
-   local types = string.match(offer, "types=(%S*)")
-   local gpus = tonumber(string.match(offer, "gpus=(%d+)"))
-   local memory = tonumber(string.match(offer, "mem=(%d+)"))
-   if types == nil or gpus == nil or memory == nil then
-      return nil
+-- The GPUs in a request such as gres:gpu:v100:2,gres:gpu:4 as {type: number}; the type is "" if none is named.
+local function gpus_in(text)
+   local found = {}
+   for item in string.gmatch(text or "", "[^,]+") do
+      local rest = string.match(item, "^%s*gres[:/]gpu(.*)$") or string.match(item, "^%s*gpu(.*)$")
+      if rest == "" or (rest ~= nil and string.find(rest, "^[:=]")) then
+         local kind = string.match(rest, "^[:=]([%a_][%w_.-]*)") or ""
+         found[kind] = (found[kind] or 0) + (tonumber(string.match(rest, "[:=](%d+)$")) or 1)
+      end
    end
-   for _, field in ipairs({ "tres_per_job", "tres_per_node", "tres_per_task", "tres_per_socket", "gres" }) do
-      for kind in string.gmatch(job[field] or "", "gpu:([%a_][%w_.-]*)") do
-         if string.find("," .. types .. ",", "," .. kind .. ",", 1, true) == nil then
+   return found
+end
+
+local function gpus_text(number, kind)
+   local noun = number == 1 and " GPU" or " GPUs"
+   return string.format("%d", number) .. noun .. (kind == "" and "" or " of type " .. kind)
+end
+
+-- The most GPUs of a type on a node of the offer, and on all of them; nil for what the offer of an earlier version lacks.
+local function gpus_offered(offer, kind)
+   if kind == "" then
+      return tonumber(string.match(offer, "gpus=(%d+)")), tonumber(string.match(offer, "all=(%d+)"))
+   end
+   local list = "," .. (string.match(offer, "has=(%S*)") or "")
+   local most, all = string.match(list, "," .. string.gsub(kind, "%W", "%%%0") .. ":(%d+)/(%d+)")
+   return tonumber(most), tonumber(all)
+end
+
+-- Why a partition can never give a job its GPUs.
+local function impossible_gpus(partition, job, offer)
+   local types = string.match(offer, "types=(%S*)")
+   for _, field in ipairs(REQUESTS) do
+      for kind in pairs(gpus_in(job[field])) do
+         if kind ~= "" and string.find("," .. types .. ",", "," .. kind .. ",", 1, true) == nil then
             return "no node of partition " .. partition .. " has GPUs of type " .. kind .. "; there are " .. types
          end
       end
    end
+   for _, field in ipairs(ON_ONE_NODE) do
+      for kind, number in pairs(gpus_in(job[field])) do
+         local most = gpus_offered(offer, kind)
+         if most ~= nil and number > most then
+            return string.format("no node of partition %s has %s; the largest have %d", partition, gpus_text(number, kind), most)
+         end
+      end
+   end
+   local tasks = number_of(job.num_tasks, slurm.NO_VAL) or 1
+   for field, times in pairs({ tres_per_job = 1, tres_per_task = tasks }) do
+      for kind, number in pairs(gpus_in(job[field])) do
+         local _, all = gpus_offered(offer, kind)
+         if all ~= nil and number * times > all then
+            return string.format("%s are more than partition %s has (%d)", gpus_text(number * times, kind), partition, all)
+         end
+      end
+   end
+   return nil
+end
+
+-- Why no node of a partition can ever meet the request of a job; Slurm itself does not check jobs on hold.
+local function impossible_in(partition, job, offer)
+   local memory = tonumber(string.match(offer, "mem=(%d+)"))
+   if string.match(offer, "types=(%S*)") == nil or memory == nil then
+      return nil
+   end
+   local why = impossible_gpus(partition, job, offer)
+   if why ~= nil then
+      return why
+   end
+   for unit, asked in pairs({ [""] = job.min_mem_per_node or 0, [" for a CPU"] = job.min_mem_per_cpu or 0 }) do
+      if asked ~= slurm.NO_VAL64 and asked > memory and asked < 1e15 then
+         return string.format("no node of partition %s has %d MB%s; the largest have %d", partition, asked, unit, memory)
+      end
+   end
    local by_node = tonumber(string.match(job.tres_per_node or job.gres or "", "gpu:?[^,]-:?(%d+)$"))
-   if by_node ~= nil and by_node > gpus then
-      return "no node of partition " .. partition .. " has " .. by_node .. " GPUs; the largest have " .. gpus
-   end
-   local asked = job.min_mem_per_node
-   if asked ~= nil and asked ~= slurm.NO_VAL64 and asked > memory and asked < 1e15 then
-      return "no node of partition " .. partition .. " has " .. asked .. " MB; the largest have " .. memory
-   end
    local cpus, needed = tonumber(string.match(offer, "cpus=(%d+)")), cpus_on_node(job, by_node)
    if cpus ~= nil and needed > cpus then
       return string.format("no node of partition %s has %d CPUs; the largest have %d", partition, needed, cpus)

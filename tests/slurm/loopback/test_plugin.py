@@ -17,8 +17,14 @@ pytestmark = [needs_slurm, pytest.mark.slow]
 
 REFUSED = {
     ("--gpus=a100:1",): "no node of partition gavel has GPUs of type a100; there are k80,v100",
-    ("--nodes=1", "--gres=gpu:v100:8"): "no node of partition gavel has 8 GPUs; the largest have 4",
+    ("--nodes=1", "--gres=gpu:v100:8"): "no node of partition gavel has 8 GPUs of type v100; the largest have 4",
+    ("--nodes=1", "--gres=gpu:8"): "no node of partition gavel has 8 GPUs; the largest have 4",
+    ("--gpus=200",): "200 GPUs are more than partition gavel has (12)",
+    ("--gpus=k80:8",): "8 GPUs of type k80 are more than partition gavel has (4)",
+    ("--gpus-per-task=8", "--ntasks=1"): "no node of partition gavel has 8 GPUs; the largest have 4",
+    ("--gpus-per-task=4", "--ntasks=4"): "16 GPUs are more than partition gavel has (12)",
     ("--gpus=1", "--mem=100G"): "no node of partition gavel has 102400 MB; the largest have 64000",
+    ("--gpus=1", "--mem-per-cpu=100G"): "no node of partition gavel has 102400 MB for a CPU; the largest have 64000",
     ("--gpus=1", "--cpus-per-task=17"): "no node of partition gavel has 17 CPUs; the largest have 16",
     ("--gpus=1", "--cpus-per-gpu=17"): "has 17 CPUs",
     ("--gres=gpu:2", "--cpus-per-gpu=9"): "has 18 CPUs",
@@ -35,11 +41,12 @@ def test_impossible_requests_are_refused_and_odd_ones_explained(settings: Settin
         waiting = gang(cluster, "--gpus=4", "--constraint=v100")
         with driving(cluster, "--round", "60") as driver:
             driver.rounds(1)
-            driver.until(lambda: "types=" in cluster.tell("squeue", "-h", "--name=gavel-driver", "-o", "%k"), 40, "its offer")
             for request, why in REFUSED.items():
                 told = submitted(cluster, *request)
                 assert told.returncode != 0, request
                 assert why in told.stderr, told.stderr
+                beside = submitted(cluster, *request, "--partition=plain")
+                assert beside.returncode != 0 or "--partition=plain,gavel" in request, "Slurm alone accepts it"
             assert "node configuration is not available" in submitted(cluster, "--gpus=a100:1").stderr
             for request in (("--gpus=4", "--cpus-per-gpu=5"), ("--gres=gpu:2", "--cpus-per-gpu=8"), ("--gpus=1", "--ntasks=16")):
                 assert submitted(cluster, *request, "--hold").returncode == 0, request
