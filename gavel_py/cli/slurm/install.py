@@ -46,6 +46,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
     help="Let jobs pass if the driver has been silent for this time; 0: never.",
 )
 @click.option("--reject-odd", is_flag=True, help="Refuse gangs such as 5 GPUs that fit only as 1 on each of 5 nodes.")
+@click.option("--reject-unplanned", is_flag=True, help="Refuse --nodelist, --exclude, --exclusive: such jobs take no turns.")
 @click.option("--service", type=FILE, metavar="FILE", help="Also write a systemd unit, for the last account of --user.")
 @click.option("--defaults", type=FILE, metavar="FILE", help="Also write /etc/default/gavel-slurm, with the options of the unit.")
 @click.option("--out", type=FILE, metavar="FILE", help="Write the plugin to this file instead of the terminal.")
@@ -55,6 +56,7 @@ def command(
     default_partition: bool,
     dead_seconds: float,
     reject_odd: bool,
+    reject_unplanned: bool,
     service: Path | None,
     defaults: Path | None,
     out: Path | None,
@@ -71,7 +73,14 @@ def command(
         emit(gp.slurm_service(partition, user=users[-1], command=_program()), service)
     if defaults is not None:
         emit(_defaults(), defaults)
-    text = gp.slurm_plugin(partition, numbers, is_default=default_partition, dead_seconds=dead_seconds, reject_odd=reject_odd)
+    text = gp.slurm_plugin(
+        partition,
+        numbers,
+        is_default=default_partition,
+        dead_seconds=dead_seconds,
+        reject_odd=reject_odd,
+        reject_unplanned=reject_unplanned,
+    )
     emit(text, out)
     click.echo(ADVICE.format(where=out or "this text", partition=partition), nl=False, err=True)
 

@@ -55,6 +55,7 @@ def slurm_plugin(
     is_default: bool = False,
     dead_seconds: float = DEAD_SECONDS,
     reject_odd: bool = False,
+    reject_unplanned: bool = False,
 ) -> str:
     """Return a job_submit.lua that puts new jobs of a partition on hold.
 
@@ -64,6 +65,8 @@ def slurm_plugin(
         is_default: Whether jobs that name no partition are submitted to one of these.
         reject_odd: Whether to refuse gangs that cannot fill the nodes they need, since each of their nodes must have the same
             number of GPUs.
+        reject_unplanned: Whether to refuse jobs that the driver would leave to Slurm because of their request, such as
+            `--nodelist`, `--exclude` and `--exclusive`, since they keep their GPUs until they end.
         dead_seconds: If the driver has given no sign of life for this long, jobs pass as if there were no plugin; 0 to hold them
             always.
 
@@ -81,6 +84,7 @@ def slurm_plugin(
         "ADMINISTRATORS": numbers,
         "BEACON": BEACON,
         "REJECT_ODD": str(reject_odd).lower(),
+        "REJECT_UNPLANNED": str(reject_unplanned).lower(),
         "DEAD_SECONDS": str(math.ceil(dead_seconds)),
     }.items():
         text = text.replace(f"@{name}@", value)

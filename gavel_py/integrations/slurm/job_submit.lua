@@ -13,6 +13,7 @@ local BEACON = "@BEACON@"
 local DEAD_SECONDS = @DEAD_SECONDS@
 
 local REJECT_ODD = @REJECT_ODD@
+local REJECT_UNPLANNED = @REJECT_UNPLANNED@
 local UNAVAILABLE = 2014 -- "Requested node configuration is not available"
 local DENIED = slurm.ESLURM_ACCESS_DENIED or 2002 -- "Access/permission denied"
 local BAD_PARTITION = 2000 -- "Invalid partition name specified"
@@ -243,6 +244,44 @@ local function odd_split(job, sign)
       asked, nodes, math.floor(asked / nodes), better, fewest)
 end
 
+-- Why the driver could not plan a job that requests this, so that it would keep its GPUs until it ends, ahead of others; nil if it
+-- could. Nodes of reservations are not planned.
+local function unplanned(job)
+   local function has(field)
+      return job[field] ~= nil and job[field] ~= ""
+   end
+   if has("reservation") then
+      return nil
+   elseif has("req_nodes") then
+      return "--nodelist"
+   elseif has("exc_nodes") then
+      return "--exclude"
+   elseif job.shared ~= nil and job.shared ~= 1 and job.shared < 65534 then
+      return "--exclusive"
+   elseif next(gpus_in(job.tres_per_socket)) ~= nil then
+      return "--gpus-per-socket"
+   elseif has("features") and string.find(job.features, "[^%w_.:=&|-]") ~= nil then
+      return "--constraint other than names joined by & or |"
+   end
+   for _, field in ipairs(REQUESTS) do
+      local found = gpus_in(job[field])
+      local first = next(found)
+      if first ~= nil and next(found, first) ~= nil then
+         return "GPUs of several types"
+      end
+   end
+   return nil
+end
+
+local function turns_text(partitions, why)
+   return "jobs of partition " .. partitions .. " take turns on its nodes, which is not possible with " .. why
+end
+
+local function mixed_text(partitions)
+   return "not all of partitions " .. partitions .. " are managed by gavel (" .. PARTITIONS .. "), where jobs wait for their turn;"
+      .. " name only managed ones, or none of them"
+end
+
 function slurm_job_submit(job, partitions, uid)
    local all, any = is_managed(job.partition)
    if not any or not wants_gpus(job) then
@@ -254,8 +293,7 @@ function slurm_job_submit(job, partitions, uid)
    end
    local partitions = named(job.partition)
    if not all then
-      slurm.log_user("not all of partitions " .. partitions .. " are managed by gavel (" .. PARTITIONS .. "), where jobs wait for their turn;"
-         .. " name only managed ones, or none of them")
+      slurm.log_user(mixed_text(partitions))
       return slurm.ERROR
    end
    -- Slurm schedules heterogeneous jobs by itself; only their first part has a script.
@@ -266,6 +304,11 @@ function slurm_job_submit(job, partitions, uid)
    end
    if job.script == nil or job.script == "" then
       slurm.log_user("partition " .. partitions .. " accepts only batch jobs (sbatch), since jobs are stopped and restarted")
+      return slurm.ERROR
+   end
+   local turns = REJECT_UNPLANNED and (is_heterogeneous and "heterogeneous jobs" or unplanned(job))
+   if turns then
+      slurm.log_user(turns_text(partitions, turns))
       return slurm.ERROR
    end
    if is_heterogeneous then
@@ -296,9 +339,35 @@ function slurm_job_submit(job, partitions, uid)
    return slurm.SUCCESS
 end
 
+-- The error code for a change of a job that was refused at its submission; nil if the change is possible. Administrators may put
+-- single jobs on certain nodes.
+local function refused_change(job, record, uid)
+   local moved = job.partition ~= nil and job.partition ~= ""
+   local partitions = moved and job.partition or record.partition
+   local all, any = is_managed(partitions)
+   local has_gpus = wants_gpus(job) or wants_gpus(record) or string.find(record.admin_comment or "", "gavel:", 1, true) ~= nil
+   if not any or not has_gpus or sign_of_life(partitions) == nil then
+      return nil
+   end
+   if moved and not all then
+      slurm.log_user(mixed_text(partitions))
+      return BAD_PARTITION
+   end
+   local why = REJECT_UNPLANNED and not is_administrator(uid) and unplanned(job)
+   if why then
+      slurm.log_user(turns_text(partitions, why))
+      return UNAVAILABLE
+   end
+   return nil
+end
+
 -- If a job is already held, a hold by anyone but the driver changes nothing in Slurm, so it is marked in the comment. A release
 -- removes the mark and keeps the driver's hold. Administrators may also release jobs without a mark.
 function slurm_job_modify(job, record, partitions, uid)
+   local refused = refused_change(job, record, uid)
+   if refused ~= nil then
+      return refused
+   end
    if not is_managed(record.partition) or job.priority == slurm.NO_VAL then
       return slurm.SUCCESS
    end
@@ -319,7 +388,7 @@ function slurm_job_modify(job, record, partitions, uid)
          return slurm.SUCCESS
       end
       slurm.log_user("gavel starts the jobs of partition " .. record.partition .. " when it is their turn")
-      return slurm.ERROR
+      return DENIED
    end
    -- An empty comment would not replace the old one.
    job.comment = comment == "" and "gavel:" or comment

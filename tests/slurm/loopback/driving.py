@@ -31,12 +31,13 @@ def log_of(cluster: LoopbackCluster) -> Path:
     return cluster.folder / "driver" / "log.jsonl"
 
 
-def plugin(*users: str, dead_seconds: float = 0.0, partition: str = PARTITION) -> str:
+def plugin(*users: str, dead_seconds: float = 0.0, partition: str = PARTITION, rejects: Collection[str] = ()) -> str:
     """Return the job_submit plugin; users: accounts that may manage jobs, besides the one that runs the tests; dead_seconds: 0 to
-    hold jobs without a driver as well, which most tests submit first; partition: or several, separated by commas.
+    hold jobs without a driver as well, which most tests submit first; partition: or several, separated by commas; rejects: what it
+    also refuses, such as odd.
     """
     named = [word for user in (str(os.getuid()), *users) for word in ("--user", user)]
-    named += ["--dead-seconds", str(dead_seconds)]
+    named += ["--dead-seconds", str(dead_seconds), *(f"--reject-{each}" for each in rejects)]
     command = [sys.executable, "-m", "gavel_py", "slurm", "install", "--partition", partition, *named]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
