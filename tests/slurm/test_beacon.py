@@ -40,7 +40,9 @@ def test_a_second_driver_with_another_state_is_refused(tmp_path: Path) -> None:
         first.round()
         sent = len(slurm.sent)
         slurm.clock.seconds += 100
-        with pytest.raises(gp.InputError, match=r"another driver manages it: process \d+ on .*, last alive 100 s ago"):
+        with pytest.raises(
+            gp.InputError, match=r"^partition gpu: another driver manages it \(process \d+ on .*, last alive 100 s ago\)"
+        ):
             second.run()
         assert len(slurm.sent) == sent
     with driver(slurm, tmp_path / "first") as again:
@@ -99,7 +101,7 @@ def test_signs_of_operators_count_but_are_not_adopted(tmp_path: Path, alive: boo
     signed_by(slurm, 77, alive=alive)
     with driver(slurm, tmp_path) as driven:
         if alive:
-            with pytest.raises(gp.InputError, match="another driver manages it: process 1 on evil"):
+            with pytest.raises(gp.InputError, match=r"another driver manages it \(process 1 on evil"):
                 driven.round()
         else:
             driven.round()

@@ -90,6 +90,23 @@ def test_waiting_unplannable_jobs_are_released_with_a_reason(tmp_path: Path, new
     assert roles == {"1": f"left to Slurm: {NO_ROOM}", "2": "managed"}
 
 
+@pytest.mark.parametrize(
+    ("gpus", "cpus", "why"),
+    [
+        (5, 2, "its 5 GPUs cannot be divided evenly among the k80 or v100 nodes of partition gpu"),
+        (1, 32, "its GPU needs 32 CPUs, but no k80 or v100 nodes of partition gpu have that on one node"),
+        (5, 32, "its 5 GPUs cannot be divided evenly among the k80 or v100 nodes of partition gpu"),
+        (1, 1, None),
+    ],
+)
+def test_the_reason_is_what_the_nodes_lack(gpus: int, cpus: int, why: str | None) -> None:
+    """There are two nodes with 4 GPUs and 16 CPUs each."""
+    slurm = cluster()
+    slurm.submit(1, per_job=f"gpu:{gpus}", comment=BERT, more={"tasks": cpus, "cpus": cpus})
+    left = driver(slurm, None).plan().picture.left_alone
+    assert left == ({} if why is None else {"1": why})
+
+
 def test_jobs_excluded_by_a_constraint_are_left_to_slurm_until_it_changes(tmp_path: Path) -> None:
     """Only a decision of the scheduler shows it; one such job runs, the other waits."""
     slurm = cluster()

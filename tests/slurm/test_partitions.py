@@ -207,7 +207,7 @@ def test_drivers_of_overlapping_partitions_exclude_each_other(tmp_path: Path) ->
         first.round()
         for names in ("long,own", "gpu"):
             shared = names.partition(",")[0]
-            cure = rf"partition {shared}: another driver manages it: .* gavel slurm release --partition {shared}$"
+            cure = rf"partition {shared}: another driver manages it .* gavel slurm release --partition {shared}$"
             with driver(slurm, tmp_path / names, partition=names) as other, pytest.raises(gp.InputError, match=cure):
                 other.round()
         with driver(slurm, tmp_path / "own", partition="own") as apart:

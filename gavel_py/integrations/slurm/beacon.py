@@ -170,8 +170,8 @@ class Beacon:
             if not is_mine and abs(ago) < DEAD_SECONDS:
                 shared = ",".join(name for name in self.partitions if name in sign.partitions)
                 cure = f"end it first, or if its host is dead: gavel slurm release --partition {shared}"
-                text = f"another driver manages it: {sign.origin}, last alive {ago:.0f} s ago; {cure}"
-                raise InputError(Fault("slurm", f"partition {shared}", text))
+                text = f"another driver manages it ({sign.origin}, last alive {ago:.0f} s ago); {cure}"
+                raise InputError(Fault(f"partition {shared}", "", text))
         own = [sign for sign in signs if sign.partitions == set(self.partitions) and sign.uid == os.geteuid()][:1]
         remove_signs(self.commands, [sign for sign in signs if sign not in own])
         self._job_id = own[0].job_id if own else self._submitted()

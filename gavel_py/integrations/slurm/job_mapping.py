@@ -320,10 +320,10 @@ def _with_room(
     gpus, split = min(tracked.sizes), tracked.gpus_per_node or EVEN_SPLIT
     fitting = tuple(name for name in names if any(matcher.fits(name, size, locality, split, resources) for size in tracked.sizes))
     if not fitting:
-        each = f"{resources.cpus:g} CPUs" + (f" and {resources.memory_gb:g} GB" if resources.memory_gb else "")
-        on = "one node" if locality == "node" else "nodes with the same number on each"
+        is_enough = any(matcher.fits(name, size, locality, split, NOTHING) for name in names for size in tracked.sizes)
         types = " or ".join(dict.fromkeys(matcher.type_of[name] for name in names))
-        text = f"its {gpus} GPUs need {each} each, but no {types} nodes of partition {partition} have that on {on}"
+        where = f"{types} nodes of partition {partition}"
+        text = _no_room_text(gpus, resources if is_enough else NOTHING, where, is_on_one=locality == "node")
         raise InputError(Fault(f"job {tracked.job_id}", "", text))
     exact = tracked.exact_nodes
     if not exact or tracked.gpus_per_node:
@@ -336,6 +336,18 @@ def _with_room(
         text = f"it must be on {exact} nodes (--ntasks-per-node), but its {gpus} GPUs would be placed on another number"
         raise InputError(Fault(f"job {tracked.job_id}", "", text))
     return matching
+
+
+def _no_room_text(gpus: int, resources: Resources, where: str, *, is_on_one: bool) -> str:
+    """Return why a gang has no room on nodes; resources: those that each GPU needs, if there would be enough GPUs."""
+    count = f"{gpus} GPU{'s' * (gpus != 1)}"
+    if resources == NOTHING:
+        return f"none of the {where} has {count}" if is_on_one else f"its {count} cannot be divided evenly among the {where}"
+    on = "one node" if is_on_one or gpus == 1 else "nodes with the same number on each"
+    each = f"{resources.cpus:g} CPU{'s' * (resources.cpus != 1)}"
+    each += f" and {resources.memory_gb:g} GB" if resources.memory_gb else ""
+    need = f"its GPU needs {each}" if gpus == 1 else f"its {count} need {each} each"
+    return f"{need}, but no {where} have that on {on}"
 
 
 def _slowest(tracked: Tracked, gpu_type: str, speeds: Speeds) -> float:

@@ -43,7 +43,7 @@ def test_jobs_pass_without_a_driver_and_those_of_a_dead_one_are_released(small: 
             assert all(";plugin" in cluster.jobs()[job].admin_comment for job in jobs), "the plugin has held them"
             refused = gavel(cluster, "run", "--once", "--state", str(cluster.folder / "other"))
             assert refused.returncode == 2
-            assert f"another driver manages it: process {driver.process.pid} on" in " ".join(refused.stderr.split())
+            assert f"another driver manages it (process {driver.process.pid} on" in " ".join(refused.stderr.split())
             driver.within_rounds(lambda: sum(waits_on_hold(cluster, job) for job in jobs) == 2, 3, "two jobs to wait")
             driver.end(signal.SIGKILL)
             assert driver.process.returncode == -signal.SIGKILL
