@@ -19,7 +19,7 @@ from gavel_py.problem.arrays import Floats, plain_size
 class Wait(StrEnum):
     """Why a job with a deficit on some type received no time there in a round, as a clause after "because"."""
 
-    NEW = "it had just arrived"
+    NEW = "it has just arrived"
     TURN = "others were owed more"
     GANG = "fewer GPUs were free than its gang needs"
     PLACE = "no nodes within its locality had room, CPUs and memory"

@@ -34,7 +34,7 @@ def test_each_job_has_a_state_and_a_reason(tmp_path: Path) -> None:
     assert jobs["4"].reason == "its user holds it"
     assert jobs["5"].reason.startswith("asks for GPUs of type h100")
     (waits,) = (job for job in jobs.values() if job.state == "waiting")
-    assert (waits.reason, waits.nodes) == ("it had just arrived", {})
+    assert (waits.reason, waits.nodes) == ("it has just arrived", {})
     assert waits.share is not None
     assert 0 < waits.share < 1
     assert waits.expected_seconds == pytest.approx(1_700_000_000.0 + 100 * (1 - waits.share) / waits.share)
@@ -45,7 +45,7 @@ def test_each_job_has_a_state_and_a_reason(tmp_path: Path) -> None:
 def test_users_ask_why(gavel: Gavel, tmp_path: Path) -> None:
     played(tmp_path)
     told = "".join(gavel("why", job, "--state", str(tmp_path)).out for job in ("1", "2", "3"))
-    assert "of anna (4 GPUs) is waiting.\nReason: it had just arrived.\nThe policy promises it " in told
+    assert "of anna (4 GPUs) is waiting.\nReason: it has just arrived.\nThe policy promises it " in told
     assert "It starts at about 2023-11-14" in told
     assert "is running on v100-0:4.\n" in told
     table = gavel("queue", "--state", str(tmp_path)).out
