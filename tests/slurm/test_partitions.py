@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -337,3 +338,29 @@ def test_gathering_keeps_what_is_owed_on_equal_types_and_leaves_others_alone(see
                     assert not after[i, alike & (np.arange(types) != running[i])].any()
     again = gathered(found)
     np.testing.assert_allclose(again.fractions, found.fractions, atol=1e-12)
+
+
+TIERS = "PartitionName=gpu PriorityTier=1 Nodes=v100-0 QoS=N/A\nPartitionName=long PriorityTier={} Nodes={} QoS=N/A\n"
+
+
+@pytest.mark.parametrize(
+    ("partition", "tier", "nodes", "warned"),
+    [
+        ("gpu", 10, "v100-[0-1]", True),
+        ("gpu", 1, "v100-[0-1]", False),
+        ("gpu", 10, "v100-[1-2]", False),
+        ("gpu", 10, "(null)", False),
+        (BOTH, 10, "v100-[1-2]", True),
+    ],
+)
+def test_different_tiers_on_the_same_nodes_are_warned_of_at_the_start(
+    tmp_path: Path, partition: str, tier: int, nodes: str, warned: bool
+) -> None:
+    slurm = site()
+    slurm.partitions = TIERS.format(tier, nodes)
+    with driver(slurm, tmp_path, partition=partition) as driven:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            driven.round()
+        driven.round()
+    assert [str(each.message).partition(": ")[2] for each in told] == [f"gpu 1, long {tier}"] * warned

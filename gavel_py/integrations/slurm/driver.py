@@ -211,7 +211,7 @@ class SlurmDriver:
         """Check the rights before anything is changed for the first time, and give a sign of life."""
         if self._may_annotate is None:
             self._may_annotate = slurm.may_annotate(self._commands)
-            slurm.warn_of_slow_stops(self._commands, self.settings.stop_seconds)
+            slurm.warn_of_configuration(self._commands, self.settings.partitions, self.settings.stop_seconds)
         if self._beacon is None and self._directory is not None and self.settings.beacon:
             self._begin_beacon(self._directory)
         self._beat()

@@ -20,7 +20,7 @@ from typing import Any
 
 from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.client.notation import printable
-from gavel_py.integrations.slurm.client.parsing import jobs_from, nodes_from, partitions_from
+from gavel_py.integrations.slurm.client.parsing import jobs_from, nodes_from, partitions_from, tiers_from
 from gavel_py.integrations.slurm.client.records import BEACON, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.monitoring.event_log import warn
 
@@ -172,12 +172,28 @@ coordinator holds.
 KILL_WAIT = re.compile(r"^KillWait\s*=\s*(\d+)", re.MULTILINE)
 
 
-def warn_of_slow_stops(commands: SlurmCommands, stop_seconds: float) -> None:
-    """Warn if Slurm gives jobs at least as much time to stop as the driver does. Raises `SlurmError` if Slurm does not answer."""
+def warn_of_configuration(commands: SlurmCommands, partitions: Collection[str], stop_seconds: float) -> None:
+    """Warn of what in Slurm's configuration does not suit rounds. Raises `SlurmError` if Slurm does not answer."""
+    _warn_of_slow_stops(commands, stop_seconds)
+    _warn_of_tiers(commands, partitions)
+
+
+def _warn_of_slow_stops(commands: SlurmCommands, stop_seconds: float) -> None:
+    """Warn if Slurm gives jobs at least as much time to stop as the driver does."""
     found = KILL_WAIT.search(output(commands, "scontrol", "show", "config"))
     if found is not None and float(found[1]) >= stop_seconds:
         limit = f"--stop-seconds is {stop_seconds:g}"
         warn(f"jobs may take {float(found[1]):g} s to stop (KillWait), but {limit}; their GPUs would stay empty for a round")
+
+
+def _warn_of_tiers(commands: SlurmCommands, partitions: Collection[str]) -> None:
+    """Warn if managed partitions, and others with nodes of theirs, differ in PriorityTier."""
+    tiers = tiers_from(commands.run(["scontrol", "show", "partition", "--oneliner"]).out)
+    nodes = frozenset[str]().union(*(its for name, (_, its) in tiers.items() if name in partitions))
+    beside = {name: tier for name, (tier, its) in tiers.items() if name in partitions or not nodes.isdisjoint(its)}
+    if len(set(beside.values())) > 1:
+        listed = ", ".join(f"{name} {tier}" for name, tier in beside.items())
+        warn(f"rounds ignore PriorityTier, which differs between partitions that are managed or share their nodes: {listed}")
 
 
 REFUSED = re.compile(r"access/permission denied|invalid user id|unspecified error|job_?submit", re.IGNORECASE)

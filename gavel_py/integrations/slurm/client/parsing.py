@@ -1,7 +1,7 @@
 """Parsing of Slurm's JSON, from version 22.05 on.
 
-`jobs_from` reads `squeue --json`, `nodes_from` reads `sinfo --json`, and `partitions_from` what scontrol shows. Numbers may be
-wrapped in an object, states may be a string or a list, and from 23.02 on sinfo groups equal nodes.
+`jobs_from` reads `squeue --json`, `nodes_from` reads `sinfo --json`, and `partitions_from` and `tiers_from` what scontrol
+shows. Numbers may be wrapped in an object, states may be a string or a list, and from 23.02 on sinfo groups equal nodes.
 """
 
 from __future__ import annotations
@@ -316,6 +316,18 @@ def partitions_from(text: str) -> dict[str, PartitionLimits]:
         )
         if "PartitionName" in words:
             found[words["PartitionName"]] = limits
+    return found
+
+
+def tiers_from(text: str) -> dict[str, tuple[int, frozenset[str]]]:
+    """Return {partition: (PriorityTier, nodes)} in what `scontrol show partition --oneliner` prints."""
+    found = {}
+    for line in text.splitlines():
+        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        tier = words.get("PriorityTier", "")
+        if "PartitionName" in words and tier.isdecimal():
+            with suppress(*READING_ERRORS):
+                found[words["PartitionName"]] = int(tier), frozenset(expand(words.get("Nodes", "")))
     return found
 
 
