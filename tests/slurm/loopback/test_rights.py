@@ -112,6 +112,9 @@ def test_missing_rights_are_reported_at_the_start_with_a_remedy(cluster: Loopbac
     done = gavel(cluster, "run", "--round", "3", "--once", user=OPERATOR)
     assert (done.returncode, done.stderr.count("rror")) == (0, 0), done.stderr
     assert cluster.jobs()[job].placement
+    second = gavel(cluster, "run", "--once", "--state", str(cluster.folder / "other"))
+    assert second.returncode == 2
+    assert "another driver manages it" in " ".join(second.stderr.split()), "an operator's sign of life counts"
 
     # Another operator, unknown to the plugin: it holds and releases jobs like their users.
     cluster.tell("scancel", str(job))
