@@ -174,12 +174,12 @@ KILL_WAIT = re.compile(r"^KillWait\s*=\s*(\d+)", re.MULTILINE)
 
 def warn_of_configuration(commands: SlurmCommands, partitions: Collection[str], stop_seconds: float) -> None:
     """Warn of what in Slurm's configuration does not suit rounds. Raises `SlurmError` if Slurm does not answer."""
-    _warn_of_slow_stops(commands, stop_seconds)
+    warn_of_slow_stops(commands, stop_seconds)
     _warn_of_tiers(commands, partitions)
 
 
-def _warn_of_slow_stops(commands: SlurmCommands, stop_seconds: float) -> None:
-    """Warn if Slurm gives jobs at least as much time to stop as the driver does."""
+def warn_of_slow_stops(commands: SlurmCommands, stop_seconds: float) -> None:
+    """Warn if Slurm gives jobs at least as much time to stop as the driver does. Raises `SlurmError` if Slurm does not answer."""
     found = KILL_WAIT.search(output(commands, "scontrol", "show", "config"))
     if found is not None and float(found[1]) >= stop_seconds:
         limit = f"--stop-seconds is {stop_seconds:g}"
