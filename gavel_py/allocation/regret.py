@@ -22,7 +22,8 @@ from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.job_classes import JobClasses, classes_of, separate_jobs
 from gavel_py.policies import Policy
 from gavel_py.policies.constraints.compiling import constrained
-from gavel_py.problem.arrays import check_number
+from gavel_py.policies.demand import FillingPolicy
+from gavel_py.problem.arrays import Floats, check_number
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.problem.problem import AllocationProblem
@@ -140,9 +141,14 @@ def sensitivity(
 
         1 - f(X) / f(X')  if f is maximised,   1 - f(X') / f(X)  if it is minimised,
 
-    of the larger magnitude if f may be negative. Estimates are ordered by a bound on it from the present dual prices (weak
+    of the larger magnitude if f may be negative. Policies that fill level by level (`water_filling`, `hierarchical`) have no single
+    objective: there, it is the largest part of its level u = s v / w that the k-th worst-off job loses,
+
+        max_k 1 - u_(k)(X) / u_(k)(X'),
+
+    for `hierarchical` the k-th worst-off job of each tenant, and no bound is known. Under `Then`, f is the first objective. Estimates are ordered by a bound on it from the present dual prices (weak
     duality): it follows from the dual price times X where they are in use, and from the reduced cost where they are not. For the
-    first ones the problem is solved again.
+    first ones the problem is solved again. Without a bound, those come first that change the levels of the present X most.
 
     Args:
         jobs: As for `AllocationProblem.from_jobs`.
@@ -181,7 +187,7 @@ def sensitivity(
         ]
         for estimate in estimates
     }
-    order = sorted(estimates, key=lambda each: -_largest(cases[each], unknown=np.log(each.high / each.low)))
+    order = sorted(estimates, key=lambda each: -_largest(cases[each], unknown=_moved(present, problem, cases[each])))
     able = [each for each in order if not _largest(cases[each], unknown=1.0) <= NONE]
     effects = [_effect(present, solver, job_set, each, cases[each]) for each in able[: int(count)]]
     rest = [_largest(cases[each], unknown=np.nan) for each in able[int(count) :]]
@@ -193,6 +199,23 @@ def _largest(cases: Iterable[_Case], unknown: float) -> float:
     """Return the larger bound of the regret of an estimate, `unknown` if one is unknown."""
     bounds = [case.bound for case in cases]
     return unknown if np.isnan(bounds).any() else max(bounds)
+
+
+def _moved(present: Allocation, problem: AllocationProblem, cases: Iterable[_Case]) -> float:
+    """Return by how much the log of a job's normalized throughput changes at most under the present times, unless it runs at its best."""
+    times = present.time_fractions
+
+    def levels(of: AllocationProblem) -> Floats:
+        levels: Floats = np.log((of.throughputs * times).sum(axis=1) / (of.throughputs @ of.capacities))
+        return levels
+
+    most = 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for changed in (case.problem for case in cases):
+            slow = (changed.throughputs * times).sum(axis=1) < changed.throughputs.max(axis=1) * (1 - ROUNDING)
+            moved = np.abs(levels(changed) - levels(problem))[slow]
+            most = max(most, float(moved[np.isfinite(moved)].max(initial=0.0)))
+    return most
 
 
 def _effect(present: Allocation, solver: Solver, jobs: JobSet, estimate: Estimate, cases: Iterable[_Case]) -> EstimateEffect:
@@ -215,6 +238,10 @@ def _regret(present: Allocation, solver: Solver, problem: AllocationProblem) -> 
         return 0.0  # no job can run
     jobs, columns = evidence.certificate.jobs, evidence.columns
     times = columns.expand(present.time_fractions, present.spread_fractions)
+    if isinstance(solver.policy, FillingPolicy):
+        jobs = solver.policy.view(separate_jobs(columns.problem, jobs.policy_name, jobs.reads, columns.rules, columns))
+        chosen = columns.expand(best.time_fractions, best.spread_fractions)
+        return solver.policy.lost(jobs, times[jobs.rows], chosen[jobs.rows])
     by_class = times[jobs.rows]
     if np.array_equal(jobs.expanded(by_class)[jobs.jobs], times[jobs.jobs]):
         value = evidence.certificate.value(by_class)
@@ -229,8 +256,8 @@ def _regret(present: Allocation, solver: Solver, problem: AllocationProblem) -> 
 def _bound(present: Allocation, policy: Policy, problem: AllocationProblem) -> float:
     """Return a bound on the regret under the throughputs of a problem, from the present prices; NaN if there is none."""
     evidence = present.evidence
-    if evidence is None or evidence.certificate is None:
-        return np.nan
+    if evidence is None or evidence.certificate is None or isinstance(policy, FillingPolicy):
+        return np.nan  # the prices of a first level say nothing about the others
     try:
         columns = _columns(evidence.columns, policy, problem)
         jobs = policy.view(classes_of(columns.problem, policy.name, policy.reads, columns.rules, columns))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -232,6 +232,9 @@ SAME = 1e-9
 DUST = 1e-9
 """Part of a job's fastest throughput below which its throughput may be a rounding error of the solver."""
 
+LEAST = 1e-6
+"""Part of the largest level, and of a level, below which a level and its loss may be rounding errors (`FillingPolicy.lost`)."""
+
 ROOM = 5e-10
 """Relative slack of lower bounds; less than the shortage accepted of a saturated job (`progressive_filling.STOPPED`)."""
 
@@ -290,6 +293,27 @@ class FillingPolicy(Policy):
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
         return best_level_of(self._first_stop(jobs), candidates, prices)
+
+    def peers(self, jobs: JobClasses) -> Sequence[Any]:
+        """Return (G,) the group of each job within which jobs are interchangeable: only their sorted levels count."""
+        return [0] * len(jobs)
+
+    def lost(self, jobs: JobClasses, fractions: Floats, best: Floats) -> float:
+        """Return the largest part of its level that a job loses against the best time fractions, from 0 to 1.
+
+        max_k 1 - u_(k) / u'_(k), u_(k) the level s_i v_i / w_i of the k-th worst-off job of its `peers`. The vector u' is unique.
+
+        Args:
+            jobs: Each job as a separate class, as this policy sees it.
+            fractions: (G, K) time fractions.
+            best: (G, K) time fractions that this policy chooses.
+        """
+        weights, peers = jobs.weights if "weights" in self.reads else 1.0, np.unique(self.peers(jobs), return_inverse=True)[1]
+        levels = (jobs.num_gpus * (jobs.throughputs * x).sum(axis=1) / jobs.equal_share / weights for x in (fractions, best))
+        now, then = (each[np.lexsort((each, peers))] for each in levels)
+        lost = np.divide(then - now, then, out=np.zeros(len(jobs)), where=then > LEAST * then.max(initial=0.0))
+        worst = float(lost.max(initial=0.0))
+        return worst if worst > LEAST else 0.0
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         last = decision.certificate.stages[-1].certificate  # type: ignore[union-attr]

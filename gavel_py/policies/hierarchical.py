@@ -68,6 +68,10 @@ class Hierarchical(FillingPolicy):
             arrivals=jobs.arrival_seconds if "arrival_seconds" in self.reads else np.zeros(len(jobs)),
         )
 
+    def peers(self, jobs: JobClasses) -> Sequence[Any]:
+        tenants: Sequence[Any] = jobs.tenants
+        return tenants
+
     def check(self, problem: AllocationProblem) -> None:
         jobs = self.view(separate_jobs(problem, self.name, self.reads))
         if not self._leaves.issuperset(jobs.tenants):

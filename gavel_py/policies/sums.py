@@ -284,7 +284,9 @@ class SumPolicy(Policy):
     def _best_linear(self, jobs: JobClasses, gains: Floats, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
         """Return the result of `best_of` for a linear objective, without an expression. gains: (G, K), to be maximised."""
         best = tightest_prices(jobs, gains, [each.gpus for each in prices], jobs.floors)
-        certificate = PricedCertificate(jobs, gains, Prices(best, np.zeros(len(jobs.limits[1]))), self.sign)
+        none = np.zeros(len(jobs.limits[1]))
+        tried = [Prices(best, none), *(Prices(p.gpus, np.maximum(p.limits, 0.0)) for p in prices if len(p.limits) == len(none))]
+        certificate = min((PricedCertificate(jobs, gains, p, self.sign) for p in tried), key=lambda each: self.sign * each.bound())
         return Decision(max(candidates, key=lambda fractions: self.sign * certificate.value(fractions)), certificate)
 
 

@@ -66,6 +66,57 @@ def test_regrets_are_those_of_solving_each_case(policy: str, value: Value, sign:
     assert 0 < shown[0] <= 1
 
 
+def with_tenants(jobs: gp.JobSet) -> gp.JobSet:
+    return gp.JobSet([job.model_copy(update={"tenant": "ab"[n % 2], "weight": 1.0 + n % 3}) for n, job in enumerate(jobs)])
+
+
+@pytest.mark.parametrize("policy", ["water_filling", "hierarchical"])
+def test_regrets_of_filling_are_those_of_the_levels_of_all_jobs(policy: str) -> None:
+    """Every estimate at both ends: the k-th worst-off job, under hierarchical of its tenant, against that of another solve."""
+    jobs, cluster, profile = half_known(1)
+    jobs = with_tenants(jobs)
+    found = gp.sensitivity(jobs, cluster, profile, policy, count=1000, whole_gangs=False)
+    present = found.allocation
+    assert (found.largest_other, len(found.effects)) == (0.0, found.num_estimates)
+    groups = [range(len(jobs))] if policy == "water_filling" else [range(start, len(jobs), 2) for start in (0, 1)]
+    weights, first_level = np.array([job.weight for job in jobs]), 0.0
+    for effect in found.effects:
+        for end, regret in (("low", effect.regret_low), ("high", effect.regret_high)):
+            value = getattr(effect.estimate, end)
+            changed = profile.with_values({effect.estimate.entry: value})
+            problem = gp.AllocationProblem.from_jobs(jobs, cluster, changed, whole_gangs=False)
+            shares = problem.throughputs @ problem.capacities / problem.capacities.sum()
+            levels = [
+                problem.num_gpus * (problem.throughputs * x).sum(axis=1) / shares / weights
+                for x in (present.time_fractions, gp.solve(problem, policy).time_fractions)
+            ]
+            lost = [1 - np.sort(levels[0][list(group)]) / np.sort(levels[1][list(group)]) for group in groups]
+            assert regret == pytest.approx(max(0.0, *(part.max() for part in lost)), abs=2e-6)
+            first_level = max(first_level, float(1 - levels[0].min() / levels[1].min()))
+    assert found.effects[0].regret > first_level + 0.02  # so that the first level alone would not do
+
+
+def test_filling_says_that_nothing_is_known_of_the_estimates_that_were_not_solved_for() -> None:
+    jobs, cluster, profile = half_known(1)
+    full, some = (gp.sensitivity(jobs, cluster, profile, "water_filling", count=count) for count in (1000, 4))
+    assert some.largest_other is None
+    assert some.effects[0] == full.effects[0]
+
+
+def test_limits_of_whole_gangs_leave_the_bound_tight() -> None:
+    """Gangs of 3 on nodes of 4: their limit has a price, which the bound on the regret of a sum takes into account."""
+    rows = [("a", 3, "v100", 5.0), ("a", 3, "k80", 2.0), ("b", 3, "v100", 4.0), ("c", 1, "v100", 1.0), ("c", 1, "k80", 0.9)]
+    known = [gp.Measurement(job_type=t, num_gpus=n, accelerator=on, steps_per_second=speed) for t, n, on, speed in rows]
+    jobs = [gp.Job(f"{t}-{i}", job_type=t, num_gpus=n, total_steps=1e6) for t, n in (("a", 3), ("b", 3), ("c", 1)) for i in (0, 1)]
+    cluster = gp.Cluster.from_counts({"v100": (4, 4), "k80": (4, 4)})
+    problem = gp.AllocationProblem.from_jobs(jobs, cluster, profile := gp.ThroughputProfile("mine", known).with_estimates())
+    evidence = gp.solve(problem, "max_total_throughput").evidence
+    assert evidence is not None
+    assert evidence.certificate is not None
+    assert evidence.certificate.scarcity.limits.max() > 0.01
+    assert gp.sensitivity(jobs, cluster, profile, "max_total_throughput", count=1).largest_other is not None
+
+
 def two_types() -> tuple[list[gp.Job], gp.Cluster, EstimatedProfile]:
     """Two job types on two accelerators; the throughput of the second type on the second accelerator is an estimate."""
     speeds = {("a", "h100"): 4.0, ("a", "l40s"): 1.0, ("b", "h100"): 4.0}
