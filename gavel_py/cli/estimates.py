@@ -259,8 +259,8 @@ def named(entry: Any) -> str:
 
 
 LOSSES = {
-    **dict.fromkeys(("max_min_fairness", "water_filling"), "the worst-off job's share"),
-    "hierarchical": "the worst-off tenant's share",
+    "max_min_fairness": "the worst-off job's share",
+    **dict.fromkeys(("water_filling", "hierarchical"), "a level that jobs reach"),
     "min_makespan": "the time until the last job ends",
     "finish_time_fairness": "the largest finish-time ratio",
     "max_total_throughput": "the total speed",
@@ -274,8 +274,8 @@ def sensitivity_text(found: gp.Sensitivity) -> str:
     what = LOSSES.get(found.allocation.policy, "the objective")
     if not found.num_estimates:
         return "No speed is estimated, so nothing depends on estimates.\n"
-    shown = [effect for effect in found.effects if effect.regret > 0]
-    rest = _rest(found, what)
+    shown = [effect for effect in found.effects if effect.regret >= LEAST]
+    rest = _rest(found, len(shown), what)
     if not shown:
         return wrapped([f"No estimate at an end of its 80 % interval would make a different answer better{rest}."])
     first = shown[0]
@@ -292,17 +292,26 @@ def sensitivity_text(found: gp.Sensitivity) -> str:
     return wrapped(lines) + "\n" + table_text(f"What estimates may cost, as part of {what}", columns, rows)
 
 
-def _rest(found: gp.Sensitivity, what: str) -> str:
-    """Return a clause on the estimates for which the problem was not solved again."""
-    others = found.num_estimates - len(found.effects)
-    if not others or found.largest_other is None:
-        return f"; {counted(others, 'other estimate')} not examined" if others else ""
-    if found.largest_other < 5e-4:
-        return f"; the other {others} cannot change it"
-    return f"; no other of {others} can cost more than {_percent(found.largest_other)} of {what}"
+def _rest(found: gp.Sensitivity, shown: int, what: str) -> str:
+    """Return a clause on the estimates that are not shown."""
+    others, unknown = found.num_estimates - shown, found.num_estimates - len(found.effects)
+    most = found.largest_other
+    if not others:
+        return ""
+    of = f"{'the other ' if shown else ''}{others}" if others > 1 else "the other one" if shown else "the only one"
+    if most is None and unknown:
+        return f"; {unknown} of {of} not examined" if others > 1 else f"; {of} not examined"
+    if most is None or most < LEAST:
+        return f"; {of} cannot change it" if shown or others == 1 else f"; none of {others} can change it"
+    at_most = f"{_percent(most)} of {what}"
+    return f"; none of {of} can cost more than {at_most}" if others > 1 else f"; {of} can cost {at_most} at most"
+
+
+LEAST = 5e-5
+"""Smallest part of an objective that is shown."""
 
 
 def _percent(part: float | None) -> str:
     if part is None:
         return "constraints break"
-    return "-" if part < 5e-5 else f"{part:.1%}" if part < 0.0995 else f"{part:.0%}"
+    return "-" if part < LEAST else f"{100 * part:.{1 if part < 0.0995 else 0}f} %"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import gavel_py as gp
+from gavel_py.cli.estimates import sensitivity_text
+from gavel_py.throughput_profiles.files import Entry
 from tests.support.commands import Gavel, enter_folder, runner, written
 
 pytestmark = pytest.mark.slow
@@ -138,6 +141,28 @@ def test_sensitivity_names_what_to_measure_first(gavel: Gavel) -> None:
     assert regrets == sorted(regrets, reverse=True)
     first = found["effects"][0]
     assert f"Measure first: {first['job_type']}" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("shown", "examined", "largest_other", "text"),
+    [
+        (2, 10, 0.0, "; the other 15 cannot change it."),
+        (0, 0, 0.0, "; none of 17 can change it."),
+        (2, 10, 0.0123, "; none of the other 15 can cost more than 1.2 % of the cost."),
+        (2, 10, None, "; 7 of the other 15 not examined."),
+        (1, 16, 0.0123, "; none of the other 16 can cost more than 1.2 % of the cost."),
+        (16, 16, None, "; the other one not examined."),
+        (17, 17, 0.0, "80 % interval."),
+    ],
+)
+def test_counts_of_estimates_add_up(shown: int, examined: int, largest_other: float | None, text: str) -> None:
+    """The number in the clause and the rows of the table are all estimates."""
+    estimate = gp.Estimate(Entry("a", 1, "v100"), 1.0, 1.0, 0.5, 2.0, "estimated")
+    effects = [gp.EstimateEffect(estimate, 1, 1.0, 0.1 * (n < shown), 0.0) for n in range(examined)]
+    allocation = SimpleNamespace(policy="min_cost")
+    found = gp.Sensitivity(allocation, tuple(effects), 17, largest_other)  # type: ignore[arg-type]
+    paragraph = " ".join(sensitivity_text(found).partition("\n\n")[0].split())
+    assert paragraph.endswith(text)
 
 
 def test_sensitivity_of_several_policies_and_of_none(gavel: Gavel) -> None:
