@@ -146,9 +146,11 @@ def sensitivity(
 
         max_k 1 - u_(k)(X) / u_(k)(X'),
 
-    for `hierarchical` the k-th worst-off job of each tenant, and no bound is known. Under `Then`, f is the first objective. Estimates are ordered by a bound on it from the present dual prices (weak
-    duality): it follows from the dual price times X where they are in use, and from the reduced cost where they are not. For the
-    first ones the problem is solved again. Without a bound, those come first that change the levels of the present X most.
+    for `hierarchical` the k-th worst-off job of each tenant. Under `Then`, f is the first objective.
+
+    Estimates are ordered by a bound on their regret from the present dual prices (weak duality): it follows from the dual price
+    times X where they are in use, and from the reduced cost where they are not. For the first ones the problem is solved again.
+    Without a bound, as for filling level by level, those come first that change the levels of the present X most.
 
     Args:
         jobs: As for `AllocationProblem.from_jobs`.
@@ -202,7 +204,7 @@ def _largest(cases: Iterable[_Case], unknown: float) -> float:
 
 
 def _moved(present: Allocation, problem: AllocationProblem, cases: Iterable[_Case]) -> float:
-    """Return by how much the log of a job's normalized throughput changes at most under the present times, unless it runs at its best."""
+    """Return by how much the log of a job's normalized throughput changes at most under the present times; 0 at full speed."""
     times = present.time_fractions
 
     def levels(of: AllocationProblem) -> Floats:

@@ -149,7 +149,12 @@ def with_estimates(profile: gp.Profile, method: str | None, confidence: Confiden
         return profile
     if not isinstance(profile, gp.ThroughputProfile):
         raise click.UsageError("--estimate estimates speeds by job type, but --throughputs gives them by job; omit one")
-    return profile.with_estimates(method, confidence=confidence)
+    return of_types(profile, method, confidence)
+
+
+def of_types(profile: gp.ThroughputProfile, method: str | None, confidence: Confidence) -> gp.ThroughputProfile:
+    """Return `with_estimates` for a profile of speeds by job type."""
+    return profile if method is None else profile.with_estimates(method, confidence=confidence)
 
 
 def with_gangs(profile: gp.Profile, num_gpus: Iterable[float]) -> gp.Profile:

@@ -155,8 +155,9 @@ def reference_of(profile: ThroughputProfile, reference: str | None) -> str:
 
 
 def known_accelerators(profile: ThroughputProfile, accelerators: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the given accelerators, or all of the profile for None. Raises `InputError` for unknown ones."""
-    chosen = profile.accelerators if accelerators is None else tuple(accelerators)
+    """Return the given accelerators, or all measured ones for None. Raises `InputError` for unknown ones."""
+    measured: ThroughputProfile = getattr(profile, "measured", profile)  # estimates also cover accelerators with specifications
+    chosen = measured.accelerators if accelerators is None else tuple(accelerators)
     where, known = f"throughput profile {profile.name!r}", ", ".join(profile.accelerators)
     unknown = [name for name in chosen if name not in profile.accelerators]
     InputError.raise_any([Fault(where, "accelerator", f"{name!r} is not in this profile; known: {known}") for name in unknown])
@@ -214,7 +215,7 @@ def generate_trace(
     if reference not in profile.accelerators:
         problem = f"{reference!r} is not in profile {profile.name!r}; known: {', '.join(profile.accelerators)}"
         raise InputError(Fault("generate", "reference", problem))
-    types = JobTypes(profile, reference, profile.accelerators)
+    types = JobTypes(profile, reference, known_accelerators(profile, None))
     gang_mix = _checked(PUBLISHED_GANGS if gang_mix is None else gang_mix, types)
     streams = dict(zip(ASPECTS, seed_sequence(seed).spawn(len(ASPECTS)), strict=True))
     draws = {aspect: np.random.default_rng(stream).random(num_jobs) for aspect, stream in streams.items()}

@@ -233,3 +233,42 @@ def test_jobs_of_an_unknown_model_are_not_estimated(gavel: Gavel) -> None:
     assert found.code == 2
     assert "'Mistral (batch size 4)' is missing" in found.err
     assert "an estimate needs a measurement of the job type, or of its family" in found.err
+
+
+def test_traces_get_types_and_steps_from_estimates(gavel: Gavel) -> None:
+    """A gang of 3 and a speed on the L40S are in no profile, and only measured accelerators count by default."""
+    written("trace.csv", "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,600.0,3,1800.0,11cb48\n")
+    place = ("trace", "import", "trace.csv", "--profile", "mine.csv")
+    assert "has no job type for the gangs of 1 of 1 jobs" in gavel(*place).err
+    (row,) = csv.DictReader(gavel(*place, "--estimate").out.splitlines())
+    speed = gp.ThroughputProfile.from_csv("mine.csv").with_estimates().throughput(row["job_type"], 3, "v100")
+    assert float(row["total_steps"]) == pytest.approx(600 * speed, rel=1e-6)
+    assert gavel(*place, "--estimate", "--reference", "l40s").code == 0
+    assert "--profile-out writes the gangs of --extrapolate" in gavel(*place, "--estimate", "--profile-out", "more.csv").err
+    assert "--confidence selects values" in gavel(*place, "--confidence", "0.8").err
+
+
+@pytest.mark.parametrize("option", ["--estimate", "--extrapolate"])
+def test_traces_are_generated_from_estimates(gavel: Gavel, option: str) -> None:
+    place = ("trace", "generate", "--jobs", "2", "--static", "--gangs", "3:1")
+    assert "has no job type for gangs of 3 GPUs" in gavel(*place).err
+    assert gavel(*place, option).code == 0
+
+
+COMMANDS = (("slurm", "plan"), ("slurm", "run"), ("trace", "generate"), ("trace", "import"), ("serve", "plan"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_with_estimates_also_extrapolate(gavel: Gavel, command: tuple[str, ...]) -> None:
+    text = gavel(*command, "--help").out
+    assert "--estimate" in text
+    assert "--extrapolate" in text
+
+
+def test_training_jobs_beside_services_have_estimates(gavel: Gavel) -> None:
+    written("llms.yaml", "services:\n  - {name: chat, model: LLaMA v3.1 8B, rate: 5, mix: {128/128: 1}}\n")
+    place = ("serve", "plan", "llms.yaml", "-c", f"{CLUSTER},h100:1", "--seeds", "0")
+    training = ("--training", "jobs.csv", "--training-profile", "mine.csv")
+    assert "has no throughput of" in gavel(*place, *training).err
+    assert gavel(*place, *training, "--estimate").code == 0
+    assert "give --training JOBS with them" in gavel(*place, "--estimate").err

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import click
 
 import gavel_py as gp
+from gavel_py.cli import estimates
 from gavel_py.cli.inputs import (
     INPUT,
     INPUT_OR_TEXT,
@@ -63,6 +64,9 @@ class Request(Output):
     throughputs: str | None = option(
         "--training-profile", type=INPUT_OR_TEXT, metavar="NAME|FILE", help="Profile of these jobs [gavel-osdi20]."
     )
+    estimate: str | None = option(**estimates.ESTIMATE)
+    confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
+    extrapolate: bool = option(**estimates.EXTRAPOLATE)
     policy: str = option("-p", default="max_min_fairness", show_default=True, metavar="NAME", help="Policy of these jobs.")
     intervals: int | None = option(
         type=click.IntRange(min=1), metavar="N", help="Plan each of N intervals of the services' traces, for weighted_rate."
@@ -121,6 +125,9 @@ def _with_rates(services: tuple[gp.Service, ...], profile: gp.ServingProfile) ->
 
 
 def _check(request: Request) -> None:
+    estimates.check_options(request.estimate, request.confidence)
+    if request.training is None and (request.estimate is not None or request.extrapolate):
+        raise click.UsageError("--estimate and --extrapolate are about the speeds of training jobs; give --training JOBS with them")
     if request.intervals is None and request.plot is not None:
         raise click.UsageError("--plot draws GPUs over time; give --intervals N with it")
     if request.intervals is not None and (request.training or request.floor or request.budget is not None):
@@ -169,7 +176,9 @@ def _plan(request: Request, services: list[gp.Service], cluster: gp.Cluster, pro
     plan.verify()
     if request.training is None:
         return plan
-    jobs, speeds = gp.JobSet.from_file(request.training), find_profile(request.throughputs, None)
+    jobs, measured = gp.JobSet.from_file(request.training), find_profile(request.throughputs, None)
+    speeds = estimates.with_estimates(measured, request.estimate, request.confidence)
+    speeds = estimates.with_gangs(speeds, {job.num_gpus for job in jobs}) if request.extrapolate else speeds
     known = cluster.known_to(speeds, allow_unknown_types=True)
     return gp.beside_training(plan, gp.AllocationProblem.from_jobs(jobs, known, speeds), request.policy)
 

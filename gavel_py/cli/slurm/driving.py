@@ -55,6 +55,7 @@ class Request:
     profile: str | None = option(**PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
     estimate: str | None = option(**estimates.ESTIMATE)
     confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
+    extrapolate: bool = option(help="Estimate the throughputs of gangs that the profile lacks: always done here.")
     learn: estimates.Explore | None = option(**estimates.learn_option(LEARN))
     store: str | None = option(metavar="FILE|URL", help="Store of measured speeds [profiles.sqlite in --state].")
     measured: str = option(default="slurm", show_default=True, metavar="NAME", help="Name of the profile of measured speeds.")

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
+from gavel_py.cli import estimates
 from gavel_py.cli.inputs import (
     FILE,
     IGNORE,
@@ -43,8 +44,12 @@ class Import:
     accelerators: str | None = option(
         metavar="TYPE,...", help="Accelerators on which a job type must have speeds [all of the profile]."
     )
+    estimate: str | None = option(**estimates.ESTIMATE)
+    confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
     extrapolate: bool = option(help="Estimate the throughputs of gang sizes that the profile lacks.")
-    profile_out: Path | None = option(type=FILE, metavar="FILE", help="Write the profile with the estimates to this file.")
+    profile_out: Path | None = option(
+        type=FILE, metavar="FILE", help="Write the profile with the estimates of --extrapolate to this file."
+    )
     renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the trace.")
     any_accelerator: bool = option(help="Allow jobs to run on all types of GPU, whatever they requested.")
     whole_gpus: bool = option(help="Give a whole GPU to jobs that requested a fraction of one.")
@@ -62,9 +67,13 @@ def import_trace(request: Import) -> None:
     States what was read, skipped and assumed. FILE may be "-", standard input. Without --out the jobs go to standard output as
     CSV, and the report to standard error.
     """
-    if request.profile is None and (request.extrapolate or request.profile_out or request.reference or request.accelerators):
-        raise click.UsageError("--extrapolate, --profile-out, --reference and --accelerators need --profile")
-    if request.extrapolate and request.profile_out is None:
+    needs_profile = (request.estimate, request.extrapolate, request.profile_out, request.reference, request.accelerators)
+    if request.profile is None and any(needs_profile):
+        raise click.UsageError("--estimate, --extrapolate, --profile-out, --reference and --accelerators need --profile")
+    estimates.check_options(request.estimate, request.confidence)
+    if request.estimate is not None and request.profile_out is not None:
+        raise click.UsageError("--profile-out writes the gangs of --extrapolate; the jobs of --estimate need --estimate again")
+    if request.extrapolate and request.estimate is None and request.profile_out is None:
         raise click.UsageError("--extrapolate needs --profile-out FILE for the profile with the estimates, which the jobs need")
     columns = similar_in(request.group, request.predict_durations, "--predict-durations")
     renames = assignments(request.renames, "--map-accelerator", "OLD=NEW")
@@ -76,9 +85,10 @@ def import_trace(request: Import) -> None:
     if request.profile is not None:
         trace, profile = gp.assign_job_types(
             trace,
-            find_profile(request.profile, request.store),
+            estimates.of_types(find_profile(request.profile, request.store), request.estimate, request.confidence),
             accelerators=request.accelerators.split(",") if request.accelerators else None,
-            **{name: getattr(request, name) for name in ("seed", "reference", "extrapolate")},
+            extrapolate=request.extrapolate and request.estimate is None,  # estimates cover all gangs
+            **{name: getattr(request, name) for name in ("seed", "reference")},
         )
         if request.profile_out is not None:
             buffer = io.StringIO()

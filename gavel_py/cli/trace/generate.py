@@ -8,9 +8,13 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
+from gavel_py.cli import estimates
 from gavel_py.cli.inputs import INPUT_OR_TEXT, PROFILE, SEED, STORE, find_profile, option, takes_options
 from gavel_py.cli.trace.files import OUT, read, write
 from gavel_py.errors import decimal_hint
+
+PUBLISHED = "1:0.7,2:0.1,4:0.15,8:0.05"
+"""The published mix of gang sizes, the default of --gangs."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +31,16 @@ class Request:
         metavar="C",
         help="Burstiness of arrivals: 1 = Poisson; more: bursts and pauses.",
     )
-    gangs: str | None = option(metavar="GPUS:PART,...", help="Mix of gang sizes [1:0.7,2:0.1,4:0.15,8:0.05].")
+    gangs: str | None = option(metavar="GPUS:PART,...", help=f"Mix of gang sizes [{PUBLISHED}].")
     durations: str | None = option(
         type=INPUT_OR_TEXT, metavar="FILE|PART:S-S,...", help="Durations of a trace, or log-uniform ones [as published]."
     )
     heavy_share: float = option(type=float, default=0.0, show_default=True, metavar="X", help="Fraction of jobs with weight 5.")
     workflows: bool = option(help="Jobs belong to workflows of about 10, and wait for some of the jobs before them.")
     profile: str = option(**PROFILE, default="gavel-osdi20", show_default=True, help="Profile of the job types.")
+    estimate: str | None = option(**estimates.ESTIMATE)
+    confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
+    extrapolate: bool = option(**estimates.EXTRAPOLATE)
     reference: str = option(default="v100", show_default=True, metavar="TYPE", help="Accelerator of the durations.")
     seed: int = option(**SEED, help="Seed of all random choices.")
     store: str | None = option(**STORE)
@@ -53,10 +60,13 @@ def command(request: Request) -> None:
     """
     if request.static == (request.jobs_per_hour is not None):
         raise click.UsageError("give the arrivals: --jobs-per-hour X, or --static for all at once")
+    estimates.check_options(request.estimate, request.confidence)
+    gangs = _gangs(request.gangs or PUBLISHED)
+    profile = estimates.of_types(find_profile(request.profile, request.store), request.estimate, request.confidence)
     trace = gp.generate_trace(
         request.num_jobs,
-        find_profile(request.profile, request.store),
-        gang_mix=None if request.gangs is None else _gangs(request.gangs),
+        gp.extend_profile(profile, gangs) if request.extrapolate and request.estimate is None else profile,
+        gang_mix=None if request.gangs is None else gangs,
         durations=None if request.durations is None else _durations(request.durations),
         **{
             name: getattr(request, name)

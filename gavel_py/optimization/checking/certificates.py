@@ -271,7 +271,8 @@ def priced_bound(jobs: JobClasses, gains: Floats, prices: Floats, least: Floats 
 class PricedCertificate:
     """Proves a linear sum without a program: Σ_g n_g Σ_j G_gj x_gj is at most its `priced_bound`, with limits priced as well.
 
-    gains: (G, K) G_gj, for all of a job's time; prices: of GPUs and limits, >= 0; sign: -1 if the policy's objective is the negative of this sum.
+    gains: (G, K) G_gj, for all of a job's time; prices: of GPUs and limits, >= 0; sign: -1 if the policy's objective is the
+    negative of this sum.
     """
 
     jobs: JobClasses
