@@ -106,12 +106,14 @@ class _Gavel(LazyGroup):
 
 
 def _text(error: GavelError, ctx: click.Context) -> str:
-    """Return the message of an error, with a hint if it concerns throughputs that could be estimated."""
-    from gavel_py.cli.estimates import HINT, MISSING
+    """Return the message of an error, with hints if it concerns throughputs that could be measured or estimated."""
+    from gavel_py.cli.estimates import HINT, MISSING, TO_MEASURE
 
     missing = isinstance(error, InputError) and any(part in fault.problem for part in MISSING for fault in error.faults)
-    can_estimate = ctx.invoked_subcommand in ("explain", "rounds", "simulate", "slurm", "solve", "sweep")
-    return f"{error}\n{HINT}" if missing and can_estimate and "an estimate needs" not in str(error) else str(error)
+    can_estimate = ctx.invoked_subcommand in ("explain", "rounds", "simulate", "slurm", "solve", "sweep", "serve")
+    if not (missing and can_estimate):
+        return str(error)
+    return "\n".join([str(error), TO_MEASURE, *([] if "an estimate needs" in str(error) else [HINT])])
 
 
 def _drop_output() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
 import click
@@ -20,10 +21,12 @@ METHODS = ("gaussian_process", "additive", "specs")
 SHOWN = 10
 """Maximum number of estimates listed; the JSON output has all of them."""
 
-MISSING = ("has no throughput of", "GPUs cannot be used")
+MISSING = ("has no throughput of", "cannot be used", " is missing, needed by", "job types are missing: ")
 """Parts of messages about throughputs that were not measured but could be estimated."""
 
 HINT = "--estimate fills in speeds that were not measured"
+
+TO_MEASURE = "gavel profiles missing lists what to measure"
 
 Confidence = float | Literal["optimistic"] | None
 
@@ -38,11 +41,19 @@ class MethodOption(click.Option):
         super().add_to_parser(parser, ctx)
         for name in self.opts:
             found = parser._long_opt[name]
-            found.process = self._given_back(found.process)
+            found.process = self._given_back(found.process, ctx)
 
-    def _given_back(self, process: Any) -> Any:
+    def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> tuple[Any, list[str]]:
+        """Raise `BadParameter`, which names the choices, if the next word is neither one of them nor an argument."""
+        word = ctx.meta.get(str(self.name))
+        if args and word is not None and (word in args or not Path(word).exists()):
+            self.type.convert(word, self, ctx)
+        return super().handle_parse_result(ctx, opts, args)
+
+    def _given_back(self, process: Any, ctx: click.Context) -> Any:
         def without_value(value: Any, state: Any) -> None:
             if isinstance(value, str) and not self.accepts(value):
+                ctx.meta[str(self.name)] = value
                 state.rargs.insert(0, value)
                 value = self.flag_value
             process(value, state)
@@ -188,6 +199,18 @@ def estimates_of(
     return [each for each in found if able[each.entry.job_type, each.entry.num_gpus][accelerators.index(each.entry.accelerator)]]
 
 
+def pair_estimates(profile: gp.Profile, jobs: Iterable[gp.Job], allocation: gp.Allocation | None) -> dict[gp.Estimate, float]:
+    """Return {estimate: average number of GPUs on which a job has this speed beside another one} of the pairs of an allocation."""
+    if allocation is None or allocation.pairs is None or not has_estimates(profile):
+        return {}
+    by_id, held = {job.job_id: job for job in jobs}, dict[gp.Estimate, float]()
+    for pair in allocation.pairs.to_list(allocation.job_ids, allocation.accelerator_types):
+        first, second = (by_id[job_id] for job_id in pair["jobs"])
+        for each in profile.pair_estimates_of([(first, second, pair["accelerator"])]):
+            held[each] = held.get(each, 0.0) + first.num_gpus * pair["time_fraction"]
+    return held
+
+
 def json_entry(found: Iterable[gp.Estimate] | None) -> dict[str, list[dict[str, Any]]]:
     """Return the entry of the JSON output for estimates, empty for None."""
     if found is None:
@@ -218,8 +241,11 @@ def held_gpus(estimates: Iterable[gp.Estimate], jobs: Sequence[gp.Job], allocati
     }
 
 
-def estimates_text(held: Mapping[gp.Estimate, float]) -> str:
-    """Return a table of estimates with their intervals, those in use first, widest intervals first; held: from `held_gpus`."""
+def estimates_text(held: Mapping[gp.Estimate, float], value: str = "") -> str:
+    """Return a table of estimates with their intervals, those in use first, widest intervals first.
+
+    held: from `held_gpus` and `pair_estimates`; value: from `value_text`.
+    """
     if not held:
         return "No speed is estimated: all that these jobs need was measured.\n"
     ordered = sorted(held, key=lambda each: (held[each] <= 1e-6, -_width(each)))
@@ -227,7 +253,7 @@ def estimates_text(held: Mapping[gp.Estimate, float]) -> str:
     title = f"{counted(len(held), 'estimated speed')}, those in use and least certain first"
     rows = [
         [
-            each.entry.job_type,
+            _beside(each.entry),
             gang_text(each.entry.num_gpus),
             each.entry.accelerator,
             number(each.steps_per_second),
@@ -245,7 +271,24 @@ def estimates_text(held: Mapping[gp.Estimate, float]) -> str:
     else:
         columns += [Column("estimate"), Column("80 % interval"), Column("unit", "text")]
     text = table_text(title, [*columns, Column("GPUs held")], rows)
-    return text + (wrapped([f"{more} more: --json"]) if more > 0 else "")
+    return text + wrapped([*([value] if value else []), *([f"{more} more: --json"] if more > 0 else [])])
+
+
+def value_text(profile: gp.Profile) -> str:
+    """Return a sentence on which value of the estimates of a profile is in use, "" for medians."""
+    confidence = profile.confidence if has_estimates(profile) else None
+    if confidence is None:
+        return ""
+    if confidence == OPTIMISTIC:
+        return "Estimated speeds are one standard deviation above the median (--confidence optimistic)."
+    quantile = f"the {100 * (1 - float(confidence)):.3g} % quantile"
+    return (
+        f"Estimated speeds are exceeded with probability {confidence:g}: {quantile}, not the median (--confidence {confidence:g})."
+    )
+
+
+def _beside(entry: Any) -> str:
+    return entry.job_type if entry.partner is None else f"{entry.job_type} beside {entry.partner}"
 
 
 def _width(estimate: gp.Estimate) -> float:
@@ -260,7 +303,7 @@ def interval_text(estimate: gp.Estimate) -> str:
 def named(entry: Any) -> str:
     """Return an entry as text: llama3-70b on l40s, a gang of 4 on 4 l40s."""
     gang = f"{gang_text(entry.num_gpus)} " if entry.num_gpus > 1 else ""
-    return f"{entry.job_type} on {gang}{entry.accelerator}"
+    return f"{_beside(entry)} on {gang}{entry.accelerator}"
 
 
 LOSSES = {

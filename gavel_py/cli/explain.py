@@ -59,6 +59,11 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
         row = problem.job_ids.index(job_id)
         able = problem.runnable[[row]]
         estimated = estimates.estimates_of(inputs.profile, one, problem.accelerator_types, able)
+        if estimates.has_estimates(inputs.profile):
+            by_id = {job.job_id: job for job in inputs.jobs}
+            pairs = [(one[0], by_id[each.job_id], each.accelerator) for each in explanation.partners]
+            of_pairs = inputs.profile.pair_estimates_of(pairs)
+            estimated = [*(estimated or ()), *(each for each in of_pairs if each.entry.job_type == one[0].job_type)]
     if request.form == "json":
         emit(json_text(explanation.to_dict() | workflow_entry(problem, row) | estimates.json_entry(estimated)), request.out)
     else:
@@ -67,7 +72,12 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
         job = next(job for job in inputs.jobs if job.job_id == job_id)
         plain += "".join(_wrapped(line, "") for line in refused_counts(problem, {row: job}))
         details = _report(explanation, policy.label, sharing=sharing, partner=partner)
-        parts = [plain, *details, _estimates(estimated, job_id), unused_text(inputs.cluster.left_out)]
+        parts = [
+            plain,
+            *details,
+            _estimates(estimated, job_id, estimates.value_text(inputs.profile)),
+            unused_text(inputs.cluster.left_out),
+        ]
         emit("\n".join(part for part in parts if part), request.out)
 
 
@@ -89,14 +99,16 @@ def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: 
         yield _holders(explanation)
 
 
-def _estimates(found: Sequence[gp.Estimate] | None, job_id: str) -> str:
+def _estimates(found: Sequence[gp.Estimate] | None, job_id: str, value: str) -> str:
     """Return a line on the speeds of a job that are estimates, with their intervals; "" without --estimate."""
     if found is None:
         return ""
-    speeds = [f"{each.entry.accelerator} {number(each.steps_per_second)} ({estimates.interval_text(each)})" for each in found]
-    if not speeds:
+    if not found:
         return _wrapped("All of its speeds were measured.", "")
-    return _wrapped(f"Estimated {found[0].unit} of {job_id}, with 80 % interval: {', '.join(speeds)}.", "")
+    places = [each.entry.accelerator + (f" beside {each.entry.partner}" if each.entry.partner else "") for each in found]
+    figures = [f"{number(each.steps_per_second)} ({estimates.interval_text(each)})" for each in found]
+    speeds = ", ".join(f"{place} {figure}" for place, figure in zip(places, figures, strict=True))
+    return _wrapped(f"Estimated {found[0].unit} of {job_id}, with 80 % interval: {speeds}. {value}".rstrip(), "")
 
 
 def _plain(explanation: gp.Explanation, *, priced: bool) -> str:

@@ -215,7 +215,10 @@ def _result(
     document = with_accounts(allocation.to_dict(), allocation)
     document["seconds"] |= seconds
     document |= loaded.unused
-    document |= estimates.json_entry(loaded.estimates(problem))
+    found_estimates = loaded.estimates(problem)
+    if found_estimates is not None:
+        pairs = estimates.pair_estimates(loaded.profile, loaded.jobs, allocation)
+        document |= estimates.json_entry([*found_estimates, *pairs])
     found = _sensitivity(request, loaded, policy) if request.sensitivity else None
     if found is not None:
         document["sensitivity"] = found.to_dict()
@@ -296,7 +299,10 @@ def _estimates_parts(loaded: inputs.Inputs, results: list[Result]) -> Iterator[s
     """Yield the estimates on which the answers are based, under the first policy, and the sensitivity of each answer."""
     found = loaded.estimates(results[0].problem)
     if found is not None:
-        yield estimates.estimates_text(estimates.held_gpus(found, loaded.jobs, results[0].allocation))
+        allocation = results[0].allocation
+        held = estimates.held_gpus(found, loaded.jobs, allocation)
+        held |= estimates.pair_estimates(loaded.profile, loaded.jobs, allocation)
+        yield estimates.estimates_text(held, estimates.value_text(loaded.profile))
     for result in results:
         if result.sensitivity is not None:
             heading = f"Under {result.label}\n" if len(results) > 1 else ""

@@ -48,7 +48,8 @@ def test_missing_speeds_are_an_error_that_names_the_option(gavel: Gavel, command
     found = gavel(*command, *PLACE)
     assert found.code == 2
     assert "has no throughput of 'ResNet-50 (batch size 64)' on 1 x p100" in found.err
-    assert found.err.strip().endswith("--estimate fills in speeds that were not measured")
+    hints = "gavel profiles missing lists what to measure\n--estimate fills in speeds that were not measured"
+    assert found.err.strip().endswith(hints)
     assert gavel(*command, *PLACE, "--estimate").code == 0
 
 
@@ -177,7 +178,7 @@ def test_sensitivity_of_several_policies_and_of_none(gavel: Gavel) -> None:
     [
         (["--sensitivity"], "--sensitivity is about estimated speeds; add --estimate"),
         (["--sensitivity", "--estimate", "--sharing"], "leave out --sharing"),
-        (["--sensitivity", "--estimate", "--csv"], "take --json"),
+        (["--sensitivity", "--estimate", "--csv"], "use --json"),
     ],
 )
 def test_what_sensitivity_cannot_be_combined_with(gavel: Gavel, options: list[str], message: str) -> None:
@@ -233,6 +234,7 @@ def test_jobs_of_an_unknown_model_are_not_estimated(gavel: Gavel) -> None:
     assert found.code == 2
     assert "'Mistral (batch size 4)' is missing" in found.err
     assert "an estimate needs a measurement of the job type, or of its family" in found.err
+    assert found.err.strip().endswith("gavel profiles missing lists what to measure")
 
 
 def test_traces_get_types_and_steps_from_estimates(gavel: Gavel) -> None:
@@ -272,3 +274,41 @@ def test_training_jobs_beside_services_have_estimates(gavel: Gavel) -> None:
     assert "has no throughput of" in gavel(*place, *training).err
     assert gavel(*place, *training, "--estimate").code == 0
     assert "give --training JOBS with them" in gavel(*place, "--estimate").err
+
+
+def test_estimated_pairs_are_listed_where_jobs_share(gavel: Gavel) -> None:
+    """Pairs on the A100 were never measured; those that the answer uses are listed with their intervals, and counted."""
+    jobs = ("ResNet-50 (batch size 64)", "A3C", "LM (batch size 20)", "ResNet-50 (batch size 48)")
+    written("shared.csv", "job_id,job_type,num_gpus\n" + "".join(f"{'abcd'[n]},{each},1\n" for n, each in enumerate(jobs)))
+    place = ("shared.csv", "-c", "v100:2,a100-40gb:1", "--estimate", "--sharing")
+    document = json.loads(gavel("solve", *place, "--json").out)
+    types = dict(zip("abcd", jobs, strict=True))
+    sharing = [pair for pair in document["pairs"] if pair["accelerator"] == "a100-40gb"]
+    assert sharing
+    sides = {(types[one], types[other]) for pair in sharing for one, other in (pair["jobs"], pair["jobs"][::-1])}
+    listed = [each for each in document["estimates"] if each["partner"] is not None]
+    assert {(each["job_type"], each["partner"]) for each in listed if each["accelerator"] == "a100-40gb"} == sides
+    assert all(0 < each["low"] < each["steps_per_second"] < each["high"] for each in listed)
+    text = gavel("solve", *place).out
+    assert f"{len(document['estimates'])} estimated speeds, those in use" in text
+    job, partner = sorted(sides)[0]
+    assert f"{job} beside" in text
+    job_id = next(name for name, each in types.items() if each == job)
+    assert f"a100-40gb beside {partner} " in " ".join(gavel("explain", job_id, *place).out.split())
+    assert f"{len(document['estimates'])} speeds of these jobs are estimates" in gavel("rounds", *place).out
+
+
+def test_the_output_says_which_value_of_the_estimates_is_used(gavel: Gavel) -> None:
+    text = "Estimated speeds are exceeded with probability 0.8: the 20 % quantile, not the median"
+    assert text in " ".join(gavel("solve", *PLACE, "--estimate", "--confidence", "0.8").out.split())
+    assert text in " ".join(gavel("explain", "a", *PLACE, "--estimate", "--confidence", "0.8").out.split())
+    assert "one standard deviation above" in gavel("solve", *PLACE, "--estimate", "--confidence", "optimistic").out
+    assert "quantile" not in gavel("solve", *PLACE, "--estimate").out
+
+
+@pytest.mark.parametrize("options", [("--estimate", "bogus", *PLACE), (*PLACE, "--estimate", "bogus")])
+def test_a_wrong_method_is_named_with_the_right_ones(gavel: Gavel, options: tuple[str, ...]) -> None:
+    found = gavel("solve", *options)
+    assert found.code == 2
+    assert "'bogus' is not one of 'gaussian_process', 'additive', 'specs'" in found.err
+    assert "unexpected extra argument (more.csv)" in gavel("solve", "--estimate", *PLACE, "more.csv").err

@@ -271,6 +271,12 @@ class EstimatedProfile(ThroughputProfile):
         found = dict.fromkeys(self.estimate(entry) for entry in entries)
         return [each for each in found if each is not None]
 
+    def pair_estimates_of(self, pairs: Iterable[tuple[Job, Job, str]]) -> list[Estimate]:
+        """Return the estimates of both sides of pairs that share GPUs of an accelerator (job, job, accelerator), each once."""
+        sides = ((first, second, name) for a, b, name in pairs for first, second in ((a, b), (b, a)))
+        entries = list(dict.fromkeys(Entry(a.job_type, a.num_gpus, name, partner=b.job_type) for a, b, name in sides))
+        return [each for each in self.estimates(entries) if each is not None]
+
     def distributions(self, entries: Sequence[Entry]) -> Estimates:
         """Return the estimated distributions of the throughputs of n gangs alone, even of measured ones."""
         return self._model.fitted.predict([_whole(entry) for entry in entries])
