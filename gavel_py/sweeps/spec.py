@@ -39,6 +39,18 @@ def _mechanism(value: object) -> object:
     return value
 
 
+def _part_or(word: str, *, zero: bool) -> PlainValidator:
+    """Return a validator for a part of 1 or a word, whose message names both."""
+
+    def checked(value: object) -> object:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value == word or (number and 0 <= value < 1 and (zero or value > 0)):  # type: ignore[operator]
+            return value
+        raise ValueError(f"must be {'at least' if zero else 'greater than'} 0 and below 1, or {word}, found {value!r}")
+
+    return PlainValidator(checked)
+
+
 class Settings(Record):
     """The settings of all simulations, as of `gp.Simulation` and `gavel simulate`, with the same defaults."""
 
@@ -55,7 +67,7 @@ class Settings(Record):
     sharing: bool = False
     min_gain: Annotated[Finite, Field(ge=1)] = 1.0
     interference: Annotated[Finite, Field(ge=0, lt=1)] = 0.0
-    job_failures: Annotated[Finite, Field(ge=0, lt=1)] | Literal["recorded"] = 0.0
+    job_failures: Annotated[float | Literal["recorded"], _part_or("recorded", zero=True)] = 0.0
     checkpoint_seconds: Positive | None = None
     estimates: Literal["exact", "recorded"] = "exact"
     node_mtbf_hours: Positive | None = None
@@ -114,7 +126,7 @@ class Spec(Record):
     throughputs: Name | None = None
     extrapolate: bool = False
     estimate: bool | Literal["gaussian_process", "additive", "specs"] = False
-    confidence: Annotated[Finite, Field(gt=0, lt=1)] | Literal["optimistic"] | None = None
+    confidence: Annotated[float | Literal["optimistic"], _part_or("optimistic", zero=False)] | None = None
     fairness: bool = False
     allow_unknown_types: bool = False
     measure_jobs: Annotated[JobWindow | None, PlainValidator(job_window)] = None

@@ -75,6 +75,18 @@ def told(tmp_path: Path, text: str) -> str:
             ('["v100:4"]', '["v100:4"]\nsettings: {sharing: true, min_gain: 0.9}'),
             "line 6, field settings.min_gain: must be at least 1, found 0.9",
         ),
+        (
+            ('["v100:4"]', '["v100:4"]\nestimate: true\nconfidence: 2'),
+            "line 7, field confidence: must be greater than 0 and below 1, or optimistic, found 2",
+        ),
+        (
+            ('["v100:4"]', '["v100:4"]\nestimate: true\nconfidence: pess'),
+            "line 7, field confidence: must be greater than 0 and below 1, or optimistic, found 'pess'",
+        ),
+        (
+            ('["v100:4"]', '["v100:4"]\nsettings: {job_failures: 1}'),
+            "field settings.job_failures: must be at least 0 and below 1, or recorded, found 1",
+        ),
         (('["v100:4"]', '["v100:4"]\nsettings: {interference: 1}'), "field settings.interference: must be less than 1, found 1"),
         (
             ("mode: simulate", "mode: solve\nsettings: {interference: 0.1}"),
