@@ -69,3 +69,13 @@ def test_what_was_observed_on_running_jobs_is_shown(gavel: Gavel, tmp_path: Path
     unknown = gavel("show", "slurm", "--job-type", "brt")
     assert (unknown.code, "'brt'" in unknown.err) == (2, True)
     assert "Observed" not in gavel("show", "gavel-osdi20").out
+
+
+def test_show_and_export_take_files_and_several_profiles(gavel: Gavel, tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("job_type,num_gpus,accelerator,steps_per_second\nown,1,h100,2\n")
+    assert "own" in gavel("show", str(file)).out
+    assert "MPT-7B" in gavel("show", f"{file}+mpt-2023").out
+    exported = gavel("export", f"{file}+mpt-2023").out.splitlines()
+    assert len(exported) == 2 + len(gp.ThroughputProfile.builtin("mpt-2023").rows)
+    assert "is not" in gavel("show", "nosuch").err or "no " in gavel("show", "nosuch").err

@@ -13,13 +13,15 @@ from typing import Any
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import FILE, INPUT, JSON, warnings_shown
+from gavel_py.cli.inputs import FILE, INPUT, INPUT_OR_TEXT, JSON, warnings_shown
 from gavel_py.cli.output import emit, gang_text, json_text, number
 from gavel_py.cli.standard_input import NAME, with_names
 from gavel_py.cli.tables import Column, listed, table_text, wrapped
 from gavel_py.errors import Fault
 
 SACCT = "sacct"
+
+NAME_OR_FILE: Mapping[str, Any] = {"metavar": "NAME|FILE[+...]", "type": INPUT_OR_TEXT}
 
 MAX_SIZES = 5
 """Maximum number of gang sizes that a list shows in full."""
@@ -64,7 +66,7 @@ def _sizes(sizes: Sequence[float]) -> str:
 
 
 @click.command("show")
-@click.argument("name")
+@click.argument("name", **NAME_OR_FILE)
 @click.option("--job-type", metavar="TYPE", help="Show everything about this job type, pairs included.")
 @click.pass_obj
 def show(store: gp.ThroughputStore, name: str, job_type: str | None) -> None:
@@ -74,8 +76,9 @@ def show(store: gp.ThroughputStore, name: str, job_type: str | None) -> None:
     unless the row or the title states another unit. Then what was observed on running jobs, what is measured, and where the figures
     come from.
     """
-    profile = store.load(name)
-    observed = {e: rate for e, rate in store.observations(name).items() if job_type in {None, e.job_type}}
+    profile = store.find(name)
+    observations = store.observations(name) if name in store.names() else {}
+    observed = {e: rate for e, rate in observations.items() if job_type in {None, e.job_type}}
     if job_type is not None:
         if not observed and not profile.rows:
             raise gp.UnknownNameError(Fault(f"profile {name}", "job_type", f"{job_type!r} was neither measured nor observed"))
@@ -213,13 +216,13 @@ def _is_accounting(file: Path) -> bool:
 
 
 @click.command("export")
-@click.argument("name")
+@click.argument("name", **NAME_OR_FILE)
 @click.option("--out", type=FILE, metavar="FILE", help="Write to this file instead of the terminal.")
 @click.pass_obj
 def export(store: gp.ThroughputStore, name: str, out: Path | None) -> None:
-    """Write a profile as CSV."""
+    """Write a profile as CSV; several joined by "+" as one."""
     buffer = io.StringIO()
-    store.load(name).to_csv(buffer)
+    store.find(name).to_csv(buffer)
     emit(buffer.getvalue(), out)
 
 
