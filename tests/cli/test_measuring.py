@@ -99,7 +99,7 @@ def test_rows_without_a_figure_are_an_error_in_other_files(gavel: Gavel) -> None
 def test_check_shows_errors_and_coverage_by_method(gavel: Gavel) -> None:
     text = gavel("profiles", "check", "--seeds", "2", "--method", "additive", "--method", "specs").out
     lines = text.splitlines()
-    assert lines[0] == "gavel-osdi20: 50% of the figures hidden and estimated, 2 random choices"
+    assert lines[0] == "gavel-osdi20: 50 % of the figures hidden and estimated, 2 random choices"
     assert [line.split()[0] for line in lines if line.startswith(("  a", "  s"))] == ["additive", "specs"]
     assert max(map(len, lines)) <= 80
     document = json.loads(gavel("profiles", "check", "--seeds", "2", "--method", "specs", "--json").out)
@@ -115,8 +115,15 @@ def test_check_names_a_misplaced_decimal_point(gavel: Gavel) -> None:
     changed = [m if m is not wrong else m.model_copy(update={"steps_per_second": 10 * m.steps_per_second}) for m in alone]
     gp.ThroughputProfile("wrong", changed).to_csv("wrong.csv")
     text = gavel("profiles", "check", "wrong.csv", "--seeds", "1", "--method", "additive").out
-    assert "ResNet-50 (batch size 64) on p100: " in text
+    (line,) = [line for line in text.splitlines() if line.startswith("ResNet-50 (batch size 64) on p100: ")]
+    assert line.count(" steps/s") == 2
     assert "No figure contradicts" in gavel("profiles", "check", "--seeds", "1", "--method", "additive").out
+
+
+def test_check_says_that_few_estimates_say_little(gavel: Gavel) -> None:
+    written("few.csv", "job_type,num_gpus,accelerator,steps_per_second\na,1,v100,3\na,1,k80,1\nb,1,v100,5\nb,1,k80,2\n")
+    assert "Fewer than 30 estimates" in gavel("profiles", "check", "few.csv", "--seeds", "2", "--method", "additive").out
+    assert "Fewer than" not in gavel("profiles", "check", "--seeds", "1", "--method", "additive").out
 
 
 def test_a_profile_of_one_row_cannot_be_checked(gavel: Gavel) -> None:
@@ -133,6 +140,7 @@ def test_plan_lists_what_teaches_most(gavel: Gavel) -> None:
     assert max(map(len, text.splitlines())) <= 80
     planned = json.loads(gavel("profiles", "plan", *options, "--json").out)["measurements"]
     assert len(planned) == 3
+    assert "error before" in text
     assert [each["remaining"] for each in planned] == sorted((each["remaining"] for each in planned), reverse=True)
     assert gavel("profiles", "plan", "--jobs", "jobs.csv").code == 2
 

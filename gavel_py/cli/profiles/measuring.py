@@ -37,6 +37,9 @@ JOBS_COLUMN = "jobs"
 OF_TYPE = ("unit", "condition", "family", "batch_size", "sequence_length")
 """Columns with the same value in all rows of a job type."""
 
+MIN_CHECKED = 30
+"""Number of estimates below which a check warns that its percentages say little."""
+
 MAX_WRONG = 5
 """Maximum number of contradictory figures listed; the JSON output has all of them."""
 
@@ -157,19 +160,22 @@ def check(store: gp.ThroughputStore, request: Check) -> None:
             None,
         )
         return
-    title = f"{profile.name}: {request.hidden:.0%} of the figures hidden and estimated, {counted(request.seeds, 'random choice')}"
+    part = f"{100 * request.hidden:.0f} % of the figures hidden and estimated"
+    title = f"{profile.name}: {part}, {counted(request.seeds, 'random choice')}"
     parts = ("median_error", "large_error", "within_80", "within_95")
-    rows = [[each.method, f"{each.estimated:,}", *(f"{getattr(each, name):.1%}" for name in parts)] for each in found]
-    columns = [Column("method", "text"), Column("estimated"), Column("median error"), Column("90% below")]
-    columns += [Column("in the 80% interval"), Column("in the 95% interval")]
-    emit(table_text(title, columns, rows) + "\n" + _wrong_text(wrong), None)
+    rows = [[each.method, f"{each.estimated:,}", *(f"{100 * getattr(each, name):.1f} %" for name in parts)] for each in found]
+    columns = [Column("method", "text"), Column("estimated"), Column("median error"), Column("90 % below")]
+    columns += [Column("in the 80 % interval"), Column("in the 95 % interval")]
+    few = min(each.estimated for each in found) < MIN_CHECKED
+    note = wrapped([f"Fewer than {MIN_CHECKED} estimates: other random choices may give quite other percentages."]) if few else ""
+    emit(table_text(title, columns, rows) + note + "\n" + _wrong_text(wrong), None)
 
 
 def _wrong_text(wrong: Sequence[tuple[gp.Measurement, float]]) -> str:
     if not wrong:
         return wrapped(["No figure contradicts the others by more than 4 standard deviations."])
     listed = [
-        f"{estimates.named(m.entry)}: {number(m.steps_per_second)}, expected about {number(value)}"
+        f"{estimates.named(m.entry)}: {number(m.steps_per_second)} {m.unit}, expected about {number(value)} {m.unit}"
         for m, value in wrong[:MAX_WRONG]
     ]
     more = [f"{len(wrong) - MAX_WRONG} more: --json"] if len(wrong) > MAX_WRONG else []
@@ -201,6 +207,7 @@ def plan(store: gp.ThroughputStore, request: Plan) -> None:
     """Show what to measure next.
 
     Lists the measurements that together most reduce the uncertainty of all other estimates, each the best after those before it.
+    The error before a measurement is that of its estimate once those above it are made.
 
     \b
     gavel profiles plan mine.csv --budget 20
@@ -224,8 +231,8 @@ def plan(store: gp.ThroughputStore, request: Plan) -> None:
         rows = []
         for each in found:
             gang = [each.entry.job_type, gang_text(each.entry.num_gpus), each.entry.accelerator]
-            rows.append([*gang, str(each.jobs), f"{each.error:.0%}", f"{each.remaining:.0%}"])
-        columns = [Column("job type", "name"), Column("gang"), Column("on", "name"), Column("jobs"), Column("error now")]
+            rows.append([*gang, str(each.jobs), f"{100 * each.error:.0f} %", f"{100 * each.remaining:.0f} %"])
+        columns = [Column("job type", "name"), Column("gang"), Column("on", "name"), Column("jobs"), Column("error before")]
         title = f"{profile.name}: what to measure next, the most useful first"
         emit(table_text(title, [*columns, Column("uncertainty left")], rows), None)
 
