@@ -238,6 +238,8 @@ def _worst_off(value: float, screen: Screen) -> str:
         return f"the worst-off job has the time of {_gpus(value)} per unit of weight, with all GPU types treated as equal"
     work = f"the worst-off job does the work of {_gpus(value, 'average ')} per unit of weight"
     caution = screen.allocation.options.get("caution")
+    if caution and not problem.uncertainty.any():
+        return f"{work}; no speed is an estimate, so caution changes nothing"
     return work + (f", even if its costliest estimate is {number(caution)} standard deviations too high" if caution else "")
 
 

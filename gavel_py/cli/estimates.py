@@ -21,7 +21,7 @@ METHODS = ("gaussian_process", "additive", "specs")
 SHOWN = 10
 """Maximum number of estimates listed; the JSON output has all of them."""
 
-MISSING = ("has no throughput of", "cannot be used", " is missing, needed by", "job types are missing: ")
+MISSING = ("has no throughput of", "cannot be used", " is missing, needed by")
 """Parts of messages about throughputs that were not measured but could be estimated."""
 
 HINT = "--estimate fills in speeds that were not measured"

@@ -119,8 +119,9 @@ class ThroughputProfile:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        known = f"{len(self.job_types)} job types on {', '.join(self.accelerators) or 'nothing'}"
-        return f"ThroughputProfile({self.name!r}: {len(self)} measurements, {known})"
+        sizes = ((len(self), "measurement"), (len(self.job_types), "job type"))
+        known = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in sizes)
+        return f"ThroughputProfile({self.name!r}: {known} on {', '.join(self.accelerators) or 'nothing'})"
 
     @cached_property
     def measurements(self) -> tuple[Measurement, ...]:
@@ -318,11 +319,17 @@ class ThroughputProfile:
     ) -> MissingThroughputError:
         """Return an error with a fault per unknown, which names the first job and the number of jobs in the `concerned` rows."""
         _, firsts, counts = np.unique(rows, return_index=True, return_counts=True)
-        faults = []
+        faults: list[Fault] = []
+        said = {""}
         for number, (unknown, those) in enumerate(concerned.items()):
             members = list(those)
             needed = ", needed by " + counted(jobs[firsts[members].min()].job_id, counts[members].sum())
-            faults.append(self._fault(unknown, needed, hint=number < SHOWN_FAULTS))
+            fault = self._fault(unknown, needed, hint=number < SHOWN_FAULTS)
+            hint = fault.problem.rpartition(needed)[2]
+            if unknown[0] and hint in said:  # the list of known names is given once
+                fault = Fault(fault.where, fault.field, fault.problem.removesuffix(hint))
+            said.add(hint)
+            faults.append(fault)
         return MissingThroughputError(*faults)
 
     def missing(self, jobs: Iterable[Job], accelerators: Sequence[str]) -> dict[Entry, int]:

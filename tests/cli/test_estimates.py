@@ -312,3 +312,9 @@ def test_a_wrong_method_is_named_with_the_right_ones(gavel: Gavel, options: tupl
     assert found.code == 2
     assert "'bogus' is not one of 'gaussian_process', 'additive', 'specs'" in found.err
     assert "unexpected extra argument (more.csv)" in gavel("solve", "--estimate", *PLACE, "more.csv").err
+
+
+def test_caution_without_estimates_says_that_it_changes_nothing(gavel: Gavel) -> None:
+    text = " ".join(gavel("solve", "jobs.csv", "-c", CLUSTER, "-p", "max_min_fairness,caution=1.64").out.split())
+    assert "no speed is an estimate, so caution changes nothing" in text
+    assert "costliest estimate is 1.64" in " ".join(gavel("solve", *PLACE, "--estimate", "--set", "caution=1.64").out.split())

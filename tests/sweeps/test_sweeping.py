@@ -190,7 +190,7 @@ def test_a_policy_that_fails_does_not_stop_the_estimate(policy: gp.Policy) -> No
 @pytest.mark.filterwarnings("error::gavel_py.GavelWarning")
 def test_warnings_of_the_plan_are_not_repeated_by_the_estimate() -> None:
     clusters = [{"v100": gpus, "t4": 1} for gpus in range(1, 13)]
-    with pytest.warns(gp.GavelWarning, match="1 GPUs are ignored"):
+    with pytest.warns(gp.GavelWarning, match="1 GPU is ignored"):
         plan = gp.plan_sweep(simulations("fifo", seeds=1, clusters=clusters), allow_unknown_types=True)
     assert plan.estimate(1).cell_seconds > 0
 

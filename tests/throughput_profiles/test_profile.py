@@ -167,6 +167,17 @@ class TestMatrix:
             "'gpt' is missing, needed by job 'j5' and 1 more; known: resnet, bert",
         ]
 
+    def test_the_list_of_known_job_types_is_given_once(self, profile: ThroughputProfile) -> None:
+        with pytest.raises(MissingThroughputError) as caught:
+            profile.matrix([Job("a", job_type="gpt"), Job("b", job_type="vit")], ["v100"])
+        first, second = (fault.problem for fault in caught.value.faults)
+        assert first == "'gpt' is missing, needed by job 'a'; known: resnet, bert"
+        assert second == "'vit' is missing, needed by job 'b'"
+
+    def test_numbers_of_one_are_singular(self) -> None:
+        one = ThroughputProfile("one", [Measurement(job_type="a", num_gpus=1, accelerator="v100", steps_per_second=1)])
+        assert repr(one) == "ThroughputProfile('one': 1 measurement, 1 job type on v100)"
+
     def test_an_unknown_accelerator_is_one_fault(self, profile: ThroughputProfile) -> None:
         jobs = [Job("a", job_type="resnet"), Job("b", job_type="bert"), Job("c", job_type="bert", allowed_accelerators=("v100",))]
         with pytest.raises(MissingThroughputError) as caught:

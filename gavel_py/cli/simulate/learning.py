@@ -13,6 +13,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli import estimates
 from gavel_py.cli.inputs import Common, find_profile
+from gavel_py.cli.output import counted
 from gavel_py.errors import GavelError
 
 KNOWN: Mapping[str, Any] = {
@@ -88,4 +89,4 @@ def initial_profile(
     types = sorted(truth.job_types)
     chosen = set(Random(seed).sample(types, round((part or 0.0) * len(types))))  # noqa: S311
     rows = (m for m in truth.measurements if {m.job_type, m.partner_job_type or m.job_type} <= chosen)
-    return gp.ThroughputProfile(f"{len(chosen)} job types of {truth.name}", rows)
+    return gp.ThroughputProfile(f"{counted(len(chosen), 'job type')} of {truth.name}", rows)
