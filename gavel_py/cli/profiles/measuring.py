@@ -145,6 +145,7 @@ def check(store: gp.ThroughputStore, request: Check) -> None:
     """Show how accurate estimates of a profile's own figures are.
 
     Hides a part of the figures, estimates them from the others, and compares; then names figures that contradict the others.
+    Inside 80 % is the part of the figures that lie in their 80 % interval.
 
     \b
     gavel profiles check mine.csv
@@ -165,7 +166,7 @@ def check(store: gp.ThroughputStore, request: Check) -> None:
     parts = ("median_error", "large_error", "within_80", "within_95")
     rows = [[each.method, f"{each.estimated:,}", *(f"{100 * getattr(each, name):.1f} %" for name in parts)] for each in found]
     columns = [Column("method", "text"), Column("estimated"), Column("median error"), Column("90 % below")]
-    columns += [Column("in the 80 % interval"), Column("in the 95 % interval")]
+    columns += [Column("inside 80 %"), Column("inside 95 %")]
     few = min(each.estimated for each in found) < MIN_CHECKED
     note = wrapped([f"Fewer than {MIN_CHECKED} estimates: other random choices may give quite other percentages."]) if few else ""
     emit(table_text(title, columns, rows) + note + "\n" + _wrong_text(wrong), None)
