@@ -255,12 +255,18 @@ class Inputs:
     whole_gangs: bool
     by_workflow: bool
 
-    def estimates(self, problem: gp.AllocationProblem | None = None) -> list[gp.Estimate] | None:
-        """Return the estimates behind the throughputs of a problem, by default that of all jobs; None without --estimate."""
+    def estimates(
+        self, problem: gp.AllocationProblem | None = None, allocation: gp.Allocation | None = None
+    ) -> list[gp.Estimate] | None:
+        """Return the estimates behind the throughputs of a problem, by default that of all jobs; None without --estimate.
+
+        allocation: adds the estimates of the pairs in it.
+        """
         if not estimates.has_estimates(self.profile):
             return None
         problem = self.problem() if problem is None else problem
-        return estimates.estimates_of(self.profile, self.jobs, problem.accelerator_types, problem.runnable)
+        found = estimates.estimates_of(self.profile, self.jobs, problem.accelerator_types, problem.runnable)
+        return [*(found or ()), *estimates.pair_estimates(self.profile, self.jobs, allocation)]
 
     @property
     def unused(self) -> dict[str, dict[str, int]]:

@@ -186,14 +186,9 @@ class SimulatedRounds:
             "rounds": [round_.to_dict() for round_ in self.rounds],
             "delivery": delivery.to_dict(),
             **({"blocked": blocked} if (blocked := self.scheduler.blocked) else {}),
-            **estimates.json_entry(self._estimates()),
+            **estimates.json_entry(self.loaded.estimates(allocation=allocation)),
             **self.loaded.unused,
         }
-
-    def _estimates(self) -> list[gp.Estimate] | None:
-        """Return the estimates behind the speeds of all jobs, and of pairs in the last allocation; None without --estimate."""
-        loaded, found = self.loaded, self.loaded.estimates()
-        return found and [*found, *estimates.pair_estimates(loaded.profile, loaded.jobs, self.scheduler.allocation)]
 
     def _text(self, delivery: gp.DeliveryReport, tenants: Sequence[gp.TenantShare], cost: float | None) -> str:
         request, loaded, rounds, allocation = self.request, self.loaded, self.rounds, self.scheduler.allocation
@@ -212,7 +207,7 @@ class SimulatedRounds:
         down, cost_text = (wrapped([line]) if line else "" for line in (down_text(loaded.cluster, request.down_nodes), money_text))
         reasons = {job_id: f"waits for {', '.join(waits)}" for job_id, waits in self.scheduler.blocked.items()}
         blocked = allocation_text.left_out_text("Blocked", reasons, all_of_them=request.all_jobs)
-        estimated, unused = estimates.count_text(self._estimates()), unused_text(loaded.cluster.left_out)
+        estimated, unused = estimates.count_text(loaded.estimates(allocation=allocation)), unused_text(loaded.cluster.left_out)
         return parts_text((down + shown, blocked, cost_text + delivered, table, constraints, estimated, unused))
 
 

@@ -215,10 +215,7 @@ def _result(
     document = with_accounts(allocation.to_dict(), allocation)
     document["seconds"] |= seconds
     document |= loaded.unused
-    found_estimates = loaded.estimates(problem)
-    if found_estimates is not None:
-        pairs = estimates.pair_estimates(loaded.profile, loaded.jobs, allocation)
-        document |= estimates.json_entry([*found_estimates, *pairs])
+    document |= estimates.json_entry(loaded.estimates(problem, allocation))
     found = _sensitivity(request, loaded, policy) if request.sensitivity else None
     if found is not None:
         document["sensitivity"] = found.to_dict()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from datetime import date
 from functools import cache
 from importlib.resources import as_file, files
@@ -238,6 +238,23 @@ def same_accelerator(name: str, known: Collection[str]) -> str | None:
 def how_the_same(name: str, other: str) -> str:
     """Return a short reason why two names mean the same accelerator."""
     return "they differ only in case" if name.casefold() == other.casefold() else "they name the same accelerator"
+
+
+def notes_on_names(renamed: Mapping[str, str], profile_name: str, measured: Container[str]) -> Iterator[str]:
+    """Yield a sentence for all {accelerator of a cluster: accelerator of a profile} that are the same in one way.
+
+    measured: the accelerators with measurements in the profile; of others it has only specifications.
+    """
+    alike: dict[tuple[str, bool], list[tuple[str, str]]] = {}
+    for name, other in renamed.items():
+        alike.setdefault((how_the_same(name, other), other in measured), []).append((name, other))
+    for (how, is_measured), pairs in alike.items():
+        there = f"profile {profile_name!r}" if is_measured else f"the specifications (profile {profile_name!r} has no measurement)"
+        if len(pairs) == 1:
+            yield f"accelerator {pairs[0][0]!r} of the cluster is treated as {pairs[0][1]!r} of {there}: {how}"
+        else:
+            listed, how = ", ".join(f"{name!r} as {other!r}" for name, other in pairs), how.replace("accelerator", "accelerators")
+            yield f"accelerators of the cluster are treated as those of {there}: {listed}; {how}"
 
 
 def _same_form(form: str, wanted: str) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest, relocated_faults
 from gavel_py.io.names import repeated
 from gavel_py.io.records import MAX_COUNT
-from gavel_py.problem.accelerators import how_the_same, same_accelerator
+from gavel_py.problem.accelerators import how_the_same, notes_on_names, same_accelerator
 from gavel_py.problem.job import Job, Locality
 from gavel_py.problem.nodes import AcceleratorType, Node, read_cluster
 
@@ -273,13 +273,12 @@ class Cluster:
         lacks += NO_ESTIMATE if hasattr(profile, "measured") else ""
         none_known = len(unknown) == len(cluster.accelerator_names)
         if none_known or (any(unknown.values()) and not allow_unknown_types):
-            listed = {name: count for name, count in unknown.items() if count or none_known}
-            gpus_of = {name: "1 GPU" if count == 1 else f"{count} GPUs" for name, count in listed.items()}
-            faults = [Fault("cluster", f"accelerator {n!r}", f"{lacks}; its {c} cannot be used") for n, c in gpus_of.items()]
+            listed = {name: f"{c} GPU{'s' * (c != 1)}" for name, c in unknown.items() if c or none_known}
+            faults = [Fault("cluster", f"accelerator {n!r}", f"{lacks}; its {c} cannot be used") for n, c in listed.items()]
             raise UnknownNameError(*faults, TO_USE_THEM if none_known else TO_USE_THEM + TO_LEAVE_THEM)
         for name, count in unknown.items():
-            ignored = "1 GPU is" if count == 1 else f"{count} GPUs are"
-            warnings.warn(f"{ignored} ignored: accelerator {name!r} {lacks}", GavelWarning, stacklevel=3)
+            ignored = "GPU is ignored" if count == 1 else "GPUs are ignored"
+            warnings.warn(f"{count} {ignored}: accelerator {name!r} {lacks}", GavelWarning, stacklevel=3)
         return cluster.restricted_to(set(cluster.accelerator_names) - unknown.keys())
 
     def _renamed_for(self, profile: Profile) -> Cluster:
@@ -291,7 +290,8 @@ class Cluster:
             if len(prices - {None}) > 1:
                 problem = f"is the same as {other!r}, since {how_the_same(name, other)}, but has another price; rename one of them"
                 raise InputError(Fault("cluster", f"accelerator {name!r}", problem))
-        _warn_of_names(renamed, profile)
+        for note in notes_on_names(renamed, profile.name, getattr(profile, "measured", profile).accelerators):
+            warnings.warn(note, GavelWarning, stacklevel=4)
         return self.renamed(renamed) if renamed else self
 
     @classmethod
@@ -383,23 +383,6 @@ def _known(value: float | None) -> float:
 
 def _check_unique(what: str, names: Iterable[str]) -> None:
     InputError.raise_any([Fault("cluster", "", f"{what} {name!r} appears twice; names must be unique") for name in repeated(names)])
-
-
-def _warn_of_names(renamed: Mapping[str, str], profile: Profile) -> None:
-    """Issue one `GavelWarning` for all {accelerator of the cluster: accelerator of the profile} that are the same in one way."""
-    measured = getattr(profile, "measured", profile).accelerators
-    alike: dict[tuple[str, bool], list[tuple[str, str]]] = {}
-    for name, other in renamed.items():
-        alike.setdefault((how_the_same(name, other), other in measured), []).append((name, other))
-    for (how, is_measured), pairs in alike.items():
-        there = f"profile {profile.name!r}" if is_measured else f"the specifications (profile {profile.name!r} has no measurement)"
-        (name, other), *more = pairs
-        text = f"accelerator {name!r} of the cluster is treated as {other!r} of {there}: {how}"
-        if more:
-            listed = ", ".join(f"{name!r} as {other!r}" for name, other in pairs)
-            how = how.replace("same accelerator", "same accelerators")
-            text = f"accelerators of the cluster are treated as those of {there}: {listed}; {how}"
-        warnings.warn(text, GavelWarning, stacklevel=5)
 
 
 def _count_faults(name: str, gpus: Any, per_node: Any) -> list[Fault]:

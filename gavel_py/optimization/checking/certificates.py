@@ -271,8 +271,7 @@ def priced_bound(jobs: JobClasses, gains: Floats, prices: Floats, least: Floats 
 class PricedCertificate:
     """Proves a linear sum without a program: Σ_g n_g Σ_j G_gj x_gj is at most its `priced_bound`, with limits priced as well.
 
-    gains: (G, K) G_gj, for all of a job's time; prices: of GPUs and limits, >= 0; sign: -1 if the policy's objective is the
-    negative of this sum.
+    gains: (G, K) G_gj, for all of a job's time; prices: all >= 0; sign: -1 if the policy's objective is the negative of this sum.
     """
 
     jobs: JobClasses
@@ -286,11 +285,9 @@ class PricedCertificate:
 
     def bound(self) -> float:
         """Return the bound on the objective of all valid allocations that keep the floors."""
-        jobs, prices, limits = self.jobs, self.prices.gpus, self.prices.limits
-        if not limits.any():
-            return self.sign * priced_bound(jobs, self.gains, prices, jobs.floors)
-        net = self.gains - Prices(np.zeros_like(prices), limits).costs(jobs)
-        return self.sign * (priced_bound(jobs, net, prices, jobs.floors) + float(limits @ jobs.limits[1]))
+        limits = Prices(np.zeros_like(self.prices.gpus), self.prices.limits)
+        net = self.gains - limits.costs(self.jobs) if limits.limits.any() else self.gains
+        return self.sign * (priced_bound(self.jobs, net, self.prices.gpus, self.jobs.floors) + limits.worth(self.jobs))
 
     def scale(self, fractions: Floats) -> float:  # noqa: ARG002
         """Return the largest gain of all of a job's time."""
