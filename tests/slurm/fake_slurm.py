@@ -95,7 +95,7 @@ class FakeSlurm:
     """nodes: {name: (type, GPUs)}; members: {node: its partitions}; new: whether the output is that of 24.05 instead of 22.05;
     stuck: jobs that never start; blocked: nodes on which none starts; counted: {node: further fields of sinfo};
     slow: {job: seconds to stop}; fails: called before each command, and may raise; refuses: returns the error message for a line of
-    scontrol, if any; config, accounts, partitions, reservations: output of scontrol, by default with this account as SlurmUser;
+    scontrol, or for scancel, if any; config, accounts, partitions, reservations: output of scontrol, by default with this account as SlurmUser;
     tables: those of sacctmgr, {} if slurmdbd does not answer; beacons: {job: comment} of signs of life; signalled: (job, signal,
     whether to its script only) as sent; on_signal: is called with each such job.
     """
@@ -141,9 +141,13 @@ class FakeSlurm:
             self.beacons[str(number)] = next(w for w in arguments if w.startswith("--comment="))[10:]
             return CommandResult(0, f"{number}\n", "")
         if list(arguments[:2]) == ["scontrol", "update"]:
+            if error := self.refuses(" ".join(arguments)):
+                return CommandResult(1, "", error)
             self.beacons[arguments[2].removeprefix("JobId=")] = arguments[3].removeprefix("Comment=")
             return CommandResult(0, "", "")
         if arguments[0] == "scancel":
+            if error := self.refuses(" ".join(arguments)):
+                return CommandResult(210, "", error)
             self._scancel(arguments[1:])
             return CommandResult(0, "", "")
         if arguments[0] == "squeue":

@@ -5,14 +5,14 @@ The functions at the end of the module build the scontrol commands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gavel_py.integrations.slurm.actions import Actions, Target
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, read_jobs
 from gavel_py.integrations.slurm.client.notation import is_node_name, printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
-from gavel_py.integrations.slurm.job_roles import is_held_by_driver, parse_annotation, parse_comment
+from gavel_py.integrations.slurm.job_roles import parse_annotation, parse_comment
 from gavel_py.integrations.slurm.sizes import is_own_request, request_of, restore_fields, start_fields
 from gavel_py.integrations.slurm.state import Tracked
 
@@ -329,7 +329,7 @@ def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partit
     changed = [job for job in jobs if job.job_id in known and (job.required_nodes or job.restarts)]
     updates = [_restore_line(job, known[job.job_id], partition_nodes) for job in changed]
     # For these jobs without a record, a driver has set the nodes; jobs whose users request nodes are left to Slurm.
-    unknown = [job for job in jobs if job.job_id not in known and job.required_nodes and _has_place(job)]
+    unknown = [job for job in jobs if job.job_id not in known and job.required_nodes and has_place(job)]
     updates += [_unbind_line(job) for job in unknown]
     return [*updates, *batch_lines("release", (job.job_id for job in jobs))]
 
@@ -345,44 +345,10 @@ def _unbind_line(job: SlurmJob) -> str:
     return f"{line} NumTasks={request.tasks} NumCPUs={max(1, request.cpus)}" if request.tasks else line
 
 
-def _has_place(job: SlurmJob) -> bool:
+def has_place(job: SlurmJob) -> bool:
+    """Return whether a driver or its plugin has taken a job over."""
     annotation = parse_annotation(job.admin_comment)
     return annotation is not None and annotation.place is not None
-
-
-def release_held(
-    commands: SlurmCommands,
-    partitions: Collection[str],
-    known: Mapping[str, Tracked],
-    stopping: Container[str],
-    partition_nodes: int,
-) -> list[str]:
-    """Release all jobs on a hold of a driver or its plugin to Slurm, and return their ids. May be repeated.
-
-    This includes jobs that Slurm has requeued and that now wait for the nodes on which a driver started them.
-
-    Args:
-        commands: Slurm's commands.
-        partitions: The managed partitions.
-        known: {job: record} of the jobs that a driver has managed; empty if its state is not available.
-        stopping: Jobs that a driver was stopping.
-        partition_nodes: As for `restore_lines`.
-
-    Raises:
-        SlurmError: Slurm does not answer.
-    """
-    jobs = read_jobs(commands).values()
-    waiting = [job for job in jobs if is_held_by_driver(job, partitions, known, stopping) or _is_bound(job, partitions, known)]
-    lines = restore_lines(waiting, known, partition_nodes)
-    if lines:
-        commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
-    return [job.job_id for job in waiting]
-
-
-def _is_bound(job: SlurmJob, partitions: Collection[str], known: Container[str]) -> bool:
-    """Return whether a job that is not on hold waits for nodes that a driver selected."""
-    is_selected = bool(job.required_nodes) and (job.job_id in known or _has_place(job))
-    return is_selected and job.phase is Phase.WAITING and not job.is_held and job.is_in(partitions)
 
 
 def _restore_line(job: SlurmJob, tracked: Tracked, partition_nodes: int) -> str:

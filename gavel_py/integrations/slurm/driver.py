@@ -362,11 +362,13 @@ class SlurmDriver:
         self._log("ended", **totals)
 
     def release(self) -> None:
-        """Release all jobs on hold to Slurm, including those that arrive before the next round. Errors are only logged."""
+        """Release all jobs on hold to Slurm, including those that arrive before the next round. Errors are only reported."""
         try:
-            jobs = release_all(self._commands, self.settings.partitions, self._planner.state)
+            released = release_all(self._commands, self.settings.partitions, self._planner.state)
             self._beacon = None
-            self._log("released", jobs=jobs)
+            self._log("released", **released._asdict())
+            if released.refused:
+                warn(f"jobs remain on hold: {released.problem}")
         except SlurmError as error:
             self._log("no_answer", why=str(error))
 
