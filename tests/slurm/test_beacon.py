@@ -99,7 +99,9 @@ def test_a_release_that_slurm_refuses_is_an_error(tmp_path: Path) -> None:
     slurm.refuses, before, signs = stranger, held(slurm), dict(slurm.beacons)
     with pytest.raises(gp.SlurmError, match=r"jobs released: 0; refused by Slurm: 4 \(3, 4, 5, 90000, the sign") as found:
         gp.slurm_release("gpu", commands=slurm)
-    assert "Unspecified error for a job; scancel: error: Kill job error on job id 90000: Access/permission denied" in str(found.value)
+    assert "Unspecified error for a job; scancel: error: Kill job error on job id 90000: Access/permission denied" in str(
+        found.value
+    )
     assert (held(slurm), set(slurm.beacons)) == (before, set(signs))
     slurm.refuses = lambda line: "Unspecified error for job 3" if line == "release 3" else ""
     slurm.jobs[4].comment = slurm.jobs[5].comment = "gavel-hold"

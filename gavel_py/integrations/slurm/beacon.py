@@ -251,7 +251,7 @@ def slurm_release(partition: str, *, directory: str | Path | None = None, comman
 
 
 class Released(NamedTuple):
-    """The outcome of a release. jobs: those released; refused: {job: Slurm's error} of jobs on hold and signs of life that remain."""
+    """The outcome of a release. jobs: those released; refused: {job: Slurm's error} of jobs and signs of life that remain."""
 
     jobs: list[str]
     refused: dict[str, str]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -230,6 +231,31 @@ class SpeedStore:
         self._stored: dict[Entry, ObservedRate] = {}
         self._logged: dict[Entry, ObservedRate] = {}
         self._contradicted: set[Entry] = set()
+
+    @contextmanager
+    def latest_used(self, state: DriverState) -> Iterator[None]:
+        """Use the latest measurements for the decision that the block makes, and add them to the store after it.
+
+        New throughputs come into use only with a new allocation, since a saved state must contain the throughputs with which its
+        allocation was computed. If no decision is possible, the measurements stay pending.
+        """
+        speeds, profile = state.speeds, state.scheduler.profile
+        measured = measurements_of(state.sums, state.pending)
+        if measured:
+            new = {(m.job_type, m.num_gpus, m.accelerator): m.steps_per_second for m in measured}
+            state.speeds = Speeds(speeds.base, speeds.measured | new, speeds.sizes)
+            state.speeds.use_in(state.scheduler)
+        try:
+            yield
+        except BaseException:
+            if measured:
+                state.speeds, state.scheduler.profile = speeds, profile
+            raise
+        if measured:
+            self.add(state.sums, state.pending)
+        if speeds.learner is not None:
+            self.keep(speeds.learner)
+        state.pending = set()
 
     def add(self, sums: Sums, pending: set[tuple[str, int, str]]) -> None:
         """Log and store new mean speeds."""

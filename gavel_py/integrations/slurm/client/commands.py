@@ -180,6 +180,15 @@ def warn_of_slow_stops(commands: SlurmCommands, stop_seconds: float) -> None:
         warn(f"jobs may take {float(found[1]):g} s to stop (KillWait), but {limit}; their GPUs would stay empty for a round")
 
 
+PRIVATE = re.compile(r"^PrivateData\s*=\s*(\S+)", re.MULTILINE)
+
+
+def hides_jobs(commands: SlurmCommands) -> bool:
+    """Return whether users may see only their own jobs (`PrivateData`). Raises `SlurmError` if Slurm does not answer."""
+    found = PRIVATE.search(output(commands, "scontrol", "show", "config"))
+    return found is not None and not {"jobs", "all"}.isdisjoint(found[1].split(","))
+
+
 REFUSED = re.compile(r"access/permission denied|invalid user id|unspecified error|job_?submit", re.IGNORECASE)
 """Slurm's messages for denied changes; job_submit plugins cause the last two."""
 
