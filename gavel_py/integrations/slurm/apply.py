@@ -51,7 +51,7 @@ class Applied:
         started: Jobs that run as planned.
         elsewhere: {job: {node: GPUs}} of jobs that run on other GPUs than planned.
         waiting: {job: why} of jobs that did not start and are on hold again.
-        left: Jobs that ended in the meantime.
+        left: Jobs to start that have ended in the meantime, or have started and are ending.
         lingering: Jobs that did not stop in time.
         given_back: Jobs released to Slurm.
         sent: Jobs that were released to start.
@@ -105,7 +105,8 @@ class Applier:
         jobs = self._stop_and_start(stop_limit)
         applied.stop_seconds = self.clock.now() - began
         if applied.sent:
-            jobs = self._wait(lambda jobs: not any(_is_starting(jobs.get(job_id)) for job_id in applied.sent), start_limit)
+            patient_until = self.clock.now() + PATIENCE_SECONDS
+            jobs = self._wait(lambda jobs: not self._are_starting(jobs, patient_until), start_limit)
         self._compare(jobs)
         applied.start_seconds = self.clock.now() - began - applied.stop_seconds
         # Done last, so that jobs left to Slurm do not take GPUs meant for others.
@@ -173,12 +174,21 @@ class Applier:
         self.applied.sent += sent
         return jobs
 
+    def _are_starting(self, jobs: Jobs, patient_until: float) -> bool:
+        """Return whether it is worthwhile to wait for the released jobs.
+
+        A job that is already ending either was cancelled or is requeued since its start has failed; its next state shows which.
+        """
+        is_patient = self.clock.now() < patient_until
+        sent = [jobs[job_id] for job_id in self.applied.sent if job_id in jobs]
+        return any(_is_starting(job) or (job.phase is Phase.STOPPING and is_patient) for job in sent)
+
     def _compare(self, jobs: Jobs) -> None:
         """Compare the running jobs with the plan, and put jobs that have not started on hold again."""
         applied = self.applied
         for job_id, target in self.actions.start.items():
             job = jobs.get(job_id)
-            if job is None or job.phase.is_over:
+            if job is None or job.phase.is_over or (job.phase is Phase.STOPPING and job_id in applied.sent):
                 applied.left.append(job_id)
             elif job.phase is Phase.RUNNING and (dict(job.held) == target or (job.held and job_id not in applied.lingering)):
                 self._note_running(job)
@@ -224,9 +234,9 @@ def _is_waiting(job: SlurmJob | None) -> bool:
     return job is not None and job.phase is Phase.WAITING
 
 
-def _is_starting(job: SlurmJob | None) -> bool:
+def _is_starting(job: SlurmJob) -> bool:
     """Return whether a released job may still start, so that waiting for it is worthwhile."""
-    return job is not None and job.phase is Phase.WAITING and job.reason != UNAVAILABLE
+    return job.phase is Phase.WAITING and not job.is_held and job.reason != UNAVAILABLE
 
 
 def _is_changed(job: SlurmJob | None, target: Mapping[str, int]) -> bool:
