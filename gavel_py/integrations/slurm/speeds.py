@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.client.records import Phase
@@ -292,3 +292,25 @@ class SpeedStore:
             warn(f"measured speeds were not stored: {error}")
             return False
         return True
+
+
+def saved_learner(
+    scheduler: Mapping[str, Any], base: ThroughputProfile, given: ThroughputLearner | None
+) -> ThroughputLearner | None:
+    """Return the learner for a saved scheduler, or None if it was saved without one.
+
+    This is the given learner, or a new one if the given one lacks GPU types of the saved scheduler. base: the profile with which
+    the scheduler began.
+    """
+    from gavel_py.throughput_profiles.learning import ThroughputLearner as Learner  # imports scipy.stats
+
+    if "learner" not in scheduler:
+        return None
+    kinds = scheduler["scheduler"]["cluster"]["accelerator_types"]
+    types = [kind.get("profile_name") or kind["name"] for kind in kinds]
+    if given is not None:
+        given.add_accelerators(types)
+        if set(types) <= set(given.profile.accelerators):
+            return given
+        given.resume(scheduler["learner"]["learned"])
+    return Learner(base)
