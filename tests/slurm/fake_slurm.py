@@ -232,6 +232,10 @@ class FakeSlurm:
             assert set(words) == {"AdminComment"}, "an operator may not write it, and is refused the whole line"
             job.admin_comment = words["AdminComment"]
             return ""
+        if "Comment" in words:
+            assert set(words) == {"Comment"}
+            job.comment = words["Comment"]
+            return ""
         if "Priority" in words:
             assert set(words) == {"Priority"}
             if not job.priority:

@@ -69,6 +69,28 @@ def test_release_needs_no_state_and_may_be_repeated(tmp_path: Path, with_state: 
     assert gp.slurm_release("gpu", directory=directory, commands=slurm) == []
 
 
+def test_release_removes_marks_and_priorities_where_slurm_has_released(tmp_path: Path) -> None:
+    slurm = cluster_with(6, 4)
+    slurm.jobs[4].comment, slurm.jobs[5].admin_comment = "gavel:", "project 7;" + slurm.jobs[5].admin_comment
+    slurm.jobs[6].comment += " gavel-hold"
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    held_by_user, marks = slurm.jobs[6].admin_comment, {number: job.admin_comment for number, job in slurm.jobs.items()}
+    running = {number: job.admin_comment for number, job in slurm.jobs.items() if job.held}
+    assert {slurm.jobs[number].priority for number in running} == {4_294_967_293}
+    slurm.refuses = lambda line: "Unspecified error for job 3" if line.startswith("release 3") else ""
+    with pytest.warns(gp.GavelWarning, match="jobs remain on hold"):
+        driven.release()
+    assert {number: job.admin_comment for number, job in slurm.jobs.items()} == marks, "they are still on hold"
+    slurm.refuses = lambda _: ""
+    driven.release()
+    assert (slurm.jobs[4].admin_comment, slurm.jobs[4].comment) == ("", "")
+    assert slurm.jobs[5].admin_comment == "project_7"
+    assert slurm.jobs[6].admin_comment == held_by_user
+    assert {number: job.admin_comment for number, job in slurm.jobs.items() if job.held} == running
+    assert {slurm.jobs[number].priority for number in running} == {1000}
+
+
 @pytest.mark.parametrize("with_state", [True, False])
 def test_release_frees_jobs_whose_nodes_have_failed_since(tmp_path: Path, with_state: bool) -> None:
     """A running job still requests the nodes on which it was started, which Slurm does not let anybody change."""

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
+from tests.slurm.fake_slurm import FakeSlurm
 from tests.slurm.support import BERT, cluster_with, driver, events, recorded_commands
+from tests.slurm.test_rights import with_account
 from tests.support.commands import Gavel, runner
 
 
@@ -107,6 +109,68 @@ def test_a_new_job_that_finds_no_gpu_has_just_arrived(tmp_path: Path) -> None:
         driven.run()
     (job,) = [job for job in gp.slurm_queue(tmp_path) if job.job_id == "3"]
     assert (job.state, job.reason) == ("waiting", "it had just arrived")
+
+
+def written_reasons(slurm: FakeSlurm) -> list[str]:
+    return [line for line in slurm.sent if "gavel-why=" in line]
+
+
+def test_reasons_are_in_admin_comments_until_jobs_start(tmp_path: Path) -> None:
+    slurm = cluster_with(4, 4)
+    slurm.submit(5, per_job="gpu:4", comment=BERT + " gavel-hold")
+    slurm.submit(6, per_job="gpu:1", partition="free", admin_comment="not ours")
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        waiting = [number for number, job in slurm.jobs.items() if number < 5 and not job.held]
+        assert [slurm.jobs[number].admin_comment.rpartition(";")[2] for number in waiting] == ["gavel-why=it_had_just_arrived"] * 2
+        assert slurm.jobs[5].admin_comment.endswith(";plugin;gavel-why=its_user_holds_it")
+        assert slurm.jobs[6].admin_comment == "not ours"
+        assert len(written_reasons(slurm)) == 3
+        driven.round()
+        for _ in range(3):
+            sent = len(written_reasons(slurm))
+            before = {number: job.admin_comment for number, job in slurm.jobs.items()}
+            slurm.clock.seconds += 100
+            driven.round()
+            changed = [number for number, job in slurm.jobs.items() if job.admin_comment != before[number] and not job.held]
+            assert len(written_reasons(slurm)) - sent == len(changed), "only changes are written"
+        assert not any("gavel-why" in job.admin_comment for job in slurm.jobs.values() if job.held)
+    assert sum(job.restarts for job in slurm.jobs.values()) > 0
+
+
+def test_at_most_100_reasons_are_written_in_a_round(tmp_path: Path) -> None:
+    slurm = cluster_with(130, 4)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        assert len(written_reasons(slurm)) == 100
+        slurm.clock.seconds += 1
+        driven.fill()
+        assert len(written_reasons(slurm)) == 100
+        slurm.clock.seconds += 100
+        driven.round()
+    assert 128 <= sum("gavel-why" in job.admin_comment for job in slurm.jobs.values()) <= 130
+
+
+@pytest.mark.parametrize(("level", "written"), [("Operator", 0), ("Administrator", 2)])
+def test_reasons_are_written_with_the_right_to_do_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, written: int
+) -> None:
+    slurm = cluster_with(4, 4)
+    if os.geteuid() == 0:
+        monkeypatch.setattr(os, "geteuid", lambda: 1)
+    with_account(slurm, level)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    assert len(written_reasons(slurm)) == written
+
+
+def test_the_reason_of_the_driver_is_shown_for_a_job_that_only_slurm_lists() -> None:
+    slurm = cluster_with(1, 4)
+    slurm.jobs[1].admin_comment += ";gavel-why=others_were_owed_more"
+    job = gp.slurm_job("1", commands=slurm)
+    assert job is not None
+    assert (job.state, job.reason) == ("waiting", "others were owed more")
+    assert gp.slurm_job("2", commands=slurm) is None
 
 
 def test_slurm_answers_for_a_job_that_the_driver_has_not_listed(

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gavel_py.errors import Fault, InputError, SlurmError
-from gavel_py.integrations.slurm.apply import has_place, restore_lines
-from gavel_py.integrations.slurm.client.commands import JOB, SlurmCommands, WallClock, output, read_jobs
+from gavel_py.integrations.slurm.actions import without_marks
+from gavel_py.integrations.slurm.apply import MAX_PRIORITY, annotation_lines, batch_lines, has_place, is_job_id, restore_lines
+from gavel_py.integrations.slurm.client.commands import JOB, RightsError, SlurmCommands, WallClock, may_annotate, output, read_jobs
 from gavel_py.integrations.slurm.client.notation import printable
 from gavel_py.integrations.slurm.client.records import BEACON, Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.job_roles import is_held_by_driver
@@ -307,16 +308,37 @@ def release_held(
         jobs = read_jobs(commands).values()
         return [job for job in jobs if is_held_by_driver(job, partitions, known, stopping) or _is_bound(job, partitions, known)]
 
-    jobs = waiting()
+    jobs, refused = waiting(), dict[str, str]()
     lines = restore_lines(jobs, known, partition_nodes)
-    if not lines:
-        return [], {}
-    result = commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
-    # Some errors do not matter, since the job has ended or started in the meantime; so the jobs are read again.
-    still = {job.job_id for job in waiting()} if result.err.strip() else set()
-    errors = {job_id: printable(line) for line in result.err.splitlines() for job_id in JOB.findall(line)}
-    refused = {job.job_id: errors.get(job.job_id, printable(result.err)) for job in jobs if job.job_id in still}
-    return [job.job_id for job in jobs if job.job_id not in refused], refused
+    if lines:
+        result = commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
+        # Some errors do not matter, since the job has ended or started in the meantime; so the jobs are read again.
+        still = {job.job_id for job in waiting()} if result.err.strip() else set()
+        errors = {job_id: printable(line) for line in result.err.splitlines() for job_id in JOB.findall(line)}
+        refused = {job.job_id: errors.get(job.job_id, printable(result.err)) for job in jobs if job.job_id in still}
+    released = [job.job_id for job in jobs if job.job_id not in refused]
+    with suppress(SlurmError):
+        _clean(commands, partitions, released)
+    return released, refused
+
+
+def _clean(commands: SlurmCommands, partitions: Collection[str], released: Collection[str]) -> None:
+    """Remove what a driver and its plugin have left in jobs, as far as this account may.
+
+    Running jobs keep their annotations, which a later release needs if a node fails. Raises `SlurmError` if Slurm does not answer.
+    """
+    jobs = read_jobs(commands)
+    freed = [jobs[job_id] for job_id in released if job_id in jobs and is_job_id(job_id)]
+    ahead = [i for i, job in jobs.items() if job.phase is Phase.RUNNING and job.priority == MAX_PRIORITY and job.is_in(partitions)]
+    lines = batch_lines("release", ahead)  # which sets the priority that Slurm itself would have given
+    lines += [f"update JobId={job.job_id} Comment=" for job in freed if job.comment.strip() == "gavel:"]
+    texts = {job.job_id: without_marks(job.admin_comment) for job in freed if job.phase is Phase.WAITING}
+    texts = {job_id: text for job_id, text in texts.items() if text is not None and text != jobs[job_id].admin_comment}
+    if texts:
+        with suppress(RightsError):
+            lines += annotation_lines(texts) if may_annotate(commands) else []
+    if lines:
+        commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
 
 
 def _is_bound(job: SlurmJob, partitions: Collection[str], known: Container[str]) -> bool:

@@ -212,6 +212,8 @@ class SlurmDriver:
         """Check the rights before anything is changed for the first time, and give a sign of life."""
         if self._may_annotate is None:
             self._may_annotate = slurm.may_annotate(self._commands)
+            if self._publisher is not None:
+                self._publisher.may_annotate = self._may_annotate
             slurm.warn_of_slow_stops(self._commands, self.settings.stop_seconds)
         if self._beacon is None and self._directory is not None and self.settings.beacon:
             self._begin_beacon(self._directory)

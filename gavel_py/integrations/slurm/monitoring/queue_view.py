@@ -11,16 +11,18 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gavel_py.errors import Fault, InputError
-from gavel_py.integrations.slurm.apply import Applied
+from gavel_py.errors import Fault, InputError, SlurmError
+from gavel_py.integrations.slurm.actions import reason_in, with_reason
+from gavel_py.integrations.slurm.apply import Applied, annotation_lines
 from gavel_py.integrations.slurm.beacon import DEAD_SECONDS
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, hides_jobs, read_jobs
 from gavel_py.integrations.slurm.client.notation import printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
-from gavel_py.integrations.slurm.job_roles import Role
+from gavel_py.integrations.slurm.job_roles import Role, parse_annotation
 from gavel_py.integrations.slurm.monitoring.event_log import warn
 from gavel_py.integrations.slurm.monitoring.metrics import Metrics
 from gavel_py.io import reading
@@ -34,6 +36,13 @@ if TYPE_CHECKING:
 
 QUEUE = "queue.json"
 """Name of the file in the directory of a driver."""
+
+
+EXPLAINED = ("waiting", str(Role.ASIDE))
+"""States of jobs whose AdminComment has the reason; for other waiting jobs, Slurm has one."""
+
+MAX_REASONS = 100
+"""Number of reasons written to Slurm from one round to the next."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,9 @@ class Publisher:
 
     def __init__(self, directory: Path, metrics: Metrics, commands: SlurmCommands, clock: WallClock) -> None:
         self._path, self._metrics, self._commands, self._clock = directory / QUEUE, metrics, commands, clock
+        self.may_annotate = False
         self._latest: tuple[Decided, Applied] | None = None
+        self._reasons_left = 0
         self._jobs: list[QueuedJob] | None = None
 
     def show_round(self, decided: Decided, applied: Applied) -> None:
@@ -133,6 +144,8 @@ class Publisher:
             _close(self._path.parent)
         self._write(decided, applied)
         self._metrics.show(decided, applied)
+        self._reasons_left = MAX_REASONS
+        self._write_reasons(applied.jobs)
 
     def show_reading(
         self, jobs: Mapping[str, SlurmJob], picture: ClusterSnapshot | None = None, filled: Applied | None = None
@@ -149,6 +162,7 @@ class Publisher:
         if self._write(decided, replace(applied, jobs=jobs)):
             state = decided.picture.state
             self._metrics.show(replace(decided, totals=state.totals(self._clock.now())), applied)
+            self._write_reasons(jobs)
 
     def _write(self, decided: Decided, applied: Applied) -> bool:
         """Write the queue if it has changed, and return whether it has. If it cannot be written, the older one remains."""
@@ -161,6 +175,19 @@ class Publisher:
                 write_atomic(self._path, json.dumps(document, separators=(",", ":")).encode())
             os.utime(self._path, (now, now))
         return is_changed
+
+    def _write_reasons(self, jobs: Mapping[str, SlurmJob]) -> None:
+        """Write into the AdminComment of jobs why they wait, if this account may, where it has changed."""
+        comments = {each.job_id: jobs[each.job_id].admin_comment for each in self._jobs or () if self.may_annotate}
+        reasons = {each.job_id: each.reason for each in self._jobs or () if each.state in EXPLAINED}
+        # The plugin or the driver has marked jobs that wait for the driver.
+        new = {i: with_reason(text, reasons.get(i, "")) for i, text in comments.items() if parse_annotation(text) is not None}
+        changed = {i: text for i, text in new.items() if text is not None and text != comments[i]}
+        lines = annotation_lines(dict(islice(changed.items(), self._reasons_left)))
+        self._reasons_left -= len(lines)
+        if lines:
+            with suppress(SlurmError):  # the next reading shows what has not been written
+                self._commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
 
 
 def _close(directory: Path) -> None:
@@ -227,7 +254,7 @@ def slurm_job(job_id: str, *, commands: SlurmCommands | None = None) -> QueuedJo
         name=printable(job.name),
         gpus=sum(job.held.values()) or job.num_gpus,
         state=str(job.phase),
-        reason=f"Slurm names {printable(job.reason)}" if job.phase is Phase.WAITING else "",
+        reason=(reason_in(job.admin_comment) or f"Slurm names {printable(job.reason)}") if job.phase is Phase.WAITING else "",
         nodes=dict(job.held),
         partition=printable(job.partition),
     )
