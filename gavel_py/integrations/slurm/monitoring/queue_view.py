@@ -139,9 +139,13 @@ class Publisher:
         self._jobs: list[QueuedJob] | None = None
 
     def show_round(self, decided: Decided, applied: Applied) -> None:
-        """Publish the outcome of a round. Raises `SlurmError` if Slurm does not answer before the first one."""
-        if self._jobs is None and hides_jobs(self._commands):
-            _close(self._path.parent)
+        """Publish the outcome of a round, or nothing as long as it is not known whether Slurm hides jobs from users."""
+        if self._jobs is None:
+            try:
+                if hides_jobs(self._commands):
+                    _close(self._path.parent)
+            except SlurmError:
+                return
         self._write(decided, applied)
         self._metrics.show(decided, applied)
         self._reasons_left = MAX_REASONS
