@@ -332,8 +332,8 @@ def _clean(commands: SlurmCommands, partitions: Collection[str], released: Colle
     ahead = [i for i, job in jobs.items() if job.phase is Phase.RUNNING and job.priority == MAX_PRIORITY and job.is_in(partitions)]
     lines = batch_lines("release", ahead)  # which sets the priority that Slurm itself would have given
     lines += [f"update JobId={job.job_id} Comment=" for job in freed if job.comment.strip() == "gavel:"]
-    texts = {job.job_id: without_marks(job.admin_comment) for job in freed if job.phase is Phase.WAITING}
-    texts = {job_id: text for job_id, text in texts.items() if text is not None and text != jobs[job_id].admin_comment}
+    cleaned = ((job, without_marks(job.admin_comment)) for job in freed if job.phase is Phase.WAITING)
+    texts = {job.job_id: text for job, text in cleaned if text is not None and text != job.admin_comment}
     if texts:
         with suppress(RightsError):
             lines += annotation_lines(texts) if may_annotate(commands) else []
