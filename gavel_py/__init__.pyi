@@ -39,12 +39,14 @@ from gavel_py.integrations.slurm import SlurmComparison as SlurmComparison
 from gavel_py.integrations.slurm import SlurmDecided as SlurmDecided
 from gavel_py.integrations.slurm import SlurmDriver as SlurmDriver
 from gavel_py.integrations.slurm import SlurmPicture as SlurmPicture
+from gavel_py.integrations.slurm import SlurmQueue as SlurmQueue
 from gavel_py.integrations.slurm import SlurmQueuedJob as SlurmQueuedJob
 from gavel_py.integrations.slurm import SlurmSettings as SlurmSettings
 from gavel_py.integrations.slurm import SlurmShadow as SlurmShadow
 from gavel_py.integrations.slurm import TypeRule as TypeRule
 from gavel_py.integrations.slurm import WallClock as WallClock
 from gavel_py.integrations.slurm import slurm_comparison as slurm_comparison
+from gavel_py.integrations.slurm import slurm_job as slurm_job
 from gavel_py.integrations.slurm import slurm_plugin as slurm_plugin
 from gavel_py.integrations.slurm import slurm_queue as slurm_queue
 from gavel_py.integrations.slurm import slurm_release as slurm_release

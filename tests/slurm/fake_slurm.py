@@ -95,10 +95,10 @@ class FakeSlurm:
     """nodes: {name: (type, GPUs)}; members: {node: its partitions}; new: whether the output is that of 24.05 instead of 22.05;
     stuck: jobs that never start; blocked: nodes on which none starts; counted: {node: further fields of sinfo};
     slow: {job: seconds to stop}; fails: called before each command, and may raise; refuses: returns the error message for a line of
-    scontrol, if any; config, accounts, partitions, reservations: output of scontrol, by default with this account as SlurmUser;
-    tables: those of sacctmgr, {} if slurmdbd does not answer; beacons: {job: comment} of signs of life; owners: {sign of life: uid}
-    of those that do not belong to this account; signalled: (job, signal, whether to its script only) as sent; on_signal: is called
-    with each such job.
+    scontrol, or a command on one job, if any; config, accounts, partitions, reservations: output of scontrol, by default with this
+    account as SlurmUser; tables: those of sacctmgr, {} if slurmdbd does not answer; beacons: {job: comment} of signs of life;
+    owners: {sign of life: uid} of those that do not belong to this account; signalled: (job, signal, whether to its script only) as
+    sent; on_signal: is called with each such job.
     """
 
     def __init__(self, clock: FakeClock, nodes: dict[str, tuple[str, int]], *, new: bool = False) -> None:
@@ -136,18 +136,8 @@ class FakeSlurm:
             self.fails(arguments)
         if arguments[0] == "sinfo":
             return CommandResult(0, json.dumps(self._sinfo()), "")
-        if arguments[0] == "squeue" and "--name=gavel-driver" in arguments:
-            return CommandResult(0, json.dumps({"jobs": [self._sign(number) for number in self.beacons]}), "")
-        if arguments[0] == "sbatch":
-            number = max(map(int, self.beacons), default=89_999) + 1
-            self.beacons[str(number)] = next(w for w in arguments if w.startswith("--comment="))[10:]
-            return CommandResult(0, f"{number}\n", "")
-        if list(arguments[:2]) == ["scontrol", "update"]:
-            self.beacons[arguments[2].removeprefix("JobId=")] = arguments[3].removeprefix("Comment=")
-            return CommandResult(0, "", "")
-        if arguments[0] == "scancel":
-            self._scancel(arguments[1:])
-            return CommandResult(0, "", "")
+        if arguments[0] in ("sbatch", "scancel") or "--name=gavel-driver" in arguments or "update" in arguments:
+            return self._single(arguments)
         if arguments[0] == "squeue":
             self._schedule()
             return CommandResult(0, json.dumps({"jobs": [self._shape(job) for job in self.jobs.values()]}), "")
@@ -161,6 +151,22 @@ class FakeSlurm:
         uid, state = self.owners.get(number, os.geteuid()), "PENDING"
         entry = {"name": "gavel-driver", "user_id": uid, "user_name": f"user{uid}", "partition": "gpu"}
         return entry | {"job_id": int(number), "comment": self.beacons[number], "job_state": [state] if self.new else state}
+
+    def _single(self, arguments: Sequence[str]) -> CommandResult:
+        """Carry out a command on one job, which is a sign of life except for signals."""
+        if arguments[0] == "squeue":
+            return CommandResult(0, json.dumps({"jobs": [self._sign(number) for number in self.beacons]}), "")
+        if error := self.refuses(" ".join(arguments)):
+            return CommandResult(1, "", error)
+        if arguments[0] == "sbatch":
+            number = max(map(int, self.beacons), default=89_999) + 1
+            self.beacons[str(number)] = next(w for w in arguments if w.startswith("--comment="))[10:]
+            return CommandResult(0, f"{number}\n", "")
+        if arguments[0] == "scancel":
+            self._scancel(arguments[1:])
+        else:
+            self.beacons[arguments[2].removeprefix("JobId=")] = arguments[3].removeprefix("Comment=")
+        return CommandResult(0, "", "")
 
     def _shown(self, arguments: Sequence[str]) -> CommandResult:
         """Answer a question about the cluster."""
@@ -231,6 +237,10 @@ class FakeSlurm:
         if "AdminComment" in words:
             assert set(words) == {"AdminComment"}, "an operator may not write it, and is refused the whole line"
             job.admin_comment = words["AdminComment"]
+            return ""
+        if "Comment" in words:
+            assert set(words) == {"Comment"}
+            job.comment = words["Comment"]
             return ""
         if "Priority" in words:
             assert set(words) == {"Priority"}

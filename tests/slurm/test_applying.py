@@ -262,3 +262,31 @@ def test_jobs_that_a_killed_driver_was_about_to_start_are_started_at_once(tmp_pa
         assert driven.state is not None
         assert driven.state.scheduler.backoffs == {}
     assert [job.state for job in slurm.jobs.values()] == ["RUNNING", "RUNNING"]
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(3.0, "CANCELLED"), (60.0, "CANCELLED"), (3.0, "PENDING")])
+def test_a_job_that_ends_just_after_its_start_has_failed_only_if_it_waits_again(
+    tmp_path: Path, seconds: float, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm shows a cancelled job that is completing like one whose start has failed and which it requeues."""
+    slurm, schedule = cluster_with(2, 4), FakeSlurm._schedule
+    ends: list[float] = []
+
+    def end_job_1(self: FakeSlurm) -> None:
+        schedule(self)
+        job = self.jobs[1]
+        if job.state == "RUNNING" and not ends:
+            ends.append(self.clock.now() + seconds)
+            job.state, job.stops, job.priority = "COMPLETING", 1e12, 0
+        elif ends and job.state == "COMPLETING" and self.clock.now() >= ends[0]:
+            job.state, job.held = outcome, {}
+
+    monkeypatch.setattr(FakeSlurm, "_schedule", end_job_1)
+    with driver(slurm, tmp_path) as driven:
+        _, applied = driven.round()
+        assert driven.state is not None
+        assert applied.started == ["2"]
+        has_failed = outcome == "PENDING"
+        assert (applied.left, list(applied.waiting)) == (([], ["1"]) if has_failed else (["1"], []))
+        assert bool(driven.state.scheduler.backoffs) is has_failed
+    assert applied.start_seconds < 15

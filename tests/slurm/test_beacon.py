@@ -127,6 +127,28 @@ def test_release_needs_no_state_and_may_be_repeated(tmp_path: Path, with_state: 
     assert gp.slurm_release("gpu", directory=directory, commands=slurm) == []
 
 
+def test_release_removes_marks_and_priorities_where_slurm_has_released(tmp_path: Path) -> None:
+    slurm = cluster_with(6, 4)
+    slurm.jobs[4].comment, slurm.jobs[5].admin_comment = "gavel:", "project 7;" + slurm.jobs[5].admin_comment
+    slurm.jobs[6].comment += " gavel-hold"
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    held_by_user, marks = slurm.jobs[6].admin_comment, {number: job.admin_comment for number, job in slurm.jobs.items()}
+    running = {number: job.admin_comment for number, job in slurm.jobs.items() if job.held}
+    assert {slurm.jobs[number].priority for number in running} == {4_294_967_293}
+    slurm.refuses = lambda line: "Unspecified error for job 3" if line.startswith("release 3") else ""
+    with pytest.warns(gp.GavelWarning, match="jobs remain on hold"):
+        driven.release()
+    assert {number: job.admin_comment for number, job in slurm.jobs.items()} == marks, "they are still on hold"
+    slurm.refuses = lambda _: ""
+    driven.release()
+    assert (slurm.jobs[4].admin_comment, slurm.jobs[4].comment) == ("", "")
+    assert slurm.jobs[5].admin_comment == "project_7"
+    assert slurm.jobs[6].admin_comment == held_by_user
+    assert {number: job.admin_comment for number, job in slurm.jobs.items() if job.held} == running
+    assert {slurm.jobs[number].priority for number in running} == {1000}
+
+
 @pytest.mark.parametrize("with_state", [True, False])
 def test_release_frees_jobs_whose_nodes_have_failed_since(tmp_path: Path, with_state: bool) -> None:
     """A running job still requests the nodes on which it was started, which Slurm does not let anybody change."""
@@ -141,6 +163,40 @@ def test_release_frees_jobs_whose_nodes_have_failed_since(tmp_path: Path, with_s
     assert gp.slurm_release("gpu", directory=tmp_path if with_state else None, commands=slurm) == ["2"]
     assert slurm.jobs[2].wanted == []
     assert slurm.jobs[3].wanted == ["k80-0"], "its user wants it there"
+
+
+def test_a_release_that_slurm_refuses_is_an_error(tmp_path: Path) -> None:
+    slurm = cluster_with(5, 4)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+
+    def stranger(line: str) -> str:
+        if line.startswith("scancel"):
+            return f"scancel: error: Kill job error on job id {line.split()[1]}: Access/permission denied"
+        numbers = line.partition(" ")[2].split(",")
+        return "\n".join(f"Unspecified error for job {number}" for number in numbers) if line.startswith("release") else ""
+
+    slurm.refuses, before, signs = stranger, held(slurm), dict(slurm.beacons)
+    with pytest.raises(gp.SlurmError, match=r"jobs released: 0; refused by Slurm: 4 \(3, 4, 5, 90000, the sign") as found:
+        gp.slurm_release("gpu", commands=slurm)
+    assert "Unspecified error for a job; scancel: error: Kill job error on job id 90000: Access/permission denied" in str(
+        found.value
+    )
+    assert (held(slurm), set(slurm.beacons)) == (before, set(signs))
+    slurm.refuses = lambda line: "Unspecified error for job 3" if line == "release 3" else ""
+    slurm.jobs[4].comment = slurm.jobs[5].comment = "gavel-hold"
+    with pytest.raises(gp.SlurmError, match=r"jobs released: 0; refused by Slurm: 1 \(3\), Unspecified error"):
+        gp.slurm_release("gpu", commands=slurm)
+
+
+def test_a_driver_that_may_no_longer_release_jobs_warns(tmp_path: Path) -> None:
+    slurm = cluster_with(3, 4)
+    with driver(slurm, tmp_path, on_exit="release") as driven:
+        driven.round()
+        slurm.refuses = lambda line: "Access/permission denied for job 3" if line.startswith("release") else ""
+        with pytest.warns(gp.GavelWarning, match=r"jobs remain on hold: jobs released: 0; refused by Slurm: 1 \(3\)"):
+            driven.end()
+    assert [line["refused"] for line in events(tmp_path, "released")] == [{"3": "Access/permission denied for job 3"}]
 
 
 @pytest.mark.parametrize(("on_failure", "kept"), [("retry", True), ("release", False)])

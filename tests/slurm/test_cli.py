@@ -103,6 +103,28 @@ def test_install(gavel: Gavel, tmp_path: Path) -> None:
     assert "there is no such user" in gavel("install", "--partition", "gpu", "--user", "nobody-at-all").err
 
 
+def test_install_keeps_the_settings_of_the_site(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = gavel("install", "--partition", "gpu").err
+    assert "2. In slurm.conf; add them to the values that your site has:\n" in told
+    assert "\nMinJobAge=300\nSchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=1000\n" in told
+    program = tmp_path / "scontrol"
+    lines = ["SchedulerParameters     = bf_continue,sched_interval=60,defer", "JobSubmitPlugins        = require_timelimit"]
+    lines += ["MinJobAge               = 600 sec", "JobRequeue              = 1"]
+    program.write_text('#!/bin/sh\nwhile read -r line; do echo "$line"; done <<E\n' + "\n".join(lines) + "\nE\n")
+    program.chmod(0o755)
+    told = gavel("install", "--partition", "gpu").err
+    assert "2. In slurm.conf, with the values of your site:\n\nJobSubmitPlugins=require_timelimit,lua\nJobRequeue=1\n" in told
+    assert "MinJobAge=600\nSchedulerParameters=bf_continue,defer,batch_sched_delay=0,sched_interval=5,default_queue" in told
+
+
+def test_the_default_type_of_the_example_suits_gangs(gavel: Gavel, tmp_path: Path) -> None:
+    gavel("install", "--partition", "gpu", "--defaults", str(tmp_path / "defaults"))
+    (name,) = re.findall(r"--default-type '(.*?)'", (tmp_path / "defaults").read_text())
+    sizes = {row[1] for row in gp.ThroughputProfile.builtin("gavel-osdi20").rows if row[0] == name}
+    assert {1, 2, 4, 8} <= sizes
+
+
 def test_install_writes_a_unit_that_reads_its_options(gavel: Gavel, tmp_path: Path) -> None:
     unit, options = tmp_path / "gavel-slurm.service", tmp_path / "gavel-slurm"
     words = ("--partition", "gpu", "--user", "root", "--service", str(unit), "--defaults", str(options))

@@ -35,8 +35,8 @@ def written(folder: Path) -> tuple[str, float]:
 
 def test_the_figures_are_those_of_the_round(tmp_path: Path) -> None:
     text, in_use = written(tmp_path)
-    samples = [found.groups() for line in text.splitlines() if (found := SAMPLE.match(line))]
-    figures = {(name, labels): float(value) for name, labels, value in samples}
+    assert text == (tmp_path / "gavel.prom").read_text()
+    figures = figures_in(tmp_path / "gavel.prom")
     assert figures["gavel_gpus", 'accelerator="v100"'] == 4
     assert figures["gavel_round_start_seconds", None] == 1_700_000_100
     held = sum(value for (name, _), value in figures.items() if name == "gavel_gpus_held")
@@ -44,6 +44,60 @@ def test_the_figures_are_those_of_the_round(tmp_path: Path) -> None:
     assert (held, promised) == (pytest.approx(8, abs=2), pytest.approx(in_use, rel=1e-6))
     assert figures["gavel_gpu_seconds_delivered_total", None] == pytest.approx(800, rel=0.3)
     assert any(labels and 'tenant="a\\"b\\\\c"' in labels for _, labels in figures)
+
+
+def figures_in(path: Path) -> dict[tuple[str, str | None], float]:
+    samples = [found.groups() for line in path.read_text().splitlines() if (found := SAMPLE.match(line))]
+    return {(name, labels): float(value) for name, labels, value in samples}
+
+
+def test_delivered_time_of_tenants_and_types_adds_up_also_after_a_restart(tmp_path: Path) -> None:
+    slurm, path = cluster_with(2, 4), tmp_path / "gavel.prom"
+    for number, job in slurm.jobs.items():
+        job.more = {"account": f"lab{number}"}
+    for _ in range(2):
+        with driver(slurm, tmp_path, metrics=path) as driven:
+            driven.round()
+            slurm.clock.seconds += 100
+            driven.round()
+    figures = figures_in(path)
+    name = "gavel_tenant_gpu_seconds_delivered_total"
+    delivered = {labels: value for (metric, labels), value in figures.items() if metric == name}
+    assert {labels.partition(",")[0] for labels in delivered if labels} == {'tenant="lab1"', 'tenant="lab2"'}
+    assert sum(delivered.values()) == pytest.approx(figures["gavel_gpu_seconds_delivered_total", None])
+    assert sum(delivered.values()) == pytest.approx(1600, rel=0.1)
+    types = {labels.partition("accelerator=")[2] for labels in delivered if labels}
+    assert types == {'"v100"', '"k80"'}
+
+
+def test_delivered_time_never_decreases(tmp_path: Path) -> None:
+    slurm, path = cluster_with(1, 4), tmp_path / "gavel.prom"
+    with driver(slurm, tmp_path, metrics=path) as driven:
+        driven.round()
+        slurm.clock.seconds += 100
+        driven.round()
+        before = figures_in(path)
+        slurm.end(1)
+        slurm.jobs[1].end -= 0.9  # Slurm counts whole seconds
+        slurm.clock.seconds += 0.1
+        driven.round()
+        after = figures_in(path)
+    counters = [each for each in before if each[0].endswith("delivered_total")]
+    assert len(counters) == 2
+    assert all(after[each] >= before[each] for each in counters)
+
+
+def test_running_jobs_that_are_left_to_slurm_are_counted(tmp_path: Path) -> None:
+    slurm, path = cluster_with(1, 4), tmp_path / "gavel.prom"
+    slurm.submit(2, per_job="gpu:1", comment=BERT, priority=5, more={"excluded_nodes": "v100-0"})
+    slurm.submit(3, per_job="gpu:1", partition="free", priority=5)
+    slurm.submit(4, comment=BERT, priority=5)
+    with driver(slurm, tmp_path, metrics=path) as driven:
+        driven.round()
+        slurm.clock.seconds += 100
+        driven.round()
+    assert slurm.jobs[2].state == "RUNNING"
+    assert figures_in(path)["gavel_round_jobs", 'what="left_to_slurm"'] == 1
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (apt-get install prometheus)")

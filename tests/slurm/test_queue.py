@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import time
 from pathlib import Path
 
 import pytest
 
 import gavel_py as gp
-from tests.slurm.support import BERT, cluster_with, driver
+from tests.slurm.fake_slurm import FakeSlurm
+from tests.slurm.support import BERT, cluster_with, driver, events, recorded_commands
+from tests.slurm.test_rights import with_account
 from tests.support.commands import Gavel, runner
 
 
@@ -46,18 +51,160 @@ def test_users_ask_why(gavel: Gavel, tmp_path: Path) -> None:
     played(tmp_path)
     told = "".join(gavel("why", job, "--state", str(tmp_path)).out for job in ("1", "2", "3"))
     assert "of anna (4 GPUs) is waiting.\nReason: it has just arrived.\nThe policy promises it " in told
-    assert "It starts at about 2023-11-14" in told
+    assert "It was to start at about 2023-11-14" in told
+    assert " % of the time.\nAs of 2023-11-14 " in told
+    assert told.count("days ago; the driver has not written since.\n") == 3
     assert "is running on v100-0:4.\n" in told
     table = gavel("queue", "--state", str(tmp_path)).out
     assert "its user holds it" in table
     assert len(json.loads(gavel("queue", "--state", str(tmp_path), "--json").out)) == 5
-    assert gavel("queue", "--state", str(tmp_path), "--user", "berta").out == "No jobs.\n"
+    assert gavel("queue", "--state", str(tmp_path), "--user", "berta").out.startswith("No jobs.\n")
+
+
+def test_the_age_is_shown(gavel: Gavel, tmp_path: Path) -> None:
+    played(tmp_path)
+    now = time.time()
+    os.utime(tmp_path / "queue.json", (now - 200, now - 200))
+    assert re.search(r"\nAs of [0-9 :-]+, 3\.3\d minutes ago\.\n$", gavel("queue", "--state", str(tmp_path)).out)
+    os.utime(tmp_path / "queue.json", (now - 960, now - 960))
+    told = gavel("queue", "--state", str(tmp_path), "--json")
+    assert "16 minutes ago; the driver has not written since.\n" in told.err
+    assert len(json.loads(told.out)) == 5
+
+
+def test_starts_and_readings_within_a_round_are_shown_at_once(tmp_path: Path) -> None:
+    slurm = cluster_with(1, 4)
+    begun, seen = slurm.clock.now(), dict[int, dict[str, str]]()
+
+    def happen(seconds: float) -> None:
+        passed = round(seconds - begun)
+        seen[passed] = {job.job_id: job.state for job in gp.slurm_queue(tmp_path)}
+        assert seconds - gp.slurm_queue(tmp_path).seconds <= 10, "as of the latest reading"
+        held = re.findall(r"^gavel_gpus_held.* (\d+)$", (tmp_path / "gavel.prom").read_text(), re.MULTILINE)
+        assert sum(map(int, held)) == 4 * sum(state == "running" for state in seen[passed].values())
+        if passed == 20:
+            slurm.submit(2, per_job="gpu:4", comment=BERT)
+        elif passed == 40:
+            slurm.submit(3, per_job="gpu:4", comment=BERT)
+        elif passed == 60:
+            slurm.submit(4, per_job="gpu:1", partition="free,gpu", priority=5)
+        elif passed == 80:
+            slurm.end(1)
+
+    slurm.clock.on_sleep, slurm.clock.stops_at = happen, begun + 100
+    with driver(slurm, tmp_path, round_seconds=360.0, metrics=tmp_path / "gavel.prom") as driven:
+        driven.run()
+    assert len(events(tmp_path, "round")) == 1
+    assert seen[30] == {"1": "running", "2": "running"}
+    assert seen[50] == seen[30] | {"3": "waiting"}
+    assert seen[70] == seen[50] | {"4": "not managed"}
+    assert "1" not in seen[90]
+
+
+def test_a_new_job_that_finds_no_gpu_has_just_arrived(tmp_path: Path) -> None:
+    slurm = cluster_with(2, 4)
+    slurm.clock.stops_at = slurm.clock.now() + 30
+    slurm.clock.on_sleep = lambda _: None if 3 in slurm.jobs else slurm.submit(3, per_job="gpu:4", comment=BERT) and None
+    with driver(slurm, tmp_path, round_seconds=360.0) as driven:
+        driven.run()
+    (job,) = [job for job in gp.slurm_queue(tmp_path) if job.job_id == "3"]
+    assert (job.state, job.reason) == ("waiting", "it has just arrived")
+
+
+def written_reasons(slurm: FakeSlurm) -> list[str]:
+    return [line for line in slurm.sent if "gavel-why=" in line]
+
+
+def test_reasons_are_in_admin_comments_until_jobs_start(tmp_path: Path) -> None:
+    slurm = cluster_with(4, 4)
+    slurm.submit(5, per_job="gpu:4", comment=BERT + " gavel-hold")
+    slurm.submit(6, per_job="gpu:1", partition="free", admin_comment="not ours")
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        waiting = [number for number, job in slurm.jobs.items() if number < 5 and not job.held]
+        assert [slurm.jobs[number].admin_comment.rpartition(";")[2] for number in waiting] == ["gavel-why=it_has_just_arrived"] * 2
+        assert slurm.jobs[5].admin_comment.endswith(";plugin;gavel-why=its_user_holds_it")
+        assert slurm.jobs[6].admin_comment == "not ours"
+        assert len(written_reasons(slurm)) == 3
+        driven.round()
+        for _ in range(3):
+            sent = len(written_reasons(slurm))
+            before = {number: job.admin_comment for number, job in slurm.jobs.items()}
+            slurm.clock.seconds += 100
+            driven.round()
+            changed = [number for number, job in slurm.jobs.items() if job.admin_comment != before[number] and not job.held]
+            assert len(written_reasons(slurm)) - sent == len(changed), "only changes are written"
+        assert not any("gavel-why" in job.admin_comment for job in slurm.jobs.values() if job.held)
+    assert sum(job.restarts for job in slurm.jobs.values()) > 0
+
+
+def test_at_most_100_reasons_are_written_in_a_round(tmp_path: Path) -> None:
+    slurm = cluster_with(130, 4)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        assert len(written_reasons(slurm)) == 100
+        slurm.clock.seconds += 1
+        driven.fill()
+        assert len(written_reasons(slurm)) == 100
+        slurm.clock.seconds += 100
+        driven.round()
+    assert 128 <= sum("gavel-why" in job.admin_comment for job in slurm.jobs.values()) <= 130
+
+
+@pytest.mark.parametrize(("level", "written"), [("Operator", 0), ("Administrator", 2)])
+def test_reasons_are_written_with_the_right_to_do_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, written: int
+) -> None:
+    slurm = cluster_with(4, 4)
+    if os.geteuid() == 0:
+        monkeypatch.setattr(os, "geteuid", lambda: 1)
+    with_account(slurm, level)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    assert len(written_reasons(slurm)) == written
+
+
+def test_the_reason_of_the_driver_is_shown_for_a_job_that_only_slurm_lists() -> None:
+    slurm = cluster_with(1, 4)
+    slurm.jobs[1].admin_comment += ";gavel-why=others_were_owed_more"
+    job = gp.slurm_job("1", commands=slurm)
+    assert job is not None
+    assert (job.state, job.reason) == ("waiting", "others were owed more")
+    assert gp.slurm_job("2", commands=slurm) is None
+
+
+def test_slurm_answers_for_a_job_that_the_driver_has_not_listed(
+    gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played(tmp_path)
+    monkeypatch.setenv("PATH", recorded_commands(tmp_path / "bin"), prepend=os.pathsep)
+    for directory, note in (
+        (tmp_path, "The driver has not listed it. As of 2"),
+        (tmp_path / "a", "The driver's queue cannot be read:"),
+    ):
+        done = gavel("why", "101", "--state", str(directory))
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith("Job 101 of anna (3 GPUs) is waiting.\nReason: Slurm names ")
+        assert f"This is from Slurm. {note}" in done.out
+    done = gavel("why", "99999", "--state", str(tmp_path))
+    assert done.code == 2
+    assert "Slurm lists no job 99999: it has ended a while ago, or does not exist, or is hidden" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize(("setting", "mode"), [("none", 0o755), ("usage", 0o755), ("accounts,jobs,users", 0o750)])
+def test_the_jobs_of_others_are_hidden_if_slurm_hides_them(tmp_path: Path, setting: str, mode: int) -> None:
+    slurm = cluster_with(1, 4)
+    slurm.config += f"PrivateData             = {setting}\n"
+    tmp_path.chmod(0o755)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    assert tmp_path.stat().st_mode & 0o777 == mode
 
 
 def test_mistakes_are_reported(gavel: Gavel, tmp_path: Path) -> None:
     played(tmp_path)
     done = gavel("why", "77", "--state", str(tmp_path))
-    assert (done.code, "job 77 was not in a managed partition" in done.err) == (2, True)
+    assert (done.code, "job 77 is not known here. The driver has not listed it." in done.err) == (2, True)
     done = gavel("queue", "--state", str(tmp_path / "nowhere"))
     assert done.code == 2
     assert "queue.json: does not exist: no driver has finished a round with this directory" in done.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -17,12 +18,9 @@ COMMENT_WIDTH = 118
 
 ADVICE = """\
 1. Put {where} next to slurm.conf as job_submit.lua; if there is one already, call these functions from it.
-2. In slurm.conf:
+2. In slurm.conf{merged}:
 
-JobSubmitPlugins=lua
-JobRequeue=1
-MinJobAge=300
-SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=1000
+{lines}
 
    Jobs of {partition} must not be preempted by Slurm itself (PreemptMode=OFF).
 3. scontrol reconfigure
@@ -31,6 +29,22 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=100
    sacctmgr -i modify user where name=NAME set adminlevel=operator. Without slurmdbd, it must be SlurmUser.
 5. gavel slurm status --partition {partition}
 """
+
+
+SETTINGS = {
+    "JobSubmitPlugins": "lua",
+    "JobRequeue": "1",
+    "MinJobAge": "300",
+    "SchedulerParameters": "batch_sched_delay=0,sched_interval=5,default_queue_depth=1000",
+}
+"""Lines of slurm.conf."""
+
+LISTS = ("JobSubmitPlugins", "SchedulerParameters")
+
+CONFIGURED = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
+"""A line of `scontrol show config`."""
+
+ANSWER_SECONDS = 5.0
 
 
 @click.command("install")
@@ -82,7 +96,35 @@ def command(
         reject_unplanned=reject_unplanned,
     )
     emit(text, out)
-    click.echo(ADVICE.format(where=out or "this text", partition=partition), nl=False, err=True)
+    lines, is_merged = _configuration()
+    merged = ", with the values of your site" if is_merged else "; add them to the values that your site has"
+    advice = ADVICE.format(where=out or "this text", partition=partition, lines="\n".join(lines), merged=merged)
+    click.echo(advice, nl=False, err=True)
+
+
+def _configuration() -> tuple[list[str], bool]:
+    """Return the lines for slurm.conf, and whether they contain the present values of the site, which needs an answer of Slurm."""
+    try:
+        result = gp.SlurmCommands(ANSWER_SECONDS).run(["scontrol", "show", "config"])
+    except gp.SlurmError:
+        result = None
+    present = {} if result is None or result.code else dict(CONFIGURED.findall(result.out))
+    lines = {name: _merged(present.get(name, ""), value) if name in LISTS else value for name, value in SETTINGS.items()}
+    age = present.get("MinJobAge", "").partition(" ")[0]
+    if age.isdecimal() and int(age) > int(lines["MinJobAge"]):
+        lines["MinJobAge"] = age
+    return [f"{name}={value}" for name, value in lines.items()], bool(present)
+
+
+def _merged(present: str, ours: str) -> str:
+    """Return a list with our entries in place of those of the same names.
+
+    >>> _merged("bf_continue,sched_interval=60", "sched_interval=5,batch_sched_delay=0")
+    'bf_continue,sched_interval=5,batch_sched_delay=0'
+    """
+    names = {entry.partition("=")[0] for entry in ours.split(",")}
+    kept = [entry for entry in present.split(",") if entry not in {"", "(null)"} and entry.partition("=")[0] not in names]
+    return ",".join([*kept, ours])
 
 
 def _program() -> str:
@@ -93,7 +135,9 @@ def _program() -> str:
 
 DEFAULTS = """\
 # /etc/default/gavel-slurm: options of the driver in the unit gavel-slurm.service. Apply changes with systemctl restart gavel-slurm.
-# Quote values with blanks: OPTIONS="--default-type 'A3C' --round 360". Long lines may be continued with a backslash at the end.
+# Quote values with blanks: OPTIONS="--default-type 'ResNet-50 (batch size 64)' --round 360".
+# The profile should have speeds of the default type for gangs of several GPUs; otherwise such gangs are left to Slurm.
+# Long lines may be continued with a backslash at the end.
 # The unit itself has --partition, --state and --on-failure release.
 
 OPTIONS=""
@@ -119,4 +163,6 @@ def _uid(name: str) -> int:
     try:
         return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
     except KeyError:
-        raise click.UsageError(f"--user {name!r}: there is no such user on this machine; give the numeric user id") from None
+        raise click.UsageError(
+            f"--user {name!r}: there is no such user on this machine; create the account (useradd --system), or give its user id"
+        ) from None

@@ -11,7 +11,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import JSON
-from gavel_py.cli.output import emit, json_text
+from gavel_py.cli.output import emit, json_text, time_text
 from gavel_py.cli.tables import Column, folded_names, table_text
 
 STATE = click.option(
@@ -32,10 +32,12 @@ STATE = click.option(
 def queue(state: Path, user: str | None, as_json: bool) -> None:
     """List jobs with state, reason and expected start.
 
-    As of the latest round. Needs no rights in Slurm.
+    As the driver last saw them, usually seconds ago. Needs no rights in Slurm.
     """
-    jobs = [job for job in gp.slurm_queue(state) if user in {None, job.user}]
+    found = gp.slurm_queue(state)
+    jobs = [job for job in found if user in {None, job.user}]
     emit(json_text([asdict(job) for job in jobs]) if as_json else _text(jobs), None)
+    click.echo(_age(found), err=as_json)
 
 
 @click.command("why")
@@ -44,14 +46,36 @@ def queue(state: Path, user: str | None, as_json: bool) -> None:
 def why(job: str, state: Path) -> None:
     """Show why a job waits or where it runs.
 
-    JOB is its id, as 37, or 37_1 for a task of an array. Needs no rights in Slurm.
+    JOB is its id, as 37, or 37_1 for a task of an array. Needs no rights in Slurm. If the driver has not
+    listed the job, the answer is from Slurm.
     """
-    found = {each.job_id: each for each in gp.slurm_queue(state)}
+    try:
+        queue = gp.slurm_queue(state)
+    except gp.InputError as error:
+        return emit(_from_slurm(job, f"The driver's queue cannot be read: {error}."), None)
+    found = {each.job_id: each for each in queue}
     if job not in found:
-        raise click.UsageError(
-            f"job {job} was not in a managed partition in the latest round; a new job is listed after the next one"
-        )
-    emit(_sentences(found[job]), None)
+        return emit(_from_slurm(job, f"The driver has not listed it. {_age(queue)}"), None)
+    return emit(f"{_sentences(found[job])}{_age(queue)}\n", None)
+
+
+def _from_slurm(job_id: str, note: str) -> str:
+    """Return the state of a job as Slurm lists it, with a note on why this is not the driver's answer."""
+    try:
+        job = gp.slurm_job(job_id)
+    except gp.SlurmError as error:
+        raise click.UsageError(f"job {job_id} is not known here. {note} {error}") from None
+    if job is None:
+        text = "has ended a while ago, or does not exist, or is hidden from this account"
+        raise click.UsageError(f"Slurm lists no job {job_id}: it {text}. {note}")
+    return f"{_sentences(job)}This is from Slurm. {note}\n"
+
+
+def _age(queue: gp.SlurmQueue) -> str:
+    """Return when the driver has last seen the jobs, and whether it has been silent for too long since."""
+    now = time.time()
+    text = f"As of {_clock(queue.seconds, with_seconds=True)}, {time_text(max(0.0, now - queue.seconds))} ago"
+    return f"{text}; the driver has not written since." if queue.is_outdated(now) else f"{text}."
 
 
 def _sentences(job: gp.SlurmQueuedJob) -> str:
@@ -63,9 +87,10 @@ def _sentences(job: gp.SlurmQueuedJob) -> str:
     if job.reason:
         lines.append(f"Reason: {job.reason}.")
     if job.share is not None:
-        lines.append(f"The policy promises it {job.share:.0%} of the time.")
+        lines.append(f"The policy promises it {100 * job.share:.0f} % of the time.")
     if job.expected_seconds is not None:
-        lines.append(f"It starts at about {_clock(job.expected_seconds)}.")
+        verb = "starts" if job.expected_seconds > time.time() else "was to start"
+        lines.append(f"It {verb} at about {_clock(job.expected_seconds)}.")
     return "\n".join(lines) + "\n"
 
 
@@ -104,13 +129,14 @@ def _text(jobs: list[gp.SlurmQueuedJob]) -> str:
 
 
 def _start(job: gp.SlurmQueuedJob) -> str:
-    return "-" if job.expected_seconds is None else f"~ {_clock(job.expected_seconds)}"
+    expected = job.expected_seconds or 0.0
+    return f"~ {_clock(expected)}" if expected > time.time() else "-"
 
 
-def _clock(seconds: float) -> str:
+def _clock(seconds: float, *, with_seconds: bool = False) -> str:
     """Return a time of today as 14:05, and a time of another day with its date."""
     today = time.strftime("%F") == time.strftime("%F", time.localtime(seconds))
-    return time.strftime("%H:%M" if today else "%F %H:%M", time.localtime(seconds))
+    return time.strftime(("" if today else "%F ") + ("%H:%M:%S" if with_seconds else "%H:%M"), time.localtime(seconds))
 
 
 def _place(job: gp.SlurmQueuedJob) -> str:

@@ -21,8 +21,9 @@ from gavel_py.integrations.slurm.client.records import BEACON
 from gavel_py.integrations.slurm.decision import ClusterSnapshot as SlurmPicture
 from gavel_py.integrations.slurm.decision import Decided as SlurmDecided
 from gavel_py.integrations.slurm.driver import SlurmDriver
+from gavel_py.integrations.slurm.monitoring.queue_view import JobQueue as SlurmQueue
 from gavel_py.integrations.slurm.monitoring.queue_view import QueuedJob as SlurmQueuedJob
-from gavel_py.integrations.slurm.monitoring.queue_view import slurm_queue
+from gavel_py.integrations.slurm.monitoring.queue_view import slurm_job, slurm_queue
 from gavel_py.integrations.slurm.monitoring.replay import SlurmComparison, slurm_comparison, slurm_run
 from gavel_py.integrations.slurm.monitoring.shadow import SlurmShadow
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule, partitions_in
@@ -34,12 +35,14 @@ __all__ = [
     "SlurmDecided",
     "SlurmDriver",
     "SlurmPicture",
+    "SlurmQueue",
     "SlurmQueuedJob",
     "SlurmSettings",
     "SlurmShadow",
     "TypeRule",
     "WallClock",
     "slurm_comparison",
+    "slurm_job",
     "slurm_plugin",
     "slurm_queue",
     "slurm_release",

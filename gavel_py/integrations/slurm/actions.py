@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -99,7 +100,7 @@ def actions_for(
     start = {job_id: target for job_id, target in wanted.items() if job_id not in cannot}
     new = [job.job_id for job in [*stop, *hold] if job_roles.parse_annotation(job.admin_comment) is None]
     comments = {
-        job_id: job_roles.annotated(jobs[job_id].admin_comment, each.arrival_seconds, each.place, node_range(each))
+        job_id: job_roles.annotated(REASON.sub("", jobs[job_id].admin_comment), each.arrival_seconds, each.place, node_range(each))
         for job_id, each in ((job_id, managed[job_id]) for job_id in dict.fromkeys([*new, *start]))
     }
     # The driver has set the holds of managed jobs and the nodes that they request.
@@ -114,6 +115,40 @@ def actions_for(
         give_back={job.job_id: excluded[job.job_id] for job in returned if job.job_id in excluded},
         annotations={i: text for i, text in comments.items() if text is not None and text != jobs[i].admin_comment},
     )
+
+
+REASON = re.compile(r";?gavel-why=([^;]*)")
+"""Why a job waits, in its AdminComment, where users see it with `scontrol show job`."""
+
+MAX_REASON = 160
+
+
+def with_reason(admin_comment: str, reason: str) -> str | None:
+    """Return an AdminComment with the reason why the job waits, "" for none, or None if the rest of it cannot be written safely.
+
+    >>> with_reason("gavel:submit=1700000000;place=any;gavel-why=it_had_just_arrived", "others were owed more")
+    'gavel:submit=1700000000;place=any;gavel-why=others_were_owed_more'
+    """
+    rest = REASON.sub("", admin_comment).strip(" ;")
+    if not job_roles.SAFE_TEXT.fullmatch(rest):
+        return None
+    words = re.sub(r"[^A-Za-z0-9_.:,+@/=-]+", "_", reason)[:MAX_REASON]
+    return ";".join(filter(None, [rest.replace(" ", "_"), f"gavel-why={words}" if reason else ""]))
+
+
+def reason_in(admin_comment: str) -> str:
+    """Return the reason in an AdminComment, "" if it has none."""
+    found = REASON.search(admin_comment)
+    return "" if found is None else found[1].replace("_", " ")
+
+
+def without_marks(admin_comment: str) -> str | None:
+    """Return an AdminComment without annotation and reason, or None if the rest of it cannot be written safely.
+
+    >>> without_marks("project_7;gavel:submit=1700000000;plugin;place=any;gavel-why=nodes_were_down")
+    'project_7'
+    """
+    return with_reason(job_roles.ANNOTATION.sub("", admin_comment), "")
 
 
 def _misfit(target: Target, tracked: Tracked) -> str:

@@ -5,14 +5,14 @@ The functions at the end of the module build the scontrol commands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gavel_py.integrations.slurm.actions import Actions, Target
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, read_jobs
 from gavel_py.integrations.slurm.client.notation import is_node_name, printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
-from gavel_py.integrations.slurm.job_roles import is_held_by_driver, parse_annotation, parse_comment
+from gavel_py.integrations.slurm.job_roles import parse_annotation, parse_comment
 from gavel_py.integrations.slurm.sizes import is_own_request, request_of, restore_fields, start_fields
 from gavel_py.integrations.slurm.state import Tracked
 
@@ -51,7 +51,7 @@ class Applied:
         started: Jobs that run as planned.
         elsewhere: {job: {node: GPUs}} of jobs that run on other GPUs than planned.
         waiting: {job: why} of jobs that did not start and are on hold again.
-        left: Jobs that ended in the meantime.
+        left: Jobs to start that have ended in the meantime, or have started and are ending.
         lingering: Jobs that did not stop in time.
         given_back: Jobs released to Slurm.
         sent: Jobs that were released to start.
@@ -105,7 +105,8 @@ class Applier:
         jobs = self._stop_and_start(stop_limit)
         applied.stop_seconds = self.clock.now() - began
         if applied.sent:
-            jobs = self._wait(lambda jobs: not any(_is_starting(jobs.get(job_id)) for job_id in applied.sent), start_limit)
+            patient_until = self.clock.now() + PATIENCE_SECONDS
+            jobs = self._wait(lambda jobs: not self._are_starting(jobs, patient_until), start_limit)
         self._compare(jobs)
         applied.start_seconds = self.clock.now() - began - applied.stop_seconds
         # Done last, so that jobs left to Slurm do not take GPUs meant for others.
@@ -173,12 +174,21 @@ class Applier:
         self.applied.sent += sent
         return jobs
 
+    def _are_starting(self, jobs: Jobs, patient_until: float) -> bool:
+        """Return whether it is worthwhile to wait for the released jobs.
+
+        A job that is already ending either was cancelled or is requeued since its start has failed; its next state shows which.
+        """
+        is_patient = self.clock.now() < patient_until
+        sent = [jobs[job_id] for job_id in self.applied.sent if job_id in jobs]
+        return any(_is_starting(job) or (job.phase is Phase.STOPPING and is_patient) for job in sent)
+
     def _compare(self, jobs: Jobs) -> None:
         """Compare the running jobs with the plan, and put jobs that have not started on hold again."""
         applied = self.applied
         for job_id, target in self.actions.start.items():
             job = jobs.get(job_id)
-            if job is None or job.phase.is_over:
+            if job is None or job.phase.is_over or (job.phase is Phase.STOPPING and job_id in applied.sent):
                 applied.left.append(job_id)
             elif job.phase is Phase.RUNNING and (dict(job.held) == target or (job.held and job_id not in applied.lingering)):
                 self._note_running(job)
@@ -224,9 +234,9 @@ def _is_waiting(job: SlurmJob | None) -> bool:
     return job is not None and job.phase is Phase.WAITING
 
 
-def _is_starting(job: SlurmJob | None) -> bool:
+def _is_starting(job: SlurmJob) -> bool:
     """Return whether a released job may still start, so that waiting for it is worthwhile."""
-    return job is not None and job.phase is Phase.WAITING and job.reason != UNAVAILABLE
+    return job.phase is Phase.WAITING and not job.is_held and job.reason != UNAVAILABLE
 
 
 def _is_changed(job: SlurmJob | None, target: Mapping[str, int]) -> bool:
@@ -329,7 +339,7 @@ def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partit
     changed = [job for job in jobs if job.job_id in known and (job.required_nodes or job.restarts)]
     updates = [_restore_line(job, known[job.job_id], partition_nodes) for job in changed]
     # For these jobs without a record, a driver has set the nodes; jobs whose users request nodes are left to Slurm.
-    unknown = [job for job in jobs if job.job_id not in known and job.required_nodes and _has_place(job)]
+    unknown = [job for job in jobs if job.job_id not in known and job.required_nodes and has_place(job)]
     updates += [_unbind_line(job) for job in unknown]
     return [*updates, *batch_lines("release", (job.job_id for job in jobs))]
 
@@ -345,44 +355,10 @@ def _unbind_line(job: SlurmJob) -> str:
     return f"{line} NumTasks={request.tasks} NumCPUs={max(1, request.cpus)}" if request.tasks else line
 
 
-def _has_place(job: SlurmJob) -> bool:
+def has_place(job: SlurmJob) -> bool:
+    """Return whether a driver or its plugin has taken a job over."""
     annotation = parse_annotation(job.admin_comment)
     return annotation is not None and annotation.place is not None
-
-
-def release_held(
-    commands: SlurmCommands,
-    partitions: Collection[str],
-    known: Mapping[str, Tracked],
-    stopping: Container[str],
-    partition_nodes: int,
-) -> list[str]:
-    """Release all jobs on a hold of a driver or its plugin to Slurm, and return their ids. May be repeated.
-
-    This includes jobs that Slurm has requeued and that now wait for the nodes on which a driver started them.
-
-    Args:
-        commands: Slurm's commands.
-        partitions: The managed partitions.
-        known: {job: record} of the jobs that a driver has managed; empty if its state is not available.
-        stopping: Jobs that a driver was stopping.
-        partition_nodes: As for `restore_lines`.
-
-    Raises:
-        SlurmError: Slurm does not answer.
-    """
-    jobs = read_jobs(commands).values()
-    waiting = [job for job in jobs if is_held_by_driver(job, partitions, known, stopping) or _is_bound(job, partitions, known)]
-    lines = restore_lines(waiting, known, partition_nodes)
-    if lines:
-        commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
-    return [job.job_id for job in waiting]
-
-
-def _is_bound(job: SlurmJob, partitions: Collection[str], known: Container[str]) -> bool:
-    """Return whether a job that is not on hold waits for nodes that a driver selected."""
-    is_selected = bool(job.required_nodes) and (job.job_id in known or _has_place(job))
-    return is_selected and job.phase is Phase.WAITING and not job.is_held and job.is_in(partitions)
 
 
 def _restore_line(job: SlurmJob, tracked: Tracked, partition_nodes: int) -> str:

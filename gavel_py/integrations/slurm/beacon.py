@@ -13,21 +13,32 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gavel_py.errors import Fault, InputError, SlurmError
-from gavel_py.integrations.slurm.apply import release_held
-from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, json_from, may_drive
+from gavel_py.integrations.slurm.actions import without_marks
+from gavel_py.integrations.slurm.apply import MAX_PRIORITY, annotation_lines, batch_lines, has_place, is_job_id, restore_lines
+from gavel_py.integrations.slurm.client.commands import (
+    JOB,
+    RightsError,
+    SlurmCommands,
+    WallClock,
+    json_from,
+    may_annotate,
+    may_drive,
+    read_jobs,
+)
 from gavel_py.integrations.slurm.client.notation import as_number, as_text, as_words, printable
 from gavel_py.integrations.slurm.client.parsing import phase_of
-from gavel_py.integrations.slurm.client.records import BEACON, SlurmNode
+from gavel_py.integrations.slurm.client.records import BEACON, Phase, SlurmJob, SlurmNode
+from gavel_py.integrations.slurm.job_roles import is_held_by_driver
 from gavel_py.integrations.slurm.monitoring.event_log import warn
 from gavel_py.integrations.slurm.settings import partitions_in
-from gavel_py.integrations.slurm.state import STATE, DriverState, load_state
+from gavel_py.integrations.slurm.state import STATE, DriverState, Tracked, load_state
 from gavel_py.policies import resolve_policy
 
 BEAT_SECONDS = 20.0
@@ -36,6 +47,9 @@ DEAD_SECONDS = 300.0
 """A driver without a sign of life for this long counts as dead. Its longest step (stops, starts, a slow controller) takes less."""
 
 COMMENT = re.compile(r"gavel:driver=(\S+:\S*:\S+) alive=(\d+)(?: of=(\S+))?")
+
+MAX_NAMED = 10
+"""Jobs that an error names at most."""
 
 MAX_COMMENT = 1_000
 """Slurm allows 1,024 characters."""
@@ -93,12 +107,19 @@ def _sign(entry: Mapping[str, Any]) -> Sign | None:
     return Sign(str(entry.get("job_id")), found[1], float(found[2]), names, int(uid), printable(as_text(entry.get("user_name"))))
 
 
-def remove_signs(commands: SlurmCommands, signs: Iterable[Sign]) -> None:
-    """Remove signs of life, so that the plugin lets jobs pass at once. Raises `SlurmError`."""
+def remove_signs(commands: SlurmCommands, signs: Iterable[Sign]) -> dict[str, str]:
+    """Remove signs of life, so that the plugin lets jobs pass at once.
+
+    Returns {job: Slurm's error} of those that Slurm has not removed. Raises `SlurmError` if Slurm does not answer.
+    """
+    refused = {}
     for sign in signs:
         # Slurm lists the cancelled job for a while, and the plugin still reads its comment.
         commands.run(["scontrol", "update", f"JobId={sign.job_id}", f"Comment=gavel:driver={sign.owner} alive=0"])
-        commands.run(["scancel", sign.job_id])
+        result = commands.run(["scancel", sign.job_id])
+        if result.code and any(each.job_id == sign.job_id for each in signs_of_life(commands, sign.partitions)):
+            refused[sign.job_id] = printable(result.err)
+    return refused
 
 
 def offer_of(nodes: Iterable[SlurmNode], partitions: Sequence[str]) -> str:
@@ -258,7 +279,7 @@ def slurm_release(partition: str, *, directory: str | Path | None = None, comman
 
     Raises:
         InputError: The name of a partition is invalid.
-        SlurmError: Slurm does not answer, or refuses to release jobs.
+        SlurmError: Slurm does not answer, or refuses to release some of the jobs; the message has what was released and refused.
     """
     commands, names = SlurmCommands() if commands is None else commands, partitions_in(partition)
     state = None
@@ -266,12 +287,103 @@ def slurm_release(partition: str, *, directory: str | Path | None = None, comman
     if path is not None and path.exists():
         with suppress(InputError):
             state = load_state(path, names, resolve_policy("max_min_fairness"))
-    return release_all(commands, names, state)
+    released = release_all(commands, names, state)
+    if released.refused:
+        raise SlurmError(released.problem)
+    return released.jobs
 
 
-def release_all(commands: SlurmCommands, partitions: Sequence[str], state: DriverState | None) -> list[str]:
-    """Release all jobs on hold, including new ones and those set aside, and return their ids. Raises `SlurmError`."""
-    remove_signs(commands, signs_of_life(commands, partitions))
-    if state is None:
-        return release_held(commands, partitions, {}, set(), 0)
-    return release_held(commands, partitions, state.aside | state.tracked, state.stopping, len(state.scheduler.cluster.nodes))
+class Released(NamedTuple):
+    """The outcome of a release. jobs: those released; refused: {job: Slurm's error} of jobs and signs of life that remain."""
+
+    jobs: list[str]
+    refused: dict[str, str]
+
+    @property
+    def problem(self) -> str:
+        """A message on the jobs that Slurm has not released; "" if there are none."""
+        if not self.refused:
+            return ""
+        names = list(self.refused)
+        shown = f"{', '.join(names[:MAX_NAMED])}{', ...' * (len(names) > MAX_NAMED)}"
+        words = "; ".join(dict.fromkeys(JOB.sub("a job", word) for word in self.refused.values()))
+        text = f"jobs released: {len(self.jobs)}; refused by Slurm: {len(names)} ({shown}), {words}"
+        return f"{text}; release them as SlurmUser, root or an operator that the plugin lists (gavel slurm install --user)"
+
+
+def release_all(commands: SlurmCommands, partitions: Sequence[str], state: DriverState | None) -> Released:
+    """Release all jobs on hold, including new ones and those set aside. Raises `SlurmError` if Slurm does not answer."""
+    signs = remove_signs(commands, signs_of_life(commands, partitions))
+    known, stopping, num_nodes = {}, set[str](), 0
+    if state is not None:
+        known, stopping, num_nodes = state.aside | state.tracked, state.stopping, len(state.scheduler.cluster.nodes)
+    jobs, refused = release_held(commands, partitions, known, stopping, num_nodes)
+    return Released(jobs, refused | {f"{job_id}, the sign of life": why for job_id, why in signs.items()})
+
+
+def release_held(
+    commands: SlurmCommands,
+    partitions: Collection[str],
+    known: Mapping[str, Tracked],
+    stopping: Container[str],
+    partition_nodes: int,
+) -> tuple[list[str], dict[str, str]]:
+    """Release all jobs on a hold of a driver or its plugin to Slurm. May be repeated.
+
+    This includes jobs that Slurm has requeued and that now wait for the nodes on which a driver started them.
+
+    Args:
+        commands: Slurm's commands.
+        partitions: The managed partitions.
+        known: {job: record} of the jobs that a driver has managed; empty if its state is not available.
+        stopping: Jobs that a driver was stopping.
+        partition_nodes: As for `restore_lines`.
+
+    Returns:
+        The ids of the released jobs, and {job: Slurm's error} of those that are still on hold.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
+
+    def waiting() -> list[SlurmJob]:
+        jobs = read_jobs(commands).values()
+        return [job for job in jobs if is_held_by_driver(job, partitions, known, stopping) or _is_bound(job, partitions, known)]
+
+    jobs, refused = waiting(), dict[str, str]()
+    lines = restore_lines(jobs, known, partition_nodes)
+    if lines:
+        result = commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
+        # Some errors do not matter, since the job has ended or started in the meantime; so the jobs are read again.
+        still = {job.job_id for job in waiting()} if result.err.strip() else set()
+        errors = {job_id: printable(line) for line in result.err.splitlines() for job_id in JOB.findall(line)}
+        refused = {job.job_id: errors.get(job.job_id, printable(result.err)) for job in jobs if job.job_id in still}
+    released = [job.job_id for job in jobs if job.job_id not in refused]
+    with suppress(SlurmError):
+        _clean(commands, partitions, released)
+    return released, refused
+
+
+def _clean(commands: SlurmCommands, partitions: Collection[str], released: Collection[str]) -> None:
+    """Remove what a driver and its plugin have left in jobs, as far as this account may.
+
+    Running jobs keep their annotations, which a later release needs if a node fails. Raises `SlurmError` if Slurm does not answer.
+    """
+    jobs = read_jobs(commands)
+    freed = [jobs[job_id] for job_id in released if job_id in jobs and is_job_id(job_id)]
+    ahead = [i for i, job in jobs.items() if job.phase is Phase.RUNNING and job.priority == MAX_PRIORITY and job.is_in(partitions)]
+    lines = batch_lines("release", ahead)  # which sets the priority that Slurm itself would have given
+    lines += [f"update JobId={job.job_id} Comment=" for job in freed if job.comment.strip() == "gavel:"]
+    cleaned = ((job, without_marks(job.admin_comment)) for job in freed if job.phase is Phase.WAITING)
+    texts = {job.job_id: text for job, text in cleaned if text is not None and text != job.admin_comment}
+    if texts:
+        with suppress(RightsError):
+            lines += annotation_lines(texts) if may_annotate(commands) else []
+    if lines:
+        commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
+
+
+def _is_bound(job: SlurmJob, partitions: Collection[str], known: Container[str]) -> bool:
+    """Return whether a job that is not on hold waits for nodes that a driver selected."""
+    is_selected = bool(job.required_nodes) and (job.job_id in known or has_place(job))
+    return is_selected and job.phase is Phase.WAITING and not job.is_held and job.is_in(partitions)

@@ -19,10 +19,10 @@ from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, Slurm
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_being_stopped
 from gavel_py.integrations.slurm.monitoring.event_log import LOG, EventLog, warn
 from gavel_py.integrations.slurm.monitoring.metrics import Metrics
-from gavel_py.integrations.slurm.monitoring.queue_view import write_queue
+from gavel_py.integrations.slurm.monitoring.queue_view import Publisher
 from gavel_py.integrations.slurm.reservations import with_reservations
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.speeds import Progress, Speeds, SpeedStore, measurements_of
+from gavel_py.integrations.slurm.speeds import Progress, SpeedStore
 from gavel_py.integrations.slurm.state import STATE, TOTALS, DriverState, check_directory, save_state
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
@@ -90,6 +90,7 @@ class SlurmDriver:
         self._event_log: EventLog | None = None
         self._resources = ExitStack()
         self._metrics = Metrics(settings.metrics, settings.metrics_port)
+        self._publisher: Publisher | None = None
         self._beacon: Beacon | None = None
         self._may_annotate: bool | None = None
         self._left_to_slurm: frozenset[str] = frozenset()
@@ -100,6 +101,7 @@ class SlurmDriver:
         self._resources.enter_context(exclusive_lock(self._directory / LOCK))
         check_directory(self._directory, is_shadow=self.is_shadow)
         self._resources.enter_context(self._metrics)
+        self._publisher = Publisher(self._directory, self._metrics, self._commands, self._clock)
         self._event_log = self._resources.enter_context(closing(EventLog(self._directory / LOG)))
         self._log("begun", policy=self.policy.label, partition=self.settings.partition, round_seconds=self._round_seconds)
         return self
@@ -180,9 +182,8 @@ class SlurmDriver:
         planned |= {"round": begun.index, "excluded": begun.excluded, "refused": dict(picture.refused), **decided.account()}
         self._log("round", seconds=begun.start_seconds, **planned)
         applied = self._carry_out(picture, actions, "applied")
-        if self._directory is not None:
-            write_queue(self._directory, decided, applied)
-            self._metrics.show(decided, applied)
+        if self._publisher is not None:
+            self._publisher.show_round(decided, applied)
         return decided, applied
 
     def _carry_out(self, picture: ClusterSnapshot, actions: Actions, event: str) -> Applied:
@@ -211,6 +212,8 @@ class SlurmDriver:
         """Check the rights before anything is changed for the first time, and give a sign of life."""
         if self._may_annotate is None:
             self._may_annotate = slurm.may_annotate(self._commands)
+            if self._publisher is not None:
+                self._publisher.may_annotate = self._may_annotate
             slurm.warn_of_configuration(self._commands, self.settings.partitions, self.settings.stop_seconds)
         if self._beacon is None and self._directory is not None and self.settings.beacon:
             self._begin_beacon(self._directory)
@@ -241,7 +244,10 @@ class SlurmDriver:
         self._read_accounts()
         picture = self._planner.reconcile(self._read(), within_round=True)
         actions = self._planner.fill(picture)
-        return None if actions is None else self._carry_out(picture, actions, "filled")
+        filled = None if actions is None else self._carry_out(picture, actions, "filled")
+        if self._publisher is not None:
+            self._publisher.show_reading(picture.snapshot.jobs if filled is None else filled.jobs, picture, filled)
+        return filled
 
     def run(self, rounds: int | None = None, *, tell: Callable[[Decided, Applied], None] | None = None) -> None:
         """Run rounds until the clock stops, then leave or release the jobs on hold.
@@ -325,33 +331,14 @@ class SlurmDriver:
                 return True
         if trigger.is_due(jobs, now) or any(until <= now for until in state.warned.values()):
             self.fill()
+        elif self._publisher is not None:
+            self._publisher.show_reading(jobs)
         return False
 
     def _decide(self, picture: ClusterSnapshot) -> Decided:
-        """Plan a round with the latest measurements, and add them to the store.
-
-        New throughputs come into use only with a new allocation, since a saved state must contain the throughputs with which its
-        allocation was computed. If no decision is possible, the measurements stay pending.
-        """
-        state = picture.state
-        speeds, profile = state.speeds, state.scheduler.profile
-        measured = measurements_of(state.sums, state.pending)
-        if measured:
-            new = {(m.job_type, m.num_gpus, m.accelerator): m.steps_per_second for m in measured}
-            state.speeds = Speeds(speeds.base, speeds.measured | new, speeds.sizes)
-            state.speeds.use_in(state.scheduler)
-        try:
-            decided = self._planner.decide(picture)
-        except BaseException:
-            if measured:
-                state.speeds, state.scheduler.profile = speeds, profile
-            raise
-        if measured:
-            self._store.add(state.sums, state.pending)
-        if speeds.learner is not None:
-            self._store.keep(speeds.learner)
-        state.pending = set()
-        return decided
+        """Plan a round with the latest measurements, and add them to the store."""
+        with self._store.latest_used(picture.state):
+            return self._planner.decide(picture)
 
     def end(self) -> None:
         """Release the jobs on hold if the settings require it; `run` calls it at its end."""
@@ -362,11 +349,13 @@ class SlurmDriver:
         self._log("ended", **totals)
 
     def release(self) -> None:
-        """Release all jobs on hold to Slurm, including those that arrive before the next round. Errors are only logged."""
+        """Release all jobs on hold to Slurm, including those that arrive before the next round. Errors are only reported."""
         try:
-            jobs = release_all(self._commands, self.settings.partitions, self._planner.state)
+            released = release_all(self._commands, self.settings.partitions, self._planner.state)
             self._beacon = None
-            self._log("released", jobs=jobs)
+            self._log("released", **released._asdict())
+            if released.refused:
+                warn(f"jobs remain on hold: {released.problem}")
         except SlurmError as error:
             self._log("no_answer", why=str(error))
 

@@ -253,11 +253,11 @@ def least_gpus(jobs: Iterable[SlurmJob], matcher: TypeMatcher, speeds: Speeds, s
 def scheduler_job(
     tracked: Tracked, job: SlurmJob, tenant: str, matcher: TypeMatcher, speeds: Speeds, settings: SlurmSettings
 ) -> Job:
-    """Return the job for the scheduler. If the throughput of its type is unknown, `tracked` gets the default type.
+    """Return the job for the scheduler. `tracked` gets the tenant, and the default type if the throughput of its own is unknown.
 
     Raises `InputError` for a job that cannot run anywhere.
     """
-    partition = ",".join(tracked.usable)
+    tracked.tenant, partition = tenant, ",".join(tracked.usable)
     candidates = matcher.candidates(job, tracked.usable, tracked.barred)
     if not candidates:
         (slurm_name,) = job.requested

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.client.records import Phase
@@ -231,6 +232,31 @@ class SpeedStore:
         self._logged: dict[Entry, ObservedRate] = {}
         self._contradicted: set[Entry] = set()
 
+    @contextmanager
+    def latest_used(self, state: DriverState) -> Iterator[None]:
+        """Use the latest measurements for the decision that the block makes, and add them to the store after it.
+
+        New throughputs come into use only with a new allocation, since a saved state must contain the throughputs with which its
+        allocation was computed. If no decision is possible, the measurements stay pending.
+        """
+        speeds, profile = state.speeds, state.scheduler.profile
+        measured = measurements_of(state.sums, state.pending)
+        if measured:
+            new = {(m.job_type, m.num_gpus, m.accelerator): m.steps_per_second for m in measured}
+            state.speeds = Speeds(speeds.base, speeds.measured | new, speeds.sizes)
+            state.speeds.use_in(state.scheduler)
+        try:
+            yield
+        except BaseException:
+            if measured:
+                state.speeds, state.scheduler.profile = speeds, profile
+            raise
+        if measured:
+            self.add(state.sums, state.pending)
+        if speeds.learner is not None:
+            self.keep(speeds.learner)
+        state.pending = set()
+
     def add(self, sums: Sums, pending: set[tuple[str, int, str]]) -> None:
         """Log and store new mean speeds."""
         self._log_speeds([(m.job_type, m.num_gpus, m.accelerator, m.steps_per_second) for m in measurements_of(sums, pending)])
@@ -266,3 +292,25 @@ class SpeedStore:
             warn(f"measured speeds were not stored: {error}")
             return False
         return True
+
+
+def saved_learner(
+    scheduler: Mapping[str, Any], base: ThroughputProfile, given: ThroughputLearner | None
+) -> ThroughputLearner | None:
+    """Return the learner for a saved scheduler, or None if it was saved without one.
+
+    This is the given learner, or a new one if the given one lacks GPU types of the saved scheduler. base: the profile with which
+    the scheduler began.
+    """
+    from gavel_py.throughput_profiles.learning import ThroughputLearner as Learner  # imports scipy.stats
+
+    if "learner" not in scheduler:
+        return None
+    kinds = scheduler["scheduler"]["cluster"]["accelerator_types"]
+    types = [kind.get("profile_name") or kind["name"] for kind in kinds]
+    if given is not None:
+        given.add_accelerators(types)
+        if set(types) <= set(given.profile.accelerators):
+            return given
+        given.resume(scheduler["learner"]["learned"])
+    return Learner(base)

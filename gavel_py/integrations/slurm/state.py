@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.client.records import SlurmJob
 from gavel_py.integrations.slurm.job_roles import Place
-from gavel_py.integrations.slurm.speeds import Speeds, Sums
+from gavel_py.integrations.slurm.speeds import Speeds, Sums, saved_learner
 from gavel_py.integrations.slurm.turns import RestartCost
 from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
 from gavel_py.policies import Policy
@@ -55,6 +55,7 @@ class Tracked:
 
     Attributes:
         job_id, name, user, job_type: The job in Slurm, and its type in the profile.
+        tenant: Its account, or its user.
         num_gpus: Size of the gang; for an elastic job, on the fewest nodes requested.
         place: Whether it must be on one node.
         arrival_seconds: When it was submitted.
@@ -116,6 +117,7 @@ class Tracked:
     stop_seconds: float | None = None
     waited_seconds: float = 0.0
     since_seconds: float = 0.0
+    tenant: str = ""
     measured: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     types_used: list[str] = field(default_factory=list)
     sizes_used: list[int] = field(default_factory=list)
@@ -215,6 +217,7 @@ class DriverState:
         pending: Entries of `sums` that `speeds` does not contain yet.
         rounds: Number of rounds so far.
         departed_totals: GPU-seconds promised to, delivered to and owed to departed jobs.
+        delivered: {(tenant, GPU type): GPU-seconds} delivered so far.
         unplanned: {job: reason} of jobs that the latest decision leaves to Slurm.
         multi_partition: Jobs that wait in several partitions; once they run, Slurm lists only one of these.
         restart_cost: The measured cost of stops and starts.
@@ -234,6 +237,7 @@ class DriverState:
     pending: set[tuple[str, int, str]] = field(default_factory=set)
     rounds: int = 0
     departed_totals: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    delivered: dict[tuple[str, str], float] = field(default_factory=dict)
     unplanned: dict[str, str] = field(default_factory=dict)
     multi_partition: set[str] = field(default_factory=set)
     restart_cost: RestartCost = field(default_factory=RestartCost)
@@ -261,6 +265,14 @@ class DriverState:
         """Return the GPU-seconds promised, delivered and owed so far; delivered time follows from Slurm's start and end times."""
         accounts = [self._account(tracked, now) for tracked in self.tracked.values()]
         return [sum(parts) for parts in zip(self.departed_totals, *accounts, strict=True)]
+
+    def count_delivered(self, tracked: Tracked, seconds: float) -> None:
+        """Add the GPU-seconds of a running job; a negative time corrects what was counted before."""
+        cluster, gpu_seconds = self.scheduler.cluster, seconds * tracked.gpus
+        types = dict(zip(cluster.accelerator_names, cluster.profile_names, strict=True))
+        labels = tracked.tenant, types.get(tracked.accelerator, tracked.accelerator)
+        self.delivered[labels] = self.delivered.get(labels, 0.0) + gpu_seconds
+        tracked.gpu_seconds += gpu_seconds
 
     def depart(self, tracked: Tracked, now: float) -> None:
         """Remove a job and add its account to the totals; the scheduler forgets it after its next decision."""
@@ -322,6 +334,7 @@ def save_state(path: Path, state: DriverState) -> None:
         "news": sorted(map(list, state.pending)),
         "rounds": state.rounds,
         "past": list(state.departed_totals),
+        "delivered": [[*labels, seconds] for labels, seconds in state.delivered.items()],
         "unplanned": dict(state.unplanned),
         "several": sorted(state.multi_partition),
         "restart_cost": asdict(state.restart_cost),
@@ -354,7 +367,7 @@ def load_state(path: Path, partitions: Sequence[str], policy: Policy, learner: T
         speeds = Speeds(ThroughputProfile(profile["name"], rows), measured, profile["sizes"])
         saved_policy = document["scheduler"]["policy"]["document"]
         custom = policy if saved_policy is None else None  # policies defined by users cannot be saved
-        believed = _learner_of(document["scheduler"], speeds.base, learner) or speeds.profile
+        believed = saved_learner(document["scheduler"], speeds.base, learner) or speeds.profile
         scheduler = RoundScheduler.from_dict(document["scheduler"], believed, policy=custom, source=path)
         if policy_document(policy) != saved_policy:
             scheduler.policy = policy
@@ -370,29 +383,10 @@ def load_state(path: Path, partitions: Sequence[str], policy: Policy, learner: T
             pending={(job_type, gpus, name) for job_type, gpus, name in document["news"]},
             rounds=document["rounds"],
             departed_totals=list(document["past"]),
-            unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these five
+            unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these six
+            delivered={(tenant, name): seconds for tenant, name, seconds in document.get("delivered", ())},
             multi_partition=set(document.get("several", ())),
             restart_cost=RestartCost(**document.get("restart_cost", {})),
             warned=dict(document.get("warned", {})),
             yielding=set(document.get("yielding", ())),
         )
-
-
-def _learner_of(scheduler: Mapping[str, Any], base: ThroughputProfile, given: ThroughputLearner | None) -> ThroughputLearner | None:
-    """Return the learner for a saved scheduler, or None if it was saved without one.
-
-    This is the given learner, or a new one if the given one lacks GPU types of the saved scheduler. base: the profile with which
-    the scheduler began.
-    """
-    from gavel_py.throughput_profiles.learning import ThroughputLearner as Learner  # imports scipy.stats
-
-    if "learner" not in scheduler:
-        return None
-    kinds = scheduler["scheduler"]["cluster"]["accelerator_types"]
-    types = [kind.get("profile_name") or kind["name"] for kind in kinds]
-    if given is not None:
-        given.add_accelerators(types)
-        if set(types) <= set(given.profile.accelerators):
-            return given
-        given.resume(scheduler["learner"]["learned"])
-    return Learner(base)

@@ -121,7 +121,7 @@ class Reconciler:
         passed = max(0.0, until - tracked.seen_seconds)
         tracked.seen_seconds = max(until, tracked.seen_seconds)
         tracked.running_seconds += passed
-        tracked.gpu_seconds += passed * tracked.gpus
+        self.state.count_delivered(tracked, passed)
         steps = self._believable(tracked, until)
         tracked.has_reported = steps is not None
         if steps is None:
@@ -151,7 +151,7 @@ class Reconciler:
             measured[1] += until - tracked.stay_start_seconds
         after = max(0.0, tracked.seen_seconds - until)  # it was seen running after it had been asked to stop
         tracked.running_seconds -= after
-        tracked.gpu_seconds -= after * tracked.gpus
+        self.state.count_delivered(tracked, -after)
         tracked.preemptions += preempted
         self.log("stopped", seconds=until, job=tracked.job_id, steps=tracked.steps_done, preempted=preempted)
         tracked.held, tracked.stay_start_steps, tracked.stop_seconds = {}, None, None
@@ -357,7 +357,7 @@ class Reconciler:
         """Update the tenants of jobs whose accounts have changed, and protect jobs that a QOS exempts from preemption."""
         scheduler = self.state.scheduler
         for job in scheduler.jobs:
-            tenant = self._tenant(jobs[job.job_id])
+            tenant = self.state.tracked[job.job_id].tenant = self._tenant(jobs[job.job_id])
             if job.tenant != tenant:
                 scheduler.update(job.job_id, tenant=tenant)
             exempt = 0.0 if self.accounts is None else self.accounts.exempt_of(jobs[job.job_id])

@@ -105,7 +105,8 @@ def gavel(
     timeout_only: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run `gavel slurm` to its end, optionally as another user; timeout_only: without options that only drivers have."""
-    few = [sys.executable, "-m", "gavel_py", "slurm", words[0], "--partition", PARTITION, "--timeout", "10", *words[1:]]
+    prefix = [] if user is None or not timeout_only else as_user(cluster, user)
+    few = [*prefix, sys.executable, "-m", "gavel_py", "slurm", words[0], "--partition", PARTITION, "--timeout", "10", *words[1:]]
     return subprocess.run(
         few if timeout_only else command_of(cluster, words, user),
         cwd=cluster.folder,

@@ -12,11 +12,13 @@ from tests.slurm.loopback.cluster import LoopbackCluster, booted
 from tests.slurm.loopback.configuration import Nodes, Settings
 from tests.slurm.loopback.driving import driving, gavel, plugin
 from tests.slurm.loopback.faults import hooks
-from tests.slurm.loopback.presence import needs_slurm
+from tests.slurm.loopback.presence import needs_root, needs_slurm
 from tests.slurm.loopback.scenes import gang
 from tests.slurm.loopback.waiting import until
 
 pytestmark = [needs_slurm, pytest.mark.slow]
+
+SOMEBODY = 65_534
 
 DEAD_SECONDS = 60.0
 """Three times as long as a driver is silent at most."""
@@ -75,3 +77,32 @@ def test_the_silence_of_a_driver_on_another_host_is_noticed(small: Settings) -> 
             assert driver.end() == 0, driver.output()
         assert not any(waits_on_hold(cluster, job) for job in held), "no trace is left"
         assert cluster.tell("squeue", "--noheader", "--name=gavel-driver") == ""
+
+
+@needs_root
+def test_slurm_user_writes_reasons_and_leaves_nothing_in_released_jobs(small: Settings) -> None:
+    """A user sees in Slurm why a job waits; after a release, no mark and no priority of the driver is left."""
+    with booted(small) as cluster:
+        words = ["--parsable", "--partition=gavel", "--nodes=1", "--gres=gpu:4", "--output=/dev/null", "--chdir=/"]
+        with driving(cluster, "--round", "5", "--min-run-seconds", "300", "--on-exit", "release") as driver:
+            driver.rounds(1)
+            jobs = [int(cluster.tell("sbatch", *words, "--wrap=exec sleep 600", user=SOMEBODY)) for _ in range(3)]
+            driver.until(lambda: len(cluster.running()) == 2, 20, "two jobs to run")
+            (waiting,) = set(jobs) - cluster.running()
+            driver.until(lambda: ";gavel-why=" in cluster.jobs()[waiting].admin_comment, 20, "the reason")
+            assert not any("gavel-why" in cluster.jobs()[job].admin_comment for job in cluster.running())
+            cluster.tell("scontrol", "hold", str(waiting), user=SOMEBODY)
+            driver.until(
+                lambda: "gavel-why=its_user_holds_it" in cluster.jobs()[waiting].admin_comment, 20, "the hold as the reason"
+            )
+            cluster.tell("scontrol", "release", str(waiting), user=SOMEBODY)
+            driver.rounds(2)
+            assert cluster.jobs()[waiting].held
+            assert driver.end() == 0, driver.output()
+        seen = cluster.jobs()
+        assert (seen[waiting].held, seen[waiting].admin_comment, seen[waiting].comment) == (False, "", "")
+        assert len(cluster.running()) == 2, "a release of their priority does not touch them"
+        assert "4294967293" not in cluster.tell("squeue", "--noheader", "--format=%Q")
+        assert cluster.tell("squeue", "--noheader", "--name=gavel-driver") == ""
+        cluster.tell("scancel", str(next(iter(cluster.running()))))
+        until(lambda: waiting in cluster.running(), 60, "Slurm to start it")

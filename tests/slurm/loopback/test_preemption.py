@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from tests.slurm.loopback.cluster import LoopbackCluster
+from tests.slurm.loopback.cluster import LoopbackCluster, booted
+from tests.slurm.loopback.configuration import Settings
 from tests.slurm.loopback.driving import driving, log_of
 from tests.slurm.loopback.logbook import events
-from tests.slurm.loopback.presence import needs_slurm
-from tests.slurm.loopback.scenes import crowd
+from tests.slurm.loopback.presence import needs_accounting, needs_slurm
+from tests.slurm.loopback.scenes import comment, crowd
 from tests.slurm.loopback.submitting import SPEEDS, Stay, stays, steps_done
+from tests.slurm.loopback.test_rights import timestamp
+from tests.slurm.loopback.waiting import until
 
 pytestmark = [needs_slurm, pytest.mark.deep, pytest.mark.slow]
 
@@ -52,3 +57,28 @@ def _follow_each_other(mine: list[Stay]) -> bool:
 
 def _type(stay: Stay) -> str:
     return next(iter(stay.placement)).partition("-")[0]
+
+
+@needs_accounting
+def test_at_most_2_percent_of_gpu_time_is_lost_to_preemption(settings: Settings) -> None:
+    """45 equal jobs on 108 GPUs in 10 rounds, with the defaults for turns, by the accounts of Slurm."""
+    words = ["--parsable", "--partition=gavel", "--gpus=2", "--nodes=1", "--output=/dev/null", "--chdir=/", comment(1e7)]
+    with booted(replace(settings, accounting=True)) as cluster:
+        jobs = [cluster.tell("sbatch", *words, "--wrap=exec sleep 900").strip() for _ in range(45)]
+        with driving(cluster, "--round", "10", without=("--restart-seconds", "--min-run-seconds")) as driver:
+            driver.rounds(1)
+            driver.until(lambda: len(cluster.running()) == 45, 60, "all jobs to run")
+            driver.rounds(10)
+            until(lambda: len(cluster.running()) == 45, 30, "all jobs to run at the end")
+            assert driver.end() == 0, driver.output()
+        lines = cluster.tell("sacct", "-DXnP", f"-j{','.join(jobs)}", "--format=JobIDRaw,Start,End").split()
+        now = time.time()
+    runs: dict[str, list[tuple[float, float]]] = {job: [] for job in jobs}
+    for job, start, end in (line.split("|") for line in lines):
+        if start not in {"Unknown", "None"}:
+            runs[job].append((timestamp(start, now), timestamp(end, now)))
+    total = sum(now - min(mine)[0] for mine in runs.values())
+    lost = sum(max(0.0, after[0] - before[1]) for mine in runs.values() for before, after in pairwise(sorted(mine)))
+    preemptions = sum(len(mine) - 1 for mine in runs.values())
+    assert total > 45 * 80
+    assert lost <= 0.02 * total, f"{preemptions} preemptions, {lost:.0f} of {total:.0f} s"

@@ -50,7 +50,20 @@ def test_operator_rights_suffice_for_the_driver(cluster: LoopbackCluster) -> Non
     assert {job: each.placement for job, each in seen.items() if each.placement} == decisions(log_of(cluster))[-1].targets
     assert {job: (each.comment, each.admin_comment) for job, each in seen.items()} == comments, "it writes where it may"
     assert set(seen) == set(jobs)
+    others_release_nothing(cluster)
     holds_by_root_are_kept(cluster, next(job for job, each in seen.items() if each.held))
+
+
+def others_release_nothing(cluster: LoopbackCluster) -> None:
+    """An account without rights is told what Slurm has refused."""
+    before = cluster.jobs()
+    done = gavel(cluster, "release", user=STRANGER, timeout_only=True)
+    words = " ".join(done.stderr.split())
+    assert (done.returncode, done.stdout) == (1, ""), words
+    assert "jobs released: 0; refused by Slurm: 3 (" in words
+    assert "Unspecified error for a job; scancel: error: Kill job error" in words
+    assert cluster.jobs() == before
+    assert cluster.tell("squeue", "--noheader", "--name=gavel-driver"), "the sign of life is still there"
 
 
 def holds_by_root_are_kept(cluster: LoopbackCluster, job: int) -> None:

@@ -196,6 +196,15 @@ def _warn_of_tiers(commands: SlurmCommands, partitions: Collection[str]) -> None
         warn(f"rounds ignore PriorityTier, which differs between partitions that are managed or share their nodes: {listed}")
 
 
+PRIVATE = re.compile(r"^PrivateData\s*=\s*(\S+)", re.MULTILINE)
+
+
+def hides_jobs(commands: SlurmCommands) -> bool:
+    """Return whether users may see only their own jobs (`PrivateData`). Raises `SlurmError` if Slurm does not answer."""
+    found = PRIVATE.search(output(commands, "scontrol", "show", "config"))
+    return found is not None and not {"jobs", "all"}.isdisjoint(found[1].split(","))
+
+
 REFUSED = re.compile(r"access/permission denied|invalid user id|unspecified error|job_?submit", re.IGNORECASE)
 """Slurm's messages for denied changes; job_submit plugins cause the last two."""
 

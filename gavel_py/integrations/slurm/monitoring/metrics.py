@@ -30,7 +30,7 @@ ANSWERS = {404: "the figures are at /metrics", 503: "there has been no round yet
 
 HELP = {
     "gavel_round_start_seconds": ("gauge", "Start of the latest round, in seconds since 1970."),
-    "gavel_round_jobs": ("gauge", "Jobs of the latest round by outcome."),
+    "gavel_round_jobs": ("gauge", "Jobs of the latest round by outcome; left_to_slurm also counts those that run."),
     "gavel_gpus": ("gauge", "GPUs of the managed partitions by type."),
     "gavel_gpus_down": ("gauge", "GPUs on nodes that are down or draining, by type."),
     "gavel_gpus_promised": ("gauge", "GPUs that the allocation promises to a tenant, by type."),
@@ -41,19 +41,28 @@ HELP = {
     "gavel_failed_starts": ("gauge", "Jobs that did not start in the latest round."),
     "gavel_gpu_seconds_promised_total": ("counter", "Time promised so far; it restarts at 0 when the cluster changes."),
     "gavel_gpu_seconds_delivered_total": ("counter", "Time that jobs have held GPUs by the clock of Slurm."),
+    "gavel_tenant_gpu_seconds_delivered_total": ("counter", "Time that the jobs of a tenant have held GPUs, by type."),
 }
 """{metric: (type, meaning)}."""
 
 
-def metrics_text(decided: Decided, applied: Applied) -> str:
-    """Return the metrics after a round in the text format of Prometheus."""
+def metrics_text(decided: Decided, applied: Applied, delivered: dict[str, float]) -> str:
+    """Return the metrics after a round in the text format of Prometheus.
+
+    delivered: {sample: largest value so far} of delivered time. It may be corrected by a second when a job ends, but a counter that
+    decreases means to Prometheus that it has begun again at 0.
+    """
     lines: list[str] = []
     samples: dict[str, list[tuple[Labels, float]]] = defaultdict(list)
     for name, labels, value in _samples(decided, applied):
         samples[name].append((labels, value))
     for name, (kind, meaning) in HELP.items():
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{_braced(labels)} {value:.10g}" for labels, value in samples[name]]
+        for labels, value in samples[name]:
+            sample = f"{name}{_braced(labels)}"
+            if name.endswith("delivered_total"):
+                value = delivered[sample] = max(value, delivered.get(sample, 0.0))
+            lines.append(f"{sample} {value:.10g}")
     return "\n".join(lines) + "\n"
 
 
@@ -67,6 +76,7 @@ class Metrics:
         self._path, self._port = path, port
         self._server: ThreadingHTTPServer | None = None
         self._text = b""
+        self._delivered: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         if self._port is not None:
@@ -83,7 +93,7 @@ class Metrics:
         """Publish the metrics after a round. If the file cannot be written, the older one remains."""
         if self._path is None and self._server is None:
             return
-        self._text = metrics_text(decided, applied).encode()
+        self._text = metrics_text(decided, applied, self._delivered).encode()
         if self._path is not None:
             with suppress(InputError):
                 write_atomic(self._path, self._text)
@@ -119,7 +129,7 @@ def _samples(decided: Decided, applied: Applied) -> Iterator[tuple[str, Labels, 
     account, totals = decided.account(), dict(zip(TOTALS, decided.totals, strict=True))
     yield "gavel_round_start_seconds", {}, decided.begun.start_seconds
     counts = {"kept": len(applied.kept), "started": len(applied.started), "stopped": len(applied.stopped)}
-    for what, count in (counts | {"waiting": len(decided.waiting), "left_to_slurm": len(decided.picture.state.unplanned)}).items():
+    for what, count in (counts | {"waiting": len(decided.waiting), "left_to_slurm": _left_to_slurm(decided, applied)}).items():
         yield "gavel_round_jobs", {"what": what}, count
     by_type = {"gavel_gpus": account["gpus"], "gavel_gpus_down": account["down"], "gavel_price": account["prices"]}
     for metric, figures in by_type.items():
@@ -131,6 +141,15 @@ def _samples(decided: Decided, applied: Applied) -> Iterator[tuple[str, Labels, 
     yield "gavel_failed_starts", {}, len(applied.waiting)
     yield "gavel_gpu_seconds_promised_total", {}, totals["promised_gpu_seconds"]
     yield "gavel_gpu_seconds_delivered_total", {}, totals["delivered_gpu_seconds"]
+    delivered = ((*labels, seconds) for labels, seconds in decided.picture.state.delivered.items())
+    yield from _summed("gavel_tenant_gpu_seconds_delivered_total", delivered)
+
+
+def _left_to_slurm(decided: Decided, applied: Applied) -> int:
+    """Return the number of jobs that ask for GPUs of the managed partitions and are left to Slurm, waiting or running."""
+    picture, jobs = decided.picture, applied.jobs
+    left = [jobs[i] for i in picture.standings if i in jobs and picture.standing_of(i).role.is_left_to_slurm]
+    return sum(job.is_in(picture.state.partitions) and job.num_gpus > 0 and not job.phase.is_over for job in left)
 
 
 def _of_tenants(decided: Decided) -> Iterator[tuple[str, Labels, float]]:

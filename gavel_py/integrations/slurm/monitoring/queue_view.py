@@ -1,23 +1,36 @@
-"""The state of each job after the latest round, and why it waits; the driver writes it beside its state for all users to read."""
+"""The state of each job and why it waits, in a file beside the state of the driver for all users to read.
+
+The driver writes the file after rounds, and between them when a reading of the queue differs. Its time of modification is that of
+the latest reading. If Slurm hides jobs from other users (`PrivateData=jobs`), so does the directory.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gavel_py.errors import Fault, InputError
-from gavel_py.integrations.slurm.apply import Applied
-from gavel_py.integrations.slurm.client.records import Phase
-from gavel_py.integrations.slurm.job_roles import Role
+from gavel_py.errors import Fault, InputError, SlurmError
+from gavel_py.integrations.slurm.actions import reason_in, with_reason
+from gavel_py.integrations.slurm.apply import Applied, annotation_lines
+from gavel_py.integrations.slurm.beacon import DEAD_SECONDS
+from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, hides_jobs, read_jobs
+from gavel_py.integrations.slurm.client.notation import printable
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.job_roles import Role, parse_annotation
+from gavel_py.integrations.slurm.monitoring.event_log import warn
+from gavel_py.integrations.slurm.monitoring.metrics import Metrics
 from gavel_py.io import reading
 from gavel_py.io.writing import write_atomic
+from gavel_py.scheduling import Wait
 
 if TYPE_CHECKING:
-    from gavel_py.integrations.slurm.decision import Decided
+    from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided
     from gavel_py.integrations.slurm.state import Tracked
     from gavel_py.problem.job import Job
 
@@ -25,9 +38,16 @@ QUEUE = "queue.json"
 """Name of the file in the directory of a driver."""
 
 
+EXPLAINED = ("waiting", str(Role.ASIDE))
+"""States of jobs whose AdminComment has the reason; for other waiting jobs, Slurm has one."""
+
+MAX_REASONS = 100
+"""Number of reasons written to Slurm from one round to the next."""
+
+
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job of the partition after a round.
+    """A job of the partition.
 
     Attributes:
         job_id: Its id in Slurm.
@@ -63,18 +83,20 @@ class QueuedJob:
 
 
 def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
-    """Yield the jobs of the partition, as they were after a round."""
+    """Yield the jobs of the partition, as they were after a round or a later reading (`applied.jobs`)."""
     picture, scheduler = decided.picture, decided.picture.state.scheduler
     allocation, backoffs = scheduler.allocation, scheduler.backoffs
     shares: dict[str, float] = {}
     if allocation is not None:
         shares = dict(zip(allocation.job_ids, allocation.time_fractions.sum(axis=1).tolist(), strict=True))
     planned = {job.job_id: job for job in scheduler.jobs if job.is_elastic}
-    reasons = {**decided.waiting, **picture.left_alone, **applied.waiting}
+    tracked = picture.state.tracked
+    new = {i: str(Wait.NEW) for i, each in tracked.items() if each.since_seconds > decided.begun.start_seconds}
+    reasons = {**decided.waiting, **new, **picture.left_alone, **applied.waiting}
     turn = max(scheduler.round_seconds, scheduler.min_run_seconds)
     for job_id in picture.standings:
-        job = applied.jobs.get(job_id, picture.snapshot.jobs[job_id])
-        if not job.is_in(picture.state.partitions) or job.phase.is_over:
+        job = applied.jobs.get(job_id)
+        if job is None or not job.is_in(picture.state.partitions) or job.phase.is_over:
             continue
         standing, share = picture.standing_of(job_id), shares.get(job_id)
         runs, is_managed = job.phase is Phase.RUNNING, standing.role is Role.MANAGED
@@ -96,7 +118,7 @@ def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
             share=share if is_managed else None,
             expected_seconds=expected,
             partition=picture.shown(job.partition),
-            **(_choice(picture.state.tracked[job_id], planned[job_id]) if job_id in planned else {}),
+            **(_choice(tracked[job_id], planned[job_id]) if job_id in planned and job_id in tracked else {}),
         )
 
 
@@ -106,17 +128,95 @@ def _choice(tracked: Tracked, planned: Job) -> dict[str, Any]:
     return {"gpu_counts": tuple(sorted(tracked.offered)), "most_gpus": most, "gpus_per_node": tracked.gpus_per_node}
 
 
-def write_queue(directory: Path, decided: Decided, applied: Applied) -> None:
-    """Write the jobs of a round to a file that all users can read. If it cannot be written, the older one remains."""
-    jobs = [asdict(job) for job in queued_jobs(decided, applied)]
-    path = directory / QUEUE
-    document = {"partition": decided.picture.state.partition, "seconds": decided.begun.start_seconds, "jobs": jobs}
-    with suppress(InputError):  # the log reports a full disk
-        write_atomic(path, json.dumps(document, separators=(",", ":")).encode())
+class Publisher:
+    """Publishes the queue and the metrics of a driver, after rounds and after readings between them that differ."""
+
+    def __init__(self, directory: Path, metrics: Metrics, commands: SlurmCommands, clock: WallClock) -> None:
+        self._path, self._metrics, self._commands, self._clock = directory / QUEUE, metrics, commands, clock
+        self.may_annotate = False
+        self._latest: tuple[Decided, Applied] | None = None
+        self._reasons_left = 0
+        self._jobs: list[QueuedJob] | None = None
+
+    def show_round(self, decided: Decided, applied: Applied) -> None:
+        """Publish the outcome of a round, or nothing as long as it is not known whether Slurm hides jobs from users."""
+        if self._jobs is None:
+            try:
+                if hides_jobs(self._commands):
+                    _close(self._path.parent)
+            except SlurmError:
+                return
+        self._write(decided, applied)
+        self._metrics.show(decided, applied)
+        self._reasons_left = MAX_REASONS
+        self._write_reasons(applied.jobs)
+
+    def show_reading(
+        self, jobs: Mapping[str, SlurmJob], picture: ClusterSnapshot | None = None, filled: Applied | None = None
+    ) -> None:
+        """Publish a later reading of the queue if it differs. picture, filled: of starts within the round, and their outcome."""
+        if self._latest is None:
+            return
+        decided, applied = self._latest
+        if picture is not None:
+            decided = replace(decided, picture=picture)
+        if filled is not None:
+            waiting = {i: why for i, why in {**applied.waiting, **filled.waiting}.items() if i not in filled.started}
+            applied = replace(applied, waiting=waiting)
+        if self._write(decided, replace(applied, jobs=jobs)):
+            state = decided.picture.state
+            self._metrics.show(replace(decided, totals=state.totals(self._clock.now())), applied)
+            self._write_reasons(jobs)
+
+    def _write(self, decided: Decided, applied: Applied) -> bool:
+        """Write the queue if it has changed, and return whether it has. If it cannot be written, the older one remains."""
+        before, self._jobs, self._latest = self._jobs, list(queued_jobs(decided, applied)), (decided, applied)
+        is_changed, now = self._jobs != before, self._clock.machine_seconds()
+        document = {"partition": decided.picture.state.partition, "seconds": decided.begun.start_seconds}
+        with suppress(InputError, OSError):  # the log reports a full disk
+            if is_changed:
+                document["jobs"] = [asdict(job) for job in self._jobs]
+                write_atomic(self._path, json.dumps(document, separators=(",", ":")).encode())
+            os.utime(self._path, (now, now))
+        return is_changed
+
+    def _write_reasons(self, jobs: Mapping[str, SlurmJob]) -> None:
+        """Write into the AdminComment of jobs why they wait, if this account may, where it has changed."""
+        comments = {each.job_id: jobs[each.job_id].admin_comment for each in self._jobs or () if self.may_annotate}
+        reasons = {each.job_id: each.reason for each in self._jobs or () if each.state in EXPLAINED}
+        # The plugin or the driver has marked jobs that wait for the driver.
+        new = {i: with_reason(text, reasons.get(i, "")) for i, text in comments.items() if parse_annotation(text) is not None}
+        changed = {i: text for i, text in new.items() if text is not None and text != comments[i]}
+        lines = annotation_lines(dict(islice(changed.items(), self._reasons_left)))
+        self._reasons_left -= len(lines)
+        if lines:
+            with suppress(SlurmError):  # the next reading shows what has not been written
+                self._commands.run(["scontrol"], "\n".join([*lines, "quit"]) + "\n")
 
 
-def slurm_queue(directory: str | Path) -> list[QueuedJob]:
-    """Return the jobs of a managed partition as of the latest round.
+def _close(directory: Path) -> None:
+    """Withdraw the rights of all accounts to a directory except its owner and group, or warn if that is not possible."""
+    mode = directory.stat().st_mode & 0o7770
+    try:
+        directory.chmod(mode)
+    except OSError:
+        warn(f"Slurm hides the jobs of others from users (PrivateData), but {directory} shows them; restrict it: chmod o-rwx")
+
+
+class JobQueue(list[QueuedJob]):
+    """The jobs of the managed partitions. seconds: when a driver last compared them with Slurm, in seconds since 1970."""
+
+    def __init__(self, jobs: Iterable[QueuedJob], seconds: float) -> None:
+        super().__init__(jobs)
+        self.seconds = seconds
+
+    def is_outdated(self, now_seconds: float) -> bool:
+        """Return whether the driver has been silent for so long that it counts as dead."""
+        return now_seconds - self.seconds > DEAD_SECONDS
+
+
+def slurm_queue(directory: str | Path) -> JobQueue:
+    """Return the jobs of the managed partitions as the driver last saw them.
 
     Args:
         directory: The directory of the driver.
@@ -125,11 +225,40 @@ def slurm_queue(directory: str | Path) -> list[QueuedJob]:
         InputError: There is no such file, or it cannot be read.
     """
     path = Path(directory) / QUEUE
-    if not path.exists():
-        text = "does not exist: no driver has finished a round with this directory; check --state or GAVEL_SLURM_STATE"
-        raise InputError(Fault(str(path), "", text))
     try:
+        seconds = path.stat().st_mtime
         jobs = [QueuedJob(**job) for job in reading.json_document(path)["jobs"]]
-        return [replace(job, gpu_counts=tuple(job.gpu_counts)) for job in jobs]
+        return JobQueue([replace(job, gpu_counts=tuple(job.gpu_counts)) for job in jobs], seconds)
+    except FileNotFoundError:
+        text = "does not exist: no driver has finished a round with this directory; check --state or GAVEL_SLURM_STATE"
+    except PermissionError:
+        text = "is hidden from this account, as Slurm hides jobs (PrivateData); gavel slurm why JOB asks Slurm about one of yours"
     except (KeyError, TypeError) as error:
-        raise InputError(Fault(str(path), "", f"was not written by a driver: {error}")) from None
+        text = f"was not written by a driver: {error}"
+    raise InputError(Fault(str(path), "", text))
+
+
+def slurm_job(job_id: str, *, commands: SlurmCommands | None = None) -> QueuedJob | None:
+    """Return a job as Slurm itself lists it, for jobs that a driver has not listed; None if Slurm lists no such job.
+
+    Args:
+        job_id: Its id, such as 37 or 37_1.
+        commands: Replacement of Slurm's commands, for tests.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
+    job = read_jobs(SlurmCommands() if commands is None else commands).get(job_id)
+    if job is None:
+        return None
+    return QueuedJob(
+        job_id=job_id,
+        user=printable(job.user),
+        tenant=printable(job.account or job.user),
+        name=printable(job.name),
+        gpus=sum(job.held.values()) or job.num_gpus,
+        state=str(job.phase),
+        reason=(reason_in(job.admin_comment) or f"Slurm names {printable(job.reason)}") if job.phase is Phase.WAITING else "",
+        nodes=dict(job.held),
+        partition=printable(job.partition),
+    )
