@@ -45,6 +45,19 @@ def test_from_nothing_the_first_observation_sets_the_level_of_its_type() -> None
     assert 4.4 / 3 < found[1, 2] < 4.4 * 3
 
 
+def test_speeds_in_other_units_are_not_expected_of_new_job_types() -> None:
+    learner = gp.ThroughputLearner(gp.ThroughputProfile.builtin("nvidia-2023"), explore="median")
+    found = learner.profile.estimate(Entry(TYPES[2], 1, "v100"))
+    assert found is not None
+    assert found.unit == "steps/s"
+    assert found.median < 100  # its samples/s and tokens/s are thousands
+    assert found.low < OSDI.throughput(TYPES[2], 1, "v100") < found.high
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for job in JOBS:
+            seen(learner, job.job_type, "v100", OSDI.job_throughput(job, "v100"))
+
+
 def test_others_of_a_kind_are_estimated_from_what_was_observed() -> None:
     learner = gp.ThroughputLearner(explore="median")
     for accelerator in ("v100", "p100"):

@@ -85,7 +85,7 @@ class TestKeeping:
         assert (builtin.name, builtin.builtin, len(builtin.job_types), builtin.licence) == ("gavel-osdi20", True, 26, "MIT")
         assert (nvidia.name, nvidia.builtin, len(nvidia.job_types)) == ("nvidia-2023", True, 121)
         assert (mine.name, mine.builtin, mine.rows, mine.job_types) == ("mine", False, 2, ("a", "b"))
-        assert (str(nvidia.coverage), nvidia.units) == ("251 of 484 (51 %)", ("steps/s",))
+        assert (str(nvidia.coverage), nvidia.units) == ("251 of 484 (51 %)", ("samples/s", "tokens/s"))
         assert (mine.accelerators, mine.gang_sizes, mine.licence, mine.url) == (("v100",), (1, 4), "CC0", "here")
 
 

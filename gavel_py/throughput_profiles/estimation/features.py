@@ -8,7 +8,6 @@ of another form is itself a family.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ import numpy as np
 from gavel_py.problem.accelerators import AcceleratorSpec
 from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.throughput_profiles.files import Entry, Measurement
+from gavel_py.throughput_profiles.units import UnitOf
 
 NAME = re.compile(r"^(?P<family>.*?)\s*\((?P<tags>.*)\)\s*$")
 NUMBER = re.compile(r"^(?P<key>.*\D)\s+(?P<value>\d+(?:\.\d+)?)$")
@@ -87,6 +87,29 @@ def compute_rate(tags: frozenset[str], spec: AcceleratorSpec | None) -> float:
     return next((float(np.log(rate)) for rate in (*rates, *half) if rate), np.nan)
 
 
+class FamilyUnits:
+    """Units of unmeasured job types, which follow from the measured ones of their families.
+
+    Args:
+        known: Structures and units of the measured job types.
+    """
+
+    def __init__(self, known: Iterable[tuple[Structure, UnitOf]]) -> None:
+        self._units: dict[str, dict[frozenset[str], set[UnitOf]]] = {}
+        for structure, unit in known:
+            self._units.setdefault(structure.family, {}).setdefault(structure.tags, set()).add(unit)
+
+    def candidates(self, structure: Structure) -> set[UnitOf]:
+        """Return the units of the job types of the same family with the same tags, or if there are none, of the whole family."""
+        by_tags = self._units.get(structure.family, {})
+        return by_tags.get(structure.tags) or set().union(*by_tags.values())
+
+    def unit_of(self, structure: Structure) -> UnitOf:
+        """Return the unit of a job type: that of its family, or steps/s if its family has none or several."""
+        found = self.candidates(structure)
+        return next(iter(found)) if len(found) == 1 else UnitOf()
+
+
 @dataclass(frozen=True)
 class Features:
     """n entries as arrays; equal codes are equal names.
@@ -134,7 +157,7 @@ class Vocabulary:
         measured: The measured entries.
         structures: {job type: structure}; the structure of another job type is read from its name.
         find: Returns the specifications of an accelerator, or None.
-        units: {job type: unit of its throughputs}. Another job type has the unit of its family, otherwise the one of most entries.
+        units: {job type: unit of its throughputs}, steps/s for others; unmeasured job types are in the unit of their family.
     """
 
     def __init__(
@@ -142,7 +165,7 @@ class Vocabulary:
         measured: Sequence[Entry],
         structures: Mapping[str, Structure],
         find: Callable[[str], AcceleratorSpec | None],
-        units: Mapping[str, str],
+        units: Mapping[str, UnitOf],
     ) -> None:
         self._structures = dict(structures)
         self._find = find
@@ -150,10 +173,8 @@ class Vocabulary:
         self._specs: dict[str, AcceleratorSpec | None] = {}
         self._measured = sorted({entry.accelerator for entry in measured})
         known = {entry.job_type: self.structure(entry.job_type) for entry in measured}
-        self._units = {job_type: units.get(job_type, "") for job_type in known}
-        self._units_of_families = {known[job_type].family: unit for job_type, unit in sorted(self._units.items())}
-        counts = Counter(self._units[entry.job_type] for entry in measured)
-        self._usual_unit = min(counts, key=lambda unit: (-counts[unit], unit), default="")
+        self._units = {job_type: units.get(job_type, UnitOf()) for job_type in known}
+        self._families = FamilyUnits((known[job_type], unit) for job_type, unit in self._units.items())
         self._tags = {tag: column for column, tag in enumerate(sorted({tag for each in known.values() for tag in each.tags}))}
         self._keys = sorted({key for each in known.values() for key in each.numbers})
         compute, bandwidth = self._rates(measured)
@@ -192,8 +213,8 @@ class Vocabulary:
             np.nan_to_num(bandwidth - self._bandwidth),
         )
 
-    def _unit(self, job_type: str) -> str:
-        return self._units.get(job_type) or self._units_of_families.get(self.structure(job_type).family, self._usual_unit)
+    def _unit(self, job_type: str) -> UnitOf:
+        return self._units.get(job_type) or self._families.unit_of(self.structure(job_type))
 
     def _identity(self, accelerator: str) -> str:
         """Return the name, or for an unmeasured accelerator the name of a measured one with the same specifications."""

@@ -21,6 +21,7 @@ from gavel_py.throughput_profiles.estimation.estimates import Estimates, FindSpe
 from gavel_py.throughput_profiles.estimation.features import Features, Vocabulary, given_structures
 from gavel_py.throughput_profiles.estimation.variance_components import JITTER, Effects, Posterior
 from gavel_py.throughput_profiles.files import Entry, Measurement
+from gavel_py.throughput_profiles.units import UnitOf
 
 GANG_EXPONENT = 0.85
 """Prior exponent of the throughput in the number of GPUs of a gang."""
@@ -34,8 +35,11 @@ FIT_LIMIT = 600
 JOINT_LIMIT = 2000
 """Maximum number of measurements in the condition of an estimate: first of the job type, then of its family, then others."""
 
+LEVEL_VARIANCE = 4.0
+"""Variance of the level of a unit in which nothing was measured, and the prior variance of that of others."""
+
 SIMPLE = {
-    "level": ("unit", 4.0),
+    "level": ("unit", LEVEL_VARIANCE),
     "type": ("type", 1.0),
     "accelerator": ("accelerator", 0.3),
     "type, accelerator": ("type accelerator", 0.02),
@@ -132,7 +136,7 @@ class GaussianProcess:
     def fit(self, measurements: Sequence[Measurement], find_spec: FindSpec) -> FittedEffects:
         """Return the fitted effects; arguments as `ThroughputEstimator.fit`."""
         entries, logs = speeds_alone(measurements)
-        units = {each.job_type: f"{each.unit} {each.condition or ''}" for each in measurements}
+        units = {each.job_type: UnitOf(each.unit, each.condition) for each in measurements}
         return _fitted(Vocabulary(entries, given_structures(measurements), find_spec, units), entries, logs)
 
 
@@ -160,6 +164,9 @@ def _fitted(vocabulary: Vocabulary, entries: list[Entry], logs: Floats) -> Fitte
     effects = effects_for(features, vocabulary.has_specifications)
     chosen = _chosen(vocabulary, entries)
     variances = effects.fitted_variances(features.take(chosen), residuals[chosen])
+    # The levels of the measured units were subtracted, so they say nothing about the levels of other units.
+    place = list(effects.terms).index("level")
+    variances[place] = max(variances[place], LEVEL_VARIANCE)
     differences, deviations = Posterior(effects, variances, features.take(chosen), residuals[chosen]).left_out()
     return FittedEffects(
         vocabulary, levels, effects, variances, differences / deviations, entries, features, residuals, np.zeros(len(entries))
