@@ -120,6 +120,7 @@ class Features:
         tags: (n, t) indicators, each row of length 1 or 0.
         numbers: (n, k) log2 of the numbers of the job types over their measured mean, NaN where absent.
         compute, bandwidth: (n,) log of TFLOPS and GB/s of one GPU, 0 at the mean of the measured entries, and 0 where unknown.
+        unknown: (n, 2) whether compute and bandwidth are unknown, as 1 or 0.
     """
 
     job_types: Indices
@@ -132,6 +133,7 @@ class Features:
     numbers: Floats
     compute: Floats
     bandwidth: Floats
+    unknown: Floats
 
     def __len__(self) -> int:
         return len(self.job_types)
@@ -198,7 +200,8 @@ class Vocabulary:
             tags[row, columns] = 1 / np.sqrt(max(len(columns), 1))
             for column, key in enumerate(self._keys):
                 numbers[row, column] = each.numbers.get(key, np.nan) - self._centres[key]
-        compute, bandwidth = self._rates(entries)
+        rates = np.column_stack(self._rates(entries)) - (self._compute, self._bandwidth)
+        compute, bandwidth = np.nan_to_num(rates).T
         gangs = np.array([entry.num_gpus for entry in entries], dtype=float)
         return Features(
             self._coded(entry.job_type for entry in entries),
@@ -209,8 +212,9 @@ class Vocabulary:
             np.log2(gangs),
             tags,
             numbers,
-            np.nan_to_num(compute - self._compute),
-            np.nan_to_num(bandwidth - self._bandwidth),
+            compute,
+            bandwidth,
+            np.isnan(rates).astype(float),
         )
 
     def _unit(self, job_type: str) -> UnitOf:
@@ -241,4 +245,4 @@ class Vocabulary:
 
 def _mean(values: Floats) -> float:
     known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else 0.0
+    return float(known.mean()) if len(known) else np.nan

@@ -35,6 +35,9 @@ FIT_LIMIT = 600
 JOINT_LIMIT = 2000
 """Maximum number of measurements in the condition of an estimate: first of the job type, then of its family, then others."""
 
+UNKNOWN = np.array([[1.4, 0.0], [0.9, 0.4]])
+"""Cholesky factor of the covariance of log FLOPS and log bandwidth over the built-in accelerators, for unknown specifications."""
+
 LEVEL_VARIANCE = 4.0
 """Variance of the level of a unit in which nothing was measured, and the prior variance of that of others."""
 
@@ -42,6 +45,7 @@ SIMPLE = {
     "level": ("unit", LEVEL_VARIANCE),
     "type": ("type", 1.0),
     "accelerator": ("accelerator", 0.3),
+    "unknown specifications": ("unknown", 1.0),
     "type, accelerator": ("type accelerator", 0.02),
     "family": ("unit family", 3.0),
     "family, accelerator": ("family accelerator", 0.05),
@@ -80,16 +84,21 @@ def _similarities(a: Features, b: Features) -> dict[str, Floats]:
     def same(first: Indices, second: Indices) -> Floats:
         return np.asarray((first[:, None] == second[None, :]).astype(float))
 
+    accelerator = same(a.accelerators, b.accelerators)
+    # An unknown specification is one number for all entries on an accelerator.
+    power = accelerator * (a.unknown @ UNKNOWN @ UNKNOWN.T @ b.unknown.T) / 4
+    bound = accelerator * ((a.unknown * (1, -1)) @ UNKNOWN @ UNKNOWN.T @ (b.unknown * (1, -1)).T)
     found = {
         "unit": same(a.units, b.units),
         "type": same(a.job_types, b.job_types),
-        "accelerator": same(a.accelerators, b.accelerators),
+        "accelerator": accelerator,
+        "unknown": power,
         "family": same(a.families, b.families),
         "tags": a.tags @ b.tags.T,
         "size": np.multiply.outer(a.gang_log2, b.gang_log2),
         "gang": same(a.gangs, b.gangs),
-        "power": np.multiply.outer(_power(a), _power(b)),
-        "bound": np.multiply.outer(a.compute - a.bandwidth, b.compute - b.bandwidth),
+        "power": np.multiply.outer(_power(a), _power(b)) + power,
+        "bound": np.multiply.outer(a.compute - a.bandwidth, b.compute - b.bandwidth) + bound,
     }
     found["number"] = np.nan_to_num(a.numbers) @ np.nan_to_num(b.numbers).T
     found["near"] = numbers_near(a.numbers, b.numbers)

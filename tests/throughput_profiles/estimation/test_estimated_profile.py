@@ -122,6 +122,29 @@ def test_accelerators_of_the_user_extend_the_table() -> None:
     assert profile.with_estimates(accelerators=table).throughput("b", 1, "x9") > 4.0
 
 
+@pytest.mark.parametrize("name", ["gavel-osdi20", "nvidia-2023", "mpt-2023", "trtllm"])
+def test_the_less_is_known_of_an_accelerator_the_wider_are_intervals(name: str) -> None:
+    profile = gp.ThroughputProfile.builtin(name)
+    full = {"fp32_tflops": 90, "tf32_tflops": 180, "fp16_tflops": 360, "fp8_tflops": 720, "memory_bandwidth_gbs": 1500}
+    flops = {key: value for key, value in full.items() if key != "memory_bandwidth_gbs"}
+    known = {"full": full, "flops": flops, "bandwidth": {"memory_bandwidth_gbs": 1500}, "memory": {"memory_gb": 48}}
+    table = gp.AcceleratorTable.builtin().extended([{"name": each, **specs} for each, specs in known.items()])
+    gang = profile.measurements[0]
+    entries = [Entry(gang.job_type, gang.num_gpus, each) for each in known]
+    found = dict(zip(known, profile.with_estimates(accelerators=table).distributions(entries).log_sd, strict=True))
+    assert found["full"] * 1.1 < min(found["flops"], found["bandwidth"])
+    assert max(found["flops"], found["bandwidth"]) < found["memory"]
+
+
+def test_specifications_say_nothing_if_none_of_the_measured_accelerators_has_any() -> None:
+    profile = measured(("a", 1, "foo", 2.0), ("b", 1, "foo", 3.0), ("a", 1, "bar", 4.0))
+    other, new = (profile.with_estimates().estimate(Entry("b", 1, name)) for name in ("bar", "h100"))
+    assert other is not None
+    assert new is not None
+    assert 1 < new.median < 10
+    assert new.high / new.low > 2 * other.high / other.low
+
+
 def test_what_cannot_be_estimated_stays_an_error() -> None:
     estimated = measured(("a (batch size 2)", 1, "v100", 2.0), ("a (batch size 4)", 1, "k80", 2.0)).with_estimates()
     assert estimated.throughput("a (batch size 8)", 1, "v100") > 0
