@@ -278,11 +278,14 @@ class FittedEffects:
         return found
 
     def covariance(self, entries: Sequence[Entry]) -> Floats:
-        """Return the (n, n) covariance of the log throughputs of n entries, as they would be measured."""
-        features = self.vocabulary.features(entries)
-        same_type = np.isin(self.features.job_types, features.job_types)
-        near = self._nearest(same_type + np.isin(self.features.families, features.families) * 1)
-        return self._posterior(near).joint(features)[1]
+        """Return the (n, n) covariance of the log throughputs of n entries, as they would be measured.
+
+        With more than `JOINT_LIMIT` measurements, it is 0 between entries whose estimates are conditioned on different ones.
+        """
+        total = np.zeros((len(entries), len(entries)))
+        for rows, posterior, features, _ in self._blocks(entries):
+            total[np.ix_(rows, rows)] = posterior.joint(features)[1]
+        return total
 
     def contradicted(self, limit: float) -> list[tuple[Entry, float]]:
         """Return the observed entries that the others contradict by more than `limit` deviations, with their expected values."""
