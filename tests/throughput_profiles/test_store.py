@@ -107,6 +107,13 @@ class TestAdding:
         assert len(store.load("mine")) == 1
         assert store.load("mine").pair("a", "b", 1, "v100") == (1.5, 2.5)
 
+    def test_an_accelerator_keeps_its_name(self, store: ThroughputStore) -> None:
+        store.add("mine", [measurement("a", 1.0, accelerator="V100"), measurement("b", 3.0, accelerator="v100-pcie")])
+        store.add("mine", [measurement("a", 2.0), measurement("b", 4.0), measurement("c", 5.0)])
+        loaded = store.load("mine")
+        found = [(row.job_type, row.accelerator, row.steps_per_second) for row in loaded.rows]
+        assert found == [("a", "V100", 2.0), ("b", "v100-pcie", 4.0), ("c", "V100", 5.0)]
+
     def test_contradictions_leave_the_store_unchanged(self, store: ThroughputStore) -> None:
         store.add("mine", [measurement("a", 1.0)])
         with pytest.raises(InputError, match="appears twice"):
