@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.io import locking
 from gavel_py.throughput_profiles import Entry
 from gavel_py.throughput_profiles.estimation.gaussian_process import _expected
+from gavel_py.throughput_profiles.estimation.variance_components import Posterior
 
 TYPES = ("ResNet-50 (batch size 64)", "ResNet-50 (batch size 32)", "A3C", "LM (batch size 20)")
 ACCELERATORS = ("k80", "p100", "v100")
@@ -126,6 +128,24 @@ def test_a_snapshot_stays_the_same_object_until_a_throughput_moves() -> None:
     rate = second.throughput(TYPES[0], 1, "p100")
     seen(learner, TYPES[0], "p100", rate * 1.005)
     assert learner.profile is second
+
+
+def test_an_update_uses_one_blas_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    made = Posterior.__init__
+
+    def recorded(*args: object, **options: object) -> None:
+        calls.append(locking._blas.calls)
+        made(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Posterior, "__init__", recorded)
+    learner = gp.ThroughputLearner(HALF)
+    for rate in (3.0, 2.5):
+        seen(learner, TYPES[0], "p100", rate)
+        assert learner.profile.matrix(JOBS, ACCELERATORS).shape == (4, 3)
+    assert len(calls) > 2
+    assert all(calls)
+    assert locking._blas.calls == 0
 
 
 def test_measured_entries_keep_their_value() -> None:
