@@ -188,6 +188,8 @@ def import_profile(store: gp.ThroughputStore, file: Path, name: str | None, repl
             profile = gp.relative_speeds(gp.read_trace(file, format=SACCT), file.stem if name is None else name)
         else:
             profile = gp.ThroughputProfile.from_file(file, name, format=format_name)
+        if not len(profile):
+            raise gp.InputError(f"{file} has no measurement; a row needs job_type, num_gpus, accelerator and steps_per_second")
         store.save(profile, replace=replace)
         emit(f"Stored {profile!r} in {store.location}", None)
         _warn_of_contradictions(profile)
