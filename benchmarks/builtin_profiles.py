@@ -22,7 +22,7 @@ from gavel_py.throughput_profiles.importers.tables import Placed, ProfileFormat
 DATA = Path(gavel_py.__file__).parent / "throughput_profiles" / "data"
 
 MLPERF_DATES = {"4.0": "2024-06-11", "5.0": "2025-05-30", "5.1": "2026-01-12"}
-"""Dates of the states of the results repositories from which the logs were retrieved."""
+"""Dates of the commits of the results repositories whose logs were used, which are not the dates of retrieval."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class MlperfTraining(Profile):
             versions.setdefault((fields["job_type"], fields["num_gpus"], fields["accelerator"]), []).append(version)
 
         def source(found: list[str]) -> str:
-            names = ", ".join(f"v{v} (retrieved {MLPERF_DATES[v]})" for v in dict.fromkeys(found))
+            names = ", ".join(f"v{v} (results repository as of {MLPERF_DATES[v]})" for v in dict.fromkeys(found))
             what = f"computed from public logs of MLPerf Training {names}, not verified by MLCommons Association"
             return what if len(found) == 1 else f"{what}; median of {len(found)} results"
 
