@@ -243,7 +243,7 @@ class EstimatedProfile(ThroughputProfile):
         return tuple(dict.fromkeys([*measured, *(spec.name for spec in table if spec.name not in specified)]))
 
     def unit_of(self, job_type: str) -> UnitOf:
-        """Return the (unit, condition) of a job type; that of its family if it was not measured itself, otherwise the default."""
+        """Return the (unit, condition) of a job type; that of its family if it was not measured, steps/s if that is unclear."""
         return self._units.get(job_type) or self._model.family_units.unit_of(self._model.structure(job_type))
 
     def with_values(self, values: Mapping[Entry, float]) -> EstimatedProfile:
@@ -501,7 +501,7 @@ class EstimatedProfile(ThroughputProfile):
         if units and not model.uses_families:
             return f"the method {self._method_name!r} needs a measurement of the job type itself"
         if len(units) > 1:
-            return f"its family has {' and '.join(units)}, so an estimate needs a measurement of the job type itself"
+            return f"its unit may be {' or '.join(units)}, so an estimate needs a measurement of the job type itself"
         if any(each.job_type == job_type for each in model.measurements):
             return "an estimate needs a throughput above 0 of the job type alone, consolidated"
         return "an estimate needs a measurement of the job type" + (", or of its family" if model.uses_families else "")

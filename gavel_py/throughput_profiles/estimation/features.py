@@ -96,16 +96,23 @@ class FamilyUnits:
 
     def __init__(self, known: Iterable[tuple[Structure, UnitOf]]) -> None:
         self._units: dict[str, dict[frozenset[str], set[UnitOf]]] = {}
+        self._all: set[UnitOf] = set()
         for structure, unit in known:
             self._units.setdefault(structure.family, {}).setdefault(structure.tags, set()).add(unit)
+            self._all.add(unit)
 
     def candidates(self, structure: Structure) -> set[UnitOf]:
-        """Return the units of the job types of the same family with the same tags, or if there are none, of the whole family."""
+        """Return the possible units of a job type, none if its family was not measured.
+
+        They are those of the job types of its family with the same tags, or else with a common tag, or else of all job types: names
+        without a common tag may come from different sources, which count different things.
+        """
         by_tags = self._units.get(structure.family, {})
-        return by_tags.get(structure.tags) or set().union(*by_tags.values())
+        alike = by_tags.get(structure.tags) or set().union(*(units for tags, units in by_tags.items() if tags & structure.tags))
+        return alike or (self._all if by_tags else set())
 
     def unit_of(self, structure: Structure) -> UnitOf:
-        """Return the unit of a job type: that of its family, or steps/s if its family has none or several."""
+        """Return the unit of a job type: the only possible one, or steps/s if there are none or several."""
         found = self.candidates(structure)
         return next(iter(found)) if len(found) == 1 else UnitOf()
 
@@ -159,7 +166,7 @@ class Vocabulary:
         measured: The measured entries.
         structures: {job type: structure}; the structure of another job type is read from its name.
         find: Returns the specifications of an accelerator, or None.
-        units: {job type: unit of its throughputs}, steps/s for others; unmeasured job types are in the unit of their family.
+        units: {job type: unit of its throughputs}, steps/s for others; of unmeasured job types see `FamilyUnits`.
     """
 
     def __init__(

@@ -178,7 +178,12 @@ BOTH = in_units(
 
 @pytest.mark.parametrize(
     ("job_type", "unit", "low", "high"),
-    [("m (batch size 32)", "steps/s", 0.3, 4), ("m (torch, batch size 32)", "tokens/s", 3e4, 3e5), ("n", "samples/s", 100, 9000)],
+    [
+        ("m (batch size 32)", "steps/s", 0.3, 4),
+        ("m (torch, fp8, batch size 16)", "tokens/s", 1e4, 1e6),
+        ("m (torch, batch size 32)", "tokens/s", 3e4, 3e5),
+        ("n", "samples/s", 100, 9000),
+    ],
 )
 def test_a_new_job_type_is_in_the_unit_of_its_family(job_type: str, unit: str, low: float, high: float) -> None:
     estimated = BOTH.with_estimates()
@@ -192,7 +197,7 @@ def test_a_family_in_several_units_says_nothing_about_the_unit_of_another_type()
     estimated = BOTH.with_estimates()
     assert estimated.estimate(Entry("m (jax, batch size 8)", 1, "v100")) is None
     with pytest.raises(
-        gp.UnknownNameError, match=r"its family has steps/s and tokens/s, so an estimate needs a measurement of the"
+        gp.UnknownNameError, match=r"its unit may be samples/s or steps/s or tokens/s, so an estimate needs a measurement of the"
     ):
         estimated.throughput("m (jax, batch size 8)", 1, "v100")
 
