@@ -1,11 +1,12 @@
 """Makes the built-in profiles of published throughputs: python benchmarks/builtin_profiles.py SOURCES
 
 SOURCES is a folder with the files of each source, one folder for each repository and version, as in `PROFILES`. The profiles are
-written to gavel_py/throughput_profiles/data, with four significant digits. `gavel-osdi20` and `nvidia-2023` are not made again.
+written to gavel_py/throughput_profiles/data, with four significant digits. `gavel-osdi20` is not made again.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from gavel_py.throughput_profiles.importers.tables import Placed, ProfileFormat
 DATA = Path(gavel_py.__file__).parent / "throughput_profiles" / "data"
 
 MLPERF_DATES = {"4.0": "2024-06-11", "5.0": "2025-05-30", "5.1": "2026-01-12"}
-"""Dates of the states of the results repositories from which the logs were retrieved."""
+"""Dates of the commits of the results repositories whose logs were used, which are not the dates of retrieval."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Profile:
     description: str
     notice: str
     url: str
+    licence: str = "Apache-2.0"
 
     def placed(self, sources: Path) -> Iterator[Placed]:
         for format_, pattern, shown in self.files:
@@ -60,14 +62,45 @@ class MlperfTraining(Profile):
             versions.setdefault((fields["job_type"], fields["num_gpus"], fields["accelerator"]), []).append(version)
 
         def source(found: list[str]) -> str:
-            names = ", ".join(f"v{v} (retrieved {MLPERF_DATES[v]})" for v in dict.fromkeys(found))
+            names = ", ".join(f"v{v} (results repository as of {MLPERF_DATES[v]})" for v in dict.fromkeys(found))
             what = f"computed from public logs of MLPerf Training {names}, not verified by MLCommons Association"
             return what if len(found) == 1 else f"{what}; median of {len(found)} results"
 
         return [row._replace(source=source(versions[row.job_type, row.num_gpus, row.accelerator])) for row in super().rows(sources)]
 
 
+NVIDIA_ACCELERATORS = ("v100-16gb", "v100-32gb", "a100-40gb", "a100-80gb")
+
+
+@dataclass(frozen=True)
+class NvidiaExamples(Profile):
+    """The figures of NVIDIA's READMEs, whose rows name the README, the line and what is counted: all but tokens are samples."""
+
+    def rows(self, sources: Path) -> list[Row]:
+        with open(sources / "nvidia" / "training_throughput.csv", encoding="utf-8", newline="") as file:
+            found = [self._row(fields) for fields in csv.DictReader(file)]
+        return sorted(found, key=lambda row: NVIDIA_ACCELERATORS.index(row.accelerator))
+
+    def _row(self, fields: dict[str, str]) -> Row:
+        source = f"{fields['source'].split(' # ')[0]}:{fields['readme_line']}, {fields['unit']}"
+        speed = float(f"{float(fields['samples_per_second']):.4g}")
+        gang = fields["job_type"], int(fields["num_gpus"]), fields["accelerator"]
+        unit = "tokens/s" if fields["unit"] == "tokens/s" else "samples/s"
+        return Row(*gang, "consolidated", speed, None, None, source, unit=unit)
+
+
 PROFILES = (
+    NvidiaExamples(
+        "nvidia-2023",
+        (),
+        "Training throughput of 121 job types (model, framework, precision, batch size) on v100-16gb, v100-32gb, a100-40gb and"
+        " a100-80gb, as published by NVIDIA, 2019 to 2023; a sample is an image, volume, sequence, molecule, user, mel frame"
+        " (FastPitch, HiFi-GAN) or audio sample (WaveGlow), as the source of each row says; precision 'full' is FP32 on V100 and"
+        " TF32 on A100; four significant digits",
+        "Figures published by NVIDIA in the READMEs of NVIDIA Deep Learning Examples; the source of each row names README and line",
+        "https://github.com/NVIDIA/DeepLearningExamples",
+        "figures only (facts)",
+    ),
     MlperfTraining(
         "mlperf-training",
         tuple((mlperf.TRAINING, f"mlperf-training-v{version}/time_to_train.csv", version) for version in MLPERF_DATES),
@@ -126,7 +159,7 @@ def main(sources: Path, data: Path = DATA) -> None:
     for profile in PROFILES:
         rows = profile.rows(sources)
         write_csv(rows, data / f"{profile.name}.csv")
-        about = {"description": profile.description, "licence": "Apache-2.0", "notice": profile.notice, "url": profile.url}
+        about = {"description": profile.description, "licence": profile.licence, "notice": profile.notice, "url": profile.url}
         catalogue[profile.name] = about
         print(f"{profile.name}: {len(rows)} rows, {(data / profile.name).with_suffix('.csv').stat().st_size:,} bytes")
     (data / "profiles.json").write_text(json.dumps(catalogue, indent=2) + "\n", encoding="utf-8")

@@ -235,6 +235,16 @@ def same_accelerator(name: str, known: Collection[str]) -> str | None:
     return same[0] if len(same) == 1 else None
 
 
+def identity_of(name: str) -> str:
+    """Return a text that is equal for all names of an accelerator, as `same_accelerator` compares them.
+
+    >>> identity_of("NVIDIA H100 80GB HBM3") == identity_of("H100"), identity_of("Abacus") == identity_of("abacus")
+    (True, True)
+    """
+    spec = AcceleratorTable.builtin().find(name)
+    return (name if spec is None else spec.name).casefold()
+
+
 def how_the_same(name: str, other: str) -> str:
     """Return a short reason why two names mean the same accelerator."""
     return "they differ only in case" if name.casefold() == other.casefold() else "they name the same accelerator"

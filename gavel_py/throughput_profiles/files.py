@@ -22,6 +22,7 @@ from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io import reading
 from gavel_py.io.records import GangSize, Integer, Name, NotNegative, Positive, Record, Text, check_records
 from gavel_py.io.writing import write_atomic
+from gavel_py.problem.accelerators import how_the_same, identity_of
 from gavel_py.throughput_profiles.units import STEPS, Condition, Unit, UnitOf, condition_problem, mixed_units
 
 Placement = Literal["consolidated", "spread"]
@@ -166,21 +167,25 @@ def collect(placed: Iterable[tuple[str, Measurement]]) -> tuple[tuple[Measuremen
     """Return the measurements, each pair once in canonical order, and a fault for each duplicate or contradiction.
 
     placed: (place for messages, measurement). A pair may be given from both sides if the figures are equal. A job type has one
-    unit and condition.
+    unit and condition. Names of the same accelerator are compared as one name.
     """
     placed = list(placed)
-    found: dict[Entry, str] = {}
+    identities = {name: identity_of(name) for name in dict.fromkeys(m.accelerator for _, m in placed)}
+    found: dict[Entry, tuple[str, str]] = {}
     kept: dict[Entry, Measurement] = {}
     faults: list[Fault] = []
     for where, measurement in placed:
-        entry, canonical = measurement.entry, measurement.canonical()
-        known = kept.setdefault(canonical.entry, canonical)
+        name, canonical = measurement.accelerator, measurement.canonical()
+        entry, either = (each.entry._replace(accelerator=identities[name]) for each in (measurement, canonical))
+        known = kept.setdefault(either, canonical)
         if entry in found:
-            faults.append(Fault(where, "", f"{entry} appears twice, first at {found[entry]}"))
+            first, spelled = found[entry]
+            reason = "" if spelled == name else f" on {spelled}: {how_the_same(name, spelled)}"
+            faults.append(Fault(where, "", f"{measurement.entry} appears twice, first at {first}{reason}"))
         elif known is not canonical and _speeds(known) != _speeds(canonical):
-            other = found[entry._replace(job_type=str(entry.partner), partner=entry.job_type)]
-            faults.append(Fault(where, "", f"{entry} contradicts the same pair given in the other order at {other}"))
-        found.setdefault(entry, where)
+            other, _ = found[entry._replace(job_type=str(entry.partner), partner=entry.job_type)]
+            faults.append(Fault(where, "", f"{measurement.entry} contradicts the same pair given in the other order at {other}"))
+        found.setdefault(entry, (where, name))
     return tuple(kept.values()), faults + mixed_units((where, *unit) for where, m in placed for unit in units_of(m))
 
 

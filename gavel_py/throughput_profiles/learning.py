@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import norm
 
 from gavel_py.errors import Fault, GavelWarning, InputError
-from gavel_py.io.locking import Synchronized, synchronized
+from gavel_py.io.locking import Synchronized, one_blas_thread, synchronized
 from gavel_py.problem.accelerators import AcceleratorTable, same_accelerator
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.estimation.estimated_profile import Confidence, Estimate, EstimatedProfile, Learned
@@ -140,7 +140,8 @@ class ThroughputLearner(Synchronized):
         """The profile given the observations so far: the same object until a throughput in use has changed by more than 2 %."""
         if self._is_new or self._snapshot is None:
             self._is_new = False
-            self._snapshot = self._updated(self._snapshot)
+            with one_blas_thread():
+                self._snapshot = self._updated(self._snapshot)
         return self._snapshot
 
     @synchronized
@@ -236,7 +237,8 @@ class ThroughputLearner(Synchronized):
         """Return the initial throughput of an entry, measured or estimated without observations; None if there is none."""
         if entry in self._speeds:
             return self._speeds[entry]
-        estimate = self._start.estimate(entry)
+        with one_blas_thread():
+            estimate = self._start.estimate(entry)
         return None if estimate is None or not estimate.median else estimate.median
 
     def _known(self, entry: Entry) -> tuple[float, float] | None:
@@ -250,7 +252,8 @@ class ThroughputLearner(Synchronized):
             return None
         # The latest profile suffices: a new one after each rate would make the first rates of many entries slow.
         snapshot = self._snapshot if self._basis or self._speeds else None
-        estimate = (self.profile if snapshot is None else snapshot).estimate(entry)
+        with one_blas_thread():
+            estimate = (self.profile if snapshot is None else snapshot).estimate(entry)
         if estimate is None or not estimate.median:
             return None
         return math.log(estimate.median), math.hypot(_deviation(estimate.low, estimate.high), NOISE_SD)

@@ -13,7 +13,7 @@ from platformdirs import user_data_path
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.records import check_records
-from gavel_py.problem.accelerators import same_accelerator
+from gavel_py.problem.accelerators import identity_of, same_accelerator
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.database import Session, SqliteFile, database_at
 from gavel_py.throughput_profiles.files import Entry, Measurement, Row, builtin_names, units_of
@@ -32,6 +32,8 @@ PROFILE_SUFFIXES = {".csv", ".json"}
 INSERT_PROFILE = """
     INSERT INTO profiles (name, description, licence, notice, url) VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"""
 
+BY_NAME = "(SELECT id FROM profiles WHERE name = ?)"
+
 COLUMNS = ", ".join(Row._fields)
 INSERT_ROW = f"INSERT INTO measurements (profile, {COLUMNS}) VALUES (?{', ?' * len(Row._fields)})"  # noqa: S608
 SELECT_ROWS = f"SELECT {COLUMNS} FROM measurements WHERE profile = ? ORDER BY id"  # noqa: S608
@@ -46,11 +48,12 @@ UPDATE_ROW = """
         batch_size = ifnull(excluded.batch_size, measurements.batch_size),
         sequence_length = ifnull(excluded.sequence_length, measurements.sequence_length)"""
 
+SELECT_ENTRIES = f"""
+    SELECT job_type, num_gpus, accelerator, placement, partner_job_type FROM measurements WHERE profile = {BY_NAME}"""  # noqa: S608
+
 SELECT_UNITS = """
     SELECT job_type, unit, condition FROM measurements WHERE profile = ?
     UNION SELECT partner_job_type, unit, condition FROM measurements WHERE profile = ? AND partner_job_type IS NOT NULL"""
-
-BY_NAME = "(SELECT id FROM profiles WHERE name = ?)"
 
 UPDATE_ABOUT = "UPDATE profiles SET description = ?, licence = ?, notice = ?, url = ? WHERE name = ?"
 
@@ -166,7 +169,7 @@ class ThroughputStore:
         Args:
             name: Name of the profile, which is created if missing.
             measurements: They replace existing entries; an entry keeps its GPU memory, family, batch size and sequence length if
-                the new measurement has none.
+                the new measurement has none. An accelerator keeps the name that the profile has for it.
 
         Raises:
             InputError: The measurements contradict each other, a job type has another unit in the store, or the name is that of a
@@ -176,7 +179,7 @@ class ThroughputStore:
         added = ThroughputProfile(name, measurements)
         with self._database.writing() as session:
             self._check_units(session, added)
-            _insert(session, added, INSERT_ROW + UPDATE_ROW)
+            _insert(session, _with_stored_names(session, added), INSERT_ROW + UPDATE_ROW)
 
     def observe(
         self,
@@ -345,6 +348,20 @@ def combine_profiles(profiles: Sequence[ThroughputProfile], name: str | None = N
 
 def _stored_names(session: Session) -> list[str]:
     return sorted(name for (name,) in session.execute("SELECT name FROM profiles"))  # databases sort in different orders
+
+
+def _with_stored_names(session: Session, added: ThroughputProfile) -> ThroughputProfile:
+    """Return the measurements with the names of accelerators that the stored profile of the same name has."""
+    stored = [Entry(*fields) for fields in session.execute(SELECT_ENTRIES, (added.name,))]
+    identities = {name: identity_of(name) for name in dict.fromkeys([*(e.accelerator for e in stored), *added.accelerators])}
+    names = {identities[entry.accelerator]: entry.accelerator for entry in reversed(stored)}
+    spelled = {entry._replace(accelerator=identities[entry.accelerator]): entry.accelerator for entry in stored}
+    renamed = []
+    for each in added.measurements:
+        identity = identities[each.accelerator]
+        name = spelled.get(each.entry._replace(accelerator=identity), names.get(identity, each.accelerator))
+        renamed.append(each.model_copy(update={"accelerator": name}))
+    return ThroughputProfile(added.name, renamed)
 
 
 def _insert(session: Session, profile: ThroughputProfile, insert_row: str) -> None:

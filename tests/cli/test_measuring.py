@@ -145,6 +145,15 @@ def test_plan_lists_what_teaches_most(gavel: Gavel) -> None:
     assert gavel("profiles", "plan", "--jobs", "jobs.csv").code == 2
 
 
+def test_a_header_alone_is_neither_imported_nor_planned(gavel: Gavel) -> None:
+    written("bare.csv", "job_type,num_gpus,accelerator,steps_per_second,jobs\n")
+    imported, planned = gavel("profiles", "import", "bare.csv"), gavel("profiles", "plan", "bare.csv")
+    assert (imported.code, planned.code) == (2, 2)
+    assert "bare.csv has no measurement; a row needs job_type, num_gpus, accelerator and steps_per_second" in imported.err
+    assert "'bare': has no measurement above 0 of a gang alone; give jobs and a cluster" in planned.err
+    assert "bare" not in gavel("profiles", "list").out
+
+
 def test_plan_of_a_complete_profile(gavel: Gavel) -> None:
     written("all.csv", "job_type,num_gpus,accelerator,steps_per_second\na,1,v100,3\na,1,k80,1\n")
     assert gavel("profiles", "plan", "all.csv").out == "Nothing is missing: all was measured.\n"

@@ -20,7 +20,7 @@ from tests.support.shared_data import SHARED, needs_shared_data
 ROOT = Path(__file__).parents[2]
 
 MADE = ("mlperf-training", "megatron-2026", "mpt-2023", "elasticflow", "trtllm")
-"""Profiles that benchmarks/builtin_profiles.py makes."""
+"""Profiles under the Apache License that benchmarks/builtin_profiles.py makes."""
 
 
 def four_digits(speed: float) -> float:
@@ -107,17 +107,24 @@ class TestNvidia:
         profile = ThroughputProfile.builtin("nvidia-2023")
         assert profile.throughput("BERT-Large pre-train seq128 (TensorFlow1, mixed, batch 64)", 256, "a100-40gb") == 77480.0
 
+    def test_images_and_tokens_are_not_in_one_unit(self) -> None:
+        profile = ThroughputProfile.builtin("nvidia-2023")
+        assert profile.units == ("samples/s", "tokens/s")
+        assert profile.unit_of("Transformer (PyTorch, mixed, batch 10240)").unit == "tokens/s"
+        assert profile.unit_of("nnU-Net 2D (PyTorch, full, batch 64)").unit == "samples/s"
+
     @needs_shared_data
     def test_it_has_exactly_the_rows_of_the_source(self) -> None:
         with open(SHARED / "nvidia" / "training_throughput.csv", encoding="utf-8", newline="") as file:
             published = list(csv.DictReader(file))
         profile = ThroughputProfile.builtin("nvidia-2023")
-        found = {(r.job_type, r.num_gpus, r.accelerator): (r.steps_per_second, r.source) for r in profile.rows}
+        found = {(r.job_type, r.num_gpus, r.accelerator): (r.steps_per_second, r.source, r.unit) for r in profile.rows}
         expected = {}
         for row in published:
-            source = f"{row['source'].split(' # ')[0]}:{row['readme_line']}"
+            source = f"{row['source'].split(' # ')[0]}:{row['readme_line']}, {row['unit']}"
+            unit = "tokens/s" if row["unit"] == "tokens/s" else "samples/s"
             key = (row["job_type"], int(row["num_gpus"]), row["accelerator"])
-            expected[key] = (four_digits(float(row["samples_per_second"])), source)
+            expected[key] = (four_digits(float(row["samples_per_second"])), source, unit)
         assert found == expected
         assert len(profile) == len(published)
 
@@ -133,7 +140,7 @@ class TestMade:
             sys.path.pop(0)
         shutil.copy(DATA / "profiles.json", tmp_path)
         main(SHARED, tmp_path)
-        for name in MADE:
+        for name in ("nvidia-2023", *MADE):
             assert (tmp_path / f"{name}.csv").read_text() == (DATA / f"{name}.csv").read_text()
         assert (tmp_path / "profiles.json").read_text() == (DATA / "profiles.json").read_text()
 
@@ -178,4 +185,5 @@ class TestMade:
         profile = ThroughputProfile.builtin("mlperf-training")
         found = {(row.job_type, row.num_gpus, row.accelerator): row.steps_per_second for row in profile.rows}
         assert found == {key: four_digits(1 / median(each)) for key, each in minutes.items()}
-        assert all("retrieved 20" in r.source and "not verified by MLCommons Association" in r.source for r in profile.rows)
+        assert all("results repository as of 20" in row.source for row in profile.rows)
+        assert all("not verified by MLCommons Association" in row.source for row in profile.rows)

@@ -61,6 +61,12 @@ def test_gpu_memory_must_be_positive_and_not_of_a_pair(tmp_path: Path) -> None:
 
 
 FAULTS = {
+    "an entry twice in another case": ("a,1,V100,,1,,,\na,1,v100,,1,,,\n", 3, "line 2 on V100: they differ only in case"),
+    "an entry twice by an alias": (
+        "a,1,h100,,1,,,\na,1,NVIDIA H100 80GB HBM3,,2,,,\n",
+        3,
+        "line 2 on h100: they name the same accelerator",
+    ),
     "an entry twice": ("a,1,v100,,1,,,\na,1,v100,consolidated,1,,,\n", 3, "'a' on 1 x v100 (consolidated) appears twice, first at"),
     "a contradicting pair": ("a,1,v100,,1,b,2,\nb,1,v100,,3,a,1,\n", 3, "contradicts the same pair given in the other order at"),
     "no job type": (",1,v100,,1,,,\n", 2, "field job_type: is required"),

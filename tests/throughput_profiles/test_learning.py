@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.io import locking
 from gavel_py.throughput_profiles import Entry
 from gavel_py.throughput_profiles.estimation.gaussian_process import _expected
+from gavel_py.throughput_profiles.estimation.variance_components import Posterior
 
 TYPES = ("ResNet-50 (batch size 64)", "ResNet-50 (batch size 32)", "A3C", "LM (batch size 20)")
 ACCELERATORS = ("k80", "p100", "v100")
@@ -43,6 +45,20 @@ def test_from_nothing_the_first_observation_sets_the_level_of_its_type() -> None
     # The other accelerators follow from their specifications, and the same model with another batch size from its family.
     assert 0 < found[0, 0] < found[0, 1] < found[0, 2]
     assert 4.4 / 3 < found[1, 2] < 4.4 * 3
+
+
+def test_speeds_in_other_units_are_not_expected_of_new_job_types() -> None:
+    learner = gp.ThroughputLearner(gp.ThroughputProfile.builtin("nvidia-2023"), explore="median")
+    for job_type in (TYPES[2], "Transformer (batch size 256)"):  # the profile has tokens/s of a "Transformer (PyTorch, ...)"
+        found = learner.profile.estimate(Entry(job_type, 1, "v100"))
+        assert found is not None
+        assert found.unit == "steps/s"
+        assert found.median < 100  # its samples/s and tokens/s are thousands
+        assert found.low < OSDI.throughput(job_type, 1, "v100") < found.high
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for job in JOBS:
+            seen(learner, job.job_type, "v100", OSDI.job_throughput(job, "v100"))
 
 
 def test_others_of_a_kind_are_estimated_from_what_was_observed() -> None:
@@ -113,6 +129,24 @@ def test_a_snapshot_stays_the_same_object_until_a_throughput_moves() -> None:
     rate = second.throughput(TYPES[0], 1, "p100")
     seen(learner, TYPES[0], "p100", rate * 1.005)
     assert learner.profile is second
+
+
+def test_an_update_uses_one_blas_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    made = Posterior.__init__
+
+    def recorded(*args: object, **options: object) -> None:
+        calls.append(locking._blas.calls)
+        made(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Posterior, "__init__", recorded)
+    learner = gp.ThroughputLearner(HALF)
+    for rate in (3.0, 2.5):
+        seen(learner, TYPES[0], "p100", rate)
+        assert learner.profile.matrix(JOBS, ACCELERATORS).shape == (4, 3)
+    assert len(calls) > 2
+    assert all(calls)
+    assert locking._blas.calls == 0
 
 
 def test_measured_entries_keep_their_value() -> None:

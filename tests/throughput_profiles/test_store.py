@@ -85,7 +85,7 @@ class TestKeeping:
         assert (builtin.name, builtin.builtin, len(builtin.job_types), builtin.licence) == ("gavel-osdi20", True, 26, "MIT")
         assert (nvidia.name, nvidia.builtin, len(nvidia.job_types)) == ("nvidia-2023", True, 121)
         assert (mine.name, mine.builtin, mine.rows, mine.job_types) == ("mine", False, 2, ("a", "b"))
-        assert (str(nvidia.coverage), nvidia.units) == ("251 of 484 (51 %)", ("steps/s",))
+        assert (str(nvidia.coverage), nvidia.units) == ("251 of 484 (51 %)", ("samples/s", "tokens/s"))
         assert (mine.accelerators, mine.gang_sizes, mine.licence, mine.url) == (("v100",), (1, 4), "CC0", "here")
 
 
@@ -106,6 +106,13 @@ class TestAdding:
         store.add("mine", [measurement("b", 2.5, partner_job_type="a", partner_steps_per_second=1.5)])
         assert len(store.load("mine")) == 1
         assert store.load("mine").pair("a", "b", 1, "v100") == (1.5, 2.5)
+
+    def test_an_accelerator_keeps_its_name(self, store: ThroughputStore) -> None:
+        store.add("mine", [measurement("a", 1.0, accelerator="V100"), measurement("b", 3.0, accelerator="v100-pcie")])
+        store.add("mine", [measurement("a", 2.0), measurement("b", 4.0), measurement("c", 5.0)])
+        loaded = store.load("mine")
+        found = [(row.job_type, row.accelerator, row.steps_per_second) for row in loaded.rows]
+        assert found == [("a", "V100", 2.0), ("b", "v100-pcie", 4.0), ("c", "V100", 5.0)]
 
     def test_contradictions_leave_the_store_unchanged(self, store: ThroughputStore) -> None:
         store.add("mine", [measurement("a", 1.0)])

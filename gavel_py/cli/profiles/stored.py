@@ -14,7 +14,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.inputs import FILE, INPUT, INPUT_OR_TEXT, JSON, warnings_shown
-from gavel_py.cli.output import emit, gang_text, json_text, number
+from gavel_py.cli.output import counted, emit, gang_text, json_text, number
 from gavel_py.cli.standard_input import NAME, with_names
 from gavel_py.cli.tables import Column, listed, table_text, wrapped
 from gavel_py.errors import Fault
@@ -44,7 +44,8 @@ MEMORY = "GB/GPU"
 def list_profiles(store: gp.ThroughputStore, as_json: bool) -> None:
     """List the profiles that --profile can name.
 
-    Measured: how many of the combinations of job type and accelerator have a throughput.
+    Measured: how many of the combinations of job type and accelerator have a throughput. If a profile has several units, show
+    names that of each job type.
     """
     summaries = store.summaries()
     if as_json:
@@ -53,7 +54,8 @@ def list_profiles(store: gp.ThroughputStore, as_json: bool) -> None:
     rows = []
     for each in summaries:
         accelerators = listed(each.accelerators, ACCELERATORS_ROOM)
-        kept, units = "built-in" if each.builtin else "stored", ", ".join(each.units)
+        kept = "built-in" if each.builtin else "stored"
+        units = ", ".join(each.units) if len(each.units) < 2 else counted(len(each.units), "unit")
         rows.append([each.name, kept, str(each.coverage), units, _sizes(each.gang_sizes), accelerators])
     columns = [Column("profile", "name"), Column("kept", "text"), Column("measured", "text"), Column("unit", "text")]
     emit(table_text("", [*columns, Column("GPUs", "text", optional=1), Column("accelerators", "text")], rows), None)
@@ -189,6 +191,8 @@ def import_profile(store: gp.ThroughputStore, file: Path, name: str | None, repl
             profile = gp.relative_speeds(gp.read_trace(file, format=SACCT), file.stem if name is None else name)
         else:
             profile = gp.ThroughputProfile.from_file(file, name, format=format_name)
+        if not len(profile):
+            raise gp.InputError(f"{file} has no measurement; a row needs job_type, num_gpus, accelerator and steps_per_second")
         store.save(profile, replace=replace)
         emit(f"Stored {profile!r} in {store.location}", None)
         _warn_of_contradictions(profile)

@@ -21,13 +21,14 @@ from gavel_py.throughput_profiles.estimation.estimates import (
     ThroughputEstimator,
     speeds_alone,
 )
-from gavel_py.throughput_profiles.estimation.features import Structure, Vocabulary, given_structures, structure_of
+from gavel_py.throughput_profiles.estimation.features import FamilyUnits, Structure, Vocabulary, given_structures, structure_of
 from gavel_py.throughput_profiles.estimation.gaussian_process import GaussianProcess
 from gavel_py.throughput_profiles.estimation.pairs import FittedPairs
 from gavel_py.throughput_profiles.estimation.simple import Additive, Specifications
 from gavel_py.throughput_profiles.files import Entry, Measurement
 from gavel_py.throughput_profiles.matrix import may_use
 from gavel_py.throughput_profiles.profile import ThroughputProfile, Unknown
+from gavel_py.throughput_profiles.units import UnitOf
 
 ESTIMATORS: dict[str, ThroughputEstimator] = {
     "gaussian_process": GaussianProcess(),
@@ -46,8 +47,16 @@ Confidence = float | Literal["optimistic"] | None
 
 
 def estimator_named(method: str | ThroughputEstimator) -> ThroughputEstimator:
-    """Return the estimator of this name, or the estimator itself. Raises `UnknownNameError`."""
+    """Return the estimator of this name, or the estimator itself.
+
+    Raises:
+        UnknownNameError: There is no estimator of this name.
+        InputError: The argument is neither a name nor an estimator.
+    """
     if not isinstance(method, str):
+        if isinstance(method, type) or not callable(getattr(method, "fit", None)):
+            problem = f"must be {', '.join(map(repr, ESTIMATORS))} or an object with a method fit, found {method!r}"
+            raise InputError(Fault("", "method", problem))
         return method
     if method not in ESTIMATORS:
         raise UnknownNameError(Fault("", "method", f"{method!r} is not an estimator{nearest(method, ESTIMATORS)}"))
@@ -113,9 +122,12 @@ class _Model:
         return frozenset(entry.job_type for entry in speeds_alone(self.measurements)[0])
 
     @cached_property
-    def families(self) -> frozenset[str]:
-        """Families with a known throughput."""
-        return frozenset(map(self.family_of, self.types))
+    def family_units(self) -> FamilyUnits:
+        """The units of unmeasured job types."""
+        if self.base is not None:
+            return self.base.family_units
+        alone = (each for each in self.measurements if each.job_type in self.types)
+        return FamilyUnits((self.structures[each.job_type], UnitOf(each.unit, each.condition)) for each in alone)
 
     @cached_property
     def fitted(self) -> FittedEstimator:
@@ -144,12 +156,26 @@ class _Model:
     def can_estimate(self, entry: Entry) -> bool:
         """Return whether enough is known about the job type and the accelerator of an entry."""
         same_type = entry.job_type in self.types
-        same_family = getattr(self.estimator, "uses_families", False) and self.family_of(entry.job_type) in self.families
+        same_family = self.uses_families and len(self.family_units.candidates(self.structure(entry.job_type))) == 1
         return same_type or same_family or self.base is not None
+
+    @property
+    def uses_families(self) -> bool:
+        """Whether the estimator estimates job types of which only their family was measured."""
+        return bool(getattr(self.estimator, "uses_families", False))
+
+    @property
+    def uses_specifications(self) -> bool:
+        """Whether the estimator estimates accelerators of which only the specifications are known."""
+        return bool(getattr(self.estimator, "uses_specifications", False))
+
+    def structure(self, job_type: str) -> Structure:
+        """Return the family, tags and numbers of a job type, measured or not."""
+        return self.structures.get(job_type) or structure_of(job_type)
 
     def family_of(self, job_type: str) -> str:
         """Return the family of a job type, measured or not."""
-        return (self.structures.get(job_type) or structure_of(job_type)).family
+        return self.structure(job_type).family
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -215,6 +241,10 @@ class EstimatedProfile(ThroughputProfile):
         table, measured = self._model.table, self.measured.accelerators
         specified = {spec.name for spec in map(table.find, measured) if spec is not None}
         return tuple(dict.fromkeys([*measured, *(spec.name for spec in table if spec.name not in specified)]))
+
+    def unit_of(self, job_type: str) -> UnitOf:
+        """Return the (unit, condition) of a job type; that of its family if it was not measured, steps/s if that is unclear."""
+        return self._units.get(job_type) or self._model.family_units.unit_of(self._model.structure(job_type))
 
     def with_values(self, values: Mapping[Entry, float]) -> EstimatedProfile:
         """Return the profile with some estimates replaced by given steps/s; measured entries cannot be replaced."""
@@ -379,7 +409,7 @@ class EstimatedProfile(ThroughputProfile):
 
     def _can_estimate(self, entry: Entry) -> bool:
         model = self._model
-        has_spec = getattr(model.estimator, "uses_specifications", False) and model.table.find(entry.accelerator) is not None
+        has_spec = model.uses_specifications and model.table.find(entry.accelerator) is not None
         return model.can_estimate(entry) and (entry.accelerator in self.measured.accelerators or has_spec)
 
     def _gangs(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Estimate]]:
@@ -450,11 +480,37 @@ class EstimatedProfile(ThroughputProfile):
 
     def _fault(self, unknown: Unknown, concerning: str = "", hint: bool = True) -> Fault:
         fault = super()._fault(unknown, concerning, hint)
-        needed = {
-            "accelerator": "an estimate needs its specifications or a measurement on it",
-            "placement": "",
-        }.get(unknown[0], "an estimate needs a measurement of the job type, or of its family")
+        needed = self._needed(unknown)
         return Fault(fault.where, fault.field, f"{fault.problem}; {needed}" if needed else fault.problem)
+
+    def _needed(self, unknown: Unknown) -> str:
+        """Return what an estimate of an unknown needs, empty for an unknown placement."""
+        match unknown:
+            case ("placement", _):
+                return ""
+            case ("accelerator", _):
+                specifications = "its specifications or " if self._model.uses_specifications else ""
+                return f"an estimate needs {specifications}a measurement on it"
+            case (_, Entry(placement="spread")):
+                return "spread placements are not estimated"
+            case (_, Entry(partner=None) as entry) if self._model.can_estimate(entry):
+                return f"the method {self._method_name!r} needs a measurement on {entry.accelerator!r}"
+            case (_, Entry() as entry):
+                return self._needed_of_type(entry.job_type)
+            case (_, name):
+                return self._needed_of_type(str(name))
+
+    def _needed_of_type(self, job_type: str) -> str:
+        """Return what an estimate of an unknown job type needs."""
+        model = self._model
+        units = sorted(map(str, model.family_units.candidates(model.structure(job_type))))
+        if units and not model.uses_families:
+            return f"the method {self._method_name!r} needs a measurement of the job type itself"
+        if len(units) > 1:
+            return f"its unit may be {' or '.join(units)}, so an estimate needs a measurement of the job type itself"
+        if any(each.job_type == job_type for each in model.measurements):
+            return "an estimate needs a throughput above 0 of the job type alone, consolidated"
+        return "an estimate needs a measurement of the job type" + (", or of its family" if model.uses_families else "")
 
 
 def _whole(entry: Entry) -> Entry:

@@ -172,9 +172,15 @@ def plan_measurements(
 
     Returns:
         At most `budget` entries, the most useful first; fewer if less is missing.
+
+    Raises:
+        InputError: The budget is not positive, or there are neither jobs nor measurements.
     """
     if budget < 1:
         raise InputError(f"budget must be at least 1 measurement, found {budget}")
+    if jobs is None and not _gangs(profile):
+        problem = "has no measurement above 0 of a gang alone; give jobs and a cluster to plan the first ones"
+        raise InputError(Fault(f"throughput profile {profile.name!r}", "", problem))
     names = profile.accelerators if cluster_accelerators is None else tuple(cluster_accelerators)
     needs = profile.missing(_gang_jobs(profile) if jobs is None else jobs, names)
     if not needs:

@@ -8,7 +8,6 @@ of another form is itself a family.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ import numpy as np
 from gavel_py.problem.accelerators import AcceleratorSpec
 from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.throughput_profiles.files import Entry, Measurement
+from gavel_py.throughput_profiles.units import UnitOf
 
 NAME = re.compile(r"^(?P<family>.*?)\s*\((?P<tags>.*)\)\s*$")
 NUMBER = re.compile(r"^(?P<key>.*\D)\s+(?P<value>\d+(?:\.\d+)?)$")
@@ -87,6 +87,36 @@ def compute_rate(tags: frozenset[str], spec: AcceleratorSpec | None) -> float:
     return next((float(np.log(rate)) for rate in (*rates, *half) if rate), np.nan)
 
 
+class FamilyUnits:
+    """Units of unmeasured job types, which follow from the measured ones of their families.
+
+    Args:
+        known: Structures and units of the measured job types.
+    """
+
+    def __init__(self, known: Iterable[tuple[Structure, UnitOf]]) -> None:
+        self._units: dict[str, dict[frozenset[str], set[UnitOf]]] = {}
+        self._all: set[UnitOf] = set()
+        for structure, unit in known:
+            self._units.setdefault(structure.family, {}).setdefault(structure.tags, set()).add(unit)
+            self._all.add(unit)
+
+    def candidates(self, structure: Structure) -> set[UnitOf]:
+        """Return the possible units of a job type, none if its family was not measured.
+
+        They are those of the job types of its family with the same tags, or else with a common tag, or else of all job types: names
+        without a common tag may come from different sources, which count different things.
+        """
+        by_tags = self._units.get(structure.family, {})
+        alike = by_tags.get(structure.tags) or set().union(*(units for tags, units in by_tags.items() if tags & structure.tags))
+        return alike or (self._all if by_tags else set())
+
+    def unit_of(self, structure: Structure) -> UnitOf:
+        """Return the unit of a job type: the only possible one, or steps/s if there are none or several."""
+        found = self.candidates(structure)
+        return next(iter(found)) if len(found) == 1 else UnitOf()
+
+
 @dataclass(frozen=True)
 class Features:
     """n entries as arrays; equal codes are equal names.
@@ -97,6 +127,7 @@ class Features:
         tags: (n, t) indicators, each row of length 1 or 0.
         numbers: (n, k) log2 of the numbers of the job types over their measured mean, NaN where absent.
         compute, bandwidth: (n,) log of TFLOPS and GB/s of one GPU, 0 at the mean of the measured entries, and 0 where unknown.
+        unknown: (n, 2) whether compute and bandwidth are unknown, as 1 or 0.
     """
 
     job_types: Indices
@@ -109,6 +140,7 @@ class Features:
     numbers: Floats
     compute: Floats
     bandwidth: Floats
+    unknown: Floats
 
     def __len__(self) -> int:
         return len(self.job_types)
@@ -134,7 +166,7 @@ class Vocabulary:
         measured: The measured entries.
         structures: {job type: structure}; the structure of another job type is read from its name.
         find: Returns the specifications of an accelerator, or None.
-        units: {job type: unit of its throughputs}. Another job type has the unit of its family, otherwise the one of most entries.
+        units: {job type: unit of its throughputs}, steps/s for others; of unmeasured job types see `FamilyUnits`.
     """
 
     def __init__(
@@ -142,7 +174,7 @@ class Vocabulary:
         measured: Sequence[Entry],
         structures: Mapping[str, Structure],
         find: Callable[[str], AcceleratorSpec | None],
-        units: Mapping[str, str],
+        units: Mapping[str, UnitOf],
     ) -> None:
         self._structures = dict(structures)
         self._find = find
@@ -150,10 +182,8 @@ class Vocabulary:
         self._specs: dict[str, AcceleratorSpec | None] = {}
         self._measured = sorted({entry.accelerator for entry in measured})
         known = {entry.job_type: self.structure(entry.job_type) for entry in measured}
-        self._units = {job_type: units.get(job_type, "") for job_type in known}
-        self._units_of_families = {known[job_type].family: unit for job_type, unit in sorted(self._units.items())}
-        counts = Counter(self._units[entry.job_type] for entry in measured)
-        self._usual_unit = min(counts, key=lambda unit: (-counts[unit], unit), default="")
+        self._units = {job_type: units.get(job_type, UnitOf()) for job_type in known}
+        self._families = FamilyUnits((known[job_type], unit) for job_type, unit in self._units.items())
         self._tags = {tag: column for column, tag in enumerate(sorted({tag for each in known.values() for tag in each.tags}))}
         self._keys = sorted({key for each in known.values() for key in each.numbers})
         compute, bandwidth = self._rates(measured)
@@ -177,7 +207,8 @@ class Vocabulary:
             tags[row, columns] = 1 / np.sqrt(max(len(columns), 1))
             for column, key in enumerate(self._keys):
                 numbers[row, column] = each.numbers.get(key, np.nan) - self._centres[key]
-        compute, bandwidth = self._rates(entries)
+        rates = np.column_stack(self._rates(entries)) - (self._compute, self._bandwidth)
+        compute, bandwidth = np.nan_to_num(rates).T
         gangs = np.array([entry.num_gpus for entry in entries], dtype=float)
         return Features(
             self._coded(entry.job_type for entry in entries),
@@ -188,12 +219,13 @@ class Vocabulary:
             np.log2(gangs),
             tags,
             numbers,
-            np.nan_to_num(compute - self._compute),
-            np.nan_to_num(bandwidth - self._bandwidth),
+            compute,
+            bandwidth,
+            np.isnan(rates).astype(float),
         )
 
-    def _unit(self, job_type: str) -> str:
-        return self._units.get(job_type) or self._units_of_families.get(self.structure(job_type).family, self._usual_unit)
+    def _unit(self, job_type: str) -> UnitOf:
+        return self._units.get(job_type) or self._families.unit_of(self.structure(job_type))
 
     def _identity(self, accelerator: str) -> str:
         """Return the name, or for an unmeasured accelerator the name of a measured one with the same specifications."""
@@ -220,4 +252,4 @@ class Vocabulary:
 
 def _mean(values: Floats) -> float:
     known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else 0.0
+    return float(known.mean()) if len(known) else np.nan

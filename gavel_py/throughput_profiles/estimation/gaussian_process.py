@@ -21,6 +21,7 @@ from gavel_py.throughput_profiles.estimation.estimates import Estimates, FindSpe
 from gavel_py.throughput_profiles.estimation.features import Features, Vocabulary, given_structures
 from gavel_py.throughput_profiles.estimation.variance_components import JITTER, Effects, Posterior
 from gavel_py.throughput_profiles.files import Entry, Measurement
+from gavel_py.throughput_profiles.units import UnitOf
 
 GANG_EXPONENT = 0.85
 """Prior exponent of the throughput in the number of GPUs of a gang."""
@@ -34,10 +35,17 @@ FIT_LIMIT = 600
 JOINT_LIMIT = 2000
 """Maximum number of measurements on which an estimate is conditioned: of the job type, then of its family, then others."""
 
+UNKNOWN = np.array([[1.4, 0.0], [0.9, 0.4]])
+"""Cholesky factor of the covariance of log FLOPS and log bandwidth over the built-in accelerators, for unknown specifications."""
+
+LEVEL_VARIANCE = 4.0
+"""Variance of the level of a unit in which nothing was measured, and the prior variance of that of others."""
+
 SIMPLE = {
-    "level": ("unit", 4.0),
+    "level": ("unit", LEVEL_VARIANCE),
     "type": ("type", 1.0),
     "accelerator": ("accelerator", 0.3),
+    "unknown specifications": ("unknown", 1.0),
     "type, accelerator": ("type accelerator", 0.02),
     "family": ("unit family", 3.0),
     "family, accelerator": ("family accelerator", 0.05),
@@ -76,16 +84,21 @@ def _similarities(a: Features, b: Features) -> dict[str, Floats]:
     def same(first: Indices, second: Indices) -> Floats:
         return np.asarray((first[:, None] == second[None, :]).astype(float))
 
+    accelerator = same(a.accelerators, b.accelerators)
+    # An unknown specification is one number for all entries on an accelerator.
+    power = accelerator * (a.unknown @ UNKNOWN @ UNKNOWN.T @ b.unknown.T) / 4
+    bound = accelerator * ((a.unknown * (1, -1)) @ UNKNOWN @ UNKNOWN.T @ (b.unknown * (1, -1)).T)
     found = {
         "unit": same(a.units, b.units),
         "type": same(a.job_types, b.job_types),
-        "accelerator": same(a.accelerators, b.accelerators),
+        "accelerator": accelerator,
+        "unknown": power,
         "family": same(a.families, b.families),
         "tags": a.tags @ b.tags.T,
         "size": np.multiply.outer(a.gang_log2, b.gang_log2),
         "gang": same(a.gangs, b.gangs),
-        "power": np.multiply.outer(_power(a), _power(b)),
-        "bound": np.multiply.outer(a.compute - a.bandwidth, b.compute - b.bandwidth),
+        "power": np.multiply.outer(_power(a), _power(b)) + power,
+        "bound": np.multiply.outer(a.compute - a.bandwidth, b.compute - b.bandwidth) + bound,
     }
     found["number"] = np.nan_to_num(a.numbers) @ np.nan_to_num(b.numbers).T
     found["near"] = numbers_near(a.numbers, b.numbers)
@@ -132,7 +145,7 @@ class GaussianProcess:
     def fit(self, measurements: Sequence[Measurement], find_spec: FindSpec) -> FittedEffects:
         """Return the fitted effects; arguments as `ThroughputEstimator.fit`."""
         entries, logs = speeds_alone(measurements)
-        units = {each.job_type: f"{each.unit} {each.condition or ''}" for each in measurements}
+        units = {each.job_type: UnitOf(each.unit, each.condition) for each in measurements}
         return _fitted(Vocabulary(entries, given_structures(measurements), find_spec, units), entries, logs)
 
 
@@ -160,6 +173,9 @@ def _fitted(vocabulary: Vocabulary, entries: list[Entry], logs: Floats) -> Fitte
     effects = effects_for(features, vocabulary.has_specifications)
     chosen = _chosen(vocabulary, entries)
     variances = effects.fitted_variances(features.take(chosen), residuals[chosen])
+    # The levels of the measured units were subtracted, so they say nothing about the levels of other units.
+    place = list(effects.terms).index("level")
+    variances[place] = max(variances[place], LEVEL_VARIANCE)
     differences, deviations = Posterior(effects, variances, features.take(chosen), residuals[chosen]).left_out()
     return FittedEffects(
         vocabulary, levels, effects, variances, differences / deviations, entries, features, residuals, np.zeros(len(entries))
@@ -262,11 +278,14 @@ class FittedEffects:
         return found
 
     def covariance(self, entries: Sequence[Entry]) -> Floats:
-        """Return the (n, n) covariance of the log throughputs of n entries, as they would be measured."""
-        features = self.vocabulary.features(entries)
-        same_type = np.isin(self.features.job_types, features.job_types)
-        near = self._nearest(same_type + np.isin(self.features.families, features.families) * 1)
-        return self._posterior(near).joint(features)[1]
+        """Return the (n, n) covariance of the log throughputs of n entries, as they would be measured.
+
+        With more than `JOINT_LIMIT` measurements, it is 0 between entries whose estimates are conditioned on different ones.
+        """
+        total = np.zeros((len(entries), len(entries)))
+        for rows, posterior, features, _ in self._blocks(entries):
+            total[np.ix_(rows, rows)] = posterior.joint(features)[1]
+        return total
 
     def contradicted(self, limit: float) -> list[tuple[Entry, float]]:
         """Return the observed entries that the others contradict by more than `limit` deviations, with their expected values."""

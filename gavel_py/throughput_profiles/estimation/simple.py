@@ -13,6 +13,7 @@ from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.throughput_profiles.estimation.estimates import Estimates, FindSpec, draws, speeds_alone
 from gavel_py.throughput_profiles.estimation.features import Structure, compute_rate, given_structures, structure_of
 from gavel_py.throughput_profiles.files import Entry, Measurement
+from gavel_py.throughput_profiles.units import UnitOf
 
 RIDGE = 0.05
 """Number of observations of 0 that are added to those of each effect."""
@@ -30,8 +31,8 @@ NO_RESIDUALS = np.zeros(0)
 class Additive:
     """The estimator `additive`: log T = μ + effect of job type and gang size + effect of accelerator (two-way effects).
 
-    Ridge regression; intervals are those of a normal distribution with the standard deviation of the residuals. Names, gang
-    sizes and specifications are not used.
+    μ is the mean of the unit of the job type. Ridge regression; intervals are those of a normal distribution with the standard
+    deviation of the residuals. Names, gang sizes and specifications are not used.
     """
 
     def fit(self, measurements: Sequence[Measurement], find_spec: FindSpec) -> FittedAdditive:  # noqa: ARG002
@@ -39,17 +40,18 @@ class Additive:
         entries, logs = speeds_alone(measurements)
         rows, row_of = _numbered((entry.job_type, entry.num_gpus) for entry in entries)
         columns, column_of = _numbered(entry.accelerator for entry in entries)
-        mean = float(logs.mean()) if len(logs) else 0.0
+        means = _means_of_units(measurements, entries, logs)
+        logs = logs - np.array([means[entry.job_type] for entry in entries])
         of_rows, of_columns = np.zeros(len(row_of)), np.zeros(len(column_of))
         row_counts = np.bincount(rows, minlength=len(row_of))
         column_counts = np.bincount(columns, minlength=len(column_of))
         for _ in range(SWEEPS):
-            of_rows = np.bincount(rows, logs - mean - of_columns[columns], len(row_of)) / (row_counts + RIDGE)
-            of_columns = np.bincount(columns, logs - mean - of_rows[rows], len(column_of)) / (column_counts + RIDGE)
-        left = logs - mean - of_rows[rows] - of_columns[columns]
+            of_rows = np.bincount(rows, logs - of_columns[columns], len(row_of)) / (row_counts + RIDGE)
+            of_columns = np.bincount(columns, logs - of_rows[rows], len(column_of)) / (column_counts + RIDGE)
+        left = logs - of_rows[rows] - of_columns[columns]
         freedom = max(len(logs) - len(row_of) - len(column_of), LEAST_FREEDOM)
         return FittedAdditive(
-            mean,
+            means,
             {key: float(of_rows[row]) for key, row in row_of.items()},
             {key: float(of_columns[column]) for key, column in column_of.items()},
             {key: int(row_counts[row]) for key, row in row_of.items()},
@@ -60,9 +62,12 @@ class Additive:
 
 @dataclass(frozen=True)
 class FittedAdditive:
-    """Effects by (job type, gang size) and by accelerator; counts: measurements of each gang; sd: with any, cold_sd: without."""
+    """Effects by (job type, gang size) and by accelerator.
 
-    mean: float
+    means: mean log throughput of the unit of each job type; counts: measurements of each gang; sd, cold_sd: with, without any.
+    """
+
+    means: Mapping[str, float]
     rows: Mapping[Hashable, float]
     columns: Mapping[Hashable, float]
     counts: Mapping[Hashable, int]
@@ -73,7 +78,8 @@ class FittedAdditive:
         """Return the distributions of n entries; see `FittedEstimator`."""
         gangs = [(entry.job_type, entry.num_gpus) for entry in entries]
         columns = [self.columns.get(entry.accelerator, 0.0) for entry in entries]
-        log_mean = [self.mean + self.rows.get(gang, 0.0) + column for gang, column in zip(gangs, columns, strict=True)]
+        means = [self.means.get(job_type, 0.0) for job_type, _ in gangs]
+        log_mean = [mean + self.rows.get(gang, 0.0) + column for mean, gang, column in zip(means, gangs, columns, strict=True)]
         log_sd = [self.sd * np.sqrt(1 + 1 / self.counts[gang]) if gang in self.counts else self.cold_sd for gang in gangs]
         return Estimates(np.array(log_mean, dtype=float), np.array(log_sd, dtype=float), NO_RESIDUALS)
 
@@ -157,6 +163,14 @@ def log_power(structure: Structure, accelerator: str, find_spec: FindSpec) -> fl
 
 def _independent(estimates: Estimates, count: int, seed: int) -> Floats:
     return draws(estimates.log_mean, np.diag(estimates.log_sd**2), estimates.left_out, count, seed)
+
+
+def _means_of_units(measurements: Sequence[Measurement], entries: Sequence[Entry], logs: Floats) -> dict[str, float]:
+    """Return {job type: mean log throughput of the entries in its unit}, since throughputs in other units are not comparable."""
+    units = {each.job_type: UnitOf(each.unit, each.condition) for each in measurements}
+    codes, code_of = _numbered(units[entry.job_type] for entry in entries)
+    means = {unit: float(logs[codes == code].mean()) for unit, code in code_of.items()}
+    return {entry.job_type: means[units[entry.job_type]] for entry in entries}
 
 
 def _numbered(keys: Iterable[Hashable]) -> tuple[Indices, dict[Hashable, int]]:

@@ -18,8 +18,8 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.optimize import minimize
 from scipy.stats import norm
-from threadpoolctl import threadpool_limits
 
+from gavel_py.io.locking import one_blas_thread
 from gavel_py.problem.arrays import Floats, Indices
 
 
@@ -100,7 +100,7 @@ class Effects(Generic[X]):
             return np.exp(prior)
         bounds = [BOUNDS] * len(self.priors) + [NOISE_BOUNDS]
         # On busy cores, the threads of many small factorisations would spend most of the time waiting for each other.
-        with threadpool_limits(1, user_api="blas"):
+        with one_blas_thread():
             found = minimize(
                 minus_log_density, prior, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MAX_ITERATIONS}
             )

@@ -101,6 +101,12 @@ def test_unknown_methods_are_named_with_the_nearest() -> None:
         OSDI.with_estimates("gausian_process")
 
 
+@pytest.mark.parametrize("method", [5, None, gaussian_process.GaussianProcess])
+def test_what_is_no_estimator_is_refused_at_once(method: object) -> None:
+    with pytest.raises(gp.InputError, match="field method: must be 'gaussian_process', 'additive', 'specs' or an object with"):
+        OSDI.with_estimates(method)  # type: ignore[arg-type]
+
+
 def test_a_new_accelerator_is_placed_by_its_specifications() -> None:
     speeds = OSDI.with_estimates().matrix([gp.Job("j", job_type="ResNet-18 (batch size 32)")], ["k80", "v100", "a100", "h100"])[0]
     assert list(speeds) == sorted(speeds)
@@ -116,6 +122,29 @@ def test_accelerators_of_the_user_extend_the_table() -> None:
     assert profile.with_estimates(accelerators=table).throughput("b", 1, "x9") > 4.0
 
 
+@pytest.mark.parametrize("name", ["gavel-osdi20", "nvidia-2023", "mpt-2023", "trtllm"])
+def test_the_less_is_known_of_an_accelerator_the_wider_are_intervals(name: str) -> None:
+    profile = gp.ThroughputProfile.builtin(name)
+    full = {"fp32_tflops": 90, "tf32_tflops": 180, "fp16_tflops": 360, "fp8_tflops": 720, "memory_bandwidth_gbs": 1500}
+    flops = {key: value for key, value in full.items() if key != "memory_bandwidth_gbs"}
+    known = {"full": full, "flops": flops, "bandwidth": {"memory_bandwidth_gbs": 1500}, "memory": {"memory_gb": 48}}
+    table = gp.AcceleratorTable.builtin().extended([{"name": each, **specs} for each, specs in known.items()])
+    gang = profile.measurements[0]
+    entries = [Entry(gang.job_type, gang.num_gpus, each) for each in known]
+    found = dict(zip(known, profile.with_estimates(accelerators=table).distributions(entries).log_sd, strict=True))
+    assert found["full"] * 1.1 < min(found["flops"], found["bandwidth"])
+    assert max(found["flops"], found["bandwidth"]) < found["memory"]
+
+
+def test_specifications_say_nothing_if_none_of_the_measured_accelerators_has_any() -> None:
+    profile = measured(("a", 1, "foo", 2.0), ("b", 1, "foo", 3.0), ("a", 1, "bar", 4.0))
+    other, new = (profile.with_estimates().estimate(Entry("b", 1, name)) for name in ("bar", "h100"))
+    assert other is not None
+    assert new is not None
+    assert 1 < new.median < 10
+    assert new.high / new.low > 2 * other.high / other.low
+
+
 def test_what_cannot_be_estimated_stays_an_error() -> None:
     estimated = measured(("a (batch size 2)", 1, "v100", 2.0), ("a (batch size 4)", 1, "k80", 2.0)).with_estimates()
     assert estimated.throughput("a (batch size 8)", 1, "v100") > 0
@@ -126,6 +155,96 @@ def test_what_cannot_be_estimated_stays_an_error() -> None:
         estimated.with_values({}).with_confidence(None).measured.with_estimates("additive").throughput(
             "a (batch size 8)", 1, "v100"
         )
+
+
+def in_units(**cells: tuple[str, str, float]) -> gp.ThroughputProfile:
+    """Return a profile of {"name": (job type, unit, throughput)} on v100, and half as fast on k80."""
+    rows = (
+        gp.Measurement(job_type=kind, num_gpus=1, accelerator=accelerator, steps_per_second=speed / part, unit=unit)  # type: ignore[arg-type]
+        for kind, unit, speed in cells.values()
+        for accelerator, part in (("v100", 1), ("k80", 2))
+    )
+    return gp.ThroughputProfile("units", rows)
+
+
+BOTH = in_units(
+    a=("m (batch size 8)", "steps/s", 4.0),
+    b=("m (batch size 16)", "steps/s", 2.0),
+    c=("m (torch, batch size 8)", "tokens/s", 80_000.0),
+    d=("m (torch, batch size 16)", "tokens/s", 90_000.0),
+    e=("n (batch size 16)", "samples/s", 900.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("job_type", "unit", "low", "high"),
+    [
+        ("m (batch size 32)", "steps/s", 0.3, 4),
+        ("m (torch, fp8, batch size 16)", "tokens/s", 1e4, 1e6),
+        ("m (torch, batch size 32)", "tokens/s", 3e4, 3e5),
+        ("n", "samples/s", 100, 9000),
+    ],
+)
+def test_a_new_job_type_is_in_the_unit_of_its_family(job_type: str, unit: str, low: float, high: float) -> None:
+    estimated = BOTH.with_estimates()
+    found = estimated.estimate(Entry(job_type, 1, "v100"))
+    assert found is not None
+    assert found.unit == estimated.unit_of(job_type).unit == unit
+    assert low < found.median < high
+
+
+def test_a_family_in_several_units_says_nothing_about_the_unit_of_another_type() -> None:
+    estimated = BOTH.with_estimates()
+    assert estimated.estimate(Entry("m (jax, batch size 8)", 1, "v100")) is None
+    with pytest.raises(
+        gp.UnknownNameError, match=r"its unit may be samples/s or steps/s or tokens/s, so an estimate needs a measurement of the"
+    ):
+        estimated.throughput("m (jax, batch size 8)", 1, "v100")
+
+
+@pytest.mark.parametrize("method", ["gaussian_process", "additive"])
+def test_speeds_in_other_units_do_not_change_the_level_of_estimates(method: str) -> None:
+    known = [m for m in OSDI.measurements if m.partner_job_type is None and m.job_type.startswith(("ResNet", "LM"))]
+    tokens = [m for m in NVIDIA.measurements if m.unit == "tokens/s"]
+    entry = Entry("ResNet-50 (batch size 64)", 16, "v100")
+    alone, beside = (gp.ThroughputProfile("p", each).with_estimates(method).estimate(entry) for each in (known, known + tokens))
+    assert alone is not None
+    assert beside is not None
+    assert abs(np.log(beside.median / alone.median)) < 0.5
+
+
+def test_public_profiles_of_two_units_are_not_averaged() -> None:
+    estimated = gp.combine_profiles([OSDI, NVIDIA]).with_estimates()
+    found = estimated.estimate(Entry("Transformer (batch size 512)", 1, "v100"))
+    assert found is not None
+    assert found.unit == "steps/s"
+    assert 0.5 < found.median < OSDI.throughput("Transformer (batch size 256)", 1, "v100")
+
+
+@pytest.mark.parametrize(
+    ("method", "job_type", "accelerator", "needed"),
+    [
+        ("gaussian_process", "new", "v100", "an estimate needs a measurement of the job type, or of its family"),
+        ("gaussian_process", "zero", "k80", "an estimate needs a throughput above 0 of the job type alone, consolidated"),
+        ("additive", "zero", "k80", "an estimate needs a throughput above 0 of the job type alone, consolidated"),
+        ("additive", "a (batch size 4)", "v100", "the method 'additive' needs a measurement of the job type itself"),
+        ("specs", "a (batch size 4)", "v100", "the method 'specs' needs a measurement of the job type itself"),
+        ("additive", "a (batch size 2)", "l40s", "the method 'additive' needs a measurement on 'l40s'"),
+        ("additive", "a (batch size 2)", "abacus", "an estimate needs a measurement on it"),
+        ("specs", "a (batch size 2)", "abacus", "an estimate needs its specifications or a measurement on it"),
+    ],
+)
+def test_errors_name_what_the_method_needs(method: str, job_type: str, accelerator: str, needed: str) -> None:
+    profile = measured(("a (batch size 2)", 1, "v100", 2.0), ("a (batch size 2)", 1, "k80", 1.0), ("zero", 1, "v100", 0.0))
+    with pytest.raises((gp.UnknownNameError, gp.MissingThroughputError)) as caught:
+        profile.with_estimates(method).throughput(job_type, 1, accelerator)
+    assert str(caught.value).endswith(f"; {needed}")
+
+
+def test_spread_placements_are_named_as_the_reason() -> None:
+    profile = measured(("a", 1, "v100", 2.0), ("b", 1, "v100", 1.0))
+    with pytest.raises(gp.MissingThroughputError, match="; spread placements are not estimated"):
+        profile.with_estimates().throughput("a", 1, "v100", "spread")
 
 
 def test_zeros_come_from_memory_and_not_from_speeds() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
+from gavel_py.throughput_profiles.estimation import gaussian_process
 from gavel_py.throughput_profiles.estimation.evaluation import CANDIDATES
 from gavel_py.throughput_profiles.estimation.gaussian_process import GaussianProcess
 
@@ -134,6 +135,25 @@ def test_missing_entries_are_counted_by_job() -> None:
     missing = OSDI.missing(jobs, ["k80", "h100", "h200"])
     assert {(e.num_gpus, e.accelerator): count for e, count in missing.items()} == {(1, "h100"): 3, (1, "h200"): 3, (2, "h100"): 1}
     assert OSDI.with_estimates().missing(jobs, ["k80", "h100", "h200"]) == {}
+
+
+def test_a_plan_of_thousands_of_measurements_has_the_errors_of_the_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaussian_process, "JOINT_LIMIT", 100)
+    jobs = [gp.Job(f"{m.job_type} {m.num_gpus}", job_type=m.job_type, num_gpus=m.num_gpus) for m in gangs(NVIDIA)]
+    entries = list(NVIDIA.missing(jobs, NVIDIA.accelerators))
+    fitted = GaussianProcess().fit(NVIDIA.measurements, gp.AcceleratorTable.builtin().find)
+    expected = np.expm1(fitted.predict(entries).log_sd)
+    assert np.sqrt(np.diag(fitted.covariance(entries))) == pytest.approx(np.log1p(expected))
+    first = gp.plan_measurements(NVIDIA, 1, jobs, NVIDIA.accelerators)[0]
+    assert first.error == pytest.approx(expected[entries.index(first.entry)])
+
+
+def test_a_plan_without_measurements_needs_jobs() -> None:
+    nothing = gp.ThroughputProfile("nothing", ())
+    with pytest.raises(gp.InputError, match="'nothing': has no measurement above 0 of a gang alone; give jobs and a cluster"):
+        gp.plan_measurements(nothing, 3)
+    (planned,) = gp.plan_measurements(nothing, 1, [gp.Job("a", job_type="a")], ["h100", "a100"])
+    assert planned.entry.job_type == "a"
 
 
 def test_many_candidates_are_reduced_to_the_least_sure() -> None:
