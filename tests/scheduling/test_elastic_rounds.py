@@ -228,6 +228,26 @@ def test_the_numbers_of_gpus_of_a_job_can_be_changed() -> None:
         made.update("a", num_gpus=4, gpu_counts=(1, 2))
 
 
+def test_a_changed_bound_keeps_the_other_one() -> None:
+    def changed(job: dict[str, Any], **fields: Any) -> tuple[Any, ...]:
+        made = scheduler([gp.Job("a", job_type="lm", total_steps=1e7, **job)])
+        made.update("a", **fields)
+        (found,) = made.jobs
+        return found.gpu_counts or (found.gpu_range if found.is_elastic else found.num_gpus)
+
+    assert changed({"min_gpus": 4, "max_gpus": 8}, max_gpus=4) == (4, 4)
+    assert changed({"max_gpus": 8}, min_gpus=4) == (4, 8)
+    assert changed({"max_gpus": 8}, max_gpus=4) == (1, 4)
+    assert changed({"min_gpus": 2, "max_gpus": 8}, gpu_counts=(1, 2)) == (1, 2)
+    assert changed({"gpu_counts": (2, 4)}, max_gpus=8) == (1, 8)
+    assert changed({"min_gpus": 2, "max_gpus": 8}, num_gpus=2) == 2
+    assert changed({"min_gpus": 2, "max_gpus": 8}, weight=2) == (2, 8)
+    with pytest.raises(gp.InputError, match="min_gpus must not exceed max_gpus, found 2 and 1"):
+        changed({"min_gpus": 2, "max_gpus": 8}, max_gpus=1)
+    with pytest.raises(gp.InputError, match="min_gpus needs max_gpus"):
+        changed({"gpu_counts": (2, 4)}, min_gpus=4)
+
+
 @pytest.mark.parametrize("mechanism", ["deficit", "direct"])
 def test_a_saved_scheduler_goes_on_as_if_it_had_not_been_saved(mechanism: str, tmp_path: Path) -> None:
     made = scheduler(elastic(7), mechanism, restart_seconds=30, round_seconds=60)
