@@ -155,6 +155,15 @@ class SimulatedRounds:
     scheduler: gp.RoundScheduler
     rounds: list[gp.Round]
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """{job_id: reason} of the jobs that have finished, can never start or can run nowhere."""
+        present = {*(job.job_id for job in self.scheduler.jobs), *self.scheduler.blocked}
+        gone = [job.job_id for job in self.loaded.jobs if job.job_id not in present]
+        excluded = self.loaded.problem().excluded if gone else {}
+        reasons = dict(self.rounds[-1].excluded) if self.rounds else {}
+        return reasons | {job_id: excluded[job_id] for job_id in gone}
+
     def shown(self) -> str:
         """Return the rounds as text, JSON or CSV, and draw them."""
         request, delivery = self.request, self.scheduler.delivery()
@@ -186,6 +195,7 @@ class SimulatedRounds:
             "rounds": [round_.to_dict() for round_ in self.rounds],
             "delivery": delivery.to_dict(),
             **({"blocked": blocked} if (blocked := self.scheduler.blocked) else {}),
+            **({"left_out": left_out} if (left_out := self.left_out) else {}),
             **estimates.json_entry(self.loaded.estimates(allocation=allocation)),
             **self.loaded.unused,
         }
@@ -207,6 +217,8 @@ class SimulatedRounds:
         down, cost_text = (wrapped([line]) if line else "" for line in (down_text(loaded.cluster, request.down_nodes), money_text))
         reasons = {job_id: f"waits for {', '.join(waits)}" for job_id, waits in self.scheduler.blocked.items()}
         blocked = allocation_text.left_out_text("Blocked", reasons, all_of_them=request.all_jobs)
+        blocked += allocation_text.left_out_text("Left out", self.left_out, all_of_them=request.all_jobs)
+        estimated, unused = estimates.count_text(loaded.estimates()), unused_text(loaded.cluster.left_out)
         estimated, unused = estimates.count_text(loaded.estimates(allocation=allocation)), unused_text(loaded.cluster.left_out)
         return parts_text((down + shown, blocked, cost_text + delivered, table, constraints, estimated, unused))
 
@@ -229,6 +241,11 @@ def run_rounds(
     for name in down:
         scheduler.node_down(name)
     scheduler.submit_all(list(loaded.jobs))
+    if any(job.depends_on for job in loaded.jobs):
+        problem = loaded.problem()
+        for job_id, steps in zip(problem.job_ids, problem.steps_remaining.tolist(), strict=True):
+            if steps == 0:  # so that jobs which wait for it are ready or cancelled
+                scheduler.complete(job_id)
     return scheduler, [scheduler.next_round() for _ in range(num_rounds)]
 
 

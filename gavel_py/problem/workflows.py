@@ -102,6 +102,20 @@ def why_blocked(dependencies: Iterable[str], shown: int = 3) -> str:
     return f"it waits for {' and '.join(filter(None, [', '.join(listed[:-1]), listed[-1]]))}"
 
 
+def why_never(dependency: Dependency) -> str:
+    """Return the reason why a job with this dependency, which can no longer be fulfilled, gets no time."""
+    if dependency.condition is Condition.AFTERNOTOK:
+        return f"it can never start: {dependency.job_id!r}, for whose failure it waits, has finished"
+    return f"it can never start: {dependency.job_id!r}, for which it waits, can never start"
+
+
+class Waiting(NamedTuple):
+    """{row: reason} of the jobs that may not start: blocked ones wait for others, and the rest can never start."""
+
+    blocked: dict[int, str]
+    never: dict[int, str]
+
+
 class WorkflowGraph:
     """N jobs, and which of them wait for which. Dependencies on jobs that are not among them are ignored.
 
@@ -116,6 +130,7 @@ class WorkflowGraph:
         self.parents: list[list[int]] = [[] for _ in jobs]
         self.children: list[list[int]] = [[] for _ in jobs]
         self.if_failed: set[int] = set()
+        self._conditions: dict[tuple[int, int], Condition] = {}  # by row and parent, but for singletons
         rows = {job.job_id: row for row, job in enumerate(jobs)} if any(job.depends_on for job in jobs) else {}
         earlier: dict[tuple[str, str], list[int]] = {}
         for row, job in enumerate(jobs) if rows else ():
@@ -125,7 +140,9 @@ class WorkflowGraph:
                 self.parents[row] += [parent for parent in found if parent not in self.parents[row]]
                 if condition is Condition.SINGLETON:
                     before.clear()  # it waits for all of them, and later ones for it
-                elif condition is Condition.AFTERNOTOK:
+                    continue
+                self._conditions.update(((row, parent), condition) for parent in found)
+                if condition is Condition.AFTERNOTOK:
                     self.if_failed.add(row)
             before.append(row)
             for parent in self.parents[row]:
@@ -181,10 +198,22 @@ class WorkflowGraph:
         paths, ends = np.array([ahead[row] for row in range(len(workflow_of))]).reshape(-1, 2).T
         return WorkflowOutlook(workflow_of, left[workflow_of], paths, np.where(np.isinf(ends), np.nan, ends))
 
-    def blocked(self, is_over: Callable[[int], bool]) -> dict[int, str]:
-        """Return {row: reason} of the jobs that wait for one that is not over."""
-        waits = {row: [parent for parent in parents if not is_over(parent)] for row, parents in enumerate(self.parents) if parents}
-        return {row: why_blocked(self._jobs[parent].job_id for parent in parents) for row, parents in waits.items() if parents}
+    def waiting(self, is_finished: Callable[[int], bool]) -> Waiting:
+        """Return the jobs that wait for an unfinished one, and those that can never start since others have finished."""
+        ended: dict[int, bool] = {}  # {row: whether it ended well} of the jobs that run no more
+        found = Waiting({}, {})
+        for row in self.order:
+            conditions = {parent: self._conditions.get((row, parent), Condition.SINGLETON) for parent in self.parents[row]}
+            broken = [p for p, condition in conditions.items() if p in ended and not condition.holds(ended_well=ended[p])]
+            open_ = [self._jobs[parent].job_id for parent in conditions if parent not in ended]
+            if is_finished(row):
+                ended[row] = True
+            elif broken:
+                ended[row] = False
+                found.never[row] = why_never(Dependency(conditions[broken[0]], self._jobs[broken[0]].job_id))
+            elif open_:
+                found.blocked[row] = why_blocked(open_)
+        return found
 
 
 def check_known(jobs: Sequence[Job], others: Collection[str] = ()) -> None:

@@ -129,6 +129,38 @@ def test_a_finished_parent_blocks_nothing():
     assert list(problem.excluded) == ["prepare"]
 
 
+def test_jobs_that_need_the_failure_of_a_finished_job_can_never_start():
+    jobs = [gp.Job("a", total_steps=5, steps_done=5), gp.Job("b", depends_on="a"), gp.Job("c", depends_on="afternotok:a")]
+    jobs += [gp.Job("d", depends_on="c"), gp.Job("e", depends_on="afterany:c"), gp.Job("f", depends_on="afternotok:d")]
+    jobs += [gp.Job("g", depends_on=["c", "b"]), gp.Job("h", depends_on=["afterany:c", "b"])]
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]] * 8, job_ids=list("abcdefgh"), accelerators=["v100"])
+    problem = gp.AllocationProblem.from_jobs(jobs, gp.Cluster.from_counts({"v100": 1}), speeds)
+    assert problem.excluded == {
+        "a": "it has finished: no steps remain",
+        "c": "it can never start: 'a', for whose failure it waits, has finished",
+        "d": "it can never start: 'c', for which it waits, can never start",
+        "g": "it can never start: 'c', for which it waits, can never start",
+        "h": "it waits for 'b'",
+    }
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), speeds)
+    scheduler.submit_all(jobs)
+    scheduler.complete("a")
+    assert {job.job_id for job in scheduler.jobs} == {"b", "e", "f"}
+    assert scheduler.blocked == {"h": ("b",)}
+
+
+def test_a_named_job_keeps_its_condition_beside_a_singleton():
+    same = {"workflow": "w"}
+    jobs = [gp.Job("a", total_steps=5, steps_done=5, **same), gp.Job("b", depends_on=["afternotok:a", "singleton"], **same)]
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]] * 2, job_ids=["a", "b"], accelerators=["v100"])
+    problem = gp.AllocationProblem.from_jobs(jobs, gp.Cluster.from_counts({"v100": 1}), speeds)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), speeds)
+    scheduler.submit_all(jobs)
+    scheduler.complete("a")
+    assert list(problem.excluded) == ["a", "b"]
+    assert scheduler.take_unblocked().cancelled == ("b",)
+
+
 def test_a_singleton_waits_for_earlier_jobs_of_its_workflow_and_tenant():
     same = {"workflow": "w", "tenant": "t"}
     jobs = [gp.Job("a", **same), gp.Job("b", workflow="w"), gp.Job("c", **same), gp.Job("d", depends_on="singleton", **same)]
