@@ -336,13 +336,13 @@ class Outlook:
         unknown = any(self._end(job) is None and not (_is_endless(job) or self._is_cancelled(job)) for job in self.jobs)
         return None if unknown or None in costs else sum(cost for cost in costs if cost is not None)
 
-    def lines(self, label: str) -> list[str]:
-        """Return the forecast in sentences; label: the policy."""
+    def lines(self, decided: str) -> list[str]:
+        """Return the forecast in sentences; decided: how jobs are chosen when jobs have left, as a clause."""
         known = [job for job in self.jobs if not _is_endless(job)]
         ends = [end for job in known if (end := self._end(job)) is not None]
         count = f"{len(ends):,} of {len(known):,} jobs" if len(ends) < len(known) else f"all {len(ends):,} jobs"
         times = "" if not ends else f" {time_text(min(ends))} to {time_text(max(ends))} from now"
-        lines = [f"Forecast without new arrivals, with {label} solved again as jobs leave: {count} end{times}."]
+        lines = [f"Forecast without new arrivals, with {decided} as jobs leave: {count} end{times}."]
         if not known:
             lines = ["No job has known steps (total_steps or duration_seconds), so no end can be forecast."]
         if len(known) < len(self.jobs):
