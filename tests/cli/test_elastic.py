@@ -124,13 +124,32 @@ def test_mistakes_are_named_with_their_place(gavel: Gavel) -> None:
     assert "needs one of the mechanisms deficit, direct" in refused.err
 
 
+def test_missing_prices_are_named_by_type_once(gavel: Gavel) -> None:
+    for policy in ("throughput_per_dollar", "min_cost,min_share=0.5"):
+        refused = gavel("solve", "jobs.csv", "-c", "v100:8,k80:8", "-p", policy)
+        places = [line.removeprefix("Error: ").partition(",")[0] for line in refused.err.splitlines()]
+        assert places == ["accelerator type 'v100'", "accelerator type 'k80'"]
+
+
+def test_a_number_above_the_cluster_is_not_said_to_need_an_estimate(gavel: Gavel) -> None:
+    Path("jobs.csv").write_text(JOBS.replace("1|2|4|8", "1|64"))
+    assert "c cannot run on 64 GPUs: no GPU type can hold that many." in gavel("solve", "jobs.csv", "-c", "v100:8,k80:8").out
+    Path("jobs.csv").write_text("job_id,job_type,gpu_counts\nc,LM (batch size 40),16|32\n")
+    for command in (["solve"], ["explain", "c"]):
+        shown = gavel(*command, "jobs.csv", "-c", "v100:8,k80:8", "--estimate")
+        assert "no number of GPUs that it can run on fits" in " ".join(shown.out.split())
+        assert "measured" not in shown.out
+
+
 def test_numbers_of_gpus_that_a_job_cannot_have_are_named_with_the_reason(gavel: Gavel) -> None:
     Path("jobs.csv").write_text(JOBS.replace("1|2|4|8", "1|3|4|16"))
     shown = gavel("solve", "jobs.csv", "-c", "v100:8,k80:8")
-    assert "c cannot run on 3 or 16 GPUs: the profile has no speed there; --estimate fills it in." in " ".join(shown.out.split())
+    text = " ".join(shown.out.split())
+    assert "c cannot run on 3 GPUs: the profile has no speed there; --estimate fills it in." in text
+    assert "c cannot run on 16 GPUs: no GPU type can hold that many." in text
     shown = gavel("solve", "jobs.csv", "-c", "v100:8,k80:8", "--estimate")
     assert "c cannot run on 16 GPUs: no GPU type can hold that many." in shown.out
     shown = gavel("explain", "c", "jobs.csv", "-c", "v100:4,k80:2")
-    assert "c cannot run on 3 or 16 GPUs" in shown.out
+    assert "c cannot run on 3 GPUs" in shown.out
     Path("jobs.csv").write_text(JOBS)
     assert "cannot run on" not in gavel("solve", "jobs.csv", "-c", "v100:8,k80:8").out

@@ -56,6 +56,15 @@ def test_every_command_treats_jobs_that_wait_for_a_finished_one_alike(gavel: Gav
     assert (outcomes["finished"], outcomes["cancelled"]) == (3, 1)
 
 
+def test_the_makespan_of_ready_jobs_is_not_said_to_be_that_of_all(gavel: Gavel) -> None:
+    Path("jobs.csv").write_text("job_id,total_steps,depends_on\na,20000,\nb,10000,a\n")
+    text = " ".join(gavel("solve", *SMALL, "-p", "min_makespan").out.split())
+    assert "Proven optimal: the jobs that are ready and the paths of jobs that wait for them end after" in text
+    assert "dependencies can only make this later, as --workflows shows." in text
+    Path("jobs.csv").write_text("job_id,total_steps\na,20000\nb,10000\n")
+    assert "Proven optimal: the last job ends after" in gavel("solve", *SMALL, "-p", "min_makespan").out
+
+
 def test_rounds_state_why_jobs_are_left_out(gavel: Gavel) -> None:
     Path("jobs.csv").write_text("job_id,num_gpus\na,1\nb,3\n")
     shown = gavel("rounds", *SMALL, "-n", "1")

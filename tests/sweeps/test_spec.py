@@ -95,7 +95,7 @@ def told(tmp_path: Path, text: str) -> str:
         ),
         (
             ("policies: [fifo]", "settings: {mechanism: direct}\npolicies: [fifo, isolated]"),
-            "field settings.mechanism: direct chooses jobs without a policy, so all policies give the same results; give one policy",
+            "field settings.mechanism: direct chooses jobs without a policy, so all policies give the same results",
         ),
         (('["v100:4"]', '["v100:4"]\nsettings: {interference: 1}'), "field settings.interference: must be less than 1, found 1"),
         (
