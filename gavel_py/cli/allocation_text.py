@@ -410,6 +410,9 @@ def _times(allocation: gp.Allocation, i: int, shares: Sequence[str]) -> list[str
 
 
 def _share(allocation: gp.Allocation, i: int, j: int) -> str:
+    counts = () if allocation.counts is None else allocation.counts.of(i)
+    if counts:
+        return ", ".join(f"{time:.1%} on {count}" for column, count, time in counts if column == j and time > SAME) or "."
     part, spread = allocation.time_fractions[i, j], allocation.spread_fractions
     return "." if part == 0 else f"{part:.1%}{SPREAD if spread is not None and spread[i, j] > 0 else ''}"
 

@@ -346,8 +346,9 @@ class JobSet(Sequence[Job], Tabular):
         with together() as attempt:
             attempt(lambda: InputError.raise_any(repeated("job", "job_id", ids)))
             jobs = attempt(lambda: check_records(Job, placed))
-        found = cls(jobs)
-        check_known(found)
+        with together() as attempt:
+            found: JobSet = attempt(lambda: cls(jobs))
+            attempt(lambda: check_known(jobs))
         return found
 
 

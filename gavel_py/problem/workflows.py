@@ -84,7 +84,7 @@ def check_dependencies(job_id: str, texts: Iterable[str], workflow: str) -> None
         raise ValueError("depends_on must not name the job itself")
     twice = next((each for n, each in enumerate(found) if each.job_id in named[:n]), None)
     if twice is not None:
-        raise ValueError(f"{str(twice)!r} waits for a job that is listed before; list each job once")
+        raise ValueError(f"depends_on has {twice.job_id or str(twice)!r} twice; list each job once")
     if Condition.SINGLETON in (each.condition for each in found) and not workflow:
         raise ValueError("singleton needs a workflow: it waits for the earlier jobs of the same workflow and tenant")
 
@@ -221,25 +221,38 @@ def check_known(jobs: Sequence[Job], others: Collection[str] = ()) -> None:
     waiting = [job for job in jobs if job.depends_on]
     ids = {job.job_id for job in jobs} if waiting else set()
     faults = [
-        Fault(job.where, "depends_on", f"waits for job {name!r}, which does not exist{_meant(name, ids)}")
+        Fault(job.where, "depends_on", f"waits for job {each.job_id!r}, which does not exist{_meant(each, ids)}")
         for job in waiting
-        for condition, name in dependencies_of(job)
-        if condition is not Condition.SINGLETON and name not in ids and name not in others
+        for each in dependencies_of(job)
+        if each.condition is not Condition.SINGLETON and each.job_id not in ids and each.job_id not in others
     ]
     InputError.raise_any(faults)
 
 
-def _meant(name: str, ids: Collection[str]) -> str:
-    """Return a suggestion for the name of a job that does not exist, as the end of a message."""
+def _meant(dependency: Dependency, ids: Collection[str]) -> str:
+    """Return a suggestion for a dependency on a job that does not exist, as the end of a message."""
+    name, found = dependency.job_id, _several(dependency)
     word, _, rest = name.partition(":")
     if word.lower() in set(Condition) and rest:
         return f"; conditions are written in lower case: {word.lower()}:{rest}"
-    parts = [part.strip() for part in re.split("[,:?]", name)]
-    if len(parts) > 1 and ids and all(part in ids for part in parts):
+    if len(found) > 1 and ids and all(each.job_id in ids or each.condition is Condition.SINGLETON for each in found):
         if "?" in name:
             return "; '?' (any one of several jobs) is not supported"
-        return f"; several jobs are separated by |: {'|'.join(parts)}"
+        return f"; several jobs are separated by |: {'|'.join(map(str, found))}"
     return nearest(name, sorted(ids))
+
+
+def _several(dependency: Dependency) -> list[Dependency]:
+    """Return the dependencies in a text with Slurm's separators, such as a:b or a,afterany:b, that was read as one."""
+    condition, found = dependency.condition, []
+    for part in map(str.strip, re.split("[,:?]", dependency.job_id)):
+        if part == Condition.SINGLETON:
+            found.append(Dependency(Condition.SINGLETON))
+        elif part in set(Condition):
+            condition = Condition(part)
+        else:
+            found.append(Dependency(condition, part))
+    return found
 
 
 TICKS = 2.0**20

@@ -37,6 +37,7 @@ def leaves(tenants: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in tenants if each["tenant"] not in parents]
 
 
+@pytest.mark.slow
 def test_every_command_treats_jobs_that_wait_for_a_finished_one_alike(gavel: Gavel) -> None:
     header = "job_id,total_steps,steps_done,depends_on\n"
     Path("jobs.csv").write_text(header + "a,100,100,\nb,20000,0,a\nc,10000,0,afternotok:a\nd,9000,0,b\n")

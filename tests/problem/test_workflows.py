@@ -63,7 +63,9 @@ def test_a_file_names_an_unknown_job_with_its_line(tmp_path):
     ("depends_on", "hint"),
     [
         ("a,b", "several jobs are separated by |: a|b"),
-        ("afterany:a:b", "several jobs are separated by |: a|b"),
+        ("afterany:a:b", "several jobs are separated by |: afterany:a|afterany:b"),
+        ("afterok:a,afterok:b", "several jobs are separated by |: a|b"),
+        ("afterok:a,afterany:b,singleton", "several jobs are separated by |: a|afterany:b|singleton"),
         ("a?b", "'?' (any one of several jobs) is not supported"),
         ("AfterOK:a", "conditions are written in lower case: afterok:a"),
         ("c", "which does not exist; known: a, b, d"),
@@ -73,6 +75,18 @@ def test_a_job_that_does_not_exist_may_be_several_or_a_condition(depends_on, hin
     with pytest.raises(gp.InputError, match="which does not exist") as error:
         check_known([gp.Job("a"), gp.Job("b"), gp.Job("d", depends_on=[depends_on])])
     assert str(error.value).endswith(hint)
+
+
+def test_a_cycle_and_an_unknown_job_are_both_named(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("job_id,depends_on\na,b\nb,a\nc,d\n")
+    with pytest.raises(gp.InputError, match=r"(?s)is a cycle.*'d', which does not exist"):
+        gp.JobSet.from_file(path)
+
+
+def test_a_job_named_twice_is_named_in_the_message():
+    with pytest.raises(gp.InputError, match=r"job 'b': depends_on has 'a' twice; list each job once"):
+        gp.Job("b", depends_on=["a", "afterany:a"])
 
 
 def test_an_id_that_occurs_twice_is_refused_with_dependencies_too():
