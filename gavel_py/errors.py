@@ -178,7 +178,7 @@ class PolicyContractError(GavelError, AssertionError):
 
 @contextmanager
 def together() -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """Collect the faults of several checks and raise them as one `InputError` on exit.
+    """Collect the faults of several checks and raise them as one `InputError` on exit, each once.
 
     The context value is a function that calls a check and returns its result, or None if the check raised an `InputError`.
 
@@ -197,7 +197,7 @@ def together() -> Iterator[Callable[[Callable[[], Any]], Any]]:
             return None
 
     yield attempt
-    InputError.raise_any(faults)
+    InputError.raise_any(list(dict.fromkeys(faults)))
 
 
 @contextmanager

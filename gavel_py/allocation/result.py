@@ -352,8 +352,9 @@ class Allocation(Tabular):
         """Return a table with a row for each job, as {column: (N,) array}.
 
         The columns are those of `gavel solve --csv`: job_id, the time fraction on each type by its name, throughput,
-        normalized_throughput, vs_fair_share, excluded (the reason for which the job can run nowhere, or ""), and those of
-        `Forecast`, which an allocation read from a file does not have.
+        normalized_throughput, vs_fair_share, excluded (the reason for which the job can run nowhere, or ""), those of `Forecast`,
+        which an allocation read from a file does not have, and with elastic jobs gpu_counts, such as "v100:4=0.93|v100:8=0.07":
+        the time on each type and number of GPUs.
         """
         reasons = np.full(len(self.job_ids), "", dtype=object)
         for job_id, reason in self.excluded.items():
@@ -366,7 +367,12 @@ class Allocation(Tabular):
             "vs_fair_share": self.vs_fair_share,
             "excluded": reasons,
             **({} if self.evidence is None else vars(self.forecast())),
+            **({} if self.counts is None else {"gpu_counts": array_of(map(self._counts_text, range(len(self.job_ids))))}),
         }
+
+    def _counts_text(self, i: int) -> str:
+        times = () if self.counts is None else self.counts.of(i)
+        return "|".join(f"{self.accelerator_types[j]}:{count}={time:.6g}" for j, count, time in times if time > ROUNDING)
 
     def __repr__(self) -> str:
         objective = "" if self.objective_value is None else f", objective {self.objective_value:.6g}"

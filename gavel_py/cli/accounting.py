@@ -321,7 +321,10 @@ class Outlook:
         return cls(jobs, cluster, result.jobs, result.summary.tenants, rounds)
 
     def _end(self, job: gp.Job) -> float | None:
-        return self.records[job.job_id].end_seconds
+        return None if self._is_cancelled(job) else self.records[job.job_id].end_seconds
+
+    def _is_cancelled(self, job: gp.Job) -> bool:
+        return self.records[job.job_id].outcome is gp.Outcome.CANCELLED
 
     def _cost(self, job: gp.Job) -> float | None:
         return self.records[job.job_id].cost if has_prices(self.cluster) else None
@@ -330,16 +333,16 @@ class Outlook:
     def cost(self) -> float | None:
         """The cost of all jobs until the last one with known steps is done; None if a price or this time is unknown."""
         costs = [self._cost(job) for job in self.jobs]
-        unknown = any(self._end(job) is None and not _is_endless(job) for job in self.jobs)
+        unknown = any(self._end(job) is None and not (_is_endless(job) or self._is_cancelled(job)) for job in self.jobs)
         return None if unknown or None in costs else sum(cost for cost in costs if cost is not None)
 
-    def lines(self, label: str) -> list[str]:
-        """Return the forecast in sentences; label: the policy."""
+    def lines(self, decided: str) -> list[str]:
+        """Return the forecast in sentences; decided: how jobs are chosen when jobs have left, as a clause."""
         known = [job for job in self.jobs if not _is_endless(job)]
         ends = [end for job in known if (end := self._end(job)) is not None]
         count = f"{len(ends):,} of {len(known):,} jobs" if len(ends) < len(known) else f"all {len(ends):,} jobs"
         times = "" if not ends else f" {time_text(min(ends))} to {time_text(max(ends))} from now"
-        lines = [f"Forecast without new arrivals, with {label} solved again as jobs leave: {count} end{times}."]
+        lines = [f"Forecast without new arrivals, with {decided} as jobs leave: {count} end{times}."]
         if not known:
             lines = ["No job has known steps (total_steps or duration_seconds), so no end can be forecast."]
         if len(known) < len(self.jobs):
@@ -372,6 +375,8 @@ class Outlook:
         """Return why the end of a job is unknown."""
         if self._end(job) is not None:
             return ""
+        if self._is_cancelled(job):
+            return "it can never start: what it waits for can no longer happen"
         return "its steps are unknown" if _is_endless(job) else self.records[job.job_id].reason or "others are served first"
 
     def tenants_text(self, most: int | None) -> str:

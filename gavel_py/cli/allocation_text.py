@@ -127,7 +127,11 @@ def refused_counts(problem: gp.AllocationProblem, jobs: Mapping[int, gp.Job]) ->
     found: list[dict[tuple[int, ...], list[str]]] = [{}, {}]
     for i, job in jobs.items():
         if problem.counts is not None and job.gpu_counts is not None:
-            for by_numbers, numbers in zip(found, problem.counts.refused(i, job.gpu_counts), strict=True):
+            unmeasured, too_large = problem.counts.refused(i, job.gpu_counts)
+            most = _most_gpus(problem, job)
+            too_large += [number for number in unmeasured if number > most]
+            unmeasured = [number for number in unmeasured if number <= most]
+            for by_numbers, numbers in zip(found, (unmeasured, sorted(too_large)), strict=True):
                 by_numbers.setdefault(tuple(numbers), []).append(job.job_id)
     texts = [
         f"{listed(ids, line_width() // 2)} cannot run on {_either(numbers)}: {reason}."
@@ -138,6 +142,12 @@ def refused_counts(problem: gp.AllocationProblem, jobs: Mapping[int, gp.Job]) ->
     yield from texts[:MAX_REASONS]
     if len(texts) > MAX_REASONS:
         yield f"{len(texts) - MAX_REASONS} more combinations of jobs and numbers of GPUs are not possible."
+
+
+def _most_gpus(problem: gp.AllocationProblem, job: gp.Job) -> float:
+    """Return the number of GPUs of the largest type that a job may use."""
+    gpus = zip(problem.accelerator_types, problem.capacities.tolist(), strict=True)
+    return max((count for name, count in gpus if name in (job.allowed_accelerators or problem.accelerator_types)), default=0)
 
 
 def _either(numbers: Sequence[int]) -> str:
@@ -247,6 +257,14 @@ def _gpus(value: float, what: str = "") -> str:
     return f"{number(value)} {what}{'GPU' if number(value) == '1' else 'GPUs'}"
 
 
+def _makespan(value: float, screen: Screen) -> str:
+    excluded = screen.allocation.excluded
+    if not any(job.depends_on and job.job_id in excluded for job in screen.jobs):
+        return f"the last job ends after {time_text(value)}"
+    text = f"the jobs that are ready and the paths of jobs that wait for them end after {time_text(value)}"
+    return f"{text}; dependencies can only make this later, as --workflows shows"
+
+
 def _lateness(value: float, screen: Screen) -> str:  # noqa: ARG001
     if value <= 0:
         return f"every job ends at least {time_text(-value)} before its deadline"
@@ -271,7 +289,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "max_min_fairness": _worst_off,
     "water_filling": _worst_off,
     "hierarchical": lambda value, _: f"the worst-off tenant does the work of {_gpus(value, 'average ')} per unit of weight",
-    "min_makespan": lambda value, _: f"the last job ends after {time_text(value)}",
+    "min_makespan": _makespan,
     "finish_time_fairness": lambda value, _: f"no job takes more than {number(value)} times its fair finish time",
     "min_lateness": _lateness,
     "max_total_throughput": _total,
@@ -392,6 +410,9 @@ def _times(allocation: gp.Allocation, i: int, shares: Sequence[str]) -> list[str
 
 
 def _share(allocation: gp.Allocation, i: int, j: int) -> str:
+    counts = () if allocation.counts is None else allocation.counts.of(i)
+    if counts:
+        return ", ".join(f"{time:.1%} on {count}" for column, count, time in counts if column == j and time > SAME) or "."
     part, spread = allocation.time_fractions[i, j], allocation.spread_fractions
     return "." if part == 0 else f"{part:.1%}{SPREAD if spread is not None and spread[i, j] > 0 else ''}"
 

@@ -247,7 +247,7 @@ def estimates_text(held: Mapping[gp.Estimate, float], value: str = "") -> str:
     held: from `held_gpus` and `pair_estimates`; value: from `value_text`.
     """
     if not held:
-        return "No speed is estimated: all that these jobs need was measured.\n"
+        return "No speed is estimated: those of all jobs that can run were measured.\n"
     ordered = sorted(held, key=lambda each: (held[each] <= 1e-6, -_width(each)))
     more = len(held) - SHOWN
     title = f"{counted(len(held), 'estimated speed')}, those in use and least certain first"

@@ -75,7 +75,7 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
         parts = [
             plain,
             *details,
-            _estimates(estimated, job_id, estimates.value_text(inputs.profile)),
+            _estimates(None if explanation.excluded else estimated, job_id, estimates.value_text(inputs.profile)),
             unused_text(inputs.cluster.left_out),
         ]
         emit("\n".join(part for part in parts if part), request.out)

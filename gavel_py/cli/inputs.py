@@ -226,6 +226,32 @@ class Output:
         return "json" if self.as_json else "csv" if self.as_csv else None
 
 
+DEFAULT_MECHANISM, DIRECT = "deficit", "direct"
+
+MECHANISM: Mapping[str, Any] = {
+    "default": DEFAULT_MECHANISM,
+    "show_default": True,
+    "metavar": "NAME",
+    "help": "How jobs are chosen for a round: deficit, priority (as published), direct, or package.module:name.",
+}
+
+
+def run_label(policy: gp.Policy, mechanism: str) -> str:
+    """Return the policy with its options and any mechanism but the default; only the mechanism if it uses no policy."""
+    if mechanism == DIRECT:
+        return f"mechanism {mechanism}"
+    return policy.label if mechanism == DEFAULT_MECHANISM else f"{policy.label}, mechanism {mechanism}"
+
+
+def check_mechanism(mechanism: str, specs: Sequence[str]) -> None:
+    """Allow imports of a mechanism; raise `UsageError` for several policies with direct, and warn of one, which has no effect."""
+    allow_imports_from_here(mechanism)
+    if mechanism == DIRECT and len(specs) > 1:
+        raise click.UsageError("--mechanism direct chooses jobs without a policy; leave out --policy")
+    if mechanism == DIRECT and specs:
+        click.echo(f"warning: --mechanism direct chooses jobs without a policy; --policy {specs[0]} has no effect", err=True)
+
+
 @dataclass(frozen=True)
 class Problem(Common):
     """Options that describe a problem of jobs on a cluster."""

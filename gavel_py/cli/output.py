@@ -95,7 +95,7 @@ def gang_text(num_gpus: float) -> str:
 
 def size_text(job: gp.Job) -> str:
     """Return the GPUs of a job as text: its gang size, or for an elastic job the smallest and the largest, as in 1-8."""
-    return "-".join(map(str, job.gpu_range)) if job.is_elastic else gang_text(job.num_gpus)
+    return "-".join(map(str, dict.fromkeys(job.gpu_range))) if job.is_elastic else gang_text(job.num_gpus)
 
 
 def number(value: float | None) -> str:

@@ -24,7 +24,7 @@ from gavel_py.cli.accounting import (
     tenants_rows,
     tenants_table,
 )
-from gavel_py.cli.output import counted, csv_text, emit, gang_text, json_text, size_text, time_text, unused_text
+from gavel_py.cli.output import counted, csv_text, emit, json_text, size_text, time_text, unused_text
 from gavel_py.cli.tables import (
     Column,
     cell_width,
@@ -69,12 +69,29 @@ class Request(inputs.Request):
     until_done: bool = inputs.option(help="Instead, forecast when each job with known steps starts and ends.")
     down: tuple[str, ...] = inputs.option(metavar="NODE[,NODE...]", help="Nodes that are down; may be given several times.")
     plot: Path | None = inputs.option(type=inputs.PATH, metavar="FILE", help="Also draw the rounds, as .svg or .png.")
+    mechanism: str = inputs.option(**inputs.MECHANISM)
     sharing: bool = inputs.option(**inputs.SHARING)
     min_gain: float | None = inputs.option(**inputs.MIN_GAIN)
     by: Literal["tenant"] | None = inputs.option(help="Show only the tenants, as a table or with --csv.")
     all_jobs: bool = inputs.option(
         "--all", help=f"Show the GPUs of each job in each round, also of more than {FEW_JOBS} jobs, and all tenants."
     )
+
+    def label(self, policy: gp.Policy) -> str:
+        """Return the policy and the mechanism, as in `run_label`."""
+        return inputs.run_label(policy, self.mechanism)
+
+    def title(self, policy: gp.Policy) -> str:
+        """Return a line on the mechanism, empty for the default."""
+        if self.mechanism == inputs.DEFAULT_MECHANISM:
+            return ""
+        return f"Rounds under {self.label(policy)}{', without a policy' if self.mechanism == inputs.DIRECT else ''}."
+
+    def head(self, policy: gp.Policy) -> dict[str, Any]:
+        """Return the first entries of the JSON output."""
+        name = None if self.mechanism == inputs.DIRECT else policy.name
+        settings = {"mechanism": self.mechanism, "round_seconds": self.round_seconds, "down": self.down_nodes}
+        return {"policy": name, "options": policy.changed_options, **settings}
 
     @property
     def down_nodes(self) -> list[str]:
@@ -98,6 +115,7 @@ def command(request: Request) -> None:
     """
     gain = inputs.min_gain_of(request.sharing, request.min_gain)
     _check(request)
+    inputs.check_mechanism(request.mechanism, request.policy_specs)
     if request.plot is not None:
         gp.check_plot(request.plot)
     with inputs.warnings_shown():
@@ -107,7 +125,7 @@ def command(request: Request) -> None:
         loaded = inputs.load(request)
         if request.sharing:
             loaded.problem(sharing=True)  # raises now if the profile knows no pairs
-        options = {"round_seconds": request.round_seconds, "sharing": request.sharing, "min_gain": gain}
+        options = {name: getattr(request, name) for name in ("round_seconds", "mechanism", "sharing")} | {"min_gain": gain}
         if request.until_done:
             text = _until_done(request, loaded, policy, options)
         else:
@@ -132,17 +150,23 @@ def _until_done(request: Request, loaded: inputs.Inputs, policy: gp.Policy, opti
     options = {"whole_gangs": loaded.whole_gangs, "by_workflow": loaded.by_workflow, **options}
     found = Outlook.simulated(loaded.jobs, loaded.cluster, loaded.profile, policy, request.down_nodes, **options)
     if request.form == "json":
-        head = {"policy": policy.name, "options": policy.changed_options, "round_seconds": request.round_seconds}
-        return json_text({**head, "down": request.down_nodes, **found.to_dict(), **loaded.unused})
+        return json_text({**request.head(policy), **found.to_dict(), **loaded.unused})
     if request.form == "csv":
         return found.tenants_csv() if request.by else found.csv()
     every = bool(request.all_jobs or request.by)
     tenants = found.tenants_text(None if every else MAX_TENANTS)
     if request.by:
         return tenants or "No job names a tenant.\n"
-    head_text = wrapped([line for line in (*found.lines(policy.label), down_text(loaded.cluster, request.down_nodes)) if line])
+    head_text = wrapped(
+        [line for line in (*found.lines(_decided(request, policy)), down_text(loaded.cluster, request.down_nodes)) if line]
+    )
     table = found.jobs_text(None if request.all_jobs else FEW_JOBS)
     return parts_text((head_text, table, tenants, unused_text(loaded.cluster.left_out)))
+
+
+def _decided(request: Request, policy: gp.Policy) -> str:
+    """Return how jobs are chosen each time that jobs have left, as a clause."""
+    return f"{request.label(policy)} {'applied' if request.mechanism == inputs.DIRECT else 'solved'} again"
 
 
 @dataclass(frozen=True)
@@ -155,11 +179,24 @@ class SimulatedRounds:
     scheduler: gp.RoundScheduler
     rounds: list[gp.Round]
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """{job_id: reason} of the jobs that have finished, can never start or can run nowhere."""
+        present = {*(job.job_id for job in self.scheduler.jobs), *self.scheduler.blocked}
+        gone = [job.job_id for job in self.loaded.jobs if job.job_id not in present]
+        excluded = self.loaded.problem().excluded if gone else {}
+        reasons = dict(self.rounds[-1].excluded) if self.rounds else {}
+        return reasons | {job_id: excluded[job_id] for job_id in gone}
+
     def shown(self) -> str:
         """Return the rounds as text, JSON or CSV, and draw them."""
         request, delivery = self.request, self.scheduler.delivery()
         if request.plot is not None:
-            more: dict[str, Any] = {"round_seconds": request.round_seconds, "delivery": delivery, "policy": self.policy.label}
+            more: dict[str, Any] = {
+                "round_seconds": request.round_seconds,
+                "delivery": delivery,
+                "policy": request.label(self.policy),
+            }
             workflows = {job.job_id: job.workflow for job in self.loaded.jobs if job.workflow}
             gp.plot_rounds(self.rounds, self.scheduler.cluster, request.plot, **more, workflows=workflows)
             click.echo(f"The chart of the rounds is in {request.plot}", err=True)
@@ -178,14 +215,12 @@ class SimulatedRounds:
     def _document(self, delivery: gp.DeliveryReport) -> dict[str, Any]:
         allocation = self.scheduler.allocation
         return {
-            "policy": self.policy.name,
-            "options": self.policy.changed_options,
-            "round_seconds": self.request.round_seconds,
-            "down": self.request.down_nodes,
+            **self.request.head(self.policy),
             "constraints": [] if allocation is None else [outcome.to_dict() for outcome in allocation.constraints],
             "rounds": [round_.to_dict() for round_ in self.rounds],
             "delivery": delivery.to_dict(),
             **({"blocked": blocked} if (blocked := self.scheduler.blocked) else {}),
+            **({"left_out": left_out} if (left_out := self.left_out) else {}),
             **estimates.json_entry(self.loaded.estimates(allocation=allocation)),
             **self.loaded.unused,
         }
@@ -202,11 +237,13 @@ class SimulatedRounds:
         else:
             shown = rounds_text(loaded.cluster, rounds, "each job: --all", down=request.down_nodes)
         money_text = f"Cost of the GPUs in use, on average over these rounds: {hourly(cost)}." if priced else ""
-        delivered = delivery_text(delivery, rounds) + late_jobs_text(delivery)
+        delivered = delivery_text(delivery, rounds) + late_jobs_text(delivery, loaded.jobs)
         constraints = "" if allocation is None else allocation_text.constraints_text([(self.policy.label, allocation)])
-        down, cost_text = (wrapped([line]) if line else "" for line in (down_text(loaded.cluster, request.down_nodes), money_text))
+        lines = [request.title(self.policy), down_text(loaded.cluster, request.down_nodes)]
+        down, cost_text = (wrapped(found) if (found := [line for line in each if line]) else "" for each in (lines, [money_text]))
         reasons = {job_id: f"waits for {', '.join(waits)}" for job_id, waits in self.scheduler.blocked.items()}
         blocked = allocation_text.left_out_text("Blocked", reasons, all_of_them=request.all_jobs)
+        blocked += allocation_text.left_out_text("Left out", self.left_out, all_of_them=request.all_jobs)
         estimated, unused = estimates.count_text(loaded.estimates(allocation=allocation)), unused_text(loaded.cluster.left_out)
         return parts_text((down + shown, blocked, cost_text + delivered, table, constraints, estimated, unused))
 
@@ -229,6 +266,11 @@ def run_rounds(
     for name in down:
         scheduler.node_down(name)
     scheduler.submit_all(list(loaded.jobs))
+    if any(job.depends_on for job in loaded.jobs):
+        problem = loaded.problem()
+        for job_id, steps in zip(problem.job_ids, problem.steps_remaining.tolist(), strict=True):
+            if steps == 0:  # so that jobs which wait for it are ready or cancelled
+                scheduler.complete(job_id)
     return scheduler, [scheduler.next_round() for _ in range(num_rounds)]
 
 
@@ -360,6 +402,8 @@ def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> st
     if not promised and not idle:
         return ""
     many = f"{len(rounds)} rounds" if len(rounds) != 1 else "1 round"
+    if not promised:
+        return wrapped([f"No time is promised; jobs got {idle:.4g} GPU-hours in {many}."], indent="")
     text = f"The allocation promises jobs {promised:.4g} GPU-hours in {many}; {promised - deficit:.4g} were delivered"
     lines = [f"{text}."]
     if deficit * 3600 > TOLERANCE:
@@ -377,23 +421,27 @@ def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> st
     return wrapped(lines, indent="")
 
 
-def late_jobs_text(delivery: gp.DeliveryReport) -> str:
-    """Return why jobs wait, and a table of the jobs that are furthest behind."""
+def late_jobs_text(delivery: gp.DeliveryReport, jobs: Iterable[gp.Job]) -> str:
+    """Return why jobs wait, and a table of the jobs that are furthest behind, in GPU-seconds if one of them is elastic."""
     hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > TOLERANCE}
     reasons = "; ".join(f"{reason} ({hours[reason]:.4g})" for reason in sorted(hours, key=lambda reason: -hours[reason]))
     why = wrapped([f"Reasons for waiting, in GPU-hours: {reasons}."], indent="") if hours else ""
     short = sorted((job for job in delivery.jobs.values() if job.shortfall_seconds > 0), key=lambda job: -job.shortfall_seconds)
     if not short:
         return why
-    rows = []
-    for job in short[:MAX_JOBS]:
-        times = [f"{seconds:.0f}" for seconds in (job.promised_seconds, job.delivered_seconds, job.shortfall_seconds)]
-        rows.append([job.job_id, str(job.why or ""), gang_text(job.num_gpus), *times])
+    rows, shown = [], short[:MAX_JOBS]
+    names = {job.job_id for job in shown}
+    sizes = {job.job_id: size_text(job) for job in jobs if job.job_id in names}
+    is_elastic = any(job.is_elastic for job in jobs if job.job_id in names)
+    for job in shown:
+        seconds = (job.promised_seconds, job.delivered_seconds, job.shortfall_seconds)
+        times = [f"{each * (job.num_gpus if is_elastic else 1):.0f}" for each in seconds]
+        rows.append([job.job_id, str(job.why or ""), sizes[job.job_id], *times])
     columns = [
         Column("job", "name"),
         Column("mostly because", "prose", 1),
         Column("GPUs"),
-        *map(Column, ("due, s", "got, s", "behind, s")),
+        *(Column(f"{name}, {'GPU-s' if is_elastic else 's'}") for name in ("due", "got", "behind")),
     ]
     more = f", the first {MAX_JOBS} of {len(short)}" if len(short) > MAX_JOBS else ""
     return why + "\n" + table_text(f"Jobs furthest behind{more}", columns, rows)

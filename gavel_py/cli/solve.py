@@ -295,7 +295,7 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
 def _estimates_parts(loaded: inputs.Inputs, results: list[Result]) -> Iterator[str]:
     """Yield the estimates on which the answers are based, under the first policy, and the sensitivity of each answer."""
     found = loaded.estimates(results[0].problem)
-    if found is not None:
+    if found or (found is not None and results[0].screen(loaded.jobs).served):
         allocation = results[0].allocation
         held = estimates.held_gpus(found, loaded.jobs, allocation)
         held |= estimates.pair_estimates(loaded.profile, loaded.jobs, allocation)

@@ -141,6 +141,13 @@ class JobClasses:
         """The names of the K types."""
         return self._by_type.accelerator_types
 
+    @property
+    def type_names(self) -> tuple[str, ...]:
+        """(K,) the name of the accelerator type of each column."""
+        if self.columns is None:
+            return self.accelerator_types
+        return tuple(self.columns.base.accelerator_types[j] for j in self.columns.source.tolist())
+
     @cached_property
     def runnable(self) -> NDArray[np.bool_]:
         """(G, K) whether a job of the class may have time on the type."""

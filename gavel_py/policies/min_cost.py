@@ -110,7 +110,7 @@ class MinCost(LinearSumPolicy):
 
     def gains(self, jobs: JobClasses) -> Floats:
         unpriced = np.isnan(jobs.prices_per_hour) & jobs.runnable.any(axis=0)
-        names = [jobs.accelerator_types[j] for j in np.flatnonzero(unpriced).tolist()]
+        names = dict.fromkeys(jobs.type_names[j] for j in np.flatnonzero(unpriced).tolist())
         text = f"is unknown, but {self.name} needs it"
         InputError.raise_any([Fault(f"accelerator type {name!r}", "price_per_hour", text) for name in names])
         prices = np.nan_to_num(jobs.prices_per_hour) * jobs.gpu_parts

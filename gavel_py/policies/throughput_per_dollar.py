@@ -27,13 +27,10 @@ class ThroughputPerDollar(LinearSumPolicy):
     def view(self, jobs: JobClasses) -> JobClasses:
         prices = jobs.prices_per_hour
         unusable = np.flatnonzero(jobs.runnable.any(axis=0) & ~(prices > 0))
-        found = ["unknown" if np.isnan(prices[j]) else "0" for j in unusable]
+        found = {jobs.type_names[j]: "unknown" if np.isnan(prices[j]) else "0" for j in unusable.tolist()}
         text = f"but {self.name} divides by it; every type on which a job can run needs a price above 0"
         InputError.raise_any(
-            [
-                Fault(f"accelerator type {jobs.accelerator_types[j]!r}", "prices_per_hour", f"is {what}, {text}")
-                for j, what in zip(unusable, found, strict=True)
-            ]
+            [Fault(f"accelerator type {name!r}", "prices_per_hour", f"is {what}, {text}") for name, what in found.items()]
         )
         return super().view(jobs)
 

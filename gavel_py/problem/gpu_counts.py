@@ -280,7 +280,6 @@ def check_counts(counts: Sequence[int] | None, least: int | None, most: int | No
         raise ValueError("min_gpus needs max_gpus, the largest number of GPUs on which the job may run")
     elif least is not None and least > most:
         raise ValueError(f"min_gpus must not exceed max_gpus, found {least} and {most}")
-    smallest = min(counts) if counts is not None else least or 1
-    if fixed is not None and fixed != smallest:
+    if fixed is not None:
         name = "gpu_counts" if counts is not None else "max_gpus"
         raise ValueError(f"num_gpus and {name} are both given; give num_gpus for a fixed gang, or {name} for an elastic job")

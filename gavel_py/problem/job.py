@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, overload
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from gavel_py.errors import Fault, InputError, together
 from gavel_py.io import names, reading
@@ -163,6 +163,14 @@ class Job(Record):
             check_per_node(self.gpu_counts or (() if self.is_elastic else (self.num_gpus,)), self.gpus_per_node)
             self.__dict__["even_split"] = True
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_derived(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields from which an equal job can be built."""
+        fields: dict[str, Any] = dump(self)
+        if self.is_elastic:
+            fields.pop("num_gpus", None)
+        return fields
 
     @property
     def split(self) -> int:
@@ -323,7 +331,9 @@ class JobSet(Sequence[Job], Tabular):
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """Return the jobs as {field: (N,) array}, as `from_columns` takes them; several names are joined by "|"."""
-        return {name: array_of(_joined(getattr(job, name)) for job in self.jobs) for name in Job.model_fields}
+        columns = {name: [getattr(job, name) for job in self.jobs] for name in Job.model_fields}
+        columns["num_gpus"] = [None if job.is_elastic else job.num_gpus for job in self.jobs]
+        return {name: array_of(map(_joined, values)) for name, values in columns.items()}
 
     @classmethod
     def _from_rows(cls, rows: Iterable[tuple[str, Any]]) -> JobSet:
@@ -336,8 +346,9 @@ class JobSet(Sequence[Job], Tabular):
         with together() as attempt:
             attempt(lambda: InputError.raise_any(repeated("job", "job_id", ids)))
             jobs = attempt(lambda: check_records(Job, placed))
-        found = cls(jobs)
-        check_known(found)
+        with together() as attempt:
+            found: JobSet = attempt(lambda: cls(jobs))
+            attempt(lambda: check_known(jobs))
         return found
 
 

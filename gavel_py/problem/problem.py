@@ -343,8 +343,8 @@ class AllocationProblem:
         """Build a problem from jobs and a cluster, with throughputs from a profile.
 
         A job gets no time on types that it does not allow, on which no nodes within its locality can hold its gang, or whose GPUs
-        have too little memory. A job that waits for an unfinished one among the jobs (`depends_on`) is excluded; jobs that are not
-        among them count as ended.
+        have too little memory. A job that waits for an unfinished one among the jobs (`depends_on`) is excluded, and so is one that
+        can never start since a job whose failure it needs has finished; jobs that are not among them count as ended.
 
         Args:
             jobs: Jobs with unique ids.
@@ -408,12 +408,12 @@ class AllocationProblem:
         return problem if is_alone else problem._with_workflows(job_set, now_seconds, by_workflow=by_workflow)
 
     def _with_workflows(self, jobs: JobSet, now_seconds: float, *, by_workflow: bool) -> AllocationProblem:
-        """Return the problem in which jobs that wait for an unfinished one are excluded, with the reason."""
+        """Return the problem in which jobs that wait for an unfinished one, or can never start, are excluded with the reason."""
         graph, finished = WorkflowGraph(jobs), (self.steps_remaining == 0).tolist()
-        blocked = graph.blocked(finished.__getitem__)
-        runnable = self.runnable.copy()
-        runnable[list(blocked)] = False
-        reasons = {self.job_ids[row]: reason for row, reason in blocked.items()}
+        blocked, never = graph.waiting(finished.__getitem__)
+        runnable, left_out = self.runnable.copy(), sorted((blocked | never).items())
+        runnable[[row for row, _ in left_out]] = False
+        reasons = {self.job_ids[row]: reason for row, reason in left_out}
         columns: dict[str, Any] = {}
         if by_workflow:
             seconds = seconds_left(self.steps_remaining, self.fastest)

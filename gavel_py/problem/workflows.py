@@ -84,7 +84,7 @@ def check_dependencies(job_id: str, texts: Iterable[str], workflow: str) -> None
         raise ValueError("depends_on must not name the job itself")
     twice = next((each for n, each in enumerate(found) if each.job_id in named[:n]), None)
     if twice is not None:
-        raise ValueError(f"{str(twice)!r} waits for a job that is listed before; list each job once")
+        raise ValueError(f"depends_on has {twice.job_id or str(twice)!r} twice; list each job once")
     if Condition.SINGLETON in (each.condition for each in found) and not workflow:
         raise ValueError("singleton needs a workflow: it waits for the earlier jobs of the same workflow and tenant")
 
@@ -102,6 +102,20 @@ def why_blocked(dependencies: Iterable[str], shown: int = 3) -> str:
     return f"it waits for {' and '.join(filter(None, [', '.join(listed[:-1]), listed[-1]]))}"
 
 
+def why_never(dependency: Dependency) -> str:
+    """Return the reason why a job with this dependency, which can no longer be fulfilled, gets no time."""
+    if dependency.condition is Condition.AFTERNOTOK:
+        return f"it can never start: {dependency.job_id!r}, for whose failure it waits, has finished"
+    return f"it can never start: {dependency.job_id!r}, for which it waits, can never start"
+
+
+class Waiting(NamedTuple):
+    """{row: reason} of the jobs that may not start: blocked ones wait for others, and the rest can never start."""
+
+    blocked: dict[int, str]
+    never: dict[int, str]
+
+
 class WorkflowGraph:
     """N jobs, and which of them wait for which. Dependencies on jobs that are not among them are ignored.
 
@@ -116,6 +130,7 @@ class WorkflowGraph:
         self.parents: list[list[int]] = [[] for _ in jobs]
         self.children: list[list[int]] = [[] for _ in jobs]
         self.if_failed: set[int] = set()
+        self._conditions: dict[tuple[int, int], Condition] = {}  # by row and parent, but for singletons
         rows = {job.job_id: row for row, job in enumerate(jobs)} if any(job.depends_on for job in jobs) else {}
         earlier: dict[tuple[str, str], list[int]] = {}
         for row, job in enumerate(jobs) if rows else ():
@@ -125,7 +140,9 @@ class WorkflowGraph:
                 self.parents[row] += [parent for parent in found if parent not in self.parents[row]]
                 if condition is Condition.SINGLETON:
                     before.clear()  # it waits for all of them, and later ones for it
-                elif condition is Condition.AFTERNOTOK:
+                    continue
+                self._conditions.update(((row, parent), condition) for parent in found)
+                if condition is Condition.AFTERNOTOK:
                     self.if_failed.add(row)
             before.append(row)
             for parent in self.parents[row]:
@@ -181,10 +198,22 @@ class WorkflowGraph:
         paths, ends = np.array([ahead[row] for row in range(len(workflow_of))]).reshape(-1, 2).T
         return WorkflowOutlook(workflow_of, left[workflow_of], paths, np.where(np.isinf(ends), np.nan, ends))
 
-    def blocked(self, is_over: Callable[[int], bool]) -> dict[int, str]:
-        """Return {row: reason} of the jobs that wait for one that is not over."""
-        waits = {row: [parent for parent in parents if not is_over(parent)] for row, parents in enumerate(self.parents) if parents}
-        return {row: why_blocked(self._jobs[parent].job_id for parent in parents) for row, parents in waits.items() if parents}
+    def waiting(self, is_finished: Callable[[int], bool]) -> Waiting:
+        """Return the jobs that wait for an unfinished one, and those that can never start since others have finished."""
+        ended: dict[int, bool] = {}  # {row: whether it ended well} of the jobs that run no more
+        found = Waiting({}, {})
+        for row in self.order:
+            conditions = {parent: self._conditions.get((row, parent), Condition.SINGLETON) for parent in self.parents[row]}
+            broken = [p for p, condition in conditions.items() if p in ended and not condition.holds(ended_well=ended[p])]
+            open_ = [self._jobs[parent].job_id for parent in conditions if parent not in ended]
+            if is_finished(row):
+                ended[row] = True
+            elif broken:
+                ended[row] = False
+                found.never[row] = why_never(Dependency(conditions[broken[0]], self._jobs[broken[0]].job_id))
+            elif open_:
+                found.blocked[row] = why_blocked(open_)
+        return found
 
 
 def check_known(jobs: Sequence[Job], others: Collection[str] = ()) -> None:
@@ -192,25 +221,38 @@ def check_known(jobs: Sequence[Job], others: Collection[str] = ()) -> None:
     waiting = [job for job in jobs if job.depends_on]
     ids = {job.job_id for job in jobs} if waiting else set()
     faults = [
-        Fault(job.where, "depends_on", f"waits for job {name!r}, which does not exist{_meant(name, ids)}")
+        Fault(job.where, "depends_on", f"waits for job {each.job_id!r}, which does not exist{_meant(each, ids)}")
         for job in waiting
-        for condition, name in dependencies_of(job)
-        if condition is not Condition.SINGLETON and name not in ids and name not in others
+        for each in dependencies_of(job)
+        if each.condition is not Condition.SINGLETON and each.job_id not in ids and each.job_id not in others
     ]
     InputError.raise_any(faults)
 
 
-def _meant(name: str, ids: Collection[str]) -> str:
-    """Return a suggestion for the name of a job that does not exist, as the end of a message."""
+def _meant(dependency: Dependency, ids: Collection[str]) -> str:
+    """Return a suggestion for a dependency on a job that does not exist, as the end of a message."""
+    name, found = dependency.job_id, _several(dependency)
     word, _, rest = name.partition(":")
     if word.lower() in set(Condition) and rest:
         return f"; conditions are written in lower case: {word.lower()}:{rest}"
-    parts = [part.strip() for part in re.split("[,:?]", name)]
-    if len(parts) > 1 and ids and all(part in ids for part in parts):
+    if len(found) > 1 and ids and all(each.job_id in ids or each.condition is Condition.SINGLETON for each in found):
         if "?" in name:
             return "; '?' (any one of several jobs) is not supported"
-        return f"; several jobs are separated by |: {'|'.join(parts)}"
+        return f"; several jobs are separated by |: {'|'.join(map(str, found))}"
     return nearest(name, sorted(ids))
+
+
+def _several(dependency: Dependency) -> list[Dependency]:
+    """Return the dependencies in a text with Slurm's separators, such as a:b or a,afterany:b, that was read as one."""
+    condition, found = dependency.condition, []
+    for part in map(str.strip, re.split("[,:?]", dependency.job_id)):
+        if part == Condition.SINGLETON:
+            found.append(Dependency(Condition.SINGLETON))
+        elif part in set(Condition):
+            condition = Condition(part)
+        else:
+            found.append(Dependency(condition, part))
+    return found
 
 
 TICKS = 2.0**20

@@ -22,13 +22,15 @@ from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from gavel_py.io.names import natural_key
 from gavel_py.problem.arrays import Floats
 from gavel_py.report.charts import DASHES, LIGHT, MARKERS, NUM_STYLES, Axis, Chart, Panel, Point
 from gavel_py.report.measures import Estimate, Measure, clean, counted, short, shortened
-from gavel_py.report.timeline import IDLE, LaneGroup, RoundGrid, StayLanes, is_dark, spaced, spread
+from gavel_py.report.timeline import IDLE, NO_WORKFLOWS, LaneGroup, RoundGrid, StayLanes, is_dark, spaced, spread
 
 WIDTH = 300.0
 """Points; about the width of a phone in CSS pixels, so that text stays readable there."""
@@ -96,9 +98,9 @@ def limits_of(estimates: Sequence[Estimate]) -> tuple[float, float]:
     return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
 
 
-def _add_legend(figure: Figure, handles: Mapping[str, Line2D]) -> None:
-    """Add a legend below the axes, by which the figure grows; fewer than two labels need none."""
-    if len(handles) < 2:
+def _add_legend(figure: Figure, handles: Mapping[str, Line2D | Patch], least: int = 2) -> None:
+    """Add a legend below the axes, by which the figure grows; fewer labels than `least` need none."""
+    if len(handles) < least:
         return
     columns = 2 if max(map(len, handles)) <= NARROW_LABEL else 1
     width, height = figure.get_size_inches()
@@ -253,11 +255,18 @@ class Box(NamedTuple):
     colour: str
 
 
-def stays_figure(lanes: StayLanes, grid: RoundGrid, colours: Sequence[str], image_step: int) -> Figure:
+MAX_WORKFLOWS = 12
+"""Workflows in the legend of a Gantt chart."""
+
+
+def stays_figure(
+    lanes: StayLanes, grid: RoundGrid, colours: Sequence[str], image_step: int, workflows: Mapping[str, str] = NO_WORKFLOWS
+) -> Figure:
     """Draw a Gantt chart of one run: GPUs from top to bottom, time from left to right, job ids in bars with room for them.
 
     grid: the job on each GPU at the middle of even intervals; colours: of each job of the grid; image_step: if not 0, every
-    `image_step`-th row of the grid is drawn as an image, instead of the blocks of the lanes.
+    `image_step`-th row of the grid is drawn as an image, instead of the blocks of the lanes; workflows: {job_id: workflow}, which
+    a legend names.
     """
     height = min(STAY_LANE * lanes.count, STAYS_HEIGHT)
     lane = height / lanes.count
@@ -283,7 +292,20 @@ def stays_figure(lanes: StayLanes, grid: RoundGrid, colours: Sequence[str], imag
     axes.set_xlim(0, seconds / unit.size)
     axes.set_ylim(lanes.count, 0)
     axes.set_xlabel(unit.heading("time since the first start"))
+    _add_legend(figure, _workflow_handles(dict(zip(grid.job_ids, colours, strict=True)), workflows), least=1)
     return figure
+
+
+def _workflow_handles(colour_of: Mapping[str, str], workflows: Mapping[str, str]) -> dict[str, Line2D | Patch]:
+    """Return the entries of a legend by label; colour_of: of jobs."""
+    colours = {workflows[job_id]: colour for job_id, colour in colour_of.items() if job_id in workflows}
+    names = sorted(colours, key=natural_key)
+    handles: dict[str, Line2D | Patch] = {
+        f"workflow {clean(name)}": Patch(facecolor=colours[name], linewidth=0) for name in names[:MAX_WORKFLOWS]
+    }
+    if len(names) > MAX_WORKFLOWS:
+        handles[f"{len(names) - MAX_WORKFLOWS:,} others"] = Line2D([], [], linestyle="none")
+    return handles
 
 
 def add_boxes(axes: Axes, boxes: Sequence[Box], lane: float, **style: Any) -> None:

@@ -306,12 +306,12 @@ def stays_chart(
         "GPU is idle. A run does not record which GPUs of its node a gang had, so it is drawn on the first free ones."
     )
     if workflows:
-        description += " The jobs of a workflow have one colour."
+        description += " The jobs of a workflow have one colour, which the legend names."
     if is_image:
         of_gpus = f" and one GPU of {row_step}" if row_step > 1 else ""
         description += f" Drawn as an image of {GRID_COLUMNS} moments{of_gpus}: short stays may be missing."
     table = _list_of_stays(lanes, stays) if len(stays) <= MAX_LISTED_STAYS else _sums_of_stays(lanes, stays)
-    draw = partial(stays_figure, lanes, grid, colours_of(grid, workflows), row_step if is_image else 0)
+    draw = partial(stays_figure, lanes, grid, colours_of(grid, workflows), row_step if is_image else 0, workflows)
     yield Chart(name, title, description, draw, table)
 
 

@@ -306,6 +306,7 @@ class JobProgress:
             job_id=job.job_id,
             job_type=job.job_type,
             num_gpus=1 if job.is_elastic else job.num_gpus,
+            gpu_range="-".join(map(str, dict.fromkeys(job.gpu_range))) if job.is_elastic else "",
             tenant=job.tenant,
             outcome=outcome,
             arrival_seconds=job.arrival_seconds,

@@ -45,6 +45,7 @@ class JobRecord:
         job_id: its name.
         job_type: row of the throughput profile.
         num_gpus: GPUs of its gang; 1 for an elastic job, whose promised and undelivered seconds are GPU-seconds.
+        gpu_range: smallest and largest number of GPUs of an elastic job, as in 1-8; empty for a gang.
         tenant: its tenant.
         arrival_seconds: when it was submitted.
         outcome: its state at the end.
@@ -92,6 +93,7 @@ class JobRecord:
     cost: float | None
     promised_seconds: float
     undelivered_seconds: float
+    gpu_range: str = field(default="", repr=False)
     workflow: str = field(default="", repr=False)
     blocked_seconds: float = field(default=0.0, repr=False)
     reason: str = ""
@@ -176,6 +178,7 @@ class Summary:
         tenants: promised and received shares of each tenant, over the measured jobs; empty if no job names a tenant.
         workflow_jct: completion times of the workflows whose jobs have all finished, from their first arrival to their last end.
         blocked_seconds: time for which jobs waited for other jobs, summed over the measured jobs.
+        queueing_elastic: that of elastic jobs.
     """
 
     outcomes: dict[str, int]
@@ -202,6 +205,7 @@ class Summary:
     tenants: tuple[TenantShare, ...] = ()
     workflow_jct: Distribution = Distribution(0, *[None] * 5)
     blocked_seconds: float = 0.0
+    queueing_elastic: Distribution = Distribution(0, *[None] * 5)
 
     @property
     def unfinished(self) -> int:
@@ -225,6 +229,7 @@ class Summary:
             "unfinished": self.unfinished,
             "tenants": [each.to_dict() for each in self.tenants],
             "workflow_jct": self.workflow_jct.to_dict(),
+            "queueing_elastic": self.queueing_elastic.to_dict(),
         }
 
     @classmethod
@@ -238,14 +243,21 @@ class Summary:
         plain |= {name: document[name] for name in ADDED if name in document}
         tenants = tuple(map(TenantShare.from_dict, document.get("tenants", ())))
         by_gpus = {plain_size(float(size)): Distribution(**each) for size, each in document["queueing_by_gpus"].items()}
-        parts = {name: Distribution(**document[name]) for name in ("jct", "queueing", "workflow_jct") if name in document}
+        parts = {
+            name: Distribution(**document[name])
+            for name in ("jct", "queueing", "workflow_jct", "queueing_elastic")
+            if name in document
+        }
         return cls(
             **plain | parts | {"queueing_by_gpus": by_gpus, "measure_jobs": job_window(plain["measure_jobs"]), "tenants": tenants}
         )
 
 
-ADDED = ("workflow_jct", "blocked_seconds")
+ADDED = ("workflow_jct", "blocked_seconds", "queueing_elastic")
 """Fields of a summary that earlier versions did not have."""
+
+ELASTIC = 0
+"""Key of elastic jobs in the queueing delays of a tally, beside the sizes of gangs."""
 
 
 @dataclass
@@ -297,7 +309,8 @@ class Tally:
         self.outcomes[record.outcome.value] += 1
         if record.outcome is Outcome.FINISHED:
             self.jcts.append(record.jct_seconds or 0.0)
-            self.queueing.setdefault(record.num_gpus, array("d")).append(record.queueing_seconds)
+            size = ELASTIC if record.gpu_range else record.num_gpus
+            self.queueing.setdefault(size, array("d")).append(record.queueing_seconds)
         self.counts["with_deadline"] += record.late_seconds is not None
         self.counts["late"] += bool(record.late_seconds)
         if record.end_seconds is not None:
@@ -325,7 +338,8 @@ class Tally:
             jct=Distribution.of(self.jcts),
             makespan_seconds=max(0.0, self.last_end - (self.first_arrival or 0.0)),
             queueing=Distribution.of(queueing),
-            queueing_by_gpus={size: Distribution.of(numbers) for size, numbers in sorted(self.queueing.items())},
+            queueing_by_gpus={size: Distribution.of(each) for size, each in sorted(self.queueing.items()) if size != ELASTIC},
+            queueing_elastic=Distribution.of(self.queueing.get(ELASTIC, array("d"))),
             usage=measured,
             starts=self.counts["starts"],
             preemptions=self.counts["preemptions"],

@@ -174,7 +174,9 @@ def _grid_points(
 ) -> Iterator[_GridPoint]:
     spec = checked.spec
     rounds: Sequence[float | None] = spec.round_seconds if spec.mode == "simulate" else [None]
-    measured = {} if spec.measure_jobs is None else {"measure_jobs": window_text(spec.measure_jobs)}
+    further = {} if spec.measure_jobs is None else {"measure_jobs": window_text(spec.measure_jobs)}
+    if checked.settings.mechanism != "deficit":
+        further["mechanism"] = checked.settings.mechanism
     for trace in traces:
         is_generated = isinstance(trace.packed.value, Generator)
         is_random = is_generated or checked.settings.is_random or any(map(lacks_type, trace.packed.value))
@@ -187,7 +189,7 @@ def _grid_points(
                 "cluster": cluster.label,
                 "seed": seed,
                 "round_seconds": length,
-                **measured,
+                **further,
             }
             content = {
                 "gavel-py": __version__,

@@ -219,6 +219,9 @@ def _check(checked: CheckedSpec) -> None:
     if spec.throughputs is not None and "profile" in spec.model_fields_set:
         text = "and profile both define the speeds of jobs; give only one of them"
         faults.append(Fault(checked.where("throughputs"), "throughputs", text))
+    if checked.settings.mechanism == "direct" and len(spec.policies) > 1:
+        text = "chooses jobs without a policy, so all policies give the same results; give one policy"
+        faults.append(Fault(checked.where("settings", "mechanism"), "settings.mechanism", f"direct {text}"))
     if spec.confidence is not None and not spec.estimate:
         faults.append(Fault(checked.where("confidence"), "confidence", "selects values of estimates; set estimate: true as well"))
     InputError.raise_any(faults)

@@ -115,6 +115,8 @@ def _columns(trace: Trace) -> list[str]:
 
 def _values(submission: Submission) -> dict[str, Any]:
     values = {name: getattr(submission.job, name) for name in Job.model_fields}
+    if submission.job.is_elastic:
+        values["num_gpus"] = None  # it follows from the other fields
     for name in RECORDED_FIELDS:
         values[RECORDED + name] = getattr(submission, name)
     return values | {LABEL + name: value for name, value in submission.labels}
@@ -125,4 +127,4 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-    return "|".join(value) if isinstance(value, tuple) else str(value)
+    return "|".join(map(str, value)) if isinstance(value, tuple) else str(value)

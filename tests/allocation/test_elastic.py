@@ -437,9 +437,11 @@ def test_explain_says_why_this_number(files: Path) -> None:
         return [each.text for each in gp.explain(problem, job, policy).bindings if each.kind == "count"]
 
     some = "which others need for a part of the time"
-    assert texts("b", "max_total_throughput") == [f"on 4 or 8 v100: 8 add 84.2 % to its speed there for twice the GPUs, {some}"]
+    assert texts("b", "max_total_throughput") == [
+        f"on 4 or 8 v100: 8 GPUs add 84.2 % to its speed there for twice the GPUs, {some}"
+    ]
     assert texts("a", "max_total_throughput") == ["on 4 k80: no larger number of GPUs is offered on k80"]
-    assert texts("a", "max_min_fairness")[0] == "on 4 v100: 8 would add 61.8 % to its speed there for twice the GPUs"
+    assert texts("a", "max_min_fairness")[0] == "on 4 v100: 8 GPUs would add 61.8 % to its speed there for twice the GPUs"
 
 
 def test_the_commands_show_the_numbers(files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

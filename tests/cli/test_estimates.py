@@ -92,7 +92,7 @@ def test_each_estimate_is_named_with_its_interval(gavel: Gavel) -> None:
 
 def test_what_was_measured_needs_no_estimate(gavel: Gavel) -> None:
     text = gavel("solve", "jobs.csv", "-c", CLUSTER, "--estimate").out
-    assert "No speed is estimated: all that these jobs need was measured." in text
+    assert "No speed is estimated: those of all jobs that can run were measured." in text
     plain, estimated = (
         json.loads(gavel("solve", "jobs.csv", "-c", CLUSTER, "--json", *more).out) for more in ((), ("--estimate",))
     )

@@ -38,6 +38,41 @@ def leaves(tenants: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+def test_every_command_treats_jobs_that_wait_for_a_finished_one_alike(gavel: Gavel) -> None:
+    header = "job_id,total_steps,steps_done,depends_on\n"
+    Path("jobs.csv").write_text(header + "a,100,100,\nb,20000,0,a\nc,10000,0,afternotok:a\nd,9000,0,b\n")
+    why = {"a": "it has finished: no steps remain", "c": "it can never start: 'a', for whose failure it waits, has finished"}
+    assert json.loads(gavel("solve", *SMALL, "--json").out)["excluded"] == why | {"d": "it waits for 'b'"}
+    assert why["c"] in " ".join(gavel("explain", "c", *SMALL).out.split())
+    found = json.loads(gavel("rounds", *SMALL, "-n", "2", "--json").out)
+    assert found["left_out"] == why
+    assert found["blocked"] == {"d": ["b"]}
+    assert [list(each["assignments"]) for each in found["rounds"]] == [["b"], ["b"]]
+    assert f"c: {why['c']}" in gavel("rounds", *SMALL, "-n", "2").out
+    jobs = {each["job_id"]: each for each in json.loads(gavel("rounds", *SMALL, "--until-done", "--json").out)["jobs"]}
+    assert jobs["c"]["end_seconds"] is None
+    assert jobs["c"]["reason"] == "it can never start: what it waits for can no longer happen"
+    assert jobs["d"]["end_seconds"] > jobs["b"]["end_seconds"] > 0
+    outcomes = json.loads(gavel("simulate", *SMALL, "--json").out)["policies"][0]["summary"]["outcomes"]
+    assert (outcomes["finished"], outcomes["cancelled"]) == (3, 1)
+
+
+def test_the_makespan_of_ready_jobs_is_not_said_to_be_that_of_all(gavel: Gavel) -> None:
+    Path("jobs.csv").write_text("job_id,total_steps,depends_on\na,20000,\nb,10000,a\n")
+    text = " ".join(gavel("solve", *SMALL, "-p", "min_makespan").out.split())
+    assert "Proven optimal: the jobs that are ready and the paths of jobs that wait for them end after" in text
+    assert "dependencies can only make this later, as --workflows shows." in text
+    Path("jobs.csv").write_text("job_id,total_steps\na,20000\nb,10000\n")
+    assert "Proven optimal: the last job ends after" in gavel("solve", *SMALL, "-p", "min_makespan").out
+
+
+def test_rounds_state_why_jobs_are_left_out(gavel: Gavel) -> None:
+    Path("jobs.csv").write_text("job_id,num_gpus\na,1\nb,3\n")
+    shown = gavel("rounds", *SMALL, "-n", "1")
+    assert "Left out:\n  b: " in shown.out
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--sharing"], ["-p", "hierarchical,tenants=" + str(EXAMPLES / "tenants.yaml")]])
 def test_tenants_of_rounds_add_up_to_the_gpus_and_to_the_delivery(gavel: Gavel, more: list[str]) -> None:
     document = json.loads(gavel("rounds", *EXAMPLE, "-n", "4", "--json", *more).out)

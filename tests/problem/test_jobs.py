@@ -76,6 +76,7 @@ class TestJob:
         assert pickle.loads(pickle.dumps(job)) == job  # noqa: S301
 
 
+BOTH_SIZES = "job 'a': num_gpus and {0} are both given; give num_gpus for a fixed gang, or {0} for an elastic job"
 NEAR = "did you mean 'num_gpus' or 'min_gpus' or 'max_gpus'?"
 
 FIELD_LIST = (
@@ -214,6 +215,9 @@ class TestJobFaults:
             ({"job_id": "a", "even_split": "maybe"}, "job 'a', field even_split: must be true or false, found 'maybe'"),
             ({"job_id": "a", "even_split": None}, "job 'a', field even_split: must be true or false, found None"),
             ({"job_id": "a", "num_gpus": 6, "gpus_per_node": 4}, "job 'a': gpus_per_node is 4, of which 6 GPUs are no multiple"),
+            ({"job_id": "a", "num_gpus": 1, "gpu_counts": (1, 2)}, BOTH_SIZES.format("gpu_counts")),
+            ({"job_id": "a", "num_gpus": "4", "gpu_counts": "4|8"}, BOTH_SIZES.format("gpu_counts")),
+            ({"job_id": "a", "num_gpus": 1, "max_gpus": 8}, BOTH_SIZES.format("max_gpus")),
             (
                 {"job_id": "a", "gpu_counts": (4, 8, 10), "gpus_per_node": 4},
                 "job 'a': gpus_per_node is 4, of which 10 GPUs are no multiple",
@@ -523,10 +527,17 @@ def jobs_with_any_fields(draw: st.DrawFn) -> Job:
         )
     )
     deadline = draw(st.sampled_from([{}, {"deadline_seconds": draw(finite)}, {"deadline_factor": draw(positive)}]))
+    size = draw(
+        st.one_of(
+            st.fixed_dictionaries({"num_gpus": st.integers(1, 10**6)}),
+            st.fixed_dictionaries({"gpu_counts": st.sets(st.integers(1, 10**6), min_size=1, max_size=4).map(sorted)}),
+            st.fixed_dictionaries({"max_gpus": st.integers(9, 10**6)}, optional={"min_gpus": st.integers(1, 9)}),
+        )
+    )
     return Job(
         draw(names),
         job_type=draw(texts),
-        num_gpus=draw(st.integers(1, 10**6)),
+        **size,
         weight=draw(positive),
         priority=draw(finite),
         steps_done=draw(st.floats(min_value=0, allow_infinity=False)),
@@ -547,7 +558,7 @@ def test_jobs_written_as_csv_read_as_the_same_jobs(jobs: list[Job], tmp_path_fac
         writer.writeheader()
         for job in jobs:
             values = job.model_dump().items()
-            writer.writerow({name: "|".join(value) if isinstance(value, tuple) else value for name, value in values})
+            writer.writerow({name: "|".join(map(str, value)) if isinstance(value, tuple) else value for name, value in values})
     assert JobSet.from_file(path).jobs == tuple(jobs)
 
 

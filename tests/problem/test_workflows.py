@@ -63,7 +63,9 @@ def test_a_file_names_an_unknown_job_with_its_line(tmp_path):
     ("depends_on", "hint"),
     [
         ("a,b", "several jobs are separated by |: a|b"),
-        ("afterany:a:b", "several jobs are separated by |: a|b"),
+        ("afterany:a:b", "several jobs are separated by |: afterany:a|afterany:b"),
+        ("afterok:a,afterok:b", "several jobs are separated by |: a|b"),
+        ("afterok:a,afterany:b,singleton", "several jobs are separated by |: a|afterany:b|singleton"),
         ("a?b", "'?' (any one of several jobs) is not supported"),
         ("AfterOK:a", "conditions are written in lower case: afterok:a"),
         ("c", "which does not exist; known: a, b, d"),
@@ -73,6 +75,18 @@ def test_a_job_that_does_not_exist_may_be_several_or_a_condition(depends_on, hin
     with pytest.raises(gp.InputError, match="which does not exist") as error:
         check_known([gp.Job("a"), gp.Job("b"), gp.Job("d", depends_on=[depends_on])])
     assert str(error.value).endswith(hint)
+
+
+def test_a_cycle_and_an_unknown_job_are_both_named(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("job_id,depends_on\na,b\nb,a\nc,d\n")
+    with pytest.raises(gp.InputError, match=r"(?s)is a cycle.*'d', which does not exist"):
+        gp.JobSet.from_file(path)
+
+
+def test_a_job_named_twice_is_named_in_the_message():
+    with pytest.raises(gp.InputError, match=r"job 'b': depends_on has 'a' twice; list each job once"):
+        gp.Job("b", depends_on=["a", "afterany:a"])
 
 
 def test_an_id_that_occurs_twice_is_refused_with_dependencies_too():
@@ -127,6 +141,38 @@ def test_a_finished_parent_blocks_nothing():
     speeds = gp.ThroughputProfile.from_matrix([[1.0], [1.0]], job_ids=["prepare", "train"], accelerators=["v100"])
     problem = gp.AllocationProblem.from_jobs(jobs, gp.Cluster.from_counts({"v100": 1}), speeds)
     assert list(problem.excluded) == ["prepare"]
+
+
+def test_jobs_that_need_the_failure_of_a_finished_job_can_never_start():
+    jobs = [gp.Job("a", total_steps=5, steps_done=5), gp.Job("b", depends_on="a"), gp.Job("c", depends_on="afternotok:a")]
+    jobs += [gp.Job("d", depends_on="c"), gp.Job("e", depends_on="afterany:c"), gp.Job("f", depends_on="afternotok:d")]
+    jobs += [gp.Job("g", depends_on=["c", "b"]), gp.Job("h", depends_on=["afterany:c", "b"])]
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]] * 8, job_ids=list("abcdefgh"), accelerators=["v100"])
+    problem = gp.AllocationProblem.from_jobs(jobs, gp.Cluster.from_counts({"v100": 1}), speeds)
+    assert problem.excluded == {
+        "a": "it has finished: no steps remain",
+        "c": "it can never start: 'a', for whose failure it waits, has finished",
+        "d": "it can never start: 'c', for which it waits, can never start",
+        "g": "it can never start: 'c', for which it waits, can never start",
+        "h": "it waits for 'b'",
+    }
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), speeds)
+    scheduler.submit_all(jobs)
+    scheduler.complete("a")
+    assert {job.job_id for job in scheduler.jobs} == {"b", "e", "f"}
+    assert scheduler.blocked == {"h": ("b",)}
+
+
+def test_a_named_job_keeps_its_condition_beside_a_singleton():
+    same = {"workflow": "w"}
+    jobs = [gp.Job("a", total_steps=5, steps_done=5, **same), gp.Job("b", depends_on=["afternotok:a", "singleton"], **same)]
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]] * 2, job_ids=["a", "b"], accelerators=["v100"])
+    problem = gp.AllocationProblem.from_jobs(jobs, gp.Cluster.from_counts({"v100": 1}), speeds)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), speeds)
+    scheduler.submit_all(jobs)
+    scheduler.complete("a")
+    assert list(problem.excluded) == ["a", "b"]
+    assert scheduler.take_unblocked().cancelled == ("b",)
 
 
 def test_a_singleton_waits_for_earlier_jobs_of_its_workflow_and_tenant():

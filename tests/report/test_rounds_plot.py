@@ -72,6 +72,21 @@ def test_bars_of_a_small_plan() -> None:
     assert grid.used_share == 10 / 15
 
 
+def test_a_job_that_changes_its_number_of_gpus_has_bars_of_both_heights(tmp_path: Path) -> None:
+    speeds = [gp.Measurement(job_type="m", num_gpus=n, accelerator="v100", steps_per_second=n**0.8) for n in (1, 2, 4, 8)]
+    cluster = gp.Cluster.from_inline("v100:8")
+    scheduler = gp.RoundScheduler(cluster, gp.ThroughputProfile("mine", speeds), mechanism="direct")
+    scheduler.submit_all([gp.Job(name, job_type="m", gpu_counts=(1, 2, 4, 8)) for name in "ab"])
+    rounds = [scheduler.next_round()]
+    scheduler.complete("b")
+    rounds.append(scheduler.next_round())
+    heights = {(bar.job_id, bar.first, bar.end): bar.end_lane - bar.first_lane for bar in bars_of(rounds, lanes_of(cluster))}
+    assert heights == {("a", 0, 1): 4, ("b", 0, 1): 4, ("a", 1, 2): 8}
+    gp.plot_rounds(rounds, cluster, tmp_path / "rounds.svg", round_seconds=360)
+    texts = [element.text for element in ET.fromstring((tmp_path / "rounds.svg").read_text()).iter()]  # noqa: S314
+    assert texts.count("a") == 2
+
+
 def test_a_stay_that_began_before_the_first_round_has_no_start() -> None:
     rounds = rounds_of(PLAN)[1:]
     bars = bars_of(rounds, lanes_of(CLUSTER))

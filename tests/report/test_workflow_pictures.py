@@ -6,8 +6,9 @@ from xml.etree import ElementTree as ET
 import numpy as np
 
 import gavel_py as gp
+from gavel_py.report.charts import Chart
 from gavel_py.report.run_charts import stays_chart, workflows_chart
-from gavel_py.report.runs.run import document_of, run_from
+from gavel_py.report.runs.run import Stay, document_of, run_from
 from gavel_py.report.timeline import IDLE, RoundGrid, colours_of
 
 WORKFLOWS = {"a": "night", "b": "night", "c": "day"}
@@ -55,3 +56,15 @@ def test_a_run_keeps_its_workflows_and_draws_a_group_for_each() -> None:
     assert list(workflows_chart("w", "Workflows", run.stays, {})) == []
     (gpus,) = stays_chart("g", "GPUs", run.stays, (), run.workflows)
     assert "workflow have one colour" in gpus.description
+    assert _legend(gpus) == ["workflow day", "workflow night"]
+    assert _legend(next(stays_chart("g", "GPUs", run.stays))) == []
+
+
+def _legend(chart: Chart) -> list[str]:
+    return [text.get_text() for legend in chart.draw().legends for text in legend.get_texts()]
+
+
+def test_a_legend_of_many_workflows_is_cut_short() -> None:
+    stays = [Stay(f"j{n}", "", "n0", "v100", 1, float(n), n + 1.0) for n in range(20)]
+    (chart,) = stays_chart("g", "GPUs", stays, (), {f"j{n}": f"w{n}" for n in range(20)})
+    assert _legend(chart) == [*(f"workflow w{n}" for n in range(12)), "8 others"]

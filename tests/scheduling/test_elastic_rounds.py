@@ -228,6 +228,26 @@ def test_the_numbers_of_gpus_of_a_job_can_be_changed() -> None:
         made.update("a", num_gpus=4, gpu_counts=(1, 2))
 
 
+def test_a_changed_bound_keeps_the_other_one() -> None:
+    def changed(job: dict[str, Any], **fields: Any) -> tuple[Any, ...]:
+        made = scheduler([gp.Job("a", job_type="lm", total_steps=1e7, **job)])
+        made.update("a", **fields)
+        (found,) = made.jobs
+        return found.gpu_counts or (found.gpu_range if found.is_elastic else found.num_gpus)
+
+    assert changed({"min_gpus": 4, "max_gpus": 8}, max_gpus=4) == (4, 4)
+    assert changed({"max_gpus": 8}, min_gpus=4) == (4, 8)
+    assert changed({"max_gpus": 8}, max_gpus=4) == (1, 4)
+    assert changed({"min_gpus": 2, "max_gpus": 8}, gpu_counts=(1, 2)) == (1, 2)
+    assert changed({"gpu_counts": (2, 4)}, max_gpus=8) == (1, 8)
+    assert changed({"min_gpus": 2, "max_gpus": 8}, num_gpus=2) == 2
+    assert changed({"min_gpus": 2, "max_gpus": 8}, weight=2) == (2, 8)
+    with pytest.raises(gp.InputError, match="min_gpus must not exceed max_gpus, found 2 and 1"):
+        changed({"min_gpus": 2, "max_gpus": 8}, max_gpus=1)
+    with pytest.raises(gp.InputError, match="min_gpus needs max_gpus"):
+        changed({"gpu_counts": (2, 4)}, min_gpus=4)
+
+
 @pytest.mark.parametrize("mechanism", ["deficit", "direct"])
 def test_a_saved_scheduler_goes_on_as_if_it_had_not_been_saved(mechanism: str, tmp_path: Path) -> None:
     made = scheduler(elastic(7), mechanism, restart_seconds=30, round_seconds=60)
@@ -350,6 +370,45 @@ def test_an_elastic_job_alone_takes_the_time_of_its_best_number_and_a_restart() 
     assert record.jct_seconds == pytest.approx(30 + 4e4 / (0.5 * 8))
     assert record.gpu_seconds == pytest.approx(8 * record.running_seconds)
     assert record.lost_gpu_seconds == pytest.approx(8 * 30)
+
+
+@pytest.mark.slow
+def test_elastic_jobs_end_much_earlier_than_gangs() -> None:
+    durations = gp.LogUniform([(1.0, 900, 7200)])
+    trace = gp.generate_trace(25, PROFILE, jobs_per_hour=6, gang_mix={1: 0.5, 2: 0.2, 4: 0.2, 8: 0.1}, durations=durations, seed=1)
+    played = (trace, trace.with_elastic_jobs(8))
+    fixed, elastic = (gp.simulate(each, CLUSTER, PROFILE, mechanism="direct", restart_seconds=30).summary.jct for each in played)
+    assert fixed.mean is not None
+    assert elastic.mean is not None
+    assert fixed.mean / elastic.mean >= 1.5
+
+
+@pytest.mark.slow
+def test_a_round_of_ten_thousand_jobs_is_proven_nearly_the_best(caplog: pytest.LogCaptureFixture) -> None:
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:2000/8,k80:1000/4"), PROFILE, mechanism="direct", restart_seconds=30)
+    chance = np.random.default_rng(1)
+    kinds = chance.integers(0, 3, 10_000).tolist()
+    names = ("resnet", "bert", "lm")
+    made.submit_all([gp.Job(f"j{n}", job_type=names[k], gpu_counts=SIZES, total_steps=1e7) for n, k in enumerate(kinds)])
+    with caplog.at_level("DEBUG", "gavel_py.scheduling.mechanism.elastic"):
+        held = [made.next_round().assignments for _ in range(2)]
+    gaps = [float(record.args[1]) for record in caplog.records if isinstance(record.args, tuple)]
+    assert len(gaps) >= 2
+    assert max(gaps) <= 1e-4
+    assert all(sum(len(each.gpus) for each in found.values()) == 3000 for found in held)
+
+
+@pytest.mark.parametrize("mechanism", ["deficit", "direct"])
+def test_a_whole_round_places_gangs_of_many_sizes_on_all_gpus(mechanism: str) -> None:
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:192/8,k80:64/8"), PROFILE, mechanism=mechanism, restart_seconds=30)
+    names = ("resnet", "bert", "lm")
+    made.submit_all([gp.Job(f"j{n}", job_type=names[n % 3], gpu_counts=SIZES, total_steps=1e7) for n in range(100)])
+    for _ in range(3):
+        found = made.next_round().assignments
+        used = [gpu for each in found.values() for gpu in each.gpus]
+        assert len(used) == len(set(used)) >= 0.95 * 256
+        assert all(len(each.gpus) in SIZES and len({node for node, _ in each.gpus}) == 1 for each in found.values())
+    assert len({len(each.gpus) for each in found.values()}) > 1
 
 
 @pytest.mark.parametrize("mechanism", ["deficit", "direct"])

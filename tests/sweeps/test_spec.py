@@ -23,6 +23,12 @@ clusters: ["v100:4"]
 """
 
 
+def test_the_mechanism_is_a_label_unless_it_is_the_default() -> None:
+    for settings, label in ({}, None), ({"mechanism": "direct"}, "direct"), ({"mechanism": "priority"}, "priority"):
+        plan = gp.plan_sweep(simulations("fifo", seeds=1, settings=settings))
+        assert [each.get("mechanism") for each in plan.labels] == [label]
+
+
 def told(tmp_path: Path, text: str) -> str:
     path = tmp_path / "sweep.yaml"
     path.write_text(text)
@@ -86,6 +92,10 @@ def told(tmp_path: Path, text: str) -> str:
         (
             ('["v100:4"]', '["v100:4"]\nsettings: {job_failures: 1}'),
             "field settings.job_failures: must be at least 0 and below 1, or recorded, found 1",
+        ),
+        (
+            ("policies: [fifo]", "settings: {mechanism: direct}\npolicies: [fifo, isolated]"),
+            "field settings.mechanism: direct chooses jobs without a policy, so all policies give the same results",
         ),
         (('["v100:4"]', '["v100:4"]\nsettings: {interference: 1}'), "field settings.interference: must be less than 1, found 1"),
         (

@@ -24,7 +24,7 @@ accelerator = name.filter(lambda text: "|" not in text)
 def submissions(draw: st.DrawFn, number: int) -> Submission:
     fields: dict[str, Any] = {
         "job_type": draw(st.just("") | name),
-        "num_gpus": draw(st.integers(1, 128)),
+        **draw(st.sampled_from([{"num_gpus": 1}, {"num_gpus": 128}, {"gpu_counts": (2, 4)}, {"min_gpus": 2, "max_gpus": 8}])),
         "weight": draw(st.sampled_from([1.0, 5.0, 0.1])),
         "priority": draw(st.just(0.0) | finite),
         "total_steps": draw(st.none() | st.floats(1e-9, 1e12)),

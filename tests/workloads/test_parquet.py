@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from gavel_py import InputError, Job, Submission, read_trace
+from gavel_py import InputError, Job, JobSet, Submission, read_trace
 from tests.support.fakes import refusal
 from tests.workloads.support import file, places
 
@@ -39,6 +39,16 @@ def test_rows_become_jobs() -> None:
         Submission(Job("a", num_gpus=2, arrival_seconds=5, allowed_accelerators=["v100", "p100"]), run_seconds=60),
     ]
     assert places(trace) == [("jobs.parquet, row 3 (job 'c')", "num_gpus")]
+
+
+@with_pyarrow
+def test_elastic_jobs_are_read_from_lists_and_text() -> None:
+    jobs = JobSet([Job("a", gpu_counts=(1, 4)), Job("b", min_gpus=2, max_gpus=8), Job("c", num_gpus=2)])
+    columns = {name: values.tolist() for name, values in jobs.to_columns().items()}
+    columns = {name: [None if each != each or each == "" else each for each in values] for name, values in columns.items()}
+    assert read_trace(written("text.parquet", **columns)).jobs == jobs
+    columns["gpu_counts"] = [[1, 4], None, None]
+    assert read_trace(written("lists.parquet", **columns)).jobs == jobs
 
 
 @with_pyarrow

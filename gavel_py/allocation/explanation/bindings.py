@@ -321,8 +321,9 @@ def count_bindings(problem: AllocationProblem, allocation: Allocation, i: int) -
     if allocation.counts is None or problem.counts is None or problem.counts.kinds[i] < 0:
         return
     held: dict[int, list[int]] = {}
-    for j, count, _ in allocation.counts.of(i):
-        held.setdefault(j, []).append(count)
+    for j, count, time in allocation.counts.of(i):
+        if time > LITTLE:
+            held.setdefault(j, []).append(count)
     for j, counts in held.items():
         name, offered = allocation.accelerator_types[j], problem.counts.offered(i, j)
         price = None if allocation.shadow_prices is None else float(allocation.shadow_prices[j])
@@ -340,8 +341,8 @@ def _more(name: str, offered: dict[int, float], counts: list[int], price: float 
     more = faster[0]
     gain = f"{100 * (offered[more] / speed - 1):.3g} % to its speed there for {_times(more / count)} the GPUs"
     if more in counts:
-        return f"{more} add {gain}, which others need for a part of the time"
-    return f"{more} would add {gain}{'' if price == 0 else ', which are worth more to others'}"
+        return f"{more} GPUs add {gain}, which others need for a part of the time"
+    return f"{more} GPUs would add {gain}{'' if price == 0 else ', which are worth more to others'}"
 
 
 def _times(factor: float) -> str:

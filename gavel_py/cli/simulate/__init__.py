@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 import gavel_py as gp
-from gavel_py.cli.inputs import import_solver, policies_of, takes_options, warnings_shown
+from gavel_py.cli.inputs import check_mechanism, import_solver, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import emit
 from gavel_py.cli.simulate import runner
 from gavel_py.cli.simulate.files import Outputs, check_files, write_run_file, write_tenants_file
@@ -38,13 +38,14 @@ def command(context: click.Context, request: Request) -> None:
     gavel simulate philly.csv -c cluster.yaml --save-state philly.state --continue philly.state
     """
     _check(context, request)
+    check_mechanism(request.mechanism, request.policy_specs)
     with warnings_shown():
         policies = policies_of(request.policy_specs, request.settings, request.constraint_files)
         scenario = load(request)
         path = request.continue_from
         saved = None if path is None else runner.saved_note(path, request, policies)
         state_file = runner.StateFile(request, policies)
-        cases = cases_of(policies, scenario.start, request.learn, scenario.cluster)
+        cases = cases_of(policies, scenario.start, request.learn, scenario.cluster, request.mechanism)
         if request.elastic:
             cases = [dataclasses.replace(case, elastic=elastic) for case in cases for elastic in (False, True)]
         results: list[PolicyResult] = [] if saved is None else runner.saved_results(saved, cases)
@@ -107,7 +108,7 @@ def _simulate(
             with runner.progress(run.label + place, num_jobs, until, request.with_progress) as show:
                 result = run.simulate(show, interrupt, state_file, keep=keep)
             now, in_rounds = run.simulation.now, not request.events
-            found = PolicyResult(run.policy, result, now, in_rounds=in_rounds, complete=run.complete)
+            found = PolicyResult(run.policy, result, now, in_rounds=in_rounds, complete=run.complete, mechanism=request.mechanism)
             results.append(dataclasses.replace(found, recorder=run.recorder, learner=run.learner, elastic=run.elastic))
 
 

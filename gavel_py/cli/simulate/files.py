@@ -19,6 +19,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.accounting import tenants_header, tenants_rows
+from gavel_py.cli.inputs import DEFAULT_MECHANISM
 from gavel_py.cli.simulate.options import Request
 from gavel_py.cli.simulate.results import BASELINE, PolicyResult
 from gavel_py.errors import Fault, InputError
@@ -32,6 +33,7 @@ def write_run_file(path: Path, request: Request, results: Sequence[PolicyResult]
     for result, recorder in recorded:
         labels: dict[str, str | float | None] = {
             "policy": result.label,
+            **({} if result.mechanism == DEFAULT_MECHANISM else {"mechanism": result.mechanism}),
             "trace": request.trace_file.name,
             "load": None,
             "cluster": request.cluster,

@@ -12,7 +12,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli import estimates
-from gavel_py.cli.inputs import Common, find_profile
+from gavel_py.cli.inputs import DEFAULT_MECHANISM, DIRECT, Common, find_profile, run_label
 from gavel_py.cli.output import counted
 from gavel_py.errors import GavelError
 
@@ -29,28 +29,35 @@ class SimulationCase:
     policy: gp.Policy
     learner: gp.ThroughputLearner | None = None
     elastic: bool | None = None
+    mechanism: str = DEFAULT_MECHANISM
 
     @property
     def label(self) -> str:
-        """The policy with its options, "(learning)" if speeds are learned, and with --elastic the kind of jobs."""
+        """As `run_label`, with "(learning)" if speeds are learned, and with --elastic the kind of jobs."""
+        label = run_label(self.policy, self.mechanism)
         if self.elastic is not None:
-            return f"{self.policy.label} ({'elastic' if self.elastic else 'fixed gangs'})"
-        return self.policy.label if self.learner is None else f"{self.policy.label} (learning)"
+            return f"{label} ({'elastic' if self.elastic else 'fixed gangs'})"
+        return label if self.learner is None else f"{label} (learning)"
 
 
 def cases_of(
-    policies: Sequence[gp.Policy], start: gp.ThroughputProfile | None, explore: estimates.Explore | None, cluster: gp.Cluster
+    policies: Sequence[gp.Policy],
+    start: gp.ThroughputProfile | None,
+    explore: estimates.Explore | None,
+    cluster: gp.Cluster,
+    mechanism: str,
 ) -> list[SimulationCase]:
     """Return the cases: each policy, and with --learn also with learned speeds and as an agnostic policy."""
     if explore is None:
-        return [SimulationCase(policy) for policy in policies]
+        return [SimulationCase(policy, mechanism=mechanism) for policy in policies]
     cases = []
     for policy in policies:
-        cases.append(SimulationCase(policy))
+        cases.append(SimulationCase(policy, mechanism=mechanism))
         if not policy.is_agnostic:
-            cases.append(SimulationCase(policy, _learner(start, explore, cluster)))
-        if (twin := _agnostic(policy, cluster)) is not None and twin.label not in {each.label for each in cases}:
-            cases.append(SimulationCase(twin))
+            cases.append(SimulationCase(policy, _learner(start, explore, cluster), mechanism=mechanism))
+        twin = None if mechanism == DIRECT else _agnostic(policy, cluster)
+        if twin is not None and twin.label not in {each.policy.label for each in cases}:
+            cases.append(SimulationCase(twin, mechanism=mechanism))
     return cases
 
 

@@ -23,13 +23,13 @@ from gavel_py.cli.inputs import (
     FILE,
     IGNORE,
     INPUT_OR_TEXT,
+    MECHANISM,
     MIN_GAIN,
     SEED,
     SHARING,
     TRACE,
     Common,
     Output,
-    allow_imports_from_here,
     argument,
     cluster_of,
     min_gain_of,
@@ -146,12 +146,7 @@ class ScenarioOptions(Common):
     solve_seconds: float = option(**PERIOD, help="Minimum time between two allocations while only jobs change.")
     retry_seconds: float = option(**PERIOD, help="Time before a failed job is tried again, doubled each time.")
     starts_between_rounds: bool = option(help="Start waiting jobs on idle GPUs at once, not only when rounds begin.")
-    mechanism: str = option(
-        default="deficit",
-        show_default=True,
-        metavar="NAME",
-        help="How jobs are chosen for a round: deficit, priority (as published), direct, or package.module:name.",
-    )
+    mechanism: str = option(**MECHANISM)
     elastic: bool = option(help="Compare gangs as requested with jobs on any number of GPUs that the profile has.")
     sharing: bool = option(**SHARING)
     min_gain: float | None = option(**MIN_GAIN)
@@ -246,7 +241,6 @@ def load(request: Request) -> Scenario:
     failures = failures_of(request.node_mtbf, request.node_repair)
     min_gain_of(request.sharing, request.min_gain)
     with together() as attempt:
-        allow_imports_from_here(request.mechanism)
         trace = attempt(lambda: read(request.trace_file, request.format_name, request.strict, request.ignore_columns))
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))

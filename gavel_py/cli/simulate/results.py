@@ -6,7 +6,8 @@ Finish-time fairness compares the completion time of each job with that under `i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -16,6 +17,7 @@ import gavel_py as gp
 from gavel_py.cli import tables
 from gavel_py.cli.accounting import MAX_TENANTS, has_prices, tenants_table
 from gavel_py.cli.estimates import count_text, json_entry
+from gavel_py.cli.inputs import DEFAULT_MECHANISM, DIRECT
 from gavel_py.cli.output import csv_text, gang_text, json_text, number, time_text, unit_of, unused_text
 from gavel_py.cli.simulate.learning import SimulationCase
 from gavel_py.cli.simulate.options import SIMULATION_OPTIONS, Request, Scenario
@@ -56,16 +58,17 @@ class PolicyResult:
     learner: gp.ThroughputLearner | None = None
     jct_over_known: float | None = None
     elastic: bool | None = None
+    mechanism: str = DEFAULT_MECHANISM
 
     @property
     def label(self) -> str:
         """As `SimulationCase.label`."""
-        return SimulationCase(self.policy, self.learner, self.elastic).label
+        return SimulationCase(self.policy, self.learner, self.elastic, self.mechanism).label
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, without jobs."""
         return {
-            "policy": self.policy.name,
+            "policy": None if self.mechanism == DIRECT else self.policy.name,
             "options": self.policy.changed_options,
             "complete": self.complete,
             "ended_seconds": self.ended_seconds,
@@ -304,18 +307,35 @@ def _deadline_count(trace: gp.Trace, results: Sequence[PolicyResult]) -> int:
     return sum(job.deadline_seconds is not None or job.deadline_factor is not None for job in jobs[first:end])
 
 
+ELASTIC = "elastic"
+
+
+def _delays(result: PolicyResult) -> dict[float | str, gp.Distribution]:
+    """Return the queueing delays by size of gangs, and of elastic jobs if there are any."""
+    summary = result.result.summary
+    found: dict[float | str, gp.Distribution] = dict(summary.queueing_by_gpus.items())
+    return found | ({ELASTIC: summary.queueing_elastic} if summary.queueing_elastic.count else {})
+
+
+def _sizes(by_gpus: Sequence[Mapping[float | str, gp.Distribution]]) -> list[float | str]:
+    """Return the sizes of gangs in ascending order, then `ELASTIC`."""
+    return sorted({size for each in by_gpus for size in each}, key=lambda size: math.inf if isinstance(size, str) else size)
+
+
 def _gangs(results: Sequence[PolicyResult]) -> Iterator[str]:
     """Yield a table of queueing delays if there are several gang sizes: the distribution for one policy, means for several."""
-    by_gpus = [each.result.summary.queueing_by_gpus for each in results]
-    sizes = sorted({size for each in by_gpus for size in each})
+    by_gpus = [_delays(each) for each in results]
+    sizes = _sizes(by_gpus)
     if len(sizes) < 2:
         return
-    first: list[list[str]] = [[gang_text(size)] for size in sizes]
+    names = [size if isinstance(size, str) else gang_text(size) for size in sizes]
+    first: list[list[str]] = [[name] for name in names]
     values: list[list[float | None]]
     if len(results) == 1:
         title, columns = "Queueing delay by gang", ["GPUs", "jobs finished", "mean", "median", "90 %", "99 %"]
-        first = [[gang_text(size), f"{each.count:,}"] for size, each in by_gpus[0].items()]
-        values = [[each.mean, each.median, each.p90, each.p99] for each in by_gpus[0].values()]
+        found = [by_gpus[0][size] for size in sizes]
+        first = [[name, f"{each.count:,}"] for name, each in zip(names, found, strict=True)]
+        values = [[each.mean, each.median, each.p90, each.p99] for each in found]
     else:
         title, columns = "Queueing delay by gang, mean", ["GPUs", *(each.label for each in results)]
         values = [[each[size].mean if size in each else None for each in by_gpus] for size in sizes]
@@ -397,11 +417,12 @@ def csv_of(results: Sequence[PolicyResult]) -> str:
     if not results:
         return csv_text(["policy", "complete"], [])
     metrics = list(metrics_of(results))
-    sizes = sorted({size for each in results for size in each.result.summary.queueing_by_gpus})
-    header = ["policy", "complete", *(metric.name for metric in metrics), *(f"queueing_{size}_gpus_mean_seconds" for size in sizes)]
+    sizes = _sizes([_delays(each) for each in results])
+    names = [f"queueing_{size}_{'' if size == ELASTIC else 'gpus_'}mean_seconds" for size in sizes]
+    header = ["policy", "complete", *(metric.name for metric in metrics), *names]
     rows = []
     for each in results:
-        by_gpus = each.result.summary.queueing_by_gpus
+        by_gpus = _delays(each)
         queueing = [by_gpus[size].mean if size in by_gpus else None for size in sizes]
         rows.append([each.label, str(each.complete).lower(), *(metric.value(each) for metric in metrics), *queueing])
     return csv_text(header, rows)

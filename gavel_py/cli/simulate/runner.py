@@ -114,8 +114,9 @@ class Run:
         self.outputs: Outputs | None = None
         self.complete = True
         self.until_seconds = math.inf if request.until_seconds is None else request.until_seconds
+        trace = scenario.trace_of(case.elastic)
         self.simulation = gp.Simulation(
-            scenario.trace_of(case.elastic),
+            trace,
             scenario.cluster,
             scenario.profile,
             self.policy,
@@ -128,6 +129,7 @@ class Run:
             learn=self.learner,
             **{name: getattr(request, name) for name in SIMULATION_OPTIONS},
         )
+        _check_sizes(trace.jobs, scenario, request, case)
         self.recorder = None if request.run_out is None else gp.RunRecorder(self.simulation, stays=True)
         self.rounds = self.left = 0
         self._records: dict[str, gp.JobRecord] = {}
@@ -200,6 +202,16 @@ class Run:
             self.recorder.starts(seconds, assignments)
 
 
+def _check_sizes(jobs: Sequence[gp.Job], scenario: Scenario, request: Request, case: SimulationCase) -> None:
+    """Raise `InputError` for elastic jobs that the policy or the options do not support, since the simulation would fail later."""
+    examples = [next((job for job in jobs if job.is_elastic), None), next((job for job in jobs if job.num_gpus < 1), None)]
+    if examples[0] is None or case.learner is not None:
+        return
+    options: dict[str, Any] = {"by_events": request.events, "mechanism": request.mechanism, "sharing": request.sharing}
+    scheduler = gp.RoundScheduler(scenario.cluster, scenario.profile, policy=case.policy, **options)
+    scheduler.submit_all([job.model_copy(update={"depends_on": ()}) for job in examples if job is not None])
+
+
 MAY_DIFFER = ("until_seconds",)
 """Settings that may change when a simulation is continued."""
 
@@ -230,7 +242,8 @@ def saved_results(note: Mapping[str, Any], cases: Sequence[SimulationCase]) -> l
         result, ended, in_rounds = gp.SimulationResult.from_dict(each["result"]), each["ended_seconds"], each["in_rounds"]
         if case.learner is not None:
             case.learner.resume(each["learned"])
-        found.append(PolicyResult(case.policy, result, ended, in_rounds=in_rounds, complete=True, learner=case.learner))
+        played = PolicyResult(case.policy, result, ended, in_rounds=in_rounds, complete=True, learner=case.learner)
+        found.append(dataclasses.replace(played, mechanism=case.mechanism))
     return found
 
 

@@ -505,9 +505,11 @@ def changed_job(job: Job, fields: dict[str, object]) -> Job:
     """Return the job with these fields changed, validated like a new job. Raises `InputError`."""
     place = f"job {job.job_id!r}"
     InputError.raise_any([Fault(place, name, f"cannot be changed: it {why}") for name, why in FIXED.items() if name in fields])
-    kept = {name: getattr(job, name) for name in type(job).model_fields}
-    if not ELASTIC_FIELDS.isdisjoint(fields):  # `num_gpus` follows from these, or they from it
-        kept = {name: value for name, value in kept.items() if name not in ELASTIC_FIELDS}
+    kept = job.model_dump()
+    if not ELASTIC_FIELDS.isdisjoint(fields):  # one kind of them replaces the others, but a bound keeps the other bound
+        is_range = not fields.keys() & {"num_gpus", "gpu_counts"} and fields.get("max_gpus", job.max_gpus) is not None
+        replaced = ELASTIC_FIELDS - {"min_gpus", "max_gpus"} if is_range else ELASTIC_FIELDS
+        kept = {name: value for name, value in kept.items() if name not in replaced}
     return Job(**kept | fields)
 
 
@@ -542,7 +544,15 @@ def objects_of(jobs: Sequence[Job]) -> Objects:
 
 def jobs_from_dict(fields: Mapping[str, list[Any]]) -> list[Job]:
     """Restore jobs from `jobs_to_dict`."""
-    return [Job(**dict(zip(fields, values, strict=True))) for values in zip(*fields.values(), strict=True)]
+    rows = (dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True))
+    return [Job(**without_derived(row)) for row in rows]
+
+
+def without_derived(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a saved job without `num_gpus` if it follows from others."""
+    if fields.get("gpu_counts") is None and fields.get("max_gpus") is None:
+        return fields
+    return {name: value for name, value in fields.items() if name != "num_gpus"}
 
 
 def jobs_to_dict(jobs: Sequence[Job]) -> dict[str, list[Any]]:

@@ -83,7 +83,7 @@ class BlockedJobs:
             is_possible = True
             for condition, parent in dependencies_of(job) if job.depends_on else ():
                 if condition is Condition.SINGLETON:
-                    waits |= dict.fromkeys(self._members.get((job.workflow, job.tenant), ()), condition)
+                    waits = dict.fromkeys(self._members.get((job.workflow, job.tenant), ()), condition) | waits
                 elif parent in new or parent in self.jobs or (well := ended_well(parent)) is None:
                     waits[parent] = condition
                 else:
