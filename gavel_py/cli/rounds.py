@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,39 +23,19 @@ from gavel_py.cli.accounting import (
     tenants_rows,
     tenants_table,
 )
-from gavel_py.cli.output import counted, csv_text, emit, json_text, size_text, time_text, unused_text
+from gavel_py.cli.output import counted, csv_text, emit, json_text, unused_text
+from gavel_py.cli.rounds_text import delivery_text, late_jobs_text, rounds_text, table_of_rounds
 from gavel_py.cli.tables import (
-    Column,
-    cell_width,
-    folded,
     folded_names,
-    gpus_text,
-    line_width,
-    listed,
     parts_text,
-    shortened,
-    styled,
-    table_text,
-    width,
     wrapped,
 )
-
-SAME = "= stays where it was"
-
-MAX_JOBS = 5
-"""Maximum number of jobs listed with a deficit; the JSON output has all of them."""
 
 ROUNDS = 10
 """Default number of rounds."""
 
 FEW_JOBS = 10
 """Maximum number of jobs for which `gavel rounds` shows the GPUs of each job in each round without --all."""
-
-MAX_NODES, MAX_LINES = 6, 12
-"""Maximum numbers of nodes shown for the first round, and of rounds summarised in a line; --all shows all of them."""
-
-TOLERANCE = 1e-3
-"""Rounding error of times in GPU-seconds and of deficits in rounds."""
 
 
 @dataclass(frozen=True)
@@ -281,167 +260,3 @@ def _csv_rows(rounds: Iterable[gp.Round]) -> Iterable[list[object]]:
             state = "kept" if job_id in kept else "started"
             for node, index in assignment.gpus:
                 yield [round_.index, round_.start_seconds, job_id, state, assignment.accelerator, node, index]
-
-
-def table_of_rounds(jobs: gp.JobSet, rounds: list[gp.Round]) -> str:
-    """Return tables of jobs x rounds that fit the terminal; "=" marks a job that keeps its GPUs."""
-    if not jobs:
-        return "No jobs.\n"
-    held = [[round_.assignments.get(job.job_id) for round_ in rounds] for job in jobs]
-    cells = [["." if each is None else " with ".join([gpus_text(each.gpus), *each.shared_with]) for each in row] for row in held]
-    widths = [max(len("round 00"), *(len(row[k]) for row in cells)) for k in range(len(rounds))]
-    longest = max(len("job"), *(cell_width(job.job_id) for job in jobs))
-    first = min(longest, line_width() // 3) + len("  GPUs") + 6
-    tables = []
-    for group in _groups(widths, width() - first):
-        columns = ["job", "GPUs", *(f"round {rounds[k].index}" for k in group)]
-        rows = []
-        for job, row in zip(jobs, cells, strict=True):
-            # GPUs are printed in the first round of a table and where they change.
-            stays = [k != group[0] and row[k] == row[k - 1] and job.job_id in rounds[k].kept for k in group]
-            rows.append([job.job_id, size_text(job), *("=" if s else row[k] for s, k in zip(stays, group, strict=True))])
-        aligned = [Column(columns[0], "name"), *(Column(name, "text") for name in columns[1:])]
-        tables.append(table_text(f"GPUs of each job (node:GPU; {SAME})", aligned, rows))
-    return "\n".join(tables)
-
-
-def rounds_text(
-    cluster: gp.Cluster, rounds: Sequence[gp.Round], all_nodes: str, *, details: bool = False, down: Sequence[str] = ()
-) -> str:
-    """Return a line for each node in the first round, and a line for each further round; details: whether to show all of them.
-
-    all_nodes: how to see all nodes; down: nodes that are down, which have no line.
-    """
-    if not rounds:
-        return ""
-    first, *later = rounds
-    cluster = gp.Cluster(node for node in cluster.nodes if node.name not in down) if down else cluster
-    nodes = _nodes(cluster, first)
-    shown = nodes if details or len(nodes) <= MAX_NODES else _examples(nodes)
-    some = "" if len(shown) == len(nodes) else f"; {all_nodes}"
-    title = styled(f"Round {first.index}, {_length(first)}: {_busy(cluster, first)}{some}", "title")
-    lines = []
-    names = [" ".join(folded_names(node.names)) for node in shown]
-    first_width = min(max(map(cell_width, names), default=0), max(12, line_width() // 3))
-    for node, name in zip(shown, names, strict=True):
-        label = shortened(name, first_width)
-        label += " " * (first_width - cell_width(label))
-        if details:
-            first_line, *more = folded(", ".join(node.jobs), max(12, width() - first_width - 4))
-            lines += [f"  {label}  {first_line}", *(" " * (first_width + 4) + each for each in more)]
-        else:
-            lines.append(f"  {label}  {listed(node.jobs, line_width() - first_width - 4)}")
-    text = wrapped([title]) + "".join(f"{line}\n" for line in lines)
-    last = len(later) if details else MAX_LINES
-    lines = [f"Round {each.index}: {_changes(each)}; {_busy(cluster, each)}" for each in later[:last]]
-    if len(later) > last:
-        lines.append(f"{len(later) - last} more rounds: --all")
-    return text + wrapped(lines)
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """Nodes of one GPU type on which the same jobs run. jobs: these jobs, and the number of free GPUs."""
-
-    accelerator: str
-    names: list[str]
-    jobs: list[str]
-
-
-def _nodes(cluster: gp.Cluster, round_: gp.Round) -> list[Nodes]:
-    """Return the nodes in a round; nodes with the same jobs are grouped."""
-    held: dict[str, dict[str, float]] = {node.name: {} for node in cluster.nodes}
-    used: dict[str, set[int]] = {node.name: set() for node in cluster.nodes}
-    for job_id, assignment in round_.assignments.items():
-        for node_name, index in assignment.gpus:
-            held[node_name][job_id] = held[node_name].get(job_id, 0) + assignment.gpu_part
-            used[node_name].add(index)
-    alike: dict[tuple[str, ...], Nodes] = {}
-    for node in cluster.nodes:
-        jobs = [job_id if gpus == 1 else f"{job_id} x{gpus:g}" for job_id, gpus in held[node.name].items()]
-        free = node.num_gpus - len(used[node.name])
-        if free:
-            jobs.append(f"{free} of {counted(node.num_gpus, 'GPU')} free")
-        found = alike.setdefault((node.accelerator, *jobs), Nodes(node.accelerator, [], jobs or ["no GPUs"]))
-        found.names.append(node.name)
-    return list(alike.values())
-
-
-def _examples(nodes: Sequence[Nodes]) -> list[Nodes]:
-    """Return the first group of nodes of each GPU type, at most `MAX_NODES` groups."""
-    return list({node.accelerator: node for node in reversed(nodes)}.values())[::-1][:MAX_NODES]
-
-
-def _length(round_: gp.Round) -> str:
-    return time_text(round_.end_seconds - round_.start_seconds)
-
-
-def _busy(cluster: gp.Cluster, round_: gp.Round) -> str:
-    busy = len({gpu for assignment in round_.assignments.values() for gpu in assignment.gpus})
-    return f"{counted(len(round_.assignments), 'job')} on {busy} of {counted(cluster.num_gpus, 'GPU')}"
-
-
-def _changes(round_: gp.Round) -> str:
-    return f"{len(round_.started)} start or move, {len(round_.kept)} stay, {len(round_.preempted)} stop"
-
-
-def _groups(widths: list[int], room: int) -> list[list[int]]:
-    """Return groups of column indices with widths that fit `room` characters, at least one column each."""
-    groups: list[list[int]] = [[]]
-    for index, column_width in enumerate(widths):
-        if groups[-1] and sum(widths[i] + 3 for i in groups[-1]) + column_width + 3 > room:
-            groups.append([])
-        groups[-1].append(index)
-    return groups
-
-
-def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> str:
-    """Return sentences on the time that the allocation promises and the time that whole rounds deliver, in GPU-hours."""
-    promised, deficit = delivery.promised_gpu_seconds / 3600, delivery.shortfall_gpu_seconds / 3600
-    ahead, idle = delivery.ahead_gpu_seconds / 3600, delivery.backfilled_gpu_seconds / 3600
-    if not promised and not idle:
-        return ""
-    many = f"{len(rounds)} rounds" if len(rounds) != 1 else "1 round"
-    if not promised:
-        return wrapped([f"No time is promised; jobs got {idle:.4g} GPU-hours in {many}."], indent="")
-    text = f"The allocation promises jobs {promised:.4g} GPU-hours in {many}; {promised - deficit:.4g} were delivered"
-    lines = [f"{text}."]
-    if deficit * 3600 > TOLERANCE:
-        lines = [f"{text}, {deficit:.4g} ({delivery.undelivered_share:.2%}) follow in later rounds."]
-        least, behind = delivery.least_shortfall_gpu_seconds / 3600, ceil(10 * delivery.most_rounds_behind - TOLERANCE) / 10
-        text = f"A round is all or nothing for a job, so at least {least:.4g} ({delivery.least_undelivered_share:.2%}) had to wait"
-        lines.append(f"{text}; no job is more than {behind:.1f} rounds behind.")
-    extra = [(idle, "on GPUs that would have been idle"), (ahead, "to jobs ahead of their own share")]
-    given = [f"{hours:.4g} GPU-hours {how}" for hours, how in extra if hours * 3600 > TOLERANCE]
-    if given:
-        lines.append(f"Beyond that: {' and '.join(given)}.")
-    misplaced = delivery.misplaced_gpu_seconds / 3600
-    if misplaced:
-        lines.append(f"Delivered on slower placements than promised (spread or consolidated): {misplaced:.4g} GPU-hours.")
-    return wrapped(lines, indent="")
-
-
-def late_jobs_text(delivery: gp.DeliveryReport, jobs: Iterable[gp.Job]) -> str:
-    """Return why jobs wait, and a table of the jobs that are furthest behind, in GPU-seconds if one of them is elastic."""
-    hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > TOLERANCE}
-    reasons = "; ".join(f"{reason} ({hours[reason]:.4g})" for reason in sorted(hours, key=lambda reason: -hours[reason]))
-    why = wrapped([f"Reasons for waiting, in GPU-hours: {reasons}."], indent="") if hours else ""
-    short = sorted((job for job in delivery.jobs.values() if job.shortfall_seconds > 0), key=lambda job: -job.shortfall_seconds)
-    if not short:
-        return why
-    rows, shown = [], short[:MAX_JOBS]
-    names = {job.job_id for job in shown}
-    sizes = {job.job_id: size_text(job) for job in jobs if job.job_id in names}
-    is_elastic = any(job.is_elastic for job in jobs if job.job_id in names)
-    for job in shown:
-        seconds = (job.promised_seconds, job.delivered_seconds, job.shortfall_seconds)
-        times = [f"{each * (job.num_gpus if is_elastic else 1):.0f}" for each in seconds]
-        rows.append([job.job_id, str(job.why or ""), sizes[job.job_id], *times])
-    columns = [
-        Column("job", "name"),
-        Column("mostly because", "prose", 1),
-        Column("GPUs"),
-        *(Column(f"{name}, {'GPU-s' if is_elastic else 's'}") for name in ("due", "got", "behind")),
-    ]
-    more = f", the first {MAX_JOBS} of {len(short)}" if len(short) > MAX_JOBS else ""
-    return why + "\n" + table_text(f"Jobs furthest behind{more}", columns, rows)

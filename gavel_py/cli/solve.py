@@ -13,7 +13,8 @@ import gavel_py as gp
 from gavel_py.cli import allocation_text, estimates, inputs
 from gavel_py.cli.accounting import tenants_header, tenants_rows, with_accounts
 from gavel_py.cli.output import counted, csv_text, emit, json_text, number, time_text, unit_of, unused_text
-from gavel_py.cli.rounds import delivery_text, rounds_text, run_rounds
+from gavel_py.cli.rounds import run_rounds
+from gavel_py.cli.rounds_text import delivery_text, rounds_text
 from gavel_py.cli.tables import parts_text, table_text
 from gavel_py.cli.what_if import WhatIf, changed, changes_of, what_if_text
 

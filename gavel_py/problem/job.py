@@ -155,8 +155,9 @@ class Job(Record):
         if self.depends_on:
             check_dependencies(self.job_id, self.depends_on, self.workflow)
         if self.gpu_counts is not None or self.min_gpus is not None or self.max_gpus is not None:
-            given = self.num_gpus if "num_gpus" in self.model_fields_set else None
-            check_counts(self.gpu_counts, self.min_gpus, self.max_gpus, given)
+            check_counts(
+                self.gpu_counts, self.min_gpus, self.max_gpus, self.num_gpus if "num_gpus" in self.model_fields_set else None
+            )
             self.__dict__["gpu_counts"] = self.gpu_counts and tuple(sorted(self.gpu_counts))  # the record is frozen
             self.__dict__["num_gpus"] = self.gpu_range[0]
         if self.gpus_per_node is not None:
@@ -168,9 +169,7 @@ class Job(Record):
     def _without_derived(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Return the fields from which an equal job can be built."""
         fields: dict[str, Any] = dump(self)
-        if self.is_elastic:
-            fields.pop("num_gpus", None)
-        return fields
+        return {name: value for name, value in fields.items() if name != "num_gpus" or not self.is_elastic}
 
     @property
     def split(self) -> int:
@@ -380,29 +379,22 @@ GAVEL_FIELDS = ("job_type", "", "", "", "", "total_steps", "num_gpus", "weight",
 def _gavel_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
     for index, (number, line) in enumerate(reading.numbered_lines(path)):
         cells = line.split("\t")
-        where = f"{path}, line {number}"
-        if len(cells) != len(GAVEL_FIELDS):
-            problem = f"has {len(cells)} tab-separated fields, but Gavel's traces have {len(GAVEL_FIELDS)}"
-            raise InputError(Fault(where, "", problem))
+        where, expected = f"{path}, line {number}", len(GAVEL_FIELDS)
+        if len(cells) != expected:
+            raise InputError(Fault(where, "", f"has {len(cells)} tab-separated fields, but Gavel's traces have {expected}"))
         row = {name: cell for name, cell in zip(GAVEL_FIELDS, cells, strict=True) if name}
         # A negative SLO means none; other values are factors, which Job validates.
         slo = row.pop("slo")
         yield where, {"job_id": str(index), **row} | ({} if slo.strip().startswith("-") else {"deadline_factor": slo})
 
 
-PROGRESS = "steps_done"
-
-
 def with_steps(job: Job, steps_done: float) -> Job:
-    """Return the job with this number of steps done.
-
-    Equals `model_copy`, but is faster: it is called for every running job in every round.
-    """
+    """Return the job with this number of steps done; faster than `model_copy`, for every running job in every round."""
     copy = Job.__new__(Job)
     put = object.__setattr__  # jobs are frozen
-    put(copy, "__dict__", job.__dict__ | {PROGRESS: steps_done})
+    put(copy, "__dict__", job.__dict__ | {"steps_done": steps_done})
     given = job.__pydantic_fields_set__
-    put(copy, "__pydantic_fields_set__", given if PROGRESS in given else given | {PROGRESS})
-    put(copy, "__pydantic_extra__", None)
-    put(copy, "__pydantic_private__", None)
+    put(copy, "__pydantic_fields_set__", given if "steps_done" in given else given | {"steps_done"})
+    for name in ("__pydantic_extra__", "__pydantic_private__"):
+        put(copy, name, None)
     return copy

@@ -300,9 +300,8 @@ def _workflow_handles(colour_of: Mapping[str, str], workflows: Mapping[str, str]
     """Return the entries of a legend by label; colour_of: of jobs."""
     colours = {workflows[job_id]: colour for job_id, colour in colour_of.items() if job_id in workflows}
     names = sorted(colours, key=natural_key)
-    handles: dict[str, Line2D | Patch] = {
-        f"workflow {clean(name)}": Patch(facecolor=colours[name], linewidth=0) for name in names[:MAX_WORKFLOWS]
-    }
+    first = names[:MAX_WORKFLOWS]
+    handles: dict[str, Line2D | Patch] = {f"workflow {clean(name)}": Patch(fc=colours[name], linewidth=0) for name in first}
     if len(names) > MAX_WORKFLOWS:
         handles[f"{len(names) - MAX_WORKFLOWS:,} others"] = Line2D([], [], linestyle="none")
     return handles

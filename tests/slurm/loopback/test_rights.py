@@ -61,7 +61,7 @@ def others_release_nothing(cluster: LoopbackCluster) -> None:
     words = " ".join(done.stderr.split())
     assert (done.returncode, done.stdout) == (1, ""), words
     assert "jobs released: 0; refused by Slurm: 3 (" in words
-    assert "Unspecified error for a job; scancel: error: Kill job error" in words
+    assert "Access/permission denied for a job; scancel: error: Kill job error" in words
     assert cluster.jobs() == before
     assert cluster.tell("squeue", "--noheader", "--name=gavel-driver"), "the sign of life is still there"
 
