@@ -192,6 +192,7 @@ from gavel_py.workloads.durations import DurationPrediction as DurationPredictio
 from gavel_py.workloads.durations import DurationPredictor as DurationPredictor
 from gavel_py.workloads.durations import Predictability as Predictability
 from gavel_py.workloads.durations import describe_predictability as describe_predictability
+from gavel_py.workloads.durations import relative_speeds as relative_speeds
 from gavel_py.workloads.formats import trace_formats as trace_formats
 from gavel_py.workloads.generator import Empirical as Empirical
 from gavel_py.workloads.generator import LogUniform as LogUniform
@@ -202,7 +203,6 @@ from gavel_py.workloads.job_types import assign_job_types as assign_job_types
 from gavel_py.workloads.job_types import assume_durations as assume_durations
 from gavel_py.workloads.reading import read_trace as read_trace
 from gavel_py.workloads.reading import trace_text as trace_text
-from gavel_py.workloads.speed_ratios import relative_speeds as relative_speeds
 from gavel_py.workloads.submission import Submission as Submission
 from gavel_py.workloads.submission import TraceReport as TraceReport
 from gavel_py.workloads.summary import TraceSummary as TraceSummary
