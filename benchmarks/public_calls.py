@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
@@ -65,8 +66,9 @@ def submitting() -> Figures:
     different = gp.ThroughputProfile("different", rows)
     alike = [gp.Job(f"job-{n}", job_type=f"type-{n}", total_steps=TOTAL_STEPS) for n in range(5_000)]
     cases = {"5,000 jobs of 5,000 job types": (different, alike)}
+    many = list(islice(jobs_for(np.random.default_rng(1), 300_000), 100_000))
     for count in (10_000, 100_000):
-        few = list(jobs_for(np.random.default_rng(1), 3 * count))[:count]
+        few = many[:count]
         cases[f"{count:,} jobs of {len({(job.job_type, job.num_gpus) for job in few})} types and sizes"] = profile(), few
     for name, (speeds_of, jobs) in cases.items():
         for _ in range(3):
