@@ -1,6 +1,7 @@
 """Applies decisions to the state of a scheduler: `adopt`, `build_round`, `begin_round`, and `begin_starts` within a round.
 
-Nothing else changes the current allocation, the accounts of jobs, or the running gangs as a whole.
+Nothing else changes the current allocation, the accounts of jobs, or the running gangs as a whole. `waits_of` finds why jobs
+wait in a round; `delivery.py` has the reasons.
 """
 
 from __future__ import annotations

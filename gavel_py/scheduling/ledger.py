@@ -46,6 +46,7 @@ class DeliveryLedger:
         deficits: (rows, K) D_ij in rounds.
         spread_deficits: (rows, K) A_ij in rounds.
         received: (rows, K) rounds received under the current allocation.
+        latest_waits: (rows,) why each job waited in the latest round, as for `record`; not saved.
     """
 
     TABLES = ("promised", "delivered", "deficits", "received", "spread_deficits", "waits", "short", "misplaced", "rounds")
@@ -59,6 +60,7 @@ class DeliveryLedger:
         self.waits, self.short = np.zeros((0, len(WAITS))), np.zeros((0, len(WAITS)))
         self.misplaced = np.zeros(0)
         self.rounds = np.zeros(0)  # rounds in which the job was promised time or ran, -1 if they are not all whole
+        self.latest_waits: Indices = np.full(0, -1)
         self._offered: Floats = np.zeros(count)
         self._round_seconds = 0.0
 
@@ -69,6 +71,7 @@ class DeliveryLedger:
             for name in ("num_gpus", *self.TABLES):
                 table = getattr(self, name)
                 setattr(self, name, np.concatenate([table, np.zeros((more, *table.shape[1:]))]))
+            self.latest_waits = np.concatenate([self.latest_waits, np.full(more, -1)])
 
     def to_dict(self, rows: Indices) -> dict[str, Any]:
         """Return the accounts of these rows as plain data."""
@@ -103,7 +106,10 @@ class DeliveryLedger:
         made = DeliveryLedger(tuple(accelerator_types))
         made.fit(len(self.num_gpus))
         vars(made).update(
-            {name: getattr(self, name) for name in ("num_gpus", "waits", "short", "misplaced", "rounds", "_round_seconds")}
+            {
+                name: getattr(self, name)
+                for name in ("num_gpus", "waits", "short", "misplaced", "rounds", "latest_waits", "_round_seconds")
+            }
         )
         for name in ("promised", "delivered", "deficits", "received", "spread_deficits", "_offered"):
             np.add.at(getattr(made, name).T, columns, getattr(self, name).T)
@@ -142,6 +148,7 @@ class DeliveryLedger:
         self._set_round_seconds(round_seconds)
         received = self._received(columns) if units is None else self._received(columns) * units[:, None]
         codes = np.full(len(rows), -1) if waits is None else waits
+        self.latest_waits[rows] = codes
         waiting = np.flatnonzero(codes >= 0)
         self.waits[rows[waiting], codes[waiting]] += 1
         # Shortfalls include what the bounds cut off from deficits, so a waiting job may have a shortfall but no deficit.
@@ -251,7 +258,9 @@ class DeliveryLedger:
         self.delivered[at] = max(0.0, self.delivered[at] - seconds)
         after = np.maximum(0.0, self.promised[rows] - self.delivered[rows])
         self._enter_shortfalls(rows, before, after, np.array([WAITS.index(reason)]))
-        self.waits[row, WAITS.index(Wait.NODE)] += reason is Wait.NODE
+        if reason is Wait.NODE:
+            self.waits[row, WAITS.index(reason)] += 1
+            self.latest_waits[row] = WAITS.index(reason)
         self.received[at] = max(0.0, self.received[at] - rounds)
         self.deficits[at] = min(self.deficits[at] + rounds, MAX_DEFICIT_ROUNDS)
         if is_spread and self.spread_deficits[at]:  # 0 if no spread placement is promised
@@ -264,6 +273,7 @@ class DeliveryLedger:
         if known:
             for name in ("num_gpus", *self.TABLES):
                 getattr(self, name)[known] = 0.0
+            self.latest_waits[known] = -1
 
     def report(self, rows: Mapping[str, int]) -> DeliveryReport:
         """Return the accounts of these jobs, {job_id: row}, sorted by job_id."""
@@ -280,6 +290,11 @@ class DeliveryLedger:
     def _accounts(self, ids: tuple[str, ...], at: Indices | slice) -> DeliveryAccounts:
         tables = self.num_gpus, self.promised, self.delivered, self.waits, self.short, self.misplaced, self.rounds
         return DeliveryAccounts(ids, self.accelerator_types, *(table[at] for table in tables), self._round_seconds)  # type: ignore[call-arg]
+
+    def wait_of(self, row: int) -> Wait | None:
+        """Return why a job waited in the latest round, None if it ran or had no deficit."""
+        code = self.latest_waits.item(row) if row < len(self.latest_waits) else -1
+        return WAITS[code] if code >= 0 else None
 
     def knows(self, rows: Indices) -> Mask:
         """Return (N,) the jobs that have an account."""

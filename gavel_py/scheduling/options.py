@@ -21,8 +21,8 @@ COUNTED_IN_ROUNDS = frozenset({"attained_gpu_seconds", "waiting_seconds", "isola
 class SchedulerOptions:
     """The arguments of `RoundScheduler` that determine how it plans rounds. Raises `InputError` for a number out of range.
 
-    Decisions: `RoundPlanner.demand` converts `restart_seconds` to rounds, of which `mechanism/demand.py` makes hysteresis. The
-    simulator charges it in `simulator/round_execution.py`.
+    Decisions weigh the cost of restarts as hysteresis, `hysteresis_of` in `mechanism/demand.py`; where `direct` and
+    placement preferences weigh it in other ways, and what charges it, is listed in docs/architecture.md, "Where to look".
     """
 
     mechanism: str | Mechanism = "deficit"

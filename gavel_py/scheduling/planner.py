@@ -299,10 +299,9 @@ class RoundPlanner:
         problem, rows, ledger, columns = current.problem, current.rows, state.ledger, state.table.columns
         runnable = problem.runnable & current.present(state.table)[:, None]
         deficits = np.where(runnable, ledger.deficits[rows], 0.0)
-        costs = current.policy_input.requests["restart_seconds"]
-        restart_rounds = np.where(np.isnan(costs), self.options.restart_seconds, costs) / self.options.round_seconds
+        restart_rounds = self._restart_seconds(current) / self.options.round_seconds
         running_on = state.continuing_types[rows]
-        sizes = self._sizes(state, current, running_on, restart_rounds * self.options.round_seconds, start)
+        sizes = self._sizes(state, current, running_on, start)
         if self.observer is not None:
             self.observer.raise_deficits(deficits, problem.job_ids, state.nodes.cluster.profile_names, sizes)
         return RoundDemand(
@@ -324,9 +323,7 @@ class RoundPlanner:
             sizes=sizes,
         )
 
-    def _sizes(
-        self, state: SchedulerState, current: CurrentAllocation, running_on: Indices, restart_seconds: Floats, start: float
-    ) -> SizeDemand | None:
+    def _sizes(self, state: SchedulerState, current: CurrentAllocation, running_on: Indices, start: float) -> SizeDemand | None:
         """Return the data for choosing numbers of GPUs, None if all are fixed and the mechanism follows the allocation."""
         if (problem := current.problem).counts is None and self.options.mechanism != "direct":
             return None
@@ -341,7 +338,7 @@ class RoundPlanner:
             weights=problem.weights,
             age_seconds=np.maximum(0.0, start - problem.arrival_seconds),
             restarts=np.maximum(state.table.columns["starts"][current.rows] - 1, 0),
-            restart_seconds=restart_seconds,
+            restart_seconds=self._restart_seconds(current),
         )
 
     @property
@@ -349,14 +346,17 @@ class RoundPlanner:
         """Whether idle GPUs go to waiting jobs; with constraints they do not, since these may be meant to keep GPUs free."""
         return self.solver.policy.backfills and not self.solver.policy.constraints
 
+    def _restart_seconds(self, current: CurrentAllocation) -> Floats:
+        """Return (N,) what a restart of each job costs: its own value, or that of the scheduler."""
+        return np.where(np.isnan(own := current.policy_input.requests["restart_seconds"]), self.options.restart_seconds, own)
+
     def _locked(self, state: SchedulerState, current: CurrentAllocation, start: float) -> HeldGpus:
         """Return (N,) the GPUs of running gangs that have not reached their minimum run time and may continue where they run."""
         held, since = state.continuing_gangs(current.rows), state.table.columns["running_since_seconds"][current.rows]
         kept_until = state.table.columns["kept_until_seconds"][current.rows]
         new = held.runs & ((start - since < self.options.min_run_seconds) | (start < kept_until))
         if current.problem.counts is not None or self.options.mechanism == "direct":  # no preemption during a restart
-            costs = current.policy_input.requests["restart_seconds"]
-            new |= held.runs & (start - since < np.where(np.isnan(costs), self.options.restart_seconds, costs))
+            new |= held.runs & (start - since < self._restart_seconds(current))
         if not new.any():
             return HeldGpus.none(len(held))
         index = {job_id: i for i, job_id in enumerate(current.problem.job_ids)} if held.partners else {}

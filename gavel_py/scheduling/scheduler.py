@@ -28,7 +28,7 @@ from gavel_py.problem.workflows import check_known, dependencies_of
 from gavel_py.scheduling.between_rounds import select_starts
 from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_round
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
-from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery
+from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait
 from gavel_py.scheduling.jobs import DEPARTURES, ELASTIC_FIELDS, Departure, JobTable, ReportedSteps, changed_job
 from gavel_py.scheduling.jobs.waiting import Backoff, Released, Unblocked, without_dependencies
 from gavel_py.scheduling.learning import ProgressObserver, observed
@@ -449,6 +449,15 @@ class RoundScheduler(Synchronized):
         """Return the time promised and delivered to one job; None if it has had no allocation so far."""
         row = self._state.table.row_of(job_id)
         return None if self.by_events or row is None else self._state.ledger.account(job_id, row)
+
+    @synchronized
+    def wait_of(self, job_id: str) -> Wait | None:
+        """Return why a job that is owed time got none in the latest round; None for others, and in event-driven mode.
+
+        Not saved: after `load`, it is None until the next round.
+        """
+        row = self._state.table.row_of(job_id)
+        return None if row is None else self._state.ledger.wait_of(row)
 
     # Events of jobs
 

@@ -233,6 +233,7 @@ class TestScheduler:
             "submit": lambda: made.submit(job("c")),
             "submit_all": lambda: made.submit_all([job("d")]),
             "update": lambda: made.update("a", weight=2.0),
+            "wait_of": lambda: made.wait_of("a"),
         }
         ask: dict[str, Call] = {
             "copy": lambda: copy.copy(made),

@@ -74,3 +74,27 @@ def test_a_node_that_is_down_is_named() -> None:
     account = made.delivery().jobs["a"]
     assert account.why is Wait.NODE
     assert account.to_dict()["waits"] == {"node": account.waits[Wait.NODE]}
+
+
+def test_the_reason_of_the_latest_round_is_that_of_now_and_not_the_most_frequent() -> None:
+    made = scheduler([gp.Job("a"), gp.Job("b")], 1, 1)
+    assert made.wait_of("a") is None
+    made.next_round()
+    assert [made.wait_of(job_id) for job_id in ("a", "b", "unknown")] == [None, None, None]
+    made.node_down("n1")
+    waits = []
+    for _ in range(7):  # turns on the GPU that is left
+        (held,) = made.next_round().assignments
+        assert made.wait_of(held) is None
+        waits.append(made.wait_of("b" if held == "a" else "a"))
+    assert set(waits) == {None, Wait.TURN}  # a job that is ahead of its promise is owed nothing
+    made.node_down("n0")
+    made.next_round()
+    assert [made.wait_of(job_id) for job_id in ("a", "b")] == [Wait.NODE, Wait.NODE]
+    account = made.delivery_of("a")
+    assert account is not None
+    assert account.waits[Wait.TURN] > account.waits[Wait.NODE]
+    made.node_up("n0")
+    made.node_up("n1")
+    made.next_round()
+    assert [made.wait_of(job_id) for job_id in ("a", "b")] == [None, None]

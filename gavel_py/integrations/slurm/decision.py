@@ -124,9 +124,7 @@ class Decided:
         placed = {*self.begun.assignments, *self.moves.keep}
         for job_id in self.picture.state.tracked:
             if job_id not in placed and job_id not in reasons:
-                delivery = scheduler.delivery_of(job_id)
-                waits = {} if delivery is None else delivery.waits
-                reasons[job_id] = str(max(waits, key=lambda reason: waits[reason], default=Wait.TURN))
+                reasons[job_id] = str(scheduler.wait_of(job_id) or Wait.TURN)
         return reasons
 
     def account(self) -> dict[str, Any]:

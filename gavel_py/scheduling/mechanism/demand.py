@@ -207,7 +207,9 @@ def scores_of(demand: RoundDemand, hysteresis_rounds: float = HYSTERESIS_ROUNDS,
     The score depends on m_i = (P_i + 1) / (P_i + 1 + HALFWAY_ROUNDS), where P_i is the number of rounds promised to job i so far.
     """
     maturity = 1.0 - HALFWAY_ROUNDS / (demand.promised[:, None] + 1.0 + HALFWAY_ROUNDS)
-    hysteresis = _hysteresis(demand, hysteresis_rounds, maturity)
+    hysteresis = hysteresis_of(
+        demand.fractions, demand.num_gpus[:, None], demand.restart_rounds[:, None], hysteresis_rounds, maturity
+    )
     claims, running = demand.claims, demand.running
     due = claims > 0
     if demand.backfill:
@@ -219,22 +221,23 @@ def scores_of(demand: RoundDemand, hysteresis_rounds: float = HYSTERESIS_ROUNDS,
     return np.where(demand.possible & due, scores, -np.inf)
 
 
-def _hysteresis(demand: RoundDemand, rounds: float, maturity: Floats) -> Floats:
-    """Return (N, K) h_ij (`hysteresis_of`), scaled by maturity, (N, 1) m_i, except for the cost of a restart."""
-    restart = demand.restart_rounds[:, None]
-    return restart + maturity * hysteresis_of(demand.fractions, demand.num_gpus[:, None], np.zeros_like(restart), rounds)
-
-
 def hysteresis_of(
-    fractions: Floats, num_gpus: NDArray[np.int64], restart_rounds: Floats, rounds: float = HYSTERESIS_ROUNDS
+    fractions: Floats,
+    num_gpus: NDArray[np.int64],
+    restart_rounds: Floats,
+    rounds: float = HYSTERESIS_ROUNDS,
+    maturity: Floats | float = 1.0,
 ) -> Floats:
-    """Return h_ij = h·(½ + √(X_ij (1 − X_ij)))/√s_i + the cost of a restart of job i, in rounds, in the shape of the fractions.
+    """Return h_ij = m_i·h·(½ + √(X_ij (1 − X_ij)))/√s_i + the cost of a restart of job i, in rounds, in the shape of the fractions.
+
+    The choice of jobs (`scores_of`), of partners (`colocation`) and of the gangs that keep their GPUs in placement
+    (`round_planning`, `event_driven`) weighs restarts by it.
 
     Turns of n rounds let a deficit swing by n·(1 − X) and cost a restart every n/X rounds. The sum of s·swing for a given number of
     restarts is least when swings are proportional to √(X (1 − X)/s). No turn is shorter than a round; hence the ½.
     """
     spread = np.sqrt(np.clip(fractions * (1.0 - fractions), 0.0, None))
-    result: Floats = rounds * (0.5 + spread) / np.sqrt(num_gpus) + restart_rounds
+    result: Floats = maturity * (rounds * (0.5 + spread) / np.sqrt(num_gpus)) + restart_rounds
     return result
 
 

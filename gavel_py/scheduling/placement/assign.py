@@ -1,4 +1,8 @@
-"""Assigns GPUs to the gangs of one accelerator type in a given order; running gangs keep theirs where possible."""
+"""Assigns GPUs to the gangs of one accelerator type in a given order; running gangs keep theirs where possible.
+
+`free_gpus` chooses the nodes of each gang, and `migration` the gangs that move for others. `event_driven` places single gangs by
+the same rules.
+"""
 
 from __future__ import annotations
 
@@ -134,8 +138,8 @@ class PlacementPass:
             gpus = free.find(size, narrowest_scope, per_gpu, split=split)
             if gpus is None:
                 movable = self.stays & (self._rank > self._rank[gang])
-                gpus = self._cleared(gang, narrowest_scope, movable & (batch.sizes < size), waiting, step)
-                gpus = gpus or self._cleared(gang, scope, movable, waiting, step)
+                gpus = self._make_room(gang, narrowest_scope, movable & (batch.sizes < size), waiting, step)
+                gpus = gpus or self._make_room(gang, scope, movable, waiting, step)
         return gpus
 
     def _find_preferred(self, gang: int, size: int, scope: int) -> list[int] | None:
@@ -146,7 +150,7 @@ class PlacementPass:
         )
         return None if parts is None else self.free.lowest(parts)
 
-    def _cleared(self, gang: int, scope: int, movable: Mask, waiting: list[int], step: int) -> list[int] | None:
+    def _make_room(self, gang: int, scope: int, movable: Mask, waiting: list[int], step: int) -> list[int] | None:
         """Return GPUs in one region of the scope, freed by moving the fewest gangs if necessary."""
         batch, free = self.batch, self.free
         size, per_gpu, split = int(batch.sizes[gang]), batch.per_gpu[gang], int(batch.splits[gang])
