@@ -21,7 +21,7 @@ from gavel_py.io.snapshots import decode, encode
 from gavel_py.policies.base import AllocationStatus, Policy
 from gavel_py.policies.constraints.base import Constraint
 from gavel_py.policies.constraints.compiling import placed
-from gavel_py.problem.job import Job, with_steps
+from gavel_py.problem.job import Job, with_values
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import number_equal
 from gavel_py.problem.workflows import WorkflowOutlook
@@ -154,7 +154,10 @@ class PolicyInput:
         jobs, steps = table.jobs[rows], decode(document["steps_done"])
         for i, fields in document["changed"]:
             jobs[i] = Job(**fields)
-        found = [with_steps(job, done) for job, done in zip(jobs.tolist(), steps.tolist(), strict=True)]
+        found = [
+            job if job.steps_done == done else with_values(job, {"steps_done": done})
+            for job, done in zip(jobs.tolist(), steps.tolist(), strict=True)
+        ]
         requests = table.requests_of(found)
         cache.complete(found, requests)
         arrays = {name: decode(document[name]) for name in (*BY_JOB, "whole_gangs", "sharing", "min_gain")}

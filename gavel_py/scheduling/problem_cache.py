@@ -18,7 +18,7 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import FINISHED, GpuMemory
 from gavel_py.problem.from_jobs import Hosts, Profile, gpu_memory, job_units, largest_gangs, usable_types
 from gavel_py.problem.gpu_counts import GpuCounts, gpu_counts, merged_counts
-from gavel_py.problem.job import Job, with_steps
+from gavel_py.problem.job import Job, with_values
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_speeds
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.workflows import seconds_left
@@ -258,7 +258,7 @@ class ProblemCache:
 
     def _problem_of(self, jobs: Sequence[Job]) -> AllocationProblem:
         """Return the problem of these jobs, as if they had done no steps and had no dependencies."""
-        new = [with_steps(job, 0.0).model_copy(update={"depends_on": ()}) for job in jobs]
+        new = [with_values(job, {"steps_done": 0.0, "depends_on": ()}) for job in jobs]
         return AllocationProblem.from_jobs(new, self.cluster, self.profile, whole_gangs=self.whole_gangs, by_workflow=False)
 
     def _pairs(self, policy_input: PolicyInput, single: Floats, used: GpuMemory) -> PairSpeeds | None:

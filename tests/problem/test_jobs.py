@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import pickle
 from contextlib import suppress
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel_py import InputError, Job, JobSet
+from gavel_py.scheduling.jobs import jobs_from_dict, jobs_to_dict
 from tests.support.fakes import refusal
 from tests.support.shared_data import SHARED, needs_shared_data
 
@@ -565,6 +567,38 @@ def test_jobs_written_as_csv_read_as_the_same_jobs(jobs: list[Job], tmp_path_fac
 @given(job=jobs_with_any_fields())
 def test_a_job_is_made_of_its_own_fields(job: Job) -> None:
     assert Job(**job.model_dump()) == job
+
+
+@given(jobs=st.lists(jobs_with_any_fields(), max_size=4), data=st.data())
+def test_saved_jobs_are_restored(jobs: list[Job], data: st.DataObject) -> None:
+    """Also of each job some that differ only in what most jobs have of their own."""
+    own = {"arrival_seconds": finite, "steps_done": st.floats(min_value=0, allow_infinity=False)}
+    copies = [job.model_copy(update={name: data.draw(values) for name, values in own.items()}) for job in jobs for _ in range(3)]
+    saved = [job.model_copy(update={"job_id": f"{n} {job.job_id}"}) for n, job in enumerate([*jobs, *copies])]
+    restored = jobs_from_dict(json.loads(json.dumps(jobs_to_dict(saved))))
+    assert restored == saved
+    assert [job.model_dump() for job in restored] == [job.model_dump() for job in saved]
+    assert all(type(value) is type(getattr(job, name)) for job, kept in zip(restored, saved, strict=True) for name, value in kept)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("steps_done", [0.0, -1.0]),
+        ("arrival_seconds", [0.0, None]),
+        ("job_id", ["a", ""]),
+        ("total_steps", [None, 0.0]),
+        ("num_gpus", [1, 0]),
+        ("depends_on", [[], ["b"]]),
+        ("duration_seconds", [None, 1.0]),
+        ("weight", [1.0]),
+    ],
+)
+def test_saved_jobs_that_cannot_be_are_refused(column: str, values: list[object]) -> None:
+    good = {"job_id": ["a", "b"], "steps_done": [0.0, 1.0], "num_gpus": [1, 1]}
+    assert len(jobs_from_dict(good)) == 2
+    with pytest.raises((InputError, ValueError)):
+        jobs_from_dict(good | {column: values})
 
 
 @given(value=st.one_of(st.none(), st.booleans(), st.text(), st.floats(), st.integers(), st.lists(st.integers())), data=st.data())

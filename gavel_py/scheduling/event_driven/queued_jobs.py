@@ -11,7 +11,7 @@ import numpy as np
 from gavel_py.io.names import natural_key
 from gavel_py.optimization.job_classes import separate_jobs
 from gavel_py.policies import OrderedPolicy
-from gavel_py.problem.job import Job, with_steps
+from gavel_py.problem.job import Job, with_values
 from gavel_py.scheduling.current_allocation import PolicyInput
 from gavel_py.scheduling.jobs import JobTable
 from gavel_py.scheduling.placement.gangs import PlacementPreference, Spans
@@ -60,7 +60,7 @@ class JobProfiler:
         return self._by_gang[gang]
 
     def _profile_of(self, job: Job) -> JobProfile:
-        new = [with_steps(job, 0.0)]
+        new = [with_values(job, {"steps_done": 0.0})]
         requests = self._table.requests_of(new)
         self._cache.complete(new, requests)
         problem = self._cache.problem_if_up(PolicyInput.of_new(new, requests, whole_gangs=self._cache.whole_gangs))

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import natural_key
+from gavel_py.io.records import Finite, Name, NotNegative, Positive
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.job import Job, with_steps
+from gavel_py.problem.job import Job, with_values
 from gavel_py.scheduling.jobs.workflow_units import WorkflowNumbers
 
 GANG_FIELDS = (
@@ -284,7 +286,7 @@ class JobTable:
         job: Job = self.jobs[row]
         steps = self.columns["steps_done"].item(row)
         if job.steps_done != steps:
-            self.jobs[row] = job = with_steps(job, steps)
+            self.jobs[row] = job = with_values(job, {"steps_done": steps})
         return job
 
     def jobs_at(self, rows: Indices) -> list[Job]:
@@ -542,10 +544,35 @@ def objects_of(jobs: Sequence[Job]) -> Objects:
     return np.fromiter(jobs, dtype=object, count=len(jobs))
 
 
+class _OwnFields(BaseModel):
+    """Columns of the fields in which nearly all jobs differ. Rules of several fields read only whether `total_steps` is given."""
+
+    model_config = Job.model_config
+    job_id: list[Name]
+    arrival_seconds: list[Finite] = []
+    total_steps: list[Positive | None] = []
+    steps_done: list[NotNegative] = []
+
+
 def jobs_from_dict(fields: Mapping[str, list[Any]]) -> list[Job]:
-    """Restore jobs from `jobs_to_dict`."""
-    rows = (dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True))
-    return [Job(**without_derived(row)) for row in rows]
+    """Restore jobs from `jobs_to_dict`. Of all jobs that are equal but for `_OwnFields`, one is checked as a job."""
+    checked_columns = _OwnFields(**{name: fields[name] for name in _OwnFields.model_fields if name in fields})
+    columns = {name: getattr(checked_columns, name) for name in checked_columns.model_fields_set}
+    others = {name: map(_hashable, column) for name, column in fields.items() if name not in columns}
+    rows = zip(*others.values(), strict=True) if others else repeat((), len(fields["job_id"]))
+    jobs, checked = [], dict[tuple[Any, ...], Job]()
+    for row, own_row in zip(rows, zip(*columns.values(), strict=True), strict=True):
+        common, own = dict(zip(others, row, strict=True)), dict(zip(columns, own_row, strict=True))
+        # What a job waits for may not be the job itself.
+        key = own.get("total_steps") is None, common.get("depends_on") and own["job_id"], *row
+        if key not in checked:
+            checked[key] = Job(**without_derived(common | own))
+        jobs.append(with_values(checked[key], own))
+    return jobs
+
+
+def _hashable(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def without_derived(fields: dict[str, Any]) -> dict[str, Any]:
