@@ -10,7 +10,7 @@ import pytest
 
 from tests.slurm.loopback.cluster import LoopbackCluster, booted
 from tests.slurm.loopback.configuration import Settings
-from tests.slurm.loopback.driving import driving, gavel, log_of
+from tests.slurm.loopback.driving import driving, gavel, log_of, plugin
 from tests.slurm.loopback.logbook import decisions, events
 from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import crowd, gang
@@ -144,21 +144,23 @@ def test_a_job_waiting_for_the_whole_cluster_blocks_no_start(cluster: LoopbackCl
 
 
 @pytest.mark.deep
-def test_jobs_in_several_partitions_are_left_to_slurm(cluster: LoopbackCluster) -> None:
-    job = gang(cluster, "--gpus=2", "--begin=now+1hour")
-    cluster.tell("scontrol", "update", f"JobId={job}", "Partition=plain,gavel")
-    others = crowd(cluster, 30)
-    with driving(cluster, "--round", "4") as driver:
-        driver.rounds(1)
-        cluster.tell("scontrol", "update", f"JobId={job}", "StartTime=now", "Partition=gavel,plain")
-        driver.until(lambda: len(running(cluster)) >= 27, 60, "the nodes to be full")
-        cluster.tell("scancel", *map(str, others[:5]))
-        driver.until(lambda: cluster.jobs()[job].placement, 60, "Slurm to start it")
-        assert cluster.jobs()[job].partition == "gavel", "that is all that Slurm tells now"
-        driver.rounds(3)
-        assert driver.end() == 0, driver.output()
-    assert (cluster.jobs()[job].state, cluster.jobs()[job].restarts) == ("RUNNING", 0)
-    assert status(cluster)[job] == "not managed: it may run in partitions that are not managed, too (--partition=a,b)"
+def test_jobs_in_several_partitions_are_left_to_slurm(settings: Settings) -> None:
+    """Such jobs are submitted while no driver runs; otherwise the plugin refuses them."""
+    with booted(replace(settings, submit_plugin=plugin(dead_seconds=60.0))) as cluster:
+        job = gang(cluster, "--gpus=2", "--begin=now+1hour", "--partition=gavel,plain")
+        with driving(cluster, "--round", "4") as driver:
+            driver.rounds(1)
+            others = crowd(cluster, 30)
+            refused = cluster.run("scontrol", "update", f"JobId={others[-1]}", "Partition=gavel,plain")
+            assert "Invalid partition" in refused.stderr + refused.stdout
+            driver.until(lambda: len(running(cluster)) >= 27, 60, "the nodes to be full")
+            cluster.tell("scontrol", "update", f"JobId={job}", "StartTime=now")
+            cluster.tell("scancel", *map(str, others[:5]))
+            driver.until(lambda: cluster.jobs()[job].placement, 60, "Slurm to start it")
+            driver.rounds(3)
+            assert driver.end() == 0, driver.output()
+        assert (cluster.jobs()[job].state, cluster.jobs()[job].restarts) == ("RUNNING", 0)
+        assert status(cluster)[job] == "not managed: it may run in partitions that are not managed, too (--partition=a,b)"
 
 
 def running(cluster: LoopbackCluster) -> dict[int, dict[str, int]]:
