@@ -15,15 +15,15 @@ Value = Callable[[gp.AllocationProblem, Any], float]
 
 
 def half_known(seed: int = 0) -> tuple[gp.JobSet, gp.Cluster, EstimatedProfile]:
-    """Jobs of a few types, of whose throughputs in a built-in profile half are known."""
+    """Jobs of four types, of whose throughputs in a built-in profile half are known."""
     builtin, chance = gp.ThroughputProfile.builtin("gavel-osdi20"), np.random.default_rng(seed)
     batches = [name for name in builtin.job_types if "batch size" in name]
-    types = [str(name) for name in chance.choice(batches, 6, replace=False)]
+    types = [str(name) for name in chance.choice(batches, 4, replace=False)]
     alone = [m for m in builtin.measurements if m.partner_job_type is None and m.placement == "consolidated"]
     known = [m for m in alone if m.steps_per_second > 0 and (m.job_type not in types or chance.random() < 0.5)]
     jobs = [
         gp.Job(f"job-{i}", job_type=str(chance.choice(types)), num_gpus=int(chance.choice([1, 1, 2, 4])), total_steps=1e4 * (1 + i))
-        for i in range(20)
+        for i in range(12)
     ]
     profile = gp.ThroughputProfile("half", known).with_estimates()
     cluster = gp.Cluster.from_counts({"k80": (8, 4), "p100": (8, 4), "v100": (8, 4)})
@@ -41,11 +41,11 @@ def last_end(problem: gp.AllocationProblem, times: Any) -> float:
 
 
 @pytest.mark.parametrize(("policy", "value", "sign"), [("max_min_fairness", worst_off, 1), ("min_makespan", last_end, -1)])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [1, 3])
 def test_regrets_are_those_of_solving_each_case(policy: str, value: Value, sign: int, seed: int) -> None:
     """Every estimate at both ends, by `solve` and the formula of the objective; those that are not shown have no larger regret."""
     jobs, cluster, profile = half_known(seed)
-    found = gp.sensitivity(jobs, cluster, profile, policy, count=4)
+    found = gp.sensitivity(jobs, cluster, profile, policy, count=2)
     present = gp.solve(gp.AllocationProblem.from_jobs(jobs, cluster, profile), policy)
     regrets = {}
     for estimate in profile.estimates_of(jobs, cluster.accelerator_names):
@@ -56,7 +56,7 @@ def test_regrets_are_those_of_solving_each_case(policy: str, value: Value, sign:
             assert best is not None
             regrets[estimate.entry].append(1 - (kept / best) ** sign)
     assert found.num_estimates == len(regrets) > 8
-    assert len(found.effects) == 4
+    assert len(found.effects) == 2
     for effect in found.effects:
         assert [effect.regret_low, effect.regret_high] == pytest.approx(regrets.pop(effect.estimate.entry), abs=1e-6)
     assert found.largest_other is not None
@@ -94,13 +94,9 @@ def test_regrets_of_filling_are_those_of_the_levels_of_all_jobs(policy: str) -> 
             assert regret == pytest.approx(max(0.0, *(part.max() for part in lost)), abs=2e-6)
             first_level = max(first_level, float(1 - levels[0].min() / levels[1].min()))
     assert found.effects[0].regret > first_level + 0.02  # so that the first level alone would not do
-
-
-def test_filling_says_that_nothing_is_known_of_the_estimates_that_were_not_solved_for() -> None:
-    jobs, cluster, profile = half_known(1)
-    full, some = (gp.sensitivity(jobs, cluster, profile, "water_filling", count=count) for count in (1000, 4))
-    assert some.largest_other is None
-    assert some.effects[0] == full.effects[0]
+    some = gp.sensitivity(jobs, cluster, profile, policy, count=4, whole_gangs=False)
+    assert some.largest_other is None  # nothing is known of the estimates that were not solved for
+    assert some.effects[0] == found.effects[0]
 
 
 def test_limits_of_whole_gangs_leave_the_bound_tight() -> None:

@@ -202,7 +202,8 @@ def test_bad_input_is_shown(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.Mo
             outcome = gavel("rounds", jobs, "-c", "v100:4,k80:2", *more)
             assert outcome.code == 0, outcome.err
             assert max(map(tables.cell_width, outcome.out.splitlines()), default=0) <= int(columns)
-            assert json.loads(gavel("rounds", jobs, "-c", "v100:4,k80:2", *more[: 0 if "--by" in more else None], "--json").out)
+            if columns == "80" and "--by" not in more:
+                assert json.loads(gavel("rounds", jobs, "-c", "v100:4,k80:2", *more, "--json").out)
     endless = gavel("rounds", "none.csv", "-c", "v100:4", "--until-done").out
     assert "No job has known steps" in " ".join(endless.split())
 
