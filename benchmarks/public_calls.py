@@ -164,18 +164,19 @@ def simulated_rounds() -> Figures:
 
 
 def simulated_events() -> Figures:
-    """Return the events per second at a load of 1, when 1,000 jobs are in the system."""
+    """Return the events per second with 1,000 jobs in the system at first, half of which wait, while as many arrive as end."""
     figures: Figures = {}
     cluster = gp.Cluster.from_counts({"v100": (160, 8), "p100": (160, 4), "k80": (160, 4)})
-    sample = [each.job for each in gp.generate_trace(3_000, profile(), jobs_per_hour=1_000, seed=2)]
-    speeds = [np.nanmean([profile().job_throughput(job, name) for name in cluster.accelerator_names]) for job in sample]
-    gpu_seconds = np.mean([job.num_gpus * (job.total_steps or 0.0) / speed for job, speed in zip(sample, speeds, strict=True)])
-    jobs_per_hour = float(cluster.capacities.sum() / gpu_seconds * 3600)
-    trace = gp.generate_trace(21_000, profile(), jobs_per_hour=jobs_per_hour, seed=1)
-    jobs = [each.job.model_copy(update={"arrival_seconds": 0.0} if n < 1_000 else {}) for n, each in enumerate(trace)]
+    hours = gp.LogUniform(((1, 3_600, 7_200),))
+    trace = gp.generate_trace(14_000, profile(), jobs_per_hour=None, durations=hours, seed=1)
+    speeds = profile().matrix([each.job for each in trace], cluster.accelerator_names)
+    steps, gpus = (np.array([getattr(each.job, name) for each in trace], dtype=float) for name in ("total_steps", "num_gpus"))
+    gpu_seconds = np.nanmean(np.where(speeds > 0, (gpus * steps)[:, None] / speeds.clip(1e-9), np.nan), axis=0)
+    late = np.maximum(0.0, np.arange(len(trace)) - 1_000) / (cluster.capacities / gpu_seconds).sum()
+    jobs = [each.job.model_copy(update={"arrival_seconds": when}) for each, when in zip(trace, late.tolist(), strict=True)]
     for policy in ("fifo", "shortest_job_first"):
         simulation = gp.Simulation(jobs, cluster, profile(), policy, round_seconds=None)
-        for _ in range(500):
+        for _ in range(1_000):
             simulation.step()
         figures[f"events/s, `{policy}`, 1,000 active jobs, 480 GPUs"] = [rate(simulation, 2_000) for _ in range(3)]
     return figures
