@@ -12,7 +12,7 @@ from hypothesis import settings
 
 __all__ = ["examples", "register_profiles"]
 
-PERCENT = {"quick": 12, "ci": 75, "deep": 1000}
+PERCENT = {"quick": 12, "ci": 55, "deep": 1000}
 """Percentage of the requested examples that each profile draws. It is also the profile's `max_examples`, since tests that request
 no number have the default of hypothesis, which is 100."""
 
