@@ -115,7 +115,7 @@ class JobClasses:
         return len(self.jobs)
 
     def is_suited_to_prices(self, rows: int) -> bool:
-        """Return whether prices (`solving.prices`) are the fastest method for this many rows: only capacities may couple jobs."""
+        """Return whether price decomposition is the fastest method for this many rows: only capacities may couple jobs."""
         if rows < PRICED_ROWS or not 1 < len(self.capacities) <= PRICED_TYPES or self.wide is not None or self.where is not None:
             return False
         return not (self.rules.rows or self.rules.kept or self.rules.has_penalties)

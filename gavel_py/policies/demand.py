@@ -121,7 +121,7 @@ class DemandPolicy(Policy):
         """Return the best level of very many different jobs; None if prices do not apply or do not find it."""
         if not self._uses_prices(levels.jobs, len(levels.chambers.first), solver):
             return None
-        from gavel_py.optimization.solving.level_prices import find_level
+        from gavel_py.optimization.solving.level_decomposition import find_level
 
         return find_level(levels, solver, efficiency=self.efficiency)
 

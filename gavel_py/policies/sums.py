@@ -112,13 +112,13 @@ class SumPolicy(Policy):
         gains = self._gains(jobs) if self._uses_prices(jobs, len(jobs), solver) else None
         if gains is None:
             return None
-        from gavel_py.optimization.solving import prices
+        from gavel_py.optimization.solving import price_decomposition
 
-        found = prices.largest_gains(jobs, self.sign * gains, solver)
+        found = price_decomposition.largest_gains(jobs, self.sign * gains, solver)
         if found is None:
             return None
         fractions, certificate, shadow_prices = found
-        return Decision(fractions, replace(certificate, sign=self.sign), shadow_prices, prices.ALGORITHM)
+        return Decision(fractions, replace(certificate, sign=self.sign), shadow_prices, price_decomposition.ALGORITHM)
 
     def _gains(self, jobs: JobClasses) -> Floats | None:  # noqa: ARG002
         """Return (G, K) the gains of a linear objective, None if it is not known to be one."""

@@ -20,7 +20,7 @@ import gavel_py as gp
 from gavel_py.optimization import job_classes
 from gavel_py.optimization.formulation import program
 from gavel_py.optimization.formulation.matrices import AllocationLP
-from gavel_py.optimization.solving import highs, prices
+from gavel_py.optimization.solving import highs, price_decomposition
 from gavel_py.optimization.solving.best_responses import BestResponses
 from tests.end_to_end.test_cli import Gavel, gavel
 from tests.support.constraint_strategies import constraints, tenanted
@@ -218,12 +218,12 @@ def test_a_linear_sum_is_stopped_without_expressions(monkeypatch: pytest.MonkeyP
 
 def test_prices_look_at_the_clock_before_each_pass() -> None:
     gains = np.random.default_rng(0).random((3, 40))
-    box = prices.PriceBox(np.zeros(3), np.ones(3), np.full(3, 0.5))
-    dual = prices.DualFunction(BestResponses(gains, np.ones(40)), np.ones(3), highs.TimeLimit(0.0))
+    box = price_decomposition.PriceBox(np.zeros(3), np.ones(3), np.full(3, 0.5))
+    dual = price_decomposition.DualFunction(BestResponses(gains, np.ones(40)), np.ones(3), highs.TimeLimit(0.0))
     with pytest.raises(highs.TimeLimitReached):
         dual.fix(box)
     with pytest.raises(highs.TimeLimitReached):
-        prices.minimum(dual.at, box)
+        price_decomposition.minimum(dual.at, box)
 
 
 @pytest.mark.parametrize("policy", ["max_total_throughput", "max_min_fairness", "min_makespan"])

@@ -3,7 +3,7 @@
 `duals_of` selects the stage of a proof that determines the throughput of a job class, with its dual prices. `net_gains` returns the
 reduced costs of columns. `time_bindings` reports jobs that are limited by their own time. The dual prices themselves come from the
 linear programs: `optimization/solving/level_search.py` for levels, `optimization/formulation/matrices.py` for sums; for a large
-number of different jobs, from `optimization/solving/level_prices.py` and `prices.py`; those of limits from `levels.py`.
+number of different jobs, from `level_decomposition.py` and `price_decomposition.py` beside it; those of limits from `levels.py`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from gavel_py.optimization.solving.best_responses import BestResponses
 from gavel_py.optimization.solving.highs import LinearSolver, Solution, TimeLimitReached
 from gavel_py.optimization.solving.level_search import BestLevel
 from gavel_py.optimization.solving.levels import Levels
-from gavel_py.optimization.solving.prices import (
+from gavel_py.optimization.solving.price_decomposition import (
     ALGORITHM,
     KEPT,
     MOST_UNDECIDED,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.optimization import job_classes
 from gavel_py.optimization.checking.certificates import CheapestMix
-from gavel_py.optimization.solving import prices
+from gavel_py.optimization.solving import price_decomposition
 from gavel_py.optimization.solving.best_responses import BestResponses
 from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput
@@ -204,7 +204,7 @@ def test_prices_of_a_very_different_cluster_do_no_harm(policy: str) -> None:
 
 
 def test_a_price_that_is_0_in_a_sample_may_rise(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = prices.PriceBox.around(np.array([0.0, 1.0]), 0.1)
+    kept = price_decomposition.PriceBox.around(np.array([0.0, 1.0]), 0.1)
     assert kept.low.tolist() == [0.0, 0.9]
     assert kept.high[0] > 0
     problem = all_different(8_000, 3)
@@ -249,7 +249,7 @@ def test_few_rows_and_jobs_that_rows_join_are_one_program() -> None:
 
 def test_an_answer_that_is_not_proven_leads_to_the_next_route(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = all_different(job_classes.PRICED_ROWS + 100)
-    monkeypatch.setattr(prices, "ACCEPTED", -1.0)
+    monkeypatch.setattr(price_decomposition, "ACCEPTED", -1.0)
     allocation = gp.solve(problem, "max_total_throughput")
     assert allocation.route is not None
     assert allocation.route.algorithm == "simplex"
