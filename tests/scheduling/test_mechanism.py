@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from gavel_py.scheduling import RoundDemand, choose_jobs
 from gavel_py.scheduling.mechanism.demand import TypeSelection
 from gavel_py.scheduling.mechanism.local_search import displace, exchange, improve, replace_one
-from gavel_py.scheduling.mechanism.rules import serve
+from gavel_py.scheduling.mechanism.rules import select_in_order
 from tests.scheduling.support import assert_feasible, demand, play
 from tests.support.examples import examples
 
@@ -228,7 +228,7 @@ def part_of_the_best(rng: np.random.Generator) -> float:
     scores = np.where(rng.random((6, 2)) < 0.7, rng.integers(10, 40, size=(6, 2)) / 10, -np.inf)
     scores[sizes[:, None] > capacities] = -np.inf
     selection = TypeSelection(sizes, capacities)
-    serve(selection, np.isfinite(scores), -scores)
+    select_in_order(selection, np.isfinite(scores), -scores)
     improve(selection, scores)
     best = 1e-9
     for choice in itertools.product((-1, 0, 1), repeat=6):
@@ -257,7 +257,7 @@ def test_greedy_selection_equals_one_pair_after_the_other(seed: int) -> None:
     n, capacities = int(rng.integers(1, 15)), rng.integers(0, 12, size=rng.integers(1, 5))
     sizes, scores = rng.choice([1, 2, 3, 4, 8], size=n), rng.integers(1, 9, size=(n, len(capacities))).astype(float)
     selection = TypeSelection(sizes, capacities)
-    serve(selection, scores > 2, -scores)
+    select_in_order(selection, scores > 2, -scores)
     columns, free = np.full(n, -1), capacities.tolist()
     for i, j in sorted(zip(*np.nonzero(scores > 2), strict=True), key=lambda pair: (-scores[pair], *pair)):
         if columns[i] < 0 and sizes[i] <= free[j]:
@@ -273,7 +273,7 @@ def test_replacing_a_gang_by_smaller_ones_always_gains_and_always_fits(seed: int
     sizes = rng.choice([1, 2, 3, 4, 8], size=n)
     scores = np.where(rng.random((n, len(capacities))) < 0.7, rng.integers(1, 30, size=(n, len(capacities))) / 10, -np.inf)
     selection = TypeSelection(sizes, capacities)
-    serve(selection, np.isfinite(scores), -scores * np.sqrt(sizes)[:, None])
+    select_in_order(selection, np.isfinite(scores), -scores * np.sqrt(sizes)[:, None])
     value = served(selection, scores)
     while replace_one(selection, scores):
         assert served(selection, scores) > value

@@ -193,7 +193,7 @@ class Applier:
             elif job.phase is Phase.RUNNING and (dict(job.held) == target or (job.held and job_id not in applied.lingering)):
                 self._note_running(job)
             else:
-                applied.waiting[job_id] = _wait_reason(job, target)
+                applied.waiting[job_id] = _why_not_started(job, target)
         unheld = [job_id for job_id in applied.waiting if _is_waiting(jobs.get(job_id)) and not jobs[job_id].is_held]
         if unheld:
             self._scontrol(batch_lines("hold", unheld))
@@ -246,7 +246,7 @@ def _is_changed(job: SlurmJob | None, target: Mapping[str, int]) -> bool:
     return job.nodes == len(target) and job.num_gpus == sum(target.values())
 
 
-def _wait_reason(job: SlurmJob, target: Mapping[str, int]) -> str:
+def _why_not_started(job: SlurmJob, target: Mapping[str, int]) -> str:
     if job.phase is not Phase.WAITING:
         return f"it is {' '.join(sorted(job.states)).lower()}"
     if job.num_gpus != sum(target.values()):

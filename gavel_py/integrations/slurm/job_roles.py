@@ -207,7 +207,7 @@ def eligibility_of(
     obstacle = _obstacle(job, known)
     if obstacle:
         return Eligibility(Role.OTHER, obstacle)
-    why = _wait_reason(job, now_seconds, known, stopping) if job.phase is Phase.WAITING else ""
+    why = _why_not_managed(job, now_seconds, known, stopping) if job.phase is Phase.WAITING else ""
     return Eligibility(Role.ASIDE, why) if why else Eligibility(Role.MANAGED)
 
 
@@ -273,7 +273,7 @@ def _obstacle(job: SlurmJob, known: Container[str]) -> str:
     return "it has a --constraint other than names joined by & or |" if not is_plain(job.features) else ""
 
 
-def _wait_reason(job: SlurmJob, now_seconds: float, known: Container[str], stopping: Container[str]) -> str:
+def _why_not_managed(job: SlurmJob, now_seconds: float, known: Container[str], stopping: Container[str]) -> str:
     if parse_comment(job.comment).is_held:
         return "its user holds it"
     if job.is_held and _is_held_by_others(job, known, stopping):

@@ -215,8 +215,8 @@ def scores_of(demand: RoundDemand, hysteresis_rounds: float = HYSTERESIS_ROUNDS,
     if demand.backfill:
         # A job may also run ahead of its promise on idle GPUs; the hysteresis bounds how far ahead.
         due |= running & (demand.shares > 0) & (claims + hysteresis > 0)
-    turns_are_free = not hysteresis_rounds and not demand.restart_rounds.any()
-    scores = _nearness(demand, urgent_rounds) if turns_are_free else _weighed(demand, hysteresis, maturity)
+    switching_is_free = not hysteresis_rounds and not demand.restart_rounds.any()
+    scores = _nearness(demand, urgent_rounds) if switching_is_free else _weighed(demand, hysteresis, maturity)
     scores += np.where(claims > urgent_rounds, URGENT_SCORE * (1.0 + claims - urgent_rounds), 0.0)
     return np.where(demand.possible & due, scores, -np.inf)
 

@@ -1,6 +1,6 @@
 """The rules that select the jobs of a round: `choose_jobs`, the default, by deficits; `choose_by_priority`, Gavel's published rule.
 
-`resolve_mechanism` finds the rule of a name. `serve` selects jobs greedily in a given order, without a loop over jobs.
+`resolve_mechanism` finds the rule of a name. `select_in_order` selects jobs greedily in a given order, without a loop over jobs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZING = ("deficit", "direct")
 PLUGINS = Plugins("gavel_py.mechanisms", "mechanism", "mechanisms", "function", NAMES, inspect.isfunction)
 
 
-def serve(selection: TypeSelection, eligible: NDArray[np.bool_], *keys: NDArray[Any]) -> None:
+def select_in_order(selection: TypeSelection, eligible: NDArray[np.bool_], *keys: NDArray[Any]) -> None:
     """Select waiting jobs on eligible pairs of job and type in the order of the keys, skipping gangs that do not fit.
 
     All pairs before the first gang that does not fit are selected at once. Its type is then closed to gangs of its size and above,
@@ -105,14 +105,14 @@ def choose_jobs(
     """
     selection = TypeSelection(demand.num_gpus, demand.capacities)
     if demand.locked.any():
-        serve(selection, demand.possible & demand.running & demand.locked[:, None], -demand.claims)
+        select_in_order(selection, demand.possible & demand.running & demand.locked[:, None], -demand.claims)
     scores = scores_of(demand, hysteresis_rounds, urgent_rounds)
     # Locked jobs are already selected; without scores, the next steps leave them in place.
     scores[selection.columns >= 0] = -np.inf
-    serve(selection, np.isfinite(scores), -scores, -demand.shares)
+    select_in_order(selection, np.isfinite(scores), -scores, -demand.shares)
     improve(selection, scores)
     if demand.backfill and any(selection.free):
-        serve(selection, demand.possible, -_relative_speed(demand), ~demand.running, -demand.claims, -demand.shares)
+        select_in_order(selection, demand.possible, -_relative_speed(demand), ~demand.running, -demand.claims, -demand.shares)
     return selection.columns
 
 
@@ -143,13 +143,13 @@ def choose_by_priority(demand: RoundDemand, *, type_order: Sequence[int] | None 
     """
     fractions = rounded(demand.fractions)
     selection = TypeSelection(demand.num_gpus, demand.capacities)
-    serve(selection, demand.possible & demand.running & demand.locked[:, None], -demand.claims)
+    select_in_order(selection, demand.possible & demand.running & demand.locked[:, None], -demand.claims)
     keys = (-_priorities(demand.received, fractions), -rounded(demand.deficits), -fractions)
     order = range(len(demand.capacities)) if type_order is None else type_order
     for eligible in (fractions > 0, fractions <= 0) if demand.backfill else (fractions > 0,):
         for column in order:
             of_type = np.arange(len(demand.capacities)) == column
-            serve(selection, demand.possible & eligible & of_type, *keys)
+            select_in_order(selection, demand.possible & eligible & of_type, *keys)
     return selection.columns
 
 
