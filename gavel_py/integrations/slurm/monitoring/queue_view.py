@@ -187,7 +187,8 @@ class Publisher:
         # The plugin or the driver has marked jobs that wait for the driver.
         new = {i: with_reason(text, reasons.get(i, "")) for i, text in comments.items() if parse_annotation(text) is not None}
         changed = {i: text for i, text in new.items() if text is not None and text != comments[i]}
-        lines = annotation_lines(dict(islice(changed.items(), self._reasons_left)))
+        first = sorted(changed.items(), key=lambda each: bool(reason_in(comments[each[0]])))  # those that have no reason yet
+        lines = annotation_lines(dict(islice(first, self._reasons_left)))
         self._reasons_left -= len(lines)
         if lines:
             with suppress(SlurmError):  # the next reading shows what has not been written
