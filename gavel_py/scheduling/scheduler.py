@@ -456,7 +456,7 @@ class RoundScheduler(Synchronized):
 
         Not saved: after `load`, it is None until the next round.
         """
-        row = self._state.table.row_of(job_id)
+        row = self._state.table.by_id.get(job_id)
         return None if row is None else self._state.ledger.wait_of(row)
 
     # Events of jobs
