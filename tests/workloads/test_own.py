@@ -16,7 +16,9 @@ from tests.workloads.support import file, places, read
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 length = st.floats(0, 1e12)
-name = st.text(st.characters(exclude_categories=["C", "Zl", "Zp", "Zs"]), min_size=1, max_size=8)
+# Formats are recognised by some of these words as keys, not as values.
+keys = st.sampled_from(["jobs", "job_id", "jobid", "attempts", "PAR1", "cluster_job_log", "num_gpus"])
+name = keys | st.text(st.characters(exclude_categories=["C", "Zl", "Zp", "Zs"]), min_size=1, max_size=8)
 accelerator = name.filter(lambda text: "|" not in text)
 
 

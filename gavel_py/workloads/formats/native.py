@@ -85,8 +85,14 @@ def _recorded(name: str, value: Any) -> Any:
 
 
 def _is_json_lines(head: Head) -> bool:
+    """Return whether the first line is an object with a job_id; in a document on one line, only the jobs in its list have one."""
     line = head.first_line.strip()
-    return line.startswith("{") and line.endswith("}") and '"job_id"' in line and '"jobs"' not in line
+    if not (line.startswith("{") and line.endswith("}")):
+        return False
+    try:
+        return "job_id" in json.loads(line)
+    except (ValueError, RecursionError):
+        return '"job_id"' in line and '"jobs"' not in line
 
 
 def _parquet_rows(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:

@@ -35,7 +35,8 @@ OPEN_ENDED = "Attempts without a start or an end are ignored: {n}."
 
 
 def _recognises(head: Head) -> bool:
-    return LOG in head.inside or (head.is_json and '"attempts"' in head.text and '"jobid"' in head.text)
+    has_keys = head.is_json and all(re.search(rf'"{key}"\s*:', head.text) for key in ("attempts", "jobid"))
+    return LOG in head.inside or has_keys
 
 
 def _read(path: Path, intake: Intake) -> None:
