@@ -181,7 +181,7 @@ class FreeRoom:
         """Return {node: GPUs} for a gang, None if no region has room.
 
         One node if possible, else one rack, else the fewest nodes; always where the least room remains, so that large gangs still
-        fit elsewhere. split: as `Job.split`.
+        fit elsewhere (`FreeGpus.take_tightest` does the same for most gangs on one node). split: as `Job.split`.
         """
         index = self.index(per_gpu)
         if split <= 0 or split == size:

@@ -1,6 +1,6 @@
 """Gangs as arrays: requests, minimum numbers of nodes, preferred placements, and the GPUs that they hold.
 
-`assign.py` places them; `free_gpus.py` has the best-fit rule.
+`free_gpus.py` chooses their nodes (best fit), `assign.py` the order in which they are placed, and which of them move.
 """
 
 from __future__ import annotations
