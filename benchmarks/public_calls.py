@@ -1,7 +1,7 @@
 """CPU time of what callers of `RoundScheduler` and `Simulation` call, with an earlier checkout beside this one.
 
     python benchmarks/public_calls.py                 print the table (ten minutes)
-    python benchmarks/public_calls.py --before TREE   and time an earlier checkout in turns with this one (twice as long or more)
+    python benchmarks/public_calls.py --before TREE   and time an earlier checkout in turns with this one (an hour)
     python benchmarks/public_calls.py --only events   one of: submit, small, large, rounds, events
     python benchmarks/public_calls.py --write         and put the table into docs/performance.md
 
@@ -209,7 +209,7 @@ TARGETS: dict[str, tuple[float | None, float]] = {
     "events/s, `fifo`, 1,000 active jobs, 480 GPUs": (1_573, 4_000),
     "events/s, `shortest_job_first`, 1,000 active jobs, 480 GPUs": (535, 2_000),
 }
-"""{call: (figure of the earlier version when the target was set, target)}. Their ratio holds on slower machines, too."""
+"""{call: (figure of the earlier version when the target was set, target)}. Their ratio depends less on the machine."""
 
 
 def measured(tree: Path, part: str) -> Figures:

@@ -148,6 +148,7 @@ class DeliveryLedger:
         self._set_round_seconds(round_seconds)
         received = self._received(columns) if units is None else self._received(columns) * units[:, None]
         codes = np.full(len(rows), -1) if waits is None else waits
+        self.latest_waits[:] = -1
         self.latest_waits[rows] = codes
         waiting = np.flatnonzero(codes >= 0)
         self.waits[rows[waiting], codes[waiting]] += 1
@@ -219,6 +220,7 @@ class DeliveryLedger:
             rounds: The same as a part of the round.
         """
         self._open(rows, num_gpus)
+        self.latest_waits[rows] = -1
         at = rows, columns
         before = np.maximum(0.0, self.promised[rows] - self.delivered[rows])
         self.delivered[at] += seconds

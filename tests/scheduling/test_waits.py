@@ -100,3 +100,23 @@ def test_the_reason_of_the_latest_round_is_that_of_now_and_not_the_most_frequent
     made.node_up("n1")
     made.next_round()
     assert made.wait_of("a") is None
+
+
+def test_a_job_that_starts_between_rounds_waits_no_longer() -> None:
+    made = scheduler([gp.Job("a"), gp.Job("b")], 1)
+    (held,) = made.next_round().assignments
+    (other,) = {"a", "b"} - {held}
+    assert made.wait_of(other) is Wait.NEW
+    made.complete(held)
+    assert list(made.start_waiting(60.0)) == [other]
+    assert made.wait_of(other) is None
+
+
+def test_a_job_that_can_run_nowhere_does_not_wait() -> None:
+    made = scheduler([gp.Job("a"), gp.Job("b")], 1)
+    (held,) = made.next_round().assignments
+    (other,) = {"a", "b"} - {held}
+    assert made.wait_of(other) is Wait.NEW
+    made.update(other, num_gpus=2)
+    assert other in made.next_round().excluded
+    assert made.wait_of(other) is None

@@ -563,7 +563,7 @@ def jobs_from_dict(fields: Mapping[str, list[Any]]) -> list[Job]:
     jobs, checked = [], dict[tuple[Any, ...], Job]()
     for row, own_row in zip(rows, zip(*columns.values(), strict=True), strict=True):
         common, own = dict(zip(others, row, strict=True)), dict(zip(columns, own_row, strict=True))
-        # What a job waits for may not be the job itself.
+        # Jobs that wait for others are checked one by one, since none may wait for itself.
         key = own.get("total_steps") is None, common.get("depends_on") and own["job_id"], *row
         if key not in checked:
             checked[key] = Job(**without_derived(common | own))
