@@ -286,16 +286,16 @@ def waits_of(claims: Floats, ran: Mask, open_types: Mask, free: Floats, num_gpus
         num_gpus: (N,) gang sizes.
         new: (N,) jobs in their first round.
     """
-    has_deficit = (claims > MIN_DEFICIT_ROUNDS) & ~ran[:, None]
-    if not has_deficit.any():
-        return np.full(len(ran), -1)
-    here = has_deficit & open_types
-    enough = here & (num_gpus[:, None] <= free)
+    codes, waits = np.full(len(ran), -1), ~ran
+    waits[waits] = (claims[waits] > MIN_DEFICIT_ROUNDS).any(axis=1)
+    here = (claims[waits] > MIN_DEFICIT_ROUNDS) & open_types[waits]
+    enough = here & (num_gpus[waits, None] <= free)
     some = here & (free > 0)
     # The first condition that holds counts. If enough GPUs were free, only their nodes can have been unsuitable.
-    reasons = [(new, Wait.NEW), (enough.any(axis=1), Wait.PLACE), (some.any(axis=1), Wait.GANG), (here.any(axis=1), Wait.TURN)]
-    codes = np.select([holds for holds, _ in reasons], [WAITS.index(wait) for _, wait in reasons], WAITS.index(Wait.NODE))
-    return np.where(has_deficit.any(axis=1), codes, -1)
+    conditions = [new[waits], *(pairs.any(axis=1) for pairs in (enough, some, here))]
+    reasons = [WAITS.index(wait) for wait in (Wait.NEW, Wait.PLACE, Wait.GANG, Wait.TURN)]
+    codes[waits] = np.select(conditions, reasons, WAITS.index(Wait.NODE))
+    return codes
 
 
 def _offered(problem: AllocationProblem, columns: Indices, units: Floats | None) -> Floats:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,12 +125,12 @@ class PolicyInput:
     @cached_property
     def job_ids(self) -> tuple[str, ...]:
         """(N,) ids of the jobs."""
-        return tuple([job.job_id for job in self.jobs.tolist()])
+        return tuple(map(attrgetter("job_id"), self.jobs.tolist()))
 
-    @property
+    @cached_property
     def tenants(self) -> tuple[str, ...]:
         """(N,) tenants of the jobs."""
-        return tuple([job.tenant for job in self.jobs.tolist()])
+        return tuple(map(attrgetter("tenant"), self.jobs.tolist()))
 
     def to_dict(self, table: JobTable, places: Mapping[int, int]) -> dict[str, Any]:
         """Return the input as plain data; places: {row: place of the job among those that are saved}."""

@@ -18,7 +18,7 @@ from gavel_py.problem.eligibility import ANY_SPLIT, even_nodes
 from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizingMechanism, hysteresis_of, rounded
 from gavel_py.scheduling.placement import Places, place_batch
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
-from gavel_py.scheduling.placement.gangs import GangBatch, HeldGpus, PlacementPreference, ResourceRequests, Spans
+from gavel_py.scheduling.placement.gangs import ANY_PLACEMENT, GangBatch, HeldGpus, ResourceRequests, Spans
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE
 
 if TYPE_CHECKING:
@@ -91,13 +91,16 @@ class SelectedGangs:
         self.rows = rows = ascending[order]
         self._previous = previous
         preferences = demand.preferences[rows, columns[rows]]
-        min_nodes = np.ones(len(rows), dtype=np.int64)
-        for gang in np.flatnonzero(preferences != PlacementPreference.ANY).tolist():
-            min_nodes[gang] = spans.min_nodes(pool.layout.types[columns[rows[gang]]], int(demand.num_gpus[rows[gang]]))
+        types, sizes = columns[rows], demand.num_gpus[rows]
+        min_nodes, gangs = np.ones(len(rows), dtype=np.int64), np.flatnonzero(preferences != ANY_PLACEMENT)
+        codes, which = np.unique(sizes[gangs] * len(pool.layout.types) + types[gangs], return_inverse=True)
+        for code, pair in enumerate(codes.tolist()):
+            size, number = divmod(pair, len(pool.layout.types))
+            min_nodes[gangs[which == code]] = spans.min_nodes(pool.layout.types[number], size)
         before = previous.take(rows)
         self.batch = GangBatch(
-            sizes=demand.num_gpus[rows],
-            types=columns[rows],
+            sizes=sizes,
+            types=types,
             scopes=requests.scopes[rows],
             splits=requests.splits[rows],
             preferences=preferences,
@@ -111,9 +114,7 @@ class SelectedGangs:
         """Return (N,) the GPUs of all jobs that have a place."""
         stays = np.zeros(len(self._previous), dtype=bool)
         stays[self.rows[places.stays]] = True
-        gangs = np.fromiter(places.found, dtype=np.int64, count=len(places.found))
-        found = HeldGpus.of(self.batch.types[gangs], list(places.found.values()))
-        return self._previous.where(stays).replaced(self.rows[gangs], found)
+        return self._previous.where(stays).replaced(self.rows[places.gangs], places.held)
 
 
 def resized(previous: HeldGpus, selection: GangSelection, pool: FreeResources, splits: Indices) -> HeldGpus:
@@ -274,7 +275,7 @@ def _with_new_gang(state: SchedulerState, current: CurrentAllocation, running: H
     pool = state.free_resources()
     pool.free[running.gpus] = False
     gpus = FreeGpus(part, pool.free[part.gpus], pool.cpus[part.nodes], pool.memory_gb[part.nodes]).take_tightest(size)
-    if gpus is None:
+    if not gpus:
         return None
     return running.replaced(np.array([row]), HeldGpus.of([column], [[part.gpus.start + gpu for gpu in gpus]]))
 

@@ -6,7 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel_py.scheduling.placement.free_gpus import FreeGpuIndex, mask_of
+import gavel_py as gp
+from gavel_py.scheduling.placement.free_gpus import FreeGpuIndex, FreeGpus, FreeResources, mask_of
+from gavel_py.scheduling.placement.topology import Layout
 
 MOST = 8
 
@@ -28,7 +30,6 @@ def test_what_is_found_is_what_looking_at_each_node_finds(room: list[int], data:
     assert index.room.tolist() == room
     assert index.total == sum(room)
     assert index.tightest(size, mask, below) == min(fitting, key=lambda n: (room[n], n), default=None)
-    assert index.count(mask) == len(nodes)
     assert index.fullest(size, mask) == sum(sorted((room[n] for n in nodes), reverse=True)[:size])
     assert list(index.least_first(mask)) == sorted(nodes, key=lambda n: (room[n], n))
     assert list(index.most_first(mask)) == sorted(nodes, key=lambda n: (-room[n], n))
@@ -40,3 +41,17 @@ def test_a_copy_is_changed_by_itself() -> None:
     other.change({1: 2}, 1)
     assert (index.tightest(1), index.total, index.room.tolist()) == (1, 7, [3, 1, 3])
     assert (other.tightest(1), other.total, other.room.tolist()) == (0, 9, [3, 3, 3])
+
+
+@given(st.lists(st.booleans(), min_size=20, max_size=20), st.integers(1, 5), st.integers(1, 12))
+def test_equal_gangs_get_together_what_they_get_one_after_the_other(taken: list[bool], size: int, count: int) -> None:
+    """On nodes of 4 GPUs, gangs of `size` GPUs."""
+    pool = FreeResources(Layout(gp.Cluster.from_inline("v100:20/4").nodes))
+    pool.free &= ~np.array(taken)
+    together, alone = (FreeGpus(pool.layout.parts[0], pool.free, pool.cpus, pool.memory_gb) for _ in range(2))
+    expected = [gpu for _ in range(count) for gpu in alone.take_tightest(size)]
+    assert together.take_tightest(size, count) == expected
+    assert together.room.index().on == alone.room.index().on
+    assert together.take_lowest({n: left for n, left in enumerate(alone.room.index().on) if left}) == [
+        gpu for gpu in np.flatnonzero(pool.free).tolist() if gpu not in expected
+    ]

@@ -92,4 +92,4 @@ def test_the_tightest_node_equals_place(sizes: list[int], size: int, data: st.Da
     alone = place(nodes, [Gang("new", size, "v100", "node")], taken)
     pool = FreeResources(Layout(nodes), taken)
     found = FreeGpus(pool.layout.parts[0], pool.free, pool.cpus, pool.memory_gb).take_tightest(size)
-    assert (None if found is None else tuple(pool.layout.named(found))) == alone.get("new")
+    assert tuple(pool.layout.named(found)) == alone.get("new", ())

@@ -45,7 +45,7 @@ NO_SECOND: Mapping[int, int] = MappingProxyType({})
 SCOPES: tuple[Literal["node", "rack"], ...] = ("node", "rack")
 """The localities that keep a gang together, the narrowest first."""
 
-LOCALITIES = ("any", "node", "rack")
+LOCALITIES = ("any", *SCOPES)
 
 MOST_PATTERNS = 1000
 
@@ -62,9 +62,9 @@ def gang_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[in
     hosts = problem.hosts
     if hosts is None:
         return []
-    found = (
-        _row_of(problem, hosts, _requested(problem, hosts, fractions, columns.get(j, {j: 1.0})), j) for j in range(len(hosts.cpus))
-    )
+    localities, types = _numbered(hosts.localities), range(len(hosts.cpus))
+    entries_of = {j: _requested(problem, localities, fractions, columns.get(j, {j: 1.0})) for j in types}
+    found = (_row_of(problem, hosts, entries, j) for j, entries in entries_of.items())
     return [row for row in found if row is not None]
 
 
@@ -77,8 +77,9 @@ def placement_rows(problem: AllocationProblem, fractions: Floats, second: Mappin
     hosts = problem.hosts
     if hosts is None or hosts.speeds is None:
         return []
-    types = np.flatnonzero(hosts.speeds.differ.any(axis=0)).tolist()
-    entries_of = {j: _by_placement(problem, hosts, hosts.speeds, fractions, j, second.get(j)) for j in types}
+    localities, types = _numbered(hosts.localities), np.flatnonzero(hosts.speeds.differ.any(axis=0)).tolist()
+    narrow = {j: _narrowed(problem.num_gpus, hosts, j) for j in types}
+    entries_of = {j: _by_placement(problem, hosts.speeds, (narrow[j], localities), fractions, j, second.get(j)) for j in types}
     found = (_row_of(problem, hosts, entries, j) for j, entries in entries_of.items())
     return [row for row in found if row is not None]
 
@@ -90,6 +91,7 @@ class _Entries:
     Attributes:
         gpus: (M,) the GPUs of each gang.
         able: (M,) whether an entry may have time.
+        localities: (M,) as indices into `LOCALITIES`.
         columns: The entries consist of parts of equal length. For each part, the columns of the problem that it represents, with
             the factor of a coefficient in each.
     """
@@ -98,7 +100,7 @@ class _Entries:
     gpus: Floats
     able: Mask
     times: Floats
-    localities: NDArray[np.str_]
+    localities: Indices
     columns: tuple[Mapping[int, float], ...]
 
     def loads(self, coefficients: Floats, num_jobs: int) -> dict[int, Floats]:
@@ -112,7 +114,13 @@ class _Entries:
         return by_column
 
 
-def _requested(problem: AllocationProblem, hosts: Hosts, fractions: Floats, columns: Mapping[int, float]) -> _Entries:
+def _numbered(localities: NDArray[np.str_]) -> Indices:
+    """Return localities as indices into `LOCALITIES`."""
+    numbers: Indices = sum((localities == name) * LOCALITIES.index(name) for name in SCOPES)
+    return numbers
+
+
+def _requested(problem: AllocationProblem, localities: Indices, fractions: Floats, columns: Mapping[int, float]) -> _Entries:
     """Return all time on a type, with gangs anywhere within their locality; larger gangs in a column are separate entries."""
     these = list(columns)
     if max(columns.values()) > 1:
@@ -122,25 +130,30 @@ def _requested(problem: AllocationProblem, hosts: Hosts, fractions: Floats, colu
             np.outer(parts, problem.num_gpus).ravel(),
             problem.runnable[:, these].T.ravel(),
             fractions[:, these].T.ravel(),
-            np.tile(hosts.localities, len(these)),
+            np.tile(localities, len(these)),
             tuple({column: 1.0} for column in these),
         )
     times: Floats = fractions[:, these] @ np.array(list(columns.values()))
     able = np.asarray(problem.runnable[:, these].any(axis=1))
-    return _Entries(np.arange(len(times)), problem.num_gpus, able, times, hosts.localities, (columns,))
+    return _Entries(np.arange(len(times)), problem.num_gpus, able, times, localities, (columns,))
 
 
 def _by_placement(
-    problem: AllocationProblem, hosts: Hosts, speeds: PlacementSpeeds, fractions: Floats, j: int, second: int | None
+    problem: AllocationProblem,
+    speeds: PlacementSpeeds,
+    localities: tuple[Indices, Indices],
+    fractions: Floats,
+    j: int,
+    second: int | None,
 ) -> _Entries:
-    """Return the time in both placements; consolidated gangs have the narrowest locality that can hold them."""
-    narrow = _narrowed(problem.num_gpus, hosts, j)
+    """Return the time in both placements; localities: (N,) of consolidated gangs, and of all others."""
+    narrow, wide = localities
     differ, apart = speeds.differ[:, j], speeds.spread_is_faster[:, j]
-    faster = np.where(differ & ~apart, narrow, hosts.localities)
+    faster = np.where(differ & ~apart, narrow, wide)
     jobs = np.arange(len(faster))
     if second is None:
         return _Entries(jobs, problem.num_gpus, problem.runnable[:, j], fractions[:, j], faster, ({j: 1.0},))
-    slower, columns = np.where(apart, narrow, hosts.localities), [j, second]
+    slower, columns = np.where(apart, narrow, wide), [j, second]
     return _Entries(
         np.tile(jobs, 2),
         np.tile(problem.num_gpus, 2),
@@ -151,10 +164,10 @@ def _by_placement(
     )
 
 
-def _narrowed(num_gpus: Floats, hosts: Hosts, j: int) -> NDArray[np.str_]:
+def _narrowed(num_gpus: Floats, hosts: Hosts, j: int) -> Indices:
     """Return (N,) the narrowest locality in which a gang fits on a type."""
     largest = {scope: max(hosts.gpus[scope][j], default=0) for scope in SCOPES}
-    return np.select([num_gpus <= largest[scope] for scope in SCOPES], list(SCOPES), "any")
+    return np.select([num_gpus <= largest[scope] for scope in SCOPES], list(map(LOCALITIES.index, SCOPES)), LOCALITIES.index("any"))
 
 
 def _row_of(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: int) -> Load | None:
@@ -166,27 +179,33 @@ def _row_of(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: in
     bounds = _bounds(kinds, hosts, j, gpus)
     if all(takes @ np.ceil(means - LEAST_EXCESS) <= places for takes, places in bounds):
         return None  # always enough places for the mean number of gangs
-    groups = [_group_of_kind(kind, able[codes == kind.code], requested.times, gpus) for kind in kinds]
-    means = np.array([requested.times[group.entries].sum() for group in groups])
-    patterns = _patterns(groups, bounds) if groups[0].size * SMALL > gpus else None
-    found = _by_places(groups, means, bounds) if patterns is None else row_of_patterns(groups, requested.times, patterns)
-    if found is None:
-        return None
-    by_group, limit = found
-    coefficients = np.zeros(len(requested.times))
-    for group, values in zip(groups, by_group, strict=True):
-        coefficients[group.entries] = values
+    coefficients, patterns = np.zeros(len(requested.times)), None
+    if kinds[0].size * SMALL > gpus:
+        groups = [_group_of_kind(kind, able[codes == kind.code], requested.times, gpus) for kind in kinds]
+        patterns = _patterns(groups, bounds)
+    if patterns is None:
+        broken = _broken_bound(means, bounds)
+        if broken is None:
+            return None
+        takes, limit = broken
+        for kind, each in zip(kinds, takes.tolist(), strict=True):
+            coefficients[able[codes == kind.code]] = each
+    else:
+        found = row_of_patterns(groups, requested.times, patterns)
+        if found is None:
+            return None
+        by_group, limit = found
+        for group, values in zip(groups, by_group, strict=True):
+            coefficients[group.entries] = values
     name = f"what whole gangs can use of {problem.accelerator_types[j]}"
     return Load(name, requested.loads(coefficients, problem.num_jobs), len(problem.capacities), limit)
 
 
-def _by_places(groups: Sequence[Group], means: Floats, bounds: Sequence[tuple[Floats, int]]) -> tuple[list[Floats], float] | None:
-    """Return the most violated bound as coefficients of the entries of each group and a right-hand side, None if all hold."""
+def _broken_bound(means: Floats, bounds: Sequence[tuple[Floats, int]]) -> tuple[Floats, float] | None:
+    """Return the most violated bound for these mean numbers of gangs of each kind, None if all hold."""
     parts = [float(takes @ means) / max(places, LEAST_EXCESS) for takes, places in bounds]
     takes, places = bounds[int(np.argmax(parts))]
-    if max(parts) <= 1 + LEAST_EXCESS:
-        return None
-    return [np.full(len(group.entries), each) for group, each in zip(groups, takes.tolist(), strict=True)], float(places)
+    return (takes, float(places)) if max(parts) > 1 + LEAST_EXCESS else None
 
 
 class _Kind(NamedTuple):
@@ -205,11 +224,11 @@ def _kinds(requested: _Entries, able: Indices) -> tuple[Indices, list[_Kind], Fl
     """
     num_gpus, localities = requested.gpus[able], requested.localities[able]
     sizes = np.where(num_gpus > 1 / 2, np.ceil(num_gpus), 0).astype(np.int64)
-    number = sum((localities == name) * LOCALITIES.index(name) for name in SCOPES)
-    codes = np.where(sizes == 1, LOCALITIES.index("any"), number) - sizes * len(LOCALITIES)
-    found, place = np.unique(codes, return_inverse=True)
-    times = np.bincount(place, requested.times[able]).astype(float)
-    kinds = [_Kind(-(code // len(LOCALITIES)), LOCALITIES[code % len(LOCALITIES)], code) for code in found.tolist()]
+    codes = np.where(sizes == 1, LOCALITIES.index("any"), localities) - sizes * len(LOCALITIES)
+    first = codes.min(initial=0)
+    found = np.flatnonzero(np.bincount(codes - first))
+    times = np.bincount(codes - first, requested.times[able])[found].astype(float)
+    kinds = [_Kind(-(code // len(LOCALITIES)), LOCALITIES[code % len(LOCALITIES)], code) for code in (found + first).tolist()]
     some = [i for i, kind in enumerate(kinds) if kind.size and times[i]]
     return codes, [kinds[i] for i in some], times[some]
 

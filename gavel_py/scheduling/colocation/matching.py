@@ -10,7 +10,7 @@ import numpy as np
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.scheduling.colocation.groups import ColocationGroup, ColocationGroups, ColocationPromises
 from gavel_py.scheduling.mechanism.demand import RoundDemand, hysteresis_of, rounded
-from gavel_py.scheduling.placement.gangs import PlacementPreference
+from gavel_py.scheduling.placement.gangs import CONSOLIDATED, SPREAD
 
 
 def match_partners(demand: RoundDemand, promises: ColocationPromises, deficits: Floats, partners: Indices) -> ColocationGroups:
@@ -124,7 +124,7 @@ def _groups_of(demand: RoundDemand, promises: ColocationPromises, claims: Floats
     joint.promised[leaders] = np.minimum(joint.promised[leaders], joint.promised[followers])
     # Throughputs of pairs on spread placements are not known.
     own = joint.preferences[leaders]
-    joint.preferences[leaders] = np.where(own == PlacementPreference.SPREAD, PlacementPreference.CONSOLIDATED, own)
+    joint.preferences[leaders] = np.where(own == SPREAD, CONSOLIDATED, own)
     return ColocationGroups(tuple(ColocationGroup(pair, pair[0] if running[pair[0]] >= 0 else -1) for pair in ordered), joint)
 
 

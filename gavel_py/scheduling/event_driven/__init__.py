@@ -23,7 +23,7 @@ from gavel_py.scheduling.mechanism.demand import hysteresis_of
 from gavel_py.scheduling.placement import hardest_first, place_on_type
 from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources, find_preferred
-from gavel_py.scheduling.placement.gangs import GangBatch, HeldGpus, PlacementPreference
+from gavel_py.scheduling.placement.gangs import ANY_PLACEMENT, SPREAD, GangBatch, HeldGpus
 from gavel_py.scheduling.placement.migration import MisplacedGang, migrate_misplaced
 from gavel_py.scheduling.placement.topology import ANYWHERE, NOTHING, Layout
 from gavel_py.scheduling.round import Assignments
@@ -38,8 +38,6 @@ __all__ = ["EventDecision", "EventDrivenPlanner", "GangChanges", "PlacementCache
 
 
 BY_IMPORTANCE = attrgetter("importance")
-
-ANY_PLACEMENT, SPREAD = PlacementPreference.ANY, PlacementPreference.SPREAD  # slow to read from the enumeration
 
 
 @lru_cache
@@ -134,16 +132,16 @@ class PlacementCache:
         free = self._free_of(column)
         for each in sorted(gangs, key=_hardest_first):
             size, scope, preference = each.size, each.profile.scope, each.profile.preferences[column]
-            gpus = None if preference == SPREAD else free.take_tightest(size)
-            if gpus is None:
+            gpus = [] if preference == SPREAD else free.take_tightest(size)
+            if not gpus:
+                parts = None
                 if preference != ANY_PLACEMENT:
                     parts = find_preferred(preference, free.room, size, scope, each.profile.min_nodes[column])
-                    gpus = None if parts is None else free.lowest(parts)
-                if gpus is None:
-                    gpus = free.find(size, self._domains[column].narrowest(size, scope))
-                if gpus is None:
+                if parts is None:
+                    parts = free.room.fit(size, self._domains[column].narrowest(size, scope))
+                if parts is None:
                     return False
-                free.take(gpus)
+                gpus = free.take_lowest(parts)
             self._hold(each, column, gpus)
         return True
 

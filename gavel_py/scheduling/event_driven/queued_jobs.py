@@ -14,7 +14,7 @@ from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.job import Job, with_values
 from gavel_py.scheduling.current_allocation import PolicyInput
 from gavel_py.scheduling.jobs import JobTable
-from gavel_py.scheduling.placement.gangs import PlacementPreference, Spans
+from gavel_py.scheduling.placement.gangs import CONSOLIDATED, SPREAD, Spans
 from gavel_py.scheduling.placement.topology import NODE, SCOPES, Layout
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ class JobProfiler:
                 min_nodes[j] = self._spans.min_nodes(self._layout.types[j], int(job.num_gpus))
                 # As in `GangBatch.with_preferences_on`.
                 if job.num_gpus > min_nodes[j] and min_nodes[j] < len(self._layout.parts[j].sizes) and scope != NODE:
-                    preferences[j] = (
-                        PlacementPreference.SPREAD if problem.speeds.spread_is_faster[0, j] else PlacementPreference.CONSOLIDATED
-                    )
+                    preferences[j] = SPREAD if problem.speeds.spread_is_faster[0, j] else CONSOLIDATED
         return JobProfile(
             size=int(job.num_gpus),
             is_regular=job.num_gpus == int(job.num_gpus) and not (job.even_split and job.num_gpus > 1),

@@ -7,6 +7,7 @@ type, and `migration` moves gangs to make room.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,9 +18,9 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import ANY_SPLIT
 from gavel_py.problem.job import Locality
 from gavel_py.problem.nodes import Node
-from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass, Places, kept_gangs, loads_of
+from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass, kept_gangs, loads_of
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
-from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference, Spans
+from gavel_py.scheduling.placement.gangs import GangBatch, HeldGpus, PlacementPreference, Spans
 from gavel_py.scheduling.placement.topology import ANYWHERE, NO_LOADS, NOTHING, SCOPES, Gpu, Layout, Resources, TypeLayout
 
 __all__ = ["Gang", "Places", "hardest_first", "largest_free", "place", "place_batch", "place_on_type"]
@@ -49,6 +50,21 @@ class Gang(NamedTuple):
     split: int = ANY_SPLIT
 
 
+class Places(NamedTuple):
+    """Places of M gangs. stays: (M,) the gangs that keep their GPUs; gangs, held: (G,) others with a place, and their GPUs."""
+
+    stays: Mask
+    gangs: Indices
+    held: HeldGpus
+
+    @property
+    def placed(self) -> Mask:
+        """(M,) the gangs that have a place."""
+        placed = self.stays.copy()
+        placed[self.gangs] = True
+        return placed
+
+
 def place(
     nodes: Sequence[Node], gangs: Sequence[Gang], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Resources] = NO_LOADS
 ) -> dict[str, tuple[Gpu, ...]]:
@@ -72,22 +88,24 @@ def place(
     layout = Layout(nodes)
     gangs = sorted(gangs, key=lambda gang: layout.type_number.get(gang.accelerator, -1))
     places = place_batch(FreeResources(layout, taken, loads), _batch_of(gangs, layout, Spans(Cluster(nodes))))
-    named = {gangs[i].job_id: tuple(layout.named(gpus)) for i, gpus in places.found.items()}
+    named = {gangs[i].job_id: tuple(layout.named(places.held.list_of(n))) for n, i in enumerate(places.gangs.tolist())}
     named |= {gangs[i].job_id: gangs[i].previous for i in np.flatnonzero(places.stays).tolist()}
     return named
 
 
 def place_batch(pool: FreeResources, batch: GangBatch) -> Places:
     """Place gangs on the free resources as `place` does; the pool is not changed."""
-    stays = np.zeros(len(batch), dtype=bool)
-    found: dict[int, list[int]] = {}
+    stays, gangs, held = np.zeros(len(batch), dtype=bool), [np.zeros(0, dtype=np.int64)], HeldGpus.none(0)
     for number, part in enumerate(pool.layout.parts):
         start, here = batch.on_type(number, part.gpus.start)
         if len(here):
             attempt = place_on_type(pool, number, here)
             stays[start : start + len(here)] = attempt.stays
-            found |= {start + i: [part.gpus.start + gpu for gpu in gpus] for i, gpus in attempt.found.items()}
-    return Places(stays, found)
+            new = np.fromiter(attempt.found, dtype=np.int64, count=len(attempt.found))
+            gangs.append(start + new)
+            found = HeldGpus.of(np.full(len(new), number), attempt.found.values())
+            held = held.joined(replace(found, gpus=part.gpus.start + found.gpus))
+    return Places(stays, np.concatenate(gangs), held)
 
 
 def largest_free(

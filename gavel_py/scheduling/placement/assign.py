@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from bisect import insort
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, find_preferred
-from gavel_py.scheduling.placement.gangs import GangBatch, PlacementPreference
+from gavel_py.scheduling.placement.gangs import ANY_PLACEMENT, SPREAD, GangBatch
 from gavel_py.scheduling.placement.migration import (
     MisplacedGang,
     MovableGangs,
@@ -45,22 +44,14 @@ class PlacementDomains:
         return [int(np.bincount(self._layout.regions[scope], weights=room).max(initial=0)) for scope in range(len(SCOPES))]
 
 
-class Places(NamedTuple):
-    """Places of M gangs. stays: (M,) the gangs that keep their GPUs; found: {gang: GPUs} of the other gangs with a place."""
-
-    stays: Mask
-    found: dict[int, list[int]]
-
-    @property
-    def placed(self) -> Mask:
-        """(M,) the gangs that have a place."""
-        placed = self.stays.copy()
-        placed[list(self.found)] = True
-        return placed
-
-
 class PlacementPass:
-    """One attempt to place the gangs of a type. free: GPUs for gangs without a place; stays, found: as in `Places`."""
+    """One attempt to place the M gangs of a type.
+
+    Attributes:
+        free: GPUs for gangs without a place.
+        stays: (M,) the gangs that keep their GPUs.
+        found: {gang: GPUs} of the other gangs with a place.
+    """
 
     def __init__(self, free: FreeGpus, batch: GangBatch, stays: Mask, domains: PlacementDomains) -> None:
         self.free, self.batch, self.stays = free, batch, stays.copy()
@@ -70,25 +61,37 @@ class PlacementPass:
 
     def place_all(self, order: Indices) -> None:
         """Place the gangs in this order; a gang that stays may have to move for a gang that comes before it."""
-        batch, free, limits = self.batch, self.free, self.free.layout.limited
+        batch, free = self.batch, self.free
         self._rank[order] = np.arange(len(order))
         waiting: list[int] = order[~self.stays[order]].tolist()
+        # The tightest node is the best place for nearly all gangs; 0 for the others.
         on_several = (batch.splits > 0) & (batch.splits < batch.sizes)
-        sizes, spread = batch.sizes.tolist(), (on_several | (batch.preferences == PlacementPreference.SPREAD)).tolist()
-        for step, gang in enumerate(waiting):  # grows while gangs are moved
-            # The tightest node is the best place for nearly all gangs.
-            gpus = None if limits or spread[gang] else free.take_tightest(sizes[gang])
-            if gpus is None:
-                gpus = self._find(gang, waiting, step)
-                if gpus is None:
-                    continue
-                free.take(gpus, batch.per_gpu[gang])
-            self.found[gang] = gpus
+        is_other = on_several | (batch.preferences == SPREAD) | free.layout.limited
+        sizes: list[int] = np.where(is_other, 0, batch.sizes).tolist()
+        step = end = 0
+        while step < len(waiting):
+            gang, size, count = waiting[step], sizes[waiting[step]], len(waiting)
+            if step >= end:  # of a run of equal sizes
+                end = next((i for i in range(step + 1, count) if sizes[waiting[i]] != size), count)
+            taken = free.take_tightest(size, end - step) if size else []
+            if taken:
+                equal = waiting[step : step + len(taken) // size]
+                self.found.update(zip(equal, map(list, zip(*[iter(taken)] * size, strict=True)), strict=True))  # `size` GPUs each
+                step += len(equal)
+                continue
+            parts = self._find(gang, waiting, step)
+            step += 1
+            if parts is not None:
+                self.found[gang] = free.take_lowest(parts, batch.per_gpu[gang])
+            if len(waiting) > count:  # gangs have been moved
+                end = step
 
     @property
     def placed(self) -> Mask:
         """(M,) the gangs that have a place."""
-        return Places(self.stays, self.found).placed
+        placed = self.stays.copy()
+        placed[list(self.found)] = True
+        return placed
 
     def migrate_misplaced(self) -> None:
         """Move gangs that are not in their preferred placement."""
@@ -109,7 +112,7 @@ class PlacementPass:
     def _misplaced(self) -> list[int]:
         """Return the gangs that have a place, but not in their preferred placement."""
         batch, layout = self.batch, self.free.layout
-        wanted = batch.preferences != PlacementPreference.ANY
+        wanted = batch.preferences != ANY_PLACEMENT
         if not wanted.any():
             return []
         stay = (wanted & self.stays)[batch.owners]
@@ -120,50 +123,41 @@ class PlacementPass:
         pairs = np.unique(owners * len(layout.sizes) + layout.node_of[gpus])
         nodes = np.bincount(pairs // len(layout.sizes), minlength=len(batch))
         is_spread = nodes > batch.min_nodes
-        misplaced: list[int] = np.flatnonzero(
-            wanted & (nodes > 0) & (is_spread != (batch.preferences == PlacementPreference.SPREAD))
-        ).tolist()
+        misplaced: list[int] = np.flatnonzero(wanted & (nodes > 0) & (is_spread != (batch.preferences == SPREAD))).tolist()
         return misplaced
 
-    def _find(self, gang: int, waiting: list[int], step: int) -> list[int] | None:
-        """Return GPUs for one gang. Gangs that come after it may move: smaller ones to keep it together, any to place it at all."""
-        batch, free = self.batch, self.free
-        size, scope, per_gpu = int(batch.sizes[gang]), int(batch.scopes[gang]), batch.per_gpu[gang]
-        gpus = self._find_preferred(gang, size, scope) if batch.preferences[gang] != PlacementPreference.ANY else None
-        if gpus is None:
-            split = int(batch.splits[gang])
-            narrowest_scope = self._domains.narrowest(size, scope, per_gpu)
-            if 0 < split < size:  # it must be on several nodes, even if one could hold it
-                narrowest_scope = max(narrowest_scope, RACK)
-            gpus = free.find(size, narrowest_scope, per_gpu, split=split)
-            if gpus is None:
-                movable = self.stays & (self._rank > self._rank[gang])
-                gpus = self._make_room(gang, narrowest_scope, movable & (batch.sizes < size), waiting, step)
-                gpus = gpus or self._make_room(gang, scope, movable, waiting, step)
-        return gpus
+    def _find(self, gang: int, waiting: list[int], step: int) -> dict[int, int] | None:
+        """Return {node: free GPUs} for a gang. Later gangs may move: smaller ones to keep it together, any to place it at all."""
+        batch, room, per_gpu = self.batch, self.free.room, self.batch.per_gpu[gang]
+        size, scope, preference = batch.sizes.item(gang), batch.scopes.item(gang), batch.preferences.item(gang)
+        if preference != ANY_PLACEMENT:
+            parts = find_preferred(preference, room, size, scope, batch.min_nodes.item(gang), per_gpu)
+            if parts is not None:
+                return parts
+        split, narrowest_scope = batch.splits.item(gang), self._domains.narrowest(size, scope, per_gpu)
+        if 0 < split < size:  # it must be on several nodes, even if one could hold it
+            narrowest_scope = max(narrowest_scope, RACK)
+        parts = room.fit(size, narrowest_scope, per_gpu, split=split)
+        if parts is None:
+            movable = self.stays & (self._rank > self._rank[gang])
+            parts = self._make_room(gang, narrowest_scope, movable & (batch.sizes < size), waiting, step)
+            parts = parts or self._make_room(gang, scope, movable, waiting, step)
+        return parts
 
-    def _find_preferred(self, gang: int, size: int, scope: int) -> list[int] | None:
-        """Return free GPUs for a gang in its preferred placement."""
-        batch = self.batch
-        parts = find_preferred(
-            int(batch.preferences[gang]), self.free.room, size, scope, int(batch.min_nodes[gang]), batch.per_gpu[gang]
-        )
-        return None if parts is None else self.free.lowest(parts)
-
-    def _make_room(self, gang: int, scope: int, movable: Mask, waiting: list[int], step: int) -> list[int] | None:
-        """Return GPUs in one region of the scope, freed by moving the fewest gangs if necessary."""
+    def _make_room(self, gang: int, scope: int, movable: Mask, waiting: list[int], step: int) -> dict[int, int] | None:
+        """Return {node: free GPUs} in one region of the scope, after moving the fewest gangs if necessary."""
         batch, free = self.batch, self.free
-        size, per_gpu, split = int(batch.sizes[gang]), batch.per_gpu[gang], int(batch.splits[gang])
-        gpus = free.find(size, scope, per_gpu, split=split)
-        if gpus is None:
+        size, per_gpu, split = batch.sizes.item(gang), batch.per_gpu[gang], batch.splits.item(gang)
+        parts = free.room.fit(size, scope, per_gpu, split=split)
+        if parts is None:
             held = self._movable(movable)
             evenly = partial(fewest_to_move_evenly, split=split)
             for other in (evenly if split else fewest_to_move)(free, size, scope, per_gpu, held):
                 free.give_back(held.of(other), batch.per_gpu[other])
                 self.stays[other] = False
                 insort(waiting, other, lo=step + 1, key=self._rank.__getitem__)
-            gpus = free.find(size, scope, per_gpu, split=split)
-        return gpus
+            parts = free.room.fit(size, scope, per_gpu, split=split)
+        return parts
 
     def _movable(self, movable: Mask) -> MovableGangs:
         """Return the GPUs of movable gangs, in the order in which the gangs are placed."""

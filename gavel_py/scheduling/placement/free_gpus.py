@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.problem.eligibility import ANY_SPLIT, even_nodes
-from gavel_py.scheduling.placement.gangs import PlacementPreference
+from gavel_py.scheduling.placement.gangs import SPREAD
 from gavel_py.scheduling.placement.topology import (
     ANYWHERE,
     NO_LOADS,
@@ -89,10 +89,6 @@ class FreeGpuIndex:
             if here:
                 return (here & -here).bit_length() - 1
         return None
-
-    def count(self, among: int = ALL_NODES) -> int:
-        """Return the number of these nodes with any room."""
-        return sum((mask & among).bit_count() for mask in self._masks[1:] if mask)
 
     def fullest(self, nodes: int, among: int = ALL_NODES) -> int:
         """Return the total room of the `nodes` nodes with the most room."""
@@ -242,15 +238,29 @@ class FreeGpus:
             start, end = end, end + count
             self._free[n] = flat[start:end]
 
-    def take_tightest(self, size: int) -> list[int] | None:
-        """Take GPUs on the tightest node for a gang without other requests, and return them; None if no node has room."""
-        n = self.room.index().tightest(size)
-        if n is None:
-            return None
-        free = self._free[n]
-        gpus = free[:size]
-        del free[:size]
-        self.room.take({n: size})
+    def take_tightest(self, size: int, count: int = 1) -> list[int]:
+        """Take GPUs for `count` gangs without other requests, each on the node that is the tightest then, and return them.
+
+        The GPUs of one gang follow those of another. They are fewer if no node has room for all gangs, none if it has for none.
+        """
+        index, gpus = self.room.index(), list[int]()
+        while count and (n := index.tightest(size)) is not None:
+            # It has less room than the others, and so holds further gangs until it has too little.
+            free, here = self._free[n], min(count, index.on[n] // size)
+            gpus += free[: here * size]
+            del free[: here * size]
+            self.room.take({n: here * size})
+            count -= here
+        return gpus
+
+    def take_lowest(self, parts: Mapping[int, int], per_gpu: Resources = NOTHING) -> list[int]:
+        """Take the lowest free GPUs of each node, for {node: number of GPUs}, with a request per GPU; return them."""
+        gpus = list[int]()
+        for n, count in parts.items():
+            free = self._free[n]
+            gpus += free[:count]
+            del free[:count]
+        self.room.take(parts, per_gpu)
         return gpus
 
     def take(self, gpus: Sequence[int], per_gpu: Resources = NOTHING) -> None:
@@ -271,15 +281,6 @@ class FreeGpus:
                 insort(free, number)
         self.room.give_back({n: len(numbers) for n, numbers in there.items()}, per_gpu)
 
-    def find(self, size: int, scope: int, per_gpu: Resources = NOTHING, *, split: int = ANY_SPLIT) -> list[int] | None:
-        """Return `size` free GPUs on the nodes where a gang fits best (`FreeRoom.fit`), None if it fits nowhere."""
-        parts = self.room.fit(size, scope, per_gpu, split=split)
-        return None if parts is None else self.lowest(parts)
-
-    def lowest(self, parts: Mapping[int, int]) -> list[int]:
-        """Return the lowest free GPUs of each node, for {node: number of GPUs}."""
-        return [gpu for n, count in parts.items() for gpu in self._free[n][:count]]
-
 
 def find_preferred(
     preference: int, room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Resources = NOTHING
@@ -288,7 +289,7 @@ def find_preferred(
 
     A consolidated gang gets `min_nodes` nodes, a spread one more; in the region with the least room, in one rack if possible.
     """
-    if preference == PlacementPreference.SPREAD:
+    if preference == SPREAD:
         return _spread(room, size, scope, min_nodes, per_gpu)
     return _consolidated(room, size, scope, min_nodes, per_gpu)
 
@@ -311,21 +312,13 @@ def _spread(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Reso
         return None
     index = room.index(per_gpu)
     for among in room.regions(index, size, scope):
-        if index.count(among) > min_nodes:
-            return _spread_parts(index, among, size, min_nodes + 1)
+        parts, left = dict[int, int](), size
+        for further, n in zip(chain(range(min_nodes, 0, -1), repeat(0)), index.least_first(among), strict=False):
+            parts[n] = here = min(index.on[n], left - further)  # one GPU is left for each further node
+            left -= here
+            if not left:
+                return parts
     return None
-
-
-def _spread_parts(index: FreeGpuIndex, among: int, size: int, least: int) -> dict[int, int]:
-    """Return {node: GPUs} on at least `least` of these nodes, least room first, leaving one GPU for each further node."""
-    parts: dict[int, int] = {}
-    for n in index.least_first(among):
-        further = max(0, least - len(parts) - 1)
-        parts[n] = min(index.on[n], size - further)
-        size -= parts[n]
-        if not size:
-            break
-    return parts
 
 
 class FreeResources:

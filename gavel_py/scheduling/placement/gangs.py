@@ -10,6 +10,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,9 @@ class PlacementPreference(IntEnum):
     SPREAD = 2
 
 
+ANY_PLACEMENT, CONSOLIDATED, SPREAD = PlacementPreference  # slow to read from the enumeration
+
+
 def preferences_of(
     fractions: Floats,
     spread: Floats,
@@ -123,9 +127,7 @@ def preferences_of(
         [faster_spread, np.zeros_like(matters), np.ones_like(matters)],
         more_spread + kept > 0,
     )
-    preferences: NDArray[np.int8] = np.where(
-        matters, np.where(is_spread, PlacementPreference.SPREAD, PlacementPreference.CONSOLIDATED), PlacementPreference.ANY
-    ).astype(np.int8)
+    preferences: NDArray[np.int8] = np.where(matters, np.where(is_spread, SPREAD, CONSOLIDATED), ANY_PLACEMENT).astype(np.int8)
     return preferences
 
 
@@ -168,7 +170,7 @@ class GangBatch:
         if not self.preferences.any():
             return self
         may_spread = (self.sizes > self.min_nodes) & (self.min_nodes < nodes) & (self.scopes != NODE) & (self.splits == ANY_SPLIT)
-        return replace(self, preferences=np.where(may_spread, self.preferences, PlacementPreference.ANY).astype(np.int8))
+        return replace(self, preferences=np.where(may_spread, self.preferences, ANY_PLACEMENT).astype(np.int8))
 
 
 class Spans:
@@ -209,11 +211,11 @@ class HeldGpus:
     partners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, types: Sequence[int] | Indices, gpus: Sequence[Sequence[int]]) -> HeldGpus:
+    def of(cls, types: Sequence[int] | Indices, gpus: Collection[Sequence[int]]) -> HeldGpus:
         """Return the GPUs of gangs, given one after the other."""
-        lengths = np.array([len(each) for each in gpus], dtype=np.int64)
-        flat = np.array([gpu for each in gpus for gpu in each], dtype=np.int64)
-        return cls(np.array(types, dtype=np.int64), _starts(lengths), flat)
+        starts = _starts(np.fromiter(map(len, gpus), dtype=np.int64, count=len(gpus)))
+        flat = np.fromiter(chain.from_iterable(gpus), dtype=np.int64, count=starts.item(-1))
+        return cls(np.array(types, dtype=np.int64), starts, flat)
 
     @classmethod
     def none(cls, count: int) -> HeldGpus:

@@ -11,7 +11,7 @@ import numpy as np
 from gavel_py.problem.arrays import Indices
 from gavel_py.problem.eligibility import even_parts
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeRoom, find_preferred
-from gavel_py.scheduling.placement.gangs import PlacementPreference
+from gavel_py.scheduling.placement.gangs import CONSOLIDATED, SPREAD
 from gavel_py.scheduling.placement.topology import NODE, NOTHING, Resources
 
 
@@ -163,8 +163,6 @@ def fewest_to_move_evenly(
     return []
 
 
-CONSOLIDATED, SPREAD = PlacementPreference.CONSOLIDATED, PlacementPreference.SPREAD  # slow to read from the enumeration
-
 MAX_EXCHANGED = 32
 """Maximum number of gangs that are exchanged at once. Each trial places all of them, and drops those for which it fails."""
 
@@ -297,5 +295,4 @@ class _Migration:
         for gang in after:
             self._free.give_back(self._gangs[gang].gpus, self._gangs[gang].per_gpu)
         for gang, parts in after.items():
-            self.found[gang] = self._free.lowest(parts)
-            self._free.take(self.found[gang], self._gangs[gang].per_gpu)
+            self.found[gang] = self._free.take_lowest(parts, self._gangs[gang].per_gpu)
