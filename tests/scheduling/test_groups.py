@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
@@ -52,6 +52,7 @@ GROUPS = st.text("012", min_size=6, max_size=6)
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=9), st.lists(GROUPS, min_size=1, max_size=3), st.booleans())
+@example(sizes=[2, 2, 2, 2, 2, 8], groupings=["000000"], only_v100=True)  # a gang whose first GPUs are not on its first node
 def test_accounts_and_running_gangs_stay(sizes: list[int], groupings: list[str], only_v100: bool) -> None:
     scheduler = gp.RoundScheduler(cluster("000000"), PROFILE)
     for i, gpus in enumerate(sizes):

@@ -310,7 +310,6 @@ class HeldGpus:
     def moved(self, before: Layout, after: Layout) -> HeldGpus:
         """Return the same GPUs by their numbers in another layout; none for gangs whose GPUs are not all of one type there."""
         gpus = after.numbers(before.named(range(before.num_gpus)))[self.gpus]
-        gpus = gpus[np.lexsort([gpus, self.owners])]
         types, kinds = np.full(len(self), -1, dtype=np.int64), after.regions[ANYWHERE][after.node_of[gpus]]
         types[self.runs] = kinds[self.starts[:-1][self.runs]]
         apart = np.unique(self.owners[kinds != types[self.owners]])
