@@ -36,6 +36,8 @@ def _check_decimal(value: object) -> None:
 
 
 def _plain_number(value: object) -> object:
+    if type(value) is float:  # nearly all
+        return value
     # pydantic would read true as 1, but `num_gpus: yes` is a mistake.
     if isinstance(value, bool):
         raise ValueError(f"must be a number, found {value!r}")
@@ -84,7 +86,7 @@ def is_absent(value: object) -> bool:
 
 def _present(value: object) -> object:
     # pydantic would convert NaN to the name "nan".
-    if value is not None and is_absent(value):
+    if type(value) is not str and value is not None and is_absent(value):
         raise ValueError(f"must be text, found {value!r}")
     return value
 

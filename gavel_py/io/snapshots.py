@@ -30,6 +30,9 @@ STATE = ',"state":'
 
 PLAIN = bool | int | float | str | None
 
+SIMPLE = {bool, int, float, str, type(None)}
+"""Types of values that are their own JSON data; looked up for lists of many such values."""
+
 
 def encode(value: Any) -> Any:
     """Return JSON data for a number, text or array, or a tuple, list or dict of such values."""
@@ -39,9 +42,9 @@ def encode(value: Any) -> Any:
         content = value.ravel().tolist() if is_plain or value.dtype.kind not in "biuf" else b64encode(value.tobytes()).decode()
         return {"array": content, "shape": list(value.shape), "dtype": value.dtype.str}
     if isinstance(value, tuple):
-        return {"tuple": [encode(each) for each in value]}
+        return {"tuple": encode(list(value))}
     if isinstance(value, list):
-        return [encode(each) for each in value]
+        return list(value) if set(map(type, value)) <= SIMPLE else [encode(each) for each in value]
     if isinstance(value, dict):
         return {"dict": [[encode(name), encode(each)] for name, each in value.items()]}
     if isinstance(value, np.generic):
@@ -54,7 +57,7 @@ def encode(value: Any) -> Any:
 def decode(data: Any) -> Any:
     """Return the value that `encode` converted to this data."""
     if isinstance(data, list):
-        return [decode(each) for each in data]
+        return list(data) if set(map(type, data)) <= SIMPLE else [decode(each) for each in data]
     if not isinstance(data, dict):
         return data
     if "array" in data:
@@ -62,7 +65,7 @@ def decode(data: Any) -> Any:
         array = np.frombuffer(b64decode(content), dtype).copy() if isinstance(content, str) else np.array(content, dtype=dtype)
         return array.reshape(data["shape"])
     if "tuple" in data:
-        return tuple(decode(each) for each in data["tuple"])
+        return tuple(decode(data["tuple"]))
     return {decode(name): decode(each) for name, each in data["dict"]}
 
 

@@ -560,14 +560,16 @@ def jobs_from_dict(fields: Mapping[str, list[Any]]) -> list[Job]:
     columns = {name: getattr(checked_columns, name) for name in checked_columns.model_fields_set}
     others = {name: map(_hashable, column) for name, column in fields.items() if name not in columns}
     rows = zip(*others.values(), strict=True) if others else repeat((), len(fields["job_id"]))
+    waits = fields.get("depends_on") or repeat((), len(fields["job_id"]))
     jobs, checked = [], dict[tuple[Any, ...], Job]()
-    for row, own_row in zip(rows, zip(*columns.values(), strict=True), strict=True):
-        common, own = dict(zip(others, row, strict=True)), dict(zip(columns, own_row, strict=True))
+    for row, own_row, depends_on in zip(rows, zip(*columns.values(), strict=True), waits, strict=True):
+        own = dict(zip(columns, own_row, strict=True))
         # Jobs that wait for others are checked one by one, since none may wait for itself.
-        key = own.get("total_steps") is None, common.get("depends_on") and own["job_id"], *row
-        if key not in checked:
-            checked[key] = Job(**without_derived(common | own))
-        jobs.append(with_values(checked[key], own))
+        key = own.get("total_steps") is None, bool(depends_on) and own["job_id"], row
+        alike = checked.get(key)
+        if alike is None:
+            alike = checked[key] = Job(**without_derived(dict(zip(others, row, strict=True)) | own))
+        jobs.append(with_values(alike, own))
     return jobs
 
 
@@ -586,7 +588,7 @@ def jobs_to_dict(jobs: Sequence[Job]) -> dict[str, list[Any]]:
     """Return {field: values} of jobs, for the id and the fields that differ from their default in any job."""
     columns = {name: list(map(attrgetter(name), jobs)) for name in Job.model_fields}
     defaults = {name: field.default for name, field in Job.model_fields.items()}
-    return {name: values for name, values in columns.items() if name == "job_id" or any(each != defaults[name] for each in values)}
+    return {name: values for name, values in columns.items() if name == "job_id" or values.count(defaults[name]) < len(values)}
 
 
 def _plain(column: NDArray[Any]) -> list[Any]:
