@@ -152,18 +152,23 @@ class PolicyInput:
     def from_dict(cls, document: Mapping[str, Any], table: JobTable, cache: ProblemCache) -> PolicyInput:
         """Restore an input from `to_dict`, with the jobs of a table in the order in which they were saved."""
         rows = np.array(document["jobs"], dtype=np.int64)
-        jobs, steps = table.jobs[rows], decode(document["steps_done"])
+        jobs, gangs, requests, steps = table.jobs[rows], table.gangs[rows], table.requests_at(rows), decode(document["steps_done"])
+        for i in np.flatnonzero(requests["steps_done"] != steps).tolist():
+            jobs[i] = with_values(jobs[i], {"steps_done": steps.item(i)})
+        requests["steps_done"] = steps
         for i, fields in document["changed"]:
-            jobs[i] = Job(**fields)
-        found = [
-            job if job.steps_done == done else with_values(job, {"steps_done": done})
-            for job, done in zip(jobs.tolist(), steps.tolist(), strict=True)
-        ]
-        requests = table.requests_of(found)
-        cache.complete(found, requests)
+            jobs[i] = with_values(Job(**fields), {"steps_done": steps.item(i)})
+        # The requests of jobs that have left are not complete.
+        others = np.union1d(np.flatnonzero(table.columns["left"][rows] >= 0), [i for i, _ in document["changed"]]).astype(np.int64)
+        if len(others):
+            own = table.requests_of(jobs[others].tolist())
+            cache.complete(jobs[others].tolist(), own)
+            gangs[others] = own.pop("gangs")
+            for name, column in own.items():
+                requests[name][others] = column
         arrays = {name: decode(document[name]) for name in (*BY_JOB, "whole_gangs", "sharing", "min_gain")}
         arrays["outlook"] = WorkflowOutlook(*map(decode, document["outlook"])) if "outlook" in document else None
-        return cls(float(document["now_seconds"]), rows, objects_of(found), requests.pop("gangs"), requests, **arrays)
+        return cls(float(document["now_seconds"]), rows, jobs, gangs, requests, **arrays)
 
 
 def _isolated_seconds(table: JobTable, rows: Indices, speeds: Floats) -> Floats:

@@ -278,7 +278,6 @@ class SchedulerState:
         if not state.backoffs.by_job.keys() <= state.table.by_id.keys():
             raise ValueError("a job that is not in the system waits after a failure")
         state.blocked = BlockedJobs.from_dict(document.get("blocked", {}), state.table.jobs_at(state.table.in_natural_order))
-        state.table.number_gangs(by_type=is_by_type(profile))
         cache = state.problem_cache(profile, whole_gangs=whole_gangs)
         state.ledger = DeliveryLedger.from_dict(document["ledger"])
         if state.ledger.accelerator_types != cluster.accelerator_names:
