@@ -7,9 +7,10 @@ and the ledger sums them over rounds.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,14 @@ class Assignments(Mapping[str, Assignment]):
         if place is None:
             raise KeyError(job_id)
         return place
+
+    def places_of(self, job_ids: Sequence[str]) -> Iterable[tuple[int, list[int]]]:
+        """Return the type and the GPUs of each of these jobs, as `place_of`; much faster for many jobs."""
+        if self._changes:
+            return map(self.place_of, job_ids)
+        held = self._base.take(np.array([self._base_index[job_id] for job_id in job_ids], dtype=np.int64))
+        starts, gpus = held.starts.tolist(), held.gpus.tolist()
+        return zip(held.types.tolist(), (gpus[start:end] for start, end in pairwise(starts)), strict=True)
 
     def __getitem__(self, job_id: str) -> Assignment:
         column, gpus = self.place_of(job_id)

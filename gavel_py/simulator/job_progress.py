@@ -107,6 +107,7 @@ class JobProgress:
         self.starts = self.preemptions = self.failures = 0
         self.failing = deque(sorted(failing_at))
         self._speeds: dict[tuple[str, bool, float], float] = {}
+        self._is_elastic = self.job.is_elastic
 
     @property
     def fails_at(self) -> float:
@@ -151,7 +152,7 @@ class JobProgress:
 
         gpus: number of GPUs of an elastic job, by default its smallest.
         """
-        job = with_gpus(self.job, gpus) if self.job.is_elastic and gpus is not None else self.job
+        job = with_gpus(self.job, gpus) if self._is_elastic and gpus is not None else self.job
         key = accelerator, spread, job.num_gpus
         if key not in self._speeds:
             speed = None
@@ -185,7 +186,7 @@ class JobProgress:
         self.checkpoint_steps, self.since_seconds, self.run_start_seconds = self.steps_done, seconds, seconds
         self.accounted_seconds = seconds
         self.uncommitted_seconds = self.uncommitted_saved = 0.0
-        self.partners, self.own_gpus = (), float(gpus if self.job.is_elastic and gpus is not None else self.job.num_gpus)
+        self.partners, self.own_gpus = (), float(gpus if self._is_elastic and gpus is not None else self.job.num_gpus)
         self.type_index, self.speed, self.price_per_hour = column, speed, price_per_hour
         self.is_spread = spread
         self.first_start_seconds = seconds if self.first_start_seconds is None else self.first_start_seconds
@@ -286,10 +287,11 @@ class JobProgress:
 
     def _account(self, seconds: float, lost: float) -> None:
         """Add time with GPUs; the work of `lost` seconds of it is lost."""
+        saved = self.saved_gpus
         self.running_seconds += seconds
-        self._lose(lost, lost * self.saved_gpus)
+        self._lose(lost, lost * saved)
         self.cost += seconds / 3600 * self.own_gpus * self.price_per_hour
-        self.saved_gpu_seconds += seconds * self.saved_gpus
+        self.saved_gpu_seconds += seconds * saved
 
     def _lose(self, seconds: float, saved_gpu_seconds: float) -> None:
         self.lost_seconds += seconds
@@ -373,17 +375,28 @@ class RunningGangs:
         return tuple(self._gpus)
 
     def add(self, progress: JobProgress) -> None:
-        """Add a gang that has started, or whose partners have changed."""
-        place = len(self._progress)
-        if place == self._table.shape[1]:
-            self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
+        """Add a gang that starts, or one of `changing` after the change."""
+        job_id = progress.job.job_id
+        place = self._places.get(job_id)
+        if place is None:
+            self._places[job_id] = place = len(self._progress)
+            if place == self._table.shape[1]:
+                self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
+            self._progress.append(progress)
+            self._ids.append(job_id)
         self._table[:, place] = READ_ROWS(progress)
-        self._progress.append(progress)
-        self._ids.append(progress.job.job_id)
-        self._places[progress.job.job_id] = place
-        self._gpus[progress.type_index] += progress.own_gpus
-        self._sharing += bool(progress.partners)
-        self.spread += progress.is_spread
+        self._count(progress, 1)
+
+    def changing(self, job_id: str) -> JobProgress:
+        """Return the progress of a gang that gets other GPUs or partners; `add` follows."""
+        progress = self._progress[self._places[job_id]]
+        self._count(progress, -1)
+        return progress
+
+    def _count(self, progress: JobProgress, sign: int) -> None:
+        self._gpus[progress.type_index] += sign * progress.own_gpus
+        self._sharing += sign * bool(progress.partners)
+        self.spread += sign * progress.is_spread
 
     @property
     def are_shared(self) -> bool:
@@ -392,11 +405,8 @@ class RunningGangs:
 
     def release(self, job_id: str) -> JobProgress:
         """Remove a gang, and return its progress."""
-        place, last = self._places.pop(job_id), len(self._progress) - 1
-        progress = self._progress[place]
-        self._gpus[progress.type_index] -= progress.own_gpus
-        self._sharing -= bool(progress.partners)
-        self.spread -= progress.is_spread
+        progress, last = self.changing(job_id), len(self._progress) - 1
+        place = self._places.pop(job_id)
         if place < last:  # the last column moves into the gap
             self._table[:, place] = self._table[:, last]
             self._progress[place], self._ids[place] = self._progress[last], self._ids[last]

@@ -224,10 +224,9 @@ class RoundExecution:
             stopped = set(running).difference(assignments.ids)
             for job_id in [job_id for job_id in running if job_id in stopped]:
                 running.release(job_id).advance(state.now)
-        for job_id in current.started:
+        for job_id, (column, gpus) in zip(current.started, assignments.places_of(current.started), strict=True):
             if job_id in running:
-                running.release(job_id).advance(state.now)
-            column, gpus = assignments.place_of(job_id)
+                running.changing(job_id).advance(state.now)
             self._start_gang(job_id, column, assignments.layout.nodes_of(gpus), state.now)
         if running.are_shared or assignments.are_shared:
             for job_id, held in assignments.items():
@@ -285,7 +284,7 @@ class RoundExecution:
     def _set_partners(self, job_id: str, others: tuple[str, ...], seconds: float) -> JobProgress:
         """Set the jobs that share the GPUs of a gang from this time on."""
         state = self._state
-        progress = state.running.release(job_id)
+        progress = state.running.changing(job_id)
         if seconds > state.now and progress.since_seconds <= state.now and self._checkpoint_seconds is None:
             progress.advance(state.now)
             progress.checkpoint_steps = progress.steps_done  # the checkpoint at the start of the round
