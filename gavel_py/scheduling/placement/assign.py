@@ -64,7 +64,7 @@ class PlacementPass:
         batch, free = self.batch, self.free
         self._rank[order] = np.arange(len(order))
         waiting: list[int] = order[~self.stays[order]].tolist()
-        # The tightest node is the best place for nearly all gangs; 0 for the others.
+        # Sizes of gangs for which the tightest node is the best place, which are nearly all; 0 for the others.
         on_several = (batch.splits > 0) & (batch.splits < batch.sizes)
         is_other = on_several | (batch.preferences == SPREAD) | free.layout.limited
         sizes: list[int] = np.where(is_other, 0, batch.sizes).tolist()

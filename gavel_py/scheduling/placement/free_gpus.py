@@ -249,7 +249,7 @@ class FreeGpus:
             free, here = self._free[n], min(count, index.on[n] // size)
             gpus += free[: here * size]
             del free[: here * size]
-            self.room.take({n: here * size})
+            index.change({n: here * size}, -1)
             count -= here
         return gpus
 
