@@ -1,7 +1,7 @@
 """CPU time of what callers of `RoundScheduler` and `Simulation` call, with an earlier checkout beside this one.
 
     python benchmarks/public_calls.py                 print the table (ten minutes)
-    python benchmarks/public_calls.py --before TREE   and time an earlier checkout in turns with this one (an hour)
+    python benchmarks/public_calls.py --before TREE   and time an earlier checkout in turns with this one (half an hour)
     python benchmarks/public_calls.py --only events   one of: submit, small, large, rounds, events
     python benchmarks/public_calls.py --write         and put the table into docs/performance.md
 

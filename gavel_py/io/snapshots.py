@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -30,8 +30,8 @@ STATE = ',"state":'
 
 PLAIN = bool | int | float | str | None
 
-SIMPLE = {bool, int, float, str, type(None)}
-"""Types of values that are their own JSON data; looked up for lists of many such values."""
+PLAIN_TYPES = frozenset(get_args(PLAIN))
+"""The same as a set, which a list of many values is compared with at once."""
 
 
 def encode(value: Any) -> Any:
@@ -44,7 +44,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, tuple):
         return {"tuple": encode(list(value))}
     if isinstance(value, list):
-        return list(value) if set(map(type, value)) <= SIMPLE else [encode(each) for each in value]
+        return list(value) if PLAIN_TYPES.issuperset(map(type, value)) else [encode(each) for each in value]
     if isinstance(value, dict):
         return {"dict": [[encode(name), encode(each)] for name, each in value.items()]}
     if isinstance(value, np.generic):
@@ -57,7 +57,7 @@ def encode(value: Any) -> Any:
 def decode(data: Any) -> Any:
     """Return the value that `encode` converted to this data."""
     if isinstance(data, list):
-        return list(data) if set(map(type, data)) <= SIMPLE else [decode(each) for each in data]
+        return list(data) if PLAIN_TYPES.issuperset(map(type, data)) else [decode(each) for each in data]
     if not isinstance(data, dict):
         return data
     if "array" in data:

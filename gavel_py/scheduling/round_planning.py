@@ -62,7 +62,8 @@ def plan_round(
         columns = _checked(selection.columns if isinstance(selection, GangSelection) else selection, left)
         selected = SelectedGangs(columns, left, requests, spans, pool, before)
         places = place_batch(pool, selected.batch)
-        new, placed = selected.placed(places), selected.rows[places.placed]
+        new = selected.placed(places)
+        placed = selected.rows[new.runs[selected.rows]]
         held = held.replaced(placed, new.take(placed))
         # Once all selected gangs are placed, another pass would select no more: the mechanism knew of these free GPUs.
         if len(placed) in {0, len(selected.rows)}:
@@ -94,9 +95,9 @@ class SelectedGangs:
         types, sizes = columns[rows], demand.num_gpus[rows]
         min_nodes, gangs = np.ones(len(rows), dtype=np.int64), np.flatnonzero(preferences != ANY_PLACEMENT)
         codes, which = np.unique(sizes[gangs] * len(pool.layout.types) + types[gangs], return_inverse=True)
-        for code, pair in enumerate(codes.tolist()):
-            size, number = divmod(pair, len(pool.layout.types))
-            min_nodes[gangs[which == code]] = spans.min_nodes(pool.layout.types[number], size)
+        pairs = (divmod(code, len(pool.layout.types)) for code in codes.tolist())
+        fewest = [spans.min_nodes(pool.layout.types[number], size) for size, number in pairs]
+        min_nodes[gangs] = np.array(fewest, dtype=np.int64)[which]
         before = previous.take(rows)
         self.batch = GangBatch(
             sizes=sizes,

@@ -223,18 +223,18 @@ def test_every_check_has_a_policy_that_breaks_it() -> None:
     assert {name for name, *_ in BROKEN} | {"valid"} == {check.name for check in CHECKS}
 
 
+RELEASED = threading.Event()
+
+
 @pytest.fixture
 def released() -> Iterator[None]:
-    """Let the calls that do not end do so after the test; until then, products of arrays use one thread in the whole process."""
+    """End hanging calls after the test; until then, array products use one thread in the whole process."""
     before = set(threading.enumerate())
     yield
     RELEASED.set()
     for thread in set(threading.enumerate()) - before:
         thread.join(60)
     RELEASED.clear()
-
-
-RELEASED = threading.Event()
 
 
 class Hangs(gp.OrderedPolicy):

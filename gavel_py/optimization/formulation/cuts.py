@@ -13,7 +13,7 @@ CPUs and host memory (`node_rows`) are rows from the start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -179,30 +179,25 @@ def _row_of(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: in
     bounds = _bounds(kinds, hosts, j, gpus)
     if all(takes @ np.ceil(means - LEAST_EXCESS) <= places for takes, places in bounds):
         return None  # always enough places for the mean number of gangs
-    coefficients, patterns = np.zeros(len(requested.times)), None
+    entries: Iterable[Indices] = (able[codes == kind.code] for kind in kinds)
+    found: tuple[Sequence[Floats] | Floats, float] | None
+    patterns = None
     if kinds[0].size * SMALL > gpus:
-        groups = [_group_of_kind(kind, able[codes == kind.code], requested.times, gpus) for kind in kinds]
-        patterns = _patterns(groups, bounds)
-    if patterns is None:
-        broken = _broken_bound(means, bounds)
-        if broken is None:
-            return None
-        takes, limit = broken
-        for kind, each in zip(kinds, takes.tolist(), strict=True):
-            coefficients[able[codes == kind.code]] = each
-    else:
-        found = row_of_patterns(groups, requested.times, patterns)
-        if found is None:
-            return None
-        by_group, limit = found
-        for group, values in zip(groups, by_group, strict=True):
-            coefficients[group.entries] = values
+        groups = [_group_of_kind(kind, each, requested.times, gpus) for kind, each in zip(kinds, entries, strict=True)]
+        patterns, entries = _patterns(groups, bounds), [group.entries for group in groups]
+    found = _broken_bound(means, bounds) if patterns is None else row_of_patterns(groups, requested.times, patterns)
+    if found is None:
+        return None
+    values, limit = found
+    coefficients = np.zeros(len(requested.times))
+    for own, each in zip(entries, values, strict=True):
+        coefficients[own] = each
     name = f"what whole gangs can use of {problem.accelerator_types[j]}"
     return Load(name, requested.loads(coefficients, problem.num_jobs), len(problem.capacities), limit)
 
 
 def _broken_bound(means: Floats, bounds: Sequence[tuple[Floats, int]]) -> tuple[Floats, float] | None:
-    """Return the most violated bound for these mean numbers of gangs of each kind, None if all hold."""
+    """Return the most violated bound as a coefficient for each kind and a right-hand side, None if all hold; means: by kind."""
     parts = [float(takes @ means) / max(places, LEAST_EXCESS) for takes, places in bounds]
     takes, places = bounds[int(np.argmax(parts))]
     return (takes, float(places)) if max(parts) > 1 + LEAST_EXCESS else None

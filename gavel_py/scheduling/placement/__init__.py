@@ -57,13 +57,6 @@ class Places(NamedTuple):
     gangs: Indices
     held: HeldGpus
 
-    @property
-    def placed(self) -> Mask:
-        """(M,) the gangs that have a place."""
-        placed = self.stays.copy()
-        placed[self.gangs] = True
-        return placed
-
 
 def place(
     nodes: Sequence[Node], gangs: Sequence[Gang], taken: Set[Gpu] = frozenset(), loads: Mapping[str, Resources] = NO_LOADS

@@ -239,13 +239,13 @@ class FreeGpus:
             self._free[n] = flat[start:end]
 
     def take_tightest(self, size: int, count: int = 1) -> list[int]:
-        """Take GPUs for `count` gangs without other requests, each on the node that is the tightest then, and return them.
+        """Take GPUs for equal gangs without other requests, each on the tightest node at its turn; return them, gang after gang.
 
-        The GPUs of one gang follow those of another. They are fewer if no node has room for all gangs, none if it has for none.
+        They are those of `count` gangs, or of fewer, or none, once no node has room for another one.
         """
         index, gpus = self.room.index(), list[int]()
         while count and (n := index.tightest(size)) is not None:
-            # It has less room than the others, and so holds further gangs until it has too little.
+            # With each gang, the node has even less room: it stays the tightest one until it has too little.
             free, here = self._free[n], min(count, index.on[n] // size)
             gpus += free[: here * size]
             del free[: here * size]
