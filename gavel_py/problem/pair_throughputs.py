@@ -6,7 +6,7 @@ as possible (consolidated) and on more (spread).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
@@ -226,14 +226,25 @@ def fewest_nodes(cluster: Cluster, accelerator: str, size: int) -> int:
 
 def _can_be_spread(gangs: Sequence[Job], cluster: Cluster) -> Mask:
     """Return (gangs, K) whether a region within a gang's locality has room for it on more nodes than it needs."""
-    gangs_of = {(job.whole_gpus, job.locality) for job in gangs}
-    rows = {gang: [_has_region(cluster, name, *gang) for name in cluster.accelerator_names] for gang in gangs_of}
+    names = cluster.accelerator_names
+    regions = {locality: [_regions(cluster, name, locality) for name in names] for locality in {job.locality for job in gangs}}
+    rows = {
+        (size, locality): [
+            _has_room(held, size, fewest_nodes(cluster, name, size)) for name, held in zip(names, regions[locality], strict=True)
+        ]
+        for size, locality in {(job.whole_gpus, job.locality) for job in gangs}
+    }
     return np.array([rows[job.whole_gpus, job.locality] for job in gangs], dtype=bool)
 
 
-def _has_region(cluster: Cluster, accelerator: str, size: int, locality: str) -> bool:
-    least = fewest_nodes(cluster, accelerator, size)
+def _has_room(regions: Collection[Sequence[int]], size: int, nodes: int) -> bool:
+    """Return whether one of these regions has room for a gang on more than this number of nodes."""
+    return any(len(held) > nodes and sum(held) >= size > nodes for held in regions)
+
+
+def _regions(cluster: Cluster, accelerator: str, locality: str) -> Collection[Sequence[int]]:
+    """Return the GPUs of the nodes of a type in each region within a locality."""
     regions: dict[str, list[int]] = {}
     for node in cluster.nodes_of(accelerator):
         regions.setdefault(cluster.region_of(node, locality), []).append(node.num_gpus)
-    return any(len(held) > least and sum(held) >= size > least for held in regions.values())
+    return regions.values()

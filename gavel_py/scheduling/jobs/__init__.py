@@ -291,7 +291,8 @@ class JobTable:
 
     def jobs_at(self, rows: Indices) -> list[Job]:
         """Return the jobs of these rows with the progress last reported."""
-        return [self.job(row) for row in rows.tolist()]
+        jobs, steps = self.jobs[rows].tolist(), self.columns["steps_done"][rows].tolist()
+        return [job if job.steps_done == done else self.job(row) for row, job, done in zip(rows.tolist(), jobs, steps, strict=True)]
 
     # Changes
 
@@ -558,7 +559,7 @@ def jobs_from_dict(fields: Mapping[str, list[Any]]) -> list[Job]:
     """Restore jobs from `jobs_to_dict`. Of all jobs that are equal but for `_OwnFields`, one is checked as a job."""
     checked_columns = _OwnFields(**{name: fields[name] for name in _OwnFields.model_fields if name in fields})
     columns = {name: getattr(checked_columns, name) for name in checked_columns.model_fields_set}
-    others = {name: map(_hashable, column) for name, column in fields.items() if name not in columns}
+    others = {name: _hashable(column) for name, column in fields.items() if name not in columns}
     rows = zip(*others.values(), strict=True) if others else repeat((), len(fields["job_id"]))
     waits = fields.get("depends_on") or repeat((), len(fields["job_id"]))
     jobs, checked = [], dict[tuple[Any, ...], Job]()
@@ -573,8 +574,9 @@ def jobs_from_dict(fields: Mapping[str, list[Any]]) -> list[Job]:
     return jobs
 
 
-def _hashable(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
+def _hashable(column: list[Any]) -> list[Any]:
+    """Return a column of JSON data with tuples instead of lists."""
+    return [tuple(value) if isinstance(value, list) else value for value in column] if list in set(map(type, column)) else column
 
 
 def without_derived(fields: dict[str, Any]) -> dict[str, Any]:
