@@ -1,8 +1,8 @@
 """Snapshots: versioned files of plain data with a checksum, from which exactly the same state is restored.
 
 Every class that is part of the state has `to_dict`, which returns data for JSON, and `from_dict`, which restores an equal object;
-`encode` and `decode` do the same for arrays, tuples and containers of them. A `SnapshotFormat` writes and reads the file, and
-`damage_as_fault` converts errors of `from_dict` to faults of the file.
+`encode` and `decode` do the same for arrays, tuples and containers of them, `generator_state` and `generator_from` for random
+generators. A `SnapshotFormat` reads and writes the file; `damage_as_fault` converts errors of `from_dict` to faults of the file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +119,18 @@ def damage_as_fault(path: str | Path) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         text = f"is damaged, or was written by another version of gavel-py: {type(error).__name__} {error}"
         raise _refused(path, text) from None
+
+
+def generator_state(chance: np.random.Generator) -> dict[str, Any]:
+    """Return the state of a generator as plain data."""
+    return dict(chance.bit_generator.state)
+
+
+def generator_from(state: Mapping[str, Any]) -> np.random.Generator:
+    """Return a generator that continues from the state that `generator_state` returned."""
+    chance = np.random.default_rng(0)
+    chance.bit_generator.state = state
+    return chance
 
 
 def _checksum(text: str) -> str:

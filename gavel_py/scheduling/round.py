@@ -10,7 +10,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -130,13 +129,12 @@ class Assignments(Mapping[str, Assignment]):
             raise KeyError(job_id)
         return place
 
-    def places_of(self, job_ids: Sequence[str]) -> Iterable[tuple[int, list[int]]]:
-        """Return the type and the GPUs of each of these jobs, as `place_of`; much faster for many jobs."""
+    def held_by(self, job_ids: Sequence[str]) -> HeldGpus:
+        """Return (N,) the GPUs of these jobs."""
         if self._changes:
-            return map(self.place_of, job_ids)
-        held = self._base.take(np.array([self._base_index[job_id] for job_id in job_ids], dtype=np.int64))
-        starts, gpus = held.starts.tolist(), held.gpus.tolist()
-        return zip(held.types.tolist(), (gpus[start:end] for start, end in pairwise(starts)), strict=True)
+            places = [self.place_of(job_id) for job_id in job_ids]
+            return HeldGpus.of([column for column, _ in places], [gpus for _, gpus in places])
+        return self._base.take(np.fromiter(map(self._base_index.__getitem__, job_ids), dtype=np.int64, count=len(job_ids)))
 
     def __getitem__(self, job_id: str) -> Assignment:
         column, gpus = self.place_of(job_id)

@@ -423,15 +423,7 @@ class SchedulerState:
 
     def is_spread(self, held: HeldGpus) -> Mask:
         """Return (N,) which gangs are on more nodes than they need."""
-        spread = np.zeros(len(held), dtype=bool)
-        several = np.flatnonzero(held.sizes > 1)
-        if len(several):
-            part = held.take(several)
-            types = len(self.layout.types)
-            keys, place = np.unique(part.sizes * types + part.types, return_inverse=True)
-            least = [self.spans.min_nodes(self.layout.types[key % types], key // types) for key in keys.tolist()]
-            spread[several] = part.num_nodes(self.layout) > np.array(least)[place]
-        return spread
+        return self.spans.are_spread(held, self.layout)
 
     @property
     def current_allocation(self) -> CurrentAllocation | None:

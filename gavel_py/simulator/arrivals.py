@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from gavel_py.errors import Fault, InputError, MissingThroughputError
-from gavel_py.io.random import generator_from, generator_state
+from gavel_py.io.snapshots import generator_from, generator_state
 from gavel_py.policies import Policy
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.cluster import Cluster
@@ -168,7 +168,8 @@ class Admission:
         total = total_steps_of(job, self._profile)
         deadline = deadline_of(job, self._cluster, self._profile)
         failing = self._failing_at(submission)
-        return JobProgress(submission, total, failing, self._expected_steps(submission, total), deadline, number)
+        expected, num_types = self._expected_steps(submission, total), len(self._cluster.accelerator_names)
+        return JobProgress(submission, total, failing, expected, deadline, number, num_types)
 
     def simulated_counts(self, job: Job) -> dict[str, Any]:
         """Return the fields that restrict an elastic job to the numbers of GPUs that can be simulated, for schedulers that learn.

@@ -1,18 +1,17 @@
 """The progress of simulated jobs: steps, time and cost so far, and failures to come.
 
-`JobProgress` is one job; its time is accounted at each event that affects it. `RunningGangs` gives the time at which each gang that
-holds GPUs stops, and its steps at any time. `round_execution.py` passes the cost of a restart to `JobProgress.start`.
+`JobProgress` is one job; its time is accounted at each event that affects it. Its numbers are the row of an array, so that `start`
+and `advance` can change those of one job or, on columns, of many jobs at once.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import copy
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -54,17 +53,137 @@ KEYS = {
 """The key of each attribute in a snapshot."""
 
 
+FIELDS = (
+    *("total_steps", "expected_steps", "stops_at_steps", "num_gpus", "is_elastic", "restart_seconds", "first_start_seconds"),
+    *("type_index", "speed", "price_per_hour", "own_gpus", "is_spread"),
+    *("since_seconds", "accounted_seconds", "run_start_seconds", "stop_seconds"),
+    *("steps_at_start", "checkpoint_steps", "uncommitted_seconds", "uncommitted_saved", "starts", "preemptions", *NUMBERS),
+)
+"""The numbers of a job in the order of its row; GPU-seconds of earlier runs by type follow (`JobProgress.earlier_gpu_seconds`)."""
+
+
+def view_of(row: Floats) -> memoryview[float]:
+    """Return the same memory as a row of an array, whose numbers are read and written faster than those of an array."""
+    return memoryview(row)  # type: ignore[arg-type]
+
+
+def _divide(a: float, b: float) -> float:
+    return a / b if b else math.inf
+
+
+def _divide_arrays(a: Floats, b: Floats) -> Floats:
+    found: Floats = np.divide(a, b, out=np.full(a.shape, np.inf), where=b != 0)
+    return found
+
+
+class Arithmetic(NamedTuple):
+    """The functions with which `start`, `advance` and `set_stop` compute: those for numbers, or for arrays."""
+
+    maximum: Any = max
+    minimum: Any = min
+    divide: Any = _divide
+
+
+ON_NUMBERS, ON_ARRAYS = Arithmetic(), Arithmetic(np.maximum, np.minimum, _divide_arrays)
+
+
+def start(
+    progress: Any,
+    seconds: float,
+    starting_seconds: Any,
+    column: Any,
+    speed: Any,
+    price_per_hour: Any,
+    own_gpus: Any,
+    *,
+    spread: Any,
+    on: Arithmetic = ON_NUMBERS,
+) -> None:
+    """Start a run without partners on new GPUs. Steps done so far are checkpointed.
+
+    Args:
+        progress: a `JobProgress`, or an object with an array for each of `FIELDS`; then other arguments may be arrays too.
+        seconds: the time.
+        starting_seconds: the time that the start costs.
+        column: the accelerator type.
+        speed: steps/s.
+        price_per_hour: of one GPU.
+        own_gpus: the number of GPUs.
+        spread: whether the gang is on more nodes than necessary.
+        on: the functions for `progress`.
+    """
+    progress.starts += 1
+    progress.starting_seconds, progress.worked_seconds, progress.steps_at_start = starting_seconds, 0.0, progress.steps_done
+    progress.checkpoint_steps, progress.since_seconds, progress.run_start_seconds = progress.steps_done, seconds, seconds
+    progress.accounted_seconds = seconds
+    progress.uncommitted_seconds = progress.uncommitted_saved = 0.0
+    progress.type_index, progress.speed, progress.price_per_hour = column, speed, price_per_hour
+    progress.own_gpus, progress.is_spread = own_gpus, spread
+    progress.first_start_seconds = on.minimum(progress.first_start_seconds, seconds)
+
+
+def advance(progress: Any, until: float, on: Arithmetic = ON_NUMBERS) -> None:
+    """Account the time of a running job until then: first the rest of the start, then work; arguments as for `start`."""
+    since = progress.accounted_seconds
+    begin = since + progress.starting_seconds
+    worked = on.maximum(0.0, until - begin)
+    _account(progress, until - since, on.minimum(begin, until) - since)
+    progress.steps_done = on.minimum(progress.total_steps, progress.steps_done + worked * progress.speed)
+    progress.worked_seconds += worked
+    progress.starting_seconds, progress.accounted_seconds = on.maximum(0.0, begin - until), until
+
+
+def set_stop(progress: Any, on: Arithmetic = ON_NUMBERS) -> None:
+    """Set when a running job finishes or fails, if nothing else happens; infinite at a speed of 0; arguments as for `start`."""
+    needed = on.maximum(0.0, progress.stops_at_steps - progress.steps_done)
+    progress.stop_seconds = progress.accounted_seconds + progress.starting_seconds + on.divide(needed, progress.speed)
+
+
+def _account(progress: Any, seconds: Any, lost: Any) -> None:
+    """Add time with GPUs; the work of `lost` seconds of it is lost."""
+    own = progress.own_gpus
+    saved = progress.num_gpus - own
+    progress.running_seconds += seconds
+    _lose(progress, lost, lost * saved)
+    progress.cost += seconds / 3600 * own * progress.price_per_hour
+    progress.saved_gpu_seconds += seconds * saved
+
+
+def _lose(progress: Any, seconds: Any, saved_gpu_seconds: Any) -> None:
+    progress.lost_seconds += seconds
+    progress.saved_lost_gpu_seconds += saved_gpu_seconds
+
+
+def _number(name: str, kind: type = float) -> Any:
+    """Return a property of `JobProgress` that is this field of its row."""
+    place = FIELDS.index(name)
+
+    def read(progress: JobProgress) -> Any:
+        return progress.row[place]
+
+    def read_as_kind(progress: JobProgress) -> Any:
+        return kind(progress.row[place])
+
+    def write(progress: JobProgress, value: Any) -> None:
+        progress.row[place] = value
+
+    return property(read if kind is float else read_as_kind, write)
+
+
 class JobProgress:
     """The progress of a job in the system, up to `accounted_seconds` while it holds GPUs.
 
     Of the job:
+        row: the numbers that change while it runs, which are attributes too.
         number: its number in the trace, from 0.
         ready_seconds: when it stopped waiting for other jobs, None while it waits.
         total_steps, expected_steps: the steps it has to do, and those that policies see.
         failing: the fractions of its work at which it will still fail, ascending.
+        stops_at_steps: the steps at which it fails next or finishes.
         running_seconds, lost_seconds: time with GPUs, and the part of it spent on starts or on work that was lost.
         saved_gpu_seconds, saved_lost_gpu_seconds: GPU-seconds of these times that are accounted to partners.
-        earlier_gpu_seconds: {column: GPU-seconds} of its runs before the current one.
+        earlier_gpu_seconds: (K,) GPU-seconds by accelerator type, up to the last change of the type.
+        first_start_seconds: when it first got GPUs, infinite before.
 
     Of its current run, on the GPUs that it holds:
         type_index: the column of the accelerator type, -1 before the first run; price_per_hour: of one GPU.
@@ -78,6 +197,37 @@ class JobProgress:
             worked between that checkpoint and the change, and its GPU-seconds that are accounted to partners.
     """
 
+    num_gpus: float = _number("num_gpus")
+    is_elastic: bool = _number("is_elastic", bool)
+    first_start_seconds: float = _number("first_start_seconds")
+    steps_done: float = _number("steps_done")
+    total_steps: float = _number("total_steps")
+    expected_steps: float = _number("expected_steps")
+    stops_at_steps: float = _number("stops_at_steps")
+    running_seconds: float = _number("running_seconds")
+    lost_seconds: float = _number("lost_seconds")
+    cost: float = _number("cost")
+    saved_gpu_seconds: float = _number("saved_gpu_seconds")
+    saved_lost_gpu_seconds: float = _number("saved_lost_gpu_seconds")
+    starts: int = _number("starts", int)
+    preemptions: int = _number("preemptions", int)
+    type_index: int = _number("type_index", int)
+    speed: float = _number("speed")
+    price_per_hour: float = _number("price_per_hour")
+    is_spread: bool = _number("is_spread", bool)
+    own_gpus: float = _number("own_gpus")
+    since_seconds: float = _number("since_seconds")
+    accounted_seconds: float = _number("accounted_seconds")
+    run_start_seconds: float = _number("run_start_seconds")
+    restart_seconds: float = _number("restart_seconds")
+    starting_seconds: float = _number("starting_seconds")
+    worked_seconds: float = _number("worked_seconds")
+    steps_at_start: float = _number("steps_at_start")
+    checkpoint_steps: float = _number("checkpoint_steps")
+    uncommitted_seconds: float = _number("uncommitted_seconds")
+    uncommitted_saved: float = _number("uncommitted_saved")
+    stop_seconds: float = _number("stop_seconds")
+
     def __init__(
         self,
         submission: Submission,
@@ -86,33 +236,38 @@ class JobProgress:
         expected_steps: float,
         deadline_seconds: float | None,
         number: int = 0,
+        num_types: int = 1,
     ) -> None:
         self.job: Job = submission.job
+        job, steps = self.job, self.job.steps_done
+        self.row = view_of(np.zeros(len(FIELDS) + num_types))
         self.number = number
-        self.ready_seconds: float | None = self.job.arrival_seconds
-        self.total_steps, self.expected_steps = total_steps, expected_steps
+        self.ready_seconds: float | None = job.arrival_seconds
         self.deadline_seconds = deadline_seconds
         self.cancelled_seconds = submission.cancelled_seconds
-        self.steps_done = self.steps_at_start = self.job.steps_done
-        self.first_start_seconds: float | None = None
-        self.running_seconds = self.lost_seconds = self.cost = 0.0
-        self.starting_seconds = self.worked_seconds = 0.0
-        self.type_index, self.speed, self.price_per_hour, self.is_spread = -1, 0.0, 0.0, False
         self.partners: tuple[str, ...] = ()
-        self.own_gpus, self.since_seconds, self.checkpoint_steps = float(self.job.num_gpus), 0.0, self.job.steps_done
-        self.accounted_seconds, self.run_start_seconds = 0.0, -math.inf
-        self.saved_gpu_seconds = self.saved_lost_gpu_seconds = 0.0
-        self.uncommitted_seconds = self.uncommitted_saved = 0.0
-        self.earlier_gpu_seconds: dict[int, float] = {}
-        self.starts = self.preemptions = self.failures = 0
+        self.failures = 0
         self.failing = deque(sorted(failing_at))
         self._speeds: dict[tuple[str, bool, float], float] = {}
-        self._is_elastic = self.job.is_elastic
+        self.total_steps, self.expected_steps = total_steps, expected_steps
+        self.steps_done = self.steps_at_start = self.checkpoint_steps = steps
+        self.is_elastic, self.num_gpus, self.own_gpus = job.is_elastic, job.num_gpus, job.num_gpus
+        self.restart_seconds = math.nan if job.restart_seconds is None else job.restart_seconds
+        self.type_index, self.first_start_seconds, self.run_start_seconds = -1, math.inf, -math.inf
+        self._set_stop()
+
+    def _set_stop(self) -> None:
+        self.stops_at_steps = self.total_steps * min(1.0, self.failing[0]) if self.failing else self.total_steps
 
     @property
-    def fails_at(self) -> float:
-        """Steps at which the job fails next, infinite if it does not."""
-        return self.failing[0] * self.total_steps if self.failing else math.inf
+    def earlier_gpu_seconds(self) -> memoryview[float]:
+        """(K,) GPU-seconds by accelerator type, up to the last change of the type."""
+        return self.row[len(FIELDS) :]
+
+    @property
+    def started_seconds(self) -> float | None:
+        """When it first got GPUs, None if it has never run."""
+        return self.first_start_seconds if self.starts else None
 
     def gpus_shared_with(self, others: tuple[str, ...]) -> float:
         """Return its share of the GPUs next to these jobs: the requested fraction, or an equal part of whole GPUs."""
@@ -128,31 +283,19 @@ class JobProgress:
         """GPU-seconds so far, without those accounted to partners."""
         return self.running_seconds * self.job.num_gpus - self.saved_gpu_seconds
 
-    def gpu_seconds_by_type(self, num_types: int) -> list[float]:
+    def gpu_seconds_by_type(self) -> list[float]:
         """Return GPU-seconds so far by accelerator type."""
-        earlier = self.earlier_gpu_seconds
-        found = [earlier.get(column, 0.0) for column in range(num_types)]
+        found = list(self.earlier_gpu_seconds)
         if self.type_index >= 0:
-            found[self.type_index] += self.gpu_seconds - sum(earlier.values())
+            found[self.type_index] += self.gpu_seconds - sum(found)
         return found
-
-    @property
-    def begin_seconds(self) -> float:
-        """The time at which the start is over, and work begins or continues."""
-        return self.accounted_seconds + self.starting_seconds
-
-    @property
-    def stop_seconds(self) -> float:
-        """The time at which the job finishes or fails, if nothing else happens."""
-        needed = max(0.0, min(self.total_steps, self.fails_at) - self.steps_done)
-        return self.begin_seconds + needed / self.speed if self.speed else math.inf
 
     def speed_on(self, profile: Profile, accelerator: str, *, spread: bool, gpus: int | None = None) -> float:
         """Return steps/s on a type without partners; the consolidated speed if the profile has none for spread gangs.
 
         gpus: number of GPUs of an elastic job, by default its smallest.
         """
-        job = with_gpus(self.job, gpus) if self._is_elastic and gpus is not None else self.job
+        job = with_gpus(self.job, gpus) if self.is_elastic and gpus is not None else self.job
         key = accelerator, spread, job.num_gpus
         if key not in self._speeds:
             speed = None
@@ -161,35 +304,6 @@ class JobProgress:
                     speed = profile.job_throughput(job, accelerator, "spread")
             self._speeds[key] = float(profile.job_throughput(job, accelerator) if speed is None else speed)
         return self._speeds[key]
-
-    def start(
-        self,
-        seconds: float,
-        starting_seconds: float,
-        column: int,
-        speed: float,
-        price_per_hour: float,
-        *,
-        spread: bool,
-        gpus: int | None = None,
-    ) -> None:
-        """Start a run on new GPUs; starting_seconds: the time that the start costs. Steps done so far are checkpointed.
-
-        gpus: number of GPUs of an elastic job, by default its smallest.
-        """
-        self.starts += 1
-        if self.type_index not in (-1, column):
-            earlier = self.earlier_gpu_seconds
-            current = self.gpu_seconds - sum(earlier.values())
-            earlier[self.type_index] = earlier.get(self.type_index, 0.0) + current
-        self.starting_seconds, self.worked_seconds, self.steps_at_start = starting_seconds, 0.0, self.steps_done
-        self.checkpoint_steps, self.since_seconds, self.run_start_seconds = self.steps_done, seconds, seconds
-        self.accounted_seconds = seconds
-        self.uncommitted_seconds = self.uncommitted_saved = 0.0
-        self.partners, self.own_gpus = (), float(gpus if self._is_elastic and gpus is not None else self.job.num_gpus)
-        self.type_index, self.speed, self.price_per_hour = column, speed, price_per_hour
-        self.is_spread = spread
-        self.first_start_seconds = seconds if self.first_start_seconds is None else self.first_start_seconds
 
     def set_partners(
         self, others: tuple[str, ...], speed: float, gpus: float, seconds: float, start: float, checkpoint_seconds: float | None
@@ -215,18 +329,26 @@ class JobProgress:
             self.steps_at_start = self.steps_done - self.worked_seconds * speed
         self.partners, self.speed, self.own_gpus, self.since_seconds = others, speed, gpus, seconds
 
+    def start(
+        self, seconds: float, restart_seconds: float, column: int, speed: float, price_per_hour: float, *, spread: bool, gpus: int
+    ) -> None:
+        """Start a run, as `start`; restart_seconds: unless the job has its own; gpus: the number that an elastic job gets."""
+        if self.type_index not in (-1, column):
+            earlier = self.earlier_gpu_seconds
+            earlier[self.type_index] += self.gpu_seconds - sum(earlier)
+        own = self.restart_seconds
+        costs, own_gpus = restart_seconds if math.isnan(own) else own, gpus if self.is_elastic else self.num_gpus
+        start(self, seconds, costs, column, speed, price_per_hour, own_gpus, spread=spread)
+        self.partners = ()
+
     def advance(self, until: float) -> None:
-        """Account the time until then: first the rest of the start, then work."""
-        start, begin = self.accounted_seconds, self.begin_seconds
-        worked = max(0.0, until - begin)
-        self._account(until - start, min(begin, until) - start)
-        self.steps_done = min(self.total_steps, self.steps_done + worked * self.speed)
-        self.worked_seconds += worked
-        self.starting_seconds, self.accounted_seconds = max(0.0, begin - until), until
+        """Account the time until then, as `advance`."""
+        advance(self, until)
 
     def at(self, seconds: float) -> JobProgress:
         """Return a copy that has been advanced to this time."""
         made = copy(self)
+        made.row = view_of(np.array(self.row))
         made.advance(seconds)
         return made
 
@@ -238,20 +360,20 @@ class JobProgress:
         if checkpoint_seconds is None:
             since = max(start, self.since_seconds)
             self.advance(since)
-            self._account(until - since, until - since)
+            _account(self, until - since, until - since)
             began = max(start, self.run_start_seconds)
             if since > began:  # the partners changed in this round, and the work before the change is already accounted
-                self._lose(since - began, self.uncommitted_saved)
+                _lose(self, since - began, self.uncommitted_saved)
                 self.steps_done = self.checkpoint_steps
             return
         self.advance(until)
         kept = math.floor(self.worked_seconds / checkpoint_seconds) * checkpoint_seconds
         lost = self.worked_seconds - kept
         if kept:
-            self._lose(lost, lost * self.saved_gpus)
+            _lose(self, lost, lost * self.saved_gpus)
             self.steps_done = min(self.steps_done, self.steps_at_start + kept * self.speed)
         else:
-            self._lose(lost, self.uncommitted_saved + (lost - self.uncommitted_seconds) * self.saved_gpus)
+            _lose(self, lost, self.uncommitted_saved + (lost - self.uncommitted_seconds) * self.saved_gpus)
             self.steps_done = min(self.steps_done, self.checkpoint_steps)
 
     def finish(self) -> None:
@@ -261,41 +383,35 @@ class JobProgress:
     def fail(self) -> None:
         """Count a failure, and remove it from the failures to come."""
         self.failing.popleft()
+        self._set_stop()
         self.failures += 1
 
     def to_dict(self, until: float | None = None) -> dict[str, Any]:
         """Return the progress as plain data without the job, which is in the trace. until: the time, for a job that holds GPUs."""
         made = self if until is None else self.at(until)
         lists: dict[str, Any] = {"failing": list(self.failing), "with_there": list(self.partners)}
-        lists |= {"earlier_gpu_seconds": list(map(list, self.earlier_gpu_seconds.items()))} if self.earlier_gpu_seconds else {}
+        earlier = [[column, seconds] for column, seconds in enumerate(self.earlier_gpu_seconds) if seconds]
+        lists |= {"earlier_gpu_seconds": earlier} if earlier else {}
         lists |= {} if self.ready_seconds == self.job.arrival_seconds else {"ready_seconds": self.ready_seconds}
         lists |= {} if until is None else {"accounted": [getattr(self, name) for name in ACCOUNTED]}
-        return {key: getattr(made, name) for name, key in KEYS.items()} | lists
+        values = {key: getattr(made, name) for name, key in KEYS.items()}
+        return values | {"first_start_seconds": made.started_seconds} | lists
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any], submission: Submission, now: float) -> JobProgress:
+    def from_dict(cls, document: Mapping[str, Any], submission: Submission, now: float, num_types: int) -> JobProgress:
         """Restore the progress of a job of the trace from `to_dict`; now: the time at which it was saved."""
-        made = cls(submission, document["total_steps"], document["failing"], document["expected_steps"], None)
+        steps = document["total_steps"], document["failing"], document["expected_steps"]
+        made = cls(submission, *steps, None, num_types=num_types)
         for name, key in KEYS.items():
-            setattr(made, name, document[key])
+            setattr(made, name, math.inf if document[key] is None and name == "first_start_seconds" else document[key])
         made.ready_seconds = document.get("ready_seconds", made.job.arrival_seconds)
         made.partners = tuple(document["with_there"])
-        made.earlier_gpu_seconds = dict(document.get("earlier_gpu_seconds", ()))
+        for column, seconds in document.get("earlier_gpu_seconds", ()):
+            made.earlier_gpu_seconds[column] = seconds
         made.accounted_seconds = max(made.since_seconds, now)  # as earlier versions accounted it
-        vars(made).update(zip(ACCOUNTED, document.get("accounted", ()), strict=False))
+        for name, value in zip(ACCOUNTED, document.get("accounted", ()), strict=False):
+            setattr(made, name, value)
         return made
-
-    def _account(self, seconds: float, lost: float) -> None:
-        """Add time with GPUs; the work of `lost` seconds of it is lost."""
-        saved = self.saved_gpus
-        self.running_seconds += seconds
-        self._lose(lost, lost * saved)
-        self.cost += seconds / 3600 * self.own_gpus * self.price_per_hour
-        self.saved_gpu_seconds += seconds * saved
-
-    def _lose(self, seconds: float, saved_gpu_seconds: float) -> None:
-        self.lost_seconds += seconds
-        self.saved_lost_gpu_seconds += saved_gpu_seconds
 
     def record(
         self, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = "", *, measured: bool = True
@@ -312,7 +428,7 @@ class JobProgress:
             tenant=job.tenant,
             outcome=outcome,
             arrival_seconds=job.arrival_seconds,
-            first_start_seconds=self.first_start_seconds,
+            first_start_seconds=self.started_seconds,
             end_seconds=seconds if has_left else None,
             jct_seconds=seconds - ready if outcome is Outcome.FINISHED else None,
             queueing_seconds=max(0.0, seconds - ready - self.running_seconds),
@@ -333,112 +449,3 @@ class JobProgress:
             workflow=job.workflow,
             blocked_seconds=ready - job.arrival_seconds,
         )
-
-
-INITIAL_CAPACITY = 64
-"""Number of columns of a new table; it doubles when it is full."""
-
-ROWS = {"stop_seconds": 0, "begin_seconds": 1, "steps_done": 2, "speed": 3, "total_steps": 4, "expected_steps": 5}
-"""The row of each attribute of `JobProgress` in the table."""
-
-READ_ROWS = attrgetter(*ROWS)
-
-
-class RunningGangs:
-    """The gangs that hold GPUs, with a column of numbers for each.
-
-    As long as nothing happens to a gang, these numbers determine when it stops and its steps at any time.
-    """
-
-    def __init__(self, num_types: int) -> None:
-        self._table: Floats = np.zeros((len(ROWS), INITIAL_CAPACITY))
-        self._progress: list[JobProgress] = []
-        self._ids: list[str] = []
-        self._places: dict[str, int] = {}
-        self._gpus: list[float] = [0] * num_types
-        self._sharing = 0
-        self.spread = 0
-
-    def __len__(self) -> int:
-        return len(self._progress)
-
-    def __contains__(self, job_id: str) -> bool:
-        return job_id in self._places
-
-    def __iter__(self) -> Iterator[str]:
-        """The ids of the jobs."""
-        return iter(self._places)
-
-    @property
-    def gpus(self) -> tuple[float, ...]:
-        """(K,) the GPUs held of each type; shared GPUs count once."""
-        return tuple(self._gpus)
-
-    def add(self, progress: JobProgress) -> None:
-        """Add a gang that starts, or one of `changing` after the change."""
-        job_id = progress.job.job_id
-        place = self._places.get(job_id)
-        if place is None:
-            self._places[job_id] = place = len(self._progress)
-            if place == self._table.shape[1]:
-                self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
-            self._progress.append(progress)
-            self._ids.append(job_id)
-        self._table[:, place] = READ_ROWS(progress)
-        self._count(progress, 1)
-
-    def changing(self, job_id: str) -> JobProgress:
-        """Return the progress of a gang that gets other GPUs or partners; `add` follows."""
-        progress = self._progress[self._places[job_id]]
-        self._count(progress, -1)
-        return progress
-
-    def _count(self, progress: JobProgress, sign: int) -> None:
-        self._gpus[progress.type_index] += sign * progress.own_gpus
-        self._sharing += sign * bool(progress.partners)
-        self.spread += sign * progress.is_spread
-
-    @property
-    def are_shared(self) -> bool:
-        """Whether any job shares its GPUs."""
-        return self._sharing > 0
-
-    def release(self, job_id: str) -> JobProgress:
-        """Remove a gang, and return its progress."""
-        progress, last = self.changing(job_id), len(self._progress) - 1
-        place = self._places.pop(job_id)
-        if place < last:  # the last column moves into the gap
-            self._table[:, place] = self._table[:, last]
-            self._progress[place], self._ids[place] = self._progress[last], self._ids[last]
-            self._places[self._ids[place]] = place
-        self._progress.pop()
-        self._ids.pop()
-        return progress
-
-    @property
-    def stop_seconds(self) -> Floats:
-        """(G,) the time at which each gang finishes or fails if nothing else happens."""
-        return self._row("stop_seconds")
-
-    def progress_at(self, place: int) -> JobProgress:
-        """Return the progress of the gang in this position of `stop_seconds`."""
-        return self._progress[place]
-
-    def steps_done(self, seconds: float) -> Floats:
-        """Return (G,) the steps that each gang has done at this time."""
-        worked = np.maximum(0.0, seconds - self._row("begin_seconds"))
-        return np.minimum(self._row("total_steps"), self._row("steps_done") + worked * self._row("speed"))
-
-    @property
-    def expected_steps(self) -> Floats:
-        """(G,) the steps that policies expect of each gang; may be changed in place."""
-        return self._row("expected_steps")
-
-    @property
-    def ids(self) -> list[str]:
-        """(G,) the jobs; callers must not change the list."""
-        return self._ids
-
-    def _row(self, name: str) -> Floats:
-        row: Floats = self._table[ROWS[name], : len(self._progress)]
-        return row

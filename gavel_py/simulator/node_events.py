@@ -13,8 +13,8 @@ import numpy as np
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.io import reading
-from gavel_py.io.random import generator_from, generator_state
 from gavel_py.io.records import number_of
+from gavel_py.io.snapshots import generator_from, generator_state
 
 Change = Literal["down", "drain", "up"]
 

@@ -17,11 +17,14 @@ from gavel_py.scheduling.placement.gangs import Spans
 from gavel_py.scheduling.round import Assignments
 from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.results import Outcome
+from gavel_py.simulator.running_gangs import FEW
 
 if TYPE_CHECKING:
     from gavel_py.problem.from_jobs import Profile
     from gavel_py.problem.job import Job
     from gavel_py.scheduling import Assignment, Round, RoundScheduler
+    from gavel_py.scheduling.placement.gangs import HeldGpus
+    from gavel_py.scheduling.placement.topology import Layout
     from gavel_py.simulator.simulation_state import SimulationState
     from gavel_py.workloads.submission import Submission
 
@@ -125,7 +128,7 @@ class RoundExecution:
         self._spans = Spans(cluster)
         self._types, self._restart_seconds = cluster.accelerator_names, scheduler.restart_seconds
         self._columns = {name: column for column, name in enumerate(cluster.accelerator_names)}
-        self._prices = cluster.prices_per_hour.tolist()
+        self._prices = cluster.prices_per_hour
 
     def run_round(self, current: Round) -> None:
         """Run a round to its end; its events happen in the order of their times."""
@@ -219,33 +222,43 @@ class RoundExecution:
         assert isinstance(assignments, Assignments)  # noqa: S101
         if self._starts_between_rounds:
             state.usage.begin_round()
-        # Kept gangs are running already, so the counts differ only if other gangs lose their GPUs.
-        if len(running) > len(current.kept) + sum(job_id in running for job_id in current.started):
-            stopped = set(running).difference(assignments.ids)
-            for job_id in [job_id for job_id in running if job_id in stopped]:
-                running.release(job_id).advance(state.now)
-        for job_id, (column, gpus) in zip(current.started, assignments.places_of(current.started), strict=True):
-            if job_id in running:
-                running.changing(job_id).advance(state.now)
-            self._start_gang(job_id, column, assignments.layout.nodes_of(gpus), state.now)
+        stopped = [job_id for job_id in current.preempted if job_id in running]
+        # Others lost their GPUs within the last round, when their preemption was counted.
+        running.count_preemptions(stopped)
+        restarted = [job_id for job_id in current.started if job_id in running]
+        if len(running) > len(current.kept) + len(restarted) + len(stopped):  # a node went down between the rounds
+            stopped = [job_id for job_id in running.ids if job_id not in assignments]
+        running.release([*stopped, *restarted], state.now)
+        if len(current.started) <= FEW:
+            for job_id in current.started:
+                column, gpus = assignments.place_of(job_id)
+                self._start_gang(job_id, column, assignments.layout.nodes_of(gpus), state.now)
+        else:
+            self._start_gangs(current.started, assignments.held_by(current.started), assignments.layout)
         if running.are_shared or assignments.are_shared:
             for job_id, held in assignments.items():
                 if held.shared_with != state.active[job_id].partners:
                     self._set_partners(job_id, held.shared_with, state.now)
         if state.measuring.is_measuring:
-            state.tally.spread_job_rounds += running.spread
+            state.tally.spread_job_rounds += running.num_spread
 
     def _start_gang(self, job_id: str, column: int, nodes: Sequence[Hashable], seconds: float) -> None:
         """Start a gang without partners; nodes: the node of each of its GPUs."""
-        state, progress, accelerator = self._state, self._state.active[job_id], self._types[column]
-        spread = self._spans.is_spread(accelerator, nodes)
-        speed = progress.speed_on(self._profile, accelerator, spread=spread, gpus=len(nodes))
-        own = progress.job.restart_seconds
-        restart = self._restart_seconds if own is None else own
-        progress.start(seconds, restart, column, speed, self._prices[column], spread=spread, gpus=len(nodes))
+        state, accelerator, gpus = self._state, self._types[column], len(nodes)
+        progress, spread = state.active[job_id], self._spans.is_spread(accelerator, nodes)
+        speed = progress.speed_on(self._profile, accelerator, spread=spread, gpus=gpus)
+        progress.start(seconds, self._restart_seconds, column, speed, self._prices.item(column), spread=spread, gpus=gpus)
         state.running.add(progress)
         # At the end of the round, its whole length is counted as used.
         state.usage.used[accelerator] -= (seconds - state.now) * progress.own_gpus
+
+    def _start_gangs(self, job_ids: Sequence[str], held: HeldGpus, layout: Layout) -> None:
+        """Start many gangs without partners at the start of a round."""
+        running, columns, gpus, spread = self._state.running, held.types, held.sizes, self._spans.are_spread(held, layout)
+        rows = running.rows_of(job_ids)
+        speeds = running.speeds_on(self._profile, self._types, rows, columns, spread=spread, gpus=gpus)
+        prices, restart = self._prices[columns], self._restart_seconds
+        running.start(rows, self._state.now, restart, columns, speeds, prices, spread=spread, gpus=gpus)
 
     def _expected_stops(self) -> tuple[float, list[Stop]]:
         """Return the end of the round, unless all gangs stop before, and a heap of the stops until then."""
@@ -254,8 +267,10 @@ class RoundExecution:
         first = min(float(seconds.min(initial=math.inf)), max(state.now, state.next_cancellation))
         end = self._end_seconds(first)
         latest = _latest(end)
-        at = (seconds <= latest).nonzero()[0].tolist()
-        stops = [_stop(running.progress_at(place), when) for place, when in zip(at, seconds[at].tolist(), strict=True)]
+        at = (seconds <= latest).nonzero()[0]
+        stops = [
+            _stop(running.job_at(row), when) for row, when in zip(running.rows[at].tolist(), seconds[at].tolist(), strict=True)
+        ]
         stops += self._cancellations(state.now, latest)
         heapify(stops)
         return end, stops
@@ -340,7 +355,7 @@ class RoundExecution:
 
     def _release(self, job_id: str, seconds: float) -> JobProgress:
         """Release the GPUs of a gang, and count them as used since the start of the round."""
-        progress = self._state.running.release(job_id)
+        progress = self._state.running.release_one(job_id)
         name = self._scheduler.cluster.accelerator_names[progress.type_index]
         self._state.usage.used[name] += (seconds - self._state.now) * progress.own_gpus
         return progress
@@ -358,8 +373,8 @@ class RoundExecution:
         running = self._state.running
         steps, expected = running.steps_done(self._state.now), running.expected_steps
         for place in (steps >= expected).nonzero()[0].tolist():
-            progress = running.progress_at(place)
-            progress.expected_steps = expected[place] = steps.item(place) * ESTIMATE_GROWTH
+            progress = running.job_at(running.rows.item(place))
+            progress.expected_steps = steps.item(place) * ESTIMATE_GROWTH
             fields = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
             self._scheduler.update(progress.job.job_id, **fields)
         self._scheduler.report_all(ReportedSteps(running.ids, steps))

@@ -25,11 +25,12 @@ from gavel_py.scheduling import Assignment, JobDelivery, Round, RoundScheduler
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import cluster_from_dict
 from gavel_py.simulator.arrivals import Admission, Arrivals, Estimates, JobFailures, check_settings
-from gavel_py.simulator.job_progress import JobProgress, RunningGangs
+from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.measurements import JobWindow, Measuring, TenantUsage, Usage, job_window
 from gavel_py.simulator.node_events import NodeEvents, NodeFailures, NodeWindow
 from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult
 from gavel_py.simulator.round_execution import Callbacks, ExecutionSettings, RoundExecution
+from gavel_py.simulator.running_gangs import RunningGangs
 from gavel_py.simulator.simulation_state import SimulationState
 from gavel_py.workloads.submission import Submission
 
@@ -360,6 +361,7 @@ class Simulation:
             changes |= self._admission.simulated_counts(job)
         self.scheduler.submit(job.model_copy(update=changes) if changes else job)
         self._state.active[job.job_id] = progress
+        self._state.running.enter(progress)
         if waits and self.scheduler.is_blocked(job.job_id):
             progress.ready_seconds = None
         elif self._state.tenants is not None:
@@ -374,9 +376,6 @@ class Simulation:
         tally.rounds += 1
         tally.job_rounds += len(current.assignments) if state.measuring.is_measuring else 0
         tally.solver_seconds += self.scheduler.solver_seconds - solver_seconds
-        for job_id in current.preempted:
-            if job_id in state.running:  # other jobs lost their GPUs within the last round, when this was counted
-                state.active[job_id].preemptions += 1
         state.reasons = current.excluded
         if state.departed:  # they left before this decision, and their records have been made
             self.scheduler.forget(*state.departed)
@@ -409,6 +408,7 @@ class Simulation:
     def _remove(self, job_id: str, outcome: Outcome, seconds: float) -> None:
         """Record a job that has left."""
         progress = self._state.active.pop(job_id)
+        self._state.running.leave(progress)
         if self._state.tenants is not None and progress.ready_seconds is not None:
             self._state.tenants.leave(progress.job.tenant, seconds)
         if outcome is not Outcome.FINISHED:
@@ -434,7 +434,7 @@ class Simulation:
         is_running = is_active and record.job_id in self._state.running
         tenants.add(
             record.tenant,
-            progress.gpu_seconds_by_type(len(self.cluster.accelerator_names)),
+            progress.gpu_seconds_by_type(),
             running=is_running,
             waiting=is_active and not is_running,
             finished=record.jct_seconds is not None,

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.simulator.arrivals import Arrivals
-from gavel_py.simulator.job_progress import JobProgress, RunningGangs
+from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.measurements import Measuring, TenantUsage, Usage
 from gavel_py.simulator.node_events import NodeEvents
 from gavel_py.simulator.results import JobRecord, Tally
+from gavel_py.simulator.running_gangs import RunningGangs
 
 if TYPE_CHECKING:
     from gavel_py.problem.cluster import Cluster
@@ -81,7 +82,7 @@ class SimulationState:
             "measuring": self.measuring.to_dict(),
             "tally": self.tally.to_dict(),
             "active": [each.to_dict(self.now if name in self.running else None) for name, each in self.active.items()],
-            "holds": list(self.running),
+            "holds": self.running.ids,
             "cancellations": [list(each) for each in self.cancellations],
             "gone": list(self.departed),
             "reasons": dict(self.reasons),
@@ -105,8 +106,10 @@ class SimulationState:
         """
         measuring = Measuring.from_dict(document["measuring"])
         arrivals = Arrivals(trace, measuring.window)
-        active = _active_from(document, path, arrivals)
-        running = RunningGangs(len(cluster.accelerator_names))
+        num_types = len(cluster.accelerator_names)
+        active, running = _active_from(document, path, arrivals, num_types), RunningGangs(num_types)
+        for progress in active.values():
+            running.enter(progress)
         for job_id in document["holds"]:
             running.add(active[job_id])
         records = (JobRecord.from_dict(each) for each in document["records"])
@@ -129,7 +132,7 @@ class SimulationState:
         )
 
 
-def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arrivals) -> dict[str, JobProgress]:
+def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arrivals, num_types: int) -> dict[str, JobProgress]:
     """Skip the jobs of the trace that had arrived, and return the progress of those in the system."""
     saved = {each["number"]: each for each in document["active"]}
     submissions = {number: each for number, each in enumerate(arrivals.skip(document["taken"])) if number in saved}
@@ -140,4 +143,4 @@ def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arriva
         text = f"was written with another trace: the first {document['taken']} jobs of this one differ from those that had arrived"
         raise InputError(Fault(str(path), "", f"{text}; pass the trace that the simulation used"))
     now = document["now"]
-    return {submissions[n].job.job_id: JobProgress.from_dict(each, submissions[n], now) for n, each in saved.items()}
+    return {submissions[n].job.job_id: JobProgress.from_dict(each, submissions[n], now, num_types) for n, each in saved.items()}

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.random import seed_sequence
 from gavel_py.io.records import gang_size
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.workloads.submission import Submission, TraceReport
-from gavel_py.workloads.trace import Trace
+from gavel_py.workloads.trace import Trace, seed_sequence
 
 
 def arrivals(jobs_per_hour: float, burstiness: float, phases: Floats, places: Floats) -> Floats:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from numbers import Integral
 from typing import overload
 
 import numpy as np
+from numpy.random import SeedSequence
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.random import seed_sequence
 from gavel_py.problem.gpu_counts import with_gpus
 from gavel_py.problem.job import Job, JobSet, check_unique
 from gavel_py.problem.workflows import Condition, WorkflowGraph, dependency_of
@@ -263,3 +264,10 @@ def _parents_first(submissions: list[Submission]) -> list[Submission]:
         depths[row] = max((depths[parent] + 1 for parent in graph.parents[row]), default=0)
     order = sorted(range(len(jobs)), key=lambda row: (jobs[row].arrival_seconds, depths[row]))
     return [submissions[row] for row in order]
+
+
+def seed_sequence(seed: int) -> SeedSequence:
+    """Return the seed sequence of a seed; raises `InputError` unless the seed is a whole number of at least 0."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or int(seed) < 0:
+        raise InputError(Fault("random numbers", "seed", f"must be a whole number of at least 0, found {seed!r}"))
+    return SeedSequence(int(seed))

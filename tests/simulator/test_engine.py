@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.simulator import NodeFailures, NodeWindow, Outcome, Simulation, SimulationResult, simulate
+from gavel_py.simulator import (
+    NodeFailures,
+    NodeWindow,
+    Outcome,
+    Simulation,
+    SimulationResult,
+    round_execution,
+    running_gangs,
+    simulate,
+)
 from gavel_py.workloads.submission import Submission
 from tests.support.examples import examples
 from tests.support.fakes import refusal
@@ -304,6 +313,31 @@ def test_steps_and_gpu_time_are_conserved(
         assert job.failures <= submitted.failed_attempts
     again = simulate(trace, cluster, profile, policy, until_seconds=9_000, **settings_)
     assert _told(again) == _told(result)
+
+
+@settings(max_examples=examples(5, costly=True))
+@given(seed=st.integers(0, 10**6), sharing=st.booleans(), failures=st.sampled_from([0.0, 0.3]), elastic=st.booleans())
+def test_gangs_started_one_by_one_or_all_at_once_have_the_same_records(
+    seed: int, sharing: bool, failures: float, elastic: bool
+) -> None:
+    """A few gangs are started and stopped with numbers, and many with arrays; both give the same digits."""
+    profile = gp.ThroughputProfile.builtin("gavel-osdi20")
+    trace = gp.generate_trace(40, profile, jobs_per_hour=None, gang_mix={1: 0.5, 2: 0.2, 4: 0.2, 8: 0.1}, seed=seed)
+    if elastic:
+        counts = {"gpu_counts": (1, 2, 4), "num_gpus": 1}
+        jobs = [each.job.model_copy(update=counts if each.job.num_gpus == 1 else {}) for each in trace]
+    else:
+        jobs = [each.job for each in trace]
+    cluster = gp.Cluster.from_counts({"v100": (8, 4), "p100": (8, 4), "k80": (8, 4)})
+    found = []
+    for few in (0, 10**9):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(running_gangs, "FEW", few)
+            patch.setattr(round_execution, "FEW", few)
+            options: dict[str, Any] = {"sharing": sharing and not elastic, "job_failures": failures, "seed": seed % 7}
+            found.append(gp.simulate(jobs, cluster, profile, restart_seconds=20.0, until_seconds=10_000.0, **options))
+    assert _told(found[0]) == _told(found[1])
+    assert any(record.starts > 1 for record in found[0].jobs.values())
 
 
 def _told(result: SimulationResult) -> str:

@@ -83,7 +83,7 @@ def test_an_interrupted_job_loses_its_work_since_the_last_checkpoint(
 ) -> None:
     """A job does 6 steps/s beside a partner for 100 s, and then 10 steps/s without one."""
     progress = JobProgress(gp.Submission(gp.Job("b", total_steps=5000)), 5000.0, (), 5000.0, None)
-    progress.start(0.0, 0.0, 0, 10.0, 0.0, spread=False)
+    progress.start(0.0, 0.0, 0, 10.0, 0.0, spread=False, gpus=1)
     progress.set_partners(("a",), 6.0, 0.5, 0.0, 0.0, checkpoint)
     progress.advance(100.0)
     progress.set_partners((), 10.0, 1.0, 100.0, 0.0, checkpoint)

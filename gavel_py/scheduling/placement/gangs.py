@@ -191,6 +191,18 @@ class Spans:
         """Return whether a gang is on more nodes than it needs; nodes: the node of each of its GPUs."""
         return len(nodes) > 1 and len(set(nodes)) > self.min_nodes(accelerator, len(nodes))
 
+    def are_spread(self, held: HeldGpus, layout: Layout) -> Mask:
+        """Return (N,) which gangs are on more nodes than they need."""
+        spread = np.zeros(len(held), dtype=bool)
+        several = np.flatnonzero(held.sizes > 1)
+        if len(several):
+            part = held.take(several)
+            types = len(layout.types)
+            keys, place = np.unique(part.sizes * types + part.types, return_inverse=True)
+            least = [self.min_nodes(layout.types[key % types], key // types) for key in keys.tolist()]
+            spread[several] = part.num_nodes(layout) > np.array(least)[place]
+        return spread
+
 
 @dataclass(frozen=True, eq=False)
 class HeldGpus:

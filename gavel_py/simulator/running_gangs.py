@@ -1,0 +1,252 @@
+"""Which jobs in the system hold GPUs, when each of them stops, and its steps at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavel_py.simulator.job_progress import FIELDS, ON_ARRAYS, advance, set_stop, start, view_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gavel_py.problem.arrays import Floats, Indices, Mask
+    from gavel_py.problem.from_jobs import Profile
+    from gavel_py.simulator.job_progress import JobProgress
+
+FEW = 16
+"""Up to this number, gangs are started and stopped one by one, which is faster than with arrays."""
+
+INITIAL_CAPACITY = 64
+"""Number of rows of a new table; a full one gets room for twice as many jobs as are in the system."""
+
+
+class RunningGangs:
+    """Which jobs in the system hold GPUs, with a row of numbers for each job in the system.
+
+    As long as nothing happens to a gang, its numbers determine when it stops and its steps at any time.
+    """
+
+    def __init__(self, num_types: int) -> None:
+        self._table: Floats = np.zeros((0, len(FIELDS) + num_types))  # the rows of all jobs
+        self._jobs: NDArray[np.object_] = np.zeros(0, dtype=object)
+        self._ids: NDArray[np.object_] = np.zeros(0, dtype=object)
+        self._holds: Mask = np.zeros(0, dtype=bool)
+        self._speeds: Floats = np.zeros((0, num_types, 2))  # steps/s in both placements, NaN until they are looked up
+        self._row_of: dict[str, int] = {}
+        self._next_row = 0
+        self._rows: Indices | None = None  # of the gangs that hold GPUs, None if they have changed
+        self._gpus = [0.0] * num_types
+        self.num_spread = 0
+        self._sharing: set[str] = set()  # the jobs with partners
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __contains__(self, job_id: str) -> bool:
+        row = self._row_of.get(job_id)
+        return row is not None and self._holds.item(row)
+
+    @property
+    def rows(self) -> Indices:
+        """(G,) the rows of the gangs that hold GPUs, in the order of their arrival."""
+        if self._rows is None:
+            self._rows = self._holds.nonzero()[0]
+        return self._rows
+
+    @property
+    def ids(self) -> list[str]:
+        """(G,) the jobs that hold GPUs."""
+        found: list[str] = self._ids[self.rows].tolist()
+        return found
+
+    @property
+    def gpus(self) -> list[float]:
+        """(K,) the GPUs held of each type; shared GPUs count once."""
+        return self._gpus.copy()
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether any job shares its GPUs."""
+        return bool(self._sharing)
+
+    # Jobs that arrive and leave
+
+    def enter(self, progress: JobProgress) -> None:
+        """Add a job that has arrived, without GPUs."""
+        if self._next_row == len(self._holds):
+            self._make_room()
+        row, self._next_row = self._next_row, self._next_row + 1
+        self._row_of[progress.job.job_id] = row
+        self._jobs[row], self._ids[row], self._speeds[row] = progress, progress.job.job_id, np.nan
+        self._table[row] = progress.row
+        progress.row = view_of(self._table[row])
+
+    def leave(self, progress: JobProgress) -> None:
+        """Remove a job without GPUs."""
+        row = self._row_of.pop(progress.job.job_id)
+        self._jobs[row] = self._ids[row] = None
+        progress.row = view_of(np.array(progress.row))
+
+    def _make_room(self) -> None:
+        """Make room for more jobs: rows stay in the order of arrival, without those of jobs that have left."""
+        kept = np.array([*self._row_of.values()], dtype=np.int64)
+        more = max(INITIAL_CAPACITY, len(kept))
+        self._table, self._jobs, self._ids, self._holds, self._speeds = (
+            np.concatenate([each[kept], np.zeros((more, *each.shape[1:]), each.dtype)])
+            for each in (self._table, self._jobs, self._ids, self._holds, self._speeds)
+        )
+        self._row_of = dict(zip(self._row_of, range(len(kept)), strict=True))
+        self._next_row, self._rows = len(kept), None
+        for row in range(len(kept)):
+            self.job_at(row).row = view_of(self._table[row])
+
+    def rows_of(self, job_ids: Sequence[str]) -> Indices:
+        """Return the rows of jobs in the system."""
+        return np.fromiter(map(self._row_of.__getitem__, job_ids), dtype=np.int64, count=len(job_ids))
+
+    def _read(self, rows: Indices) -> tuple[Floats, SimpleNamespace]:
+        """Return (N, fields) a copy of these rows, and an object with an array for each of `FIELDS` that is a column of it."""
+        block = self._table[rows]
+        return block, SimpleNamespace(**dict(zip(FIELDS, block.T, strict=False)))
+
+    def _write(self, rows: Indices, block: Floats, columns: SimpleNamespace) -> None:
+        """Write columns of a copy back into these rows."""
+        for place, name in enumerate(FIELDS):
+            block[:, place] = getattr(columns, name)
+        self._table[rows] = block
+
+    def _column(self, name: str) -> Floats:
+        """Return (rows,) one number of each job, which may be changed in place."""
+        column: Floats = self._table[:, FIELDS.index(name)]
+        return column
+
+    def job_at(self, row: int) -> JobProgress:
+        """Return the job in a row."""
+        progress: JobProgress = self._jobs[row]
+        return progress
+
+    # Gangs that get and lose GPUs
+
+    def speeds_on(
+        self, profile: Profile, names: Sequence[str], rows: Indices, columns: Indices, *, spread: Mask, gpus: Indices
+    ) -> Floats:
+        """Return (N,) the steps/s of gangs without partners on these types, as `JobProgress.speed_on`; names: of all types."""
+        places = rows, columns, spread.astype(np.int64)
+        found: Floats = self._speeds[places]
+        for i in np.isnan(found).nonzero()[0].tolist():
+            progress = self.job_at(rows.item(i))
+            name, number = names[columns.item(i)], gpus.item(i)
+            found[i] = progress.speed_on(profile, name, spread=spread.item(i), gpus=number)
+            if not progress.job.is_elastic:
+                self._speeds[places[0][i], places[1][i], places[2][i]] = found[i]
+        return found
+
+    def start(
+        self,
+        rows: Indices,
+        seconds: float,
+        restart_seconds: float,
+        columns: Indices,
+        speeds: Floats,
+        prices: Floats,
+        *,
+        spread: Mask,
+        gpus: Indices,
+    ) -> None:
+        """Start jobs that hold no GPUs, as `JobProgress.start`; (N,) arrays of its arguments."""
+        block, jobs = self._read(rows)
+        before, earlier = jobs.type_index.astype(np.int64), block[:, len(FIELDS) :]
+        moved = ((before != columns) & (before >= 0)).nonzero()[0]
+        total = jobs.running_seconds * jobs.num_gpus - jobs.saved_gpu_seconds
+        earlier[moved, before[moved]] += total[moved] - earlier[moved].sum(axis=1)
+        costs = np.where(np.isnan(jobs.restart_seconds), restart_seconds, jobs.restart_seconds)
+        own = np.where(jobs.is_elastic > 0, gpus, jobs.num_gpus)
+        start(jobs, seconds, costs, columns, speeds, prices, own, spread=spread, on=ON_ARRAYS)
+        set_stop(jobs, ON_ARRAYS)
+        self._write(rows, block, jobs)
+        self._holds[rows], self._rows = True, None
+        self._count(jobs, 1)
+
+    def add(self, progress: JobProgress) -> None:
+        """Count a job that has started, or a gang of `changing` after the change."""
+        job_id = progress.job.job_id
+        set_stop(progress)
+        self._holds[self._row_of[job_id]], self._rows = True, None
+        self._count_one(progress, 1)
+        if progress.partners:
+            self._sharing.add(job_id)
+
+    def _count(self, jobs: SimpleNamespace, sign: int) -> None:
+        held = np.bincount(jobs.type_index.astype(np.int64), jobs.own_gpus, len(self._gpus))
+        self._gpus = [before + sign * more for before, more in zip(self._gpus, held.tolist(), strict=True)]
+        self.num_spread += sign * int(np.count_nonzero(jobs.is_spread))
+
+    def _count_one(self, progress: JobProgress, sign: int) -> None:
+        self._gpus[progress.type_index] += sign * progress.own_gpus
+        self.num_spread += sign * progress.is_spread
+
+    def changing(self, job_id: str) -> JobProgress:
+        """Return a gang that gets other partners; `add` follows."""
+        progress = self.job_at(self._row_of[job_id])
+        self._count_one(progress, -1)
+        self._sharing.discard(job_id)
+        return progress
+
+    def release(self, job_ids: Sequence[str], until: float) -> None:
+        """Take the GPUs from jobs that hold them, after their time until then is accounted."""
+        if len(job_ids) <= FEW:
+            for job_id in job_ids:
+                self.release_one(job_id).advance(until)
+            return
+        rows = self.rows_of(job_ids)
+        block, jobs = self._read(rows)
+        self._count(jobs, -1)
+        advance(jobs, until, ON_ARRAYS)
+        self._write(rows, block, jobs)
+        self._holds[rows], self._rows = False, None
+        for job_id in self._sharing.intersection(job_ids):
+            self._leave_partners(job_id)
+
+    def release_one(self, job_id: str) -> JobProgress:
+        """Take the GPUs from a job, and return it; its time is not accounted."""
+        row = self._row_of[job_id]
+        progress = self.job_at(row)
+        self._count_one(progress, -1)
+        self._holds[row], self._rows = False, None
+        if self._sharing:
+            self._leave_partners(job_id)
+        return progress
+
+    def _leave_partners(self, job_id: str) -> None:
+        self._sharing.discard(job_id)
+        self.job_at(self._row_of[job_id]).partners = ()
+
+    # All gangs that hold GPUs
+
+    @property
+    def stop_seconds(self) -> Floats:
+        """(G,) the time at which each gang finishes or fails if nothing else happens."""
+        found: Floats = self._column("stop_seconds")[self.rows]
+        return found
+
+    def steps_done(self, seconds: float) -> Floats:
+        """Return (G,) the steps that each gang has done at this time."""
+        names = "accounted_seconds", "starting_seconds", "total_steps", "steps_done", "speed"
+        accounted, starting, total, done, speed = (self._column(name)[self.rows] for name in names)
+        steps: Floats = np.minimum(total, done + np.maximum(0.0, seconds - (accounted + starting)) * speed)
+        return steps
+
+    @property
+    def expected_steps(self) -> Floats:
+        """(G,) the steps that policies expect of each gang."""
+        found: Floats = self._column("expected_steps")[self.rows]
+        return found
+
+    def count_preemptions(self, job_ids: Sequence[str]) -> None:
+        """Count a preemption of each of these jobs."""
+        if job_ids:
+            self._column("preemptions")[self.rows_of(job_ids)] += 1
