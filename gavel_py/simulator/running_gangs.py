@@ -28,6 +28,8 @@ class RunningGangs:
     """Which jobs in the system hold GPUs, with a row of numbers for each job in the system.
 
     As long as nothing happens to a gang, its numbers determine when it stops and its steps at any time.
+
+    num_spread: the number of gangs on more nodes than necessary.
     """
 
     def __init__(self, num_types: int) -> None:

@@ -112,6 +112,8 @@ class SimulationState:
             running.enter(progress)
         for job_id in document["holds"]:
             running.add(active[job_id])
+        for job_id in active.keys() - document["holds"]:
+            active[job_id].partners = ()  # earlier versions saved those of the last run
         records = (JobRecord.from_dict(each) for each in document["records"])
         return cls(
             document["now"],
