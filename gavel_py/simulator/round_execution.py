@@ -226,7 +226,7 @@ class RoundExecution:
         # Others lost their GPUs within the last round, when their preemption was counted.
         running.count_preemptions(stopped)
         restarted = [job_id for job_id in current.started if job_id in running]
-        if len(running) > len(current.kept) + len(restarted) + len(stopped):  # a node went down between the rounds
+        if len(running) > len(current.kept) + len(restarted) + len(stopped):  # a caller took jobs from the scheduler
             stopped = [job_id for job_id in running.ids if job_id not in assignments]
         running.release([*stopped, *restarted], state.now)
         if len(current.started) <= FEW:

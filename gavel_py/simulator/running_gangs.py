@@ -29,7 +29,8 @@ class RunningGangs:
 
     As long as nothing happens to a gang, its numbers determine when it stops and its steps at any time.
 
-    num_spread: the number of gangs on more nodes than necessary.
+    Attributes:
+        num_spread: The number of gangs on more nodes than necessary.
     """
 
     def __init__(self, num_types: int) -> None:
@@ -174,7 +175,7 @@ class RunningGangs:
         self._count(jobs, 1)
 
     def add(self, progress: JobProgress) -> None:
-        """Count a job that has started, or a gang of `changing` after the change."""
+        """Record that a job has started, or that a gang from `changing` has its new partners."""
         job_id = progress.job.job_id
         set_stop(progress)
         self._holds[self._row_of[job_id]], self._rows = True, None
@@ -192,7 +193,7 @@ class RunningGangs:
         self.num_spread += sign * progress.is_spread
 
     def changing(self, job_id: str) -> JobProgress:
-        """Return a gang that gets other partners; `add` follows."""
+        """Return a gang whose partners change; the caller passes it to `add` afterwards."""
         progress = self.job_at(self._row_of[job_id])
         self._count_one(progress, -1)
         self._sharing.discard(job_id)
@@ -227,6 +228,11 @@ class RunningGangs:
         self._sharing.discard(job_id)
         self.job_at(self._row_of[job_id]).partners = ()
 
+    def count_preemptions(self, job_ids: Sequence[str]) -> None:
+        """Count a preemption of each of these jobs."""
+        if job_ids:
+            self._column("preemptions")[self.rows_of(job_ids)] += 1
+
     # All gangs that hold GPUs
 
     @property
@@ -247,8 +253,3 @@ class RunningGangs:
         """(G,) the steps that policies expect of each gang."""
         found: Floats = self._column("expected_steps")[self.rows]
         return found
-
-    def count_preemptions(self, job_ids: Sequence[str]) -> None:
-        """Count a preemption of each of these jobs."""
-        if job_ids:
-            self._column("preemptions")[self.rows_of(job_ids)] += 1

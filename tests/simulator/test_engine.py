@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,16 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.simulator import (
-    NodeFailures,
-    NodeWindow,
-    Outcome,
-    Simulation,
-    SimulationResult,
-    round_execution,
-    running_gangs,
-    simulate,
-)
+from gavel_py.simulator import NodeFailures, NodeWindow, Outcome, Simulation, SimulationResult, simulate
 from gavel_py.workloads.submission import Submission
 from tests.support.examples import examples
 from tests.support.fakes import refusal
@@ -332,12 +323,24 @@ def test_gangs_started_one_by_one_or_all_at_once_have_the_same_records(
     found = []
     for few in (0, 10**9):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(running_gangs, "FEW", few)
-            patch.setattr(round_execution, "FEW", few)
+            for module in ("running_gangs", "round_execution"):
+                patch.setattr(f"gavel_py.simulator.{module}.FEW", few)
             options: dict[str, Any] = {"sharing": sharing and not elastic, "job_failures": failures, "seed": seed % 7}
             found.append(gp.simulate(jobs, cluster, profile, restart_seconds=20.0, until_seconds=10_000.0, **options))
     assert _told(found[0]) == _told(found[1])
     assert any(record.starts > 1 for record in found[0].jobs.values())
+
+
+@pytest.mark.parametrize("change", [lambda scheduler: scheduler.node_down("n"), lambda scheduler: scheduler.cancel("a")])
+def test_gangs_stop_that_a_caller_takes_from_the_scheduler_between_rounds(change: Callable[[gp.RoundScheduler], object]) -> None:
+    jobs = [gp.Job(name, total_steps=1e6) for name in "ab"]
+    cluster = gp.Cluster([gp.Node(name=name, accelerator="v100", num_gpus=1) for name in ("n", "m")])
+    simulation = Simulation(jobs, cluster, speeds(jobs, [1.0], [1.0]))
+    simulation.step()
+    change(simulation.scheduler)
+    simulation.step()
+    assert simulation.used_gpu_seconds == (2 * 360.0 + 360.0,)
+    assert sorted(job.running_seconds for job in simulation.result().jobs.values()) == [360.0, 720.0]
 
 
 def _told(result: SimulationResult) -> str:

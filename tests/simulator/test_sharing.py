@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.problem.tenants import TenantTree
 from gavel_py.simulator.job_progress import JobProgress
+from gavel_py.simulator.simulation_state import SimulationState
 from tests.end_to_end.test_cli import Gavel, gavel
 from tests.support.examples import examples
 
@@ -162,3 +164,18 @@ def test_the_command_simulates_sharing(tmp_path: Path, gavel: Gavel) -> None:
     assert together["settings"]["sharing"] is True
     used = [line.split(",")[5] for line in (tmp_path / "time.csv").read_text().splitlines()[1:]]
     assert set(used) == {"1"}
+
+
+def test_partners_of_an_earlier_run_in_an_old_snapshot_do_not_count() -> None:
+    trace = gp.generate_trace(12, PROFILE, jobs_per_hour=None, seed=1)
+    simulation = gp.Simulation(trace, ONE, PROFILE, sharing=True)
+    for _ in range(3):
+        simulation.step()
+    document = simulation._state.to_dict()
+    for job in document["active"]:
+        job["with_there"] = ["x"]
+    state = SimulationState.from_dict(document, "old", trace, ONE, TenantTree.of(None))
+    assert {job_id: job.partners for job_id, job in state.active.items()} == {
+        job_id: ("x",) if job_id in document["holds"] else () for job_id in state.active
+    }
+    assert 0 < len(document["holds"]) < len(state.active)
