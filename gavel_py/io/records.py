@@ -94,7 +94,8 @@ def _present(value: object) -> object:
 # Types of fields. Numbers may be text, such as the cells of a CSV file.
 _LIMITS = Field(pattern=f"^[^{CONTROL}]*$", max_length=LONGEST_TEXT)
 Text = Annotated[str, _LIMITS, BeforeValidator(_present)]
-Name = Annotated[str, _LIMITS, Field(min_length=1), BeforeValidator(_present)]
+PlainName = Annotated[str, _LIMITS, Field(min_length=1)]
+Name = Annotated[PlainName, BeforeValidator(_present)]
 Integer = Annotated[int, BeforeValidator(_plain_number)]
 Whole = Annotated[Integer, Field(ge=1, le=MAX_COUNT)]
 GangSize = Annotated[int | float, PlainValidator(gang_size)]

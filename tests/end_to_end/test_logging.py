@@ -45,9 +45,17 @@ def test_nothing_is_written_unless_it_is_asked_for() -> None:
         "made = gp.RoundScheduler(gp.Cluster.from_counts({'v100': 1}), speeds)\n"
         "made.submit(gp.Job('a'))\n"
         "made.next_round(), made.node_down('v100-0'), made.job_failed('a'), made.next_round()\n"
+        "made = gp.AllocationProblem.from_arrays([[4, 1], [2, 1], [1, 1]], [1, 1])\n"
+        "gp.solve(made), gp.solve(made, 'nash_welfare')\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_all_solvers_are_silent() -> None:
+    """The constructor of HiGHS 1.16 writes its version to standard output, that of `new_highs` does not."""
+    created = [path for path in (ROOT / "gavel_py").rglob("*.py") if "highspy.Highs()" in path.read_text(encoding="utf-8")]
+    assert created == []
 
 
 def test_a_line_for_each_solve(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -116,7 +117,6 @@ def run_stoppable(work: Callable[[], Result], stop: Callable[[], object], limit:
 # HiGHS's tolerances are absolute. The rows of programs are scaled to about 1 (`formulation`), and the costs are scaled to 1 here,
 # so that 1e-9 means the same in every unit of the objective.
 OPTIONS: dict[str, object] = {
-    "output_flag": False,
     # The order of pivots, and with it the choice among equal optima, must not depend on the machine. HiGHS reads these
     # two options only once, at its first run.
     "threads": 1,
@@ -125,6 +125,26 @@ OPTIONS: dict[str, object] = {
     "dual_feasibility_tolerance": 1e-9,
     "presolve": "off",  # mistakes very thin feasible sets for empty ones, and saves no time on these programs
 }
+
+
+def new_highs(options: Mapping[str, object] | None = None) -> Any:
+    """Return a new HiGHS with these options, which prints nothing."""
+    highs = _silent_highs()()
+    for name, value in (options or {}).items():
+        highs.setOptionValue(name, value)
+    return highs
+
+
+@cache
+def _silent_highs() -> Any:
+    import highspy
+
+    class SilentHighs(highspy.Highs):  # type: ignore[misc]
+        def enableCallbacks(self) -> None:  # noqa: N802  (its constructor calls this, where HiGHS 1.16 would print its version)
+            self.setOptionValue("output_flag", False)
+            super().enableCallbacks()
+
+    return SilentHighs
 
 
 class Algorithm(StrEnum):
@@ -376,11 +396,7 @@ class LinearSolver:
 
     def _ready(self) -> Any:
         if self._highs is None:
-            import highspy
-
-            self._highs = highspy.Highs()
-            for name, value in OPTIONS.items():
-                self._highs.setOptionValue(name, value)
+            self._highs = new_highs(OPTIONS)
             self._set_algorithm(self.algorithm)
         return self._highs
 
@@ -519,10 +535,8 @@ def solve_whole(
     model = _model(program, program.costs / scale)
     kinds = highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger
     model.integrality_ = [kinds[int(is_whole)] for is_whole in whole.tolist()]
-    highs = highspy.Highs()
     few = FEW_NODES_OPTIONS if nodes is not None and nodes <= FEW_NODES else {}
-    for name, value in {**OPTIONS, **WHOLE_OPTIONS, **few, "mip_rel_gap": gap}.items():
-        highs.setOptionValue(name, value)
+    highs = new_highs({**OPTIONS, **WHOLE_OPTIONS, **few, "mip_rel_gap": gap})
     if limit.is_set:
         highs.setOptionValue("time_limit", limit.remaining)
     if nodes is not None:
@@ -566,8 +580,7 @@ def write_model(
     model.sense_ = highspy.ObjSense.kMaximize if maximize else highspy.ObjSense.kMinimize
     model.col_names_ = [columns.get(n, f"z_{n}") for n in range(len(program.costs))]
     model.row_names_ = [rows.get(n, f"row_{n}") for n in range(len(program.limits))]
-    highs = highspy.Highs()
-    highs.setOptionValue("output_flag", False)
+    highs = new_highs()
     highs.passModel(model)
     if highs.writeModel(str(path)) == highspy.HighsStatus.kError:
         raise SolverError(f"HiGHS could not write the program to {path}")

@@ -26,7 +26,16 @@ from gavel_py.optimization.formulation.linear_rows import shortfalls
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.best_responses import BestResponses, Choices
-from gavel_py.optimization.solving.highs import ALGORITHMS, NO_LIMIT, OPTIONS, Algorithm, LinearSolver, TimeLimit, TimeLimitReached
+from gavel_py.optimization.solving.highs import (
+    ALGORITHMS,
+    NO_LIMIT,
+    OPTIONS,
+    Algorithm,
+    LinearSolver,
+    TimeLimit,
+    TimeLimitReached,
+    new_highs,
+)
 from gavel_py.problem.arrays import Floats, Mask
 
 ALGORITHM = "prices"
@@ -356,13 +365,9 @@ class CuttingPlanes:
 
     def __init__(self, middle: Floats, half: Floats, size: float, normal: Floats | None = None) -> None:
         """middle, half: (K,) the box; normal: (K,) n if only prices with n·p = 1 count."""
-        import highspy
-
         self._middle, self._half, self._size = middle, half, size
         self._columns = np.arange(len(middle) + 1, dtype=np.int32)
-        self._highs = highspy.Highs()
-        for name, value in (OPTIONS | ALGORITHMS[Algorithm.SIMPLEX]).items():
-            self._highs.setOptionValue(name, value)
+        self._highs = new_highs(OPTIONS | ALGORITHMS[Algorithm.SIMPLEX])
         count = len(middle)
         for _ in range(count):
             self._highs.addVar(-1.0, 1.0)

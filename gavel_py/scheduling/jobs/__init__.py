@@ -12,15 +12,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from enum import StrEnum
 from itertools import compress, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import natural_key
-from gavel_py.io.records import Finite, Name, NotNegative, Positive
+from gavel_py.io.records import PlainName
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job, with_values
@@ -546,13 +546,16 @@ def objects_of(jobs: Sequence[Job]) -> Objects:
 
 
 class _OwnFields(BaseModel):
-    """Columns of the fields in which nearly all jobs differ. Rules of several fields read only whether `total_steps` is given."""
+    """Columns of the fields in which nearly all jobs differ. Rules of several fields read only whether `total_steps` is given.
 
-    model_config = Job.model_config
-    job_id: list[Name]
-    arrival_seconds: list[Finite] = []
-    total_steps: list[Positive | None] = []
-    steps_done: list[NotNegative] = []
+    Saved numbers are never text, so pydantic checks them without a Python function for each value, unlike those of `Job`.
+    """
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    job_id: list[PlainName]
+    arrival_seconds: list[float] = []
+    total_steps: list[Annotated[float, Field(gt=0)] | None] = []
+    steps_done: list[Annotated[float, Field(ge=0)]] = []
 
 
 def jobs_from_dict(fields: Mapping[str, list[Any]]) -> list[Job]:
