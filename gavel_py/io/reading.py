@@ -310,7 +310,9 @@ def yaml_document(path: str | Path) -> tuple[Any, dict[tuple[str, ...], int]]:
         raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        _fail(path, mark.line + 1 if mark else 1, f"is not valid YAML: {error.problem or error.context}")
+        problem = error.problem or error.context or ""
+        # The limit of the parser itself is 1,000 levels.
+        _fail(path, mark.line + 1 if mark else 1, TOO_DEEP if "nesting depth" in problem else f"is not valid YAML: {problem}")
     except yaml.reader.ReaderError as error:
         number = text.count("\n", 0, error.position) + 1
         _fail(path, number, f"is not valid YAML: character number {error.character:#x} is not allowed")
