@@ -10,6 +10,8 @@ CORES := $(shell $(PYTHON) -c "import os; print(len(getattr(os, 'sched_getaffini
 WORKERS ?= $(shell expr $(CORES) + 1)
 # Tests start hundreds of processes, which would otherwise compile all modules again where bytecode is switched off.
 export PYTHONDONTWRITEBYTECODE :=
+# Modules are compiled when they are first imported: compiling all of them would double the time of an installation.
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 # Several workers on all cores: threads of linear algebra would only wait for each other.
 export OPENBLAS_NUM_THREADS := 1
 
@@ -48,8 +50,8 @@ $(VENV)/ready: requirements/dev.txt pyproject.toml
 		{ echo 'gavel-py needs Python 3.11 or newer; name one with: make PYTHON=python3.12'; exit 1; }
 	@echo 'Installing gavel-py and its requirements into $(VENV), which takes a minute or two ...'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python $(PIP_INSTALL) --require-hashes --requirement requirements/dev.txt
+	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # The documentation site, in site/. The API reference is read from the source, so gavel-py itself need not be installed for it.
@@ -60,7 +62,7 @@ docs: $(DOCS)/ready
 $(DOCS)/ready: requirements/docs.txt
 	@echo 'Installing MkDocs and its plugins into $(DOCS) ...'
 	@$(PYTHON) -m venv $(DOCS)
-	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/docs.txt
+	@$(DOCS)/bin/python $(PIP_INSTALL) --require-hashes --requirement requirements/docs.txt
 	@touch $@
 
 # The wheel and the source distribution, in dist/, each tried in a clean environment.
