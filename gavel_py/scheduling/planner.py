@@ -78,13 +78,14 @@ class RoundPlanner:
         if plan is not None:
             return plan
         current = self._allocation(state, start)
-        held = None
+        running, held = state.continuing_gangs(current.rows), None
         # A user's function may choose differently even if nothing has to change.
         measures = self.observer is not None and self.observer.choose(state, current)
         if self.options.mechanism in FOLLOWING and not measures and not state.is_backing_off(start):
-            held = forced_gangs(state, current, backfill=self.backfills)
+            held = forced_gangs(state, current, running, backfill=self.backfills)
         if held is None:
-            held = self._select_and_place(state, current, self._locked(state, current, start), start)
+            fixed = self._locked(state, current, running, start)
+            held = self.place(state, current, self.demand(state, current, fixed, start), fixed, running, start)
         return plan_of(state, start, current.rows, held, current)
 
     def revise(self, state: SchedulerState, plan: RoundPlan | EventPlan) -> RoundPlan:
@@ -95,7 +96,9 @@ class RoundPlanner:
         assert current is not None  # noqa: S101
         places = np.full(state.table.capacity, -1, dtype=np.int64)
         places[plan.rows[valid]] = np.flatnonzero(valid)
-        held = self._select_and_place(state, current, plan.held.take(places[current.rows]), plan.start_seconds)
+        fixed, running = plan.held.take(places[current.rows]), state.continuing_gangs(current.rows)
+        demand = self.demand(state, current, fixed, plan.start_seconds)
+        held = self.place(state, current, demand, fixed, running, plan.start_seconds)
         return plan_of(state, plan.start_seconds, current.rows, held, plan.allocation)
 
     # The allocation that the round follows
@@ -226,11 +229,6 @@ class RoundPlanner:
 
     # Selection and placement
 
-    def _select_and_place(self, state: SchedulerState, current: CurrentAllocation, fixed: HeldGpus, start: float) -> HeldGpus:
-        """Return (N,) the GPUs of the jobs that run from `start` seconds on; fixed: (N,) GPUs that jobs must keep."""
-        demand = self.demand(state, current, fixed, start)
-        return self.place(state, current, demand, fixed, state.continuing_gangs(current.rows), start)
-
     def place(
         self,
         state: SchedulerState,
@@ -350,9 +348,9 @@ class RoundPlanner:
         """Return (N,) what a restart of each job costs: its own value, or that of the scheduler."""
         return np.where(np.isnan(own := current.policy_input.requests["restart_seconds"]), self.options.restart_seconds, own)
 
-    def _locked(self, state: SchedulerState, current: CurrentAllocation, start: float) -> HeldGpus:
-        """Return (N,) the GPUs of running gangs that have not reached their minimum run time and may continue where they run."""
-        held, since = state.continuing_gangs(current.rows), state.table.columns["running_since_seconds"][current.rows]
+    def _locked(self, state: SchedulerState, current: CurrentAllocation, held: HeldGpus, start: float) -> HeldGpus:
+        """Return (N,) the GPUs of running gangs that have not reached their minimum run time; held: (N,) GPUs that may be kept."""
+        since = state.table.columns["running_since_seconds"][current.rows]
         kept_until = state.table.columns["kept_until_seconds"][current.rows]
         new = held.runs & ((start - since < self.options.min_run_seconds) | (start < kept_until))
         if current.problem.counts is not None or self.options.mechanism == "direct":  # no preemption during a restart

@@ -52,7 +52,8 @@ def plan_round(
     """
     held = HeldGpus.none(len(demand.num_gpus)) if fixed is None else fixed
     pool, waiting = pool.copy(), ~held.runs
-    _take(pool, held, np.flatnonzero(held.runs), requests)
+    if not waiting.all():
+        _take(pool, held, np.flatnonzero(held.runs), requests)
     while True:
         left = _remaining_demand(demand, requests, waiting, pool)
         selection, before = mechanism(left), previous
@@ -64,7 +65,7 @@ def plan_round(
         places = place_batch(pool, selected.batch)
         new = selected.placed(places)
         placed = selected.rows[new.runs[selected.rows]]
-        held = held.replaced(placed, new.take(placed))
+        held = held.replaced(placed, new.take(placed)) if held.runs.any() else new
         # Once all selected gangs are placed, another pass would select no more: the mechanism knew of these free GPUs.
         if len(placed) in {0, len(selected.rows)}:
             return held
@@ -115,7 +116,7 @@ class SelectedGangs:
         """Return (N,) the GPUs of all jobs that have a place."""
         stays = np.zeros(len(self._previous), dtype=bool)
         stays[self.rows[places.stays]] = True
-        return self._previous.where(stays).replaced(self.rows[places.gangs], places.held)
+        return self._previous.replaced(self.rows[places.gangs], places.held, stays)
 
 
 def resized(previous: HeldGpus, selection: GangSelection, pool: FreeResources, splits: Indices) -> HeldGpus:
@@ -213,14 +214,14 @@ NOISE_ROUNDS = 5e-7
 """Deficits below this are zero: mechanisms round deficits to 6 digits."""
 
 
-def forced_gangs(state: SchedulerState, current: CurrentAllocation, *, backfill: bool) -> HeldGpus | None:
-    """Return (N,) the GPUs in a round in which no mechanism has a choice, None if there is a choice.
+def forced_gangs(state: SchedulerState, current: CurrentAllocation, running: HeldGpus, *, backfill: bool) -> HeldGpus | None:
+    """Return (N,) the GPUs in a round in which no mechanism has a choice, None if there is a choice; running: as of now.
 
     There is no choice if every running job has all of its time on the type where it runs, in its promised placement; at most one
     other job has time, all of it on one type, and fits on one node; no job has a deficit; and, with `backfill`, no waiting gang
     fits the remaining GPUs.
     """
-    fractions, problem, running = current.fractions, current.problem, state.continuing_gangs(current.rows)
+    fractions, problem = current.fractions, current.problem
     if (problem.num_gpus < 1).any() or problem.counts is not None:
         return None  # fractional jobs are packed onto GPUs in each round, and elastic ones may change their number of GPUs
     if current.colocation_promises is not None or running.partners:

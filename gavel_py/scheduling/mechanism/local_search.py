@@ -12,10 +12,10 @@ waiting gangs in place of one larger gang that is worth less than they are. `imp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,12 +37,62 @@ def exchange(selection: TypeSelection, scores: Floats) -> None:
     # (K+1, N): sums and maxima along few long rows are fast. The last row is the waiting room, worth 0.
     worth = np.zeros((scores.shape[1] + 1, len(scores)))
     worth[:-1] = scores.T
-    candidates = (worth[:-1] > -np.inf).any(axis=0)
-    for size in np.unique(selection.num_gpus[candidates])[::-1].tolist():
-        rows = np.flatnonzero(candidates & (selection.num_gpus == size))
-        moves = _Moves(selection, worth.take(rows, axis=1), rows, size)
-        while cycle := _positive_cycle(moves.best()):
-            moves.make(cycle)
+    rows = np.flatnonzero((worth[:-1] > -np.inf).any(axis=0))
+    sizes = _distinct(selection.num_gpus[rows])
+    group = np.searchsorted(sizes, selection.num_gpus[rows])
+    # Most searches find no cycle, so the moves of all sizes are looked at together first.
+    gains = _best_moves(worth.take(rows, axis=1), _places(selection, rows, len(worth)), group, len(sizes))
+    for number in range(len(sizes) - 1, -1, -1):
+        size = sizes.item(number)
+        cycle = _positive_cycle(_with_idle_gpus(gains[number].tolist(), selection.free, size))
+        if cycle:
+            of_size = rows[group == number]
+            moves = _Moves(selection, worth.take(of_size, axis=1), of_size, size)
+            while cycle:
+                moves.make(cycle)
+                cycle = _positive_cycle(moves.best())
+
+
+def _distinct(sizes: Indices) -> Indices:
+    """Return the gang sizes that occur, smallest first."""
+    return np.bincount(sizes).nonzero()[0]
+
+
+def _places(selection: TypeSelection, rows: Indices, nodes: int) -> Indices:
+    """Return (N,) the node of each of these jobs: its type, or the waiting room, which is the last node."""
+    columns = selection.columns[rows]
+    return np.where(columns < 0, nodes - 1, columns)
+
+
+def _best_moves(worth: Floats, places: Indices, group: Indices | int, groups: int) -> Floats:
+    """Return (groups, K+1, K+1) the gain of the best move of a job of each group from node a to node b, -inf if there is none.
+
+    Args:
+        worth: (K+1, N) the worth of each job at each node.
+        places: (N,) the node of each job.
+        group: (N,) its group.
+        groups: The number of groups.
+    """
+    nodes = len(worth)
+    codes = group * nodes + places
+    # Short integers are sorted in linear time.
+    order = (codes.astype(np.int16) if groups * nodes < 2**15 else codes).argsort(kind="stable")
+    counts = np.bincount(codes, minlength=groups * nodes)
+    there = counts.nonzero()[0]
+    gains = np.full((groups * nodes, nodes), -np.inf)
+    if len(there):
+        in_order = worth.take(order, axis=1)
+        in_order -= in_order[places[order], np.arange(len(order))]
+        gains[there] = np.maximum.reduceat(in_order, (counts.cumsum() - counts)[there], axis=1).T
+    return gains.reshape(groups, nodes, nodes)
+
+
+def _with_idle_gpus(gains: list[list[float]], free: Sequence[int], size: int) -> list[list[float]]:
+    """Return gains of moves, to which those of idle GPUs are added: free GPUs may stay free, and a job may leave its GPUs free."""
+    for j, left in enumerate(free):
+        gains[j][-1] = max(gains[j][-1], 0.0 if left >= size else -np.inf)
+        gains[-1][j] = max(gains[-1][j], 0.0)
+    return gains
 
 
 class _Moves:
@@ -51,23 +101,12 @@ class _Moves:
     def __init__(self, selection: TypeSelection, worth: Floats, rows: Indices, size: int) -> None:
         self.selection, self.rows, self.size = selection, rows, size
         self.worth, self.room = worth, len(worth) - 1
-        # Short integers are sorted in linear time.
-        self.here = np.where(selection.columns[rows] < 0, self.room, selection.columns[rows]).astype(np.int16)
+        self.here = _places(selection, rows, len(worth))
 
-    def best(self) -> Floats:
+    def best(self) -> list[list[float]]:
         """Return (K+1, K+1) the gain of the best move from a to b."""
-        gains = np.full((self.room + 1, self.room + 1), -np.inf)
-        order = self.here.argsort(kind="stable")
-        worth = self.worth.take(order, axis=1)
-        counts = np.bincount(self.here, minlength=self.room + 1)
-        there = np.flatnonzero(counts)
-        least = worth[self.here[order], np.arange(len(order))]
-        gains[there] = np.maximum.reduceat(worth - least, (counts.cumsum() - counts)[there], axis=1).T
-        for j, free in enumerate(self.selection.free):
-            # Free GPUs may stay free, and a job may leave its GPUs free.
-            gains[j, self.room] = max(gains[j, self.room], 0.0 if free >= self.size else -np.inf)
-            gains[self.room, j] = max(gains[self.room, j], 0.0)
-        return gains
+        gains = _best_moves(self.worth, self.here, 0, 1)[0]
+        return _with_idle_gpus(gains.tolist(), self.selection.free, self.size)
 
     def make(self, cycle: list[int]) -> None:
         """Move the best job along each edge of the cycle, then the next best jobs, as long as this gains."""
@@ -92,11 +131,10 @@ class _Moves:
         return at_a[order], gains[order]
 
 
-def _positive_cycle(gains: Floats) -> list[int]:
+def _positive_cycle(gains: list[list[float]]) -> list[int]:
     """Return the nodes of a cycle of positive total gain, in order; empty if there is none (Bellman-Ford)."""
     nodes = len(gains)
-    steps = enumerate(gains.tolist())
-    edges = [(a, b, gain) for a, row in steps for b, gain in enumerate(row) if a != b and gain > -np.inf]
+    edges = [(a, b, gain) for a, row in enumerate(gains) for b, gain in enumerate(row) if a != b and gain > -np.inf]
     reached, before = [0.0] * nodes, [-1] * nodes
     for _ in range(nodes):
         last = -1
@@ -116,7 +154,7 @@ def _positive_cycle(gains: Floats) -> list[int]:
 
 def first_of_each(sizes: Indices, keys: NDArray[np.float64]) -> Indices:
     """Return the position of the smallest key of each size, smallest sizes first; ties go to the first."""
-    groups = [np.flatnonzero(sizes == size) for size in np.unique(sizes).tolist()]
+    groups = [np.flatnonzero(sizes == size) for size in _distinct(sizes).tolist()]
     return np.array([group[keys[group].argmin()] for group in groups], dtype=np.int64)
 
 
@@ -186,7 +224,7 @@ class _Evictions:
     def least_loss(self, needed: Indices) -> Floats:
         """Return lower bounds on the losses at which these numbers of GPUs become free, as if parts of gangs could leave."""
         order = np.argsort(self._losses / self._sizes)
-        freed, lost = (np.append(0, np.cumsum(each[order])) for each in (self._sizes, self._losses))
+        freed, lost = _sums(self._sizes[order]), _sums(self._losses[order])
         bounds: Floats = np.interp(np.maximum(needed, freed[lost.argmin()]), freed, lost, right=np.inf)
         return bounds
 
@@ -195,11 +233,11 @@ class _Evictions:
         """Return the least loss for each number of GPUs; and for each size, the gangs that leave first and how many leave."""
         least, needed, by_size = np.full(self._limit + 1, np.inf), np.arange(self._limit + 1), []
         least[0] = 0.0
-        for size in np.unique(self._sizes).tolist():
+        for size in _distinct(self._sizes).tolist():
             of_size = np.flatnonzero(self._sizes == size)
             cheapest = of_size[np.argsort(self._losses[of_size], kind="stable")][: -(-self._limit // size)]
             counts = np.arange(len(cheapest) + 1)[:, None]
-            lost = np.concatenate([[0.0], np.cumsum(self._losses[cheapest])])
+            lost = _sums(self._losses[cheapest])
             values = lost[:, None] + least[np.maximum(needed - counts * size, 0)]
             best = values.argmin(axis=0)
             least = values[best, needed]
@@ -216,6 +254,13 @@ class _Evictions:
             found += rows[:count].tolist()
             needed = max(0, needed - count * size)
         return found
+
+
+def _sums(values: NDArray[Any]) -> NDArray[Any]:
+    """Return (N + 1,) the sums of the first 0, 1, ..., N values."""
+    sums = np.zeros(len(values) + 1, dtype=values.dtype)
+    np.cumsum(values, out=sums[1:])
+    return sums
 
 
 def _elsewhere(selection: TypeSelection, scores: Floats, rows: Indices, column: int) -> Floats:

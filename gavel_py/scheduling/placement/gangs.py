@@ -119,15 +119,13 @@ def preferences_of(
         runs_spread: (N, K) 1 where the job runs spread now, -1 where it runs consolidated, 0 elsewhere.
         restart_rounds: (N,) cost of a restart.
     """
-    matters, promised = ~np.isnan(spread), np.nan_to_num(spread)
+    unimportant = np.isnan(spread)
+    promised = np.where(unimportant, 0.0, spread)
     more_spread = (spread_deficits + promised) - (deficits - spread_deficits + fractions - promised)
     kept = runs_spread * (SWITCH_ROUNDS + restart_rounds[:, None])
-    is_spread = np.select(
-        [fractions <= 0, promised <= 0, promised >= fractions],
-        [faster_spread, np.zeros_like(matters), np.ones_like(matters)],
-        more_spread + kept > 0,
-    )
-    preferences: NDArray[np.int8] = np.where(matters, np.where(is_spread, SPREAD, CONSOLIDATED), ANY_PLACEMENT).astype(np.int8)
+    is_spread = np.where(fractions <= 0, faster_spread, (promised > 0) & ((promised >= fractions) | (more_spread + kept > 0)))
+    preferences: NDArray[np.int8] = np.array([CONSOLIDATED, SPREAD], dtype=np.int8)[is_spread.astype(np.int8)]
+    preferences[unimportant] = ANY_PLACEMENT
     return preferences
 
 
@@ -287,9 +285,12 @@ class HeldGpus:
         """Return the GPUs of the gangs in `keep`, and none for all others."""
         return self if (keep | ~self.runs).all() else self.take(np.where(keep, np.arange(len(self)), -1))
 
-    def replaced(self, gangs: Indices, other: HeldGpus) -> HeldGpus:
-        """Return the GPUs with those of these gangs replaced by `other`, in order; parts and partners are dropped."""
-        source = np.arange(len(self))
+    def replaced(self, gangs: Indices, other: HeldGpus, keep: Mask | None = None) -> HeldGpus:
+        """Return the GPUs with those of these gangs replaced by `other`, in order; parts and partners are dropped.
+
+        keep: (N,) which of the other gangs keep theirs, None for all.
+        """
+        source = np.arange(len(self)) if keep is None else np.where(keep, np.arange(len(self)), -1)
         source[gangs] = len(self) + np.arange(len(other))
         return replace(self.joined(other), parts=None, partners={}).take(source)
 
