@@ -64,7 +64,7 @@ def test_help_has_a_short_line_for_each_command_and_a_text_for_each_option() -> 
         (["slurm", "instal"], "did you mean 'install'"),
         (["profiles", "lst"], "did you mean 'list'"),
         (["policies", "shw"], "did you mean 'show'"),
-        (["solve", "jobs.csv", "--polcy", "fifo"], "'--policy'"),
+        (["solve", "jobs.csv", "--polcy", "fifo"], "--policy"),
         (["solve", "jobs.csv", "-c", "v100:1", "--by", "users"], "'tenant', 'type', 'node'"),
     ],
 )
