@@ -216,7 +216,8 @@ def measured(tree: Path, part: str) -> Figures:
     """Return the figures of a part in a fresh process of a checkout."""
     environment = os.environ | {"PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, __file__, "--part", part]
-    found: Figures = json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    printed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found: Figures = json.loads(printed.splitlines()[-1])  # in earlier versions, HiGHS 1.16 prints its version first
     return found
 
 

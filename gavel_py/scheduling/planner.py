@@ -78,9 +78,9 @@ class RoundPlanner:
         if plan is not None:
             return plan
         current = self._allocation(state, start)
-        running, held = state.continuing_gangs(current.rows), None
         # A user's function may choose differently even if nothing has to change.
         measures = self.observer is not None and self.observer.choose(state, current)
+        running, held = state.continuing_gangs(current.rows), None
         if self.options.mechanism in FOLLOWING and not measures and not state.is_backing_off(start):
             held = forced_gangs(state, current, running, backfill=self.backfills)
         if held is None:
