@@ -7,7 +7,6 @@ generators. A `SnapshotFormat` reads and writes the file; `damage_as_fault` conv
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 from base64 import b64decode, b64encode
@@ -120,18 +119,6 @@ def damage_as_fault(path: str | Path) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         text = f"is damaged, or was written by another version of gavel-py: {type(error).__name__} {error}"
         raise _refused(path, text) from None
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pause Python's garbage collector in a block that restores many objects: it would look for unused ones among them, in vain."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def generator_state(chance: np.random.Generator) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import numpy as np
 
 from gavel_py.allocation.solver import Solver
 from gavel_py.errors import Fault, InputError
-from gavel_py.io.snapshots import SnapshotFormat, collector_paused, damage_as_fault, decode, encode
+from gavel_py.io.records import without_collection
+from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault, decode, encode
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.serialization import policy_document, policy_from
 from gavel_py.problem.arrays import Floats
@@ -74,7 +75,7 @@ def from_document(
         policy: None if the document contains it.
         mechanism: None if the document contains it.
     """
-    with damage_as_fault(source), collector_paused():
+    with damage_as_fault(source), without_collection():
         if _is_older(document["scheduler"]):
             document = _upgraded(document)
         known, observer = observed(profile, _types(document["scheduler"]))

@@ -8,10 +8,8 @@ since users usually cannot correct a trace. `amount`, `count` and `moment` conve
 from __future__ import annotations
 
 import csv
-import gc
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,18 +96,6 @@ def run_between(start: float, end: float, field: str) -> float:
 def contradicts(run: float, start: float | None, end: float | None) -> bool:
     """Return whether a recorded run time differs from end - start by more than the rounding error of the two times."""
     return start is not None and end is not None and abs(end - start - run) > ROUNDING_SECONDS
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Suspend cyclic garbage collection, which would scan all records repeatedly while many are created."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 LENGTH = 1 << 16

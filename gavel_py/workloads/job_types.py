@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.io.records import without_collection
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.workloads.generator import JobTypes, known_accelerators, reference_of
-from gavel_py.workloads.intake import without_collection
 from gavel_py.workloads.submission import Submission, counted
 from gavel_py.workloads.trace import Trace, seed_sequence
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.io.records import without_collection
 from gavel_py.problem.job import RECORDED, Job, check_ignored
 from gavel_py.workloads.formats import format_of
-from gavel_py.workloads.intake import Intake, TraceFormat, without_collection
+from gavel_py.workloads.intake import Intake, TraceFormat
 from gavel_py.workloads.submission import LABEL, RECORDED_FIELDS, Submission
 from gavel_py.workloads.trace import Trace
 
