@@ -10,7 +10,7 @@ CORES := $(shell $(PYTHON) -c "import os; print(len(getattr(os, 'sched_getaffini
 WORKERS ?= $(shell expr $(CORES) + 1)
 # Tests start hundreds of processes, which would otherwise compile all modules again where bytecode is switched off.
 export PYTHONDONTWRITEBYTECODE :=
-# Modules are compiled when they are first imported: compiling all of them would double the time of an installation.
+# Modules are compiled when they are first imported; compiling all of them would take nearly as long as installing them.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 # Several workers on all cores: threads of linear algebra would only wait for each other.
 export OPENBLAS_NUM_THREADS := 1

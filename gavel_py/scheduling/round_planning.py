@@ -215,7 +215,9 @@ NOISE_ROUNDS = 5e-7
 
 
 def forced_gangs(state: SchedulerState, current: CurrentAllocation, running: HeldGpus, *, backfill: bool) -> HeldGpus | None:
-    """Return (N,) the GPUs in a round in which no mechanism has a choice, None if there is a choice; running: as of now.
+    """Return (N,) the GPUs in a round in which no mechanism has a choice, None if there is a choice.
+
+    running: (N,) GPUs of the jobs that may stay where they are (`SchedulerState.continuing_gangs`).
 
     There is no choice if every running job has all of its time on the type where it runs, in its promised placement; at most one
     other job has time, all of it on one type, and fits on one node; no job has a deficit; and, with `backfill`, no waiting gang

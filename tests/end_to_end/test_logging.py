@@ -52,8 +52,8 @@ def test_nothing_is_written_unless_it_is_asked_for() -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_all_solvers_are_silent() -> None:
-    """The constructor of HiGHS 1.16 writes its version to standard output, that of `new_highs` does not."""
+def test_all_solvers_are_created_by_new_highs() -> None:
+    """The constructor of HiGHS 1.16 writes its version to standard output, and `new_highs` prevents it."""
     created = [path for path in (ROOT / "gavel_py").rglob("*.py") if "highspy.Highs()" in path.read_text(encoding="utf-8")]
     assert created == []
 

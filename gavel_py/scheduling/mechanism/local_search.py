@@ -88,7 +88,7 @@ def _best_moves(worth: Floats, places: Indices, group: Indices | int, groups: in
 
 
 def _with_idle_gpus(gains: list[list[float]], free: Sequence[int], size: int) -> list[list[float]]:
-    """Return gains of moves, to which those of idle GPUs are added: free GPUs may stay free, and a job may leave its GPUs free."""
+    """Add the moves of idle GPUs to (K+1, K+1) gains, and return these: free GPUs stay free, and a job may leave its GPUs free."""
     for j, left in enumerate(free):
         gains[j][-1] = max(gains[j][-1], 0.0 if left >= size else -np.inf)
         gains[-1][j] = max(gains[-1][j], 0.0)
