@@ -8,8 +8,9 @@ deficits, or running gangs would have to make room.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache, partial
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -153,12 +154,11 @@ class PlacementCache:
         attempt = list(wrong.values()), new, free.room.index().on.copy()
         if attempt == self._tried[column]:
             return set()
-        gangs = sorted([self._on[column][job_id] for job_id in wrong], key=BY_IMPORTANCE)
-        moved = migrate_misplaced(free, [wrong[each.job_id] for each in gangs])
-        for i, gpus in moved.items():
-            self._hold(gangs[i], column, gpus)
+        moved = _move_misplaced(free, {self._on[column][job_id]: misplaced for job_id, misplaced in wrong.items()})
+        for each, gpus in moved.items():
+            self._hold(each, column, gpus)
         self._tried[column], self._has_changed[column] = () if moved else attempt, bool(moved or new)
-        return {gangs[i] for i in moved}
+        return set(moved)
 
     def _place_all(self, column: int, starting: Sequence[QueuedJob]) -> set[QueuedJob] | None:
         """Place all gangs of a type, and return those whose GPUs have changed; None if some have no place."""
@@ -173,29 +173,26 @@ class PlacementCache:
         placement = PlacementPass(self._free_of(column), batch, stays, self._domains[column])
         placement.place_all(hardest_first(batch))
         if placement.placed.all():
-            new = self._migrated(column, gangs, placement)
+            new = {gangs[i]: gpus for i, gpus in placement.found.items()}
+            new |= self._migrated(column, new, placement.free)
         else:
             self._free[column] = None
             placement = place_on_type(self._pool, column, batch)
-            new = placement.found
-        if not placement.placed.all():
-            return None
-        found = {gangs[i]: gpus for i, gpus in new.items() if gangs[i].gpus != gpus}
+            if not placement.placed.all():
+                return None
+            new = {gangs[i]: gpus for i, gpus in placement.found.items()}
+        found = {each: gpus for each, gpus in new.items() if each.gpus != gpus}
         for each, gpus in found.items():
             self._hold(each, column, gpus)
         return set(found)
 
-    def _migrated(self, column: int, gangs: Sequence[QueuedJob], placement: PlacementPass) -> dict[int, list[int]]:
-        """Move misplaced gangs, as `PlacementPass.migrate_misplaced` does, and return {place: new GPUs}; gangs: all of a type."""
-        found, known = placement.found, self._misplaced[column]
-        wrong = {
-            i: misplaced
-            for i, each in enumerate(gangs)
-            if (misplaced := self._misplaced_on(each, column, found[i]) if i in found else known.get(each.job_id)) is not None
-        }
-        places = list(wrong)
-        moved = migrate_misplaced(placement.free, list(wrong.values())) if wrong else {}
-        return found | {places[i]: gpus for i, gpus in moved.items()}
+    def _migrated(self, column: int, new: Mapping[QueuedJob, list[int]], free: FreeGpus) -> dict[QueuedJob, list[int]]:
+        """Move misplaced gangs, as `PlacementPass.migrate_misplaced` does, and return their GPUs; new: gangs placed elsewhere."""
+        wrong = {each: misplaced for each, gpus in new.items() if (misplaced := self._misplaced_on(each, column, gpus)) is not None}
+        for job_id, misplaced in self._misplaced[column].items():
+            if (each := self._on[column][job_id]) not in new:
+                wrong[each] = misplaced
+        return _move_misplaced(free, wrong) if wrong else {}
 
     def _free_of(self, column: int) -> FreeGpus:
         free = self._free[column]
@@ -209,6 +206,12 @@ class PlacementCache:
     def _limits(self, column: int) -> tuple[Floats, Floats]:
         nodes = self._layout.parts[column].nodes
         return self._pool.cpus[nodes], self._pool.memory_gb[nodes]
+
+
+def _move_misplaced(free: FreeGpus, misplaced: Mapping[QueuedJob, MisplacedGang]) -> dict[QueuedJob, list[int]]:
+    """Move misplaced gangs as `migrate_misplaced` does, and return the GPUs of those that move."""
+    gangs = sorted(misplaced, key=BY_IMPORTANCE)
+    return {gangs[i]: gpus for i, gpus in migrate_misplaced(free, [misplaced[each] for each in gangs]).items()}
 
 
 def _hardest_first(each: QueuedJob) -> tuple[object, ...]:
@@ -227,7 +230,7 @@ def batch_of(gangs: Sequence[QueuedJob], column: int) -> GangBatch:
         preferences=np.array([profile.preferences[column] for profile in profiles], dtype=np.int8),
         min_nodes=np.array([profile.min_nodes[column] for profile in profiles], dtype=np.int64),
         per_gpu=[NOTHING] * count,
-        held=np.array([gpu for each in gangs for gpu in each.gpus], dtype=np.int64),
+        held=np.fromiter(chain.from_iterable([each.gpus for each in gangs]), dtype=np.int64),
         owners=np.repeat(np.arange(count), [len(each.gpus) for each in gangs]),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress
+from itertools import compress, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +16,10 @@ from gavel_py.scheduling.placement.topology import NODE, NOTHING, Resources
 
 
 class MovableGangs(NamedTuple):
-    """GPUs of gangs that may move."""
+    """GPUs of gangs that may move, gang after gang; of equally good gangs, those that come first move."""
 
     gpus: Indices  # (H,) GPUs by number
-    owners: Indices  # (H,) their gangs; of equally good gangs, those that occur later move
+    owners: Indices  # (H,) their gangs
     per_gpu: Sequence[Resources]  # by gang, the CPUs and memory that each GPU needs
 
     def of(self, gang: int) -> list[int]:
@@ -48,8 +48,8 @@ def fewest_to_move(free: FreeGpus, size: int, scope: int, per_gpu: Resources, he
         return []
     evictions = _eviction_order(free, scope, held)
     # By region, the first pair with which GPUs suffice.
-    enough = np.flatnonzero(evictions.reached >= size)
-    firsts = enough[np.unique(evictions.starts[enough], return_index=True)[1]]
+    enough = (evictions.reached >= size).nonzero()[0]
+    firsts = enough[_runs(evictions.starts[enough])[:-1]]
     if free.room.limits(per_gpu):
         return _fewest_with_requests(free, size, scope, per_gpu, held, evictions, firsts)
     best = firsts[np.lexsort((evictions.gpus[firsts], evictions.departed[firsts]))[:1]]
@@ -62,8 +62,7 @@ def movers_by_node(free: FreeGpus, size: int, per_gpu: Resources, held: MovableG
         return
     evictions = _eviction_order(free, NODE, held)
     room, limited = free.room.index(per_gpu).room, free.room.limits(per_gpu)
-    starts = np.flatnonzero(np.diff(evictions.regions, prepend=-1)).tolist()
-    for start, end in zip(starts, [*starts[1:], len(evictions.regions)], strict=True):
+    for start, end in pairwise(_runs(evictions.regions).tolist()):
         node, order = int(evictions.regions[start]), evictions.gangs[start:end].tolist()
         least = int(np.searchsorted(evictions.reached[start:end], size)) + 1
         if room[node] >= size or least > len(order):
@@ -74,18 +73,26 @@ def movers_by_node(free: FreeGpus, size: int, per_gpu: Resources, held: MovableG
 
 
 def _eviction_order(free: FreeGpus, scope: int, held: MovableGangs) -> _EvictionOrder:
-    layout = free.layout
-    gangs, first, sizes = np.unique(held.owners, return_index=True, return_counts=True)
-    gang = np.searchsorted(gangs, held.owners)
-    pairs, gains = np.unique(layout.regions[scope][layout.node_of[held.gpus]] * len(gangs) + gang, return_counts=True)
-    regions, gang = np.divmod(pairs, len(gangs))
+    layout, bounds = free.layout, _runs(held.owners)
+    gangs, sizes = held.owners[bounds[:-1]], bounds[1:] - bounds[:-1]
+    pairs = layout.regions[scope][layout.node_of[held.gpus]] * len(gangs) + np.arange(len(gangs)).repeat(sizes)
+    pairs.sort()
+    bounds = _runs(pairs)
+    regions, gang = np.divmod(pairs[bounds[:-1]], len(gangs))
     # Gangs with the most GPUs in the region leave first, which needs the fewest gangs.
-    order = np.lexsort((first[gang], sizes[gang], -gains, regions))
-    regions, gang, gains = regions[order], gang[order], gains[order]
-    starts = np.asarray(np.searchsorted(regions, regions))
+    order = np.lexsort((sizes[gang], bounds[:-1] - bounds[1:], regions))
+    gang, gains = gang[order], (bounds[1:] - bounds[:-1])[order]
+    starts = np.asarray(regions.searchsorted(regions))
     room = _room_in_regions(free, scope)[regions]
-    departed = np.arange(len(regions)) - starts + 1
+    departed = np.arange(1, len(regions) + 1) - starts
     return _EvictionOrder(regions, gangs[gang], room + _summed(gains, starts), departed, _summed(sizes[gang], starts), starts)
+
+
+def _runs(values: Indices) -> Indices:
+    """Return (R + 1,) the indices at which the R runs of equal values begin, and the number of values."""
+    begins = np.ones(len(values) + 1, dtype=bool)
+    np.not_equal(values[1:], values[:-1], out=begins[1:-1])
+    return begins.nonzero()[0]
 
 
 def _room_in_regions(free: FreeGpus, scope: int, per_gpu: Resources = NOTHING) -> Indices:

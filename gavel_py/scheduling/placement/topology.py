@@ -149,7 +149,10 @@ class TypeLayout:
 
     def parts_of(self, gpus: Sequence[int]) -> dict[int, int]:
         """Return {node: number of these GPUs on it}."""
-        return {n: len(here) for n, here in self.by_node(gpus).items()}
+        node_of, parts = self._node_of, dict[int, int]()
+        for gpu in gpus:
+            parts[node_of[gpu]] = parts.get(node_of[gpu], 0) + 1
+        return parts
 
 
 def _known(amounts: Sequence[float | None]) -> Floats:
