@@ -6,14 +6,14 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.arrays import Floats, Indices, Mask, returned_numbers
-from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler, QueuedJob
+from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler, OrderedJobs, Position, QueuedJob
 from gavel_py.scheduling.jobs import JobTable
 
 REMAINING = "steps_remaining"
@@ -55,10 +55,7 @@ class _JobNumbers:
         return len(self.fastest)
 
 
-Position = tuple[Any, ...]
-"""Sort key of the policy, and `QueuedJob.tie`."""
-
-FIRST = (-np.inf,)
+FIRST = (-np.inf, ())
 """Less than any position."""
 
 OF_ROW = attrgetter("row")
@@ -108,7 +105,7 @@ class JobQueue:
 
     def clear(self) -> None:
         """Clear the types of all jobs; without preemption, running jobs keep theirs."""
-        self._selected: list[QueuedJob] = []
+        self._selected = OrderedJobs()
         self._waiting: dict[tuple[object, ...], list[tuple[Position, QueuedJob]]] = {}
         self._free, self.removed = self._capacities.copy(), []
         self._first_change: Position | None = FIRST
@@ -179,7 +176,7 @@ class JobQueue:
     def keep_running(self, each: QueuedJob) -> None:
         """Give a waiting job the type on which it runs."""
         self._remove_waiting(each)
-        insort(self._selected, each, key=self._position)
+        self._selected.add(each, self._keys.item(each.row))
         each.column = each.runs_on
         self._free[each.column] -= each.size
 
@@ -219,7 +216,7 @@ class JobQueue:
 
     def _remove_selected(self, each: QueuedJob) -> None:
         position = self._position(each)
-        del self._selected[bisect_left(self._selected, position, key=self._position)]
+        self._selected.drop(position)
         self._free[each.column] += each.size
         each.column = -1
         self._note_change(position)
@@ -269,28 +266,30 @@ class JobQueue:
                 self._keys[row] = key
                 self._wait(each)
                 self._note_change(min(before, self._position(each)))
-        if self._selected:
+        if self._selected.jobs:
             self._move_selected()
 
     def _move_selected(self) -> None:
         """Update the sort keys of the jobs with a type."""
-        rows = np.fromiter(map(OF_ROW, self._selected), dtype=np.int64, count=len(self._selected))
+        jobs = self._selected.jobs
+        rows = np.fromiter(map(OF_ROW, jobs), dtype=np.int64, count=len(jobs))
         before, keys = self._keys[rows], self._keys_of(rows)
         later = (keys > before).nonzero()[0]
         if len(later):  # jobs that waited for the first of these may come before it now
-            self._note_change(self._position(self._selected[later[0]]))
-        self._keys[rows] = keys
+            self._note_change(self._position(jobs[later[0]]))
+        self._keys[rows], self._selected.keys = keys, keys.tolist()
         if not (keys[1:] > keys[:-1]).all():
             order = self._order_of(keys, before)
             moved = np.flatnonzero(order != np.arange(len(rows)))
             if len(moved):
-                self._selected, before = [self._selected[i] for i in order.tolist()], before[order]
-                self._note_change(self._position(self._selected[moved[0]]))
+                self._selected.jobs = jobs = [jobs[i] for i in order.tolist()]
+                self._selected.keys, before = keys[order].tolist(), before[order]
+                self._note_change(self._position(jobs[moved[0]]))
         if self._first_change is not None:
             # Jobs on slower types that have moved from behind a change to before it; the first of them is noted.
-            start, key = bisect_left(self._selected, self._first_change, key=self._position), self._first_change[0]
+            start, key = self._selected.place_of(self._first_change), self._first_change[0]
             for place in (before[:start] >= key).nonzero()[0].tolist():
-                if (each := self._selected[place]).column != each.types[0]:
+                if (each := jobs[place]).column != each.types[0]:
                     self._note_change(self._position(each))
                     break
 
@@ -303,7 +302,7 @@ class JobQueue:
             return order
         for run in np.split(ties, np.flatnonzero(np.diff(ties) > 1) + 1):
             equal = slice(run[0], run[-1] + 2)
-            order[equal] = sorted(order[equal].tolist(), key=lambda i: self._selected[i].tie)
+            order[equal] = sorted(order[equal].tolist(), key=lambda i: self._selected.jobs[i].tie)
         return order
 
     # Selection
@@ -313,8 +312,8 @@ class JobQueue:
         first, self._first_change = self._first_change, None
         if first is None:
             return []
-        selected, heads = self._selected, list[Head]()
-        start = bisect_left(selected, first, key=self._position) if self._policy.preemptive else len(selected)
+        heads = list[Head]()
+        start = self._selected.place_of(first) if self._policy.preemptive else len(self._selected.jobs)
         free = self._free_before(start)
         for queue in self._waiting.values():
             place = bisect_left(queue, (first,)) if self._policy.preemptive else 0
@@ -330,16 +329,16 @@ class JobQueue:
         for each, column in moved:
             if each.column < 0:
                 self._remove_waiting(each)
-                insort(selected, each, key=self._position)
+                self._selected.add(each, self._keys.item(each.row))
             elif column < 0:
-                del selected[bisect_left(selected, self._position(each), key=self._position)]
+                self._selected.drop(self._position(each))
                 self._wait(each)
             each.column = column
         return [each for each, _ in moved]
 
     def _free_before(self, start: int) -> list[int]:
         """Return the GPUs of each type that are free before the jobs with a type are served from this place on."""
-        selected = self._selected
+        selected = self._selected.jobs
         if start < len(selected) - start:
             free, jobs, sign = self._capacities.copy(), selected[:start], -1
         else:
@@ -356,11 +355,11 @@ class JobQueue:
             start: The first job with a type that is served.
             free: The free GPUs, which are taken.
         """
-        moved, selected, backfill = list[tuple[QueuedJob, int]](), self._selected, self._policy.backfill
+        moved, selected, backfill = list[tuple[QueuedJob, int]](), self._selected.jobs, self._policy.backfill
         heapify(heads)
         while True:
             head = heads[0] if heads else None
-            end = len(selected) if head is None else bisect_left(selected, head.position, lo=start, key=self._position)
+            end = len(selected) if head is None else self._selected.place_of(head.position, start)
             if not self._serve_selected(selected[start:end], free, moved):
                 return moved + [(other, -1) for other in selected[selected.index(moved[-1][0]) + 1 :]]
             if head is None:
