@@ -53,13 +53,43 @@ KEYS = {
 """The key of each attribute in a snapshot."""
 
 
-FIELDS = (
-    *("total_steps", "expected_steps", "stops_at_steps", "num_gpus", "is_elastic", "restart_seconds", "first_start_seconds"),
-    *("type_index", "speed", "price_per_hour", "own_gpus", "is_spread"),
-    *("since_seconds", "accounted_seconds", "run_start_seconds", "stop_seconds"),
-    *("steps_at_start", "checkpoint_steps", "uncommitted_seconds", "uncommitted_saved", "starts", "preemptions", *NUMBERS),
-)
-"""The numbers of a job in the order of its row; GPU-seconds of earlier runs by type follow (`JobProgress.earlier_gpu_seconds`)."""
+class Places(NamedTuple):
+    """The places of the numbers of a job in its row, which are named as in `JobProgress`."""
+
+    total_steps: int
+    expected_steps: int
+    stops_at_steps: int
+    num_gpus: int
+    is_elastic: int
+    restart_seconds: int
+    first_start_seconds: int
+    type_index: int
+    speed: int
+    price_per_hour: int
+    own_gpus: int
+    is_spread: int
+    since_seconds: int
+    accounted_seconds: int
+    run_start_seconds: int
+    stop_seconds: int
+    steps_at_start: int
+    checkpoint_steps: int
+    uncommitted_seconds: int
+    uncommitted_saved: int
+    starts: int
+    preemptions: int
+    steps_done: int
+    running_seconds: int
+    lost_seconds: int
+    cost: int
+    starting_seconds: int
+    worked_seconds: int
+    saved_gpu_seconds: int
+    saved_lost_gpu_seconds: int
+
+
+AT = Places(*range(len(Places._fields)))
+"""Where each number is; GPU-seconds of earlier runs by type follow the numbers (`JobProgress.earlier_gpu_seconds`)."""
 
 
 def view_of(row: Floats) -> memoryview[float]:
@@ -88,7 +118,7 @@ ON_NUMBERS, ON_ARRAYS = Arithmetic(), Arithmetic(np.maximum, np.minimum, _divide
 
 
 def start(
-    progress: Any,
+    numbers: Any,
     seconds: float,
     starting_seconds: Any,
     column: Any,
@@ -102,7 +132,7 @@ def start(
     """Start a run without partners on new GPUs. Steps done so far are checkpointed.
 
     Args:
-        progress: a `JobProgress`, or an object with an array for each of `FIELDS`; then other arguments may be arrays too.
+        numbers: the row of a job, or the rows of N jobs as an array (numbers, N); then other arguments may be (N,) arrays too.
         seconds: the time.
         starting_seconds: the time that the start costs.
         column: the accelerator type.
@@ -110,53 +140,54 @@ def start(
         price_per_hour: of one GPU.
         own_gpus: the number of GPUs.
         spread: whether the gang is on more nodes than necessary.
-        on: the functions for `progress`.
+        on: the functions for `numbers`.
     """
-    progress.starts += 1
-    progress.starting_seconds, progress.worked_seconds, progress.steps_at_start = starting_seconds, 0.0, progress.steps_done
-    progress.checkpoint_steps, progress.since_seconds, progress.run_start_seconds = progress.steps_done, seconds, seconds
-    progress.accounted_seconds = seconds
-    progress.uncommitted_seconds = progress.uncommitted_saved = 0.0
-    progress.type_index, progress.speed, progress.price_per_hour = column, speed, price_per_hour
-    progress.own_gpus, progress.is_spread = own_gpus, spread
-    progress.first_start_seconds = on.minimum(progress.first_start_seconds, seconds)
+    numbers[AT.starts] += 1
+    numbers[AT.starting_seconds], numbers[AT.worked_seconds] = starting_seconds, 0.0
+    numbers[AT.steps_at_start] = numbers[AT.checkpoint_steps] = numbers[AT.steps_done]
+    numbers[AT.since_seconds] = numbers[AT.run_start_seconds] = numbers[AT.accounted_seconds] = seconds
+    numbers[AT.uncommitted_seconds] = numbers[AT.uncommitted_saved] = 0.0
+    numbers[AT.type_index], numbers[AT.speed], numbers[AT.price_per_hour] = column, speed, price_per_hour
+    numbers[AT.own_gpus], numbers[AT.is_spread] = own_gpus, spread
+    numbers[AT.first_start_seconds] = on.minimum(numbers[AT.first_start_seconds], seconds)
 
 
-def advance(progress: Any, until: float, on: Arithmetic = ON_NUMBERS) -> None:
+def advance(numbers: Any, until: float, on: Arithmetic = ON_NUMBERS) -> None:
     """Account the time of a running job until then: first the rest of the start, then work; arguments as for `start`."""
-    since = progress.accounted_seconds
-    begin = since + progress.starting_seconds
+    since = numbers[AT.accounted_seconds]
+    begin = since + numbers[AT.starting_seconds]
     worked = on.maximum(0.0, until - begin)
-    _account(progress, until - since, on.minimum(begin, until) - since)
-    progress.steps_done = on.minimum(progress.total_steps, progress.steps_done + worked * progress.speed)
-    progress.worked_seconds += worked
-    progress.starting_seconds, progress.accounted_seconds = on.maximum(0.0, begin - until), until
+    _account(numbers, until - since, on.minimum(begin, until) - since)
+    numbers[AT.steps_done] = on.minimum(numbers[AT.total_steps], numbers[AT.steps_done] + worked * numbers[AT.speed])
+    numbers[AT.worked_seconds] += worked
+    numbers[AT.starting_seconds], numbers[AT.accounted_seconds] = on.maximum(0.0, begin - until), until
 
 
-def set_stop(progress: Any, on: Arithmetic = ON_NUMBERS) -> None:
+def set_stop(numbers: Any, on: Arithmetic = ON_NUMBERS) -> None:
     """Set when a running job finishes or fails, if nothing else happens; infinite at a speed of 0; arguments as for `start`."""
-    needed = on.maximum(0.0, progress.stops_at_steps - progress.steps_done)
-    progress.stop_seconds = progress.accounted_seconds + progress.starting_seconds + on.divide(needed, progress.speed)
+    needed = on.maximum(0.0, numbers[AT.stops_at_steps] - numbers[AT.steps_done])
+    working = on.divide(needed, numbers[AT.speed])
+    numbers[AT.stop_seconds] = numbers[AT.accounted_seconds] + numbers[AT.starting_seconds] + working
 
 
-def _account(progress: Any, seconds: Any, lost: Any) -> None:
+def _account(numbers: Any, seconds: Any, lost: Any) -> None:
     """Add time with GPUs; the work of `lost` seconds of it is lost."""
-    own = progress.own_gpus
-    saved = progress.num_gpus - own
-    progress.running_seconds += seconds
-    _lose(progress, lost, lost * saved)
-    progress.cost += seconds / 3600 * own * progress.price_per_hour
-    progress.saved_gpu_seconds += seconds * saved
+    own = numbers[AT.own_gpus]
+    saved = numbers[AT.num_gpus] - own
+    numbers[AT.running_seconds] += seconds
+    _lose(numbers, lost, lost * saved)
+    numbers[AT.cost] += seconds / 3600 * own * numbers[AT.price_per_hour]
+    numbers[AT.saved_gpu_seconds] += seconds * saved
 
 
-def _lose(progress: Any, seconds: Any, saved_gpu_seconds: Any) -> None:
-    progress.lost_seconds += seconds
-    progress.saved_lost_gpu_seconds += saved_gpu_seconds
+def _lose(numbers: Any, seconds: Any, saved_gpu_seconds: Any) -> None:
+    numbers[AT.lost_seconds] += seconds
+    numbers[AT.saved_lost_gpu_seconds] += saved_gpu_seconds
 
 
 def _number(name: str, kind: type = float) -> Any:
     """Return a property of `JobProgress` that is this field of its row."""
-    place = FIELDS.index(name)
+    place: int = getattr(AT, name)
 
     def read(progress: JobProgress) -> Any:
         return progress.row[place]
@@ -240,7 +271,7 @@ class JobProgress:
     ) -> None:
         self.job: Job = submission.job
         job, steps = self.job, self.job.steps_done
-        self.row = view_of(np.zeros(len(FIELDS) + num_types))
+        self.row = view_of(np.zeros(len(AT) + num_types))
         self.number = number
         self.ready_seconds: float | None = job.arrival_seconds
         self.deadline_seconds = deadline_seconds
@@ -262,7 +293,7 @@ class JobProgress:
     @property
     def earlier_gpu_seconds(self) -> memoryview[float]:
         """(K,) GPU-seconds by accelerator type, up to the last change of the type."""
-        return self.row[len(FIELDS) :]
+        return self.row[len(AT) :]
 
     @property
     def started_seconds(self) -> float | None:
@@ -338,12 +369,12 @@ class JobProgress:
             earlier[self.type_index] += self.gpu_seconds - sum(earlier)
         own = self.restart_seconds
         costs, own_gpus = restart_seconds if math.isnan(own) else own, gpus if self.is_elastic else self.num_gpus
-        start(self, seconds, costs, column, speed, price_per_hour, own_gpus, spread=spread)
+        start(self.row, seconds, costs, column, speed, price_per_hour, own_gpus, spread=spread)
         self.partners = ()
 
     def advance(self, until: float) -> None:
         """Account the time until then, as `advance`."""
-        advance(self, until)
+        advance(self.row, until)
 
     def at(self, seconds: float) -> JobProgress:
         """Return a copy that has been advanced to this time."""
@@ -360,20 +391,20 @@ class JobProgress:
         if checkpoint_seconds is None:
             since = max(start, self.since_seconds)
             self.advance(since)
-            _account(self, until - since, until - since)
+            _account(self.row, until - since, until - since)
             began = max(start, self.run_start_seconds)
             if since > began:  # the partners changed in this round, and the work before the change is already accounted
-                _lose(self, since - began, self.uncommitted_saved)
+                _lose(self.row, since - began, self.uncommitted_saved)
                 self.steps_done = self.checkpoint_steps
             return
         self.advance(until)
         kept = math.floor(self.worked_seconds / checkpoint_seconds) * checkpoint_seconds
         lost = self.worked_seconds - kept
         if kept:
-            _lose(self, lost, lost * self.saved_gpus)
+            _lose(self.row, lost, lost * self.saved_gpus)
             self.steps_done = min(self.steps_done, self.steps_at_start + kept * self.speed)
         else:
-            _lose(self, lost, self.uncommitted_saved + (lost - self.uncommitted_seconds) * self.saved_gpus)
+            _lose(self.row, lost, self.uncommitted_saved + (lost - self.uncommitted_seconds) * self.saved_gpus)
             self.steps_done = min(self.steps_done, self.checkpoint_steps)
 
     def finish(self) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -107,12 +107,25 @@ class Usage:
         self.down[accelerator] += gpus * (until - self._down_since[node])
 
 
-SUMS = (
-    *("jobs", "running", "waiting", "finished", "jct_seconds", "work", "promised_gpu_seconds", "delivered_gpu_seconds", "cost"),
-    *("active", "since", "promised_seconds"),
-)
+class JobSums(NamedTuple):
+    """The amounts by which a measured job changes the sums of its tenant, NaN if unknown."""
+
+    jobs: int
+    running: int
+    waiting: int
+    finished: int
+    jct_seconds: float
+    work: float
+    promised_gpu_seconds: float
+    delivered_gpu_seconds: float
+    cost: float
+
+
+SUMS = (*JobSums._fields, "active", "since", "promised_seconds")
 """Columns of `TenantUsage`, followed by the GPU-seconds of each type. active: number of jobs in the system; since: the time from
 which there have been any; promised_seconds: the integral of the promised share over time."""
+
+NO_TIME = (0.0,) * (len(SUMS) - len(JobSums._fields))
 
 COUNTS = ("jobs", "running", "waiting", "finished")
 
@@ -149,25 +162,23 @@ class TenantUsage:
     def advance(self, seconds: float) -> None:
         """Count the shares that tenants with jobs are promised until this time."""
         elapsed, self._now = seconds - self._now, max(self._now, seconds)
-        active = self._sums[:, _AT["active"]] > 0
-        if elapsed <= 0 or not active.any():
+        if elapsed <= 0:
             return
         if self._shares is None:
-            self._shares = self._table.shares(active, self._sums[:, _AT["since"]])
-        self._sums[:, _AT["promised_seconds"]] += elapsed * self._shares
-        self._seconds += elapsed
+            active = self._sums[:, _AT["active"]] > 0
+            self._shares = self._table.shares(active, self._sums[:, _AT["since"]]) if active.any() else np.zeros(0)
+        if len(self._shares):
+            self._sums[:, _AT["promised_seconds"]] += elapsed * self._shares
+            self._seconds += elapsed
 
     def restart(self) -> None:
         """Reset the promised shares, since measuring begins."""
         self._sums[:, _AT["promised_seconds"]], self._seconds = 0.0, 0.0
 
-    def add(self, tenant: str, gpu_seconds: Sequence[float], **sums: float) -> None:
-        """Add a measured job; gpu_seconds: by type; sums: {column: amount to add}, NaN if unknown."""
+    def add(self, tenant: str, gpu_seconds: Sequence[float], sums: JobSums) -> None:
+        """Add a measured job; gpu_seconds: by type."""
         row = self._row(tenant)
-        row[_AT["jobs"]] += 1
-        for name, value in sums.items():
-            row[_AT[name]] += value
-        row[len(SUMS) :] += gpu_seconds
+        row += (*sums, *NO_TIME, *gpu_seconds)
 
     def tenants(self, seconds: float) -> tuple[TenantShare, ...]:
         """Return the promised and received shares of each tenant over this number of seconds; empty if no job names a tenant."""

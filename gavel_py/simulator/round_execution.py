@@ -185,7 +185,7 @@ class RoundExecution:
             return
         while (seconds := min(state.events.next_seconds, state.arrivals.next_seconds, self.next_retry(self._passed))) < until:
             self._passed = seconds
-            self.change_nodes(np.nextafter(seconds, math.inf), in_round=True)
+            self.change_nodes(math.nextafter(seconds, math.inf), in_round=True)
             for submission in state.arrivals.until(seconds):
                 self._callbacks.admit(submission)
             for stop in self._cancellations(seconds, _latest(end)):
@@ -263,14 +263,14 @@ class RoundExecution:
     def _expected_stops(self) -> tuple[float, list[Stop]]:
         """Return the end of the round, unless all gangs stop before, and a heap of the stops until then."""
         state, running = self._state, self._state.running
-        seconds = running.stop_seconds
-        first = min(float(seconds.min(initial=math.inf)), max(state.now, state.next_cancellation))
-        end = self._end_seconds(first)
+        seconds, stops = running.stop_seconds, list[Stop]()
+        soonest = seconds.min(initial=math.inf).item()
+        end = self._end_seconds(min(soonest, max(state.now, state.next_cancellation)))
         latest = _latest(end)
-        at = (seconds <= latest).nonzero()[0]
-        stops = [
-            _stop(running.job_at(row), when) for row, when in zip(running.rows[at].tolist(), seconds[at].tolist(), strict=True)
-        ]
+        if soonest <= latest:
+            at = (seconds <= latest).nonzero()[0]
+            for row, when in zip(running.rows[at].tolist(), seconds[at].tolist(), strict=True):
+                stops.append(_stop(running.job_at(row), when))
         stops += self._cancellations(state.now, latest)
         heapify(stops)
         return end, stops
@@ -288,13 +288,13 @@ class RoundExecution:
         state = self._state
         if self._round_seconds is not None:
             return state.now + self._round_seconds
-        event = float(np.nextafter(state.events.next_seconds, math.inf))  # so that the event is within the round
+        event = math.nextafter(state.events.next_seconds, math.inf)  # so that the event is within the round
         return max(state.now, min(first_stop, state.arrivals.next_seconds, event, self.next_retry(state.now)))
 
     def next_retry(self, after: float) -> float:
         """Return when the next back-off of a job ends after this time, infinite if none does."""
-        ends = (each.until_seconds for each in self._scheduler.backoffs.values())
-        return min((end for end in ends if end > after), default=math.inf)
+        ends = [each.until_seconds for each in self._scheduler.backoffs.values()]
+        return min([end for end in ends if end > after], default=math.inf)
 
     def _set_partners(self, job_id: str, others: tuple[str, ...], seconds: float) -> JobProgress:
         """Set the jobs that share the GPUs of a gang from this time on."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavel_py.simulator.job_progress import FIELDS, ON_ARRAYS, advance, set_stop, start, view_of
+from gavel_py.simulator.job_progress import AT, ON_ARRAYS, advance, set_stop, start, view_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +33,7 @@ class RunningGangs:
     """
 
     def __init__(self, num_types: int) -> None:
-        self._table: Floats = np.zeros((0, len(FIELDS) + num_types))  # the rows of all jobs
+        self._table: Floats = np.zeros((0, len(AT) + num_types))  # the rows of all jobs
         self._jobs: NDArray[np.object_] = np.zeros(0, dtype=object)
         self._ids: NDArray[np.object_] = np.zeros(0, dtype=object)
         self._holds: Mask = np.zeros(0, dtype=bool)
@@ -111,22 +110,6 @@ class RunningGangs:
         """Return the rows of jobs in the system."""
         return np.fromiter(map(self._row_of.__getitem__, job_ids), dtype=np.int64, count=len(job_ids))
 
-    def _read(self, rows: Indices) -> tuple[Floats, SimpleNamespace]:
-        """Return (N, fields) a copy of these rows, and an object with an array for each of `FIELDS` that is a column of it."""
-        block = self._table[rows]
-        return block, SimpleNamespace(**dict(zip(FIELDS, block.T, strict=False)))
-
-    def _write(self, rows: Indices, block: Floats, columns: SimpleNamespace) -> None:
-        """Write columns of a copy back into these rows."""
-        for place, name in enumerate(FIELDS):
-            block[:, place] = getattr(columns, name)
-        self._table[rows] = block
-
-    def _column(self, name: str) -> Floats:
-        """Return (rows,) one number of each job, which may be changed in place."""
-        column: Floats = self._table[:, FIELDS.index(name)]
-        return column
-
     def job_at(self, row: int) -> JobProgress:
         """Return the job in a row."""
         progress: JobProgress = self._jobs[row]
@@ -161,36 +144,38 @@ class RunningGangs:
         gpus: Indices,
     ) -> None:
         """Start jobs that hold no GPUs, as `JobProgress.start`; (N,) arrays of its arguments."""
-        block, jobs = self._read(rows)
-        before, earlier = jobs.type_index.astype(np.int64), block[:, len(FIELDS) :]
+        block = self._table[rows]
+        numbers, earlier = block.T, block[:, len(AT) :]
+        before, own_restart = numbers[AT.type_index].astype(np.int64), numbers[AT.restart_seconds]
         moved = ((before != columns) & (before >= 0)).nonzero()[0]
-        total = jobs.running_seconds * jobs.num_gpus - jobs.saved_gpu_seconds
+        total = numbers[AT.running_seconds] * numbers[AT.num_gpus] - numbers[AT.saved_gpu_seconds]
         earlier[moved, before[moved]] += total[moved] - earlier[moved].sum(axis=1)
-        costs = np.where(np.isnan(jobs.restart_seconds), restart_seconds, jobs.restart_seconds)
-        own = np.where(jobs.is_elastic > 0, gpus, jobs.num_gpus)
-        start(jobs, seconds, costs, columns, speeds, prices, own, spread=spread, on=ON_ARRAYS)
-        set_stop(jobs, ON_ARRAYS)
-        self._write(rows, block, jobs)
+        costs = np.where(np.isnan(own_restart), restart_seconds, own_restart)
+        own = np.where(numbers[AT.is_elastic] > 0, gpus, numbers[AT.num_gpus])
+        start(numbers, seconds, costs, columns, speeds, prices, own, spread=spread, on=ON_ARRAYS)
+        set_stop(numbers, ON_ARRAYS)
+        self._table[rows] = block
         self._holds[rows], self._rows = True, None
-        self._count(jobs, 1)
+        self._count(numbers, 1)
 
     def add(self, progress: JobProgress) -> None:
         """Record that a job has started, or that a gang from `changing` has its new partners."""
         job_id = progress.job.job_id
-        set_stop(progress)
+        set_stop(progress.row)
         self._holds[self._row_of[job_id]], self._rows = True, None
         self._count_one(progress, 1)
         if progress.partners:
             self._sharing.add(job_id)
 
-    def _count(self, jobs: SimpleNamespace, sign: int) -> None:
-        held = np.bincount(jobs.type_index.astype(np.int64), jobs.own_gpus, len(self._gpus))
+    def _count(self, numbers: Floats, sign: int) -> None:
+        held = np.bincount(numbers[AT.type_index].astype(np.int64), numbers[AT.own_gpus], len(self._gpus))
         self._gpus = [before + sign * more for before, more in zip(self._gpus, held.tolist(), strict=True)]
-        self.num_spread += sign * int(np.count_nonzero(jobs.is_spread))
+        self.num_spread += sign * int(np.count_nonzero(numbers[AT.is_spread]))
 
     def _count_one(self, progress: JobProgress, sign: int) -> None:
-        self._gpus[progress.type_index] += sign * progress.own_gpus
-        self.num_spread += sign * progress.is_spread
+        row = progress.row
+        self._gpus[int(row[AT.type_index])] += sign * row[AT.own_gpus]
+        self.num_spread += sign * int(row[AT.is_spread])
 
     def changing(self, job_id: str) -> JobProgress:
         """Return a gang whose partners change; the caller passes it to `add` afterwards."""
@@ -206,10 +191,10 @@ class RunningGangs:
                 self.release_one(job_id).advance(until)
             return
         rows = self.rows_of(job_ids)
-        block, jobs = self._read(rows)
-        self._count(jobs, -1)
-        advance(jobs, until, ON_ARRAYS)
-        self._write(rows, block, jobs)
+        block = self._table[rows]
+        self._count(block.T, -1)
+        advance(block.T, until, ON_ARRAYS)
+        self._table[rows] = block
         self._holds[rows], self._rows = False, None
         for job_id in self._sharing.intersection(job_ids):
             self._leave_partners(job_id)
@@ -231,25 +216,25 @@ class RunningGangs:
     def count_preemptions(self, job_ids: Sequence[str]) -> None:
         """Count a preemption of each of these jobs."""
         if job_ids:
-            self._column("preemptions")[self.rows_of(job_ids)] += 1
+            self._table[self.rows_of(job_ids), AT.preemptions] += 1
 
     # All gangs that hold GPUs
 
     @property
     def stop_seconds(self) -> Floats:
         """(G,) the time at which each gang finishes or fails if nothing else happens."""
-        found: Floats = self._column("stop_seconds")[self.rows]
+        found: Floats = self._table[self.rows, AT.stop_seconds]
         return found
 
     def steps_done(self, seconds: float) -> Floats:
         """Return (G,) the steps that each gang has done at this time."""
-        names = "accounted_seconds", "starting_seconds", "total_steps", "steps_done", "speed"
-        accounted, starting, total, done, speed = (self._column(name)[self.rows] for name in names)
+        columns = AT.accounted_seconds, AT.starting_seconds, AT.total_steps, AT.steps_done, AT.speed
+        accounted, starting, total, done, speed = (self._table[self.rows, column] for column in columns)
         steps: Floats = np.minimum(total, done + np.maximum(0.0, seconds - (accounted + starting)) * speed)
         return steps
 
     @property
     def expected_steps(self) -> Floats:
         """(G,) the steps that policies expect of each gang."""
-        found: Floats = self._column("expected_steps")[self.rows]
+        found: Floats = self._table[self.rows, AT.expected_steps]
         return found

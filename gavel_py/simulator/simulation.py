@@ -26,7 +26,7 @@ from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import cluster_from_dict
 from gavel_py.simulator.arrivals import Admission, Arrivals, Estimates, JobFailures, check_settings
 from gavel_py.simulator.job_progress import JobProgress
-from gavel_py.simulator.measurements import JobWindow, Measuring, TenantUsage, Usage, job_window
+from gavel_py.simulator.measurements import JobSums, JobWindow, Measuring, TenantUsage, Usage, job_window
 from gavel_py.simulator.node_events import NodeEvents, NodeFailures, NodeWindow
 from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult
 from gavel_py.simulator.round_execution import Callbacks, ExecutionSettings, RoundExecution
@@ -326,7 +326,7 @@ class Simulation:
         state = self._state
         if state.measuring.is_complete:
             return False
-        self._execution.change_nodes(np.nextafter(state.now, math.inf))
+        self._execution.change_nodes(math.nextafter(state.now, math.inf))
         for submission in state.arrivals.until(state.now):
             self._admit(submission)
         if not state.active:
@@ -353,11 +353,12 @@ class Simulation:
             self._state.ended_badly.add(job.job_id)
             self._record(progress, self._record_of(progress, Outcome.CANCELLED, max(job.arrival_seconds, self._state.now), None))
             return
-        seen: dict[str, Any] = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
-        # The steps of a job are known, even if the throughput with which its duration was converted is not.
-        as_given = progress.expected_steps == progress.total_steps and self.scheduler.learner is None
-        changes = ({} if as_given else seen) | ({} if waits == job.depends_on else {"depends_on": waits})
-        if job.is_elastic and self.scheduler.learner is not None:
+        changes: dict[str, Any] = {} if waits == job.depends_on else {"depends_on": waits}
+        learns = self.scheduler.learner is not None
+        if learns or progress.expected_steps != progress.total_steps:
+            # The steps of a job are known, even if the throughput with which its duration was converted is not.
+            changes |= {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
+        if job.is_elastic and learns:
             changes |= self._admission.simulated_counts(job)
         self.scheduler.submit(job.model_copy(update=changes) if changes else job)
         self._state.active[job.job_id] = progress
@@ -432,9 +433,8 @@ class Simulation:
             return
         is_active, promised = record.outcome is Outcome.ACTIVE, record.promised_seconds * record.num_gpus
         is_running = is_active and record.job_id in self._state.running
-        tenants.add(
-            record.tenant,
-            progress.gpu_seconds_by_type(),
+        sums = JobSums(
+            jobs=1,
             running=is_running,
             waiting=is_active and not is_running,
             finished=record.jct_seconds is not None,
@@ -444,6 +444,7 @@ class Simulation:
             delivered_gpu_seconds=promised - record.undelivered_seconds * record.num_gpus,
             cost=math.nan if record.cost is None else record.cost,
         )
+        tenants.add(record.tenant, progress.gpu_seconds_by_type(), sums)
 
     def _work_of(self, progress: JobProgress) -> float:
         """Return the GPU-seconds that the work of a job would take on the cluster's mix of GPUs, NaN if a throughput is unknown."""
