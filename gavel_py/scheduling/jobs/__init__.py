@@ -372,7 +372,8 @@ class JobTable:
     def _put(self, rows: slice | Indices, jobs: Sequence[Job], requests: Mapping[str, NDArray[Any]]) -> None:
         self.jobs[rows] = objects_of(jobs)
         self.gangs[rows] = requests["gangs"]
-        self._requests[:, rows] = [requests[name] for name in REQUEST_COLUMNS]
+        for name in REQUEST_COLUMNS:
+            self.columns[name][rows] = requests[name]
 
     def requests_at(self, rows: Indices) -> dict[str, Floats]:
         """Return the columns of `REQUEST_COLUMNS` of these rows."""
