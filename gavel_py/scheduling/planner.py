@@ -162,7 +162,7 @@ class RoundPlanner:
 
     def _solve_in_time(self, policy_input: PolicyInput, state: SchedulerState) -> CurrentAllocation:
         """Return a new allocation; if the time limit ends the solve, the current one if that is at least as good."""
-        found, before = self._solve(policy_input, state, state.nodes), state.current_allocation
+        found, before = self._solve(policy_input, state), state.current_allocation
         if not found.is_time_limited:
             return found
         if before is not None and not state.must_solve:
@@ -176,8 +176,9 @@ class RoundPlanner:
                 return replace(kept, note=f"the time limit of {self.options.time_limit_seconds:g} s was reached: {what}")
         return replace(found, note=found.allocation.notes[0])
 
-    def _solve(self, policy_input: PolicyInput, state: SchedulerState, nodes: NodeStates) -> CurrentAllocation:
-        cache = self.cache(state)
+    def _solve(self, policy_input: PolicyInput, state: SchedulerState, *, if_up: bool = False) -> CurrentAllocation:
+        """Return a new allocation; if_up: as if all nodes were up."""
+        cache, nodes = self.cache(state), NodeStates(state.nodes.cluster) if if_up else state.nodes
         if self.options.mechanism == "direct":
             return unpromised_allocation(policy_input, nodes, self.solver.policy, cache)
         with state.calling_out():
@@ -220,8 +221,7 @@ class RoundPlanner:
             decision.assignments,
             decision.excluded,
             self.options.whole_gangs,
-            # All nodes are up now, but may be down when the allocation is resolved.
-            partial(self._solve, state=state, nodes=NodeStates(state.nodes.cluster)),
+            partial(self._solve, state=state, if_up=True),  # nodes may be down when the allocation is resolved
             workflows_of(state.table, state.blocked, self.cache(state)) if "workflow_seconds" in of_workflows else None,
         )
         state.solver_seconds += time.perf_counter() - began

@@ -71,7 +71,6 @@ class Places(NamedTuple):
     since_seconds: int
     accounted_seconds: int
     run_start_seconds: int
-    stop_seconds: int
     steps_at_start: int
     checkpoint_steps: int
     uncommitted_seconds: int
@@ -107,7 +106,7 @@ def _divide_arrays(a: Floats, b: Floats) -> Floats:
 
 
 class Arithmetic(NamedTuple):
-    """The functions with which `start`, `advance` and `set_stop` compute: those for numbers, or for arrays."""
+    """The functions with which `start`, `advance` and `stop_of` compute: those for numbers, or for arrays."""
 
     maximum: Any = max
     minimum: Any = min
@@ -163,11 +162,10 @@ def advance(numbers: Any, until: float, on: Arithmetic = ON_NUMBERS) -> None:
     numbers[AT.starting_seconds], numbers[AT.accounted_seconds] = on.maximum(0.0, begin - until), until
 
 
-def set_stop(numbers: Any, on: Arithmetic = ON_NUMBERS) -> None:
-    """Set when a running job finishes or fails, if nothing else happens; infinite at a speed of 0; arguments as for `start`."""
+def stop_of(numbers: Any, on: Arithmetic = ON_NUMBERS) -> Any:
+    """Return when a running job finishes or fails if nothing else happens, infinite at a speed of 0; arguments as for `start`."""
     needed = on.maximum(0.0, numbers[AT.stops_at_steps] - numbers[AT.steps_done])
-    working = on.divide(needed, numbers[AT.speed])
-    numbers[AT.stop_seconds] = numbers[AT.accounted_seconds] + numbers[AT.starting_seconds] + working
+    return numbers[AT.accounted_seconds] + numbers[AT.starting_seconds] + on.divide(needed, numbers[AT.speed])
 
 
 def _account(numbers: Any, seconds: Any, lost: Any) -> None:
@@ -257,7 +255,6 @@ class JobProgress:
     checkpoint_steps: float = _number("checkpoint_steps")
     uncommitted_seconds: float = _number("uncommitted_seconds")
     uncommitted_saved: float = _number("uncommitted_saved")
-    stop_seconds: float = _number("stop_seconds")
 
     def __init__(
         self,

@@ -206,9 +206,9 @@ class RoundExecution:
         for job_id, held in started.items():
             if held.shared_with:
                 self._set_partners(job_id, held.shared_with, seconds)
-            progress = state.active[job_id]
-            if progress.stop_seconds <= _latest(end):
-                heappush(stops, _stop(progress, progress.stop_seconds))
+            when = state.running.stop_of(job_id)
+            if when <= _latest(end):
+                heappush(stops, _stop(state.active[job_id], when))
         if state.measuring.is_measuring:
             state.tally.job_rounds += len(started)
             state.tally.spread_job_rounds += sum(state.active[job_id].is_spread for job_id in started)
@@ -264,13 +264,11 @@ class RoundExecution:
         """Return the end of the round, unless all gangs stop before, and a heap of the stops until then."""
         state, running = self._state, self._state.running
         seconds, stops = running.stop_seconds, list[Stop]()
-        soonest = seconds.min(initial=math.inf).item()
-        end = self._end_seconds(min(soonest, max(state.now, state.next_cancellation)))
+        first = seconds.item(seconds.argmin())
+        end = self._end_seconds(min(first, max(state.now, state.next_cancellation)))
         latest = _latest(end)
-        if soonest <= latest:
-            at = (seconds <= latest).nonzero()[0]
-            for row, when in zip(running.rows[at].tolist(), seconds[at].tolist(), strict=True):
-                stops.append(_stop(running.job_at(row), when))
+        if first < math.inf:
+            stops += [_stop(running.job_at(row), seconds.item(row)) for row in (seconds <= latest).nonzero()[0].tolist()]
         stops += self._cancellations(state.now, latest)
         heapify(stops)
         return end, stops
@@ -325,7 +323,7 @@ class RoundExecution:
         if job_id in self._state.running:
             others = tuple(other for other in self._state.active[job_id].partners if other != stop.job_id)
             progress = self._set_partners(job_id, others, stop.seconds)
-            when = progress.stop_seconds
+            when = self._state.running.stop_of(job_id)
             if when <= _latest(end):
                 heappush(stops, _stop(progress, when))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavel_py.simulator.job_progress import AT, ON_ARRAYS, advance, set_stop, start, view_of
+from gavel_py.simulator.job_progress import AT, ON_ARRAYS, advance, start, stop_of, view_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,6 +37,7 @@ class RunningGangs:
         self._jobs: NDArray[np.object_] = np.zeros(0, dtype=object)
         self._ids: NDArray[np.object_] = np.zeros(0, dtype=object)
         self._holds: Mask = np.zeros(0, dtype=bool)
+        self._stops: Floats = np.full(1, np.inf)
         self._speeds: Floats = np.zeros((0, num_types, 2))  # steps/s in both placements, NaN until they are looked up
         self._row_of: dict[str, int] = {}
         self._next_row = 0
@@ -101,6 +102,7 @@ class RunningGangs:
             np.concatenate([each[kept], np.zeros((more, *each.shape[1:]), each.dtype)])
             for each in (self._table, self._jobs, self._ids, self._holds, self._speeds)
         )
+        self._stops = np.append(self._stops[kept], np.full(more, np.inf))
         self._row_of = dict(zip(self._row_of, range(len(kept)), strict=True))
         self._next_row, self._rows = len(kept), None
         for row in range(len(kept)):
@@ -153,16 +155,16 @@ class RunningGangs:
         costs = np.where(np.isnan(own_restart), restart_seconds, own_restart)
         own = np.where(numbers[AT.is_elastic] > 0, gpus, numbers[AT.num_gpus])
         start(numbers, seconds, costs, columns, speeds, prices, own, spread=spread, on=ON_ARRAYS)
-        set_stop(numbers, ON_ARRAYS)
         self._table[rows] = block
+        self._stops[rows] = stop_of(numbers, ON_ARRAYS)
         self._holds[rows], self._rows = True, None
         self._count(numbers, 1)
 
     def add(self, progress: JobProgress) -> None:
         """Record that a job has started, or that a gang from `changing` has its new partners."""
         job_id = progress.job.job_id
-        set_stop(progress.row)
-        self._holds[self._row_of[job_id]], self._rows = True, None
+        row = self._row_of[job_id]
+        self._stops[row], self._holds[row], self._rows = stop_of(progress.row), True, None
         self._count_one(progress, 1)
         if progress.partners:
             self._sharing.add(job_id)
@@ -195,7 +197,7 @@ class RunningGangs:
         self._count(block.T, -1)
         advance(block.T, until, ON_ARRAYS)
         self._table[rows] = block
-        self._holds[rows], self._rows = False, None
+        self._stops[rows], self._holds[rows], self._rows = np.inf, False, None
         for job_id in self._sharing.intersection(job_ids):
             self._leave_partners(job_id)
 
@@ -204,7 +206,7 @@ class RunningGangs:
         row = self._row_of[job_id]
         progress = self.job_at(row)
         self._count_one(progress, -1)
-        self._holds[row], self._rows = False, None
+        self._stops[row], self._holds[row], self._rows = np.inf, False, None
         if self._sharing:
             self._leave_partners(job_id)
         return progress
@@ -218,13 +220,16 @@ class RunningGangs:
         if job_ids:
             self._table[self.rows_of(job_ids), AT.preemptions] += 1
 
-    # All gangs that hold GPUs
+    # When gangs stop, and what they have done
 
     @property
     def stop_seconds(self) -> Floats:
-        """(G,) the time at which each gang finishes or fails if nothing else happens."""
-        found: Floats = self._table[self.rows, AT.stop_seconds]
-        return found
+        """(rows,) when each gang finishes or fails if nothing else happens; infinite for jobs without GPUs, and never empty."""
+        return self._stops
+
+    def stop_of(self, job_id: str) -> float:
+        """Return when the gang of a job finishes or fails if nothing else happens."""
+        return self._stops.item(self._row_of[job_id])
 
     def steps_done(self, seconds: float) -> Floats:
         """Return (G,) the steps that each gang has done at this time."""

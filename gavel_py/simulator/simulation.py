@@ -167,7 +167,7 @@ class Simulation:
         self.round_seconds, self.checkpoint_seconds, self.interference, self.starts_between_rounds = settings
         self._state, self._admission, self._settings = state, admission, settings
         self._on_record, self._on_round = on_record, on_round
-        self._is_between_steps = True
+        self._is_between_steps, self._num_gpus = True, float(self.cluster.capacities.sum())
         self._execution = RoundExecution(state, scheduler, profile, settings, Callbacks(self._admit, self._leave, on_starts))
 
     @property
@@ -448,12 +448,12 @@ class Simulation:
 
     def _work_of(self, progress: JobProgress) -> float:
         """Return the GPU-seconds that the work of a job would take on the cluster's mix of GPUs, NaN if a throughput is unknown."""
-        names, gpus = self.cluster.accelerator_names, self.cluster.capacities
+        names = self.cluster.accelerator_names
         try:
             speeds = [progress.speed_on(self.profile, name, spread=False) for name in names]
         except MissingThroughputError:
             return math.nan
-        mean = float(np.array(speeds) @ gpus) / (float(gpus.sum()) or 1.0)
+        mean = float(np.array(speeds) @ self.cluster.capacities) / (self._num_gpus or 1.0)
         return (progress.steps_done - progress.job.steps_done) * progress.job.num_gpus / mean if mean else 0.0
 
     def _record(self, progress: JobProgress, record: JobRecord) -> None:

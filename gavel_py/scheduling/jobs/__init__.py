@@ -116,19 +116,19 @@ class SortedRows:
         self._key = key
         self._keys: list[Any] = []
         self._rows: Indices = np.zeros(0, dtype=np.int64)
-        self._new: dict[int, Any] = {}
-        self._gone: dict[int, Any] = {}
+        self._new: dict[int, str] = {}
+        self._gone: dict[int, str] = {}
 
     def add(self, ids: Iterable[str], rows: Sequence[int]) -> None:
         """Add jobs."""
         if not self._gone.keys().isdisjoint(rows):
             self._apply()  # rows are reused
-        self._new.update(zip(rows, map(self._key, ids), strict=True))
+        self._new.update(zip(rows, ids, strict=True))
 
     def discard(self, job_id: str, row: int) -> None:
         """Remove a job."""
         if self._new.pop(row, None) is None:
-            self._gone[row] = self._key(job_id)
+            self._gone[row] = job_id
 
     @property
     def rows(self) -> Indices:
@@ -139,18 +139,19 @@ class SortedRows:
 
     def _apply(self) -> None:
         if len(self._new) + len(self._gone) <= FEW_CHANGES:
-            for key in self._gone.values():
+            for key in map(self._key, self._gone.values()):
                 place = bisect_left(self._keys, key)
                 del self._keys[place]
                 self._rows = np.concatenate([self._rows[:place], self._rows[place + 1 :]])
-            for row, key in self._new.items():
+            for row, job_id in self._new.items():
+                key = self._key(job_id)
                 place = bisect_left(self._keys, key)
                 self._keys.insert(place, key)
                 self._rows = np.concatenate([self._rows[:place], [row], self._rows[place:]])
         else:
             left = ~np.isin(self._rows, list(self._gone))
             self._keys = list(compress(self._keys, left.tolist()))
-            added = sorted(zip(self._new.values(), self._new, strict=True))
+            added = sorted(zip(map(self._key, self._new.values()), self._new, strict=True))
             places = [bisect_left(self._keys, key) for key, _ in added]
             self._rows = np.insert(self._rows[left], places, [row for _, row in added])
             self._keys += [key for key, _ in added]
