@@ -222,10 +222,10 @@ class RoundExecution:
         assert isinstance(assignments, Assignments)  # noqa: S101
         if self._starts_between_rounds:
             state.usage.begin_round()
-        stopped = [job_id for job_id in current.preempted if job_id in running]
+        stopped = running.among(current.preempted)
         # Others lost their GPUs within the last round, when their preemption was counted.
         running.count_preemptions(stopped)
-        restarted = [job_id for job_id in current.started if job_id in running]
+        restarted = running.among(current.started)
         if len(running) > len(current.kept) + len(restarted) + len(stopped):  # a caller took jobs from the scheduler
             stopped = [job_id for job_id in running.ids if job_id not in assignments]
         running.release([*stopped, *restarted], state.now)

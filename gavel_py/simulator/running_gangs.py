@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +52,11 @@ class RunningGangs:
     def __contains__(self, job_id: str) -> bool:
         row = self._row_of.get(job_id)
         return row is not None and self._holds.item(row)
+
+    def among(self, job_ids: Iterable[str]) -> list[str]:
+        """Return those of these jobs that hold GPUs."""
+        row_of, holds = self._row_of, self._holds
+        return [job_id for job_id in job_ids if (row := row_of.get(job_id)) is not None and holds.item(row)]
 
     @property
     def rows(self) -> Indices:
