@@ -125,7 +125,8 @@ SUMS = (*JobSums._fields, "active", "since", "promised_seconds")
 """Columns of `TenantUsage`, followed by the GPU-seconds of each type. active: number of jobs in the system; since: the time from
 which there have been any; promised_seconds: the integral of the promised share over time."""
 
-NO_TIME = (0.0,) * (len(SUMS) - len(JobSums._fields))
+UNCHANGED = (0.0,) * (len(SUMS) - len(JobSums._fields))
+"""What a job that is added changes of the other columns of `SUMS`."""
 
 COUNTS = ("jobs", "running", "waiting", "finished")
 
@@ -178,7 +179,7 @@ class TenantUsage:
     def add(self, tenant: str, gpu_seconds: Sequence[float], sums: JobSums) -> None:
         """Add a measured job; gpu_seconds: by type."""
         row = self._row(tenant)
-        row += (*sums, *NO_TIME, *gpu_seconds)
+        row += (*sums, *UNCHANGED, *gpu_seconds)
 
     def tenants(self, seconds: float) -> tuple[TenantShare, ...]:
         """Return the promised and received shares of each tenant over this number of seconds; empty if no job names a tenant."""

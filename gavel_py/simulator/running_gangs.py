@@ -37,7 +37,7 @@ class RunningGangs:
         self._jobs: NDArray[np.object_] = np.zeros(0, dtype=object)
         self._ids: NDArray[np.object_] = np.zeros(0, dtype=object)
         self._holds: Mask = np.zeros(0, dtype=bool)
-        self._stops: Floats = np.full(1, np.inf)
+        self._stops: Floats = np.full(1, np.inf)  # when each gang stops, infinite for jobs without GPUs
         self._speeds: Floats = np.zeros((0, num_types, 2))  # steps/s in both placements, NaN until they are looked up
         self._row_of: dict[str, int] = {}
         self._next_row = 0

@@ -123,7 +123,7 @@ class QueuedJob:
     def fits(self, free: Sequence[int]) -> bool:
         """Return whether any of its types has enough free GPUs; free: by type."""
         size = self.size
-        for column in self.types:  # noqa: SIM110  # called often; `any` with a generator takes twice as long
+        for column in self.types:  # noqa: SIM110  `any` with a generator takes twice as long
             if free[column] >= size:
                 return True
         return False
