@@ -187,7 +187,7 @@ class PlacementCache:
         return set(found)
 
     def _migrated(self, column: int, new: Mapping[QueuedJob, list[int]], free: FreeGpus) -> dict[QueuedJob, list[int]]:
-        """Move misplaced gangs, as `PlacementPass.migrate_misplaced` does, and return their GPUs; new: those of gangs just placed."""
+        """Move misplaced gangs, as `PlacementPass.migrate_misplaced` does, and return their GPUs; new: of gangs just placed."""
         wrong = {each: misplaced for each, gpus in new.items() if (misplaced := self._misplaced_on(each, column, gpus)) is not None}
         for job_id, misplaced in self._misplaced[column].items():
             if (each := self._on[column][job_id]) not in new:
