@@ -76,7 +76,8 @@ def check_selection(queue: JobQueue, policy: OrderedPolicy, running_on: dict[Que
     seats, _ = policy.seats([list(each.profile.types) for each in order], [each.size for each in order], may_stay, left)
     assert [each.column for each in order] == seats
     assert queue._free == left
-    assert queue._selected == [each for each in order if each.column >= 0]
+    selected = [each for each in order if each.column >= 0]
+    assert (queue._selected.jobs, queue._selected.keys) == (selected, [queue._position(each)[0] for each in selected])
     assert sorted(entry for waiting in queue._waiting.values() for entry in waiting) == [
         (queue._position(each), each) for each in order if each.column < 0
     ]
