@@ -126,7 +126,7 @@ SUMS = (*JobSums._fields, "active", "since", "promised_seconds")
 which there have been any; promised_seconds: the integral of the promised share over time."""
 
 UNCHANGED = (0.0,) * (len(SUMS) - len(JobSums._fields))
-"""What a job that is added changes of the other columns of `SUMS`."""
+"""The amounts by which a job changes the other columns of `SUMS`."""
 
 COUNTS = ("jobs", "running", "waiting", "finished")
 
@@ -142,7 +142,7 @@ class TenantUsage:
         self._types, self._capacities, self._prices = cluster.accelerator_names, cluster.capacities, cluster.prices_per_hour
         self._sums = np.zeros((0, len(SUMS) + len(self._types)))
         self._now, self._seconds = start_seconds, 0.0
-        self._shares: Floats | None = None
+        self._shares: Floats | None = None  # of the tenants, empty if none has jobs; None if they have changed
 
     def arrive(self, tenant: str, seconds: float) -> None:
         """Count a job that enters the system."""

@@ -267,7 +267,7 @@ class RoundExecution:
         first = seconds.item(seconds.argmin())
         end = self._end_seconds(min(first, max(state.now, state.next_cancellation)))
         latest = _latest(end)
-        if first < math.inf:
+        if first < math.inf:  # otherwise no gang stops, and `latest` may be infinite as well
             stops += [_stop(running.job_at(row), seconds.item(row)) for row in (seconds <= latest).nonzero()[0].tolist()]
         stops += self._cancellations(state.now, latest)
         heapify(stops)

@@ -167,7 +167,8 @@ class Simulation:
         self.round_seconds, self.checkpoint_seconds, self.interference, self.starts_between_rounds = settings
         self._state, self._admission, self._settings = state, admission, settings
         self._on_record, self._on_round = on_record, on_round
-        self._is_between_steps, self._num_gpus = True, float(self.cluster.capacities.sum())
+        self._is_between_steps = True
+        self._num_gpus = float(self.cluster.capacities.sum())
         self._execution = RoundExecution(state, scheduler, profile, settings, Callbacks(self._admit, self._leave, on_starts))
 
     @property

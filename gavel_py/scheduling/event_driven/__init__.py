@@ -174,7 +174,7 @@ class PlacementCache:
         placement.place_all(hardest_first(batch))
         if placement.placed.all():
             new = {gangs[i]: gpus for i, gpus in placement.found.items()}
-            new |= self._migrated(column, new, placement.free)
+            new |= self._migrated_after(column, new, placement.free)
         else:
             self._free[column] = None
             placement = place_on_type(self._pool, column, batch)
@@ -186,13 +186,16 @@ class PlacementCache:
             self._hold(each, column, gpus)
         return set(found)
 
-    def _migrated(self, column: int, new: Mapping[QueuedJob, list[int]], free: FreeGpus) -> dict[QueuedJob, list[int]]:
-        """Move misplaced gangs, as `PlacementPass.migrate_misplaced` does, and return their GPUs; new: of gangs just placed."""
+    def _migrated_after(self, column: int, new: Mapping[QueuedJob, list[int]], free: FreeGpus) -> dict[QueuedJob, list[int]]:
+        """Move misplaced gangs after a placement of all gangs, and return the GPUs of those that move.
+
+        new: the GPUs of the gangs that have got others in that placement.
+        """
         wrong = {each: misplaced for each, gpus in new.items() if (misplaced := self._misplaced_on(each, column, gpus)) is not None}
         for job_id, misplaced in self._misplaced[column].items():
             if (each := self._on[column][job_id]) not in new:
                 wrong[each] = misplaced
-        return _move_misplaced(free, wrong) if wrong else {}
+        return _move_misplaced(free, wrong)
 
     def _free_of(self, column: int) -> FreeGpus:
         free = self._free[column]

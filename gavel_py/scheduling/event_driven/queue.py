@@ -277,14 +277,14 @@ class JobQueue:
         later = (keys > before).nonzero()[0]
         if len(later):  # jobs that waited for the first of these may come before it now
             self._note_change(self._position(jobs[later[0]]))
-        self._keys[rows], self._selected.keys = keys, keys.tolist()
+        self._keys[rows] = keys
         if not (keys[1:] > keys[:-1]).all():
             order = self._order_of(keys, before)
             moved = np.flatnonzero(order != np.arange(len(rows)))
             if len(moved):
-                self._selected.jobs = jobs = [jobs[i] for i in order.tolist()]
-                self._selected.keys, before = keys[order].tolist(), before[order]
+                jobs, keys, before = [jobs[i] for i in order.tolist()], keys[order], before[order]
                 self._note_change(self._position(jobs[moved[0]]))
+        self._selected.jobs, self._selected.keys = jobs, keys.tolist()
         if self._first_change is not None:
             # Jobs on slower types that have moved from behind a change to before it; the first of them is noted.
             start, key = self._selected.place_of(self._first_change), self._first_change[0]

@@ -95,8 +95,6 @@ class BlockedJobs:
             else:
                 ready.append(job)
             self.note(job)
-        if not never:
-            return Released(ready, [])
         later = self._release([(job.job_id, False) for job in never])
         for job in never:
             self._leave_workflow(job)

@@ -73,15 +73,16 @@ def movers_by_node(free: FreeGpus, size: int, per_gpu: Resources, held: MovableG
 
 
 def _eviction_order(free: FreeGpus, scope: int, held: MovableGangs) -> _EvictionOrder:
-    layout, bounds = free.layout, _runs(held.owners)
-    gangs, sizes = held.owners[bounds[:-1]], bounds[1:] - bounds[:-1]
+    layout, of_gang = free.layout, _runs(held.owners)
+    gangs, sizes = held.owners[of_gang[:-1]], of_gang[1:] - of_gang[:-1]
     pairs = layout.regions[scope][layout.node_of[held.gpus]] * len(gangs) + np.arange(len(gangs)).repeat(sizes)
     pairs.sort()
-    bounds = _runs(pairs)
-    regions, gang = np.divmod(pairs[bounds[:-1]], len(gangs))
+    of_pair = _runs(pairs)
+    regions, gang = np.divmod(pairs[of_pair[:-1]], len(gangs))
+    gains = of_pair[1:] - of_pair[:-1]
     # Gangs with the most GPUs in the region leave first, which needs the fewest gangs.
-    order = np.lexsort((sizes[gang], bounds[:-1] - bounds[1:], regions))
-    gang, gains = gang[order], (bounds[1:] - bounds[:-1])[order]
+    order = np.lexsort((sizes[gang], -gains, regions))
+    gang, gains = gang[order], gains[order]  # the regions are in order
     starts = np.asarray(regions.searchsorted(regions))
     room = _room_in_regions(free, scope)[regions]
     departed = np.arange(1, len(regions) + 1) - starts
