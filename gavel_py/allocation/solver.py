@@ -19,9 +19,8 @@ from gavel_py.io.locking import Synchronized, one_blas_thread, synchronized
 from gavel_py.optimization.checking.certificates import GAP_TOLERANCE, Evidence, Prices, Stages
 from gavel_py.optimization.checking.time_shares import TimeShares
 from gavel_py.optimization.formulation.colocation import pair_columns
-from gavel_py.optimization.formulation.columns import Columns
+from gavel_py.optimization.formulation.columns import Columns, elastic_columns
 from gavel_py.optimization.formulation.cuts import node_rows
-from gavel_py.optimization.formulation.elastic import elastic_columns
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, Rules
 from gavel_py.optimization.job_classes import JobClasses, classes_of, merged, separate_jobs
 from gavel_py.optimization.solving.highs import NO_LIMIT, Algorithm, LinearSolver, TimeLimit, TimeLimitReached, checked_limit
@@ -240,8 +239,11 @@ class Solver(Synchronized):
         if not self.policy.reduces:
             return [Attempt("none", self._kept)]
         limit, attempts = self._kept.limit, [Attempt("classes", self._kept)]
+        near = columns.problem
         if self.merge_tolerance and not columns.rules:
-            attempts.insert(0, Attempt("merged", self._kept, self.merge_tolerance))
+            near = merged(columns.problem, self.merge_tolerance)
+        if near is not columns.problem:
+            attempts.insert(0, Attempt("merged", self._kept, self.merge_tolerance, near))
         attempts.append(Attempt("classes", LinearSolver(Algorithm.INTERIOR_POINT, limit)))
         if columns.problem.num_jobs <= MOST_SEPARATE_JOBS:
             attempts.append(Attempt("none", LinearSolver(limit=limit)))
@@ -295,17 +297,18 @@ class Attempt:
     """One way to an answer.
 
     reduction: the rows of the program, "classes", "merged" classes or "none"; solver: the solver of its programs; tolerance: the
-    relative difference of the throughputs of merged jobs.
+    relative difference of the throughputs of merged jobs; near: the problem with these jobs made equal.
     """
 
     reduction: str
     solver: LinearSolver
     tolerance: float = 0.0
+    near: AllocationProblem | None = None
 
     def jobs(self, policy: Policy, columns: Columns) -> JobClasses:
         """Return the rows of the program."""
-        if self.reduction == "merged":
-            return classes_of(merged(columns.problem, self.tolerance), policy.name, policy.reads)
+        if self.near is not None:
+            return classes_of(self.near, policy.name, policy.reads)
         reduced = separate_jobs if self.reduction == "none" else classes_of
         return reduced(columns.problem, policy.name, policy.reads, columns.rules, columns)
 

@@ -435,7 +435,7 @@ def _is_constant(values: Floats) -> bool:
 
 
 def merged(problem: AllocationProblem, tolerance: float) -> AllocationProblem:
-    """Return the problem with nearly equal rows of throughputs made equal.
+    """Return the problem with nearly equal rows of throughputs made equal; the same problem if no two rows are.
 
     The throughputs on each type are cut into intervals whose ends differ by the factor 1 + tolerance. Jobs with rows in the
     same intervals get the midpoint of their smallest and largest throughputs on each type, so that none changes by more than
@@ -448,5 +448,8 @@ def merged(problem: AllocationProblem, tolerance: float) -> AllocationProblem:
     order = np.argsort(alike.index, kind="stable")
     starts = np.concatenate([[0], np.cumsum(alike.counts)[:-1]])
     by_row = table[order]
-    middle = (np.minimum.reduceat(by_row, starts) + np.maximum.reduceat(by_row, starts)) / 2
+    least, most = np.minimum.reduceat(by_row, starts), np.maximum.reduceat(by_row, starts)
+    if np.array_equal(least, most):
+        return problem
+    middle = (least + most) / 2
     return replace(problem, throughputs=middle[alike.index], type_index=alike.index)

@@ -106,6 +106,8 @@ class CautiousLevel(SumPolicy):
         share = jobs.equal_share[rows]
         speeds = np.divide(jobs.throughputs[rows, columns], share, out=np.zeros(len(rows)), where=share > 0)
         parts = (jobs.num_gpus / jobs.weights)[rows] * speeds
+        unit = float(np.median(parts[parts > 0])) if parts.any() else 1.0  # solvers' tolerances are absolute
+        parts /= unit
         at_risk = -np.expm1(-self.caution * jobs.uncertainty[rows, columns]) * parts
         types = np.arange(len(jobs.capacities)) if jobs.columns is None else jobs.columns.source
         losses = [program.by_job(np.where(types[columns] == j, at_risk, 0.0)) for j in np.unique(types[columns[at_risk > 0]])]
@@ -113,7 +115,7 @@ class CautiousLevel(SumPolicy):
         if losses:
             level = level - (cp.maximum(*losses) if len(losses) > 1 else losses[0])
         some = np.flatnonzero(jobs.equal_share > 0)
-        return program.minimum(level if len(some) == len(jobs) else level[some])
+        return unit * program.minimum(level if len(some) == len(jobs) else level[some])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,13 +179,14 @@ class SumPolicy(Policy):
         assert certificate is not None  # noqa: S101
         program, objective = self._program(jobs, self.enough(jobs))
         value = program.value(objective, fractions)
-        least = value - tolerance * max(abs(value), certificate.scale(fractions))
+        size = max(abs(value), certificate.scale(fractions)) or 1.0
+        least = value - tolerance * size
         if not objective.is_pwl():
             text = "has a nonlinear objective, which a linear program cannot preserve, so no other policy can follow it"
             raise InputError(Fault(f"policy {self.name}", "", text))
         if not objective.is_affine():
             # The other policy may see other throughputs; this objective keeps those seen here.
-            return Rules(kept=(lambda other: self._checked(other.seen_as(jobs)) >= least,))
+            return Rules(kept=(lambda other: self._checked(other.seen_as(jobs)) / size >= least / size,))
         constant, gains = program.linear_parts(objective)
         return Rules(rows=(jobs.gains(f"the objective of {self.name}", gains, least - constant),))
 

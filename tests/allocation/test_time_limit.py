@@ -22,6 +22,7 @@ from gavel_py.optimization.formulation import program
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.solving import highs, price_decomposition
 from gavel_py.optimization.solving.best_responses import BestResponses
+from gavel_py.optimization.solving.cutting_planes import PriceBox, minimum
 from tests.end_to_end.test_cli import Gavel, gavel
 from tests.support.constraint_strategies import constraints, tenanted
 from tests.support.examples import examples
@@ -218,12 +219,12 @@ def test_a_linear_sum_is_stopped_without_expressions(monkeypatch: pytest.MonkeyP
 
 def test_prices_look_at_the_clock_before_each_pass() -> None:
     gains = np.random.default_rng(0).random((3, 40))
-    box = price_decomposition.PriceBox(np.zeros(3), np.ones(3), np.full(3, 0.5))
+    box = PriceBox(np.zeros(3), np.ones(3), np.full(3, 0.5))
     dual = price_decomposition.DualFunction(BestResponses(gains, np.ones(40)), np.ones(3), highs.TimeLimit(0.0))
     with pytest.raises(highs.TimeLimitReached):
         dual.fix(box)
     with pytest.raises(highs.TimeLimitReached):
-        price_decomposition.minimum(dual.at, box)
+        minimum(dual.at, box)
 
 
 @pytest.mark.parametrize("policy", ["max_total_throughput", "max_min_fairness", "min_makespan"])

@@ -14,6 +14,7 @@ from gavel_py.optimization import job_classes
 from gavel_py.optimization.checking.certificates import CheapestMix
 from gavel_py.optimization.solving import price_decomposition
 from gavel_py.optimization.solving.best_responses import BestResponses
+from gavel_py.optimization.solving.cutting_planes import PriceBox
 from gavel_py.policies.max_progress_rate import MaxProgressRate
 from gavel_py.policies.max_total_throughput import MaxTotalThroughput
 from tests.support.examples import examples
@@ -204,7 +205,7 @@ def test_prices_of_a_very_different_cluster_do_no_harm(policy: str) -> None:
 
 
 def test_a_price_that_is_0_in_a_sample_may_rise(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = price_decomposition.PriceBox.around(np.array([0.0, 1.0]), 0.1)
+    kept = PriceBox.around(np.array([0.0, 1.0]), 0.1)
     assert kept.low.tolist() == [0.0, 0.9]
     assert kept.high[0] > 0
     problem = all_different(8_000, 3)
@@ -265,3 +266,46 @@ def test_explanations_read_the_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = bindings()
     monkeypatch.setattr(job_classes, "PRICED_ROWS", FEW)
     assert bindings() == expected
+
+
+def test_jobs_without_needs_get_the_gpus_that_others_leave() -> None:
+    chance, count = np.random.default_rng(0), 4000
+    throughputs = chance.uniform(1, 3, (count, 2))
+    throughputs[::3, 1] = 0
+    problem = gp.AllocationProblem.from_arrays(
+        throughputs,
+        [150, 4000],
+        steps_remaining=chance.uniform(50, 100, count),
+        deadlines_seconds=np.where(np.arange(count) % 2 == 0, chance.uniform(50, 100, count), np.nan),
+    )
+    allocation = gp.solve(problem, "min_lateness")
+    assert allocation.route is not None
+    assert allocation.route.algorithm == "prices"
+    idle = allocation.time_fractions.sum(axis=1) == 0
+    assert not (idle & (throughputs[:, 1] > 0)).any(), "there are more GPUs of the second type than jobs"
+
+
+@pytest.mark.parametrize("full", [(0,), (0, 1), (0, 1, 2)])
+def test_one_more_gpu_of_a_type_that_decided_jobs_fill_is_worth_its_price(full: tuple[int, ...]) -> None:
+    """A number of jobs that equals the number of GPUs is much faster on a type than all others, so that its price is not unique."""
+    chance, gpus = np.random.default_rng(len(full)), np.array([300, 200, 400, 900])
+    throughputs = chance.uniform(0.5, 1, (4000, 4))
+    for j in full:
+        throughputs[1000 * j : 1000 * j + gpus[j], j] = chance.uniform(3, 4, gpus[j])
+    problem = gp.AllocationProblem.from_arrays(throughputs, gpus)
+    policy = MaxTotalThroughput(normalized=False)
+    allocation = gp.solve(problem, policy)
+    assert allocation.route is not None
+    assert allocation.route.algorithm == "prices"
+    for j, price in enumerate(allocation.shadow_prices):
+        more = gp.solve(problem.with_capacities(gpus + np.eye(4)[j]), policy)
+        assert more.objective_value - allocation.objective_value == pytest.approx(price, rel=1e-3)
+
+
+def test_a_type_without_gpus_has_no_price_after_one_with_gpus() -> None:
+    chance = np.random.default_rng(0)
+    throughputs = np.stack([chance.uniform(1, 2, 4000), chance.uniform(0.5, 1, 4000)], axis=1)
+    with_gpus, without = (gp.AllocationProblem.from_arrays(throughputs, gpus) for gpus in ([500, 500], [0, 500]))
+    solver = gp.Solver(MaxTotalThroughput(normalized=False))
+    solver.solve(with_gpus)
+    assert solver.solve(without).shadow_prices[0] == 0

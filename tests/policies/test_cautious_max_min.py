@@ -227,3 +227,27 @@ def test_the_time_limit_gives_an_allocation_with_a_bound() -> None:
     assert allocation.objective_bound is not None
     assert allocation.objective_value is not None
     assert allocation.objective_value <= allocation.objective_bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("weight", [1e-9, 1e-3, 1.0, 1e6, 1e9])
+@pytest.mark.parametrize("efficiency", [True, False])
+def test_the_unit_of_the_weights_does_not_matter(weight: float, efficiency: bool) -> None:
+    problem = gp.AllocationProblem.from_arrays(
+        [[3, 1], [3, 1], [2, 2]], [1, 1], uncertainty=[[0.7, 0], [0, 0], [0.3, 0.3]], weights=[weight] * 3
+    )
+    allocation = gp.solve(problem, MaxMinFairness(caution=1.0, efficiency=efficiency))
+    assert allocation.objective_value * weight == pytest.approx(0.573276318, rel=2e-8)
+    assert allocation.gap <= 2e-8
+
+
+def test_a_level_far_below_1_is_kept_by_the_efficiency_stage() -> None:
+    chance = np.random.default_rng(1)
+    problem = gp.AllocationProblem.from_arrays(
+        chance.uniform(1, 3, (300, 2)),
+        [2, 1],
+        uncertainty=chance.uniform(0.1, 0.5, (300, 2)),
+        weights=10 ** chance.uniform(0, 3, 300),
+    )
+    level, efficient = (gp.solve(problem, MaxMinFairness(caution=1.0, efficiency=each)) for each in (False, True))
+    assert level.objective_value < 1e-4
+    assert efficient.objective_value == pytest.approx(level.objective_value, rel=2e-8)

@@ -529,3 +529,19 @@ def test_a_bare_string_of_attributes_is_named() -> None:
 
     with pytest.raises(gp.InputError, match=r"policy order, field reads: must be a tuple of names, found 'weights'"):
         gp.solve(gp.AllocationProblem.from_arrays([[2.0]], [4]), Order())
+
+
+class LeastSpeed(gp.SumPolicy):
+    """The least weighted speed of any job, as a policy of sums."""
+
+    name = "least_speed"
+    reads = ("weights",)
+
+    def objective(self, program: gp.Program) -> cp.Expression:
+        return program.minimum(cp.multiply(1 / program.weights, program.normalized_throughput))
+
+
+@pytest.mark.parametrize("weight", [1e-9, 1.0, 1e9])
+def test_the_least_of_all_jobs_is_found_in_any_unit(weight: float) -> None:
+    problem = gp.AllocationProblem.from_arrays([[3, 1], [3, 1], [2, 2]], [1, 1], weights=[weight] * 3)
+    assert gp.solve(problem, LeastSpeed()).objective_value * weight == pytest.approx(0.8)

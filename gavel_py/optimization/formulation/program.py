@@ -155,7 +155,20 @@ class Program(AllocationLP):
 
     def minimum(self, expression: cp.Expression) -> cp.Expression:
         """Return the minimum over all jobs of a (G,) concave expression, for an objective to be maximised."""
-        return cp.min(expression)
+        unit = self._size_of(expression)
+        return unit * cp.min(expression / unit)
+
+    def _size_of(self, expression: cp.Expression) -> float:
+        """Return the least positive value of an expression if all jobs get the same time on all types, 1 if it has none.
+
+        The tolerances of solvers are absolute, so that an epigraph variable must be about 1, whatever the unit of the expression.
+        """
+        whole = 1 / self.sizes  # all of the time on all types
+        self._parts.value = whole / max(len(self.units), float((self.used.to_scipy() @ whole).max(initial=0.0)))
+        values = expression.value
+        self._parts.value = None
+        positive = np.zeros(0) if values is None else values[(values > 0) & np.isfinite(values)]
+        return float(positive.min()) if len(positive) else 1.0
 
     def maximize(self, objective: cp.Expression, solver: LinearSolver) -> Floats:
         """Return the (G, K) valid allocation that keeps the rules and maximises a concave objective without curves."""

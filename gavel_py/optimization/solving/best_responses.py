@@ -236,7 +236,10 @@ class BestResponses:
             part = np.where(mixed, (speeds[point] - slow) / apart, 0.0)
             reduced = costs[point] - part * fast_cost - (1 - part) * slow_cost
             room = self.gpus * (widths[point, 0] + np.abs(part) * fast_width + np.abs(1 - part) * slow_width)
-            sure &= (reduced >= room) | (mix.left == point) | (mix.right == point)
+            worse = reduced >= room
+            if self.gains is None:  # a type that costs the same may be better for later stages
+                worse &= (reduced > room) | (speeds[point] <= 0)
+            sure &= worse | (mix.left == point) | (mix.right == point)
         return sure, mix
 
 

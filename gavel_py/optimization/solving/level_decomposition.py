@@ -17,6 +17,7 @@ from gavel_py.optimization.checking.certificates import Prices
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.solving.best_responses import BestResponses
+from gavel_py.optimization.solving.cutting_planes import PriceBox, minimum
 from gavel_py.optimization.solving.highs import LinearSolver, Solution, TimeLimitReached
 from gavel_py.optimization.solving.level_search import BestLevel
 from gavel_py.optimization.solving.levels import Levels
@@ -28,10 +29,8 @@ from gavel_py.optimization.solving.price_decomposition import (
     SAMPLES,
     UNDECIDED,
     DualFunction,
-    PriceBox,
     chosen_times,
     largest_gains,
-    minimum,
     stopped_at,
 )
 from gavel_py.problem.arrays import Floats

@@ -15,8 +15,7 @@ when the box is small (`finish`). docs/exact-reduction.md has the proof and an e
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,16 +25,8 @@ from gavel_py.optimization.formulation.linear_rows import shortfalls
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.best_responses import BestResponses, Choices
-from gavel_py.optimization.solving.highs import (
-    ALGORITHMS,
-    NO_LIMIT,
-    OPTIONS,
-    Algorithm,
-    LinearSolver,
-    TimeLimit,
-    TimeLimitReached,
-    new_highs,
-)
+from gavel_py.optimization.solving.cutting_planes import SHRINK, PriceBox, minimum
+from gavel_py.optimization.solving.highs import NO_LIMIT, LinearSolver, TimeLimit, TimeLimitReached
 from gavel_py.problem.arrays import Floats, Mask
 
 ALGORITHM = "prices"
@@ -49,74 +40,22 @@ SAMPLED = 5.0
 KEPT = 1.0
 """Half the width of a box around the prices of an earlier problem, relative to the prices."""
 
-PRECISION = 1e-4
-"""Accepted distance from the minimum in a box, relative to the change of the dual function over the box."""
-
-SHRINK = 10.0
-"""Factor by which a box becomes smaller."""
-
 UNDECIDED = 600
 """Number of rows that is small enough for the last program."""
 
 MOST_UNDECIDED = 20_000
 """Number of rows that is too large for the last program."""
 
-MOST_PLANES, MOST_BOXES, MOST_WIDER, MOST_MOVES = 300, 60, 4, 10
+MOST_BOXES, MOST_WIDER, MOST_MOVES = 60, 4, 10
 
-SMALL = 1e-10
-"""Relative tolerance of the dual function."""
+EXHAUSTED = 1e-9
+"""Part of the GPUs of a type below which what fixed jobs leave counts as nothing."""
+
+MORE = 1e-6
+"""Part by which there are more GPUs of such a type when their shadow price is found."""
 
 ACCEPTED = 1e-7
 """Gap up to which an answer is accepted; the proof of the whole answer accepts slightly more."""
-
-
-@dataclass(frozen=True)
-class PriceBox:
-    """The prices from `low` to `high`, and the best known prices between them."""
-
-    low: Floats
-    high: Floats
-    prices: Floats
-
-    @classmethod
-    def around(cls, prices: Floats, part: float) -> PriceBox:
-        """Return the box that extends by a part of each price plus a tenth of their mean, so that a price of 0 may rise as well."""
-        half = part * np.maximum(prices, prices.mean() / 10)
-        return cls(np.maximum(0.0, prices - half), prices + half, prices)
-
-    def moved(self, prices: Floats, factor: float) -> PriceBox:
-        """Return a box around other prices that is larger by a factor."""
-        half = (self.high - self.low) * (factor / 2)
-        return PriceBox(np.maximum(0.0, prices - half), prices + half, prices)
-
-    def contains(self, prices: Floats) -> bool:
-        """Return whether prices are strictly inside; the end 0 counts as inside."""
-        return bool((((prices > self.low) | (self.low <= 0)) & ((prices < self.high) | (self.high <= 0))).all())
-
-    def shrunk(self, prices: Floats) -> PriceBox:
-        """Return the smaller box around other prices, within this one."""
-        half = (self.high - self.low) / SHRINK
-        return PriceBox(np.maximum(self.low, prices - half), np.minimum(self.high, prices + half), prices)
-
-
-@dataclass(frozen=True)
-class Minimum:
-    """The minimum of the dual function in a box.
-
-    slack: the largest possible distance from the true minimum; boundary_gain: (K,) the decrease of the minimum if the box
-    were wider by half in a price; size: the value that counts as large.
-    """
-
-    prices: Floats
-    value: float
-    slack: float
-    boundary_gain: Floats
-    size: float
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether a wider box would not lower the minimum."""
-        return bool((self.boundary_gain <= SMALL * self.size).all())
 
 
 class DualFunction:
@@ -164,33 +103,6 @@ class DualFunction:
         self.limit.check()
         left, response = self.capacities - self.used, self.active.at(prices)
         return self.gained + float(left @ prices) + response.surplus, left - response.usage
-
-
-def minimum(
-    function: Callable[[Floats], tuple[float, Floats]], box: PriceBox, normal: Floats | None = None, size: float = 0.0
-) -> Minimum:
-    """Return the minimum of a convex function in a box by cutting planes (Kelley 1960).
-
-    Every second point is halfway to the best one so far, since with few planes the lowest point may be far from the minimum.
-    normal: (K,) n if only prices with n·p = 1 count; size: a value that counts as large, by default the minimum.
-    """
-    best = point = box.prices if normal is None else box.prices / float(normal @ box.prices)
-    value, gradient = function(point)
-    half = np.maximum((box.high - box.low) / 2, 1e-300)
-    change = max(float(np.abs(gradient) @ half), 1e-13 * (size or abs(value)), 1e-300)
-    planes, base, least = CuttingPlanes((box.low + box.high) / 2, half, change, normal), value, value
-    for count in range(MOST_PLANES):
-        planes.add(point, value - base, gradient)
-        lowest, bound, boundary_gain = planes.lowest()
-        if least - (bound + base) <= PRECISION * change:
-            break
-        point = np.clip(lowest if count % 2 else (lowest + best) / 2, box.low, box.high)
-        point = point if normal is None else point / float(normal @ point)
-        value, gradient = function(point)
-        if value < least:
-            least, best = value, point
-    boundary_gain = np.where((boundary_gain > 0) & (box.low <= 0), 0.0, np.abs(boundary_gain))  # no price is below 0
-    return Minimum(best, least, least - bound - base, boundary_gain, size or abs(least))
 
 
 def largest_gains(jobs: JobClasses, gains: Floats, solver: LinearSolver) -> tuple[Floats, PricedCertificate, Floats] | None:
@@ -300,7 +212,7 @@ def finish(
         )
         if is_proven and box.contains(prices) and box.contains(gains_of_more):
             solver.prices = prices
-            return fractions, certificate, gains_of_more
+            return fractions, certificate, _with_exhausted(jobs, gains, dual, prices, gains_of_more, solver)
         box = box.moved(prices if is_proven else box.prices, SHRINK)
         dual.restart()
         dual.fix(box)
@@ -320,9 +232,32 @@ def _completed(
         raise stopped_at(dual.all, box.prices) from None  # the program's own candidates are for these rows only
     fractions[rows] = within_capacity(program.jobs, program.fractions_of(solution))
     _scale_to_capacity(jobs, fractions)
-    has_gpus = program.jobs.capacities > 0
-    prices, gains_of_more = (np.where(has_gpus, each, box.prices) for each in (program.prices(solution), shadow_prices))
+    # Where fixed jobs leave no GPUs, all prices in the box are optimal.
+    exhausted = _exhausted(dual)
+    prices, gains_of_more = (np.where(exhausted, box.prices, each) for each in (program.prices(solution), shadow_prices))
     return fractions, prices, gains_of_more
+
+
+def _exhausted(dual: DualFunction) -> Mask:
+    """Return (K,) of which types fixed jobs leave no GPUs."""
+    exhausted: Mask = dual.used >= dual.capacities * (1 - EXHAUSTED)
+    return exhausted
+
+
+def _with_exhausted(
+    jobs: JobClasses, gains: Floats, dual: DualFunction, prices: Floats, gains_of_more: Floats, solver: LinearSolver
+) -> Floats:
+    """Return (K,) shadow prices, with those of types of which fixed jobs leave no GPUs: the prices if there were slightly more."""
+    has_gpus, exhausted = jobs.capacities > 0, _exhausted(dual)
+    gains_of_more = np.where(has_gpus, gains_of_more, 0.0)
+    if not (exhausted & has_gpus).any():
+        return gains_of_more
+    more = np.where(exhausted, dual.capacities * (1 + MORE), dual.capacities)
+    try:
+        _, found, _ = _completed(jobs, gains, *search(dual.all, more, PriceBox.around(prices, 1.0), solver), solver)
+    except TimeLimitReached:  # the answer is proven, and its price is one of several
+        return gains_of_more
+    return np.where(exhausted & has_gpus, found, gains_of_more)
 
 
 def _keeps_floors(jobs: JobClasses, fractions: Floats) -> bool:
@@ -354,45 +289,3 @@ def _last_program(jobs: JobClasses, gains: Floats, dual: DualFunction) -> Alloca
     worth = (jobs.counts[rows, None] * gains[rows])[program.rows, program.columns]
     program.compile_linear(0.0, worth * program.sizes)
     return program
-
-
-class CuttingPlanes:
-    """The lower envelope of a convex function of K prices from planes that support it, over a box, with one kept HiGHS.
-
-    Prices are scaled to -1 .. 1 and values to `size`, the change of the function over the box: HiGHS's tolerances are then relative
-    to the box, even if it is very small. Planes need values relative to a base that cancels out most digits.
-    """
-
-    def __init__(self, middle: Floats, half: Floats, size: float, normal: Floats | None = None) -> None:
-        """middle, half: (K,) the box; normal: (K,) n if only prices with n·p = 1 count."""
-        self._middle, self._half, self._size = middle, half, size
-        self._columns = np.arange(len(middle) + 1, dtype=np.int32)
-        self._highs = new_highs(OPTIONS | ALGORITHMS[Algorithm.SIMPLEX])
-        count = len(middle)
-        for _ in range(count):
-            self._highs.addVar(-1.0, 1.0)
-        self._highs.addVar(-np.inf, np.inf)
-        self._highs.changeColCost(count, 1.0)
-        if normal is not None:
-            slopes = normal * half
-            scale = float(np.abs(slopes).max()) or 1.0
-            rest = float(1.0 - normal @ middle) / scale
-            self._highs.addRow(rest, rest, count, self._columns[:-1], slopes / scale)
-
-    def add(self, prices: Floats, value: float, gradient: Floats) -> None:
-        """Add the plane that touches the function at these prices."""
-        at_middle = (value - float(gradient @ (prices - self._middle))) / self._size
-        row = np.append(-gradient * self._half / self._size, 1.0)
-        self._highs.addRow(at_middle, np.inf, len(row), self._columns, row)
-
-    def lowest(self) -> tuple[Floats, float, Floats]:
-        """Return the prices of the lowest point, its value, and (K,) its change if prices and the box rose by half of the box.
-
-        The change is positive for prices at the lower end of the box, and negative at the upper end.
-        """
-        self._highs.run()
-        answer = self._highs.getSolution()
-        if not answer.value_valid:
-            raise SolverError("HiGHS found no minimum of the cutting planes")
-        values, duals = np.array(answer.col_value), np.array(answer.col_dual)
-        return self._middle + values[:-1] * self._half, float(values[-1]) * self._size, duals[:-1] * self._size
