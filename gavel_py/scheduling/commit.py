@@ -33,7 +33,7 @@ def adopt(state: SchedulerState, plan: RoundPlan | EventPlan) -> None:
     if allocation is not state.allocation:
         _replace_allocation(state, allocation)
         state.inputs_changed, state.must_solve = state.inputs_changed_meanwhile, state.must_solve_meanwhile
-    state.plan = plan
+    state.plan, state.failed_meanwhile = plan, set()
     if isinstance(plan, EventPlan) and plan.is_audited:
         assert state.current_allocation is not None  # resolving it asks the policy  # noqa: S101
 
@@ -179,7 +179,7 @@ def begin_starts(state: SchedulerState, starts: RoundPlan, plan: RoundPlan | Non
     if plan is not None:
         if plan.allocation is not state.allocation:
             _replace_allocation(state, plan.allocation)
-        state.plan = plan
+        state.plan, state.failed_meanwhile = plan, set()
     return started
 
 

@@ -123,6 +123,9 @@ class NodeStates:
     def free_place(self, job_id: str, gpus: Mapping[str, int], taken: Set[Gpu]) -> tuple[str, list[Gpu]]:
         """Return the type and usable GPUs that are not taken; gpus: {node: number of GPUs}. Raises `InputError`."""
         types = {self._node(name).accelerator for name in gpus}
+        where, text = f"job {job_id!r}", "node {!r} must have a whole number of GPUs of at least 1, found {!r}"
+        wrong = [each for each in gpus.items() if not isinstance(each[1], Integral) or isinstance(each[1], bool) or each[1] < 1]
+        InputError.raise_any([Fault(where, "gpus", text.format(*each)) for each in wrong])
         found: list[Gpu] = []
         for name, count in sorted(gpus.items()):
             free = [gpu for gpu in ((name, index) for index in range(self._nodes[name].num_gpus)) if gpu not in taken | self._lost]

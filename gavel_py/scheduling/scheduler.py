@@ -29,7 +29,7 @@ from gavel_py.scheduling.between_rounds import select_starts
 from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_round
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait
-from gavel_py.scheduling.jobs import DEPARTURES, ELASTIC_FIELDS, Departure, JobTable, ReportedSteps, changed_job
+from gavel_py.scheduling.jobs import DEPARTURES, ELASTIC_FIELDS, STILL_HERE, Departure, JobTable, ReportedSteps, changed_job
 from gavel_py.scheduling.jobs.waiting import Backoff, Released, Unblocked, without_dependencies
 from gavel_py.scheduling.learning import ProgressObserver, observed
 from gavel_py.scheduling.mechanism import SIZING, chooses_gpus, resolve_mechanism
@@ -267,7 +267,7 @@ class RoundScheduler(Synchronized):
             UnknownNameError: The job is not in the system.
         """
         state = self._state
-        row = state.table.known(job_id)
+        row = state.row_of(job_id)
         held = state.assignments(np.array([row]), state.gangs.of(np.array([row])))
         if not held.held.runs.all() or state.last is None:
             return None
@@ -514,7 +514,7 @@ class RoundScheduler(Synchronized):
             self._checked([job])
             state.blocked.replace(job)
             return
-        row = state.table.known(job_id)
+        row = state.row_of(job_id)
         gang, job = state.table.gangs.item(row), changed_job(state.table.job(row), fields)
         requests = self._checked([job])
         if isinstance(state.allocation, LazyAllocation):
@@ -570,6 +570,8 @@ class RoundScheduler(Synchronized):
         before = table.columns["steps_done"].copy() if self._state.backoffs.by_job else None
         if isinstance(self._state.allocation, LazyAllocation):
             self._state.allocation.remember_progress()
+        for job_id in self._state.blocked.jobs.keys() & steps_done if self._state.blocked.jobs else ():
+            self._state.row_of(job_id)  # raises
         table.report(steps_done, steps)
         if self._planner.observer is not None:
             self._planner.observer.note(steps_done, trust)
@@ -603,7 +605,7 @@ class RoundScheduler(Synchronized):
             InputError: The time lies before the start of the latest round.
         """
         state = self._state
-        row = state.table.known(job_id)
+        row = state.row_of(job_id)
         self._back_off(job_id, now_seconds)
         again = state.table.fail(job_id)
         state.stop(row)
@@ -630,7 +632,7 @@ class RoundScheduler(Synchronized):
             UnknownNameError: The job is not in the system.
             InputError: The time lies before the start of the latest round.
         """
-        row = self._state.table.known(job_id)
+        row = self._state.row_of(job_id)
         self._back_off(job_id, now_seconds, only_running=True)
         self._state.take_back(row)
         self._state.note_change()
@@ -640,8 +642,8 @@ class RoundScheduler(Synchronized):
     def found_running(self, job_id: str, gpus: Mapping[str, int]) -> None:
         """Record that a job runs on these nodes although no round placed it there, as when the scheduler takes over a busy cluster.
 
-        The job may stay there as if the latest round had started it, but no time counts as delivered. Its GPUs are chosen among the
-        GPUs of each node that are neither held nor lost.
+        The job may stay there as if the latest round had started it, but no time counts as delivered; on a node that is down or
+        draining, only until the next round. Its GPUs are chosen among the GPUs of each node that are neither held nor lost.
 
         Args:
             job_id: The job.
@@ -649,14 +651,17 @@ class RoundScheduler(Synchronized):
 
         Raises:
             UnknownNameError: The job or a node does not exist.
-            InputError: The nodes are of several types, lack free GPUs, or the numbers do not add up to the job's gang.
+            InputError: The nodes are of several types or lack free GPUs, the numbers do not add up to the job's gang, or the job
+                has a fraction of a GPU, since others may be on that GPU.
         """
         state = self._state
-        row = state.table.known(job_id)
+        row = state.row_of(job_id)
         running = state.gangs.rows[state.gangs.rows != row]
         taken = set(state.layout.named(state.gangs.of(running).gpus.tolist()))
         accelerator, found = state.nodes.free_place(job_id, gpus, taken)
         job = state.table.jobs[row]
+        if job.num_gpus < 1:
+            raise InputError(Fault(f"job {job_id!r}", "gpus", f"needs a job with whole GPUs; this one has {job.num_gpus:g}"))
         requested = counts_of(job, self._planner.profile) if job.is_elastic else (job.num_gpus,)
         if len(found) not in requested:
             text = f"must be {' or '.join(map(str, requested))} in total, found {len(found)}"
@@ -681,7 +686,7 @@ class RoundScheduler(Synchronized):
         """
         if not is_finite(until_seconds):
             raise InputError(fault("until_seconds", f"must be a finite number, found {until_seconds!r}"))
-        self._state.table.columns["kept_until_seconds"][self._state.table.known(job_id)] = until_seconds
+        self._state.table.columns["kept_until_seconds"][self._state.row_of(job_id)] = until_seconds
 
     @synchronized
     def forget(self, *job_ids: str) -> None:
@@ -694,6 +699,8 @@ class RoundScheduler(Synchronized):
             UnknownNameError: A job was never in the system.
         """
         state, unique = self._state, set(job_ids)
+        here = [Fault(f"job {each!r}", "job_id", STILL_HERE) for each in job_ids if each in state.blocked.jobs]
+        InputError.raise_any(here)
         state.table.check_gone(job_ids, state.is_in_decision)
         state.note_forgotten(unique)
         state.ledger.forget(state.table.forget(unique))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, UnknownNameError
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
@@ -209,6 +209,7 @@ class SchedulerState:
     counted_since: dict[str, float] = field(default_factory=dict)
     last_rows: Indices | None = None  # rows of its jobs, without jobs forgotten since; None if they follow from the ids
     backoffs: Backoffs = field(default_factory=Backoffs)  # of jobs that have failed and not succeeded since
+    failed_meanwhile: set[str] = field(default_factory=set)  # jobs that have failed since the next round was planned
     newly_failed: dict[str, str] = field(default_factory=dict)  # {job_id: reason} of jobs that have failed for good since `last`
     colocation_ledger: ColocationLedger = field(default_factory=ColocationLedger)
     solver_seconds: float = 0.0  # wall-clock time of allocations in this process
@@ -252,6 +253,7 @@ class SchedulerState:
             "colocation": self.colocation_ledger.to_list(),
             **({"counted_since": dict(self.counted_since)} if self.counted_since else {}),
             **({"backoffs": self.backoffs.to_dict()} if self.backoffs else {}),
+            **({"failed_meanwhile": sorted(self.failed_meanwhile)} if self.failed_meanwhile else {}),
             **({"blocked": self.blocked.to_dict()} if self.blocked else {}),
         }
 
@@ -274,6 +276,7 @@ class SchedulerState:
             colocation_ledger=ColocationLedger.from_list(document["colocation"]),
             counted_since=dict(document.get("counted_since", {})),
             backoffs=Backoffs.from_dict(document.get("backoffs", {})),
+            failed_meanwhile=set(document.get("failed_meanwhile", ())),
         )
         if not state.backoffs.by_job.keys() <= state.table.by_id.keys():
             raise ValueError("a job that is not in the system waits after a failure")
@@ -486,7 +489,8 @@ class SchedulerState:
         if self.is_backing_off(plan.start_seconds):
             valid &= ~self.waits_after_failure(plan.rows, plan.start_seconds)
             for gang, avoided in self.avoided_gpus(plan.rows, plan.start_seconds).items():
-                valid[gang] &= not avoided[plan.held.list_of(gang)].any()
+                if self.table.ids[plan.rows[gang]] in self.failed_meanwhile:  # others were planned there for want of other nodes
+                    valid[gang] &= not avoided[plan.held.list_of(gang)].any()
         return valid
 
     def unfinished(self, rows: Indices) -> tuple[str, ...]:
@@ -511,12 +515,21 @@ class SchedulerState:
         in_order = table.in_natural_order
         return in_order[among[in_order]]
 
+    def row_of(self, job_id: str) -> int:
+        """Return the row of a job that can run. Raises `UnknownNameError` for others, and for jobs that wait for others."""
+        if job_id in self.blocked.jobs:
+            text = "waits for other jobs, so it neither runs nor makes progress yet"
+            raise UnknownNameError(Fault(f"job {job_id!r}", "job_id", text))
+        return self.table.known(job_id)
+
     # Back-offs
 
     def back_off(self, job_id: str, now: float, retry_seconds: float, round_seconds: float) -> None:
         """Begin the back-off of a job that failed and is about to stop; seconds: as for `Backoffs.fail`."""
         row = self.table.known(job_id)
         nodes = self.layout.nodes_of(self.gangs.gpus_of(row))
+        if self.plan is not None:
+            self.failed_meanwhile.add(job_id)
         self.backoffs.fail(job_id, sorted({self.layout.names[node] for node in nodes}), now, retry_seconds, round_seconds)
 
     def end_backoffs(self, among: Callable[[int], bool]) -> None:

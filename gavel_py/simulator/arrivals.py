@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from numbers import Integral, Real
+from operator import attrgetter
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -30,6 +31,10 @@ from gavel_py.simulator.measurements import JobWindow, check_enough, job_window
 from gavel_py.workloads.submission import Submission
 from gavel_py.workloads.trace import Trace
 
+IN_DIGEST = ("job_id", "job_type", "num_gpus", "arrival_seconds", "total_steps", "duration_seconds")
+OTHERS = {name: field.default for name, field in Job.model_fields.items() if name not in IN_DIGEST}
+IDENTITY, DETAILS = attrgetter(*IN_DIGEST), attrgetter(*OTHERS)
+
 
 class Arrivals:
     """A trace of which only the next job is in memory.
@@ -39,8 +44,8 @@ class Arrivals:
         taken: Number of jobs taken so far. The number of a job is the number of jobs taken before it.
 
     Raises:
-        InputError: A job arrives before its predecessor, or the trace is too short for the window. The latter is raised at once if
-            the trace has a length, otherwise at its end.
+        InputError: A job arrives before its predecessor or has the id of an earlier one, or the trace is too short for the window.
+            The latter is raised at once if the trace has a length, otherwise at its end.
     """
 
     def __init__(self, trace: Iterable[Submission | Job], window: JobWindow | None = None) -> None:
@@ -51,7 +56,8 @@ class Arrivals:
             trace = _workflows_in_order(trace)
         self._submissions = (job if isinstance(job, Submission) else Submission(job) for job in trace)
         self._next = next(self._submissions, None)
-        self._digest = hashlib.sha256()
+        self._digest, self._details = hashlib.sha256(), hashlib.sha256()
+        self._ids = set[str]()
         self.taken = 0
         self._check_end()
 
@@ -62,8 +68,13 @@ class Arrivals:
 
     @property
     def digest(self) -> str:
-        """A checksum of the jobs that have been taken."""
+        """A checksum of the jobs that have been taken, of the fields that the first versions of snapshots covered."""
         return self._digest.hexdigest()
+
+    @property
+    def details(self) -> str:
+        """A checksum of their other fields."""
+        return self._details.hexdigest()
 
     def until(self, seconds: float) -> Iterator[Submission]:
         """Take and yield the jobs that have arrived by this time."""
@@ -80,8 +91,13 @@ class Arrivals:
         self.taken += 1
         self._check_end()
         job = arrived.job
-        fields = (job.job_id, job.job_type, job.num_gpus, job.arrival_seconds, job.total_steps, job.duration_seconds)
-        self._digest.update(repr((*fields, arrived.run_seconds, arrived.cancelled_seconds)).encode())
+        self._digest.update(repr((*IDENTITY(job), arrived.run_seconds, arrived.cancelled_seconds)).encode())
+        # Without defaults, so that fields which later versions add do not change it.
+        given = [(name, value) for (name, default), value in zip(OTHERS.items(), DETAILS(job), strict=True) if value != default]
+        self._details.update(repr((given, arrived.estimate_seconds, arrived.failed_attempts)).encode())
+        if job.job_id in self._ids:
+            raise InputError(Fault(job.where, "job_id", "is that of an earlier job; each job of a trace needs an id of its own"))
+        self._ids.add(job.job_id)
         if self._next is not None and self._next.job.arrival_seconds < job.arrival_seconds:
             text = f"must not be before that of the previous job {job.job_id!r} ({job.arrival_seconds:g})"
             fault = Fault(f"job {self._next.job.job_id!r}", "arrival_seconds", f"{text}; sort the trace by arrival_seconds")

@@ -285,7 +285,8 @@ class JobProgress:
         self._set_stop()
 
     def _set_stop(self) -> None:
-        self.stops_at_steps = self.total_steps * min(1.0, self.failing[0]) if self.failing else self.total_steps
+        earlier, total = self.job.steps_done, self.total_steps
+        self.stops_at_steps = min(total, earlier + (total - earlier) * self.failing[0]) if self.failing else total
 
     @property
     def earlier_gpu_seconds(self) -> memoryview[float]:
@@ -447,7 +448,8 @@ class JobProgress:
         """Return the record of the job at this time; reason: why it has no GPUs; measured: whether it counts in the summary."""
         job, has_left = self.job, outcome is not Outcome.ACTIVE
         ready = seconds if self.ready_seconds is None else self.ready_seconds
-        late = None if self.deadline_seconds is None else max(0.0, seconds - self.deadline_seconds)
+        deadline = self.deadline_seconds if outcome is Outcome.FINISHED else None
+        late = None if deadline is None else max(0.0, seconds - deadline)
         return JobRecord(
             job_id=job.job_id,
             job_type=job.job_type,

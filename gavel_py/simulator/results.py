@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,8 @@ class JobRecord:
         failures: how often it failed.
         steps_done: its progress.
         total_steps: steps after which it is done.
-        late_seconds: time by which it missed its deadline, 0 if it met it, None without a deadline.
+        late_seconds: time by which it missed its deadline, 0 if it met it, None without a deadline and for jobs that have not
+            finished.
         cost: cost of the GPUs it held, in the currency of their prices; None if a price is unknown.
         promised_seconds: time that allocations promised its gang, as in `JobDelivery`.
         undelivered_seconds: the part of it that rounds did not deliver.
@@ -163,7 +164,7 @@ class Summary:
         starts: number of starts of the measured jobs.
         preemptions: number of preemptions of the measured jobs.
         failures: number of failures of the measured jobs.
-        with_deadline: number of jobs with a deadline.
+        with_deadline: number of finished jobs with a deadline.
         late: number of these jobs that missed it.
         cost: cost of the GPUs that jobs held; None if a price is unknown.
         promised_gpu_seconds: GPU-seconds that allocations promised.
@@ -176,7 +177,8 @@ class Summary:
         measure_jobs: the window, None for all jobs.
         ended_after_arrivals: number of jobs of the window that left after the last arrival of the trace.
         tenants: promised and received shares of each tenant, over the measured jobs; empty if no job names a tenant.
-        workflow_jct: completion times of the workflows whose jobs have all finished, from their first arrival to their last end.
+        workflow_jct: completion times of the workflows whose jobs have all finished, from their first arrival to their last end; of
+            those with at least one measured job.
         blocked_seconds: time for which jobs waited for other jobs, summed over the measured jobs.
         queueing_elastic: that of elastic jobs.
     """
@@ -260,6 +262,24 @@ ELASTIC = 0
 """Key of elastic jobs in the queueing delays of a tally, beside the sizes of gangs."""
 
 
+class WorkflowSpan(NamedTuple):
+    """The first arrival and the last end of a workflow's jobs, and whether all have finished and any is measured."""
+
+    first: float = math.inf
+    end: float = -math.inf
+    finished: bool = True
+    measured: bool = False
+
+    def with_job(self, record: JobRecord) -> WorkflowSpan:
+        """Return the span with one more job."""
+        return WorkflowSpan(
+            min(self.first, record.arrival_seconds),
+            max(self.end, record.end_seconds or -math.inf),
+            self.finished and record.outcome is Outcome.FINISHED,
+            self.measured or record.measured,
+        )
+
+
 @dataclass
 class Tally:
     """Counts and sums for a summary, with a few numbers for each job that has left."""
@@ -278,8 +298,8 @@ class Tally:
     spread_job_rounds: int = 0
     solver_seconds: float = 0.0
     blocked: float = 0.0
-    workflows: dict[str, tuple[float, float, bool]] = field(default_factory=dict)
-    """{workflow: (first arrival, last end, whether all its jobs have finished)}."""
+    workflows: dict[tuple[str, str], WorkflowSpan] = field(default_factory=dict)
+    """By workflow and tenant."""
 
     def copy(self) -> Tally:
         """Return an independent copy."""
@@ -289,6 +309,7 @@ class Tally:
         """Return the counts as plain data."""
         queueing = [[size, list(numbers)] for size, numbers in self.queueing.items()]
         counted = {"outcomes": dict(self.outcomes), "counts": dict(self.counts), "jcts": list(self.jcts), "queueing": queueing}
+        counted |= {"workflows": [[*key, *span] for key, span in self.workflows.items()]} if self.workflows else {}
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {name: value for name, value in plain.items() if value or name not in ("workflows", "blocked")} | counted
 
@@ -298,12 +319,18 @@ class Tally:
         queueing = {size: array("d", numbers) for size, numbers in document["queueing"]}
         made = {"outcomes": Counter(document["outcomes"]), "counts": Counter(document["counts"])}
         numbers: dict[str, Any] = {"jcts": array("d", document["jcts"]), "queueing": queueing}
-        numbers["workflows"] = {name: tuple(each) for name, each in document.get("workflows", {}).items()}
+        spans = document.get("workflows", [])
+        if isinstance(spans, Mapping):  # earlier versions did not tell tenants apart, and had only measured jobs
+            spans = [[name, "", *each, True] for name, each in spans.items()]
+        numbers["workflows"] = {(name, tenant): WorkflowSpan(*span) for name, tenant, *span in spans}
         given = (name for name in cls.__dataclass_fields__ if name not in ("workflows", "blocked"))
         return cls(**{name: document[name] for name in given} | made | numbers, blocked=document.get("blocked", 0.0))
 
     def add(self, record: JobRecord) -> None:
-        """Add a job, if it is measured."""
+        """Add a job; of one that is not measured, only what it means for its workflow."""
+        if record.workflow:
+            key = record.workflow, record.tenant
+            self.workflows[key] = self.workflows.get(key, WorkflowSpan()).with_job(record)
         if not record.measured:
             return
         self.outcomes[record.outcome.value] += 1
@@ -318,10 +345,6 @@ class Tally:
         first = self.first_arrival
         self.first_arrival = record.arrival_seconds if first is None else min(first, record.arrival_seconds)
         self.blocked += record.blocked_seconds
-        if record.workflow:
-            arrival, end, finished = self.workflows.get(record.workflow, (math.inf, -math.inf, True))
-            arrival, end = min(arrival, record.arrival_seconds), max(end, record.end_seconds or -math.inf)
-            self.workflows[record.workflow] = arrival, end, finished and record.outcome is Outcome.FINISHED
         for name in ("starts", "preemptions", "failures"):
             self.counts[name] += getattr(record, name)
         self.cost += math.nan if record.cost is None else record.cost
@@ -357,7 +380,9 @@ class Tally:
             measure_jobs=measuring.window,
             ended_after_arrivals=measuring.ended_after_arrivals,
             tenants=() if tenants is None else tenants.tenants(seconds),
-            workflow_jct=Distribution.of(array("d", [end - first for first, end, done in self.workflows.values() if done])),
+            workflow_jct=Distribution.of(
+                array("d", [span.end - span.first for span in self.workflows.values() if span.finished and span.measured])
+            ),
             blocked_seconds=self.blocked,
         )
 
@@ -378,12 +403,20 @@ class SimulationResult(Tabular):
 
     @property
     def workflows(self) -> dict[str, float | None]:
-        """{workflow: seconds from the arrival of its first job to the end of its last one}, None unless all have finished."""
-        found: dict[str, list[JobRecord]] = {}
+        """{workflow: seconds from the arrival of its first job to the end of its last one}, None unless all have finished.
+
+        If several tenants have workflows of the same name, the keys are of the form "workflow (tenant)".
+        """
+        found: dict[tuple[str, str], WorkflowSpan] = {}
         for record in self.jobs.values():
             if record.workflow:
-                found.setdefault(record.workflow, []).append(record)
-        return {name: _workflow_seconds(records) for name, records in found.items()}
+                key = record.workflow, record.tenant
+                found[key] = found.get(key, WorkflowSpan()).with_job(record)
+        uses = Counter(name for name, _ in found)
+        return {
+            name if uses[name] == 1 else f"{name} ({tenant})": span.end - span.first if span.finished else None
+            for (name, tenant), span in found.items()
+        }
 
     def finish_time_fairness(self, isolated: SimulationResult) -> dict[str, float]:
         """Return {job_id: ρ} of the measured jobs that finished in both simulations.
@@ -434,9 +467,3 @@ class SimulationResult(Tabular):
             return cls(document["policy"], Summary.from_dict(document["summary"]), jobs)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"this is not a simulation result: {type(error).__name__} {error}") from None
-
-
-def _workflow_seconds(records: list[JobRecord]) -> float | None:
-    if any(record.outcome is not Outcome.FINISHED for record in records):
-        return None
-    return max(record.end_seconds or 0.0 for record in records) - min(record.arrival_seconds for record in records)

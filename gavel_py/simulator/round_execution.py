@@ -137,7 +137,7 @@ class RoundExecution:
         self._passed = state.now
         end, stops = self._expected_stops()
         while True:
-            self._pass_events(min(end, stops[0].seconds if stops else end), end, stops)
+            end = self._pass_events(min(end, stops[0].seconds if stops else end), end, stops)
             if not stops or stops[0].seconds > _latest(end):
                 break
             stop = heappop(stops)
@@ -163,35 +163,47 @@ class RoundExecution:
             self._state.tenants.advance(until)
         self._state.now = until
 
-    def change_nodes(self, until: float, *, in_round: bool = False) -> None:
-        """Apply the node events before this time; in_round: whether gangs run, which are interrupted if their node goes down."""
+    def change_nodes(self, until: float, *, in_round: bool = False) -> float:
+        """Apply the node events before this time, up to one after which no gang runs any more; return the time of that one.
+
+        Infinite if there is none. in_round: whether gangs run, which are interrupted if their node goes down.
+        """
         state = self._state
         for event in state.events.until(until):
             state.usage.note_node_event(event)
             if event.change == "down":
-                for job_id in self._scheduler.node_down(event.node):
-                    if in_round and job_id in state.running:
-                        self._interrupt(job_id, event.seconds).preemptions += 1
+                lost = [each for each in self._scheduler.node_down(event.node) if in_round and each in state.running]
+                for job_id in lost:
+                    self._interrupt(job_id, event.seconds).preemptions += 1
+                if lost and not state.running:
+                    return event.seconds
             elif event.change == "drain":
                 self._scheduler.drain(event.node)
             else:
                 self._scheduler.node_up(event.node)
+        return math.inf
 
-    def _pass_events(self, until: float, end: float, stops: list[Stop]) -> None:
-        """Apply the events within the round before this time: node events, and arrivals if waiting jobs may start."""
+    def _pass_events(self, until: float, end: float, stops: list[Stop]) -> float:
+        """Apply the events within the round before this time: node events, and arrivals if waiting jobs may start.
+
+        Return when the round ends: earlier than `end` if it has a length and no gang runs any more.
+        """
         state = self._state
         if not self._starts_between_rounds:
-            self.change_nodes(until, in_round=True)
-            return
+            last = self.change_nodes(until, in_round=True)
+            return end if self._round_seconds is None else min(end, last)
         while (seconds := min(state.events.next_seconds, state.arrivals.next_seconds, self.next_retry(self._passed))) < until:
             self._passed = seconds
-            self.change_nodes(math.nextafter(seconds, math.inf), in_round=True)
+            last = self.change_nodes(math.nextafter(seconds, math.inf), in_round=True)
             for submission in state.arrivals.until(seconds):
                 self._callbacks.admit(submission)
             for stop in self._cancellations(seconds, _latest(end)):
                 heappush(stops, stop)
             self._start_waiting(seconds, end, stops)
+            if last < math.inf and not state.running:
+                return seconds
             until = min(until, stops[0].seconds) if stops else until
+        return end
 
     def _start_waiting(self, seconds: float, end: float, stops: list[Stop]) -> None:
         """Start waiting jobs on idle GPUs within the round, and add their stops."""

@@ -76,6 +76,10 @@ class RunningGangs:
         """(K,) the GPUs held of each type; shared GPUs count once."""
         return self._gpus.copy()
 
+    @gpus.setter
+    def gpus(self, gpus: list[float]) -> None:
+        self._gpus = gpus.copy()
+
     @property
     def are_shared(self) -> bool:
         """Whether any job shares its GPUs."""

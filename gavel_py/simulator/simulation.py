@@ -330,6 +330,7 @@ class Simulation:
         self._execution.change_nodes(math.nextafter(state.now, math.inf))
         for submission in state.arrivals.until(state.now):
             self._admit(submission)
+        state.ended_seconds.clear()
         if not state.active:
             if state.arrivals.next_seconds == math.inf:
                 return False
@@ -364,6 +365,7 @@ class Simulation:
         self.scheduler.submit(job.model_copy(update=changes) if changes else job)
         self._state.active[job.job_id] = progress
         self._state.running.enter(progress)
+        progress.ready_seconds = self._ready_seconds(job)
         if waits and self.scheduler.is_blocked(job.job_id):
             progress.ready_seconds = None
         elif self._state.tenants is not None:
@@ -397,6 +399,14 @@ class Simulation:
                 return None
         return tuple(kept)
 
+    def _ready_seconds(self, job: Job) -> float:
+        """Return when a new job that waits for no job now is ready: at its arrival, or when the last one before it has ended."""
+        ends, seconds = self._state.ended_seconds, job.arrival_seconds
+        for condition, parent in map(dependency_of, job.depends_on):
+            key = (job.workflow, job.tenant) if condition is Condition.SINGLETON else parent
+            seconds = max(seconds, ends.get(key, seconds))
+        return seconds
+
     def _leave(self, job_id: str, outcome: Outcome, seconds: float) -> None:
         self._remove(job_id, outcome, seconds)
         unblocked, state = self.scheduler.take_unblocked(), self._state
@@ -417,6 +427,9 @@ class Simulation:
             self._state.ended_badly.add(job_id)
         self._record(progress, self._record_of(progress, outcome, seconds, self._delivery_of(job_id)))
         self._state.departed.append(job_id)
+        self._state.ended_seconds[job_id] = seconds
+        if progress.job.workflow:
+            self._state.ended_seconds[progress.job.workflow, progress.job.tenant] = seconds
 
     def _record_of(
         self, progress: JobProgress, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = ""

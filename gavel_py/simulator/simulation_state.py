@@ -38,6 +38,8 @@ class SimulationState:
         departed: Jobs that have left since the last decision.
         reasons: {job_id: reason} of the jobs that this decision excluded.
         ended_badly: Jobs that failed or were cancelled, for jobs that wait for them.
+        ended_seconds: When jobs of the latest round ended, and the last of them of each (workflow, tenant), for jobs that arrived
+            in this round and wait for them.
         records: Records of jobs that have left, unless the caller receives them.
         wall_seconds: Wall-clock time of the simulation.
     """
@@ -57,6 +59,7 @@ class SimulationState:
     records: dict[str, JobRecord] = field(default_factory=dict)
     wall_seconds: float = 0.0
     ended_badly: set[str] = field(default_factory=set)
+    ended_seconds: dict[str | tuple[str, str], float] = field(default_factory=dict)
 
     @property
     def next_cancellation(self) -> float:
@@ -76,6 +79,7 @@ class SimulationState:
             "now": self.now,
             "taken": self.arrivals.taken,
             "digest": self.arrivals.digest,
+            "details": self.arrivals.details,
             "events": self.events.to_dict(),
             "usage": self.usage.to_dict(),
             "tenants": None if self.tenants is None else self.tenants.to_dict(),
@@ -83,12 +87,14 @@ class SimulationState:
             "tally": self.tally.to_dict(),
             "active": [each.to_dict(self.now if name in self.running else None) for name, each in self.active.items()],
             "holds": self.running.ids,
+            "held_gpus": self.running.gpus,
             "cancellations": [list(each) for each in self.cancellations],
             "gone": list(self.departed),
             "reasons": dict(self.reasons),
             "records": [record.to_dict() for record in self.records.values()],
             "wall_seconds": self.wall_seconds,
             **({"ended_badly": sorted(self.ended_badly)} if self.ended_badly else {}),
+            "ended_seconds": [[list(key) if isinstance(key, tuple) else key, end] for key, end in self.ended_seconds.items()],
         }
 
     @classmethod
@@ -112,6 +118,7 @@ class SimulationState:
             running.enter(progress)
         for job_id in document["holds"]:
             running.add(active[job_id])
+        running.gpus = document.get("held_gpus", running.gpus)  # their sums depend on the order of starts and stops
         for job_id in active.keys() - document["holds"]:
             active[job_id].partners = ()  # earlier versions saved those of the last run
         records = (JobRecord.from_dict(each) for each in document["records"])
@@ -131,6 +138,7 @@ class SimulationState:
             {record.job_id: record for record in records},
             document["wall_seconds"],
             set(document.get("ended_badly", ())),
+            {tuple(key) if isinstance(key, list) else key: end for key, end in document.get("ended_seconds", ())},
         )
 
 
@@ -141,7 +149,8 @@ def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arriva
     if arrivals.taken < document["taken"]:
         text = f"was written when {document['taken']} jobs had arrived, but this trace has only {arrivals.taken}"
         raise InputError(Fault(str(path), "", f"{text}; pass the trace that the simulation used"))
-    if arrivals.digest != document["digest"]:
+    digests = document["digest"], document.get("details", arrivals.details)  # earlier versions saved only the first
+    if (arrivals.digest, arrivals.details) != digests:
         text = f"was written with another trace: the first {document['taken']} jobs of this one differ from those that had arrived"
         raise InputError(Fault(str(path), "", f"{text}; pass the trace that the simulation used"))
     now = document["now"]

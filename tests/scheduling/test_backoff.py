@@ -208,3 +208,13 @@ def test_jobs_that_share_gpus() -> None:
             for other in assignment.shared_with:
                 assert each in round_.assignments[other].shared_with
     assert "a" not in made.backoffs, "it has run again"
+
+
+def test_a_round_is_planned_as_it_begins_if_no_other_node_can_hold_the_job() -> None:
+    made = scheduler("v100:1", retry_seconds=60.0)
+    made.submit(job("a"))
+    made.next_round(0.0)
+    made.job_failed("a", now_seconds=10.0)
+    planned = made.plan_next(360.0)
+    assert list(planned.assignments) == ["a"]
+    assert planned == made.plan_next() == made.next_round(360.0)

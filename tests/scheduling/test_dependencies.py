@@ -233,3 +233,15 @@ def test_blocked_jobs_of_random_workflows_are_in_no_problem(count: int):
                 scheduler.complete(job_id)
                 ended.add(int(job_id[1:]))
             now += 360.0
+
+
+def test_a_job_that_waits_for_others_is_in_the_system_but_has_no_progress() -> None:
+    speeds = gp.ThroughputProfile.from_matrix([[1.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:4"), speeds)
+    made.submit_all([gp.Job("a"), gp.Job("b", depends_on="a")])
+    for call in (lambda: made.report("b", steps_done=3.0), lambda: made.report_all({"a": 1.0, "b": 3.0}), lambda: made.lease("b")):
+        with pytest.raises(gp.UnknownNameError, match="waits for other jobs, so it neither runs nor makes progress yet"):
+            call()
+    assert [each.steps_done for each in made.jobs if each.job_id == "a"] == [0]
+    with pytest.raises(gp.InputError, match="is still in the system; complete or cancel it first"):
+        made.forget("b")

@@ -262,6 +262,12 @@ def test_gangs_found_running_go_on_and_nothing_is_counted() -> None:
         made.found_running("a", {"v100-0": 1})
     with pytest.raises(gp.InputError, match="there is no such node"):
         made.found_running("a", {"v100-9": 2})
+    for wrong in (0, -2, 1.0, True):
+        with pytest.raises(gp.InputError, match=f"node 'v100-0' must have a whole number of GPUs of at least 1, found {wrong}"):
+            made.found_running("a", {"v100-0": wrong})  # type: ignore[dict-item]
+    made.update("a", num_gpus=0.5)
+    with pytest.raises(gp.InputError, match=r"needs a job with whole GPUs; this one has 0\.5"):
+        made.found_running("a", {"v100-0": 1})
     with pytest.raises(gp.InputError, match="appears twice"):
         made.submit_all([gp.Job("c"), gp.Job("c")])
     assert {job.job_id for job in made.jobs} == {"a", "b"}

@@ -178,8 +178,9 @@ def test_the_same_options_give_the_same_bytes(gavel: Gavel, mixed: list[str]) ->
     texts = []
     for out in ("first", "second", "third"):
         more = ["--seed", "8"] if out == "third" else []
-        gavel(*mixed, *random, *more, "-p", "max_min_fairness", "--jobs-out", out, "--timeline-out", f"{out}-rounds")
-        texts.append((Path(out).read_bytes(), Path(f"{out}-rounds").read_bytes()))
+        files = f"{out}.csv", f"{out}-rounds.csv"
+        gavel(*mixed, *random, *more, "-p", "max_min_fairness", "--jobs-out", files[0], "--timeline-out", files[1])
+        texts.append(tuple(Path(each).read_bytes() for each in files))
     assert texts[0] == texts[1] != texts[2]
 
 
@@ -248,7 +249,7 @@ def test_tables_fit_a_narrow_terminal(gavel: Gavel, mixed: list[str], monkeypatc
         (["--node-mtbf", "1", "--node-repair", "2"], "Error: --node-repair 2 must be less than --node-mtbf 1"),
         (["--until", "tomorrow"], "'tomorrow' is not a time of at least 0; write seconds, or a time such as 90s, 15min, 12h or 7d"),
         (["--job-failures", "1"], "'1' is neither a probability of at least 0 and below 1 nor 'recorded'"),
-        (["--jobs-out", "absent/out.csv"], "Error: absent/out.csv: cannot be written: No such file or directory"),
+        (["--jobs-out", "absent/out.csv"], "Error: absent/out.csv: cannot be written: there is no folder 'absent'"),
         (["--jobs-out", "a.csv", "--timeline-out", "./a.csv"], "Error: a.csv is given for two outputs"),
         (["--extrapolate"], "Error: --extrapolate estimates speeds by job type"),
         (["--profile", "gavel-osdi20"], "Error: --profile and --throughputs both define the speeds of jobs"),

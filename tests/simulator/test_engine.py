@@ -110,6 +110,26 @@ class TestKnownAnswers:
         assert result.jobs["b"].late_seconds == 800
         assert (result.summary.with_deadline, result.summary.late) == (1, 1)
 
+    def test_only_finished_jobs_meet_or_miss_deadlines(self) -> None:
+        cancelled = Submission(gp.Job("b", total_steps=4000, deadline_seconds=9000), cancelled_seconds=500)
+        result = play([gp.Job("a", total_steps=100, deadline_seconds=5000), cancelled])
+        assert (result.summary.with_deadline, result.summary.late) == (1, 0)
+        active = play([gp.Job("a", total_steps=10_000, deadline_seconds=500)], until_seconds=720)
+        assert (active.summary.with_deadline, active.jobs["a"].late_seconds) == (0, None)
+
+    @pytest.mark.parametrize("between", [[], [gp.Job("b", total_steps=20_000, arrival_seconds=10)]])
+    def test_an_id_is_used_once_in_a_trace(self, between: list[gp.Job]) -> None:
+        jobs = [gp.Job("a", total_steps=100), *between, gp.Job("a", total_steps=100, arrival_seconds=9000)]
+        speeds = gp.ThroughputProfile.from_matrix([[1.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])
+        text = "job 'a', field job_id: is that of an earlier job; each job of a trace needs an id of its own"
+        assert refusal(lambda: simulate(jobs, gp.Cluster.from_inline("v100:4"), speeds)) == text
+
+    def test_a_job_with_earlier_progress_fails_within_the_rest_of_its_work(self) -> None:
+        job = gp.Job("a", total_steps=100_000, steps_done=99_000, max_retries=50)
+        result = play([job], job_failures=0.9, seed=5, round_seconds=10)
+        assert result.jobs["a"].failures > 1
+        assert 1000 < result.jobs["a"].running_seconds < 1000 + 10 * result.jobs["a"].failures, "it loses at most a round each time"
+
     def test_the_clock_starts_with_the_first_job(self) -> None:
         result = play([gp.Job("a", total_steps=100, arrival_seconds=1e6)])
         assert result.summary.usage["v100"]["utilization"] == 1

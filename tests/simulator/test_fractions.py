@@ -98,3 +98,21 @@ def test_pods_of_openb_are_replayed_on_a_part_of_its_cluster() -> None:
     assert sum(kind["used"] for kind in result.summary.usage.values()) == pytest.approx(
         sum(job.gpu_seconds for job in result.jobs.values())
     )
+
+
+def test_saved_sums_of_held_fractions_do_not_depend_on_the_order_of_starts(tmp_path: Path) -> None:
+    sizes, steps = (0.1, 0.1, 0.3, 0.6), (809, 864, 526, 714)
+    jobs = [
+        gp.Job(str(i), num_gpus=size, total_steps=total, arrival_seconds=37 * i)
+        for i, (size, total) in enumerate(zip(sizes, steps, strict=True))
+    ]
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]] * 4, job_ids=[job.job_id for job in jobs], accelerators=["v100"])
+    used = []
+    for saves in (False, True):
+        simulation = gp.Simulation(jobs, gp.Cluster.from_counts({"v100": 1}), speeds, "fifo", round_seconds=100.0)
+        while simulation.step():
+            if saves:
+                simulation.save(tmp_path / "saved.json")
+                simulation = gp.Simulation.load(tmp_path / "saved.json", jobs, speeds)
+        used.append(simulation.result().summary.usage["v100"]["used"])
+    assert used[0] == used[1]

@@ -152,3 +152,22 @@ def test_a_gang_that_loses_its_node_is_preempted_once() -> None:
 def test_a_gang_that_fails_is_not_preempted() -> None:
     jobs = [gp.Submission(gp.Job("a", total_steps=1000), failed_attempts=2), gp.Job("b", total_steps=9000, arrival_seconds=10)]
     assert play(jobs, job_failures="recorded").jobs["a"].preemptions == 0
+
+
+@pytest.mark.parametrize("steps", [350, 361])
+@pytest.mark.parametrize("between", [False, True])
+def test_a_round_ends_when_its_last_gang_loses_its_node(steps: int, between: bool) -> None:
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]], job_ids=["a"], accelerators=["v100"])
+    starts: list[float] = []
+    gp.simulate(
+        [gp.Job("a", total_steps=steps)],
+        gp.Cluster.from_inline("v100:2/1"),
+        speeds,
+        "fifo",
+        node_failures=gp.NodeFailures(3000, 1e5),
+        seed=33,
+        starts_between_rounds=between,
+        on_round=lambda each: starts.append(each.start_seconds),
+        on_starts=lambda seconds, _: starts.append(seconds),
+    )
+    assert starts[:2] == [0.0, pytest.approx(62.57, abs=0.01)], "when the node fails"

@@ -137,3 +137,37 @@ def test_no_job_starts_before_those_it_waits_for_have_ended(seed: int, policy: s
         assert record.blocked_seconds == max(ends, default=0.0)
         assert record.first_start_seconds >= record.blocked_seconds
         assert record.jct_seconds == pytest.approx(record.end_seconds - record.blocked_seconds)
+
+
+@pytest.mark.parametrize("after", ["a", "singleton"])
+@pytest.mark.parametrize(("between", "jct"), [(False, 360), (True, 100)])
+def test_a_job_whose_parent_ends_before_the_next_round_was_blocked_until_then(
+    after: str, between: bool, jct: float, tmp_path: Path
+):
+    jobs = [
+        gp.Job("a", total_steps=100, workflow="w"),
+        gp.Job("b", total_steps=1000),
+        gp.Job("c", total_steps=100, arrival_seconds=50, depends_on=after, workflow="w"),
+    ]
+    speeds = gp.ThroughputProfile.from_matrix(np.ones((3, 1)), job_ids=["a", "b", "c"], accelerators=["v100"])
+    simulation = gp.Simulation(jobs, gp.Cluster.from_counts({"v100": 4}), speeds, starts_between_rounds=between)
+    while simulation.step():
+        simulation.save(tmp_path / "saved.json")
+        simulation = gp.Simulation.load(tmp_path / "saved.json", jobs, speeds)
+    found = simulation.result().jobs["c"]
+    assert (found.blocked_seconds, found.jct_seconds) == (50, jct)
+
+
+def test_workflows_of_tenants_are_told_apart_and_complete_with_all_of_their_jobs():
+    jobs = [
+        gp.Job("a", total_steps=100, tenant="x", workflow="nightly"),
+        gp.Job("b", total_steps=200, tenant="y", workflow="nightly", arrival_seconds=90_000),
+        gp.Job("c", total_steps=50, tenant="y", workflow="weekly", arrival_seconds=90_000),
+    ]
+    result = _run(jobs, 4)
+    assert result.workflows == {"nightly (x)": 100, "nightly (y)": 200, "weekly": 50}
+    assert (result.summary.workflow_jct.count, result.summary.workflow_jct.mean) == (3, 350 / 3)
+    jobs = [gp.Job("a", total_steps=100, workflow="w"), gp.Job("b", total_steps=5000, workflow="w")]
+    measured = _run(jobs, 4, measure_jobs=(0, 1))
+    assert measured.workflows == {"w": None}
+    assert measured.summary.workflow_jct.count == 0, "a job that is not measured has not finished"

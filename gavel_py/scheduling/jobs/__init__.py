@@ -105,6 +105,8 @@ FIXED = {
 }
 
 
+STILL_HERE = "is still in the system; complete or cancel it first"
+
 FEW_CHANGES = 8
 """Up to this many jobs are inserted or removed one by one; more are merged with all others."""
 
@@ -448,7 +450,7 @@ class JobTable:
         """Raise `InputError` unless these jobs have left; is_in_decision: (rows,) the jobs of the latest decision."""
         for job_id in job_ids:
             if job_id in self._present:
-                raise InputError(Fault(f"job {job_id!r}", "job_id", "is still in the system; complete or cancel it first"))
+                raise InputError(Fault(f"job {job_id!r}", "job_id", STILL_HERE))
             if job_id not in self._departed:
                 text = f"there was no such job{nearest(str(job_id), sorted([*self._present, *self._departed]))}"
                 raise UnknownNameError(Fault(f"job {job_id!r}", "job_id", text))
