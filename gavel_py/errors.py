@@ -36,6 +36,9 @@ __all__ = [
 
 SHOWN_FAULTS = 20
 
+MIN_START = 3
+"""Number of characters from which the beginning of a name suggests the whole name."""
+
 MAX_DIGITS = 100
 """Length up to which text is converted to decimal form for a hint, in characters."""
 
@@ -119,14 +122,16 @@ class ConflictError(InputError):
     Args:
         constraints: Names of an irreducible infeasible subset (IIS): the others are satisfiable if any one of them is dropped.
         alone: True if each of these constraints is unsatisfiable on its own.
+        can_be_soft: False if constraints of this kind have no soft form.
 
     Attributes:
         constraints: The names, as a tuple.
     """
 
-    def __init__(self, constraints: Sequence[str], *, alone: bool) -> None:
+    def __init__(self, constraints: Sequence[str], *, alone: bool, can_be_soft: bool = True) -> None:
         self.constraints: tuple[str, ...] = tuple(constraints)
-        many = "these constraints cannot all hold, but would if any one of them were removed or made soft:"
+        remedy = "removed or made soft" if can_be_soft else "removed"
+        many = f"these constraints cannot all hold, but would if any one of them were {remedy}:"
         single = "no allocation can satisfy this, whatever the others get:" if len(constraints) == 1 else ""
         head = single or ("no allocation can satisfy any of these, whatever the others get:" if alone else many)
         super().__init__(head, *(f"  {name}" for name in constraints))
@@ -216,6 +221,8 @@ def relocated_faults(relocate: Callable[[Fault], Fault]) -> Iterator[None]:
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """Return "; did you mean ..." with the known names closest to `name`, or a list of the known names if none is close.
 
+    A known name that begins with `name` is close to it, unless `name` is shorter than `MIN_START`.
+
     Args:
         name: The misspelt name.
         known: Valid names; duplicates are ignored.
@@ -224,8 +231,9 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     >>> nearest("max_min_fairnes", ["fifo", "max_min_fairness"])
     "; did you mean 'max_min_fairness'?"
     """
-    names = list(dict.fromkeys(known))
-    close = get_close_matches(str(name), names, n=count, cutoff=0.6)
+    text, names = str(name), list(dict.fromkeys(known))
+    begun = [each for each in names if len(text) >= MIN_START and each.startswith(text)]
+    close = get_close_matches(text, names, n=count, cutoff=0.6) or begun[:count]
     if close:
         return "; did you mean " + " or ".join(repr(c) for c in close) + "?"
     if not names:

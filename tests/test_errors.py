@@ -126,6 +126,8 @@ class TestNearest:
         ("name", "known", "text"),
         [
             pytest.param("num_gpu", ["num_gpus", "weight"], "; did you mean 'num_gpus'?", id="one close name"),
+            pytest.param("price", ["name", "price_per_hour"], "; did you mean 'price_per_hour'?", id="beginning of a name"),
+            pytest.param("pr", ["name", "price_per_hour"], "; known: name, price_per_hour", id="too short for a beginning"),
             pytest.param("v10", ["v100", "k80", "v1"], "; did you mean 'v100' or 'v1'?", id="closest first"),
             pytest.param("colour", ["weight", "tenant"], "; known: weight, tenant", id="none close"),
             pytest.param("", ["weight"], "; known: weight", id="empty name"),

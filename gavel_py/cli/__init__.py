@@ -1,7 +1,8 @@
 """The command `gavel`: one module per command, each a thin layer over the public API.
 
 A `LazyGroup` imports the module of a command on first use, and commands import heavy libraries when they run, which keeps
-`gavel --help` fast. `main` prints errors in one line and exits with 1 for a failure at run time and 2 for wrong usage or input.
+`gavel --help` fast. `main` prints errors in one line and exits with 1 for a failure at run time, 2 for wrong usage or input, and
+130 after an interrupt.
 """
 
 from __future__ import annotations
@@ -14,16 +15,25 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gavel_py import __version__
 from gavel_py.cli.standard_input import with_names
-from gavel_py.errors import GavelError, InputError, decimal_hint, nearest
+from gavel_py.errors import Fault, GavelError, InputError, decimal_hint, nearest
 
-__all__ = ["Group", "LazyGroup", "main"]
+if TYPE_CHECKING:
+    import gavel_py as gp
+
+__all__ = ["INTERRUPTED", "Group", "LazyGroup", "main", "remember_jobs"]
+
+INTERRUPTED = 130
+"""Exit code after an interrupt: 128 + SIGINT, as in shells."""
+
+_JOBS = "gavel_py.jobs"
+"""Key of the jobs in the context data of a command."""
 
 
 def _decimal_only(command: click.Command) -> click.Command:
@@ -97,7 +107,12 @@ class _Gavel(LazyGroup):
         try:
             return super().invoke(ctx)
         except GavelError as error:
+            if isinstance(error, InputError):
+                _locate(error, ctx)
             raise (_UserError if isinstance(error, InputError) else _RunTimeError)(with_names(_text(error, ctx))) from error
+        except KeyboardInterrupt:
+            click.echo("\nInterrupted", err=True)  # after the ^C of a terminal
+            ctx.exit(INTERRUPTED)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # the reader of the pipe has exited; click exits silently
@@ -105,15 +120,34 @@ class _Gavel(LazyGroup):
             raise _RunTimeError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
+def remember_jobs(jobs: Iterable[gp.Job]) -> None:
+    """Let errors on these jobs name their files and lines, even if they are found where only the ids of jobs are known."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta[_JOBS] = jobs
+
+
+def _locate(error: InputError, ctx: click.Context) -> None:
+    """Name the files and lines of remembered jobs in an error, and their fields as in files."""
+    places = {f"job {job.job_id!r}": job.where for job in ctx.meta.get(_JOBS, ())}
+    error.faults = tuple(
+        Fault(places[each.where], "total_steps" if each.field == "steps_remaining" else each.field, each.problem)
+        if each.where in places
+        else each
+        for each in error.faults
+    )
+
+
 def _text(error: GavelError, ctx: click.Context) -> str:
     """Return the message of an error, with hints if it concerns throughputs that could be measured or estimated."""
     from gavel_py.cli.estimates import HINT, MISSING, TO_MEASURE
 
+    text = str(error)
     missing = isinstance(error, InputError) and any(part in fault.problem for part in MISSING for fault in error.faults)
     can_estimate = ctx.invoked_subcommand in ("explain", "rounds", "simulate", "slurm", "solve", "sweep", "serve")
-    if not (missing and can_estimate):
-        return str(error)
-    return "\n".join([str(error), TO_MEASURE, *([] if "an estimate needs" in str(error) else [HINT])])
+    if not (missing and can_estimate) or "serving profile" in text:  # rates of replicas are never estimated
+        return text
+    return "\n".join([text, TO_MEASURE, *([] if "an estimate needs" in text else [HINT])])
 
 
 def _drop_output() -> None:
@@ -167,6 +201,9 @@ def _gavel(context: click.Context, verbose: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with 0, 1 (failure at run time) or 2 (wrong usage or input)."""
+    """Run the command line and exit with 0, 1 (failure at run time), 2 (wrong usage or input) or 130 (interrupted)."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as in `gavel solve ... >&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     _gavel(arguments, prog_name="gavel" if arguments is None else None)
     sys.exit(0)

@@ -341,8 +341,12 @@ class Outlook:
         known = [job for job in self.jobs if not _is_endless(job)]
         ends = [end for job in known if (end := self._end(job)) is not None]
         count = f"{len(ends):,} of {len(known):,} jobs" if len(ends) < len(known) else f"all {len(ends):,} jobs"
-        times = "" if not ends else f" {time_text(min(ends))} to {time_text(max(ends))} from now"
-        lines = [f"Forecast without new arrivals, with {decided} as jobs leave: {count} end{times}."]
+        if len(ends) == len(known) == 1:
+            count = "the job" if len(self.jobs) == 1 else "1 job"
+        verb = "ends" if len(ends) == 1 else "end"
+        times = dict.fromkeys(time_text(end) for end in (min(ends), max(ends))) if ends else ()
+        when = f" {' to '.join(times)} from now" if ends else ""
+        lines = [f"Forecast without new arrivals, with {decided} as jobs leave: {count} {verb}{when}."]
         if not known:
             lines = ["No job has known steps (total_steps or duration_seconds), so no end can be forecast."]
         if len(known) < len(self.jobs):

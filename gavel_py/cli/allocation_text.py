@@ -176,14 +176,14 @@ def details_text(screen: Screen) -> str:
     """Return the objective, its bound, the stages of a lexicographic objective, and how the answer was found."""
     allocation = screen.allocation
     value, bound = allocation.objective_value, allocation.objective_bound
-    objective = "" if value is None else f"objective {value:.6g}, proven bound {bound:.6g}; "
+    objective = "" if value is None else f"objective {value:z.6g}, proven bound {bound:z.6g}; "
     found = f"{screen.label}: {objective}{counted(len(screen.served), 'job')}, {screen.seconds:.2f} s"
     return wrapped([found]) + stages_text(allocation) + route_text(screen)
 
 
 def stages_text(allocation: gp.Allocation) -> str:
     """Return a line for each stage of a lexicographic objective."""
-    lines = [f"  {stage.name}: {stage.value:.6g}, proven bound {stage.bound:.6g}" for stage in allocation.stages[:MAX_STAGES]]
+    lines = [f"  {stage.name}: {stage.value:z.6g}, proven bound {stage.bound:z.6g}" for stage in allocation.stages[:MAX_STAGES]]
     more = len(allocation.stages) - len(lines)
     return wrapped([*lines, *([f"  ... and {more} more"] if more else [])])
 
@@ -225,7 +225,7 @@ def _objective_text(screen: Screen) -> str:
         )
     is_soft = any(outcome.penalty is not None for outcome in allocation.constraints)
     meaning = None if is_soft or math.isinf(value) else MEANINGS.get(allocation.policy)
-    text = f"the objective is {value:.6g}" if meaning is None else meaning(value, screen)
+    text = f"the objective is {value:z.6g}" if meaning is None else meaning(value, screen)
     if allocation.status is gp.AllocationStatus.TIME_LIMIT:
         return f"{styled('Time limit reached', 'warn')}, at most {allocation.gap or 0:.2%} from optimal: {text}."
     return f"{styled('Proven optimal', 'good')}: {text}."
@@ -279,7 +279,7 @@ def _total(value: float, screen: Screen) -> str:
 
 def _welfare(value: float, screen: Screen) -> str:
     if screen.allocation.options.get("strategy_proof"):
-        return f"the objective is {value:.6g}, before time is taken from jobs"
+        return f"the objective is {value:z.6g}, before time is taken from jobs"
     weights = screen.problem.weights[screen.served]
     by_weight = "" if (weights == weights[0]).all() else ", by weight"
     return f"the geometric mean of the speeds is {number(math.exp(value / weights.sum()))}{by_weight}"
@@ -437,7 +437,7 @@ def _types_text(screen: Screen, *, wide: bool) -> str:
     if not members:
         return ""
     columns = [Column("job type", "name"), Column("jobs"), Column("GPUs wanted")]
-    columns += [Column(f"{name} held", optional=1) for name in allocation.accelerator_types]
+    columns += [Column(f"{name} held") for name in allocation.accelerator_types]
     columns += [Column("speed, mean"), Column("vs. fair share, mean"), Column("vs. fair share, least")]
     rows = []
     for name, found in sorted(members.items(), key=lambda item: -len(item[1])):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import click
 
 import gavel_py as gp
-from gavel_py.cli import estimates
+from gavel_py.cli import estimates, inputs
 from gavel_py.cli.accounting import has_prices, hourly, money, tenant_text
 from gavel_py.cli.allocation_text import percent, refused_counts
-from gavel_py.cli.inputs import GAIN_NOTE, SHARING, Request, load, policies_of, takes_options, warnings_shown
+from gavel_py.cli.inputs import GAIN_NOTE, ONE_POLICY, SHARING, load, option, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import counted, emit, gang_text, json_text, number, time_text, unused_text
 from gavel_py.cli.tables import table_text, wrapped
 
@@ -26,6 +27,14 @@ MIN_TIME = 5e-4
 
 MAX_PARTNERS = 10
 """Maximum number of partners listed, by time; the JSON output has all of them."""
+
+
+@dataclass(frozen=True)
+class Request(inputs.Request):
+    """The options, as typed."""
+
+    policy_specs: tuple[str, ...] = option("--policy", "-p", **ONE_POLICY)
+    as_csv: bool = option("--csv", hidden=True)
 
 
 @click.command("explain")
@@ -52,31 +61,31 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
         policy, *others = policies_of(request.policy_specs, request.settings, request.constraint_files)
         if others:
             raise click.UsageError("a job is explained under one --policy at a time")
-        inputs = load(request)
-        problem = inputs.problem(sharing=sharing)
+        loaded = load(request)
+        problem = loaded.problem(sharing=sharing)
         explanation = gp.explain(problem, job_id, policy, partner=partner)
-        one = [job for job in inputs.jobs if job.job_id == job_id]
+        one = [job for job in loaded.jobs if job.job_id == job_id]
         row = problem.job_ids.index(job_id)
         able = problem.runnable[[row]]
-        estimated = estimates.estimates_of(inputs.profile, one, problem.accelerator_types, able)
-        if estimates.has_estimates(inputs.profile):
-            by_id = {job.job_id: job for job in inputs.jobs}
+        estimated = estimates.estimates_of(loaded.profile, one, problem.accelerator_types, able)
+        if estimates.has_estimates(loaded.profile):
+            by_id = {job.job_id: job for job in loaded.jobs}
             pairs = [(one[0], by_id[each.job_id], each.accelerator) for each in explanation.partners]
-            of_pairs = inputs.profile.pair_estimates_of(pairs)
+            of_pairs = loaded.profile.pair_estimates_of(pairs)
             estimated = [*(estimated or ()), *(each for each in of_pairs if each.entry.job_type == one[0].job_type)]
     if request.form == "json":
         emit(json_text(explanation.to_dict() | workflow_entry(problem, row) | estimates.json_entry(estimated)), request.out)
     else:
-        plain = _plain(explanation, priced=has_prices(inputs.cluster)) if explanation.excluded is None else ""
-        plain += _workflow(inputs.jobs, problem, row) if explanation.excluded is None else ""
-        job = next(job for job in inputs.jobs if job.job_id == job_id)
+        plain = _plain(explanation, priced=has_prices(loaded.cluster)) if explanation.excluded is None else ""
+        plain += _workflow(loaded.jobs, problem, row) if explanation.excluded is None else ""
+        job = next(job for job in loaded.jobs if job.job_id == job_id)
         plain += "".join(_wrapped(line, "") for line in refused_counts(problem, {row: job}))
         details = _report(explanation, policy.label, sharing=sharing, partner=partner)
         parts = [
             plain,
             *details,
-            _estimates(None if explanation.excluded else estimated, job_id, estimates.value_text(inputs.profile)),
-            unused_text(inputs.cluster.left_out),
+            _estimates(None if explanation.excluded else estimated, job_id, estimates.value_text(loaded.profile)),
+            unused_text(loaded.cluster.left_out),
         ]
         emit("\n".join(part for part in parts if part), request.out)
 

@@ -23,7 +23,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import gavel_py as gp
-from gavel_py.cli import estimates
+from gavel_py.cli import estimates, remember_jobs
 from gavel_py.cli.output import counted, number
 from gavel_py.cli.standard_input import InputFile, with_names
 from gavel_py.cli.tables import table_text
@@ -168,6 +168,12 @@ def _complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete
     return [*(CompletionItem(name) for name in names if name.startswith(incomplete)), CompletionItem(incomplete, type="file")]
 
 
+POLICY: Mapping[str, Any] = {"metavar": "NAME[,OPTION=VALUE...]", "shell_complete": _complete_policy}
+
+ONE_POLICY: Mapping[str, Any] = {**POLICY, "help": "Policy, or package.module:Class [max_min_fairness]."}
+"""For commands that show the answer of one policy."""
+
+
 @dataclass(frozen=True)
 class Common:
     """Options of all commands on a cluster, as typed."""
@@ -189,11 +195,7 @@ class Common:
     confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
     extrapolate: bool = option(**estimates.EXTRAPOLATE)
     policy_specs: tuple[str, ...] = option(
-        "--policy",
-        "-p",
-        metavar="NAME[,OPTION=VALUE...]",
-        shell_complete=_complete_policy,
-        help="Policy, or package.module:Class; several are compared [max_min_fairness].",
+        "--policy", "-p", **POLICY, help="Policy, or package.module:Class; several are compared [max_min_fairness]."
     )
     settings: tuple[str, ...] = option("--set", metavar="OPTION=VALUE", help="Set an option of every policy that has it.")
     constraint_files: tuple[Path, ...] = option(
@@ -316,6 +318,7 @@ def load(request: Request) -> Inputs:
         jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file, ignore=ignored(request.ignore_columns)))
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
+    remember_jobs(jobs)
     if request.extrapolate:
         profile = estimates.with_gangs(profile, {job.num_gpus for job in jobs})
     known = cluster.known_to(profile, allow_unknown_types=request.allow_unknown_types)

@@ -99,8 +99,8 @@ def size_text(job: gp.Job) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number with four significant digits, or "-" for None."""
-    return "-" if value is None else f"{value:.4g}"
+    """Return a number with four significant digits and without the sign of a negative zero, or "-" for None."""
+    return "-" if value is None else f"{value:z.4g}"
 
 
 SHOWN = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0))

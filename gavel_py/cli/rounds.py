@@ -42,6 +42,7 @@ FEW_JOBS = 10
 class Request(inputs.Request):
     """The options, as typed."""
 
+    policy_specs: tuple[str, ...] = inputs.option("--policy", "-p", **inputs.ONE_POLICY)
     num_rounds: int | None = inputs.option(
         "--rounds", "-n", type=click.IntRange(1, inputs.MAX_ROUNDS), metavar="N", help=f"Number of rounds [{ROUNDS}]."
     )

@@ -161,8 +161,12 @@ def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> st
     if deficit * 3600 > TOLERANCE:
         lines = [f"{text}, {deficit:.4g} ({delivery.undelivered_share:.2%}) follow in later rounds."]
         least, behind = delivery.least_shortfall_gpu_seconds / 3600, ceil(10 * delivery.most_rounds_behind - TOLERANCE) / 10
-        text = f"A round is all or nothing for a job, so at least {least:.4g} ({delivery.least_undelivered_share:.2%}) had to wait"
-        lines.append(f"{text}; no job is more than {behind:.1f} rounds behind.")
+        text = f"no job is more than {behind:.1f} rounds behind."
+        if least * 3600 > TOLERANCE:
+            part = f"{least:.4g} ({delivery.least_undelivered_share:.2%})"
+            lines.append(f"A round is all or nothing for a job, so at least {part} had to wait; {text}")
+        else:
+            lines.append(text.capitalize())
     extra = [(idle, "on GPUs that would have been idle"), (ahead, "to jobs ahead of their own share")]
     given = [f"{hours:.4g} GPU-hours {how}" for hours, how in extra if hours * 3600 > TOLERANCE]
     if given:

@@ -21,13 +21,13 @@ from typing import Any, Literal
 import click
 
 import gavel_py as gp
-from gavel_py.cli import estimates
+from gavel_py.cli import INTERRUPTED, estimates
 from gavel_py.cli.inputs import ALLOW_UNKNOWN, FILE, INPUT_OR_TEXT, PROFILE, argument, option, takes_options, warnings_shown
 from gavel_py.cli.output import counted, number, progress_bar, time_text, unit_of, unused_text
 from gavel_py.cli.simulate.files import Column as ColumnType
 from gavel_py.cli.simulate.files import write_tenants_file
 from gavel_py.cli.simulate.options import MEASURE_JOBS
-from gavel_py.cli.simulate.runner import INTERRUPTED, interruptible
+from gavel_py.cli.simulate.runner import interruptible
 from gavel_py.cli.standard_input import InputFile
 from gavel_py.cli.tables import Column, Metric, comparison_text, table_text, wrapped
 
@@ -87,7 +87,7 @@ AXES = {
     "load": "jobs per hour",
     "cluster": "clusters",
     "seed": "seeds",
-    "round_seconds": "rounds",
+    "round_seconds": "round length",
     "measure_jobs": "measured jobs",
 }
 
@@ -122,7 +122,8 @@ def _grid_text(plan: gp.SweepPlan, workers: int | None, *, retry_failed: bool) -
     for axis, title in AXES.items():
         values = dict.fromkeys(labels.get(axis) for labels in plan.labels)
         shown = [_text(value) for value in values if value is not None]
-        lines += [f"{title}: {', '.join(shown)}"] if shown else []
+        unit = " s" if axis == "round_seconds" else ""
+        lines += [f"{title}: {', '.join(shown)}{unit}"] if shown else []
     more = f", and {plan.yardsticks} of the policy isolated for comparison" if plan.yardsticks else ""
     lines.append(f"cells: {len(plan) - plan.yardsticks:,}{more}; {len(plan.labels):,} points of the grid")
     kept = plan.kept()

@@ -1,7 +1,8 @@
 """Layout of text on a terminal: tables, comparisons of policies, bars, lists of hosts, and colour.
 
 80 columns is the design width. A table that is too wide first leaves out its optional columns, then shortens names in the middle,
-and finally becomes several tables with the same first column. Numbers are never cut. In pipes and files, names are complete.
+and finally becomes several tables with the same first column. Numbers are never cut. Names of rows stay distinct, unless even a
+table with only one more column would be too wide. In pipes and files, names are complete.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +32,9 @@ MIN_CUT = 6
 
 MIN_TITLE = 8
 """Width below which the title of a column is not narrowed, as long as it takes at most two lines."""
+
+MAX_WORD = 12
+"""Length of words in titles that are cut only if nothing else helps; longer words may be cut at any time."""
 
 BEST = "*"
 """Marks the best policy in a row of a comparison."""
@@ -96,6 +101,8 @@ def styled(text: str, meaning: Literal["good", "warn", "bad", "title"]) -> str:
 
 def cell_width(text: str) -> int:
     """Return the number of characters that a text takes on a terminal; wide characters take two."""
+    if _is_plain(text):
+        return len(text)
     from rich.cells import cell_len
 
     return cell_len(_SGR.sub("", text))
@@ -113,7 +120,14 @@ def shortened(text: str, room: int) -> str:
     return f"{head}…{tail}"
 
 
+def _is_plain(text: str) -> bool:
+    """Return whether each character of the text certainly takes one cell of a terminal; most texts are plain."""
+    return text.isascii() and text.isprintable()
+
+
 def _start(text: str, room: int) -> str:
+    if _is_plain(text):
+        return text[: max(0, room)]
     taken = 0
     for index, character in enumerate(text):
         taken += cell_width(character)
@@ -170,7 +184,10 @@ def table_text(
 
 
 class _Part:
-    """A column with its cells and its widths: the minimum, that of complete cells, and that with the title on one line."""
+    """A column with its cells and its widths: that of complete cells, that with the title on one line, and two minimums.
+
+    forced: the minimum if nothing else helps, at which a title may be cut and different names may look the same.
+    """
 
     def __init__(self, column: Column, cells: list[str], *, is_first: bool) -> None:
         self.column, self.cells = column, cells
@@ -178,7 +195,18 @@ class _Part:
         words = _words(column.title)
         self.natural, self.one_line = max(longest, _two_lines(words)), max(longest, cell_width(column.title))
         least = {"name": FIRST_NAME if is_first else MIN_NAME, "prose": MIN_PROSE}.get(column.kind, longest)
-        self.least = min(self.natural, max(least, min(MIN_TITLE, _two_lines(words))))
+        least = min(self.natural, max(least, min(MIN_TITLE, _two_lines(words))))
+        self.forced = min(least, MIN_CUT) if is_first and column.kind in ("name", "prose") else least
+        uncut = (length for word in words if (length := cell_width(word.strip())) <= MAX_WORD)
+        self.least = max([least, *uncut])
+        if column.kind == "name" and (is_first or column.is_key):
+            self.least = _distinct_width({cell for cell in cells if cell_width(cell) > self.least}, self.least, longest)
+
+
+def _distinct_width(names: Collection[str], least: int, longest: int) -> int:
+    """Return the smallest width from `least` to `longest` at which different names look different when shortened."""
+    # Names that look different still do with more room.
+    return bisect_left(range(longest), True, lo=least, key=lambda room: len({shortened(n, room) for n in names}) == len(names))
 
 
 def _words(title: str) -> list[str]:
@@ -208,8 +236,9 @@ def _blocks(parts: list[_Part], room: int) -> list[list[_Part]]:
 def _grid(parts: Sequence[_Part], room: int, *, is_whole: bool) -> str:
     widths = [part.natural if is_whole else part.least for part in parts]
     spare = room - sum(widths) - 2 * len(widths)
-    if spare < 0 and not is_whole and parts[0].column.kind in ("name", "prose"):
-        widths[0] = max(MIN_CUT, widths[0] + spare)
+    for i in () if is_whole else reversed(range(len(parts))):
+        less = max(0, min(-spare, widths[i] - parts[i].forced))
+        widths[i], spare = widths[i] - less, spare + less
     spare = max(0, spare)
     for wanted in ([part.natural for part in parts], [part.one_line for part in parts]):
         for i in sorted(range(len(parts)), key=lambda i: wanted[i] - widths[i]):

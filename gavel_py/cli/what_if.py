@@ -17,7 +17,7 @@ import gavel_py as gp
 from gavel_py.cli.accounting import money, with_accounts
 from gavel_py.cli.allocation_text import left_out_text
 from gavel_py.cli.inputs import Inputs
-from gavel_py.cli.output import number
+from gavel_py.cli.output import counted, number
 from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.errors import decimal_hint, nearest
 
@@ -120,7 +120,8 @@ def _type_of(typed: str, types: Sequence[str], text: str) -> str:
 
 def _check_enough(change: Change, before: float, text: str) -> None:
     if change.applied(before) < 0:
-        taken = f"removes {change.number} {change.unit} of {change.accelerator}, but there are only {before:g}"
+        removed = f"removes {counted(change.number, change.unit.removesuffix('s'))} of {change.accelerator}"
+        taken = f"{removed}, but there {'is' if before == 1 else 'are'} only {before:g}"
         raise click.UsageError(f"--what-if {text!r}: {taken}")
 
 

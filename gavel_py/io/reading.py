@@ -78,7 +78,7 @@ def csv_rows(path: str | Path, required: tuple[str, ...] = ()) -> Iterator[tuple
             if header is None:
                 header = checked_header(f"{path}, line {number}", row, required)
             elif len(row) != len(header):
-                _fail(path, number, f"has {len(row)} fields, but the header has {len(header)}")
+                _fail(path, number, f"has {len(row)} {'field' if len(row) == 1 else 'fields'}, but the header has {len(header)}")
             else:
                 yield f"{path}, line {number}", {k: c for k, c in zip(header, row, strict=True) if c}
     if header is None:
@@ -144,7 +144,10 @@ def checked_header(where: str, row: list[str], required: Collection[str], *, nam
     faults = [Fault(where, "", f"column {i} has no name") for i, name in enumerate(row, 1) if not name and not nameless]
     twice = sorted(name for name in repeated(row) if name or nameless)
     faults += [Fault(where, "", f"column {name!r} appears twice") for name in twice]
-    faults += [Fault(where, "", f"column {c!r} is missing{nearest(c, row)}") for c in required if c not in row]
+    missing = [Fault(where, "", f"column {c!r} is missing{nearest(c, row)}") for c in required if c not in row]
+    if missing and len(row) == 1 and re.search(r"[;\t]", row[0]):
+        missing = [Fault(where, "", f"found one column, {row[0]!r}; cells must be separated by commas")]
+    faults += missing
     InputError.raise_any(faults)
     return row
 

@@ -30,7 +30,7 @@ class ThroughputPerDollar(LinearSumPolicy):
         found = {jobs.type_names[j]: "unknown" if np.isnan(prices[j]) else "0" for j in unusable.tolist()}
         text = f"but {self.name} divides by it; every type on which a job can run needs a price above 0"
         InputError.raise_any(
-            [Fault(f"accelerator type {name!r}", "prices_per_hour", f"is {what}, {text}") for name, what in found.items()]
+            [Fault(f"accelerator type {name!r}", "price_per_hour", f"is {what}, {text}") for name, what in found.items()]
         )
         return super().view(jobs)
 

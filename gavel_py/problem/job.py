@@ -144,10 +144,10 @@ class Job(Record):
 
     @model_validator(mode="after")
     def _check_together(self) -> Job:
-        if (self.duration_seconds is None) != (self.duration_accelerator is None):
-            raise ValueError("duration_seconds and duration_accelerator must be given together")
         if self.duration_seconds is not None and self.total_steps is not None:
             raise ValueError("total_steps and duration_seconds are both given; give only one, since each follows from the other")
+        if (self.duration_seconds is None) != (self.duration_accelerator is None):
+            raise ValueError("duration_seconds and duration_accelerator must be given together")
         if self.deadline_seconds is not None and self.deadline_factor is not None:
             raise ValueError("deadline_seconds and deadline_factor are both given; give only one")
         if self.allowed_accelerators is not None and not self.allowed_accelerators:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -59,6 +60,14 @@ class Node(Record):
     rack: Name | None = None
 
 
+FIELDS = tuple(name for name in AcceleratorType.model_fields if name not in ("name", "profile_name"))
+"""Fields of an accelerator type in a file, whose key is its name."""
+
+REFUSED = {
+    "name": "is already given by the key; remove it",
+    "profile_name": "cannot be given in a file; name the type as in the profile",
+}
+
 Parts = tuple[list[Node], list[AcceleratorType]]
 KEYS = ("nodes", "accelerator_types")
 
@@ -112,23 +121,16 @@ def _nodes(entries: Any, where: Callable[..., str]) -> list[Node]:
 def _accelerator_types(entries: Any, where: Callable[..., str]) -> list[AcceleratorType]:
     if not isinstance(entries, dict | None):
         raise InputError(Fault(where("accelerator_types"), "accelerator_types", "must be a mapping from name to details"))
-    rows, faults = [], []
-    for name, details in (entries or {}).items():
-        place = where("accelerator_types", name)
-        if isinstance(details, dict) and "profile_name" in details:
-            faults.append(
-                Fault(
-                    f"{place} (accelerator type {name!r})",
-                    "profile_name",
-                    "cannot be given in a file; name the type as in the profile",
-                )
-            )
-        if isinstance(details, dict) and "name" in details:
-            faults.append(Fault(f"{place} (accelerator type {name!r})", "name", "is already given by the key; remove it"))
-        rows.append((place, (details or {}) | {"name": name} if isinstance(details, dict | None) else details))
+    types: list[AcceleratorType] = []
     with together() as attempt:
-        attempt(lambda: InputError.raise_any(faults))
-        types: list[AcceleratorType] = attempt(lambda: check_records(AcceleratorType, rows))
+        for name, details in (entries or {}).items():
+            place, given = where("accelerator_types", name), {} if details is None else details
+            if isinstance(given, dict):
+                label = f"{place} (accelerator type {name!r})"
+                refused = {key: REFUSED.get(key, f"is not known{nearest(str(key), FIELDS)}") for key in given if key not in FIELDS}
+                attempt(partial(InputError.raise_any, [Fault(label, str(key), problem) for key, problem in refused.items()]))
+                given = {key: value for key, value in given.items() if key in FIELDS} | {"name": name}
+            types += attempt(partial(check_records, AcceleratorType, [(place, given)])) or []
     return types
 
 

@@ -387,7 +387,7 @@ def _raise_conflict(named: NamedMarket) -> None:
         return is_feasible(replace(market, services=services, lower=lower, limits=limits), is_whole=True)
 
     conflict = irreducible(floors + rules, hold)
-    raise ConflictError([_item_name(named, item) for item in sorted(conflict)], alone=False)
+    raise ConflictError([_item_name(named, item) for item in sorted(conflict)], alone=False, can_be_soft=False)
 
 
 def _item_name(named: NamedMarket, item: int) -> str:

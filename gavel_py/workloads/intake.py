@@ -19,7 +19,7 @@ from gavel_py.errors import Fault, InputError, decimal_hint
 from gavel_py.io import reading
 from gavel_py.io.records import number_of
 from gavel_py.problem.job import Job
-from gavel_py.workloads.submission import Labels, Skipped, Submission, TraceReport
+from gavel_py.workloads.submission import Labels, Skipped, Submission, TraceReport, counted
 
 MISSING = {"", "none", "null", "nan", "unknown", "n/a"}
 
@@ -325,7 +325,7 @@ def table_rows(
                 continue
             if len(cells) != len(names):
                 by = "the header has" if columns is None else "the table has"
-                raise InputError(Fault("", "", f"has {len(cells)} fields, but {by} {len(names)}"))
+                raise InputError(Fault("", "", f"has {counted(len(cells), 'field')}, but {by} {len(names)}"))
         except InputError as error:
             if names is None:
                 raise

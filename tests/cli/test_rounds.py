@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gavel_py as gp
-from gavel_py.cli import tables
+from gavel_py.cli import rounds_text, tables
 from tests.support.commands import Gavel, enter_folder, runner
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -165,6 +166,23 @@ def test_forecasts_as_text_and_csv(gavel: Gavel) -> None:
     assert gavel("rounds", *SMALL, "--by", "tenant").out.startswith("Tenants over 10 rounds\n")
     for wrong in (["--until-done", "-n", "3"], ["--until-done", "--plot", "x.svg"], ["--by", "tenant", "--json"]):
         assert gavel("rounds", *SMALL, *wrong).code == 2
+
+
+@pytest.mark.parametrize(("least", "told"), [(1e-6, False), (3600.0, True)])
+def test_rounding_noise_is_not_said_to_have_to_wait(least: float, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gp.DeliveryReport, "least_shortfall_gpu_seconds", least)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), gp.ThroughputProfile.builtin("gavel-osdi20"))
+    scheduler.submit_all([gp.Job(job_id=name, job_type="A3C") for name in "ab"])
+    rounds = [scheduler.next_round()]
+    text = rounds_text.delivery_text(scheduler.delivery(), rounds)
+    assert ("had to wait" in text) == told
+    assert "o job is more than" in text
+
+
+def test_the_forecast_of_one_job_is_about_the_job(gavel: Gavel, tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("job_id,total_steps\na,9000\n")
+    text = " ".join(gavel("rounds", "jobs.csv", "-c", "v100:2", "--throughputs", "speeds.csv", "--until-done").out.split())
+    assert re.search(r"as jobs leave: the job ends [0-9.]+ \w+ from now\.", text)
 
 
 def test_jobs_without_steps_stay_and_may_starve_others(gavel: Gavel, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -249,6 +250,38 @@ def test_names_are_shortened_in_their_middle_and_numbers_never() -> None:
     assert tables.shortened("language-model-0017", 11) == "langu…-0017"
     assert tables.shortened("short", 5) == "short"
     assert tables.cell_width(tables.shortened("訓練" * 9, 10)) <= 10
+
+
+def test_shortened_names_of_rows_stay_distinct(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"a model with a long name ({kind}, batch size 64)" for kind in ("full", "mixed")]
+    columns = [tables.Column("name", "name"), tables.Column("again", "name", is_key=True), tables.Column("number")]
+    for room, shown in ((50, [columns[0], columns[2]]), (100, columns)):
+        monkeypatch.setenv("COLUMNS", str(room))
+        rows = [[*[name] * (len(shown) - 1), "1234567"] for name in names]
+        text = tables.table_text("", shown, rows)
+        assert widest(text) <= room
+        assert all(len(set(cells)) == 2 for cells in zip(*(line.split("  ")[1:-1] for line in text.splitlines()[-2:]), strict=True))
+        assert "…" in text
+    monkeypatch.setenv("COLUMNS", "20")
+    assert widest(tables.table_text("", [columns[0], columns[2]], [[name, "1234567"] for name in names])) <= 20
+
+
+def test_words_of_titles_are_not_cut_as_long_as_the_table_can_be_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    titles = ["throughput", "utilisation", "throughput got", "long_and_longer"]
+    text = tables.table_text("", ["tenant", *titles], [["blue", "1", "2", "3", "4"]])
+    assert "…" not in text
+    assert widest(text) <= 40
+
+
+def test_all_gpu_types_of_job_types_are_shown(gavel: Gavel) -> None:
+    words = gavel("solve", *EXAMPLE, "--by", "type").out.split("Jobs by job type (GPUs held on average)")[1].split()
+    assert {"v100", "p100", "k80"} <= set(words)
+    assert words.count("held") == 3
+
+
+def test_zero_has_no_sign(gavel: Gavel) -> None:
+    assert "-0" not in re.findall(r"proven bound (\S+)", gavel("solve", *EXAMPLE, "-p", "min_cost").out)
 
 
 def test_hosts_are_folded_as_slurm_does() -> None:

@@ -52,7 +52,31 @@ def test_help_has_a_short_line_for_each_command_and_a_text_for_each_option() -> 
     assert len(found) > 20
     for name, command in found:
         assert 10 < len(command.get_short_help_str(1000)) < 60, name
-        assert [each.opts for each in command.params if isinstance(each, click.Option) and not each.help] == [], name
+        shown = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+        assert [each.opts for each in shown if not each.help] == [], name
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        *((f"--{name}-out", "it must end in .csv or .parquet") for name in ("jobs", "timeline", "tenants")),
+        ("--run-out", "must end in .json"),
+    ],
+)
+def test_files_of_simulations_have_the_suffix_of_their_format(gavel: Gavel, option: str, problem: str) -> None:
+    done = gavel("simulate", "jobs.csv", "-c", "v100:4", option, "out.txt")
+    assert (done.code, done.out) == (2, "")
+    assert problem in done.err
+    assert not Path("out.txt").exists()
+
+
+@pytest.mark.parametrize("command", ["explain", "rounds"])
+def test_one_policy_is_not_said_to_be_compared(gavel: Gavel, command: str) -> None:
+    text = gavel(command, "--help").out
+    assert "Policy, or package.module:Class" in text
+    assert "several are compared" not in text
+    assert "several are compared" in " ".join(gavel("solve", "--help").out.split())
+    assert ("--csv" in text) == (command == "rounds")
 
 
 @pytest.mark.parametrize(

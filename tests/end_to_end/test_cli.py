@@ -390,7 +390,13 @@ def test_ctrl_c_ends_at_once_without_a_traceback(tmp_path: Path) -> None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=20)
         out, err = process.communicate()
-    assert (process.returncode, out, err.strip()) == (1, "", "Aborted!")
+    assert (process.returncode, out, err.strip()) == (130, "", "Interrupted")
+
+
+def test_closed_standard_output_is_no_error() -> None:
+    command = f"{sys.executable} -m gavel_py profiles list >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

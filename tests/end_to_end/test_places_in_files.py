@@ -71,6 +71,15 @@ class TestAnUnknownTypeThatAJobAllows:
         assert "standard input, line 2 (job 'a'), field allowed_accelerators" in outcome.err
 
 
+@pytest.mark.parametrize("command", ["solve", "rounds"])
+def test_faults_that_a_policy_finds_name_the_columns_of_the_file(gavel: Gavel, command: str) -> None:
+    path = written("jobs.csv", "job_id,job_type,total_steps\na,A3C,9\nb,A3C,\n")
+    outcome = gavel(command, path, "-c", "v100:2", "-p", "min_makespan")
+    assert outcome.code == 2
+    assert "jobs.csv, line 3 (job 'b'), field total_steps: " in outcome.err
+    assert "steps_remaining" not in outcome.err
+
+
 @pytest.mark.parametrize(
     ("row", "field"),
     [("a,t,,2,,", "deadline_factor"), ("a,none,,,60,v100", "duration_accelerator"), ("a,t,,,60,v10", "duration_accelerator")],

@@ -150,6 +150,14 @@ class TestCsv:
             pytest.param("", "t.csv: is empty; a header line with column names is required", id="empty"),
             pytest.param("\n \n,,\n", "t.csv: is empty; a header line with column names is required", id="blank"),
             pytest.param("job,b\n1,2\n", "t.csv, line 1: column 'job_id' is missing; did you mean 'job'?", id="missing column"),
+            pytest.param(
+                "job_id;b\n1;2\n", "t.csv, line 1: found one column, 'job_id;b'; cells must be separated by commas", id="semicolons"
+            ),
+            pytest.param(
+                "job_id\tb\n1\t2\n",
+                "t.csv, line 1: found one column, 'job_id\\tb'; cells must be separated by commas",
+                id="tabs",
+            ),
             pytest.param("\nx,b\n1,2\n", "t.csv, line 2: column 'job_id' is missing; known: x, b", id="missing below a blank line"),
             pytest.param(
                 "job_id,b,b,job_id\n",
@@ -162,6 +170,7 @@ class TestCsv:
                 id="repeated and missing columns",
             ),
             pytest.param("job_id,b\n1,2,3\n", "t.csv, line 2: has 3 fields, but the header has 2", id="too many fields"),
+            pytest.param("job_id,b\n1\n", "t.csv, line 2: has 1 field, but the header has 2", id="one field"),
             pytest.param("job_id,b,c\n1,2\n", "t.csv, line 2: has 2 fields, but the header has 3", id="too few fields"),
             pytest.param(
                 'job_id,b\n"x\ny",2\n\n5,6,7\n', "t.csv, line 5: has 3 fields, but the header has 2", id="after a break in a cell"

@@ -186,8 +186,8 @@ def test_every_type_without_a_price_is_named_and_others_are_not() -> None:
     with pytest.raises(gp.InputError) as caught:
         gp.solve(problem, "throughput_per_dollar")
     assert [(fault.where, fault.field, fault.problem[:10]) for fault in caught.value.faults] == [
-        ("accelerator type 'a'", "prices_per_hour", "is 0, but "),
-        ("accelerator type 'b'", "prices_per_hour", "is unknown"),
+        ("accelerator type 'a'", "price_per_hour", "is 0, but "),
+        ("accelerator type 'b'", "price_per_hour", "is unknown"),
     ]
     priced = gp.AllocationProblem.from_arrays([[1, 1, 0, 1]], [1, 1, 1, 0], prices_per_hour=[2, 1, NONE, 0])
     assert gp.solve(priced, "throughput_per_dollar").objective_value == pytest.approx(1)
@@ -196,7 +196,7 @@ def test_every_type_without_a_price_is_named_and_others_are_not() -> None:
 def test_a_job_is_refused_when_submitted_if_types_have_no_price() -> None:
     speeds = gp.ThroughputProfile.from_matrix([[4, 1]], job_ids=["a"], accelerators=["v100", "k80"])
     scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:1,k80:1"), speeds, policy="throughput_per_dollar")
-    with pytest.raises(gp.InputError, match="accelerator type 'v100', field prices_per_hour: is unknown"):
+    with pytest.raises(gp.InputError, match="accelerator type 'v100', field price_per_hour: is unknown"):
         scheduler.submit(gp.Job("a", total_steps=100))
 
 

@@ -102,7 +102,7 @@ class TestAcceleratorType:
             ({"price_per_hour": "dear"}, "accelerator type 'v100', field price_per_hour: must be a number, found 'dear'"),
             (
                 {"price": 1},
-                "accelerator type 'v100', field price: is not known; known: name, memory_gb, price_per_hour, profile_name",
+                "accelerator type 'v100', field price: is not known; did you mean 'price_per_hour'?",
             ),
         ],
     )

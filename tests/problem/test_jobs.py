@@ -311,7 +311,7 @@ class TestCsv:
                 "id,num_gpus\na,2\n", "jobs.csv, line 1: column 'job_id' is missing; known: id, num_gpus", id="no id column"
             ),
             pytest.param("job_id,num_gpus\n,2\n", "jobs.csv, line 2 (job), field job_id: is required", id="no id"),
-            pytest.param("job_id,num_gpus\na\n", "jobs.csv, line 2: has 1 fields, but the header has 2", id="too few fields"),
+            pytest.param("job_id,num_gpus\na\n", "jobs.csv, line 2: has 1 field, but the header has 2", id="too few fields"),
             pytest.param(
                 "job_id,num_gpu\na,2\n",
                 f"jobs.csv, line 2 (job 'a'), field num_gpu: is not known; {NEAR}",

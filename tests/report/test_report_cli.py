@@ -74,6 +74,8 @@ def test_what_failed_is_listed_and_does_not_stop_the_report(gavel: Gavel, tmp_pa
         (["nothing.json"], "nothing.json: cannot be read: No such file or directory"),
         (["text.json"], "text.json"),
         (["other.json"], "holds no runs"),
+        (["text.json"], "neither the store of gavel sweep (--results) nor a .json file of gavel simulate --run-out"),
+        (["cut.json"], "cut.json, line 1: is not valid JSON"),
         (["old.json"], "has version 0"),
         (["other.sqlite"], "not that of a sweep"),
         (["none.json"], "none.json: contains no finished run"),
@@ -96,6 +98,7 @@ def test_errors_are_one_line(gavel: Gavel, tmp_path: Path, words: list[str], mes
     stored(tmp_path / "none.sqlite", [])
     (tmp_path / "text.json").write_text("hello")
     (tmp_path / "other.json").write_text("[1]")
+    (tmp_path / "cut.json").write_text((tmp_path / "r.json").read_text()[:50])
     (tmp_path / "old.json").write_text(json.dumps({**json.loads((tmp_path / "none.json").read_text()), "version": 0}))
     with sqlite3.connect(tmp_path / "other.sqlite") as connection:
         connection.execute("CREATE TABLE t (a)")

@@ -77,7 +77,22 @@ def test_a_conflict_is_one_message(plan: Gavel) -> None:
     assert done.code == 2
     assert "service 'chat': at least 100% of its demand" in done.err
     assert "the quota of tenant t: 1 GPUs" in done.err
+    assert "would if any one of them were removed:" in done.err
     assert "Traceback" not in done.err
+
+
+def test_gpus_without_rates_need_rates_and_only_training_jobs_have_estimates(plan: Gavel) -> None:
+    lacking = plan("-c", "c:2")
+    assert lacking.code == 2
+    assert "add rates of replicas on them to a serving profile (--profile FILE; see docs/serving.md)" in lacking.err
+    for hint in ("--throughputs", "gavel profiles missing", "--estimate"):
+        assert hint not in lacking.err
+    written("jobs.csv", "job_id,job_type\n0,j\n")
+    written("speeds.csv", "job_type,num_gpus,accelerator,steps_per_second\nj,1,c,1\n")
+    training = plan("--training", "jobs.csv", "--training-profile", "speeds.csv")
+    assert training.code == 2
+    for hint in ("--throughputs", "gavel profiles missing", "--estimate"):
+        assert hint in training.err
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_install(gavel: Gavel, tmp_path: Path) -> None:
 def test_install_keeps_the_settings_of_the_site(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     told = gavel("install", "--partition", "gpu").err
-    assert "2. In slurm.conf; add them to the values that your site has:\n" in told
+    assert "2. In slurm.conf, add these to the values that your site already has:\n" in told
     assert "\nMinJobAge=300\nSchedulerParameters=batch_sched_delay=0,sched_interval=5,default_queue_depth=1000\n" in told
     program = tmp_path / "scontrol"
     lines = ["SchedulerParameters     = bf_continue,sched_interval=60,defer", "JobSubmitPlugins        = require_timelimit"]

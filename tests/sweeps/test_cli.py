@@ -55,7 +55,7 @@ def test_a_dry_run_shows_the_grid_and_writes_no_file(gavel: Gavel) -> None:
 def test_a_window_of_jobs_is_measured(gavel: Gavel) -> None:
     spec = ["-p", "fifo", "--jobs", "6", "--load", "60", "-c", "v100:8", "--measure-jobs", "1:4", "--workers", "1"]
     dry = gavel(*spec, "--dry-run")
-    assert "rounds: 360\nmeasured jobs: 1:4\n" in dry.out
+    assert "round length: 360 s\nmeasured jobs: 1:4\n" in dry.out
     done = gavel(*spec, "--export", "rows.csv")
     assert done.code == 0
     assert "unfinished" in done.out

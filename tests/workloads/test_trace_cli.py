@@ -102,6 +102,7 @@ def test_the_report_as_json(trace: Gavel) -> None:
         (["sample", "p.csv", "--jobs", "5"], "sample, field jobs: must be a fraction below 1"),
         (["scale", "p.csv", "--load", "0"], "scale, field load: must be a finite number above 0"),
         (["generate", "--jobs", "5"], "give the arrivals"),
+        (["generate", "--jobs", "5", "--static", "--jobs-per-hour", "5"], "--static and --jobs-per-hour exclude each other"),
         (["generate", "--jobs", "5", "--static", "--gangs", "one"], "--gangs 'one' is not of the form GPUS:PART"),
         (["generate", "--jobs", "5", "--static", "--durations", "1:2"], "--durations '1:2' is neither a file nor of the form"),
         (["generate", "--jobs", "5", "--static", "--durations", "1:9-2"], "0 < shortest <= longest"),

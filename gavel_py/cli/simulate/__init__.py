@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 import gavel_py as gp
+from gavel_py.cli import INTERRUPTED
 from gavel_py.cli.inputs import check_mechanism, import_solver, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import emit
 from gavel_py.cli.simulate import runner
@@ -73,7 +74,7 @@ def command(context: click.Context, request: Request) -> None:
     if interrupt.requested:
         if state_file.saved:
             click.echo(f"The state is in {state_file.path}; continue with --continue {state_file.path}.", err=True)
-        context.exit(runner.INTERRUPTED)
+        context.exit(INTERRUPTED)
 
 
 def _check(context: click.Context, request: Request) -> None:
@@ -83,7 +84,12 @@ def _check(context: click.Context, request: Request) -> None:
         raise click.UsageError("--events decides at every event; omit --solve-seconds")
     if request.events and request.starts_between_rounds:
         raise click.UsageError("--events starts jobs at any time; omit --starts-between-rounds")
-    check_files(request.out, request.jobs_out, request.timeline_out, request.tenants_out, request.run_out, request.save_state)
+    tables = [path for path in (request.jobs_out, request.timeline_out, request.tenants_out) if path is not None]
+    check_files(request.out, *tables, request.run_out, request.save_state)
+    for path in tables:
+        gp.check_table(path)
+    if request.run_out is not None and request.run_out.suffix.lower() != ".json":
+        raise gp.InputError(gp.Fault(str(request.run_out), "", "must end in .json, the format of runs"))
     runner.check_state_options(request)
 
 

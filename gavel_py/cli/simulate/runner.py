@@ -34,9 +34,6 @@ from gavel_py.cli.simulate.options import SIMULATION_OPTIONS, Request, Scenario,
 from gavel_py.cli.simulate.results import PolicyResult, settings_of
 from gavel_py.errors import Fault, InputError
 
-INTERRUPTED = 130
-"""Exit code after an interrupt: 128 + SIGINT, as in shells."""
-
 MESSAGE = b"\nFinishing this round; press Ctrl-C again to stop immediately.\n"
 
 

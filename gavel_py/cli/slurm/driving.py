@@ -80,7 +80,11 @@ class Request:
     progress: Path | None = option(
         type=DIRECTORY, metavar="DIR", help="Directory where each job writes its steps to a file named after its id."
     )
-    state: Path | None = option(type=DIRECTORY, metavar="DIR", help="Directory of state, log, lock and measured speeds.")
+    state: Path | None = option(
+        type=DIRECTORY,
+        metavar="DIR",
+        help="Directory of state, log, lock and measured speeds [~/.local/state/gavel-py/slurm/PARTITION].",
+    )
     restart_seconds: float | None = option(
         type=click.FloatRange(0, 10**9), metavar="S", help="Time that a job loses when it is stopped and started [measured]."
     )

@@ -97,7 +97,7 @@ def command(
     )
     emit(text, out)
     lines, is_merged = _configuration()
-    merged = ", with the values of your site" if is_merged else "; add them to the values that your site has"
+    merged = ", with the values of your site" if is_merged else ", add these to the values that your site already has"
     advice = ADVICE.format(where=out or "this text", partition=partition, lines="\n".join(lines), merged=merged)
     click.echo(advice, nl=False, err=True)
 

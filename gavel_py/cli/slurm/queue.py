@@ -64,10 +64,10 @@ def _from_slurm(job_id: str, note: str) -> str:
     try:
         job = gp.slurm_job(job_id)
     except gp.SlurmError as error:
-        raise click.UsageError(f"job {job_id} is not known here. {note} {error}") from None
+        raise gp.SlurmError(f"job {job_id} is not known here. {note} {error}") from None
     if job is None:
         text = "has ended a while ago, or does not exist, or is hidden from this account"
-        raise click.UsageError(f"Slurm lists no job {job_id}: it {text}. {note}")
+        raise gp.InputError(f"Slurm lists no job {job_id}: it {text}. {note}")
     return f"{_sentences(job)}This is from Slurm. {note}\n"
 
 

@@ -58,7 +58,9 @@ def command(request: Request) -> None:
     gavel trace generate --jobs 100 --jobs-per-hour 5.6 --out jobs.csv
     gavel trace generate --jobs 100 --static --gangs 1:1 --durations 0.8:1900-60000,0.2:60000-600000
     """
-    if request.static == (request.jobs_per_hour is not None):
+    if request.static and request.jobs_per_hour is not None:
+        raise click.UsageError("--static and --jobs-per-hour exclude each other: all jobs arrive at time 0, or at this rate")
+    if not request.static and request.jobs_per_hour is None:
         raise click.UsageError("give the arrivals: --jobs-per-hour X, or --static for all at once")
     estimates.check_options(request.estimate, request.confidence)
     gangs = _gangs(request.gangs or PUBLISHED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -199,11 +200,13 @@ def read_runs(path: str | Path) -> Runs:
     Raises:
         InputError: The file is damaged, or of another program or version.
     """
-    if _is_store(path):
+    head = _head(path)
+    if head == SQLITE:
         return Runs(_stored(path, RUNS, _run))
-    document = reading.json_document(path)
+    document = reading.json_document(path) if head.removeprefix(BOM_UTF8).lstrip()[:1] in b"{[" else None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise InputError(Fault(str(path), "", "holds no runs: neither of gavel sweep nor of gavel simulate --run-out"))
+        kinds = "neither the store of gavel sweep (--results) nor a .json file of gavel simulate --run-out"
+        raise InputError(Fault(str(path), "", f"holds no runs: it is {kinds}"))
     if document.get("version") != VERSION:
         found = f"has version {document.get('version')!r}, and this gavel-py reads version {VERSION}"
         raise InputError(Fault(str(path), "", f"{found}; another one has written it"))
@@ -225,7 +228,9 @@ def read_failures(path: str | Path) -> list[tuple[Labels, str]]:
     Raises:
         InputError: The file cannot be read, or is a store that is damaged or of another program or version.
     """
-    return _stored(path, FAILURES, lambda labels, error: (labels_from(json.loads(labels)), str(error))) if _is_store(path) else []
+    if _head(path) != SQLITE:
+        return []
+    return _stored(path, FAILURES, lambda labels, error: (labels_from(json.loads(labels)), str(error)))
 
 
 def write_runs(path: str | Path, runs: Iterable[Run]) -> None:
@@ -242,10 +247,11 @@ def write_runs(path: str | Path, runs: Iterable[Run]) -> None:
     write_atomic(path, json.dumps(document, allow_nan=False).encode() + b"\n")
 
 
-def _is_store(path: str | Path) -> bool:
+def _head(path: str | Path) -> bytes:
+    """Return the first bytes of a file, as many as `SQLITE` has."""
     try:
         with open(path, "rb") as file:
-            return file.read(len(SQLITE)) == SQLITE
+            return file.read(len(SQLITE))
     except OSError as error:
         raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
 

@@ -231,7 +231,10 @@ def slurm_queue(directory: str | Path) -> JobQueue:
         jobs = [QueuedJob(**job) for job in reading.json_document(path)["jobs"]]
         return JobQueue([replace(job, gpu_counts=tuple(job.gpu_counts)) for job in jobs], seconds)
     except FileNotFoundError:
-        text = "does not exist: no driver has finished a round with this directory; check --state or GAVEL_SLURM_STATE"
+        text = (
+            "does not exist: no driver has finished a round with this directory; check --state or GAVEL_SLURM_STATE "
+            "(gavel slurm run without --state keeps its state in the state directory of its user)"
+        )
     except PermissionError:
         text = "is hidden from this account, as Slurm hides jobs (PrivateData); gavel slurm why JOB asks Slurm about one of yours"
     except (KeyError, TypeError) as error:
