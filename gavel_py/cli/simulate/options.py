@@ -246,7 +246,7 @@ def load(request: Request) -> Scenario:
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
         windows = attempt(lambda: maintenance_of(request.maintenance))
-    remember_jobs(trace.jobs)
+    remember_jobs(each.job for each in trace)
     # A simulation that was started with this option may be continued without it.
     allowed = request.allow_unknown_types or request.continue_from is not None
     cluster = cluster.known_to(profile, allow_unknown_types=allowed)
