@@ -285,7 +285,7 @@ def test_jobs_without_needs_get_the_gpus_that_others_leave() -> None:
     assert not (idle & (throughputs[:, 1] > 0)).any(), "there are more GPUs of the second type than jobs"
 
 
-@pytest.mark.parametrize("full", [(0,), (0, 1), (0, 1, 2)])
+@pytest.mark.parametrize("full", [(0,), (0, 1), (0, 1, 2), (0, 1, 2, 3)])
 def test_one_more_gpu_of_a_type_that_decided_jobs_fill_is_worth_its_price(full: tuple[int, ...]) -> None:
     """A number of jobs that equals the number of GPUs is much faster on a type than all others, so that its price is not unique."""
     chance, gpus = np.random.default_rng(len(full)), np.array([300, 200, 400, 900])

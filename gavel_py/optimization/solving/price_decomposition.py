@@ -224,6 +224,9 @@ def _completed(
 ) -> tuple[Floats, Floats, Floats]:
     """Return (G, K) the time of all jobs, with (K,) prices and shadow prices."""
     fractions, rows = chosen_times(dual), dual.undecided
+    if not len(rows):
+        _scale_to_capacity(jobs, fractions)
+        return fractions, box.prices, box.prices
     program = _last_program(jobs, gains, dual)
     try:
         solution = program.solve(solver, "prices")
@@ -254,7 +257,13 @@ def _with_exhausted(
         return gains_of_more
     more = np.where(exhausted, dual.capacities * (1 + MORE), dual.capacities)
     try:
-        _, found, _ = _completed(jobs, gains, *search(dual.all, more, PriceBox.around(prices, 1.0), solver), solver)
+        for start in (PriceBox.around(prices, 1.0), None):
+            with_more, box = search(dual.all, more, start, solver)
+            if len(with_more.undecided) <= UNDECIDED:
+                break
+        if len(with_more.undecided) > MOST_UNDECIDED:
+            raise SolverError("too many jobs are indifferent at the prices of more GPUs")
+        _, found, _ = _completed(jobs, gains, with_more, box, solver)
     except TimeLimitReached:  # the answer is proven, and its price is one of several
         return gains_of_more
     return np.where(exhausted & has_gpus, found, gains_of_more)
