@@ -309,3 +309,32 @@ def test_a_type_without_gpus_has_no_price_after_one_with_gpus() -> None:
     solver = gp.Solver(MaxTotalThroughput(normalized=False))
     solver.solve(with_gpus)
     assert solver.solve(without).shadow_prices[0] == 0
+
+
+def test_at_a_kink_of_the_level_one_more_gpu_of_either_type_gains_nothing() -> None:
+    """Two groups of equal jobs, each on a type of its own, have the same makespan, so that both types would have to grow."""
+    speeds = np.random.default_rng(0).uniform(1, 3, 2000)
+    throughputs = np.zeros((4000, 2))
+    throughputs[:2000, 0] = throughputs[2000:, 1] = speeds
+    problem = gp.AllocationProblem.from_arrays(throughputs, [500, 500], steps_remaining=np.tile(speeds, 2) * 100)
+    allocation = gp.solve(problem, "min_makespan")
+    assert allocation.route is not None
+    assert allocation.route.algorithm == "prices"
+    assert allocation.shadow_prices == pytest.approx([0, 0])
+    more = gp.solve(problem.with_capacities([501, 501]), "min_makespan")
+    assert more.objective_value < allocation.objective_value - 0.5, "with one more of both, it is 800 · 500 / 501"
+
+
+@settings(max_examples=examples(20, costly=True))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["min_makespan", "max_min_fairness", "min_lateness"]))
+def test_the_price_of_a_level_is_what_one_more_gpu_is_worth(seed: int, policy: str) -> None:
+    chance = np.random.default_rng(seed)
+    throughputs = chance.uniform(1, 3, (400, 3)) * (chance.random((400, 3)) < 0.8)
+    gpus, steps = chance.integers(5, 60, 3).astype(float), chance.uniform(50, 100, 400)
+    problem = gp.AllocationProblem.from_arrays(
+        throughputs, gpus, steps_remaining=steps, deadlines_seconds=steps * chance.uniform(0.1, 1, 400)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_classes, "PRICED_ROWS", FEW)
+        prices = gp.solve(problem, policy).shadow_prices
+    assert prices == pytest.approx(gp.solve(problem, policy).shadow_prices, rel=1e-5, abs=1e-9)

@@ -19,7 +19,7 @@ from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.solving.best_responses import BestResponses
 from gavel_py.optimization.solving.cutting_planes import PriceBox, minimum
 from gavel_py.optimization.solving.highs import LinearSolver, Solution, TimeLimitReached
-from gavel_py.optimization.solving.level_search import BestLevel
+from gavel_py.optimization.solving.level_search import EXTRA_GPUS, BestLevel
 from gavel_py.optimization.solving.levels import Levels
 from gavel_py.optimization.solving.price_decomposition import (
     ALGORITHM,
@@ -226,10 +226,48 @@ class UndecidedLP(AllocationLP):
         """ϕ."""
         return float(self.solution.values[self.blocks.factor][0])
 
-    def growth(self, dual: DualFunction) -> float:
-        """Return the increase of ϕ per unit of η."""
-        fixed = float(self.solution.duals[self.blocks.capacity] @ (dual.growing / self.units))
-        return fixed + float(self.solution.duals[self.blocks.own[0]] @ (dual.active.rates / self._largest))  # type: ignore[operator]
+    def growth(self, dual: DualFunction, solution: Solution | None = None) -> float:
+        """Return the increase of ϕ per unit of η at a solution, by default the last one."""
+        return float((self.solution if solution is None else solution).duals @ self._rates(dual))
+
+    def _rates(self, dual: DualFunction) -> Floats:
+        """Return the change of the needs and the fixed jobs in each row per unit of η."""
+        rates = np.zeros(len(self.program.limits))
+        rates[self.blocks.capacity] = dual.growing / self.units
+        rates[self.blocks.own[0]] = dual.active.rates / self._largest  # type: ignore[operator]
+        return rates
+
+    def gains_of_more(self, dual: DualFunction, solver: LinearSolver) -> Floats:
+        """Return (K,) the improvement of the level per extra GPU of each type, for a small part of a GPU.
+
+        At a kink, dual values are not unique, as in `CapacityFactorLP.level_prices`.
+        """
+        duals, gains = self.solution.duals[self.blocks.capacity], np.zeros(len(self.units))
+        for j in np.flatnonzero(duals > 0).tolist():
+            raw = price = float(duals[j]) / self.growth(dual)
+            for more in EXTRA_GPUS if not self.solution.has_unique_duals else ():
+                try:
+                    gain, there = self._gain_of(dual, j, more, solver)
+                except (SolverError, TimeLimitReached):  # the level is exact, and its price is one of several
+                    continue
+                if abs(gain - there * more) <= 1e-6 * raw * more:
+                    price = min(raw, there)
+                    break
+            gains[j] = price / self.units[j]
+        return gains
+
+    def _gain_of(self, dual: DualFunction, j: int, more: float, solver: LinearSolver) -> tuple[float, float]:
+        """Return the improvement of the level with `more` times c_j more GPUs of type j, and the price of c_j GPUs there."""
+        rates, gain = self._rates(dual), 0.0
+        for _ in range(4):
+            limits = self._limits(dual) - rates * gain
+            limits[self.blocks.capacity][j] += more
+            found = solver.again(limits)
+            over, growth = float(found.values[self.blocks.factor][0]) - 1, self.growth(dual, found)
+            if abs(over) <= 1e-9 * more or growth <= 0:
+                break
+            gain -= over / growth
+        return gain, float(found.duals[self.blocks.capacity][j]) / growth if growth > 0 else np.inf
 
     def efficient(self, solver: LinearSolver) -> Solution:
         """Return the optimum of max Σ_i s_i v_i with the same level."""
@@ -263,10 +301,11 @@ def _finished(
         return None
     scarcity = program.scarcity
     prices = scarcity.scaled(1 / float(scarcity.gpus @ priced.capacities))
+    gains = program.gains_of_more(dual, solver)
     solution = program.efficient(solver) if efficiency else program.solution
     fractions = chosen_times(dual)
     fractions[dual.undecided] = program.fractions_of(solution)
     used = (priced.levels.jobs.counts * priced.levels.jobs.num_gpus) @ fractions
     fractions /= max(1.0, float(np.divide(used, priced.capacities, out=np.zeros_like(used), where=priced.capacities > 0).max()))
     solver.prices = prices.gpus
-    return BestLevel(level, fractions, Prices(prices.gpus, np.zeros(0)), prices.gpus / growth, ALGORITHM)
+    return BestLevel(level, fractions, Prices(prices.gpus, np.zeros(0)), gains, ALGORITHM)
