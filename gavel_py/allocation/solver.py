@@ -239,11 +239,10 @@ class Solver(Synchronized):
         if not self.policy.reduces:
             return [Attempt("none", self._kept)]
         limit, attempts = self._kept.limit, [Attempt("classes", self._kept)]
-        near = columns.problem
         if self.merge_tolerance and not columns.rules:
-            near = merged(columns.problem, self.merge_tolerance)
-        if near is not columns.problem:
-            attempts.insert(0, Attempt("merged", self._kept, self.merge_tolerance, near))
+            problem = merged(columns.problem, self.merge_tolerance)
+            if problem is not columns.problem:
+                attempts.insert(0, Attempt("merged", self._kept, self.merge_tolerance, problem))
         attempts.append(Attempt("classes", LinearSolver(Algorithm.INTERIOR_POINT, limit)))
         if columns.problem.num_jobs <= MOST_SEPARATE_JOBS:
             attempts.append(Attempt("none", LinearSolver(limit=limit)))
@@ -297,18 +296,18 @@ class Attempt:
     """One way to an answer.
 
     reduction: the rows of the program, "classes", "merged" classes or "none"; solver: the solver of its programs; tolerance: the
-    relative difference of the throughputs of merged jobs; near: the problem with these jobs made equal.
+    relative difference of the throughputs of merged jobs; merged_problem: the problem with these jobs made equal.
     """
 
     reduction: str
     solver: LinearSolver
     tolerance: float = 0.0
-    near: AllocationProblem | None = None
+    merged_problem: AllocationProblem | None = None
 
     def jobs(self, policy: Policy, columns: Columns) -> JobClasses:
         """Return the rows of the program."""
-        if self.near is not None:
-            return classes_of(self.near, policy.name, policy.reads)
+        if self.merged_problem is not None:
+            return classes_of(self.merged_problem, policy.name, policy.reads)
         reduced = separate_jobs if self.reduction == "none" else classes_of
         return reduced(columns.problem, policy.name, policy.reads, columns.rules, columns)
 

@@ -236,7 +236,7 @@ def _blocks(parts: list[_Part], room: int) -> list[list[_Part]]:
 def _grid(parts: Sequence[_Part], room: int, *, is_whole: bool) -> str:
     widths = [part.natural if is_whole else part.least for part in parts]
     spare = room - sum(widths) - 2 * len(widths)
-    for i in () if is_whole else reversed(range(len(parts))):
+    for i in () if is_whole else reversed(range(len(parts))):  # too wide, although it has only one column beside the names
         less = max(0, min(-spare, widths[i] - parts[i].forced))
         widths[i], spare = widths[i] - less, spare + less
     spare = max(0, spare)

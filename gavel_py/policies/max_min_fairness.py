@@ -106,7 +106,8 @@ class CautiousLevel(SumPolicy):
         share = jobs.equal_share[rows]
         speeds = np.divide(jobs.throughputs[rows, columns], share, out=np.zeros(len(rows)), where=share > 0)
         parts = (jobs.num_gpus / jobs.weights)[rows] * speeds
-        unit = float(np.median(parts[parts > 0])) if parts.any() else 1.0  # solvers' tolerances are absolute
+        # The rows of the largest losses must be about 1 too, which `minimum` cannot see to.
+        unit = float(np.median(parts[parts > 0])) if parts.any() else 1.0
         parts /= unit
         at_risk = -np.expm1(-self.caution * jobs.uncertainty[rows, columns]) * parts
         types = np.arange(len(jobs.capacities)) if jobs.columns is None else jobs.columns.source

@@ -275,7 +275,7 @@ class Cluster:
         if none_known or (any(unknown.values()) and not allow_unknown_types):
             listed = {name: f"{c} GPU{'s' * (c != 1)}" for name, c in unknown.items() if c or none_known}
             faults = [Fault("cluster", f"accelerator {n!r}", f"{lacks}; its {c} cannot be used") for n, c in listed.items()]
-            raise UnknownNameError(*faults, getattr(profile, "to_use_types", TO_USE_THEM) + TO_LEAVE_THEM * (not none_known))
+            raise UnknownNameError(*faults, getattr(profile, "to_use_types", TO_USE_THEM) + ("" if none_known else TO_LEAVE_THEM))
         for name, count in unknown.items():
             ignored = "GPU is ignored" if count == 1 else "GPUs are ignored"
             warnings.warn(f"{count} {ignored}: accelerator {name!r} {lacks}", GavelWarning, stacklevel=3)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver, check_elastic
-from gavel_py.errors import Fault, GavelError, InputError
+from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.policies import Policy
 from gavel_py.problem.arrays import JOB_ATTRIBUTES, is_finite
@@ -570,9 +570,12 @@ class RoundScheduler(Synchronized):
         before = table.columns["steps_done"].copy() if self._state.backoffs.by_job else None
         if isinstance(self._state.allocation, LazyAllocation):
             self._state.allocation.remember_progress()
-        for job_id in self._state.blocked.jobs.keys() & steps_done if self._state.blocked.jobs else ():
-            self._state.row_of(job_id)  # raises
-        table.report(steps_done, steps)
+        try:
+            table.report(steps_done, steps)
+        except UnknownNameError:
+            for job_id in steps_done:
+                self._state.row_of(job_id)  # raises, with the reason if the job waits for others
+            raise
         if self._planner.observer is not None:
             self._planner.observer.note(steps_done, trust)
         if before is not None:

@@ -93,8 +93,8 @@ class Simulation:
         cluster: the cluster without types that the profile lacks. Other arguments that are attributes are unchanged.
 
     Raises:
-        InputError: for an invalid argument; for a job without an end (`total_steps`), when it arrives; for a trace with fewer jobs
-            than `measure_jobs` names, at once if the trace has a length, otherwise when it ends.
+        InputError: for an invalid argument; for a job without an end (`total_steps`) or with the id of an earlier one, when it
+            arrives; for a trace with fewer jobs than `measure_jobs` names, at once if the trace has a length, or else when it ends.
     """
 
     def __init__(
@@ -365,10 +365,9 @@ class Simulation:
         self.scheduler.submit(job.model_copy(update=changes) if changes else job)
         self._state.active[job.job_id] = progress
         self._state.running.enter(progress)
-        progress.ready_seconds = self._ready_seconds(job)
-        if waits and self.scheduler.is_blocked(job.job_id):
-            progress.ready_seconds = None
-        elif self._state.tenants is not None:
+        is_blocked = bool(waits) and self.scheduler.is_blocked(job.job_id)
+        progress.ready_seconds = None if is_blocked else self._ready_seconds(job)
+        if not is_blocked and self._state.tenants is not None:
             self._state.tenants.arrive(job.tenant, max(job.arrival_seconds, self._state.now))
         if progress.cancelled_seconds is not None:
             heappush(self._state.cancellations, (progress.cancelled_seconds, job.job_id))

@@ -7,7 +7,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
@@ -27,13 +27,13 @@ def noisy(seed: int, jobs: int = 30, noise: float = 0.02) -> gp.AllocationProble
 
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=examples(25, costly=True))
-@given(seed=st.integers(0, 2**32 - 1), tolerance=st.sampled_from([0.01, 0.05, 0.2]))
+@given(seed=st.integers(0, 2**32 - 1), tolerance=st.sampled_from([1e-4, 0.01, 0.05, 0.2]))
 def test_the_loss_is_bounded_and_told(name: str, seed: int, tolerance: float) -> None:
     problem = noisy(seed)
-    assume(merged(problem, tolerance) is not problem)
+    merges = merged(problem, tolerance) is not problem
     exact, near = gp.solve(problem, name), gp.solve(problem, name, merge_tolerance=tolerance)
     assert near.route is not None
-    assert near.route.reduction == "merged"
+    assert near.route.reduction == ("merged" if merges else "classes")
     assert exact.objective_value is not None
     assert near.objective_value is not None
     assert near.objective_bound is not None
@@ -44,7 +44,7 @@ def test_the_loss_is_bounded_and_told(name: str, seed: int, tolerance: float) ->
     sign = -1 if name in ("min_makespan", "finish_time_fairness") else 1
     assert sign * near.objective_value <= sign * exact.objective_value * (1 + sign * 1e-9)
     assert sign * near.objective_bound >= sign * exact.objective_value * (1 - sign * 1e-9)
-    assert near.verify().accepted_gap == pytest.approx(2 * tolerance + 1e-6)
+    assert near.verify().accepted_gap == pytest.approx(2 * tolerance * merges + 1e-6)
 
 
 def test_rows_that_are_near_become_equal_and_others_stay() -> None:
@@ -101,11 +101,3 @@ def test_merged_throughputs_are_still_reported_as_they_are() -> None:
     problem = noisy(1)
     allocation = gp.solve(problem, "max_min_fairness", merge_tolerance=0.1)
     assert allocation.throughputs == pytest.approx((problem.throughputs * allocation.time_fractions).sum(axis=1), rel=1e-12)
-
-
-def test_jobs_that_are_not_alike_are_not_merged() -> None:
-    problem = gp.AllocationProblem.from_arrays([[3.0, 1.0], [2.0, 1.0]], [1, 1])
-    assert merged(problem, 0.1) is problem
-    route = gp.solve(problem, "max_min_fairness", merge_tolerance=0.1).route
-    assert route is not None
-    assert route.reduction == "classes"

@@ -212,7 +212,7 @@ def finish(
         )
         if is_proven and box.contains(prices) and box.contains(gains_of_more):
             solver.prices = prices
-            return fractions, certificate, _with_exhausted(jobs, gains, dual, prices, gains_of_more, solver)
+            return fractions, certificate, _one_sided(jobs, gains, dual, prices, gains_of_more, solver)
         box = box.moved(prices if is_proven else box.prices, SHRINK)
         dual.restart()
         dual.fix(box)
@@ -223,10 +223,11 @@ def _completed(
     jobs: JobClasses, gains: Floats, dual: DualFunction, box: PriceBox, solver: LinearSolver
 ) -> tuple[Floats, Floats, Floats]:
     """Return (G, K) the time of all jobs, with (K,) prices and shadow prices."""
-    fractions, rows = chosen_times(dual), dual.undecided
+    fractions, rows, exhausted = chosen_times(dual), dual.undecided, _exhausted(dual)
     if not len(rows):
         _scale_to_capacity(jobs, fractions)
-        return fractions, box.prices, box.prices
+        prices = np.where(exhausted, box.prices, 0.0)
+        return fractions, prices, prices
     program = _last_program(jobs, gains, dual)
     try:
         solution = program.solve(solver, "prices")
@@ -236,7 +237,6 @@ def _completed(
     fractions[rows] = within_capacity(program.jobs, program.fractions_of(solution))
     _scale_to_capacity(jobs, fractions)
     # Where fixed jobs leave no GPUs, all prices in the box are optimal.
-    exhausted = _exhausted(dual)
     prices, gains_of_more = (np.where(exhausted, box.prices, each) for each in (program.prices(solution), shadow_prices))
     return fractions, prices, gains_of_more
 
@@ -247,7 +247,7 @@ def _exhausted(dual: DualFunction) -> Mask:
     return exhausted
 
 
-def _with_exhausted(
+def _one_sided(
     jobs: JobClasses, gains: Floats, dual: DualFunction, prices: Floats, gains_of_more: Floats, solver: LinearSolver
 ) -> Floats:
     """Return (K,) shadow prices, with those of types of which fixed jobs leave no GPUs: the prices if there were slightly more."""
