@@ -140,12 +140,12 @@ def _locate(error: InputError, ctx: click.Context) -> None:
 
 def _text(error: GavelError, ctx: click.Context) -> str:
     """Return the message of an error, with hints if it concerns throughputs that could be measured or estimated."""
-    from gavel_py.cli.estimates import HINT, MISSING, TO_MEASURE
+    from gavel_py.cli.estimates import BY_JOB, HINT, MISSING, TO_MEASURE
 
     text = str(error)
     missing = isinstance(error, InputError) and any(part in fault.problem for part in MISSING for fault in error.faults)
     can_estimate = ctx.invoked_subcommand in ("explain", "rounds", "simulate", "slurm", "solve", "sweep", "serve")
-    if not (missing and can_estimate) or "serving profile" in text:  # rates of replicas are never estimated
+    if not (missing and can_estimate) or BY_JOB in ctx.meta or "serving profile" in text:  # rates of replicas are never estimated
         return text
     return "\n".join([text, TO_MEASURE, *([] if "an estimate needs" in text else [HINT])])
 

@@ -28,6 +28,9 @@ HINT = "--estimate fills in speeds that were not measured"
 
 TO_MEASURE = "gavel profiles missing lists what to measure"
 
+BY_JOB = "gavel_py.speeds_by_job"
+"""Key of the click context's `meta` if --throughputs gives the speeds, which are then never estimated."""
+
 Confidence = float | Literal["optimistic"] | None
 
 Explore = Literal["optimistic", "median"] | float

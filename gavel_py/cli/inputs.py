@@ -345,6 +345,7 @@ def profile_of(request: Common) -> gp.Profile:
     if request.profile is not None and request.throughputs is not None:
         raise click.UsageError("--profile and --throughputs both define the speeds of jobs; give only one of them")
     if request.throughputs is not None:
+        click.get_current_context().meta[estimates.BY_JOB] = True
         return estimates.with_estimates(gp.ThroughputProfile.from_matrix(request.throughputs), request.estimate, None)
     return estimates.with_estimates(find_profile(request.profile, request.store), request.estimate, request.confidence)
 

@@ -53,6 +53,15 @@ def test_missing_speeds_are_an_error_that_names_the_option(gavel: Gavel, command
     assert gavel(*command, *PLACE, "--estimate").code == 0
 
 
+def test_errors_on_a_matrix_of_speeds_do_not_advise_estimates(gavel: Gavel) -> None:
+    written("matrix.csv", "job_id,v100\na,1\nb,1\n")
+    found = gavel("solve", "jobs.csv", "-c", CLUSTER, "--throughputs", "matrix.csv")
+    assert found.code == 2
+    assert "cannot be used" in found.err
+    assert "estimate" not in found.err
+    assert "profiles missing" not in found.err
+
+
 @pytest.mark.parametrize("command", ["rounds", "simulate"])
 def test_rounds_and_simulations_say_how_many_speeds_are_estimates(gavel: Gavel, command: str) -> None:
     assert (

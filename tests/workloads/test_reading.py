@@ -18,6 +18,13 @@ def test_a_file_of_no_known_format() -> None:
     assert said.startswith("a.txt: has no known format; if it has one of these, select it with --format (format=...): csv, json,")
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_a_table_with_other_separators(separator: str) -> None:
+    header = separator.join(["job_id", "job_type", "total_steps"])
+    said = f"a.csv: found one column, {header!r}; cells must be separated by commas"
+    assert refusal(read_trace, file("a.csv", f"{header}\n{separator.join(['a', 'A3C', '1'])}\n")) == said
+
+
 def test_a_format_that_does_not_exist() -> None:
     assert refusal(read_trace, file("a.txt", "hello\n"), "filly") == (
         "trace formats, field format: 'filly' is not a trace format; did you mean 'philly'?"

@@ -5,6 +5,7 @@ Installed packages offer formats as entry points of the group `gavel_py.trace_fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,9 @@ def format_of(path: str | Path, name: str | TraceFormat | None = None, ignored: 
     found = next((each for formats in (FORMATS, offered) for each in formats if each.recognises(head)), None)
     if found is None:
         known = ", ".join(trace_formats())
+        with_commas = replace(head, text=re.sub(r"[;\t]", ",", head.first_line))
+        if not head.is_json and with_commas.text != head.first_line and any(each.recognises(with_commas) for each in FORMATS):
+            raise InputError(Fault(str(path), "", f"found one column, {head.first_line!r}; cells must be separated by commas"))
         raise InputError(
             Fault(str(path), "", f"has no known format; if it has one of these, select it with --format (format=...): {known}")
         )
