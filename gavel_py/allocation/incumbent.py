@@ -13,11 +13,15 @@ from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import VIOLATION_TOLERANCE, Evidence, Prices, within_capacity
 from gavel_py.optimization.checking.time_shares import TimeShares
 from gavel_py.optimization.formulation.columns import Columns
-from gavel_py.optimization.formulation.linear_rows import Row, Rules
-from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.formulation.cuts import placement_rows
+from gavel_py.optimization.formulation.linear_rows import Row
+from gavel_py.optimization.job_classes import JobClasses, classes_of
 from gavel_py.policies import Decision, Policy
 from gavel_py.problem.arrays import Floats, isolated_shares
 from gavel_py.problem.problem import AllocationProblem
+
+MOST_CUT_ROUNDS = 30
+"""Maximum number of times that broken rows are added. Rounds cannot deliver an answer that still breaks rows."""
 
 ANY_GAP = 2.0
 """The difference of two numbers is at most twice the larger magnitude, so this accepts every gap."""
@@ -27,7 +31,7 @@ def incumbent(columns: Columns, policy: Policy, jobs: JobClasses, found: Sequenc
     """Return the best known valid allocation, with a bound by weak duality.
 
     The candidates are the fractions found so far, scaled down to the capacities, a guess by the policy, and the isolated share
-    (`isolated`). The best one is split evenly over types if the policy is agnostic (`even_decision`).
+    (`_isolated`). The best one is split evenly over types if the policy is agnostic (`even_decision`).
 
     Args:
         columns: The columns of the allocation, with the problem and the rules.
@@ -42,6 +46,42 @@ def incumbent(columns: Columns, policy: Policy, jobs: JobClasses, found: Sequenc
     guess = policy.guess(jobs)
     several = (*found, *([] if guess is None else [guess]), _isolated(columns.base, jobs))
     candidates = [_valid(columns, jobs, fractions) for fractions in several]
+    return keep_rows(_best(columns, policy, jobs, candidates, prices), policy, jobs, prices)
+
+
+def keep_rows(answer: Answer, policy: Policy, jobs: JobClasses, prices: Sequence[Prices]) -> Answer:
+    """Return the answer with less time for jobs in rows that rounds could not keep (`Columns.separate`).
+
+    The bound stays valid, as rows cannot improve the optimum. If less time would break other rules, the time fractions stay
+    unchanged; rounds then cannot deliver all of the allocation.
+    """
+    columns = answer.evidence.columns
+    for _ in range(MOST_CUT_ROUNDS):
+        rows = _broken_rows(columns, answer.times)
+        if not rows:
+            break
+        columns = columns.with_rows(rows)
+        fractions = answer.times.by_job(answer.times.fractions)
+        if TimeShares(jobs.wide or columns.problem, answer.times.fractions, jobs).stand_for_all(columns.rules):
+            jobs = jobs.with_rules(columns.rules)
+        else:  # the rows tell jobs apart that were equal
+            jobs = policy.view(classes_of(columns.problem, policy.name, policy.reads, columns.rules, columns))
+        prices = [replace(each, limits=np.append(each.limits, np.zeros(len(rows)))) for each in prices]
+        try:
+            answer = _best(columns, policy, jobs, [_valid(columns, jobs, fractions[jobs.rows])], prices)
+        except SolverError:
+            break
+    return answer
+
+
+def _broken_rows(columns: Columns, times: TimeShares) -> Sequence[Row]:
+    """Return the rows that an answer breaks, on these columns: the gangs of one column have the faster placement."""
+    rows, wider = columns.separate(times)
+    return rows if wider is columns else placement_rows(columns.problem, times.fractions)
+
+
+def _best(columns: Columns, policy: Policy, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Answer:
+    """Return the best of several (G, K) time fractions with its proof. Raises `SolverError` if none keeps the constraints."""
     evidence = Evidence(columns, None, ANY_GAP)
     kept = [each for each in candidates if _keeps_rules(evidence, jobs, each)]
     if not kept:
@@ -53,22 +93,6 @@ def incumbent(columns: Columns, policy: Policy, jobs: JobClasses, found: Sequenc
     if _keeps_rules(evidence, jobs, fractions):
         decision = replace(even, time_fractions=fractions)
     return _proven(jobs, replace(evidence, certificate=decision.certificate), decision)
-
-
-def cut_down(answer: Answer, rows: Sequence[Row]) -> Answer:
-    """Return the answer with less time for jobs in rows that it breaks; its bound stays valid, as rows cannot improve the optimum.
-
-    If less time would break other rules, the time fractions stay unchanged. Rounds then cannot deliver all of the allocation.
-    """
-    evidence = replace(answer.evidence, accepted_gap=ANY_GAP)
-    certificate = evidence.certificate
-    assert certificate is not None  # noqa: S101
-    jobs = certificate.jobs
-    whole = answer.times.by_class(jobs)
-    less = evidence.columns.repaired(jobs, _within_rows(replace(jobs, rules=Rules(rows=tuple(rows))), whole))
-    if not _keeps_rules(evidence, jobs, less):
-        less = whole
-    return _proven(jobs, evidence, replace(answer.decision, time_fractions=less))
 
 
 def _keeps_rules(evidence: Evidence, jobs: JobClasses, fractions: Floats) -> bool:

@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any
 
 from gavel_py.allocation.agnostic import even_decision
-from gavel_py.allocation.incumbent import cut_down, incumbent
+from gavel_py.allocation.incumbent import MOST_CUT_ROUNDS, incumbent, keep_rows
 from gavel_py.allocation.result import Allocation, Answer, Route, allocation_of, nothing
 from gavel_py.errors import Fault, GavelWarning, InputError, SolverError
 from gavel_py.io.locking import Synchronized, one_blas_thread, synchronized
@@ -37,9 +37,6 @@ TIME_LIMIT = AllocationStatus.TIME_LIMIT
 
 CLOSING_SECONDS = 3e-7
 """Approximate time per job and type to bound and check the best allocation that is known."""
-
-MOST_CUT_ROUNDS = 30
-"""Maximum number of times that broken rows are added to the program. Rounds cannot deliver an answer that still breaks rows."""
 
 MOST_SEPARATE_JOBS = 20_000
 """Maximum number of jobs for a program with one row per job, which takes seconds at this size."""
@@ -180,8 +177,9 @@ class Solver(Synchronized):
             try:
                 answer, again = self._answer(wider.with_rows(rows))
             except _Stopped as stopped:
-                # A bound proven without `rows` holds with them too. Rows on columns that `wider` adds do not apply to `answer`.
-                answer = cut_down(answer, rows if wider is columns else [])
+                certificate = answer.evidence.certificate
+                assert certificate is not None  # noqa: S101
+                answer = keep_rows(answer, self.policy, certificate.jobs, [certificate.scarcity])
                 return allocation_of(self.policy, self._noted(answer), stopped.route.after(route), started, TIME_LIMIT)
             columns, route = answer.evidence.columns, again.after(route)
         return allocation_of(self.policy, answer, route, started)

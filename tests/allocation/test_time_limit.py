@@ -144,6 +144,36 @@ def test_jobs_that_share_gpus_are_stopped_too(policy: str, looks: int) -> None:
     check(stopped_after(looks, problem, policy), gp.solve(problem, policy))
 
 
+@settings(max_examples=examples(60, costly=True))
+@given(data=st.data(), looks=st.integers(0, 8), policy=st.sampled_from(["max_min_fairness", "min_makespan", "water_filling"]))
+def test_few_jobs_that_share_are_never_their_own_partners(data: st.DataObject, looks: int, policy: str) -> None:
+    count = data.draw(st.integers(2, 4))
+    kinds = data.draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
+    speeds = data.draw(st.lists(st.sampled_from([0.6, 0.9, 1.0]), min_size=4, max_size=4))
+    weights = data.draw(st.lists(st.sampled_from([1.0, 3.0]), min_size=count, max_size=count))
+    problem = gp.AllocationProblem.from_arrays(
+        np.ones((count, 1)),
+        [1],
+        pair_kinds=kinds,
+        pair_throughputs=np.reshape(speeds, (2, 2, 1)),
+        weights=weights,
+        steps_remaining=[100.0] * count,
+    )
+    check(stopped_after(looks, problem, policy), gp.solve(problem, policy))
+
+
+@pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput", "min_makespan", "nash_welfare"])
+@pytest.mark.parametrize("looks", range(4))
+def test_a_stopped_solve_promises_no_time_that_whole_gangs_cannot_use(looks: int, policy: str) -> None:
+    cluster = gp.Cluster.from_counts({"v100": (3, 3)})
+    profile = gp.ThroughputProfile.from_matrix([[1.0]] * 2, accelerators=["v100"], job_ids=["a", "b"])
+    jobs = [gp.Job(name, num_gpus=2, total_steps=100) for name in "ab"]
+    problem = gp.AllocationProblem.from_jobs(jobs, cluster, profile)
+    found, best = stopped_after(looks, problem, policy), gp.solve(problem, policy)
+    check(found, best)
+    assert found.time_fractions.sum() <= 1 + 1e-9, "only one gang of 2 fits on 3 GPUs"
+
+
 @pytest.mark.parametrize("looks", range(12))
 def test_what_whole_gangs_cannot_use_is_promised_no_more_than_before(looks: int) -> None:
     cluster = gp.Cluster.from_counts({"v100": (12, 4), "k80": (8, 4)})
