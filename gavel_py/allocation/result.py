@@ -311,7 +311,7 @@ class Allocation(Tabular):
                 check_same(f"stage {found.name}, {name}", getattr(reported, name), getattr(found, name), scale)
 
     def _check_constraints(self, evidence: Evidence, times: TimeShares) -> None:
-        outcomes = outcomes_of(self.job_ids, evidence.rules, times, evidence.limit_prices)
+        outcomes = outcomes_of(self.job_ids, evidence.rules, times, evidence.columns.source, evidence.limit_prices)
         known = [(each.constraint, each.jobs.keys()) for each in outcomes]
         if [(each.constraint, each.jobs.keys()) for each in self.constraints] != known:
             raise ProofError("the stated constraints, or the jobs that miss them, are not those of the policy")
@@ -566,7 +566,7 @@ def allocation_of(
         gap=proof.gap,
         stages=proof.stages,
         notes=decision.notes,
-        constraints=outcomes_of(problem.job_ids, columns.rules, times, worths) if columns.rules.constraints else (),
+        constraints=outcomes_of(problem.job_ids, columns.rules, times, columns.source, worths) if columns.rules.constraints else (),
         route=route,
         evidence=evidence,
         **vars(figures_of(columns, times)),

@@ -97,6 +97,95 @@ def test_change_is_made_where_it_is_worth_its_cost(cost: float, moved: float) ->
     assert allocation.objective_value == pytest.approx(max(2.6 - 2 * cost, 2 / 1.5 + 1))
 
 
+def elastic(**changes: Any) -> gp.AllocationProblem:
+    counts = {"count_kinds": [0], "gpu_counts": [1, 2], "count_throughputs": [[[1, 1.9]]]}
+    return gp.AllocationProblem.from_arrays([[1.0]], [2], **counts, **changes)
+
+
+def sharing(**changes: Any) -> gp.AllocationProblem:
+    return gp.AllocationProblem.from_arrays([[1.0], [1.0]], [1], pair_kinds=[0, 0], pair_throughputs=[[[0.9]]], **changes)
+
+
+def spread(**changes: Any) -> gp.AllocationProblem:
+    """Two gangs of 2 on nodes of 3 and 1 GPUs: one of them is spread at any time, at half of the speed."""
+    speeds = {"consolidated": 2.0, "spread": 1.0}
+    profile = gp.ThroughputProfile(
+        "spread",
+        [
+            gp.Measurement(job_type="r", num_gpus=2, accelerator="v100", placement=placement, steps_per_second=speed)  # type: ignore[arg-type]
+            for placement, speed in speeds.items()
+        ],
+    )
+    cluster = gp.Cluster([gp.Node(name=f"n{gpus}", accelerator="v100", num_gpus=gpus) for gpus in (3, 1)])
+    jobs = [gp.Job(name, job_type="r", num_gpus=2, total_steps=100) for name in "ab"]
+    return gp.AllocationProblem.from_jobs(jobs, cluster, profile, **changes)
+
+
+@pytest.mark.parametrize("problem", [elastic, sharing, spread])
+@pytest.mark.parametrize("name", ["max_total_throughput", "max_min_fairness"])
+def test_an_allocation_that_stays_costs_no_change_and_keeps_jobs_running(name: str, problem: Any) -> None:
+    """The types of these problems have several columns: numbers of GPUs, partners, or placements."""
+    before = gp.solve(problem(), policy(name))
+    assert before.time_fractions == pytest.approx(1.0)
+    for cost in (0.2, 1.0):
+        again = gp.solve(problem(previous_fractions=before.time_fractions), policy(name, gp.SwitchCost(cost)))
+        assert again.objective_value == pytest.approx(before.objective_value)
+        assert again.constraints[0].missed_by == pytest.approx(0.0, abs=1e-6)
+    running = [before.accelerator_types[0]] * len(before.job_ids)
+    kept = gp.solve(problem(running_on=running), policy(name, gp.KeepRunning()))
+    assert kept.objective_value == pytest.approx(before.objective_value)
+
+
+def test_running_jobs_may_share_their_gpus_or_hold_more_but_none_less_than_all_of_the_time() -> None:
+    shared = gp.AllocationProblem.from_arrays(
+        np.ones((3, 1)), [1], pair_kinds=[0] * 3, pair_throughputs=[[[0.9]]], running_on=[0, None, None]
+    )
+    allocation = gp.solve(shared, policy("max_min_fairness", gp.KeepRunning()))
+    assert allocation.time_fractions[0, 0] == pytest.approx(1.0)
+    assert allocation.objective_value == pytest.approx(0.45)
+    fixed = gp.AllocationProblem.from_arrays(
+        [[1.0], [5.0]],
+        [2],
+        num_gpus=[1, 2],
+        count_kinds=[0, -1],
+        gpu_counts=[1, 2],
+        count_throughputs=[[[1, 2.5]]],
+        running_on=[0, None],
+    )
+    allocation = gp.solve(fixed, policy("max_total_throughput", gp.KeepRunning()))
+    assert allocation.time_fractions[0, 0] == pytest.approx(1.0)
+
+
+@settings(max_examples=examples(40, costly=True))
+@given(data=st.data(), cost=st.sampled_from([0.05, 0.3, 2.0]))
+def test_the_cost_of_change_of_elastic_jobs_is_that_of_an_own_program(data: st.DataObject, cost: float) -> None:
+    import cvxpy as cp
+
+    jobs, types = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 2))
+    chance = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    speeds = np.cumsum(chance.uniform(0.2, 1.0, (jobs, types, 2)), axis=2)  # on 1 and on 2 GPUs
+    before, capacities = chance.dirichlet(np.ones(types + 1), jobs)[:, :types], chance.integers(1, 4, types)
+    sizes = [1, 2]
+    x = [[cp.Variable(jobs, nonneg=True) for _ in sizes] for _ in range(types)]
+    useful = [(j, n) for j in range(types) for n in range(2) if sizes[n] <= capacities[j]]
+    rules = [x[j][n] == 0 for j in range(types) for n in range(2) if (j, n) not in useful]
+    rules += [sum(x[j][0] + x[j][1] for j in range(types)) <= 1]
+    rules += [cp.sum(x[j][0] + 2 * x[j][1]) <= capacities[j] for j in range(types)]
+    gained = sum(cp.sum(cp.multiply(speeds[:, j, n], x[j][n])) for j, n in useful)
+    moved = sum(cp.sum(cp.abs(x[j][0] + x[j][1] - before[:, j])) for j in range(types))
+    own = cp.Problem(cp.Maximize(gained - cost * moved), rules).solve(solver=cp.HIGHS)
+    problem = gp.AllocationProblem.from_arrays(
+        speeds[:, :, 0],
+        capacities,
+        count_kinds=np.arange(jobs),
+        gpu_counts=sizes,
+        count_throughputs=speeds,
+        previous_fractions=before,
+    )
+    found = gp.solve(problem, policy("max_total_throughput", gp.SwitchCost(cost), normalized=False))
+    assert found.objective_value == pytest.approx(own, rel=1e-6, abs=1e-6)
+
+
 @every_policy
 def test_a_quota_is_no_more_than_the_tenant_can_use(name: str) -> None:
     """lstm is one job of one GPU, so all of tenant b's 2 GPUs are 1 GPU for lstm."""

@@ -83,11 +83,17 @@ class TimeShares:
         places, values = entries_of(row, self.classes.rows, self.problem.num_gpus)
         return float(values @ (self.classes.counts[:, None] * self.fractions).ravel()[places])
 
-    def moved(self) -> float:
-        """Return the number of GPUs that change hands, Σ_ij s_i |X_ij − previous_ij| over the types where jobs can run."""
-        problem = self.problem
-        change = np.where(problem.runnable, np.abs(self.fractions - problem.previous_fractions), 0.0)
-        return float(self.num_gpus @ change @ np.ones(change.shape[1]))
+    def moved(self, source: Indices) -> float:
+        """Return the number of GPUs that change hands, Σ_ij s_i |X_ij − previous_ij| over the types where jobs can run.
+
+        source: (K',) the type of each column; X_ij is the time in all columns of type j.
+        """
+        problem, moved = self.problem, 0.0
+        for j in np.unique(source).tolist():
+            columns = source == j
+            change = (self.fractions[:, columns] - problem.previous_fractions[:, columns]).sum(axis=1)
+            moved += float(self.num_gpus @ np.where(problem.runnable[:, columns].any(axis=1), np.abs(change), 0.0))
+        return moved
 
     def violation(self) -> float:
         """Return the largest violation of the constraints of valid allocations.

@@ -16,7 +16,7 @@ import numpy as np
 
 from gavel_py.optimization.checking.time_shares import CountTimes, Pairs, TimeShares
 from gavel_py.optimization.formulation.cuts import ONE_EACH, gang_rows, placement_rows
-from gavel_py.optimization.formulation.linear_rows import Limit, Load, Row, Rules
+from gavel_py.optimization.formulation.linear_rows import FullTime, Limit, Load, Row, Rules, floors_of
 from gavel_py.optimization.formulation.packings import fraction_rows, packing_rows
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
@@ -210,7 +210,21 @@ def with_rules(
     )
     first = sum(row.penalty is None for row in wider)
     places = {j: first + n for n, j in enumerate(types)}
-    return replace(rules, rows=(*wider, *joint), constraints=constraints), places
+    return _with_full_times(problem, replace(rules, rows=(*wider, *joint), constraints=constraints), source), places
+
+
+def _with_full_times(problem: AllocationProblem, rules: Rules, source: Indices) -> Rules:
+    """Return the rules in which jobs that must have all of their time on a type may have it in any column, at any throughput."""
+    needs = [need for each in rules.constraints for need in each.needs]
+    if all(need.types is None for need in needs):
+        return rules
+    types = np.full(problem.num_jobs, -1)
+    for need in needs:
+        if need.types is not None:
+            types[need.rows] = need.types
+    row = FullTime("no preemption of running jobs", types, source)
+    floors = floors_of([need for need in needs if need.types is None], problem.fastest)
+    return replace(rules, rows=(*rules.rows, row), floors=floors)
 
 
 def _wider(row: Row, source: Indices, parts: Floats, resources: Floats) -> Row:

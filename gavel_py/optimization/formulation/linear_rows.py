@@ -202,13 +202,48 @@ class Load:
 
 
 @dataclass(frozen=True, eq=False)
+class FullTime:
+    """Σ_i Σ_{columns of type j_i} X_i,column >= N', all of the time of N' jobs, each on its type j_i. No job can have more.
+
+    types: (N,) j_i, -1 for other jobs; source: (K',) the type of each column.
+    """
+
+    name: str
+    types: Indices
+    source: Indices
+    penalty: float | None = None
+
+    grows: ClassVar[bool] = False
+
+    @property
+    def rhs(self) -> float:
+        return -float((self.types >= 0).sum())
+
+    @property
+    def split(self) -> tuple[NDArray[np.generic], ...]:
+        return (self.types,)
+
+    def costs(self, rows: Indices, num_gpus: Floats) -> Floats:  # noqa: ARG002
+        table: Floats = -(self.types[rows][:, None] == self.source).astype(float)
+        return table
+
+    def used(self, problem: AllocationProblem, time_fractions: Floats) -> float:
+        return float((self.costs(np.arange(len(self.types)), problem.num_gpus) * time_fractions).sum())
+
+
+@dataclass(frozen=True, eq=False)
 class Need:
-    """thr_i >= f_i for the M jobs in `rows`. throughputs: (M,) f_i, steps/s; name_of: the rule for job i, for messages."""
+    """thr_i >= f_i for the M jobs in `rows`.
+
+    throughputs: (M,) f_i, steps/s; name_of: the rule for job i, for messages; types: (M,) if the rule is all of the time on a type,
+    that type, on which f_i is the throughput.
+    """
 
     name_of: Callable[[int], str]
     rows: Indices
     throughputs: Floats
     penalty: float | None = None
+    types: Indices | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,9 +108,12 @@ class Program(AllocationLP):
                 losses.append(penalty * (jobs.counts[some].astype(float) @ short))
             losses.append(cp.Constant(penalty * float(jobs.counts[np.isinf(least)].sum())))  # no throughput suffices
         if rules.switch_cost:
-            gpus = (jobs.counts * jobs.num_gpus)[self.rows]
-            moved = cp.abs(cp.multiply(self.sizes, self._parts) - jobs.last_fractions[self.rows, self.columns])
-            losses.append(rules.switch_cost * (gpus @ moved))
+            types = self.columns if jobs.columns is None else jobs.columns.source[self.columns]
+            at, place = np.unique(self.rows * len(jobs.capacities) + types, return_inverse=True)
+            rows, types = np.divmod(at, len(jobs.capacities))
+            times = SparseMatrix(place, np.arange(len(place)), self.sizes, (len(at), len(place))).to_scipy() @ self._parts
+            moved = cp.abs(times - jobs.last_fractions[rows, types])
+            losses.append(rules.switch_cost * ((jobs.counts * jobs.num_gpus)[rows] @ moved))
         return cp.sum(cp.hstack(losses)) if len(losses) > 1 else losses[0]
 
     @property

@@ -24,7 +24,7 @@ from gavel_py.policies.constraints.single_jobs import Deadline, Forbid, KeepRunn
 
 if TYPE_CHECKING:
     from gavel_py.optimization.checking.time_shares import TimeShares
-    from gavel_py.problem.arrays import Floats, Mask
+    from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.problem import AllocationProblem
 
 FILES = "read a file of constraints with gp.read_constraints, or pass it with --constraints on the command line"
@@ -242,19 +242,24 @@ class ConstraintOutcome:
         return cls(document["constraint"], document["soft"], missed, jobs, document["price"])
 
 
-def outcomes_of(job_ids: Sequence[str], rules: Rules, times: TimeShares, prices: Floats | None) -> tuple[ConstraintOutcome, ...]:
-    """Return the outcome of each constraint. prices: (R,) dual prices of the hard limits (`Rules.hard_rows`), per unit."""
+def outcomes_of(
+    job_ids: Sequence[str], rules: Rules, times: TimeShares, source: Indices, prices: Floats | None
+) -> tuple[ConstraintOutcome, ...]:
+    """Return the outcome of each constraint.
+
+    source: (K',) the type of each column; prices: (R,) dual prices of the hard limits (`Rules.hard_rows`), per unit.
+    """
     if not rules.constraints:
         return ()
     by_row = {} if prices is None else {id(row): price for row, price in zip(rules.hard_rows, prices.tolist(), strict=True)}
-    return tuple(_outcome(each, job_ids, times, by_row) for each in rules.constraints)
+    return tuple(_outcome(each, job_ids, times, source, by_row) for each in rules.constraints)
 
 
 def _outcome(
-    compiled: CompiledConstraint, job_ids: Sequence[str], times: TimeShares, prices: Mapping[int, float]
+    compiled: CompiledConstraint, job_ids: Sequence[str], times: TimeShares, source: Indices, prices: Mapping[int, float]
 ) -> ConstraintOutcome:
     if compiled.switch_cost:
-        moved = times.moved()
+        moved = times.moved(source)
         return ConstraintOutcome(compiled.text, compiled.switch_cost, moved if moved > KEPT else 0.0)
     limits = [row for row in compiled.rows if isinstance(row, Limit)]
     excess = [max(0.0, times.used(row) - row.rhs) / row.unit for row in limits] if compiled.penalty else []

@@ -97,7 +97,7 @@ class KeepRunning(Constraint):
 
     def needs(self, scope: Scope) -> list[Need]:
         rows, types = self._kept(scope)
-        return [Need(self._name_of(scope), rows, scope.problem.throughputs[rows, types])]
+        return [Need(self._name_of(scope), rows, scope.problem.throughputs[rows, types], types=types)]
 
     def _name_of(self, scope: Scope) -> Callable[[int], str]:
         return lambda i: f"no preemption of running job {scope.problem.job_ids[i]!r}"
@@ -116,7 +116,7 @@ class KeepRunning(Constraint):
 class SwitchCost(Constraint):
     """Charge the objective for changes of the allocation: cost · Σ_ij s_i |X_ij − previous_ij| (`previous_fractions`).
 
-    The sum is over the types where a job can run.
+    The sum is over the types where a job can run. An elastic job counts for one GPU, whatever its number of GPUs.
 
     Attributes:
         cost: Loss of the objective per GPU that changes.
