@@ -224,7 +224,7 @@ class Solver(Synchronized):
             except TimeLimitReached as reached:
                 found = reached.fractions if kept is None else (*reached.fractions, kept)
                 if attempt.tolerance:
-                    exact = classes_of(columns.problem, self.policy.name, self.policy.reads)
+                    exact = classes_of(columns.problem, self.policy.name, self.policy.reads, columns=columns)
                     found, jobs = tuple(jobs.expanded(each)[exact.rows] for each in found), exact
                 route = _route(len(jobs), None, attempt, before, failed)
                 raise _Stopped(self.policy.view(jobs), found, reached.prices, route) from None
@@ -257,20 +257,22 @@ class Solver(Synchronized):
             decision = even_decision(policy, jobs, decision, columns.source, self._kept.limit)
         decision = replace(decision, time_fractions=columns.repaired(jobs, decision.time_fractions))
         by_class = decision.time_fractions
-        times = TimeShares.of_classes(problem, jobs, by_class)
         if not attempt.tolerance:
+            times = TimeShares.of_classes(problem, jobs, by_class)
             evidence = Evidence(columns, decision.certificate)
             if decision.certificate is None and columns.rules:
                 policy.check_kept(times.broken(columns.rules))
             proof = evidence.proof_by_class(by_class, evidence.violation(times))
         else:
-            exact = policy.view(classes_of(problem, policy.name, policy.reads))
+            exact = policy.view(classes_of(problem, policy.name, policy.reads, columns=columns))
             if decision.certificate is None or isinstance(decision.certificate, Stages):
                 return None
-            certificate = policy.best_of(exact, [jobs.expanded(by_class)[exact.rows]], [decision.certificate.scarcity]).certificate
+            fractions = jobs.expanded(by_class)[exact.rows]
+            certificate = policy.best_of(exact, [fractions], [decision.certificate.scarcity]).certificate
             if certificate is None:
                 return None
             # An error of tolerance/2 in throughputs changes both optimum and answer by about the same fraction.
+            times = TimeShares.of_classes(problem, exact, fractions)
             evidence = Evidence(columns, certificate, GAP_TOLERANCE + 2 * attempt.tolerance)
             proof = evidence.proof(times)
         proof.check()
@@ -304,10 +306,8 @@ class Attempt:
 
     def jobs(self, policy: Policy, columns: Columns) -> JobClasses:
         """Return the rows of the program."""
-        if self.merged_problem is not None:
-            return classes_of(self.merged_problem, policy.name, policy.reads)
         reduced = separate_jobs if self.reduction == "none" else classes_of
-        return reduced(columns.problem, policy.name, policy.reads, columns.rules, columns)
+        return reduced(self.merged_problem or columns.problem, policy.name, policy.reads, columns.rules, columns)
 
 
 class _Stopped(Exception):  # noqa: N818

@@ -20,6 +20,7 @@ import numpy as np
 
 from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io import reading
+from gavel_py.io.names import NumberedNames
 from gavel_py.io.writing import write_atomic
 
 MAX_LISTED = 64
@@ -41,7 +42,7 @@ def encode(value: Any) -> Any:
         is_plain = value.size <= MAX_LISTED and not (value.dtype.kind == "f" and not np.isfinite(value).all())
         content = value.ravel().tolist() if is_plain or value.dtype.kind not in "biuf" else b64encode(value.tobytes()).decode()
         return {"array": content, "shape": list(value.shape), "dtype": value.dtype.str}
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | NumberedNames):
         return {"tuple": encode(list(value))}
     if isinstance(value, list):
         return list(value) if PLAIN_TYPES.issuperset(map(type, value)) else [encode(each) for each in value]

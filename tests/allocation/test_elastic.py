@@ -400,8 +400,9 @@ def test_wrong_arrays_are_refused(name: str, value: object, message: str) -> Non
         gp.AllocationProblem.from_arrays(**(case(0, 6) | {name: value}))
 
 
-def test_files_keep_the_times_by_number() -> None:
-    allocation = gp.solve(gp.AllocationProblem.from_arrays(**case(0, 6), job_ids=list("012345")))
+@pytest.mark.parametrize("job_ids", [None, list("012345")])
+def test_files_keep_the_times_by_number(job_ids: list[str] | None) -> None:
+    allocation = gp.solve(gp.AllocationProblem.from_arrays(**case(0, 6), job_ids=job_ids))
     for again in (gp.Allocation.from_json(allocation.to_json()), gp.Allocation.from_dict(allocation.to_dict(by_column=True))):
         assert again.gpu_counts == allocation.gpu_counts
     assert all(str(count) in json.dumps(allocation["3"]["gpu_counts"]) for _, count in allocation.gpu_counts["3"])

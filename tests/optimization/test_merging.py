@@ -47,6 +47,20 @@ def test_the_loss_is_bounded_and_told(name: str, seed: int, tolerance: float) ->
     assert near.verify().accepted_gap == pytest.approx(2 * tolerance * merges + 1e-6)
 
 
+@pytest.mark.parametrize("kinds", [[-1, -1, -1], [-1, -1, 0]])
+def test_elastic_jobs_that_have_no_choice_are_merged_like_others(kinds: list[int]) -> None:
+    problem = gp.AllocationProblem.from_arrays(
+        [[1.01], [1.05], [1.0]], [2], count_kinds=kinds, gpu_counts=[1, 2], count_throughputs=[[[1, 0]]], steps_remaining=[10] * 3
+    )
+    for name in ("max_total_throughput", "max_min_fairness", "min_makespan"):
+        exact, near = gp.solve(problem, name), gp.solve(problem, name, merge_tolerance=0.1)
+        assert near.route is not None
+        assert near.route.reduction == "merged"
+        assert near.objective_value == pytest.approx(exact.objective_value, rel=0.1)
+        assert near.throughputs == pytest.approx((problem.throughputs * near.time_fractions).sum(axis=1))
+        near.verify()
+
+
 def test_rows_that_are_near_become_equal_and_others_stay() -> None:
     problem = gp.AllocationProblem.from_arrays([[1.0, 0.0], [1.01, 0.0], [1.0, 1e-9], [3.0, 0.0]], [1, 1])
     rows = merged(problem, 0.05).throughputs
