@@ -543,7 +543,6 @@ def allocation_of(
     decision, proof, times, columns = answer.decision, answer.proof, answer.times, answer.evidence.columns
     problem, prices = columns.base, decision.shadow_prices
     worths = limit_prices(decision.certificate, columns.rules)
-    prices = None if prices is None else columns.aggregate_prices(prices, worths)
     evidence = replace(
         answer.evidence,
         times=None if times.classes is None else times,

@@ -61,7 +61,7 @@ class Decision:
     Attributes:
         time_fractions: (G, K) time fractions of one job of each class.
         certificate: The proof of optimality, None without a program.
-        shadow_prices: (K,) gain in the objective per GPU, None without a program.
+        shadow_prices: Gain in the objective per GPU of each accelerator type, None without a program.
         algorithm: Name of the algorithm if it was not the given solver.
         notes: Sentences for the user.
         pairs: Co-located pairs if the policy chose them, else None.

@@ -266,7 +266,7 @@ class FillingPolicy(Policy):
         stages = [Stage(f"level {n}" if n else "first stop", certificate) for n, certificate in enumerate(certificates)]
         # If the first saturated job runs at full speed, more GPUs gain nothing.
         scarce = least.value(fractions) >= first.level * (1 - SAME)
-        gains = first.shadow_prices if scarce else np.zeros(len(jobs.capacities))
+        gains = first.shadow_prices if scarce else np.zeros_like(first.shadow_prices)
         return Decision(_without_dust(jobs, fractions, certificates), Stages(tuple(stages)), gains)
 
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes:

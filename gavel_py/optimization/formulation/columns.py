@@ -104,16 +104,6 @@ class Columns:
         used = num_gpus @ fractions * self.parts
         return np.bincount(self.source, used, len(self.base.capacities)).astype(float)
 
-    def aggregate_prices(self, prices: Floats, limit_prices: Floats | None) -> Floats:
-        """Return (K,) the price of a GPU of each type, summed over its columns and the row for its columns together.
-
-        prices: (K',); limit_prices: (R,) of the hard rows.
-        """
-        worth = np.bincount(self.source, prices / self.parts, len(self.base.capacities)).astype(float)
-        for j, row in self.joint.items() if limit_prices is not None else ():
-            worth[j] += limit_prices[row]  # type: ignore[index]
-        return worth
-
     def repaired(self, jobs: JobClasses, fractions: Floats) -> Floats:  # noqa: ARG002
         """Return (G, K') fractions that satisfy the rows between columns exactly, not only within the solver's tolerance."""
         return fractions

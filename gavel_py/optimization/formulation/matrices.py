@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -272,24 +273,35 @@ class AllocationLP:
         """The dual values of capacities and limits at the optimum."""
         return self.scarcity_of(self.solution)
 
+    @cached_property
+    def type_rows(self) -> list[NDArray[np.int64]]:
+        """For each of K types, the rows that one more GPU relaxes: those of its columns, and the row for all of them together."""
+        columns, first = self.jobs.columns, self.blocks.capacity.start
+        if columns is None:
+            return [np.array([first + j]) for j in range(len(self.units))]
+        joint = {j: self.blocks.limits.start + row for j, row in columns.joint.items()}
+        by_type = [first + np.flatnonzero(columns.source == j) for j in range(len(columns.base.capacities))]
+        return [np.append(rows, joint[j]) if j in joint else rows for j, rows in enumerate(by_type)]
+
     def shadow_prices(self, solver: LinearSolver) -> Floats:
-        """Return (K,) the gain of the objective just maximised per extra GPU of each type, for a small part of a GPU.
+        """Return the gain of the objective just maximised per extra GPU of each of K types, for a small part of a GPU.
 
         At a kink, dual values are not unique, and only the smallest are the gain of more GPUs. The program is then solved again
         with slightly more GPUs of the type, and its dual value is returned if it accounts for the whole gain.
         """
-        solution, rows = self.solution, self.blocks.capacity
-        prices = self.prices(solution)
-        for j in np.flatnonzero(prices > 0) if not solution.has_unique_duals else ():
-            raw = float(solution.duals[rows][j])
-            for more in (1e-5, 1e-8):
+        solution = self.solution
+        prices = np.zeros(len(self.type_rows))
+        for j, rows in enumerate(self.type_rows):
+            price = raw = float(solution.duals[rows].sum())
+            for more in (1e-5, 1e-8) if raw > 0 and not solution.has_unique_duals else ():
                 limits = self.program.limits.copy()
-                limits[rows][j] += more
+                limits[rows] += more
                 found = solver.again(limits)
-                price = float(found.duals[rows][j])
-                if solution.value - found.value - price * more <= 1e-6 * raw * more:
-                    prices[j] = min(raw, price) / self.units[j]
+                there = float(found.duals[rows].sum())
+                if solution.value - found.value - there * more <= 1e-6 * raw * more:
+                    price = min(raw, there)
                     break
+            prices[j] = price / self.units[j] if self.jobs.capacities[j] > 0 else 0.0
         return prices
 
     def bound(self) -> float:

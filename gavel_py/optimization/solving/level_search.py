@@ -96,12 +96,12 @@ class CapacityFactorLP(AllocationLP):
         return self.fractions_of(self.solve_again(solver, "efficiency", worth, max(1.0, self.factor), start))
 
     def level_prices(self, levels: Levels, level: float, needs: Floats, solver: LinearSolver) -> Floats:
-        """Return (K,) the shadow price of each type: the gain of the level per extra GPU, for a small part of a GPU.
+        """Return the shadow price of each of K types: the gain of the level per extra GPU, for a small part of a GPU.
 
         At a kink, dual values are not unique, and only the smallest are right for more GPUs. The level is then found again with
         slightly more GPUs δ_j of type j, and the dual values there are right if they account for its whole gain.
         """
-        prices = np.zeros(len(levels.jobs.capacities))
+        prices = np.zeros(len(self.type_rows))
         if level == levels.alone:
             return prices  # some job has its fastest throughput, which more GPUs cannot change
         program, has_rules = self, bool(levels.jobs.rules)
@@ -110,7 +110,9 @@ class CapacityFactorLP(AllocationLP):
         solution, rates = program.solution, program._rates(levels, needs)
         size = max(abs(level), levels.spread if levels.given is None else 0.0) or abs(levels.alone)
         at = program._beyond(rates * (1e-7 * size), solver) if has_rules else solution
-        for j in np.flatnonzero(program.prices(at) > 0).tolist():
+        for j, rows in enumerate(program.type_rows):
+            if not (levels.jobs.capacities[j] > 0 and at.duals[rows].sum() > 0):
+                continue
             price = program._ratio(at, j, rates)
             if has_rules and not np.isfinite(price):  # scarce because of rules, not because of the level
                 continue
@@ -163,11 +165,11 @@ class CapacityFactorLP(AllocationLP):
         self, j: int, more: float, rates: Floats, solution: Solution, solver: LinearSolver, gain: float
     ) -> tuple[float, float]:
         """Return the gain of the level with `more` times c_j more GPUs of type j, and the price of type j there. gain: a guess."""
-        needed, capacity = self.blocks.own[0], self.blocks.capacity
+        needed = self.blocks.own[0]
         for _ in range(4):
             limits = solution.program.limits.copy()
             limits[needed] -= rates * gain
-            limits[capacity][j] += more
+            limits[self.type_rows[j]] += more
             found = solver.again(limits)
             over = float(found.values[self.blocks.factor][0]) - 1
             slope = float(found.duals[needed] @ rates)
@@ -179,7 +181,7 @@ class CapacityFactorLP(AllocationLP):
     def _ratio(self, solution: Solution, j: int, rates: Floats) -> float:
         """Return dθ per dc_j at constant ϕ."""
         slope = float(solution.duals[self.blocks.own[0]] @ rates)
-        return float(solution.duals[self.blocks.capacity][j]) / slope if slope > 0 else np.inf
+        return float(solution.duals[self.type_rows[j]].sum()) / slope if slope > 0 else np.inf
 
 
 MOST_PROGRAMS = 30
