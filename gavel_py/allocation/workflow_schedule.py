@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from gavel_py.io.tabular import Tabular, array_of
 from gavel_py.optimization.formulation.workflow_bound import makespan_bound
 from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.eligibility import FINISHED
+from gavel_py.problem.eligibility import FINISHED, even_nodes
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.problem.problem import AllocationProblem
@@ -115,8 +116,9 @@ def schedule_workflows(jobs: Iterable[Job], cluster: Cluster, profile: Profile) 
     with x_vj the part of job v on type j, d_vj its seconds there and s_v its gang; it is computed from the duals, by weak duality.
 
     All jobs succeed: `afterok` and `afterany` are the same here. Finished jobs are left out. Gangs are whole, without preemption,
-    and keep their locality, with the speed of their faster placement; a fraction of a GPU takes a whole one. CPUs and memory of
-    nodes determine on which types a gang may run, but not how many gangs fit on a node.
+    and keep their locality, `even_split` and `gpus_per_node`, with the speed of their faster placement; a fraction of a GPU takes a
+    whole one. CPUs and memory of nodes determine on which types a gang may run, but not how many gangs fit on a node. The bound
+    counts the GPUs of a type, not what its nodes have room for, which may leave a gap that no schedule closes.
 
     Args:
         jobs: The jobs, each with `total_steps` or a duration.
@@ -177,6 +179,39 @@ def _check_lengths(jobs: JobSet, problem: AllocationProblem) -> None:
     InputError.raise_any(faults)
 
 
+class _Regions:
+    """The regions of a type in which a gang of some locality must be. gpus: the GPUs of each region, numbered node by node."""
+
+    def __init__(self, cluster: Cluster, accelerator: str, locality: str) -> None:
+        nodes, numbers = cluster.nodes_of(accelerator), dict[str, int]()
+        region_of = [numbers.setdefault(cluster.region_of(node, locality), len(numbers)) for node in nodes]
+        self._region_of: Indices = np.array(region_of, dtype=np.int64)
+        self._node_of: Indices = np.repeat(np.arange(len(nodes)), [node.num_gpus for node in nodes])
+        self.gpus: list[Indices] = [np.flatnonzero(self._region_of[self._node_of] == n) for n in range(len(numbers))]
+
+    def even_place(self, size: int, split: int, free: Floats, ready_at: float) -> Indices:
+        """Return the GPUs on which a gang starts first with an even split, of which the regions must have one.
+
+        Args:
+            size: GPUs of the gang.
+            split: As `Job.split`.
+            free: (GPUs,) when each becomes free.
+            ready_at: When the gang may start.
+        """
+
+        def place_at(time: float) -> tuple[Indices, int] | None:
+            room = np.bincount(self._node_of[free <= time], minlength=len(self._region_of))
+            return even_nodes(size, room, self._region_of, split)
+
+        # Once there is room, it remains: no GPU is taken again after the time at which it becomes free.
+        times = np.unique(np.maximum(free, ready_at)).tolist()
+        start = times[bisect_left(times, True, key=lambda time: place_at(time) is not None)]
+        found = place_at(start)
+        assert found is not None  # noqa: S101
+        gpus = [np.flatnonzero(self._node_of == node) for node in found[0].tolist()]
+        return np.concatenate([each[_chosen(free[each], found[1], start)] for each in gpus])
+
+
 class _Floor:
     """The GPUs of a cluster by type, and the regions in which a gang of each locality must be."""
 
@@ -186,15 +221,7 @@ class _Floor:
             name: [(node.name, n) for node in cluster.nodes_of(name) for n in range(node.num_gpus)] for name in self._types
         }
         localities = {job.locality if job.whole_gpus > 1 else "any" for job in jobs}
-        self._regions = {(name, each): self._regions_of(cluster, name, each) for name in self._types for each in localities}
-
-    def _regions_of(self, cluster: Cluster, accelerator: str, locality: str) -> list[Indices]:
-        regions: dict[str, list[int]] = {}
-        at = 0
-        for node in cluster.nodes_of(accelerator):
-            regions.setdefault(cluster.region_of(node, locality), []).extend(range(at, at + node.num_gpus))
-            at += node.num_gpus
-        return [np.array(each, dtype=np.int64) for each in regions.values()]
+        self._regions = {(name, each): _Regions(cluster, name, each) for name in self._types for each in localities}
 
     def schedule(self, order: Sequence[float], durations: Floats, graph: WorkflowGraph) -> list[ScheduledJob]:
         """Return the list schedule of this order: each job, once its parents are scheduled, gets the GPUs where it ends first.
@@ -223,20 +250,29 @@ class _Floor:
 
     def _first_end(self, row: int, free: list[Floats], ready_at: float, lengths: list[float]) -> tuple[int, Indices, float]:
         """Return the type and GPUs on which a job ends first, and when it starts there."""
-        job, size = self._jobs[row], self._jobs[row].whole_gpus
         best, found = math.inf, (-1, np.zeros(0, dtype=np.int64), 0.0)
         for column, length in enumerate(lengths):
             if length == math.inf:
                 continue
-            for region in self._regions[self._types[column], job.locality if size > 1 else "any"]:
-                if len(region) < size:
-                    continue
-                times = free[column][region]
-                gpus = _chosen(times, size, ready_at)
-                start = max(ready_at, float(times[gpus].max()))
+            for gpus in self._places(self._jobs[row], self._types[column], free[column], ready_at):
+                start = max(ready_at, float(free[column][gpus].max()))
                 if start + length < best:
-                    best, found = start + length, (column, region[gpus], start)
+                    best, found = start + length, (column, gpus, start)
         return found
+
+    def _places(self, job: Job, accelerator: str, free: Floats, ready_at: float) -> Iterator[Indices]:
+        """Yield the GPUs of a type on which a gang starts first: in each region, or, if it is split evenly, in the best one.
+
+        free: (GPUs,) when each becomes free.
+        """
+        size = job.whole_gpus
+        regions = self._regions[accelerator, job.locality if size > 1 else "any"]
+        if size > 1 and job.split:
+            yield regions.even_place(size, job.split, free, ready_at)
+            return
+        for region in regions.gpus:
+            if len(region) >= size:
+                yield region[_chosen(free[region], size, ready_at)]
 
 
 def _chosen(times: Floats, size: int, ready_at: float) -> Indices:

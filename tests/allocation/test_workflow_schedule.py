@@ -1,10 +1,11 @@
 """Schedules of workflows: valid, bounded from below by a second program, and short."""
 
+import collections
 import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -95,6 +96,61 @@ def test_gangs_keep_their_nodes():
     _check(schedule, jobs, speeds)
     assert all(len({node for node, _ in each.gpus}) == 1 for each in schedule.jobs.values())
     assert schedule.makespan_seconds == 20.0
+
+
+def _nodes(sizes, racks):
+    """A cluster of nodes n0, n1, … of one type."""
+    places = enumerate(zip(sizes, racks, strict=True))
+    return gp.Cluster([gp.Node(name=f"n{n}", accelerator="v100", num_gpus=size, rack=rack) for n, (size, rack) in places])
+
+
+def test_gangs_that_need_two_gpus_of_a_node_run_two_at_a_time_on_two_nodes_of_three():
+    """All three fit the 6 GPUs, and the bound says so; but the nodes have room for one each."""
+    jobs = [gp.Job(name, num_gpus=2, gpus_per_node=2, total_steps=100) for name in "abc"]
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]] * 3, job_ids=list("abc"), accelerators=["v100"])
+    schedule = gp.schedule_workflows(jobs, _nodes([3, 3], ["r", "r"]), speeds)
+    _check(schedule, jobs, speeds)
+    assert all(len({node for node, _ in each.gpus}) == 1 for each in schedule.jobs.values())
+    assert (schedule.makespan_seconds, schedule.bound_seconds, schedule.gap) == (200, pytest.approx(100), pytest.approx(1))
+
+
+def _may_run_on(job, gpus, racks):
+    """Whether a gang may run on these GPUs, from the words of the documentation."""
+    on_node = collections.Counter(node for node, _ in gpus)
+    nodes, racks_of = set(on_node), {racks[node] for node in on_node}
+    is_even = not job.even_split or len(set(on_node.values())) == 1
+    has_part = job.gpus_per_node is None or set(on_node.values()) == {job.gpus_per_node}
+    return is_even and has_part and len({"node": nodes, "rack": racks_of, "any": [0]}[job.locality]) == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_each_gang_starts_as_soon_as_gpus_on_which_it_may_run_are_free(data):
+    sizes = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    racks = [data.draw(st.sampled_from(["r", "s"])) for _ in sizes]
+    cluster, rack_of = _nodes(sizes, racks), {f"n{n}": rack for n, rack in enumerate(racks)}
+    gpus = [(f"n{n}", index) for n, size in enumerate(sizes) for index in range(size)]
+    lengths = sorted(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=7, unique=True)), reverse=True)
+    jobs = []
+    for length in lengths:  # which is their order by both rules
+        size = data.draw(st.integers(1, 4))
+        part = data.draw(st.sampled_from([None, *(part for part in range(1, size + 1) if size % part == 0)]))
+        locality = data.draw(st.sampled_from(["any", "rack", "node"]))
+        fields = {"num_gpus": size, "locality": locality, "gpus_per_node": part, "even_split": data.draw(st.booleans())}
+        job = gp.Job(f"{length}", total_steps=length, **fields)
+        if any(_may_run_on(job, gang, rack_of) for gang in itertools.combinations(gpus, size)):
+            jobs.append(job)
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]] * len(jobs), job_ids=[job.job_id for job in jobs], accelerators=["v100"])
+    schedule = gp.schedule_workflows(jobs, cluster, speeds)
+    free = dict.fromkeys(gpus, 0.0)
+    for job in jobs:
+        gangs = [gang for gang in itertools.combinations(gpus, job.num_gpus) if _may_run_on(job, gang, rack_of)]
+        found = schedule.jobs[job.job_id]
+        assert _may_run_on(job, found.gpus, rack_of)
+        assert found.start_seconds == min(max(free[gpu] for gpu in gang) for gang in gangs)
+        free.update(dict.fromkeys(found.gpus, found.end_seconds))
+    if jobs:
+        _check(schedule, jobs, speeds)
 
 
 @pytest.mark.parametrize(("tasks", "most"), [(200, 1.2), (1000, 1.01)])
