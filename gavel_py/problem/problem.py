@@ -410,14 +410,14 @@ class AllocationProblem:
     def _with_workflows(self, jobs: JobSet, now_seconds: float, *, by_workflow: bool) -> AllocationProblem:
         """Return the problem in which jobs that wait for an unfinished one, or can never start, are excluded with the reason."""
         graph, finished = WorkflowGraph(jobs), (self.steps_remaining == 0).tolist()
-        blocked, never = graph.waiting(finished.__getitem__)
-        runnable, left_out = self.runnable.copy(), sorted((blocked | never).items())
+        waiting = graph.waiting(finished.__getitem__)
+        runnable, left_out = self.runnable.copy(), sorted((waiting.blocked | waiting.never).items())
         runnable[[row for row, _ in left_out]] = False
         reasons = {self.job_ids[row]: reason for row, reason in left_out}
         columns: dict[str, Any] = {}
         if by_workflow:
             seconds = seconds_left(self.steps_remaining, self.fastest)
-            ahead = graph.outlook(seconds, self.deadlines_seconds + now_seconds, blocked)
+            ahead = graph.outlook(seconds, self.deadlines_seconds + now_seconds, waiting)
             columns = ahead.columns(self.weights, seconds, runnable, now_seconds)
         return replace(self, runnable=runnable, excluded=self.excluded | reasons, **columns)
 

@@ -110,17 +110,24 @@ def why_never(dependency: Dependency) -> str:
 
 
 class Waiting(NamedTuple):
-    """{row: reason} of the jobs that may not start: blocked ones wait for others, and the rest can never start."""
+    """The jobs that may not start.
+
+    Attributes:
+        blocked: {row: reason} of those that wait for others.
+        never: {row: reason} of those that can never start.
+        unexpected: {row: the jobs whose end cancels it} of the blocked ones that are not expected to run: if all jobs that start
+            succeed, they are cancelled.
+    """
 
     blocked: dict[int, str]
     never: dict[int, str]
+    unexpected: dict[int, set[int]]
 
 
 class WorkflowGraph:
     """N jobs, and which of them wait for which. Dependencies on jobs that are not among them are ignored.
 
-    parents, children: N lists of row numbers. order: the rows, each after those it waits for. if_failed: the rows that wait for the
-    failure of another one.
+    parents, children: N lists of row numbers. order: the rows, each after those it waits for.
 
     Raises `InputError`, which names the jobs of a cycle.
     """
@@ -129,7 +136,6 @@ class WorkflowGraph:
         self._jobs = jobs
         self.parents: list[list[int]] = [[] for _ in jobs]
         self.children: list[list[int]] = [[] for _ in jobs]
-        self.if_failed: set[int] = set()
         self._conditions: dict[tuple[int, int], Condition] = {}  # by row and parent, but for singletons
         rows = {job.job_id: row for row, job in enumerate(jobs)} if any(job.depends_on for job in jobs) else {}
         earlier: dict[tuple[str, str], list[int]] = {}
@@ -142,8 +148,6 @@ class WorkflowGraph:
                     before.clear()  # it waits for all of them, and later ones for it
                     continue
                 self._conditions.update(((row, parent), condition) for parent in found)
-                if condition is Condition.AFTERNOTOK:
-                    self.if_failed.add(row)
             before.append(row)
             for parent in self.parents[row]:
                 self.children[parent].append(row)
@@ -178,41 +182,44 @@ class WorkflowGraph:
             paths[row] += max((paths[child] for child in self.children[row]), default=0.0)
         return paths
 
-    def outlook(self, seconds: Floats, deadlines: Floats, blocked: Collection[int]) -> WorkflowOutlook:
+    def outlook(self, seconds: Floats, deadlines: Floats, waiting: Waiting) -> WorkflowOutlook:
         """Return the outlook of the workflows of the jobs.
 
         Args:
             seconds: (N,) remaining work of each job, in seconds on its fastest type.
             deadlines: (N,) on any clock, NaN for none.
-            blocked: Rows of the jobs that wait; those that wait for a failure are not expected to run.
+            waiting: The jobs that may not start.
         """
         work = dict(enumerate(zip(seconds.tolist(), np.where(np.isnan(deadlines), np.inf, deadlines).tolist(), strict=True)))
-        expected = {row: work[row] for row in blocked if row not in self.if_failed}
+        expected = {row: work[row] for row in waiting.blocked if row not in waiting.unexpected}
         ahead: dict[int, Ahead] = {}
-        look_ahead(range(len(self._jobs)), self.children.__getitem__, expected, ahead)
+        look_ahead(range(len(self._jobs)), self.children.__getitem__, expected, waiting.unexpected, ahead)
         numbers: dict[tuple[str, str], int] = {}
         keys = [(job.workflow, job.tenant) for job in self._jobs]
         workflow_of = np.array([numbers.setdefault(key, len(numbers)) if key[0] else -1 for key in keys], dtype=np.int64)
-        waiting = np.array([row for row in expected if workflow_of[row] >= 0], dtype=np.int64)
-        left = np.bincount(workflow_of[waiting], ticks(seconds[waiting]), len(numbers) + 1).astype(float)  # the last for -1
+        members = np.array([row for row in expected if workflow_of[row] >= 0], dtype=np.int64)
+        left = np.bincount(workflow_of[members], ticks(seconds[members]), len(numbers) + 1).astype(float)  # the last for -1
         paths, ends = np.array([ahead[row] for row in range(len(workflow_of))]).reshape(-1, 2).T
         return WorkflowOutlook(workflow_of, left[workflow_of], paths, np.where(np.isinf(ends), np.nan, ends))
 
     def waiting(self, is_finished: Callable[[int], bool]) -> Waiting:
         """Return the jobs that wait for an unfinished one, and those that can never start since others have finished."""
         ended: dict[int, bool] = {}  # {row: whether it ended well} of the jobs that run no more
-        found = Waiting({}, {})
+        found = Waiting({}, {}, {})
         for row in self.order:
             conditions = {parent: self._conditions.get((row, parent), Condition.SINGLETON) for parent in self.parents[row]}
             broken = [p for p, condition in conditions.items() if p in ended and not condition.holds(ended_well=ended[p])]
-            open_ = [self._jobs[parent].job_id for parent in conditions if parent not in ended]
+            open_ = [parent for parent in conditions if parent not in ended]
             if is_finished(row):
                 ended[row] = True
             elif broken:
                 ended[row] = False
                 found.never[row] = why_never(Dependency(conditions[broken[0]], self._jobs[broken[0]].job_id))
             elif open_:
-                found.blocked[row] = why_blocked(open_)
+                found.blocked[row] = why_blocked(self._jobs[parent].job_id for parent in open_)
+                cancelling = {p for p in open_ if not conditions[p].holds(ended_well=p not in found.unexpected)}
+                if cancelling:
+                    found.unexpected[row] = cancelling
         return found
 
 
@@ -326,6 +333,9 @@ Ahead = tuple[float, float]
 """Longest path of the jobs that wait for a job, in seconds, and its latest end so that they meet deadlines, infinite for none."""
 
 
+NO_WORK = 0.0, math.inf
+"""Seconds and deadline of a job that is not expected to run."""
+
 Name = TypeVar("Name", bound=Hashable)
 
 
@@ -333,6 +343,7 @@ def look_ahead(
     names: Iterable[Name],
     children: Callable[[Name], Iterable[Name]],
     work: Mapping[Name, tuple[float, float]],
+    unexpected: Mapping[Name, Collection[Name]],
     known: dict[Name, Ahead],
 ) -> None:
     """Add the paths and latest ends of jobs to `known`.
@@ -340,20 +351,23 @@ def look_ahead(
     Args:
         names: The jobs.
         children: Returns the jobs that wait for one.
-        work: {job: (seconds, deadline or infinity)} of those that are expected to run; others are ignored among the children.
+        work: {job: (seconds, deadline or infinity)} of those that are expected to run. Children that are neither among them nor
+            unexpected are ignored.
+        unexpected: {job: the jobs whose end cancels it}. Paths lead from each of these through it, and it adds no time: the jobs
+            that wait for its end start then. (Of several, the first end cancels it, but which one is first is not known.)
         known: {job: its path and latest end}; it must have all children of its jobs.
     """
     stack = [name for name in names if name not in known]
     while stack:
         name = stack[-1]
-        expected = [child for child in children(name) if child in work]
-        missing = [child for child in expected if child not in known]
+        after = [child for child in children(name) if child in work or name in unexpected.get(child, ())]
+        missing = [child for child in after if child not in known]
         if missing and name not in known:
             stack += missing
             continue
         stack.pop()
         path, end = 0.0, math.inf
-        for child in expected:
-            (seconds, deadline), (further, limit) = work[child], known[child]
+        for child in after:
+            (seconds, deadline), (further, limit) = work.get(child, NO_WORK), known[child]
             path, end = max(path, seconds + further), min(end, min(deadline, limit) - seconds)
         known[name] = path, end

@@ -53,6 +53,83 @@ def test_attributes_by_hand():
     assert not apart.path_seconds.any()
 
 
+def test_jobs_that_only_run_after_a_failure_do_not_count_but_those_after_their_cancellation_do():
+    """If a succeeds, alert and page are cancelled; tidy and report start then, and archive after tidy."""
+    waits = {"alert": "afternotok:a", "page": "alert", "tidy": "afterany:page", "archive": "tidy", "report": "afternotok:alert"}
+    seconds = {"a": 10, "alert": 1000, "page": 2000, "tidy": 20, "archive": 7, "report": 5}
+    jobs = [
+        gp.Job(name, job_type="any", total_steps=each, workflow="w", depends_on=waits.get(name, ()), deadline_seconds=500 - each)
+        for name, each in seconds.items()
+    ]
+    problem = _problem(jobs)
+    assert problem.workflow_seconds[0] == 10 + 20 + 7 + 5
+    assert problem.path_seconds[0] == 20 + 7
+    assert problem.latest_end_seconds[0] == min(480 - 20, 493 - 7 - 20, 495 - 5)
+    scheduler = gp.RoundScheduler(CLUSTER, PROFILE, "min_makespan")
+    scheduler.submit_all(jobs[::-1])  # those that wait come first
+    scheduler.next_round()
+    current = scheduler._state.current_allocation
+    assert current is not None
+    assert [getattr(current.problem, name).tolist() for name in COLUMNS[2:]] == [[42], [27], [460]]
+    scheduler.cancel("a")  # now alert runs, and page; report does not
+    scheduler.next_round()
+    current = scheduler._state.current_allocation
+    assert current is not None
+    assert list(current.problem.job_ids) == ["alert"]
+    assert current.problem.workflow_seconds.tolist() == [1000 + 2000 + 20 + 7]
+    assert current.problem.path_seconds.tolist() == [2000 + 20 + 7]
+
+
+Ends = dict[str, tuple[float, bool]]
+
+
+def _ends(jobs: list[gp.Job], seconds: dict[str, float]) -> tuple[Ends, bool]:
+    """{job_id: end, whether it ran} with a GPU for each job if all that start succeed; and whether more than one end cancels a job.
+
+    Jobs start when their last condition is fulfilled, and are cancelled once one is broken.
+    """
+    ends: Ends = {}
+    is_unique = True
+    for job in jobs:  # parents come first
+        parents = [text.split(":") for text in job.depends_on]
+        broken = [ends[name][0] for word, name in parents if word != "afterany" and ends[name][1] != (word == "afterok")]
+        if broken:
+            ends[job.job_id] = min(broken), False
+        else:
+            ends[job.job_id] = max((ends[name][0] for _, name in parents), default=0.0) + seconds[job.job_id], True
+        is_unique &= len(broken) <= 1
+    return ends, is_unique
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_figures_of_workflows_are_those_of_a_run_in_which_all_jobs_that_start_succeed(data: st.DataObject):
+    jobs: list[gp.Job] = []
+    for n in range(data.draw(st.integers(2, 8))):
+        chosen = data.draw(st.sets(st.sampled_from(range(n)), max_size=2)) if n else set()
+        deadline = data.draw(st.sampled_from([None, 50.0, 300.0]))
+        waits = [f"{data.draw(st.sampled_from(['afterok', 'afterany', 'afternotok']))}:{m}" for m in sorted(chosen)]
+        steps = data.draw(st.sampled_from([3.0, 20.0, 70.0]))
+        jobs.append(gp.Job(f"{n}", job_type="any", total_steps=steps, workflow="w", depends_on=waits, deadline_seconds=deadline))
+    problem = _problem(jobs)
+    seconds = {job.job_id: float(job.total_steps or 0.0) for job in jobs}
+    ends, is_unique = _ends(jobs, seconds)
+    running = [seconds[name] for name, (_, ran) in ends.items() if ran]
+    for row, job in enumerate(jobs):
+        if job.depends_on:
+            continue
+        assert problem.workflow_seconds[row] == pytest.approx(sum(running) if len(running) > 1 else 0.0)
+        late, _ = _ends(jobs, seconds | {job.job_id: 1e6})  # so late that all that waits for it, and nothing else, ends later
+        after = {each.job_id: late[each.job_id][0] - 1e6 for each in jobs if late[each.job_id][0] > 1e6 and late[each.job_id][1]}
+        path = max(after.values(), default=0.0)
+        limits = [each.deadline_seconds - after[each.job_id] for each in jobs if each.job_id in after and each.deadline_seconds]
+        if is_unique:
+            assert problem.path_seconds[row] == pytest.approx(path)
+            assert problem.latest_end_seconds[row] == pytest.approx(min(limits, default=NAN), nan_ok=True)
+        else:
+            assert problem.path_seconds[row] >= path - 1e-6
+
+
 @pytest.mark.parametrize("policy", ["max_min_fairness", "shortest_job_first", "max_progress_rate", "min_makespan", "min_lateness"])
 def test_workflows_of_one_job_change_no_answer(policy: str):
     chance = np.random.default_rng(5)
@@ -102,11 +179,12 @@ def test_a_deadline_reaches_back_to_the_jobs_that_it_waits_for_but_is_no_hard_li
 @st.composite
 def _histories(draw: st.DrawFn) -> tuple[list[gp.Job], int]:
     chance = np.random.default_rng(draw(st.integers(0, 10**6)))
+    shares = draw(st.sampled_from([[0.7, 0.2, 0.1], [0.3, 0.3, 0.4]]))
     jobs: list[gp.Job] = []
     for number in range(draw(st.integers(1, 3))):
         size = draw(st.integers(1, 6))
         for each, parents in enumerate(layered_workflow(chance, size)):
-            words = chance.choice(["", "afterany:", "afternotok:"], len(parents), p=[0.7, 0.2, 0.1])
+            words = chance.choice(["", "afterany:", "afternotok:"], len(parents), p=shares)
             names = [f"{number}-{parent}" for parent in sorted(parents)]
             deadline = float(np.round(chance.exponential(300), 2)) if chance.random() < 0.4 else None
             fields: dict[str, Any] = {"deadline_seconds": deadline, "workflow": f"w{number}" if chance.random() < 0.8 else ""}

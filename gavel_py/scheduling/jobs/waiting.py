@@ -48,6 +48,7 @@ class BlockedJobs:
         jobs: {job_id: job}.
         news: Jobs that have become ready or were cancelled since the last `take_news`.
         children: {job_id: jobs that wait for it, or did}.
+        unexpected: As in `problem.workflows.Waiting`.
         work: The remaining work of blocked jobs.
     """
 
@@ -56,6 +57,7 @@ class BlockedJobs:
         self.news = Unblocked((), ())
         self._waits: dict[str, dict[str, Condition]] = {}  # {job_id: {parent: condition}}
         self.children: dict[str, list[str]] = {}
+        self.unexpected: dict[str, frozenset[str]] = {}
         self.work = BlockedWork()
         self._members: dict[tuple[str, str], dict[str, None]] = {}  # by workflow and tenant, of the jobs in the system
 
@@ -122,13 +124,39 @@ class BlockedJobs:
         self.jobs[job.job_id], self._waits[job.job_id] = job, waits
         for parent in waits:
             self.children.setdefault(parent, []).append(job.job_id)
-        self._count_work(job)
+        self.work.enter(job, self._waits)
+        for parent, condition in waits.items():
+            if self._cancels(parent, condition):
+                self._expect(job.job_id, parent, cancels=True)
 
-    def _count_work(self, job: Job) -> None:
-        if Condition.AFTERNOTOK not in self._waits[job.job_id].values():
-            self.work.enter(job, self._waits)
+    def _cancels(self, parent: str, condition: Condition) -> bool:
+        """Return whether the end of a job breaks this condition, if all jobs that start succeed."""
+        return not condition.holds(ended_well=parent not in self.unexpected)
+
+    def _expect(self, job_id: str, parent: str, *, cancels: bool) -> None:
+        """Record whether the end of a parent cancels a job, and what follows for the jobs that wait for this one."""
+        changes = [(job_id, parent, cancels)]
+        while changes:
+            job_id, parent, cancels = changes.pop()
+            before = self.unexpected.get(job_id, frozenset())
+            after = before | {parent} if cancels else before - {parent}
+            if after == before:
+                continue
+            self.unexpected[job_id] = after
+            if not after:
+                del self.unexpected[job_id]
+            self._recount(self.jobs[job_id])
+            if not (before and after):
+                waits = ((child, self._waits.get(child, {}).get(job_id)) for child in self.children.get(job_id, ()))
+                changes += [(child, job_id, self._cancels(job_id, each)) for child, each in waits if each is not None]
+
+    def _recount(self, job: Job) -> None:
+        """Count the work of a blocked job as it is now."""
+        self.work.leave(job.job_id, self._waits[job.job_id], self._waits)
+        self.work.enter(job, self._waits, is_expected=job.job_id not in self.unexpected)
 
     def _drop(self, job_id: str) -> Job:
+        self.unexpected.pop(job_id, None)
         self.work.leave(job_id, self._waits.pop(job_id), self._waits)
         return self.jobs.pop(job_id)
 
@@ -154,10 +182,10 @@ class BlockedJobs:
                     released.cancelled.append(self._drop(child))
                     self._leave_workflow(released.cancelled[-1])
                     ended.append((child, False))
-                elif not self._waits[child]:
+                    continue
+                self._expect(child, parent, cancels=False)
+                if not self._waits[child]:
                     released.ready.append(self._drop(child))
-                elif condition is Condition.AFTERNOTOK:
-                    self._count_work(self.jobs[child])
         ready, cancelled = (tuple(job.job_id for job in jobs) for jobs in released)
         if ready or cancelled:
             self.news = Unblocked(self.news.ready + ready, self.news.cancelled + cancelled)
@@ -166,9 +194,8 @@ class BlockedJobs:
     def replace(self, job: Job) -> None:
         """Replace a blocked job by one of the same id."""
         self.move(self.jobs[job.job_id], job)
-        self.work.leave(job.job_id, self._waits[job.job_id], self._waits)
         self.jobs[job.job_id] = job
-        self._count_work(job)
+        self._recount(job)
 
     def move(self, before: Job, job: Job) -> None:
         """Record that a job in the system is replaced by one of the same id, which may have another tenant."""

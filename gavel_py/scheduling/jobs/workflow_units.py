@@ -75,7 +75,7 @@ class WorkflowNumbers:
 class BlockedWork:
     """Remaining work of blocked jobs: the total of each workflow (`WorkflowNumbers`), and the path after each job (`ahead_of`).
 
-    Jobs that wait for another job to fail are not expected to run, and are not entered.
+    The work of jobs that are not expected to run does not count.
     """
 
     def __init__(self) -> None:
@@ -90,17 +90,18 @@ class BlockedWork:
         """Return the state of a copy, which looks up all work again."""
         return vars(self) | {"_cache": None}
 
-    def enter(self, job: Job, waits: Mapping[str, Mapping[str, object]]) -> None:
-        """Count a job; waits: {job_id: the jobs that it waits for}."""
-        self._jobs[job.job_id] = self._new[job.job_id] = job
+    def enter(self, job: Job, waits: Mapping[str, Mapping[str, object]], *, is_expected: bool = True) -> None:
+        """Count a job if it is expected to run; waits: {job_id: the jobs that it waits for}."""
+        if is_expected:
+            self._jobs[job.job_id] = self._new[job.job_id] = job
         self._forget(waits[job.job_id], waits)
 
     def leave(self, job_id: str, parents: Iterable[str], waits: Mapping[str, Mapping[str, object]]) -> None:
         """Stop counting a job; parents: the jobs for which it still waited."""
+        self._forget(parents, waits)
         job = self._jobs.pop(job_id, None)
         if job is None:
             return
-        self._forget(parents, waits)
         self._new.pop(job_id, None)
         if job_id in self._work:
             self._workflows.leave(job, round(self._work.pop(job_id)[0] * TICKS))
@@ -137,12 +138,9 @@ class BlockedWork:
             self._workflows.enter(job, round(seconds * TICKS))
         self._new = {}
 
-    def ahead_of(self, names: Sequence[str], children: Mapping[str, Sequence[str]]) -> list[Ahead]:
-        """Return the longest path and the latest end that follow from the jobs waiting for each of these jobs.
-
-        children: {job_id: jobs that wait for it}.
-        """
-        look_ahead(names, lambda name: children.get(name, ()), self._work, self._ahead)
+    def ahead_of(self, names: Sequence[str], blocked: BlockedJobs) -> list[Ahead]:
+        """Return the longest path and the latest end that follow from the jobs waiting for each of these jobs."""
+        look_ahead(names, lambda name: blocked.children.get(name, ()), self._work, blocked.unexpected, self._ahead)
         return [self._ahead[name] for name in names]
 
 
@@ -152,10 +150,9 @@ def outlook_of(table: JobTable, blocked: BlockedJobs, rows: Indices, cache: Prob
         return None
     outlook = workflows_of(table, blocked, cache, rows)
     if blocked:
-        children = blocked.children
         names = table.ids[rows].tolist()
-        places = [place for place, name in enumerate(names) if name in children]
-        found = np.array(blocked.work.ahead_of([names[place] for place in places], children)).reshape(-1, 2)
+        places = [place for place, name in enumerate(names) if name in blocked.children]
+        found = np.array(blocked.work.ahead_of([names[place] for place in places], blocked)).reshape(-1, 2)
         outlook.path_seconds[places] = found[:, 0]
         outlook.latest_ends[places] = np.where(np.isinf(found[:, 1]), np.nan, found[:, 1])
     return outlook
