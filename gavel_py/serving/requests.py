@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -161,7 +161,7 @@ class RequestTrace(Tabular):
 
         Columns: `seconds`, or `timestamp` as in 2023-11-16 18:17:03.97; optionally `service`, `input_tokens` and `output_tokens`.
         The files of the Azure LLM inference traces (TIMESTAMP, ContextTokens, GeneratedTokens) are read as they are. Other columns
-        are ignored.
+        are ignored. Timestamps without a time zone are UTC, also beside others that have one.
 
         Args:
             path: The file.
@@ -388,7 +388,7 @@ def _arrival(where: str, found: Mapping[str, str]) -> float:
         problem = f"must be a time such as 2023-11-16 18:17:03.97, found {found['timestamp']!r}"
         raise InputError(Fault(where, "timestamp", problem)) from None
     # Times without a zone are read as UTC, since local time may be set back within the trace.
-    return (moment - datetime(1970, 1, 1, tzinfo=moment.tzinfo)).total_seconds()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _tokens(where: str, found: Mapping[str, str], name: str) -> float:

@@ -62,6 +62,13 @@ def test_times_of_day_and_tokens_are_read(tmp_path: Path) -> None:
     assert trace.input_tokens.tolist() == [4808, 3180]
 
 
+def test_times_in_different_time_zones_are_on_one_clock(tmp_path: Path) -> None:
+    path = tmp_path / "zones.csv"
+    times = ["2023-11-16T18:15:46Z", "2023-11-16T19:15:50+01:00", "2023-11-16T18:15:51", "2023-11-16T13:45:56-04:30"]
+    path.write_text("\n".join(["timestamp", *times]))
+    assert gp.RequestTrace.from_file(path).seconds.tolist() == [0.0, 4.0, 5.0, 10.0]
+
+
 @pytest.mark.skipif(not AZURE.is_dir(), reason="the Azure traces are not here")
 def test_the_hour_of_azure_is_read() -> None:
     trace = gp.RequestTrace.from_file(AZURE / "AzureLLMInferenceTrace_conv.csv", service="conversation")
