@@ -58,7 +58,8 @@ class ServingPlan(Tabular):
         gpus_used: GPUs in use by accelerator type.
         gpus_free: GPUs left by accelerator type.
         price_per_hour: Price of all GPUs in use, None if the price of one of them is unknown.
-        prices: Increase of the value in the relaxation per unit of each shared limit, such as one more GPU; binding limits only.
+        prices: Dual price of each shared limit that binds, such as the GPUs of a type, in the relaxation, where replicas may be
+            divided: one more unit improves its value by at most this price. Whole replicas may gain more or less.
         notes: Assumptions behind the rates, such as factors for an SLO.
         training: The allocation of the training jobs on the remaining GPUs; None without training jobs.
         replica_prices: How much the objective of the training jobs loses because of one replica, by service and type; empty without
@@ -126,8 +127,11 @@ class ServingPlan(Tabular):
             f"{_MEANING[self.objective]}: {self.value:.4g}; no plan has a better one than {self.bound:.4g} (gap {self.gap:.2%})."
         ]
         per = {"max_min": "least served fraction", "weighted_rate": "weighted rate", "min_cost": "price per hour"}[self.objective]
-        word = "lowers" if self.objective == "min_cost" else "raises"
-        lines += [f"Dual price of {name}: one more {word} the {per} by {price:.4g}." for name, price in self.prices.items()]
+        word = "would lower" if self.objective == "min_cost" else "would raise"
+        change = f"if replicas could be divided, one more {word} the {per} by at most"
+        lines += [f"Dual price of {name}: {change} {price:.4g}." for name, price in self.prices.items()]
+        if self.prices:
+            lines.append("Whole replicas may gain more or less; to see how much, plan again with one more.")
         lines += [f"{note}." for note in self.notes]
         for row in self.replica_prices:
             each = f"A replica of {row['service']} on {row['replica']} costs the training jobs {row['price']:.4g}"

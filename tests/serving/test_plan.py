@@ -171,6 +171,34 @@ def test_many_services_get_a_plan_near_its_bound() -> None:
     assert rated.gap <= 0.04
 
 
+# -------------------------------------------------------------------------------------------------------------------- dual prices
+
+
+def test_dual_prices_are_those_of_divided_replicas_and_whole_ones_may_gain_more() -> None:
+    """Figures of docs/serving.md."""
+    sizes = [{(128, 128): 0.4, (1000, 1000): 0.4, (2048, 128): 0.2}, {(128, 128): 1, (1000, 1000): 1}, {(2048, 128): 1}]
+    services = [
+        gp.Service("chat", model="LLaMA v3.1 8B", rate=150, mix=sizes[0]),
+        gp.Service("assistant", model="LLaMA v3.1 70B", rate=12, weight=2, mix=sizes[1]),
+        gp.Service("code", model="Mixtral 8x7B", rate=40, tenant="research", mix=sizes[2]),
+    ]
+    counts = {"h100": 4, "l40s": 8, "a100-80gb": 4}
+
+    def plan(more: str = "") -> gp.ServingPlan:
+        cluster = gp.Cluster.from_counts({name: count + (name == more) for name, count in counts.items()})
+        return gp.plan_serving(services, cluster, gp.ServingProfile.builtin("trtllm"), quotas={"research": 4})
+
+    now, with_more = plan(), {name: plan(name) for name in counts}
+    assert [each.value for each in with_more.values()] == pytest.approx([0.708, 0.662, 0.659], abs=5e-4)
+    assert [each.value - now.value for each in with_more.values()] == pytest.approx([0.098, 0.052, 0.049], abs=5e-4)
+    prices = [now.prices[f"GPUs of {name}"] for name in counts]
+    assert prices == pytest.approx([0.09273, 0.02467, 0.02304], abs=5e-6)
+    for price, each in zip(prices, with_more.values(), strict=True):
+        assert relaxed_fraction(each) <= relaxed_fraction(now) + price + 1e-9
+        assert each.value > now.value + price
+    assert "if replicas could be divided, one more would raise the least served fraction by at most 0.02467." in now.explain()
+
+
 # ------------------------------------------------------------------------------------------------------------- limits and conflicts
 
 
