@@ -1,8 +1,10 @@
 """Attainment: the part of the requests of a trace that ends within the SLO, and the largest rate that reaches an attainment.
 
-Rates come from simulation, since queueing formulas are too optimistic. With Kingman's bound, the wait of a single server has the
-exponential tail P(W > x) = ρ exp(-2 (1 - ρ) x / (ρ s cv²)). At a coefficient of variation of 2 or more, gamma arrivals come in
-bursts at nearly the same time, of which a server can serve only a few within the SLO, even if the load is low.
+Rates come from simulation, since queueing formulas err in both directions. By Kingman's formula, requests wait for
+Wq = ρ s cv² / (2 (1 - ρ)) on average at equal service times s, and if those that wait do so for exponential times, P(W > x) is
+ρ exp(-ρ x / Wq). This does not account for refused requests, which leave room for others. And at a coefficient of variation of 2 or
+more, gamma arrivals come in bursts at nearly the same time, of which a server can serve only a few within the SLO, even if the load
+is low.
 """
 
 from __future__ import annotations
