@@ -193,8 +193,9 @@ def _usable_rates(
 ) -> tuple[dict[ReplicaType, dict[Bucket | None, float]], set[str]]:
     """Return requests/s by type of replica and size that the service may rely on, and notes on them."""
     found: dict[tuple[ReplicaType, Bucket | None], tuple[float, float, str]] = {}
-    reasons: dict[str, None] = {}
-    for row in profile.rows_of(service.model):
+    rows, reasons = profile.rows_of(service.model), dict[str, None]()
+    here = [row for row in rows if row.accelerator in cluster.accelerator_names and cluster.largest_gang(row.accelerator)]
+    for row in here:
         reason = _not_placed(row, cluster) or _not_usable(service, row)
         if reason:
             reasons.setdefault(reason)
@@ -206,7 +207,9 @@ def _usable_rates(
         key = _replica_type(row), row.bucket
         found[key] = max(found.get(key, (-math.inf, 0.0, "")), (trust, rate, note))
     if not found:
-        raise InputError(Fault(service.where, "model", f"{service.model!r} cannot be served here: {'; '.join(reasons)}"))
+        absent = f"its accelerators are not in the cluster: {', '.join(dict.fromkeys(row.accelerator for row in rows))}"
+        why = "; ".join(reasons) if here else absent
+        raise InputError(Fault(service.where, "model", f"{service.model!r} cannot be served here: {why}"))
     rates: dict[ReplicaType, dict[Bucket | None, float]] = {}
     for (each, bucket), (_, rate, _) in found.items():
         rates.setdefault(each, {})[bucket] = rate
@@ -214,31 +217,29 @@ def _usable_rates(
 
 
 def _not_placed(row: ServingRate, cluster: Cluster) -> str:
-    """Return why the cluster cannot hold a replica, empty if it can."""
-    if row.accelerator not in cluster.accelerator_names:
-        return "its accelerators are not in the cluster"
-    kind = cluster.accelerator_types[cluster.accelerator_names.index(row.accelerator)]
+    """Return why the cluster cannot hold a replica although it has GPUs of its type, empty if it can."""
+    name = row.accelerator
+    kind = cluster.accelerator_types[cluster.accelerator_names.index(name)]
     if row.memory_gb is not None and kind.memory_gb is not None and row.memory_gb > kind.memory_gb:
-        return f"it needs {row.memory_gb:g} GB of each {row.accelerator}, which has {kind.memory_gb:g}"
-    if row.operator_parallel > cluster.largest_gang(row.accelerator, "node") or row.num_gpus > cluster.largest_gang(
-        row.accelerator
-    ):
-        return f"no node has {row.operator_parallel} {row.accelerator}, or the cluster has fewer than {row.num_gpus}"
-    return ""
+        return f"it needs {row.memory_gb:g} GB of each {name}, which has {kind.memory_gb:g}"
+    if row.operator_parallel > cluster.largest_gang(name, "node"):
+        return f"no node has {row.operator_parallel} {name}"
+    return f"the cluster has fewer than {row.num_gpus} {name}" if row.num_gpus > cluster.largest_gang(name) else ""
 
 
 def _not_usable(service: Service, row: ServingRate) -> str:
     """Return why the service may not rely on a rate, empty if it may."""
     if row.requests_per_second is None:
-        return "the profile has stage times only; gp.simulated_rates finds rates for them"
+        return f"on {row.accelerator}, the profile has stage times only; gp.simulated_rates finds rates for them"
     if not service.has_slo:
         return ""
     if row.condition in WITHOUT_SLO:
-        return "" if service.rate_factor is not None else f"{row.condition} rates need a rate_factor for its SLO"
+        needs = f"on {row.accelerator}, {row.condition} rates need a rate_factor for its SLO"
+        return "" if service.rate_factor is not None else needs
     for name in ("slo_seconds", "ttft_seconds", "tpot_seconds"):
         measured, needed = getattr(row, name), getattr(service, name)
         if measured is not None and needed is not None and measured > needed * (1 + TOLERANCE):
-            return f"rates are known for {name} of {measured:g} only, more than the SLO of {needed:g}"
+            return f"on {row.accelerator}, rates are known for {name} of {measured:g} only, more than the SLO of {needed:g}"
     return ""
 
 

@@ -317,6 +317,27 @@ def test_a_service_that_cannot_be_served_is_explained(service: dict[str, Any], e
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "reasons"),
+    [
+        (
+            {"a": 4, "b": 2},
+            "on a, closed_loop rates need a rate_factor for its SLO; no node has 4 b; "
+            "on b, offline rates need a rate_factor for its SLO",
+        ),
+        ({"b": 0, "c": 2}, "its accelerators are not in the cluster: a, b"),
+        ({"a": 0, "b": 2}, "no node has 4 b; on b, offline rates need a rate_factor for its SLO"),
+    ],
+)
+def test_each_reason_why_a_service_cannot_be_served_is_true_where_it_says(gpus: dict[str, int], reasons: str) -> None:
+    rows = [rate("m", "a", 1, 2.0), rate("m", "b", 4, 2.0)]
+    rows += [gp.ServingRate(model="m", accelerator="b", requests_per_second=1, condition="offline"), rate("other", "c", 1, 1.0)]
+    service = gp.Service("x", model="m", rate=1, slo_seconds=0.5)
+    with pytest.raises(gp.InputError) as caught:
+        gp.plan_serving([service], gp.Cluster.from_counts(gpus), gp.ServingProfile("p", rows))
+    assert str(caught.value).endswith(f"'m' cannot be served here: {reasons}")
+
+
 def test_bad_requests_are_explained(two: Any) -> None:
     services, cluster, profile = two
     unpriced = cluster_of({"a": 4, "b": 4})
