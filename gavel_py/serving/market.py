@@ -21,6 +21,7 @@ from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
 from gavel_py.serving.requests import Bucket, RequestTrace
 from gavel_py.serving.services import Service, ServingProfile, ServingRate
+from gavel_py.serving.shapes import slower_than
 
 if TYPE_CHECKING:
     from gavel_py.io.tabular import Array
@@ -115,18 +116,16 @@ def named_market(
 def _check_request(services: Sequence[Service], objective: str, floors: Mapping[str, float], quotas: Mapping[str, Quota]) -> None:
     names, tenants = [service.name for service in services], {service.tenant for service in services}
     if objective not in get_args(Objective):
-        raise UnknownNameError(
-            Fault("plan_serving", "objective", f"{objective!r} is not known{nearest(objective, get_args(Objective))}")
-        )
+        problem = f"{objective!r} is not known{nearest(objective, get_args(Objective))}"
+        raise UnknownNameError(Fault("plan_serving", "objective", problem))
     faults = [Fault(f"service {name!r}", "name", "appears twice; names must be unique") for name in repeated(names)]
     faults += [] if services else [Fault("plan_serving", "services", "must not be empty")]
     for service in services:
         if service.rate is None and service.trace is None:
             faults.append(Fault(service.where, "rate", "is required, or trace"))
     faults += [Fault("floors", name, f"is not a service{nearest(name, names)}") for name in floors if name not in names]
-    faults += [
-        Fault("floors", name, f"must be from 0 to 1, found {value!r}") for name, value in floors.items() if not 0 <= value <= 1
-    ]
+    outside = {name: value for name, value in floors.items() if not 0 <= value <= 1}
+    faults += [Fault("floors", name, f"must be from 0 to 1, found {value!r}") for name, value in outside.items()]
     known = [tenant for tenant in tenants if tenant]
     faults += [Fault("quotas", name, f"is not a tenant of a service{nearest(name, known)}") for name in quotas if name not in known]
     InputError.raise_any(faults)
@@ -155,6 +154,10 @@ def _offer(service: Service, cluster: Cluster, profile: ServingProfile) -> Offer
     table = np.array([[rates[each].get(bucket, rates[each].get(None, 0.0)) for bucket in buckets] for each in types])
     unserved = [bucket for b, bucket in enumerate(buckets) if not table[:, b].any()]
     if unserved:
+        own = [row for row in profile.rows_of(service.model) if _replica_type(row) in rates and row.bucket in (None, unserved[-1])]
+        fastest = min((row.latency() for row in own if _is_late(service, row)), default=math.inf)
+        if fastest < math.inf:  # else nothing is served at these rates
+            raise InputError(slower_than(service, fastest))
         replica = f"no replica of model {service.model!r} in the cluster"
         if unserved == [None]:
             why = " within the SLO, with such bursts" if service.has_slo else ""
@@ -203,12 +206,13 @@ def _usable_rates(
         factor = service.rate_factor if service.has_slo and row.condition in WITHOUT_SLO else 1.0
         rate = (row.requests_per_second or 0.0) * (factor or 1.0)
         trust = -PREFERRED.index(str(row.condition)) if service.has_slo else 0
+        trust, rate = (-len(PREFERRED), 0.0) if _is_late(service, row) else (trust, rate)
         note = f"Service {service.name!r} relies on {factor:g} of {row.condition} rates" if factor != 1.0 else ""
         key = _replica_type(row), row.bucket
         found[key] = max(found.get(key, (-math.inf, 0.0, "")), (trust, rate, note))
     if not found:
-        absent = f"its accelerators are not in the cluster: {', '.join(dict.fromkeys(row.accelerator for row in rows))}"
-        why = "; ".join(reasons) if here else absent
+        names = ", ".join(dict.fromkeys(row.accelerator for row in rows))
+        why = "; ".join(reasons) or f"its accelerators are not in the cluster: {names}"
         raise InputError(Fault(service.where, "model", f"{service.model!r} cannot be served here: {why}"))
     rates: dict[ReplicaType, dict[Bucket | None, float]] = {}
     for (each, bucket), (_, rate, _) in found.items():
@@ -243,6 +247,11 @@ def _not_usable(service: Service, row: ServingRate) -> str:
     return ""
 
 
+def _is_late(service: Service, row: ServingRate) -> bool:
+    """Return whether requests at a rate at full load miss their SLO even if they never wait."""
+    return row.condition in WITHOUT_SLO and row.latency() > (service.slo_seconds or math.inf) * (1 + TOLERANCE)
+
+
 def _demand(service: Service, sizes: Sequence[Bucket]) -> dict[Bucket | None, float]:
     """Return requests/s by size. sizes: the sizes in the profile; each request of a trace counts for the nearest one."""
     if service.trace is None:
@@ -271,9 +280,8 @@ def nearest_sizes(trace: RequestTrace, sizes: Sequence[Bucket]) -> Mapping[Bucke
 def nearest_index(trace: RequestTrace, sizes: Sequence[Bucket]) -> Array:
     """Return (N,) the index of the size that is nearest to each request of a trace."""
     if trace.input_tokens is None or trace.output_tokens is None:
-        raise InputError(
-            Fault("request trace", "", "needs input_tokens and output_tokens, since rates depend on the sizes of requests")
-        )
+        problem = "needs input_tokens and output_tokens, since rates depend on the sizes of requests"
+        raise InputError(Fault("request trace", "", problem))
     tokens = np.log(np.maximum(np.stack([trace.input_tokens, trace.output_tokens], axis=1), 1.0))
     centres = np.log(np.maximum(np.array(sizes, dtype=float), 1.0))
     distances = np.stack([((tokens - centre) ** 2).sum(axis=1) for centre in centres], axis=1)
@@ -285,11 +293,8 @@ def _prices(cluster: Cluster, offers: Sequence[Offer], *, needed: bool) -> Float
     prices = cluster.prices_per_hour
     used = {each.accelerator for offer in offers for each in offer.types}
     unknown = [name for name, price in zip(cluster.accelerator_names, prices, strict=True) if np.isnan(price) and name in used]
-    if needed and unknown:
-        faults = [
-            Fault(f"accelerator type {name!r}", "price_per_hour", "is required for a budget and for min_cost") for name in unknown
-        ]
-        raise InputError(*faults)
+    problem = "is required for a budget and for min_cost"
+    InputError.raise_any([Fault(f"accelerator type {name!r}", "price_per_hour", problem) for name in unknown if needed])
     return np.asarray(np.nan_to_num(prices), dtype=float)
 
 
@@ -325,16 +330,12 @@ def _limits(
         parts = quota.items() if isinstance(quota, Mapping) else [("", quota)]
         for name, limit in parts:
             if name and name not in cluster.accelerator_names:
-                raise UnknownNameError(
-                    Fault("quotas", tenant, f"{name!r} is not in the cluster{nearest(name, cluster.accelerator_names)}")
-                )
+                problem = f"{name!r} is not in the cluster{nearest(name, cluster.accelerator_names)}"
+                raise UnknownNameError(Fault("quotas", tenant, problem))
             uses = _gpus(offers, [name] if name else cluster.accelerator_names)
             uses = [use if service.tenant == tenant else 0 * use for service, use in zip(services, uses, strict=True)]
-            rows.append(
-                _Row(
-                    f"the quota of tenant {tenant}: {limit:g} GPUs{f' of {name}' if name else ''}", float(limit), uses, is_rule=True
-                )
-            )
+            of_type = f" of {name}" if name else ""
+            rows.append(_Row(f"the quota of tenant {tenant}: {limit:g} GPUs{of_type}", float(limit), uses, is_rule=True))
     return rows
 
 

@@ -2,8 +2,8 @@
 
 A placement holds several models on a group, and is replayed as it is. In a plan, each replica serves one model. It is replayed with
 the stage times of the profile or, if there are none, with rates: a request occupies a replica for 1/rate seconds, at the largest
-known rate for its size. Times of tokens and batching of requests are not simulated then, so a request is late if its wait alone is
-too long.
+known rate for its size. Times of tokens and batching of requests are not simulated then, so a time to the first token limits the
+wait alone.
 """
 
 from __future__ import annotations
@@ -286,9 +286,9 @@ def replayed_plan(plan: ServingPlan, *, seed: int = 0, requests: int | None = No
 
     Requests of each size go to types of replicas in the shares of the plan, and there to the replica that is free first. Replicas
     with stage times are simulated as pipelines. On others, a request occupies a replica for 1/rate seconds, with the largest known
-    rate for its size under any condition, and is late if it waits for longer than the SLO (the time to the first token, if the
-    service specifies one). So the times of tokens are not simulated, and a replica whose only rate was measured at an SLO has no
-    slack for bursts.
+    rate for its size under any condition. It is late if it waits for longer than `ttft_seconds`, or if its wait and 1/rate together
+    are longer than `slo_seconds`. So the times of tokens are not simulated, and a replica whose only rate was measured at an SLO
+    has no slack for bursts.
 
     Args:
         plan: The plan, as `plan_serving` returns it.

@@ -229,6 +229,10 @@ class ServingRate(Record):
             return None
         return Bucket(self.prompt_tokens, self.output_tokens)
 
+    def latency(self) -> float:
+        """Return the least seconds of a request at this rate, infinite if none is served: those of all stages, or 1/rate."""
+        return sum(self.stage_seconds) or (1 / self.requests_per_second if self.requests_per_second else float("inf"))
+
 
 CONDITIONS: tuple[str, ...] = get_args(Condition)
 

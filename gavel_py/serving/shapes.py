@@ -161,7 +161,7 @@ def _problem(
         return Fault(where, "model", f"{service.model!r} fits no group of GPUs: it needs at least {needs}, which have {there}")
     if not any(_keeps(service, row, overheads) for row in within):
         fastest = min(overheads.latency(row.stage_seconds) for row in within)
-        return _slower_than(service, fastest)
+        return slower_than(service, fastest)
     return None
 
 
@@ -351,9 +351,9 @@ def _too_fast(service: Service, profile: ServingProfile, overheads: ServingOverh
     if any(row.requests_per_second is not None for row in rows):
         return []
     fastest = min(overheads.latency(row.stage_seconds) for row in rows)
-    return [] if fastest <= slo_of(service) else [_slower_than(service, fastest)]
+    return [] if fastest <= slo_of(service) else [slower_than(service, fastest)]
 
 
-def _slower_than(service: Service, fastest: float) -> Fault:
+def slower_than(service: Service, fastest: float) -> Fault:
     problem = f"must be at least the fastest latency, {fastest:.6g} s, found {service.slo_seconds:g}"
     return Fault(service.where, "slo_seconds", problem)

@@ -338,6 +338,24 @@ def test_each_reason_why_a_service_cannot_be_served_is_true_where_it_says(gpus: 
     assert str(caught.value).endswith(f"'m' cannot be served here: {reasons}")
 
 
+def test_rates_by_which_each_request_is_late_are_not_used() -> None:
+    """By the rates of 2 and 0.5 requests/s, requests take at least 0.5 and 2 s, however few there are."""
+    rows = [rate("m", "a", 1, 2.0, (1, 1)), rate("m", "b", 1, 0.5, (1, 1)), rate("m", "a", 1, 0.25, (9, 9))]
+    at_slo = gp.ServingRate(model="s", accelerator="b", requests_per_second=0.1, condition="slo", slo_seconds=0.1)
+    profile, cluster = gp.ServingProfile("p", [*rows, at_slo]), cluster_of({"a": 1, "b": 8})
+
+    def plan(slo: float, model: str = "m", **fields: Any) -> gp.ServingPlan:
+        service = gp.Service("x", model=model, rate=0.5, slo_seconds=slo, rate_factor=0.5, **fields)
+        return gp.plan_serving([service], cluster, profile)
+
+    assert {row["accelerator"] for row in plan(0.5, mix={(1, 1): 1}).replicas} == {"a"}
+    with pytest.raises(gp.InputError, match=r"field slo_seconds: must be at least the fastest latency, 0.5 s, found 0.4$"):
+        plan(0.4, mix={(1, 1): 1})
+    with pytest.raises(gp.InputError, match=r"the fastest latency, 4 s, found 0.6$"):
+        plan(0.6, mix={(1, 1): 1, (9, 9): 1})
+    assert plan(0.2, "s").value == 1.0  # this rate was measured at an SLO
+
+
 def test_bad_requests_are_explained(two: Any) -> None:
     services, cluster, profile = two
     unpriced = cluster_of({"a": 4, "b": 4})
