@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Gavel, enter_folder, runner, written
+from tests.support.shared_data import SHARED, needs_shared_data
 
 SERVICES = "name,model,rate,tenant\nchat,m,4,t\ncode,m,2,\n"
 RATES = "model,accelerator,num_gpus,requests_per_second,condition\nm,a,1,1,closed_loop\nm,b,2,3,closed_loop\n"
@@ -160,3 +161,21 @@ def test_intervals_of_traces_are_planned_and_drawn(plan: Gavel) -> None:
     assert "this plan" in plan("--intervals", "4", "--load-seconds", "5").out
     assert "1 trace of about 200 requests" in plan("--intervals", "4", "--load-seconds", "5", "--times", "2").out
     assert "--times multiplies rates; with a trace" in " ".join(plan("--times", "2").err.split())
+
+
+@needs_shared_data
+@pytest.mark.slow
+def test_the_hour_of_the_tutorial_is_planned_in_intervals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Figures of docs/serving.md, step 5."""
+    fields = "model: LLaMA v3.1 70B, ttft_seconds: 1, tpot_seconds: 0.1, rate_factor: 0.55"
+    files = {"conversation": "AzureLLMInferenceTrace_conv.csv", "code": "AzureLLMInferenceTrace_code.csv"}
+    lines = [f"  - {{name: {name}, trace: {SHARED / 'azure-llm-2023' / file}, {fields}}}" for name, file in files.items()]
+    enter_folder(tmp_path, monkeypatch)
+    written("azure.yaml", "\n".join(["services:", *lines]))
+    done = runner(capsys, "serve", "plan", "azure.yaml")("-c", "h100:4,l40s:8", "--intervals", "6")
+    rows = [line.split() for line in done.out.splitlines()]
+    assert ["this", "plan", "98.69%", "4"] in rows
+    assert ["known", "future", "98.93%", "5"] in rows
+    assert "0.8643 found on 1 trace" in done.out
