@@ -84,9 +84,9 @@ def _read(service: Service) -> RequestTrace:
 
 
 def _cv(trace: RequestTrace) -> float:
-    """Return the coefficient of variation of the gaps in a trace."""
+    """Return the coefficient of variation of the gaps in a trace; 1 if all requests arrive at once."""
     gaps = np.diff(trace.seconds)
-    return float(min(MAX_CV, gaps.std() / gaps.mean()))
+    return float(min(MAX_CV, gaps.std() / gaps.mean())) if gaps.any() else 1.0
 
 
 @dataclass(frozen=True, eq=False)

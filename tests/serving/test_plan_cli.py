@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,16 @@ def test_services_that_cannot_be_planned_are_named(plan: Gavel, fields: str, exp
     assert done.code == 2
     assert expected in " ".join(done.err.split())
     assert "Traceback" not in done.err
+
+
+def test_a_service_with_a_single_request_in_its_trace_is_planned(plan: Gavel) -> None:
+    written("t.csv", "seconds,service\n0,\n5,other\n")
+    written("services.csv", "name,model,trace\nchat,m,t.csv\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        done = plan()
+    assert (done.code, done.err) == (0, "")
+    assert "  chat            0.2  100.0%" in done.out
 
 
 @pytest.mark.parametrize("cv", [0, 20])
