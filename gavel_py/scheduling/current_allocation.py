@@ -508,7 +508,7 @@ def _rows_in(before: CurrentAllocation, policy_input: PolicyInput, problem: Allo
     same = (rows >= 0) & (before.policy_input.gangs[rows] == policy_input.gangs) if len(before.rows) else rows >= 0
     excluded = before.problem.excluded.keys() | problem.excluded.keys()
     if excluded:
-        same &= [job_id not in excluded for job_id in policy_input.job_ids]
+        same &= np.array([job_id not in excluded for job_id in policy_input.job_ids], dtype=bool)
     return np.where(same, rows, -1)
 
 

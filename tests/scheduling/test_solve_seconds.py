@@ -431,6 +431,15 @@ def test_the_recorder_promises_nothing_to_a_job_that_has_left() -> None:
     assert run.over_time.promised_gpu_seconds.sum() == pytest.approx(20 + 10 + 10)
 
 
+def test_a_round_is_empty_when_all_jobs_have_left_one_of_which_was_excluded() -> None:
+    made = scheduler("v100:2/1", [job("a"), job("wide", 2, locality="node")], round_seconds=ROUND, solve_seconds=6 * ROUND)
+    assert set(made.next_round().excluded) == {"wide"}
+    made.complete("a")
+    made.cancel("wide")
+    last = made.next_round()
+    assert (last.assignments, last.excluded) == ({}, {})
+
+
 def test_without_rounds_there_is_no_time_to_wait_for() -> None:
     cluster = gp.Cluster.from_inline("v100:1")
     message = refused(gp.RoundScheduler, cluster, PROFILE, "fifo", by_events=True, solve_seconds=60)
