@@ -454,7 +454,7 @@ def speeds_of(problem: AllocationProblem) -> SpeedTable:
         kinds = counts.kinds.copy()
     table[first + np.arange(len(one)), :, np.searchsorted(sizes, gpus[one])] = problem.throughputs[one]
     kinds[rows] = first + alike.index
-    flat = table.reshape(len(table), -1)
+    flat = table.reshape(len(table), types * len(sizes))  # without jobs, NumPy cannot infer a length
     some = np.flatnonzero((flat > 0).any(axis=0))
     where, places = np.divmod(some, len(sizes))
     return SpeedTable(kinds, where, sizes[places], flat[:, some])

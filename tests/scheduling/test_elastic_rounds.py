@@ -471,6 +471,17 @@ def test_a_round_without_an_option_for_any_elastic_job_is_empty(mechanism: str) 
 
 
 @pytest.mark.parametrize("mechanism", ["deficit", "direct"])
+def test_a_round_without_jobs_is_empty(mechanism: str) -> None:
+    made = scheduler([], mechanism)
+    assert made.plan_next().assignments == made.next_round().assignments == {}
+    made.submit(gp.Job("a", job_type="lm", gpu_counts=SIZES, total_steps=1e7))
+    assert set(made.next_round().assignments) == {"a"}
+    made.complete("a")
+    assert made.next_round().assignments == {}
+    assert made.start_waiting(1080.0) == {}
+
+
+@pytest.mark.parametrize("mechanism", ["deficit", "direct"])
 def test_a_range_has_only_multiples_of_the_gpus_of_a_node(mechanism: str) -> None:
     made = gp.RoundScheduler(gp.Cluster.from_inline("v100:16/4"), PROFILE, mechanism=mechanism)
     made.submit(gp.Job("a", job_type="resnet", max_gpus=8, gpus_per_node=4))
