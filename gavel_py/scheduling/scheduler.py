@@ -57,7 +57,14 @@ def _option(name: str, meaning: str) -> Any:
 
     def write(scheduler: RoundScheduler, value: object) -> None:
         planner, changed = scheduler._planner, cast("dict[str, Any]", {name: value})
-        scheduler._planner = replace(planner, options=replace(planner.options, **changed))
+        options, solver = replace(planner.options, **changed), planner.solver
+        if options.time_limit_seconds != solver.time_limit_seconds:
+            solver = copy.copy(solver)  # a lazy allocation is resolved with the limit with which it was decided
+            solver.time_limit_seconds = options.time_limit_seconds
+        made = replace(planner, solver=solver, options=options)
+        if (options.mechanism, options.sharing) != (planner.options.mechanism, planner.options.sharing):
+            scheduler._check_sizes(scheduler._jobs_in_system(), made)
+        scheduler._configure(made)
 
     return property(read, write, doc=meaning)
 
@@ -70,6 +77,9 @@ class RoundScheduler(Synchronized):
     promised, delivered and attained time, whenever the next one starts. For a gang that loses its GPUs (`node_down`, `gpu_lost`,
     `interrupted`), the round counts as promised only. For a gang that starts within the round (`start_waiting`), the rest of the
     round counts as delivered and attained. The account of a job (`delivery`) is kept after it has left, until `forget`.
+
+    Attributes with the names of options may be set, and apply from the next decision on. What the constructor refuses, or `submit`
+    for a job in the system, is refused then too, and changes nothing.
 
     Several threads may use a scheduler, one call at a time. Policy and mechanism may call it back while it decides. It can be
     copied and pickled. See docs/rounds.md.
@@ -163,11 +173,16 @@ class RoundScheduler(Synchronized):
         known, observer = observed(profile, cluster.profile_names)
         self.cluster = cluster.known_to(known, allow_unknown_types=allow_unknown_types)
         # One solver for all rounds, since it starts each program from the basis of the previous one.
-        self._planner = RoundPlanner(Solver(policy, time_limit_seconds=options.time_limit_seconds), known, options, observer)
-        options.check_policy(self._planner.solver.policy)
-        resolve_mechanism(mechanism, self.cluster.accelerator_names)  # raises for an unknown name
+        planner = RoundPlanner(Solver(policy, time_limit_seconds=options.time_limit_seconds), known, options, observer)
         self._state = SchedulerState(NodeStates(self.cluster))
+        self._configure(planner)
         self._state.table.number_gangs(by_type=is_by_type(known))
+
+    def _configure(self, planner: RoundPlanner) -> None:
+        """Use another planner from now on. Raises `InputError`, and keeps the present one, if its policy and options do not fit."""
+        planner.options.check_policy(planner.solver.policy)
+        resolve_mechanism(planner.options.mechanism, self.cluster.accelerator_names)  # raises for an unknown name
+        self._planner = planner
 
     # Rounds
 
@@ -322,9 +337,7 @@ class RoundScheduler(Synchronized):
     @policy.setter
     @synchronized
     def policy(self, policy: str | Policy) -> None:
-        solver = Solver(policy, time_limit_seconds=self.time_limit_seconds)
-        self._planner.options.check_policy(solver.policy)
-        self._planner = replace(self._planner, solver=solver)
+        self._configure(replace(self._planner, solver=Solver(policy, time_limit_seconds=self.time_limit_seconds)))
         self._state.require_solve()
 
     @property
@@ -712,7 +725,7 @@ class RoundScheduler(Synchronized):
     def _checked(self, jobs: Sequence[Job]) -> dict[str, NDArray[Any]]:
         """Return the requests of jobs. Raises for jobs on which the policy cannot decide, since every later round would fail."""
         planner, state = self._planner, self._state
-        self._check_sizes(jobs)
+        self._check_sizes(jobs, planner)
         requests = state.table.requests_of(jobs)
         cache = planner.cache(state)
         cache.complete(jobs, requests)
@@ -729,9 +742,14 @@ class RoundScheduler(Synchronized):
                 event_planner.profiler.checked.update(requests["gangs"].tolist())
         return requests
 
-    def _check_sizes(self, jobs: Sequence[Job]) -> None:
+    def _jobs_in_system(self) -> list[Job]:
+        """Return all jobs in the system, also those that are blocked; their progress may be older than that reported last."""
+        table = self._state.table
+        return [*table.jobs[table.in_natural_order].tolist(), *self._state.blocked.jobs.values()]
+
+    def _check_sizes(self, jobs: Sequence[Job], planner: RoundPlanner) -> None:
         """Raise `InputError` for elastic jobs that are not compatible with the mechanism, the options, the policy or other jobs."""
-        table, options = self._state.table, self._planner.options
+        options = planner.options
         elastic, parts = [job for job in jobs if job.is_elastic], [job for job in jobs if job.num_gpus < 1]
         if elastic and not chooses_gpus(options.mechanism, self.cluster.accelerator_names):
             text = f"needs one of the mechanisms {', '.join(SIZING)}, which choose numbers of GPUs"
@@ -742,12 +760,12 @@ class RoundScheduler(Synchronized):
         if elastic and options.sharing:
             text = "cannot be combined with sharing: rounds choose either the number of GPUs of a job or its partners"
             raise InputError(*(Fault(job.where, "gpu_counts", text) for job in elastic))
-        others = table.jobs_at(table.in_natural_order) if elastic or parts else []
+        others = self._jobs_in_system() if elastic or parts else []
         if (elastic and (parts or any(job.num_gpus < 1 for job in others))) or (parts and any(job.is_elastic for job in others)):
             text = "cannot be combined with fractions of a GPU in rounds: either all jobs have whole GPUs, or none is elastic"
             raise InputError(*(Fault(job.where, "gpu_counts" if elastic else "num_gpus", text) for job in elastic or parts))
         if elastic and options.mechanism != "direct":
-            check_elastic(self.policy)
+            check_elastic(planner.solver.policy)
 
     def _back_off(self, job_id: str, now_seconds: float | None, *, only_running: bool = False) -> None:
         """Begin the back-off of a job that failed at this time, if the scheduler uses back-offs."""
