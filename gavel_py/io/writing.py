@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import secrets
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from gavel_py.errors import Fault, InputError
 
 FORMATS = {".svg": "svg", ".png": "png"}
 PAGES = (".html", ".htm")
+
+NEW_FILE = 0o666
+"""Permissions of a new file, from which the system takes those of the umask."""
 
 
 def check_plot(path: str | Path) -> None:
@@ -87,19 +91,23 @@ def check_libraries(what: str, extra: str, *names: str) -> None:
 def write_atomic(path: str | Path, content: bytes, *, durable: bool = False) -> None:
     """Replace a file through a temporary file in the same folder; after a failure, it still has its old content.
 
-    A symbolic link is followed. durable: also wait until the content is on the disk, so that it survives a loss of power. Raises
-    `InputError`.
+    A symbolic link is followed. Several threads and processes may write the same file: the last one counts. A process that is
+    killed may leave its temporary file. durable: also wait until the content is on the disk, so that it survives a loss of power.
+    Raises `InputError`.
     """
     try:
         if Path(path).exists() and not Path(path).is_file():
             Path(path).write_bytes(content)  # a pipe or a device; realpath of /dev/stdout may not exist
             return
         place = Path(os.path.realpath(path))
-        temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+        mode = _permissions(place)
+        # The new content of a file that exists is readable for no one else before it has the permissions of the file.
+        temporary, descriptor = _new_beside(place, NEW_FILE if mode is None else stat.S_IRUSR | stat.S_IWUSR)
         try:
-            _write(temporary, content, durable)
-            if place.exists():
-                temporary.chmod(stat.S_IMODE(place.stat().st_mode))  # keep the permissions
+            _write(descriptor, content, durable)
+            mode = _permissions(place, mode)  # they may have been changed meanwhile
+            if mode is not None:
+                temporary.chmod(mode)
             temporary.replace(place)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -110,8 +118,24 @@ def write_atomic(path: str | Path, content: bytes, *, durable: bool = False) -> 
         raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}")) from None
 
 
-def _write(path: Path, content: bytes, durable: bool) -> None:
-    with open(path, "wb") as file:
+def _permissions(place: Path, otherwise: int | None = None) -> int | None:
+    """Return the permissions of a file; if there is none, `otherwise`."""
+    try:
+        return stat.S_IMODE(place.stat().st_mode)
+    except FileNotFoundError:
+        return otherwise
+
+
+def _new_beside(place: Path, mode: int) -> tuple[Path, int]:
+    """Create a temporary file in the same folder, which no other thread or process uses, and return it and its descriptor."""
+    temporary = place.with_name(f".{place.name}.{secrets.token_urlsafe(6)}.tmp")
+    # O_EXCL follows no link. On Windows, O_BINARY keeps line ends.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    return temporary, os.open(temporary, flags, mode)
+
+
+def _write(descriptor: int, content: bytes, durable: bool) -> None:
+    with open(descriptor, "wb") as file:
         file.write(content)
         if durable:
             file.flush()
