@@ -29,7 +29,16 @@ from gavel_py.scheduling.between_rounds import select_starts
 from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_round
 from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait
-from gavel_py.scheduling.jobs import DEPARTURES, ELASTIC_FIELDS, STILL_HERE, Departure, JobTable, ReportedSteps, changed_job
+from gavel_py.scheduling.jobs import (
+    DEPARTURES,
+    ELASTIC_FIELDS,
+    STILL_HERE,
+    Departure,
+    JobTable,
+    ReportedSteps,
+    changed_job,
+    on_groups,
+)
 from gavel_py.scheduling.jobs.waiting import Backoff, Released, Unblocked, without_dependencies
 from gavel_py.scheduling.learning import ProgressObserver, observed
 from gavel_py.scheduling.mechanism import SIZING, chooses_gpus, resolve_mechanism
@@ -38,7 +47,7 @@ from gavel_py.scheduling.nodes import NodeState, NodeStates
 from gavel_py.scheduling.options import SchedulerOptions, fault
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.planner import ROUNDING, RoundPlanner
-from gavel_py.scheduling.problem_cache import is_by_type
+from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
 from gavel_py.scheduling.round import Assignment, Lease, Round
 from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
@@ -909,19 +918,30 @@ class RoundScheduler(Synchronized):
             cluster: The same nodes, with new accelerator names for the same types in the profile.
 
         Raises:
-            InputError: Nodes differ in more than that.
+            InputError: Nodes differ in more than that, or the profile lacks a type (`UnknownNameError`), or the throughput of a job
+                on a group on which it may run (`MissingThroughputError`). The groups then stay as they are.
         """
         self._state.check_idle()
+        cluster = cluster.known_to(self._planner.profile)
         before, after = _nodes_of(self.cluster), _nodes_of(cluster)
         changed = [name for name in before | after if before.get(name) != after.get(name)]
         text = "must have the same GPUs when groups change: it had {}, and now has {}"
         InputError.raise_any(
             [Fault(f"node {name!r}", "", text.format(before.get(name, "none"), after.get(name, "none"))) for name in changed]
         )
+        self._check_runnable(cluster)
         self._state, stopped = self._state.regrouped(cluster)
         self.cluster = cluster
         logger.info("the nodes are in %d groups; %d gangs stop", len(cluster.accelerator_names), len(stopped))
         return stopped
+
+    def _check_runnable(self, cluster: Cluster) -> None:
+        """Raise `InputError` if the profile does not say how fast a job is on the groups of a cluster on which it may run."""
+        planner, table = self._planner, JobTable()
+        table.number_gangs(by_type=is_by_type(planner.profile))
+        jobs = [on_groups(job, self.cluster, cluster) for job in self._jobs_in_system()]
+        requests = table.requests_of(jobs)
+        ProblemCache(cluster, planner.profile, planner.options.whole_gangs, table.models).complete(jobs, requests)
 
     def _set_node_state(self, name: str, to: NodeState) -> tuple[str, ...]:
         """Set the state of a node, and return the jobs that stop because of it."""

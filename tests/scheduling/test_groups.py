@@ -92,3 +92,42 @@ def test_other_nodes_are_refused(other: gp.Cluster) -> None:
     scheduler = gp.RoundScheduler(cluster("000000"), PROFILE)
     with pytest.raises(gp.InputError, match="node 'n5': must have the same GPUs when groups change: it had 4 GPUs of type k80"):
         scheduler.regroup(other)
+
+
+@pytest.mark.parametrize("is_blocked", [False, True])
+def test_groups_on_which_the_speed_of_a_job_is_unknown_are_refused(is_blocked: bool) -> None:
+    """Before, the type of the group had no GPUs, so nobody asked how fast the job is there."""
+    nodes = (("n0", "v100 1"), ("n1", "k80"))
+    types = [gp.AcceleratorType(name=name, profile_name=name.split()[0]) for name in ("v100", "k80", "v100 1")]
+
+    def grouped(first: str) -> gp.Cluster:
+        return gp.Cluster([gp.Node(name=n, accelerator=first if n == "n0" else kind, num_gpus=4) for n, kind in nodes], types)
+
+    rows = [
+        gp.Measurement(job_type="lm", num_gpus=gpus, accelerator=name, steps_per_second=1.0)
+        for gpus, name in ((1, "v100"), (1, "k80"), (2, "k80"))
+    ]
+    scheduler = gp.RoundScheduler(grouped("v100 1"), gp.ThroughputProfile("less", rows))
+    scheduler.submit(job("first", 1))
+    depends_on = ("first",) if is_blocked else ()
+    scheduler.submit(job("wide", 2, allowed_accelerators=("v100", "k80"), depends_on=depends_on))
+    scheduler.next_round()
+    before = scheduler.to_dict()
+    with pytest.raises(gp.MissingThroughputError, match=r"no throughput of 'lm' on 2 x v100 .*needed by job 'wide'"):
+        scheduler.regroup(grouped("v100"))
+    assert scheduler.to_dict() == before
+    scheduler.cancel("wide")
+    assert scheduler.regroup(grouped("v100")) == ()
+    assert set(scheduler.next_round().assignments) == {"first"}
+
+
+def test_types_that_the_profile_lacks_are_left_out_of_groups_if_they_have_no_gpus() -> None:
+    nodes = [gp.Node(name="n0", accelerator="v100", num_gpus=4)]
+    scheduler = gp.RoundScheduler(gp.Cluster(nodes), PROFILE)
+    scheduler.submit(job("a", 1))
+    scheduler.next_round()
+    with pytest.warns(gp.GavelWarning, match="0 GPUs are ignored: accelerator 'h900'"):
+        scheduler.regroup(gp.Cluster(nodes, [gp.AcceleratorType(name=name) for name in ("v100", "h900")]))
+    assert set(scheduler.next_round().assignments) == {"a"}
+    with pytest.raises(gp.UnknownNameError, match="accelerator 'h900'"):
+        scheduler.regroup(gp.Cluster([gp.Node(name="n0", accelerator="h900", num_gpus=4)]))
