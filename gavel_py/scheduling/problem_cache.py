@@ -54,7 +54,7 @@ class ProblemCache:
         cluster: All nodes.
         profile: The throughputs.
         whole_gangs: As for `AllocationProblem.from_jobs`.
-        models: A job of each gang (`JobTable.models`); gangs may be added, but not changed.
+        models: A job of each gang (`JobTable.models`). Gangs may be added; a job may only be replaced by another with that gang.
     """
 
     cluster: Cluster
@@ -83,9 +83,13 @@ class ProblemCache:
     def complete(self, jobs: Sequence[Job], requests: Mapping[str, NDArray[Any]]) -> None:
         """Look up the gangs of jobs, and fill in the steps and deadlines in their requests that depend on throughputs.
 
-        Raises the same errors as `AllocationProblem.from_jobs`.
+        Raises the same errors as `AllocationProblem.from_jobs`, about these jobs.
         """
-        self._look_up(requests["gangs"])
+        self._grow()
+        gangs = requests["gangs"]
+        for i in np.flatnonzero(~self._is_known[gangs])[::-1].tolist():  # the model may be a job that was refused; the first counts
+            self.models[gangs.item(i)] = jobs[i]
+        self._look_up(gangs)
         rows = [i for i, job in enumerate(jobs) if self.depends_on_throughputs(job)]
         if rows:
             found = self._problem_of([jobs[i] for i in rows])
@@ -227,11 +231,7 @@ class ProblemCache:
 
     def _look_up(self, gangs: Indices) -> None:
         """Add the rows of new gangs."""
-        if len(self._rows) < len(self.models):
-            more = max(len(self.models), 2 * len(self._rows)) - len(self._rows)
-            self._rows = np.concatenate([self._rows, np.zeros((more, self._rows.shape[1]))])
-            self._is_known = np.concatenate([self._is_known, np.zeros(more, dtype=bool)])
-            self._fastest = np.concatenate([self._fastest, np.zeros(more)])
+        self._grow()
         is_new = ~self._is_known[gangs]
         new = np.unique(gangs[is_new]).tolist() if is_new.any() else []
         while new:
@@ -239,6 +239,14 @@ class ProblemCache:
             by_id = {self.models[gang].job_id: gang for gang in new}
             self._add(list(by_id.values()))
             new = [gang for gang in new if not self._is_known[gang]]
+
+    def _grow(self) -> None:
+        """Make room for the rows of all gangs."""
+        if len(self._rows) < len(self.models):
+            more = max(len(self.models), 2 * len(self._rows)) - len(self._rows)
+            self._rows = np.concatenate([self._rows, np.zeros((more, self._rows.shape[1]))])
+            self._is_known = np.concatenate([self._is_known, np.zeros(more, dtype=bool)])
+            self._fastest = np.concatenate([self._fastest, np.zeros(more)])
 
     def _add(self, gangs: list[int]) -> None:
         models = [self.models[gang] for gang in gangs]

@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,3 +102,14 @@ def assert_same(one: Any, other: Any, where: str = "problem") -> None:
         np.testing.assert_array_equal(one, other, where)
     else:
         assert one == other, where
+
+
+def test_an_error_names_the_job_that_is_refused_and_not_an_equal_one_before_it() -> None:
+    """What is kept of a gang begins with a job of that gang, which may have been refused."""
+    scheduler = gp.RoundScheduler(CLUSTER, PROFILE)
+    wide = [gp.Job(f"j{i}", job_type="A3C", num_gpus=2, total_steps=10) for i in range(5)]
+    for some in (wide[:1], wide[1:2], wide[2:]):
+        with pytest.raises(gp.MissingThroughputError, match=f"needed by job '{some[0].job_id}'"):
+            scheduler.submit_all(some)
+    scheduler.submit(gp.Job("one", job_type="A3C", total_steps=10))
+    assert set(scheduler.next_round().assignments) == {"one"}
