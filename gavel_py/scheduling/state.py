@@ -254,7 +254,7 @@ class SchedulerState:
             **({"counted_since": dict(self.counted_since)} if self.counted_since else {}),
             **({"backoffs": self.backoffs.to_dict()} if self.backoffs else {}),
             **({"failed_meanwhile": sorted(self.failed_meanwhile)} if self.failed_meanwhile else {}),
-            **({"blocked": self.blocked.to_dict()} if self.blocked else {}),
+            **({"blocked": blocked} if (blocked := self.blocked.to_dict()) else {}),
         }
 
     @classmethod

@@ -128,6 +128,24 @@ def test_time_for_which_a_job_was_blocked_is_not_time_for_which_it_waits():
     assert table.columns["waiting_since_seconds"][table.known("j1")] == 4 * 360.0
 
 
+def test_a_saved_scheduler_keeps_the_news_of_jobs_that_no_longer_wait(tmp_path: Path):
+    scheduler = _scheduler()
+    scheduler.submit_all([_job(0), _job(1, "j0"), _job(2, "afternotok:j0"), _job(3, "j1")])
+    for leave, job_id, news in ((scheduler.complete, "j0", (("j1",), ("j2",))), (scheduler.complete, "j1", (("j3",), ()))):
+        leave(job_id)
+        scheduler.save(tmp_path / "state")
+        document = scheduler.to_dict()
+        loaded = gp.RoundScheduler.load(tmp_path / "state", scheduler.profile)
+        assert loaded.to_dict() == document
+        assert scheduler.take_unblocked() == loaded.take_unblocked() == news
+        assert loaded.take_unblocked() == ((), ())
+    assert "blocked" not in scheduler.to_dict()["scheduler"]
+    del document["scheduler"]["blocked"]["news"]  # as in files of earlier versions
+    earlier = gp.RoundScheduler.from_dict(document, scheduler.profile)
+    assert earlier.take_unblocked() == ((), ())
+    assert earlier.next_round() == loaded.next_round()
+
+
 @pytest.mark.parametrize("by_events", [False, True])
 def test_a_saved_scheduler_keeps_what_is_blocked(tmp_path: Path, by_events: bool):
     scheduler = _scheduler(by_events=by_events)

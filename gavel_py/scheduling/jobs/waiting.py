@@ -204,9 +204,12 @@ class BlockedJobs:
             self.note(job)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the blocked jobs as plain data."""
+        """Return the blocked jobs and the news as plain data, nothing if there are none."""
+        if not self.jobs and not any(self.news):
+            return {}
         waits = [[[parent, str(condition)] for parent, condition in self._waits[job_id].items()] for job_id in self.jobs]
-        return {"jobs": jobs_to_dict(list(self.jobs.values())), "waits": waits}
+        news = {"news": list(map(list, self.news))} if any(self.news) else {}
+        return {"jobs": jobs_to_dict(list(self.jobs.values())), "waits": waits, **news}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], others: Sequence[Job]) -> BlockedJobs:
@@ -217,6 +220,7 @@ class BlockedJobs:
         for job, waits in zip(jobs_from_dict(document["jobs"]), document["waits"], strict=True) if document else ():
             made._block(job, {parent: Condition(condition) for parent, condition in waits})
             made.note(job)
+        made.news = Unblocked(*map(tuple, document.get("news", ((), ()))))  # which earlier versions did not save
         return made
 
 
