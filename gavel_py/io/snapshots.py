@@ -117,7 +117,7 @@ def damage_as_fault(path: str | Path) -> Iterator[None]:
         yield
     except GavelError:
         raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         text = f"is damaged, or was written by another version of gavel-py: {type(error).__name__} {error}"
         raise _refused(path, text) from None
 

@@ -227,6 +227,19 @@ def test_damaged_foreign_and_newer_files_are_refused(path: Path, damage: Callabl
     assert problem in message
 
 
+@pytest.mark.parametrize("place", [("last", "assignments", "gpus", "types"), ("allocation", "input", "running_on")])
+def test_a_number_that_is_too_large_is_refused(path: Path, place: tuple[str, ...]) -> None:
+    busy().save(path)
+    state = SCHEDULER.read(path)
+    inner = state["scheduler"]
+    for name in place:
+        inner = inner[name]
+    inner["array"][0] = 2**70
+    SCHEDULER.write(path, state)
+    message = refused(gp.RoundScheduler.load, path, PROFILE)
+    assert message.startswith(f"{path}: is damaged, or was written by another version of gavel-py: OverflowError")
+
+
 @pytest.mark.slow
 def test_every_part_that_is_missing_is_refused(path: Path) -> None:
     """Even in a file with the right checksum."""
