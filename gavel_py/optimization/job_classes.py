@@ -6,7 +6,7 @@ by measurement noise, so that there are fewer classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -401,8 +401,9 @@ def _attributes(
     problem: AllocationProblem, policy_name: str, reads: Sequence[str], part: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> list[NDArray[Any]]:
     """Return all attributes that are read, of the jobs that can run, as columns of numbers."""
-    if isinstance(reads, str):
-        raise InputError(Fault(f"policy {policy_name}", "reads", f"must be a tuple of names, found {reads!r}; write ({reads!r},)"))
+    if isinstance(reads, str) or not isinstance(reads, Iterable):
+        hint = f"; write ({reads!r},)" if isinstance(reads, str) else ""
+        raise InputError(Fault(f"policy {policy_name}", "reads", f"must be a tuple of names, found {reads!r}{hint}"))
     return [column for name in reads for column in _columns(problem, policy_name, name, part)]
 
 

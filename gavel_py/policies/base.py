@@ -99,6 +99,10 @@ class Policy(ABC):
     empty_objective: ClassVar[float | None] = 0.0
 
     def __post_init__(self) -> None:
+        direction = getattr(self, "direction", "max")
+        if self.empty_objective is not None and direction not in ("max", "min"):
+            text = f"must be 'max' or 'min' in class {type(self).__name__}, found {direction!r}"
+            raise InputError(Fault(f"policy {self.name}", "direction", text))
         if self.constraints != ():
             object.__setattr__(self, "constraints", given_constraints(self.constraints, f"policy {self.name}"))
 

@@ -48,11 +48,14 @@ class FormulaPolicy(Policy):
         """
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:  # noqa: ARG002
-        fractions = np.asarray(self.fractions(jobs), dtype=float)
-        shape = jobs.throughputs.shape
+        returned, shape = self.fractions(jobs), jobs.throughputs.shape
+        text = f"must return a table of the shape {shape}, with one row for each row of jobs, found"
+        try:
+            fractions = np.asarray(returned, dtype=float)
+        except (TypeError, ValueError):
+            raise InputError(Fault(f"policy {self.name}", "fractions", f"{text} {returned!r}")) from None
         if fractions.shape != shape:
-            text = f"must return a table of the shape {shape}, with one row for each row of jobs, found {fractions.shape}"
-            raise InputError(Fault(f"policy {self.name}", "fractions", text))
+            raise InputError(Fault(f"policy {self.name}", "fractions", f"{text} {fractions.shape}"))
         times = np.where(jobs.runnable, fractions, 0.0)
         for row in node_rows(jobs.problem):
             needs = row.costs(jobs.rows, jobs.num_gpus)

@@ -425,4 +425,8 @@ def test_a_user_defined_formula_must_be_valid() -> None:
         gp.solve(three_jobs(), Half())
     with pytest.raises(gp.InputError, match=r"policy row, field fractions: must return a table of the shape \(3, 2\)"):
         gp.solve(three_jobs(), Row())
+    for wrong in ("abc", [["a", "b"]] * 3, [[0.5], [0.5, 0.5]]):
+        Row.table = wrong
+        with pytest.raises(gp.InputError, match=r"policy row, field fractions: must return a table of the shape \(3, 2\)"):
+            gp.solve(three_jobs(), Row())
     assert gp.solve(three_jobs().with_capacities([2, 2]), Half()).time_fractions.tolist() == [[0.5, 0.5]] * 3

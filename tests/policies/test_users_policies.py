@@ -531,6 +531,45 @@ def test_a_bare_string_of_attributes_is_named() -> None:
         gp.solve(gp.AllocationProblem.from_arrays([[2.0]], [4]), Order())
 
 
+def test_attributes_that_are_no_names_are_named() -> None:
+    class Order(gp.OrderedPolicy):
+        """Wrong."""
+
+        reads = None  # type: ignore[assignment]
+
+        def sort_key(self, jobs: gp.JobClasses) -> Floats:
+            return jobs.num_gpus
+
+    with pytest.raises(gp.InputError, match=r"policy order, field reads: must be a tuple of names, found None"):
+        gp.solve(gp.AllocationProblem.from_arrays([[2.0]], [4]), Order())
+
+
+@pytest.mark.parametrize("direction", ["maximize", "MAX", None])
+def test_a_direction_that_there_is_not_is_named(direction: Any) -> None:
+    class Total(gp.SumPolicy):
+        """Wrong."""
+
+        def objective(self, program: gp.Program) -> cp.Expression:
+            return program.total(program.throughput)
+
+    class Share(gp.DemandPolicy):
+        """Wrong."""
+
+        def need(self, jobs: gp.JobClasses, level: float) -> Floats:
+            return level * jobs.fastest
+
+    for kind in (Total, Share):
+        kind.direction = direction
+        message = (
+            f"policy {kind.__name__.lower()}, field direction: must be 'max' or 'min' in class {kind.__name__}, found {direction!r}"
+        )
+        with pytest.raises(gp.InputError) as caught:
+            kind()
+        assert str(caught.value) == message
+        kind.direction = "min"
+        kind()
+
+
 class LeastSpeed(gp.SumPolicy):
     """The least weighted speed of any job, as a policy of sums."""
 
