@@ -58,6 +58,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+DECIDING = frozenset({"mechanism", "sharing", "min_gain", "whole_gangs", "by_workflow"})
+"""Options on which the allocation depends, so that the next round solves again if they change."""
+
+
 def _option(name: str, meaning: str) -> Any:
     """Return a property that reads and replaces one of the scheduler's `SchedulerOptions`."""
 
@@ -74,6 +78,7 @@ def _option(name: str, meaning: str) -> Any:
         if (options.mechanism, options.sharing) != (planner.options.mechanism, planner.options.sharing):
             scheduler._check_sizes(scheduler._jobs_in_system(), made)
         scheduler._configure(made)
+        scheduler._state.require_solve(changed=name in DECIDING and getattr(options, name) != getattr(planner.options, name))
 
     return property(read, write, doc=meaning)
 

@@ -51,6 +51,16 @@ def test_an_option_is_refused_that_refuses_jobs_in_the_system(name: str, value: 
     assert refusal(elastic_scheduler([first, last]), name, value) == expected
 
 
+def test_a_job_does_not_wait_for_the_next_change_once_another_mechanism_is_set() -> None:
+    """`direct` promises nothing ahead, so that its allocation must not be delivered by another mechanism."""
+    made = scheduler(jobs=[job("a"), job("b")], mechanism="direct")
+    made.next_round()
+    made.mechanism = "deficit"
+    assert set(made.next_round().assignments)
+    assert made.allocation is not None
+    assert made.allocation.time_fractions.sum() > 0
+
+
 def test_parts_of_gpus_refuse_the_mechanism_direct() -> None:
     made = elastic_scheduler([gp.Job("half", job_type="lm", num_gpus=0.5, total_steps=1.0)])
     assert refusal(made, "mechanism", "direct") == (

@@ -16,7 +16,7 @@ import numpy as np
 
 from gavel_py.optimization.checking.time_shares import CountTimes, Pairs, TimeShares
 from gavel_py.optimization.formulation.cuts import ONE_EACH, gang_rows, placement_rows
-from gavel_py.optimization.formulation.linear_rows import FullTime, Limit, Load, Row, Rules, floors_of
+from gavel_py.optimization.formulation.linear_rows import Limit, Load, Row, Rules, floors_of
 from gavel_py.optimization.formulation.packings import fraction_rows, packing_rows
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
@@ -212,7 +212,8 @@ def _with_full_times(problem: AllocationProblem, rules: Rules, source: Indices) 
     for need in needs:
         if need.types is not None:
             types[need.rows] = need.types
-    row = FullTime("no preemption of running jobs", types, source)
+    loads = {column: -(types == j).astype(float) for column, j in enumerate(source.tolist()) if (types == j).any()}
+    row = Load("no preemption of running jobs", loads, len(source), -float((types >= 0).sum()))  # none can have more than all
     floors = floors_of([need for need in needs if need.types is None], problem.fastest)
     return replace(rules, rows=(*rules.rows, row), floors=floors)
 

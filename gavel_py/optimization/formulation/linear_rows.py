@@ -177,7 +177,10 @@ class ObjectiveRow:
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """Σ_j Σ_i a_ij X_ij <= rhs on one or a few accelerator types. loads: {j: (N,) a_ij >= 0}; num_types: K."""
+    """Σ_j Σ_i a_ij X_ij <= rhs on one or a few accelerator types.
+
+    loads: {j: (N,) a_ij}, below 0 for a lower limit; num_types: K.
+    """
 
     name: str
     loads: Mapping[int, Floats]
@@ -199,36 +202,6 @@ class Load:
 
     def used(self, problem: AllocationProblem, time_fractions: Floats) -> float:  # noqa: ARG002
         return float(sum(loads @ time_fractions[:, column] for column, loads in self.loads.items()))
-
-
-@dataclass(frozen=True, eq=False)
-class FullTime:
-    """Σ_i Σ_{columns of type j_i} X_i,column >= N', all of the time of N' jobs, each on its type j_i. No job can have more.
-
-    types: (N,) j_i, -1 for other jobs; source: (K',) the type of each column.
-    """
-
-    name: str
-    types: Indices
-    source: Indices
-    penalty: float | None = None
-
-    grows: ClassVar[bool] = False
-
-    @property
-    def rhs(self) -> float:
-        return -float((self.types >= 0).sum())
-
-    @property
-    def split(self) -> tuple[NDArray[np.generic], ...]:
-        return (self.types,)
-
-    def costs(self, rows: Indices, num_gpus: Floats) -> Floats:  # noqa: ARG002
-        table: Floats = -(self.types[rows][:, None] == self.source).astype(float)
-        return table
-
-    def used(self, problem: AllocationProblem, time_fractions: Floats) -> float:
-        return float((self.costs(np.arange(len(self.types)), problem.num_gpus) * time_fractions).sum())
 
 
 @dataclass(frozen=True, eq=False)
