@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gavel_py import __version__
-from gavel_py.cli.standard_input import with_names
+from gavel_py.cli.files import with_names
 from gavel_py.errors import Fault, GavelError, InputError, decimal_hint, nearest
 
 if TYPE_CHECKING:

@@ -24,21 +24,23 @@ from click.shell_completion import CompletionItem
 
 import gavel_py as gp
 from gavel_py.cli import estimates, remember_jobs
+from gavel_py.cli.files import InputFile, OutputFile, with_names
 from gavel_py.cli.output import counted, number
-from gavel_py.cli.standard_input import InputFile, with_names
 from gavel_py.cli.tables import table_text
 from gavel_py.errors import together
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-PATH = click.Path(path_type=Path)
-FILE = click.Path(path_type=Path, dir_okay=False)
-INPUT, INPUT_OR_TEXT, TRACE = InputFile(), InputFile(as_text=True), InputFile(suffix="")
-"""Parameter types: a file to read, a file or other text, and a trace, whose format is recognised only by content."""
+FILE, INPUT, INPUT_OR_TEXT, TRACE = OutputFile(), InputFile(), InputFile(as_text=True), InputFile(suffix="")
+"""Parameter types: a file to write; a file to read, a file or other text, and a trace, whose format is recognised by content."""
 
 PROFILE: Mapping[str, Any] = {"type": INPUT_OR_TEXT, "metavar": "NAME|FILE[+...]"}
 SECONDS = click.FloatRange(0, 10**9, min_open=True)
 SEED: Mapping[str, Any] = {"type": click.IntRange(min=0), "default": 0, "show_default": True, "metavar": "N"}
-STORE: Mapping[str, Any] = {"metavar": "FILE|URL", "help": "Store of profiles: a file, or postgresql://user@host/database."}
+STORE: Mapping[str, Any] = {
+    "type": INPUT_OR_TEXT,
+    "metavar": "FILE|URL",
+    "help": "Store of profiles: a file, or postgresql://user@host/database.",
+}
 JSON: Mapping[str, Any] = {"is_flag": True, "help": "Print JSON and nothing else."}
 
 SHARING: Mapping[str, Any] = {

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 import gavel_py as gp
-from gavel_py.cli.standard_input import with_names
+from gavel_py.cli.files import with_names
 from gavel_py.errors import Fault, InputError
 
 REDRAW_SECONDS = 0.2

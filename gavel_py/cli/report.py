@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import FILE, INPUT, PATH
+from gavel_py.cli.files import OutputFile
+from gavel_py.cli.inputs import FILE, INPUT
 from gavel_py.cli.output import counted
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 
@@ -18,7 +19,7 @@ Labels = Mapping[str, str | float | None]
 @click.command("report")
 @click.argument("results", nargs=-1, required=True, type=INPUT, metavar="RESULTS...")
 @click.option("-o", "--out", type=FILE, default=Path("report.html"), show_default=True, metavar="FILE", help="File of the page.")
-@click.option("--charts", type=PATH, metavar="DIR", help="Write each chart into this folder, as SVG and PNG.")
+@click.option("--charts", type=OutputFile(folder=True), metavar="DIR", help="Write each chart into this folder, as SVG and PNG.")
 @click.option(
     "--only",
     multiple=True,

@@ -48,7 +48,7 @@ class Request(inputs.Request):
     )
     until_done: bool = inputs.option(help="Instead, forecast when each job with known steps starts and ends.")
     down: tuple[str, ...] = inputs.option(metavar="NODE[,NODE...]", help="Nodes that are down; may be given several times.")
-    plot: Path | None = inputs.option(type=inputs.PATH, metavar="FILE", help="Also draw the rounds, as .svg or .png.")
+    plot: Path | None = inputs.option(type=inputs.FILE, metavar="FILE", help="Also draw the rounds, as .svg or .png.")
     mechanism: str = inputs.option(**inputs.MECHANISM)
     sharing: bool = inputs.option(**inputs.SHARING)
     min_gain: float | None = inputs.option(**inputs.MIN_GAIN)

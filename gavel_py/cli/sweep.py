@@ -22,13 +22,13 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli import INTERRUPTED, estimates
+from gavel_py.cli.files import InputFile, claim_file
 from gavel_py.cli.inputs import ALLOW_UNKNOWN, FILE, INPUT_OR_TEXT, PROFILE, argument, option, takes_options, warnings_shown
 from gavel_py.cli.output import counted, number, progress_bar, time_text, unit_of, unused_text
 from gavel_py.cli.simulate.files import Column as ColumnType
 from gavel_py.cli.simulate.files import write_tenants_file
 from gavel_py.cli.simulate.options import MEASURE_JOBS
 from gavel_py.cli.simulate.runner import interruptible
-from gavel_py.cli.standard_input import InputFile
 from gavel_py.cli.tables import Column, Metric, comparison_text, table_text, wrapped
 
 ShowProgress = Callable[["gp.Progress"], None]
@@ -316,6 +316,7 @@ def command(context: click.Context, request: Request) -> None:
         plan = gp.plan_sweep(request.spec or {}, **_changes(request))
     if request.tenants_out is not None and plan.results is None:
         raise click.UsageError("--tenants-out reads the stored cells; add --results FILE")
+    _claim_files(context, plan)
     if request.dry_run:
         click.echo(_grid_text(plan, request.workers, retry_failed=request.retry_failed), nl=False)
         return
@@ -347,6 +348,14 @@ def _check(request: Request) -> None:
         raise click.UsageError("give a SPEC file, or at least --policy, --trace or --jobs, and --cluster")
     for path in (*request.export, *([] if request.tenants_out is None else [request.tenants_out])):
         gp.check_table(path)
+
+
+def _claim_files(context: click.Context, plan: gp.SweepPlan) -> None:
+    """Raise `UsageError` if a file that the spec names would be overwritten, or would overwrite another."""
+    for path in plan.inputs:
+        claim_file(context, "a file of the sweep", path, writes=False)
+    if plan.results is not None:
+        claim_file(context, "the results", plan.results, writes=True)
 
 
 def _write_tenants(path: Path, runs: Sequence[gp.Run]) -> None:

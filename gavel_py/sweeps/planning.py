@@ -181,6 +181,7 @@ class SweepPlan:
     Attributes:
         labels: labels of each cell, in the order of the grid.
         results: the file in which cells are stored; None: in memory, and lost at the end.
+        inputs: the files that the spec names: traces, clusters, profiles and others.
         yardsticks: number of simulations under the policy `isolated` that are run in addition, for finish-time fairness.
     """
 
@@ -190,6 +191,7 @@ class SweepPlan:
         self._grid, self._cells = build_grid(checked)
         results = checked.spec.results
         self.results: Path | None = None if results is None else checked.path(results)
+        self.inputs = checked.inputs
         self.labels: tuple[Labels, ...] = tuple(cell.labels for cell in self._grid)
         self.yardsticks = sum(cell.task.mode == "isolated" for cell in self._cells)
         check_cells(self._cells)

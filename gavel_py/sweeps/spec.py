@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -148,6 +148,12 @@ class CheckedSpec:
         """Return a path of the spec, resolved."""
         return self.folder / text
 
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """The files that exist and from which the cells are made."""
+        named = (self.path(text) for key, text in _named_paths("", self.document) if key != "results")
+        return tuple(dict.fromkeys(path for path in named if path.is_file()))
+
 
 def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]) -> CheckedSpec:
     """Return the checked spec of a YAML file or a mapping; changes: keys that replace those of it, with paths from here.
@@ -199,6 +205,19 @@ def _absolute_paths(value: Any, key: str) -> Any:
         return [_absolute_paths(each, key) for each in value]
     is_path = key in PATHS or (key in FILES and isinstance(value, str | Path) and Path(value).is_file())
     return str(Path(value).absolute()) if is_path and isinstance(value, str | Path) else value
+
+
+def _named_paths(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield (key, text) for each text of a value under this key that may be a path."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            if name != "options":
+                yield from _named_paths(str(name), each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _named_paths(key, each)
+    elif key in (*PATHS, *FILES) and isinstance(value, str | Path):
+        yield key, str(value)
 
 
 def _check(checked: CheckedSpec) -> None:

@@ -250,7 +250,7 @@ def test_tables_fit_a_narrow_terminal(gavel: Gavel, mixed: list[str], monkeypatc
         (["--until", "tomorrow"], "'tomorrow' is not a time of at least 0; write seconds, or a time such as 90s, 15min, 12h or 7d"),
         (["--job-failures", "1"], "'1' is neither a probability of at least 0 and below 1 nor 'recorded'"),
         (["--jobs-out", "absent/out.csv"], "Error: absent/out.csv: cannot be written: there is no folder 'absent'"),
-        (["--jobs-out", "a.csv", "--timeline-out", "./a.csv"], "Error: a.csv is given for two outputs"),
+        (["--jobs-out", "a.csv", "--timeline-out", "./a.csv"], "Error: --timeline-out a.csv and --jobs-out a.csv are the same"),
         (["--extrapolate"], "Error: --extrapolate estimates speeds by job type"),
         (["--profile", "gavel-osdi20"], "Error: --profile and --throughputs both define the speeds of jobs"),
     ],

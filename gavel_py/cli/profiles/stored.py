@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 import gavel_py as gp
+from gavel_py.cli.files import NAME, with_names
 from gavel_py.cli.inputs import FILE, INPUT, INPUT_OR_TEXT, JSON, warnings_shown
 from gavel_py.cli.output import counted, emit, gang_text, json_text, number
-from gavel_py.cli.standard_input import NAME, with_names
 from gavel_py.cli.tables import Column, listed, table_text, wrapped
 from gavel_py.errors import Fault
 

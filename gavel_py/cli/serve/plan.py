@@ -12,9 +12,9 @@ import click
 import gavel_py as gp
 from gavel_py.cli import estimates
 from gavel_py.cli.inputs import (
+    FILE,
     INPUT,
     INPUT_OR_TEXT,
-    PATH,
     SECONDS,
     SEED,
     Output,
@@ -79,7 +79,7 @@ class Request(Output):
     seeds: int = option(
         type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Number of traces for the replay; 0: none."
     )
-    plot: Path | None = option(type=PATH, metavar="FILE", help="With --intervals: draw GPUs by service, as .svg or .png.")
+    plot: Path | None = option(type=FILE, metavar="FILE", help="With --intervals: draw GPUs by service, as .svg or .png.")
     time_limit_seconds: float | None = option(
         "--time-limit", type=SECONDS, metavar="S", help="Stop after this time with the best plan."
     )

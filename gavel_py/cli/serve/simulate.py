@@ -14,7 +14,6 @@ from gavel_py.cli.inputs import (
     FILE,
     INPUT,
     INPUT_OR_TEXT,
-    PATH,
     SEED,
     Output,
     argument,
@@ -66,7 +65,7 @@ class Request(Output):
     )
     seed: int = option(**SEED, help="Seed of these requests; the next seeds give the traces of the test.")
     seeds: int = option(type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Number of test traces.")
-    plot: Path | None = option(type=PATH, metavar="FILE", help="Also draw the attainment, as .svg or .png.")
+    plot: Path | None = option(type=FILE, metavar="FILE", help="Also draw the attainment, as .svg or .png.")
     plot_over: Literal["slo", "rate", "cv"] | None = option(help="The quantity that changes in the chart [slo].")
     save_trace: Path | None = option(type=FILE, metavar="FILE", help="Write the requests on which the search is based as CSV.")
 

@@ -15,7 +15,7 @@ from gavel_py.cli import INTERRUPTED
 from gavel_py.cli.inputs import check_mechanism, import_solver, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import emit
 from gavel_py.cli.simulate import runner
-from gavel_py.cli.simulate.files import Outputs, check_files, write_run_file, write_tenants_file
+from gavel_py.cli.simulate.files import Outputs, write_run_file, write_tenants_file
 from gavel_py.cli.simulate.learning import SimulationCase, cases_of
 from gavel_py.cli.simulate.options import Request, Scenario, load
 from gavel_py.cli.simulate.results import PolicyResult, compared, csv_of, json_of, needs_jobs, text_of
@@ -85,7 +85,6 @@ def _check(context: click.Context, request: Request) -> None:
     if request.events and request.starts_between_rounds:
         raise click.UsageError("--events starts jobs at any time; omit --starts-between-rounds")
     tables = [path for path in (request.jobs_out, request.timeline_out, request.tenants_out) if path is not None]
-    check_files(request.out, *tables, request.run_out, request.save_state)
     for path in tables:
         gp.check_table(path)
     if request.run_out is not None and request.run_out.suffix.lower() != ".json":

@@ -15,8 +15,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import click
-
 import gavel_py as gp
 from gavel_py.cli.accounting import tenants_header, tenants_rows
 from gavel_py.cli.inputs import DEFAULT_MECHANISM
@@ -158,15 +156,6 @@ PER_ROUND: dict[str, Column] = {
 
 TYPES: dict[str, Column] = {"str": "text", "Outcome": "text", "int": "whole", "bool": "flag"}
 """Types of columns by annotation in `JobRecord`; all others are numbers."""
-
-
-def check_files(*paths: Path | None) -> None:
-    """Raise `UsageError` if two of these are the same file."""
-    given = [path for path in paths if path is not None]
-    real = [os.path.realpath(path) for path in given]
-    for index, path in enumerate(real):
-        if path in real[:index]:
-            raise click.UsageError(f"{given[index]} is given for two outputs, which would overwrite each other")
 
 
 def write_tenants_file(

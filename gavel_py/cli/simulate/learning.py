@@ -12,11 +12,12 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli import estimates
-from gavel_py.cli.inputs import DEFAULT_MECHANISM, DIRECT, Common, find_profile, run_label
+from gavel_py.cli.inputs import DEFAULT_MECHANISM, DIRECT, INPUT_OR_TEXT, Common, find_profile, run_label
 from gavel_py.cli.output import counted
 from gavel_py.errors import GavelError
 
 KNOWN: Mapping[str, Any] = {
+    "type": INPUT_OR_TEXT,
     "metavar": "FRACTION|PROFILE",
     "help": "With --learn: what is known at first, a fraction of the job types, or a profile [0].",
 }

@@ -19,10 +19,12 @@ import click
 import gavel_py as gp
 from gavel_py.cli import estimates as estimated
 from gavel_py.cli import remember_jobs
+from gavel_py.cli.files import OutputFile
 from gavel_py.cli.inputs import (
     BY_WORKFLOW,
     FILE,
     IGNORE,
+    INPUT,
     INPUT_OR_TEXT,
     MECHANISM,
     MIN_GAIN,
@@ -205,10 +207,12 @@ class Request(Output, ScenarioOptions):
     timeline_out: Path | None = option(type=FILE, metavar="FILE", help="Write a line for each round to this .csv or .parquet file.")
     tenants_out: Path | None = option(type=FILE, metavar="FILE", help="Write a line for each tenant to this .csv or .parquet file.")
     run_out: Path | None = option(type=FILE, metavar="FILE", help="Write the run to this .json file, for gavel report.")
-    save_state: Path | None = option(type=FILE, metavar="FILE", help="Save the state to this file at intervals, and on Ctrl-C.")
+    save_state: Path | None = option(
+        type=OutputFile(after="--continue"), metavar="FILE", help="Save the state to this file at intervals, and on Ctrl-C."
+    )
     state_every: str | None = option(metavar="TIME|Nrounds", help="Interval of --save-state: 90s, 10min, 500rounds [10min].")
     continue_from: Path | None = option(
-        "--continue", type=FILE, metavar="FILE", help="Continue from the state that --save-state wrote."
+        "--continue", type=INPUT, metavar="FILE", help="Continue from the state that --save-state wrote."
     )
     with_progress: bool = option("--progress/--no-progress", default=True, help="Show progress on a terminal [yes].")
 

@@ -14,9 +14,9 @@ import click
 import gavel_py as gp
 from gavel_py.cli import estimates, inputs
 from gavel_py.cli.inputs import (
+    FILE,
     INPUT,
     JSON,
-    PATH,
     PROFILE,
     SECONDS,
     assignments,
@@ -112,7 +112,7 @@ class Request:
         default="total", show_default=True, help="Count the time limits of jobs over all starts, or for each start."
     )
     metrics: Path | None = option(
-        type=PATH, metavar="FILE", help="Write figures for Prometheus here (node_exporter reads *.prom in its directory)."
+        type=FILE, metavar="FILE", help="Write figures for Prometheus here (node_exporter reads *.prom in its directory)."
     )
     metrics_port: int | None = option(
         type=click.IntRange(1, 65_535), metavar="PORT", help="Serve these figures at http://127.0.0.1:PORT/metrics."

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import INPUT, JSON, PATH
+from gavel_py.cli.inputs import FILE, INPUT, JSON
 from gavel_py.cli.output import counted, emit, json_text, number
 from gavel_py.cli.tables import Column, table_text
 
@@ -30,7 +30,7 @@ SHOWN = {
 @click.command("report")
 @click.argument("log", type=INPUT)
 @click.option("--json", "as_json", **JSON)
-@click.option("--html", type=PATH, metavar="FILE", help="Also write a page with charts to this file.")
+@click.option("--html", type=FILE, metavar="FILE", help="Also write a page with charts to this file.")
 def command(log: Path, as_json: bool, html: Path | None) -> None:
     """Show what became of the jobs of a run.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import IGNORE, JSON, PATH, PROFILE, STORE, TRACE, argument, find_profile, option, takes_options
+from gavel_py.cli.inputs import FILE, IGNORE, JSON, PROFILE, STORE, TRACE, argument, find_profile, option, takes_options
 from gavel_py.cli.output import emit, gang_text, json_text, number
 from gavel_py.cli.tables import Column, table_text, wrapped
 from gavel_py.cli.trace.files import FORMAT, GROUP, OUT, STRICT, read, report_text, similar_in
@@ -34,7 +34,7 @@ class Request:
     predictability: bool = option(help="Also show how well finished runs predict the durations of later jobs.")
     group: str | None = option(**GROUP, help="Columns in which similar jobs are equal [tenant,num_gpus].")
     store: str | None = option(**STORE)
-    plot: Path | None = option(type=PATH, metavar="FILE", help="Also draw load and durations, as .svg or .png.")
+    plot: Path | None = option(type=FILE, metavar="FILE", help="Also draw load and durations, as .svg or .png.")
     as_json: bool = option("--json", **JSON)
     out: Path | None = option(**OUT)
 

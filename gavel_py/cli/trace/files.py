@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 import gavel_py as gp
+from gavel_py.cli.files import with_names
 from gavel_py.cli.inputs import FILE, allow_imports_from_here, ignored
 from gavel_py.cli.output import emit, json_text
-from gavel_py.cli.standard_input import with_names
 from gavel_py.cli.tables import wrapped
 from gavel_py.errors import Fault
 
