@@ -143,7 +143,7 @@ def _suffix(data: bytes) -> str:
         if data.startswith(magic):
             return suffix
     text = data[:MAX_SNIFFED].decode("utf-8-sig", "replace").lstrip()
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")] or [""]
+    lines = [line for line in re.split(r"\r\n?|\n", text) if line.strip() and not line.startswith("#")] or [""]
     if text.startswith("[") or (text.startswith("{") and not _are_objects(lines)):
         return ".json"
     if text.startswith("{"):

@@ -116,8 +116,8 @@ class Head:
 
     @property
     def first_line(self) -> str:
-        """The first non-blank line."""
-        return next((line for line in self.text.splitlines() if line.strip()), "")
+        """The first non-blank line; only line feeds end lines, since JSON may contain U+2028 and others of `str.splitlines`."""
+        return next((line.rstrip("\r") for line in self.text.split("\n") if line.strip()), "")
 
     @property
     def is_json(self) -> bool:

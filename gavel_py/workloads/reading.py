@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,14 @@ def read_trace(
             for index, each in enumerate(intake.submissions):  # in place, to reuse the memory of the old ones
                 intake.submissions[index] = each.moved(each.job.arrival_seconds - zero)
             date = datetime.fromtimestamp(zero, UTC).strftime("%Y-%m-%d %H:%M:%S")
-            intake.assume(f"The clock starts with the first arrival, {date}; time zones are ignored.")
+            intake.assume(f"The clock starts with the first arrival, {date}; times without a time zone count as UTC.")
         return Trace(intake.submissions, intake.report()).complete()
 
+
+BREAKS = frozenset("\n\r\0")
+"""Characters that no cell may contain, since traces are read line by line."""
+
+INSTEAD = "write JSON Lines instead (.jsonl)"
 
 ALWAYS = ("job_id", "job_type", "num_gpus", "arrival_seconds")
 
@@ -73,7 +78,8 @@ def trace_text(trace: Trace, format: str = "csv") -> str:  # noqa: A002
         format: "csv", "json" or "jsonl".
 
     Raises:
-        InputError: The format is none of these.
+        InputError: The format is none of these, or CSV cannot hold a value: a text with a line break, or a list of names of which
+            one contains "|".
     """
     if format == "csv":
         return _csv(trace)
@@ -91,8 +97,23 @@ def _csv(trace: Trace) -> str:
     writer.writerow(columns)
     for submission in trace:
         values = _values(submission)
-        writer.writerow([_cell(values.get(column)) for column in columns])
+        cells = [_cell(values.get(column)) for column in columns]
+        if not BREAKS.isdisjoint("".join(cells)) or any(isinstance(value, tuple) for value in values.values()):
+            _check_cells(submission, values)
+        writer.writerow(cells)
     return buffer.getvalue()
+
+
+def _check_cells(submission: Submission, values: Mapping[str, Any]) -> None:
+    """Raise `InputError` for values that would be read from CSV as something else, or not at all."""
+    faults = []
+    for field, value in values.items():
+        if not BREAKS.isdisjoint(_cell(value)):
+            faults.append(Fault(submission.job.where, field, f"contains a line break, which CSV cannot hold: {value!r}; {INSTEAD}"))
+        if isinstance(value, tuple) and any("|" in str(each) for each in value):
+            text = f'contains "|", which separates the names of a list in CSV: {value!r}; {INSTEAD}'
+            faults.append(Fault(submission.job.where, field, text))
+    InputError.raise_any(faults)
 
 
 def _json_objects(trace: Trace) -> list[str]:

@@ -152,3 +152,51 @@ def test_columns_that_are_to_be_ignored() -> None:
     trace = read_trace(lines, ignore=["owner"])
     assert [each.job.job_id for each in trace] == ["a"]
     assert trace.report.num_broken == 1
+
+
+@pytest.mark.parametrize(
+    ("submission", "said"),
+    [
+        (Submission(Job("a"), labels=(("user", "x\ny"),)), "job 'a', field recorded_label_user: contains a line break, which CSV"),
+        (Submission(Job("a"), labels=(("user", "x\ry"),)), "job 'a', field recorded_label_user: contains a line break, which CSV"),
+        (Submission(Job("a"), accelerator="v\n100"), "job 'a', field recorded_accelerator: contains a line break, which CSV"),
+        (Submission(Job("a", depends_on=("x|y",))), "job 'a', field depends_on: contains \"|\", which separates"),
+        (
+            Submission(Job("a", allowed_accelerators=("x|y",))),
+            "job 'a', field allowed_accelerators: contains \"|\", which separates",
+        ),
+    ],
+)
+def test_csv_refuses_what_it_cannot_hold_and_json_lines_keep_it(submission: Submission, said: str) -> None:
+    trace = Trace([Submission(Job("x|y")), submission])
+    assert said in (refused := refusal(trace_text, trace, "csv"))
+    assert refused.endswith("write JSON Lines instead (.jsonl)")
+    assert read("jobs.jsonl", trace_text(trace, "jsonl")) == trace
+
+
+def test_json_lines_may_contain_line_separators_of_unicode() -> None:
+    line = '{"recorded_label_user": "x\u2028y\u0085z", "job_id": "a"}'
+    assert [each.labels for each in read("jobs.jsonl", f"{line}\r\n")] == [(("user", "x\u2028y\u0085z"),)]
+
+
+def test_words_for_missing_values_are_missing_where_a_number_is_expected() -> None:
+    rows = "a,NaN,None,null,Unknown,n/a\nb,5,60,1,,Unknown\n"
+    trace = read(
+        "jobs.csv", f"job_id,deadline_seconds,recorded_run_seconds,recorded_failed_attempts,weight,recorded_label_x\n{rows}"
+    )
+    assert list(trace) == [
+        Submission(Job("a"), labels=(("x", "n/a"),)),
+        Submission(Job("b", deadline_seconds=5), run_seconds=60, failed_attempts=1, labels=(("x", "Unknown"),)),
+    ]
+    named = read("names.csv", "job_id,tenant,recorded_run_seconds\nnone,null,\n")
+    assert list(named) == [Submission(Job("none", tenant="null"))]
+
+
+def test_unknown_columns_beside_known_ones_are_named() -> None:
+    name = file("jobs.csv", "job_id,job_type,gpus\na,A3C,1\n")
+    assert refusal(read_trace, name).startswith("jobs.csv, line 1: column 'gpus' is not known; did you mean 'num_gpus'")
+
+
+@pytest.mark.parametrize("content", ["[]", "[\n]\n", '{"jobs": []}'])
+def test_a_json_file_without_jobs_is_an_empty_trace(content: str) -> None:
+    assert len(read("jobs.json", content)) == 0

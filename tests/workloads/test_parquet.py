@@ -67,3 +67,9 @@ def test_a_broken_file() -> None:
 def test_without_pyarrow_the_error_names_the_package_to_install() -> None:
     with pytest.raises(InputError, match=r"Parquet files need pyarrow \(.*\); install it with: pip install 'gavel-py\[parquet\]'"):
         read_trace(file("jobs.parquet", "PAR1"))
+
+
+@with_pyarrow
+def test_nan_is_missing() -> None:
+    name = written("jobs.parquet", job_id=["a"], deadline_seconds=[float("nan")], recorded_run_seconds=[float("nan")])
+    assert list(read_trace(name, strict=True)) == [Submission(Job("a"))]

@@ -186,3 +186,12 @@ def test_required_columns() -> None:
         read_trace(name)
     with pytest.raises(InputError, match="column 'Submit' is missing"):
         read_trace(file("other.txt", "JobID|State\n"), "sacct")
+
+
+def test_times_without_a_time_zone_count_as_utc() -> None:
+    plain = line("1", times="2024-05-01T00:00:00|2024-05-01T00:00:00|2024-05-01T01:00:00|01:00:00")
+    ahead = line("2", times="2024-05-01T02:30:00+02:00|2024-05-01T02:30:00+02:00|2024-05-01T03:30:00+02:00|01:00:00")
+    trace = read("sacct.txt", HEADER + plain + ahead)
+    assert [each.job.arrival_seconds for each in trace] == [0, 1800]
+    said = "The clock starts with the first arrival, 2024-05-01 00:00:00; times without a time zone count as UTC."
+    assert said in trace.report.assumptions

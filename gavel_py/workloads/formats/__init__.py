@@ -71,6 +71,8 @@ def format_of(path: str | Path, name: str | TraceFormat | None = None, ignored: 
         return _named(name)
     offered = (_offered(each) for each in PLUGINS.offers())  # imported only if no built-in format recognises the file
     found = next((each for formats in (FORMATS, offered) for each in formats if each.recognises(head)), None)
+    if found is None and native.is_nearly_csv(head):
+        return native.CSV
     if found is None:
         known = ", ".join(trace_formats())
         with_commas = replace(head, text=re.sub(r"[;\t]", ",", head.first_line))

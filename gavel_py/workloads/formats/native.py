@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,16 @@ from gavel_py.io import reading
 from gavel_py.io.records import is_absent, number_of
 from gavel_py.io.writing import check_libraries
 from gavel_py.problem.job import RECORDED, Job
-from gavel_py.workloads.intake import Head, Intake, TraceFormat, amount, count, table_rows
+from gavel_py.workloads.intake import Head, Intake, TraceFormat, amount, count, is_missing, table_rows
 from gavel_py.workloads.submission import LABEL, RECORDED_FIELDS
 
 KNOWN: tuple[str, ...] = (*Job.model_fields, *(RECORDED + name for name in RECORDED_FIELDS))
 TEXTS = {"status", "accelerator"}
+NAMES = {"job_id", "job_type", "tenant", "locality", "workflow", "duration_accelerator", "allowed_accelerators", "depends_on"}
+"""Fields whose values are taken literally: a tenant may be called "none"."""
+
+NO_JOBS = re.compile(r'\s*(\[\s*\]|\{\s*"jobs"\s*:\s*\[\s*\]\s*\})\s*')
+LITERAL = NAMES | {RECORDED + name for name in TEXTS}
 
 
 def is_known(name: str) -> bool:
@@ -62,11 +68,19 @@ def take_rows(rows: Iterable[tuple[str, Any]], intake: Intake) -> None:
         with intake.entry(where):
             if not isinstance(row, Mapping):
                 raise InputError(Fault("", "", f"must be an object of field to value, found {type(row).__name__}"))
-            fields = {str(name): value for name, value in row.items() if value is not None and name not in intake.ignored}
+            present = ((name, value) for name, value in row.items() if not _is_missing(name, value))
+            fields = {str(name): value for name, value in present if name not in intake.ignored}
             recorded = {name: _recorded(name, fields.pop(RECORDED + name)) for name in RECORDED_FIELDS if RECORDED + name in fields}
             labels = {name: fields.pop(name) for name in [*fields] if name.startswith(LABEL)}
             texts = ((name.removeprefix(LABEL), "" if is_absent(value) else str(value)) for name, value in labels.items())
             intake.job(fields, **recorded, labels=tuple(texts))
+
+
+def _is_missing(name: str, value: Any) -> bool:
+    """Return whether a value is absent, or a word for that where a number is expected."""
+    if type(value) is not str:
+        return is_absent(value)
+    return name not in LITERAL and not name.startswith(LABEL) and is_missing(value)
 
 
 def _recorded(name: str, value: Any) -> Any:
@@ -82,6 +96,17 @@ def _recorded(name: str, value: Any) -> Any:
     if not math.isfinite(number):
         raise InputError(Fault("", field, f"must be a finite number, found {value!r}{decimal_hint(str(value))}"))
     return number
+
+
+def is_nearly_csv(head: Head) -> bool:
+    """Return whether a file with unknown columns has mostly those of jobs; reading it then names the unknown ones."""
+    columns = head.columns()
+    return "job_id" in columns and 2 * sum(map(is_known, columns)) > len(columns)
+
+
+def _is_json(head: Head) -> bool:
+    """Return whether the file is a JSON document of jobs, possibly without any."""
+    return head.is_json and (('"job_id"' in head.text and not _is_json_lines(head)) or NO_JOBS.fullmatch(head.text) is not None)
 
 
 def _is_json_lines(head: Head) -> bool:
@@ -125,7 +150,7 @@ CSV = TraceFormat(
 JSON = TraceFormat(
     "json",
     "jobs of gavel-py, JSON",
-    lambda head: head.is_json and '"job_id"' in head.text and not _is_json_lines(head),
+    _is_json,
     lambda path, intake: take_rows(reading.document_rows(path, "jobs"), intake),
 )
 JSON_LINES = TraceFormat(
