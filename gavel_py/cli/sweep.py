@@ -186,7 +186,7 @@ def _means(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
 
 
 def _tenants_text(runs: Sequence[gp.Run]) -> str:
-    """Return the share of each top-level tenant, and the part of the GPUs that it got under each policy; means over the cells."""
+    """Return the part of the GPUs that each top-level tenant got under each policy; means over the cells."""
     found: dict[str, dict[str, list[gp.TenantShare]]] = {}
     for run in runs:
         for each in run.tenants:
@@ -198,13 +198,12 @@ def _tenants_text(runs: Sequence[gp.Run]) -> str:
     rows = [
         [
             tenant or "(none)",
-            f"{fmean(each.share for group in by_policy.values() for each in group):.1%}",
             *(f"{fmean(each.gpu_share for each in by_policy[name]):.1%}" if name in by_policy else "-" for name in policies),
         ]
         for tenant, by_policy in sorted(found.items())
     ]
     cut = f"... and {len(rows) - MAX_ROWS:,} more tenants: --tenants-out\n" if len(rows) > MAX_ROWS else ""
-    columns = [Column("tenant", "name", is_key=True), Column("share"), *map(Column, policies)]
+    columns = [Column("tenant", "name", is_key=True), *map(Column, policies)]
     return "\n" + table_text("Tenants' part of the GPUs, means over the cells", columns, rows[:MAX_ROWS]) + cut
 
 

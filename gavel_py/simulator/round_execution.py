@@ -175,6 +175,7 @@ class RoundExecution:
                 lost = [each for each in self._scheduler.node_down(event.node) if in_round and each in state.running]
                 for job_id in lost:
                     self._interrupt(job_id, event.seconds).preemptions += 1
+                    state.interrupted += 1
                 if lost and not state.running:
                     return event.seconds
             elif event.change == "drain":

@@ -166,6 +166,7 @@ class Simulation:
         self.scheduler, self.profile, self.cluster = scheduler, profile, scheduler.cluster
         self.round_seconds, self.checkpoint_seconds, self.interference, self.starts_between_rounds = settings
         self._state, self._admission, self._settings = state, admission, settings
+        self._preemptions = 0
         self._on_record, self._on_round = on_record, on_round
         self._is_between_steps = True
         self._num_gpus = float(self.cluster.capacities.sum())
@@ -185,6 +186,11 @@ class Simulation:
     def active(self) -> int:
         """The number of jobs in the system."""
         return len(self._state.active)
+
+    @property
+    def preemptions(self) -> int:
+        """The number of preemptions at the beginning of the current round and, by failing nodes, within the one before."""
+        return self._preemptions
 
     @property
     def measure_jobs(self) -> JobWindow | None:
@@ -383,6 +389,9 @@ class Simulation:
         if state.departed:  # they left before this decision, and their records have been made
             self.scheduler.forget(*state.departed)
             state.departed = []
+        # Jobs that failed, or whose node did, hold no GPUs any more.
+        self._preemptions = len(state.running.among(current.preempted)) + state.interrupted
+        state.interrupted = 0
         if self._on_round is not None:
             self._on_round(current)
         return current

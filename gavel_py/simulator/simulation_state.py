@@ -60,6 +60,8 @@ class SimulationState:
     wall_seconds: float = 0.0
     ended_badly: set[str] = field(default_factory=set)
     ended_seconds: dict[str | tuple[str, str], float] = field(default_factory=dict)
+    interrupted: int = 0
+    """Preemptions by nodes that failed within the last round."""
 
     @property
     def next_cancellation(self) -> float:
@@ -93,6 +95,7 @@ class SimulationState:
             "reasons": dict(self.reasons),
             "records": [record.to_dict() for record in self.records.values()],
             "wall_seconds": self.wall_seconds,
+            **({"interrupted": self.interrupted} if self.interrupted else {}),
             **({"ended_badly": sorted(self.ended_badly)} if self.ended_badly else {}),
             "ended_seconds": [[list(key) if isinstance(key, tuple) else key, end] for key, end in self.ended_seconds.items()],
         }
@@ -139,6 +142,7 @@ class SimulationState:
             document["wall_seconds"],
             set(document.get("ended_badly", ())),
             {tuple(key) if isinstance(key, list) else key: end for key, end in document.get("ended_seconds", ())},
+            document.get("interrupted", 0),
         )
 
 

@@ -30,6 +30,11 @@ def _listed(value: object) -> object:
     return list(value) if isinstance(value, list | tuple | range) else [value]
 
 
+def _distinct(values: list[Any]) -> list[Any]:
+    """Return each value once, so that no cell counts twice in a mean."""
+    return list(dict.fromkeys(values))
+
+
 def _mechanism(value: object) -> object:
     """Return the name of a mechanism that exists."""
     try:
@@ -119,9 +124,11 @@ class Spec(Record):
     policies: Several
     traces: Several
     clusters: Several
-    loads: Annotated[list[Positive], BeforeValidator(_listed)] | None = None
-    seeds: Annotated[list[Annotated[Integer, Field(ge=0)]], BeforeValidator(_listed)] = Field(default=[0])
-    round_seconds: Annotated[list[Positive | None], BeforeValidator(_listed)] = Field(default=[360.0])
+    loads: Annotated[list[Positive], BeforeValidator(_listed), AfterValidator(_distinct)] | None = None
+    seeds: Annotated[list[Annotated[Integer, Field(ge=0)]], BeforeValidator(_listed), AfterValidator(_distinct)] = Field(
+        default=[0]
+    )
+    round_seconds: Annotated[list[Positive | None], BeforeValidator(_listed), AfterValidator(_distinct)] = Field(default=[360.0])
     profile: Any = "gavel-osdi20"
     throughputs: Name | None = None
     extrapolate: bool = False

@@ -39,7 +39,12 @@ def arrivals(jobs_per_hour: float, burstiness: float, phases: Floats, places: Fl
     squared = burstiness**2
     part = (1 + math.sqrt((squared - 1) / (squared + 1))) / 2
     rates = np.where(phases < part, 2 * part, 2 * (1 - part)) * jobs_per_hour / 3600.0
-    return np.cumsum(-np.log1p(-places) / rates)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        times: Floats = np.cumsum(-np.log1p(-places) / rates)
+    if not np.isfinite(times).all():
+        problem = f"is so small that arrivals are later than the largest number, found {jobs_per_hour!r}"
+        raise InputError(Fault("arrivals", "jobs_per_hour", problem))
+    return times
 
 
 def _weighted_choice(weights: Iterable[float], places: Floats) -> NDArray[np.intp]:

@@ -23,7 +23,7 @@ from gavel_py.workloads.trace import Trace
 
 @dataclass(frozen=True)
 class Period:
-    """Arrivals and load of the time span [start_seconds, end_seconds).
+    """Arrivals and load of the time span [start_seconds, end_seconds); the last one contains its end, the last arrival.
 
     num_jobs, gpu_hours: of the jobs that arrive; mean_gpus_held, most_gpus_held: mean and peak of the GPUs in use if no job waits.
     Jobs of unknown duration count only in num_jobs; if no duration in the trace is known, the other values are None.
@@ -61,6 +61,7 @@ def load_over_time(arrivals: Floats, gangs: Floats, seconds: Floats, periods: in
     total = np.concatenate([[0.0], np.cumsum(held[:-1] * np.diff(times))])  # GPU-seconds in use until each time
     means = np.diff(total[at] + held[at] * (edges - times[at])) / np.diff(edges)
     ends = np.searchsorted(times, edges[1:], side="left")
+    ends[-1] = at[-1] + 1  # the last arrival belongs to the last period, here as well
     peaks = [float(held[max(0, first) : end].max(initial=0.0)) for first, end in zip(at[:-1], ends, strict=True)]
     columns = zip(*(column.tolist() for column in (edges[:-1], edges[1:], jobs, hours, means)), peaks, strict=True)
     return tuple(Period(*(row if peak is not None else (*row[:3], None, None, None))) for row in columns), peak

@@ -17,7 +17,7 @@ from gavel_py.problem.gpu_counts import with_gpus
 from gavel_py.problem.job import Job, JobSet, check_unique
 from gavel_py.problem.workflows import Condition, WorkflowGraph, dependency_of
 from gavel_py.workloads.durations import DEFAULT_GROUP, DurationPredictor, check_group, predictions
-from gavel_py.workloads.submission import Submission, TraceReport
+from gavel_py.workloads.submission import Submission, TraceReport, counted
 
 
 class Trace(Sequence[Submission]):
@@ -100,6 +100,9 @@ class Trace(Sequence[Submission]):
             InputError: `jobs` is neither a share nor a whole number up to the length of the trace.
         """
         number = round(jobs * len(self)) if 0 < jobs < 1 else jobs
+        if 0 < jobs < 1 and not number:
+            problem = f"{jobs!r} of {counted(len(self))} is less than one; give a larger fraction, or a whole number"
+            raise InputError(Fault("sample", "jobs", problem))
         if not (0 < number <= len(self) and number == int(number)):
             problem = f"must be a fraction below 1 or a whole number up to {len(self):,}, the jobs of the trace, found {jobs!r}"
             raise InputError(Fault("sample", "jobs", problem))
@@ -141,6 +144,9 @@ class Trace(Sequence[Submission]):
         Raises:
             InputError: The window is empty, or an index is negative.
         """
+        for name, seconds in (("start", start), ("end", end)):
+            if seconds is not None and not math.isfinite(seconds):
+                raise InputError(Fault("window", name, f"must be a finite number of seconds, found {seconds!r}"))
         if start is not None and end is not None and not start < end:
             raise InputError(Fault("window", "end", f"must be after the start, {start:,.12g} s, found {end:,.12g} s"))
         if first is not None and last is not None and not first < last:

@@ -138,6 +138,31 @@ def test_jobs_and_rounds_go_to_files(gavel: Gavel, four: list[str]) -> None:
     assert len(told) == 6
 
 
+FAILS = "job_id,job_type,total_steps,arrival_seconds,recorded_failed_attempts,recorded_status\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        (FAILS + "a,A3C,60000,0,1,passed\n", ["--job-failures", "recorded", "--retry-seconds", "3600"]),
+        (FAILS + "".join(f"j{n},A3C,90000,{600 * n},0,\n" for n in range(4)), ["--node-mtbf", "2", "--node-repair", "0.5"]),
+        (FAILS + "".join(f"j{n},A3C,90000,{600 * n},0,\n" for n in range(4)), ["--maintenance", "v100-0:20min:40min"]),
+    ],
+)
+def test_the_preemptions_of_rounds_add_up_to_those_of_the_summary(
+    gavel: Gavel, tmp_path: Path, content: str, options: list[str]
+) -> None:
+    (tmp_path / "jobs.csv").write_text(content)
+    policy = ["-p", "max_min_fairness", "--timeline-out", "rounds.csv", "--json"]
+    (found,) = json.loads(gavel("jobs.csv", "-c", "v100:2/1", *policy, *options).out)["policies"]
+    assert sum(int(row["preemptions"]) for row in rows(Path("rounds.csv"))) == found["summary"]["preemptions"]
+    assert found["summary"]["failures"] + found["summary"]["preemptions"] > 0
+
+
+def test_a_makespan_of_0_is_not_shown_if_no_job_has_ended(gavel: Gavel, four: list[str]) -> None:
+    assert "makespan" not in gavel(*four, "-p", "fifo", "--events", "--until", "1").out
+
+
 def test_records_include_jobs_still_in_the_system(gavel: Gavel, four: list[str]) -> None:
     outcome = gavel(*four, "--events", "-p", "fifo", "--until", "20s", "--jobs-out", "out.csv")
     assert cells(outcome.out, "jobs still in the system") == ["2"]

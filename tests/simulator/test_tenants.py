@@ -156,16 +156,17 @@ def test_runs_files_and_sweeps_record_tenants(gavel: Gavel, tmp_path: Path) -> N
     assert rows[0].startswith("policy,tenant,parent,weight,share,")
     assert [row.split(",")[:2] for row in rows[1:]] == [["max_min_fairness", "a"], ["max_min_fairness", "b"]]
     two = gavel("simulate", *base, "-p", "fifo", "-p", "isolated").out
-    assert "Mean completion time of tenants" in two
+    heading, columns = two.split("Mean completion time of tenants")[1].splitlines()[:2]
+    assert heading.endswith("and their part of the GPUs")
+    assert columns.split() == ["tenant", "fifo", "isolated"]  # each policy has shares of its own
     sweep = ["sweep", "-p", "fifo", "-p", "isolated", "--trace", "jobs.csv", "-c", "v100:2,k80:2", "--tenants-out", "sweep.csv"]
     assert "add --results FILE" in gavel(*sweep).err
     swept = gavel(*sweep, "--results", "cells.sqlite", "--workers", "1")
     assert swept.code == 0
     table = [line.split() for line in swept.out.split("Tenants' part of the GPUs, means over the cells\n")[1].splitlines()]
     by_policy = {str(run.labels["policy"]): {each.tenant: each for each in run.tenants} for run in gp.read_runs("cells.sqlite")}
-    assert table[0] == ["tenant", "share", "fifo", "isolated"]
-    for tenant, share, *parts in table[1:]:
-        assert share == f"{sum(found[tenant].share for found in by_policy.values()) / 2:.1%}"
+    assert table[0] == ["tenant", "fifo", "isolated"]
+    for tenant, *parts in table[1:]:
         assert parts == [f"{by_policy[name][tenant].gpu_share:.1%}" for name in ("fifo", "isolated")]
     assert [row[0] for row in table[1:]] == ["a", "b"]
     with open("sweep.csv", encoding="utf-8") as file:

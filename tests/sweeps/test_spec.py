@@ -249,3 +249,9 @@ def test_the_grid_is_the_product_with_policies_side_by_side() -> None:
     assert len(labels) == 2 * 2 * 2 * 3 * 2
     assert [each["policy"] for each in labels[:4]] == ["fifo", "isolated"] * 2
     assert len({tuple(each.values()) for each in labels}) == len(labels)
+
+
+def test_repeated_values_count_once() -> None:
+    spec = {"policies": "fifo", "traces": {"generate": {"jobs": 3}}, "clusters": "v100:4"}
+    plan = gp.plan_sweep({**spec, "loads": [4, 4.0], "seeds": [0, 0], "round_seconds": [360, 360.0]})
+    assert len(plan.labels) == 1

@@ -62,6 +62,11 @@ def test_counts_and_quantiles() -> None:
     assert summary.to_dict()["gangs"][1]["gpu_hours"] == pytest.approx(1 / 3)
 
 
+def test_a_job_that_arrives_at_the_very_end_counts_in_the_last_period() -> None:
+    *_, last = describe_trace(trace_of([(0, 1, 5), (10, 8, 3600)]), 2).periods
+    assert (last.num_jobs, last.gpu_hours, last.most_gpus_held) == (1, 8, 8)
+
+
 def test_a_trace_without_jobs() -> None:
     summary = describe_trace(Trace([]))
     assert (summary.num_jobs, summary.first_arrival, summary.durations, summary.gangs, summary.periods) == (0, None, None, (), ())

@@ -104,6 +104,12 @@ def test_the_report_as_json(trace: Gavel) -> None:
         (["generate", "--jobs", "5"], "give the arrivals"),
         (["generate", "--jobs", "5", "--static", "--jobs-per-hour", "5"], "--static and --jobs-per-hour exclude each other"),
         (["generate", "--jobs", "5", "--static", "--gangs", "one"], "--gangs 'one' is not of the form GPUS:PART"),
+        (["generate", "--jobs", "5", "--static", "--gangs", "1:0.2,2:0.5,1.0:0.3"], "gives 1 GPUs twice; give each size once"),
+        (["generate", "--jobs", "5", "--static", "--burstiness", "3"], "--static and --burstiness exclude each other"),
+        (["generate", "--jobs", "3", "--jobs-per-hour", "1e-320"], "field jobs_per_hour: is so small that arrivals are later"),
+        (["sample", "p.csv", "--jobs", "0.0001"], "field jobs: 0.0001 of 2 jobs is less than one; give a larger fraction"),
+        (["window", "p.csv", "--to", "nan"], "window, field end: must be a finite number of seconds, found nan"),
+        (["window", "p.csv", "--from", "inf"], "window, field start: must be a finite number of seconds, found inf"),
         (["generate", "--jobs", "5", "--static", "--durations", "1:2"], "--durations '1:2' is neither a file nor of the form"),
         (["generate", "--jobs", "5", "--static", "--durations", "1:9-2"], "0 < shortest <= longest"),
     ],
@@ -147,14 +153,24 @@ def test_describe_shows_tables(trace: Gavel, monkeypatch: pytest.MonkeyPatch) ->
     file("p.csv", PHILLY)
     wide = trace("describe", "p.csv", "--periods", "2").out
     rows = [line.split() for line in wide.splitlines()]
-    assert ["16", "1", "50.0%", "0", "99.5%", *["0.01833"] * 5] in rows
-    assert ["0.0", "0.0", "1", "0", "16.0", "16"] in rows
+    assert ["16", "1", "50.0%", "0.29", "99.5%", *["0.01833"] * 5] in rows
+    assert ["0.00", "0.02", "1", "0.29", "16.0", "16"] in rows
     monkeypatch.setenv("COLUMNS", "40")
     assert max(map(len, trace("describe", "p.csv").out.splitlines())) <= 40
     assert "No jobs." in trace("describe", file("none.csv", "job_id\n")).out
 
 
 @pytest.mark.slow
+def test_short_traces_have_digits_that_show_something(trace: Gavel) -> None:
+    rows = "".join(f"{n},{20 * n},4\n" for n in range(5))
+    out = trace("describe", file("short.csv", f"job_id,arrival_seconds,recorded_run_seconds\n{rows}"), "--periods", "4").out
+    assert "0.0056 GPU-hours of 5 jobs with known durations" in out
+    load = [line.split() for line in out.split("Load over time")[1].splitlines()[2:]]
+    ends = [row[:2] for row in load if len(row) == 6][-4:]
+    assert ends == [["0.000", "0.006"], ["0.006", "0.011"], ["0.011", "0.017"], ["0.017", "0.022"]]
+    assert " 0 " not in "".join(out.split("Gangs and durations")[1])
+
+
 def test_durations_are_computed_from_steps(trace: Gavel) -> None:
     name = file("a.trace", GAVEL)
     assert "duration" not in trace("describe", name).out.split("Gangs")[0]
@@ -169,7 +185,7 @@ def test_without_durations_gpu_hours_are_unknown_and_not_zero(trace: Gavel) -> N
     assert "GPU-hours unknown" in told
     rows = [line.split() for line in told.splitlines()]
     assert ["1", "1", "50.0%"] in rows
-    assert ["0.0", "0.0", "1"] in rows
+    assert ["0.000", "0.008", "1"] in rows
     document = json.loads(trace("describe", name, "--periods", "2", "--json").out)
     assert [document[key] for key in ("gpu_hours", "mean_gpus", "peak_gpus")] == [None] * 3
     assert {period["gpu_hours"] for period in document["periods"]} == {None}

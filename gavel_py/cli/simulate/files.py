@@ -209,15 +209,15 @@ class Outputs:
         if "jobs" in self._files:
             self._files["jobs"].write([policy, *(getattr(record, name) for name in self._names)])
 
-    def round(self, policy: str, round_: gp.Round, active: int) -> None:
-        """Write the row of a round, if there is a timeline; active: number of jobs in the system."""
+    def round(self, policy: str, round_: gp.Round, simulation: gp.Simulation) -> None:
+        """Write the row of a round, if there is a timeline; simulation: the one that is about to run it."""
         if "timeline" not in self._files:
             return
         gpus = {(held.accelerator, gpu) for held in round_.assignments.values() for gpu in held.gpus}  # counts shared GPUs once
         used = Counter(accelerator for accelerator, _ in gpus)
         running = len(round_.assignments)
-        first = [policy, round_.index, round_.start_seconds, running, active - running]
-        last = [*(used[name] for name in self._accelerators), len(round_.started), len(round_.preempted)]
+        first = [policy, round_.index, round_.start_seconds, running, simulation.active - running]
+        last = [*(used[name] for name in self._accelerators), len(round_.started), simulation.preemptions]
         self._files["timeline"].write(first + last)
 
     def __enter__(self) -> Self:

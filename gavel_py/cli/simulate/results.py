@@ -192,7 +192,7 @@ def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
     yield from _distribution("jct", "completion time")
     if any(each.jct_over_known is not None for each in results):
         yield Metric("jct_over_known", "completion time relative to known speeds", "share", _over_known)
-    yield Metric("makespan_seconds", "makespan", "time", _of("makespan_seconds"), best="least", family="completion time")
+    yield Metric("makespan_seconds", "makespan", "time", _makespan, best="least", family="completion time")
     if any(each.result.summary.workflow_jct.count for each in results):
         yield from _distribution("workflow_jct", "workflows from arrival to end")
     yield Metric("blocked_seconds", "time for which jobs waited for others", "time", _of("blocked_seconds"), optional=True)
@@ -244,6 +244,10 @@ def _fairness(part: str, result: PolicyResult) -> Any:
 
 def _over_known(result: PolicyResult) -> float | None:
     return result.jct_over_known
+
+
+def _makespan(result: PolicyResult) -> float | None:
+    return result.result.summary.makespan_seconds or None  # 0 if no job has ended
 
 
 def _late(result: PolicyResult) -> float | None:
@@ -357,12 +361,10 @@ def _tenants(scenario: Scenario, results: Sequence[PolicyResult]) -> Iterator[st
     if not shown:
         return
     unit, length = unit_of(tenants[name].mean_jct_seconds for tenants in found for name in shown)
-    rows = [
-        [name or "(none)", f"{found[0][name].share:.1%}", *(_time_and_gpus(tenants[name], length) for tenants in found)]
-        for name in shown
-    ]
-    columns = [tables.Column("tenant", "name"), tables.Column("share"), *(tables.Column(each.label) for each in results)]
-    yield table_text(f"Mean completion time of tenants ({unit}), and their share of the GPUs", columns, rows)
+    # Each policy has shares of its own, since they are those of the time in which a tenant has jobs.
+    rows = [[name or "(none)", *(_time_and_gpus(tenants[name], length) for tenants in found)] for name in shown]
+    columns = [tables.Column("tenant", "name"), *(tables.Column(each.label) for each in results)]
+    yield table_text(f"Mean completion time of tenants ({unit}), and their part of the GPUs", columns, rows)
 
 
 def _time_and_gpus(tenant: gp.TenantShare, length: float) -> str:

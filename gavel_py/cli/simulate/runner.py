@@ -192,7 +192,7 @@ class Run:
         if self.recorder is not None:
             self.recorder.round(round_)
         if self.outputs is not None:
-            self.outputs.round(self.label, round_, self.simulation.active)
+            self.outputs.round(self.label, round_, self.simulation)
 
     def _starts(self, seconds: float, assignments: Mapping[str, gp.Assignment]) -> None:
         if self.recorder is not None:

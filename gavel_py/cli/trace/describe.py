@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,7 @@ def _totals(summary: gp.TraceSummary) -> str:
     if summary.gpu_hours is None:
         lines.append("GPU-hours unknown: the trace does not record run times; with --profile NAME, they follow from the steps")
     if summary.gpu_hours is not None and summary.durations is not None:
-        lines.append(f"{summary.gpu_hours:,.0f} GPU-hours of {summary.durations.num_jobs:,} jobs with known durations")
+        lines.append(f"{_known(summary.gpu_hours, ',.0f')} GPU-hours of {summary.durations.num_jobs:,} jobs with known durations")
         peak = f"{summary.peak_gpus:,.0f} GPUs at most would be in use at once if no job had to wait"
         lines.append(peak if summary.mean_gpus is None else f"{peak}; {summary.mean_gpus:,.4g} GPUs could do it all in that time")
     return wrapped([f"{line}." for line in lines], indent="")
@@ -117,10 +118,13 @@ def _counts(title: str, names: dict[str, int], num_jobs: int) -> str:
 
 def _load(summary: gp.TraceSummary) -> str:
     columns = ["from, h", "to, h", "jobs", "GPU-hours submitted", "GPUs held, mean", "GPUs held, most"]
+    # Digits with which the ends of short periods differ.
+    first = summary.periods[0]
+    digits = max(1, -math.floor(math.log10((first.end_seconds - first.start_seconds) / 3600)))
     rows = []
     for period in summary.periods:
         held = [_known(period.mean_gpus_held, ".1f"), _known(period.most_gpus_held, ".0f")]
-        hours = [f"{seconds / 3600:.1f}" for seconds in (period.start_seconds, period.end_seconds)]
+        hours = [f"{seconds / 3600:.{digits}f}" for seconds in (period.start_seconds, period.end_seconds)]
         rows.append([*hours, str(period.num_jobs), _known(period.gpu_hours, ".0f"), *held])
     return table_text("Load over time, if no job had to wait", *_known_columns(columns, rows), text_columns=0)
 
@@ -162,4 +166,8 @@ def _known_columns(columns: list[str], rows: list[list[str]]) -> tuple[list[str]
 
 
 def _known(value: float | None, form: str) -> str:
-    return "unknown" if value is None else format(value, form)
+    """Return a value in this form, or with two significant digits if that would show 0."""
+    if value is None:
+        return "unknown"
+    text = format(value, form)
+    return f"{value:.2g}" if value and not float(text.replace(",", "")) else text

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 import gavel_py as gp
 from gavel_py.cli import estimates
@@ -49,7 +50,8 @@ class Request:
 
 @click.command("generate")
 @takes_options(Request)
-def command(request: Request) -> None:
+@click.pass_context
+def command(context: click.Context, request: Request) -> None:
     """Generate a random trace.
 
     The same options give the same trace, byte for byte.
@@ -60,6 +62,8 @@ def command(request: Request) -> None:
     """
     if request.static and request.jobs_per_hour is not None:
         raise click.UsageError("--static and --jobs-per-hour exclude each other: all jobs arrive at time 0, or at this rate")
+    if request.static and context.get_parameter_source("burstiness") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--static and --burstiness exclude each other: all jobs arrive at time 0, or in bursts")
     if not request.static and request.jobs_per_hour is None:
         raise click.UsageError("give the arrivals: --jobs-per-hour X, or --static for all at once")
     estimates.check_options(request.estimate, request.confidence)
@@ -80,10 +84,14 @@ def command(request: Request) -> None:
 
 def _gangs(text: str) -> dict[float, float]:
     try:
-        pairs = [part.split(":") for part in text.split(",")]
-        return {_number(size): _number(weight) for size, weight in pairs}
+        pairs = [(_number(size), _number(weight)) for size, weight in (part.split(":") for part in text.split(","))]
     except ValueError:
         raise click.UsageError(f"--gangs {text!r} is not of the form GPUS:PART,..., as in 1:0.7,2:0.3") from None
+    mix: dict[float, float] = {}
+    for size, weight in pairs:
+        if mix.setdefault(size, weight) is not weight:
+            raise click.UsageError(f"--gangs {text!r} gives {size:g} GPUs twice; give each size once")
+    return mix
 
 
 def _durations(text: str) -> gp.LogUniform | gp.Empirical:
