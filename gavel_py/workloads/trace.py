@@ -100,11 +100,10 @@ class Trace(Sequence[Submission]):
             InputError: `jobs` is neither a share nor a whole number up to the length of the trace.
         """
         number = round(jobs * len(self)) if 0 < jobs < 1 else jobs
-        if 0 < jobs < 1 and not number:
-            problem = f"{jobs!r} of {counted(len(self))} is less than one; give a larger fraction, or a whole number"
-            raise InputError(Fault("sample", "jobs", problem))
         if not (0 < number <= len(self) and number == int(number)):
             problem = f"must be a fraction below 1 or a whole number up to {len(self):,}, the jobs of the trace, found {jobs!r}"
+            if 0 < jobs < 1:
+                problem += f", which is less than one of {counted(len(self))}"
             raise InputError(Fault("sample", "jobs", problem))
         drawn = np.random.default_rng(seed_sequence(seed)).random(len(self))
         # The jobs with the smallest random numbers, so that samples of one seed are nested.

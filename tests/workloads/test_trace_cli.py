@@ -107,7 +107,7 @@ def test_the_report_as_json(trace: Gavel) -> None:
         (["generate", "--jobs", "5", "--static", "--gangs", "1:0.2,2:0.5,1.0:0.3"], "gives 1 GPUs twice; give each size once"),
         (["generate", "--jobs", "5", "--static", "--burstiness", "3"], "--static and --burstiness exclude each other"),
         (["generate", "--jobs", "3", "--jobs-per-hour", "1e-320"], "field jobs_per_hour: is so small that arrivals are later"),
-        (["sample", "p.csv", "--jobs", "0.0001"], "field jobs: 0.0001 of 2 jobs is less than one; give a larger fraction"),
+        (["sample", "p.csv", "--jobs", "0.0001"], "the jobs of the trace, found 0.0001, which is less than one of 2 jobs"),
         (["window", "p.csv", "--to", "nan"], "window, field end: must be a finite number of seconds, found nan"),
         (["window", "p.csv", "--from", "inf"], "window, field start: must be a finite number of seconds, found inf"),
         (["generate", "--jobs", "5", "--static", "--durations", "1:2"], "--durations '1:2' is neither a file nor of the form"),
