@@ -181,7 +181,7 @@ def test_the_command_writes_the_runs_of_its_policies(gavel: Gavel) -> None:
     [
         (["--run-out", "no/folder/r.json"], "no/folder/r.json: cannot be written: No such file or directory"),
         (["--run-out", "r.json", "--continue", "state"], "--run-out records a run from its beginning"),
-        (["--run-out", "r.json", "--jobs-out", "r.json"], "is given for two outputs"),
+        (["--run-out", "r.json", "--jobs-out", "r.json"], "--jobs-out r.json and --run-out r.json are the same file"),
     ],
 )
 def test_an_invalid_file_is_refused_before_the_simulation(gavel: Gavel, options: list[str], said: str) -> None:
