@@ -7,7 +7,7 @@ duality at the present prices bounds it without another solve, so that few progr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from gavel_py.allocation.solver import Solver
 from gavel_py.errors import Fault, GavelError, InputError
 from gavel_py.io.tabular import Tabular, array_of
 from gavel_py.optimization.checking.certificates import Prices
-from gavel_py.optimization.formulation.columns import Columns
+from gavel_py.optimization.formulation.columns import Columns, elastic_columns
 from gavel_py.optimization.job_classes import JobClasses, classes_of, separate_jobs
 from gavel_py.policies import Policy
 from gavel_py.policies.constraints.compiling import constrained
@@ -28,6 +28,7 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job, JobSet
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.throughput_profiles.estimation import Estimate, EstimatedProfile
+from gavel_py.throughput_profiles.matrix import may_use
 
 __all__ = ["EstimateEffect", "Sensitivity", "sensitivity"]
 
@@ -48,7 +49,7 @@ class EstimateEffect:
     Attributes:
         estimate: The estimate, with its interval.
         jobs: Number of jobs that look it up.
-        gpus: GPUs that these jobs hold on that type under the present allocation, Σ s_i X_ij.
+        gpus: GPUs that these jobs hold on that type in such gangs under the present allocation, Σ s_i X_ij.
         regret_low: Part of the objective that is lost if the throughput is at the lower end; None if the constraints cannot hold
             together then.
         regret_high: The same at the upper end.
@@ -191,7 +192,7 @@ def sensitivity(
     }
     order = sorted(estimates, key=lambda each: -_largest(cases[each], unknown=_moved(present, problem, cases[each])))
     able = [each for each in order if not _largest(cases[each], unknown=1.0) <= NONE]
-    effects = [_effect(present, solver, job_set, each, cases[each]) for each in able[: int(count)]]
+    effects = [_effect(present, solver, _rows(job_set, profile, each), each, cases[each]) for each in able[: int(count)]]
     rest = [_largest(cases[each], unknown=np.nan) for each in able[int(count) :]]
     other = None if base > ROUNDING or np.isnan(rest).any() else float(max(rest, default=0.0))
     return Sensitivity(present, tuple(sorted(effects, key=lambda each: -each.regret)), len(estimates), other)
@@ -205,26 +206,40 @@ def _largest(cases: Iterable[_Case], unknown: float) -> float:
 
 def _moved(present: Allocation, problem: AllocationProblem, cases: Iterable[_Case]) -> float:
     """Return by how much the log of a job's normalized throughput changes at most under the present times; 0 at full speed."""
-    times = present.time_fractions
 
     def levels(of: AllocationProblem) -> Floats:
-        levels: Floats = np.log((of.throughputs * times).sum(axis=1) / (of.throughputs @ of.capacities))
+        levels: Floats = np.log(_throughputs(present, of) / (of.throughputs @ of.capacities))
         return levels
 
     most = 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
         for changed in (case.problem for case in cases):
-            slow = (changed.throughputs * times).sum(axis=1) < changed.throughputs.max(axis=1) * (1 - ROUNDING)
+            slow = _throughputs(present, changed) < changed.best_throughputs.max(axis=1) * (1 - ROUNDING)
             moved = np.abs(levels(changed) - levels(problem))[slow]
             most = max(most, float(moved[np.isfinite(moved)].max(initial=0.0)))
     return most
 
 
-def _effect(present: Allocation, solver: Solver, jobs: JobSet, estimate: Estimate, cases: Iterable[_Case]) -> EstimateEffect:
-    entry, problem = estimate.entry, present.evidence.base  # type: ignore[union-attr]
-    rows = [i for i, job in enumerate(jobs) if job.job_type == entry.job_type and max(job.num_gpus, 1) == entry.num_gpus]
-    column = problem.accelerator_types.index(entry.accelerator)
-    held = float(problem.num_gpus[rows] @ present.time_fractions[rows, column])
+def _throughputs(present: Allocation, problem: AllocationProblem) -> Floats:
+    """Return (N,) steps/s of all jobs in the present times under the throughputs of a problem."""
+    speeds, counts = problem.throughputs * present.time_fractions, present.counts
+    if counts is None or problem.counts is None:
+        total: Floats = speeds.sum(axis=1)
+        return total
+    own = problem.counts.speeds_at(counts.jobs, counts.types, counts.counts) * counts.times
+    return np.where(problem.counts.is_elastic, np.bincount(counts.jobs, own, len(speeds)), speeds.sum(axis=1))
+
+
+def _rows(jobs: JobSet, profile: EstimatedProfile, estimate: Estimate) -> list[int]:
+    """Return the rows of the jobs that look up an estimate."""
+    kind, size, accelerator, *_ = estimate.entry
+    alike = ((i, job) for i, job in enumerate(jobs) if job.job_type == kind and may_use(job.allowed_accelerators, accelerator))
+    return [i for i, job in alike if size in (max(each, 1) for each in profile.sizes_of(job))]
+
+
+def _effect(present: Allocation, solver: Solver, rows: list[int], estimate: Estimate, cases: Iterable[_Case]) -> EstimateEffect:
+    column = present.accelerator_types.index(estimate.entry.accelerator)
+    held = float(present.gpus_in_gangs(estimate.entry.num_gpus)[rows, column].sum())
     low, high = (_regret(present, solver, case.problem) for case in cases)
     return EstimateEffect(estimate, len(rows), held, low, high)
 
@@ -239,10 +254,10 @@ def _regret(present: Allocation, solver: Solver, problem: AllocationProblem) -> 
     if evidence is None or evidence.certificate is None or best.objective_value is None:
         return 0.0  # no job can run
     jobs, columns = evidence.certificate.jobs, evidence.columns
-    times = columns.expand(present.time_fractions, present.spread_fractions)
+    times = columns.expand(present.time_fractions, present.spread_fractions, present.counts)
     if isinstance(solver.policy, FillingPolicy):
         jobs = solver.policy.view(separate_jobs(columns.problem, jobs.policy_name, jobs.reads, columns.rules, columns))
-        chosen = columns.expand(best.time_fractions, best.spread_fractions)
+        chosen = columns.expand(best.time_fractions, best.spread_fractions, best.counts)
         return solver.policy.lost(jobs, times[jobs.rows], chosen[jobs.rows])
     by_class = times[jobs.rows]
     if np.array_equal(jobs.expanded(by_class)[jobs.jobs], times[jobs.jobs]):
@@ -263,20 +278,28 @@ def _bound(present: Allocation, policy: Policy, problem: AllocationProblem) -> f
     try:
         columns = _columns(evidence.columns, policy, problem)
         jobs = policy.view(classes_of(columns.problem, policy.name, policy.reads, columns.rules, columns))
-        certificate = policy.best_of(jobs, [present.time_fractions[jobs.rows]], _prices(present, jobs)).certificate
+        times = columns.expand(present.time_fractions, None, present.counts)[jobs.rows]
+        certificate = policy.best_of(jobs, [times], _prices(present, jobs)).certificate
     except GavelError:
         return np.nan
     if certificate is None:
         return np.nan
-    return _lost(certificate.value(present.time_fractions[jobs.rows]), certificate.bound(), _worse(policy))
+    return _lost(certificate.value(times), certificate.bound(), _worse(policy))
 
 
 def _columns(now: Columns, policy: Policy, problem: AllocationProblem) -> Columns:
-    """Return one column for each type, with the rules for other throughputs and the rows of whole gangs found so far."""
+    """Return one column for each type and number of GPUs, with the rules for other throughputs.
+
+    The rows of whole gangs that were found so far are kept, if they are over the same columns.
+    """
     problem, rules = constrained(problem, policy.constraints)
-    own = sum(len(each.rows) for each in now.rules.constraints)
-    rows = now.rules.rows[own:] if type(now) is Columns else ()
-    return Columns.of_types(problem, replace(rules, rows=(*rules.rows, *rows)))
+    counts = problem.counts
+    columns = Columns.of_types(problem, rules) if counts is None else elastic_columns(problem, rules, counts)
+    same = type(now) is type(columns) and np.array_equal(now.source, columns.source)
+    if not same or not np.array_equal(now.parts, columns.parts):
+        return columns
+    own = sum(len(each.rows) for each in now.rules.constraints) + len(now.joint)
+    return columns.with_rows(now.rules.rows[own:])
 
 
 def _prices(present: Allocation, jobs: JobClasses) -> list[Prices]:

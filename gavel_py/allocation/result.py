@@ -221,6 +221,22 @@ class Allocation(Tabular):
         own = times if self.pairs is None else times - self.pairs.by_job(*times.shape) / 2
         return self._problem.num_gpus[:, None] * own
 
+    def gpus_in_gangs(self, num_gpus: float) -> Floats:
+        """Return (N, K) the part of `gpus` that jobs hold in gangs of one size; fractions of a GPU count as gangs of 1.
+
+        Args:
+            num_gpus: GPUs of the gang.
+
+        Raises:
+            InputError: The allocation was read from a file.
+        """
+        problem, gpus = self._problem, self.gpus
+        if problem.counts is None or self.counts is None:
+            return np.where(np.maximum(problem.num_gpus, 1)[:, None] == num_gpus, gpus, 0.0)
+        fixed = (np.maximum(problem.num_gpus, 1) == num_gpus) & ~problem.counts.is_elastic
+        _, held = self.counts.on(num_gpus).by_job(gpus.shape)
+        return np.where(fixed[:, None], gpus, 0.0) + held
+
     def tenants(self, tree: TenantTree | Mapping[Any, Any] | Iterable[Tenant] | str | None = None, /) -> tuple[TenantShare, ...]:
         """Return the promised and actual share of each tenant, parents first; empty if no job has a tenant.
 

@@ -130,6 +130,13 @@ class GpuCounts:
         measured, offered = (set(self.counts[found].tolist()) for found in (speeds, able))
         return [n for n in asked if n not in measured], [n for n in asked if n in measured - offered]
 
+    def speeds_at(self, jobs: Indices, types: Indices, counts: Indices) -> Floats:
+        """Return (P,) steps/s of elastic jobs on numbers of GPUs of types, 0 where that number is not offered; all (P,)."""
+        places = np.minimum(np.searchsorted(self.counts, counts), len(self.counts) - 1)
+        offered = self.counts[places] == counts
+        speeds: Floats = np.where(offered, self.speeds[self.kinds[jobs], types, places], 0.0)
+        return speeds
+
     def offered(self, i: int, j: int) -> dict[int, float]:
         """Return {number of GPUs: steps/s} of an elastic job on a type."""
         kind = self.kinds[i]

@@ -18,6 +18,7 @@ from gavel_py.errors import SHOWN_FAULTS, Fault, InputError, MissingThroughputEr
 from gavel_py.io.records import number_of
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.arrays import Floats, labels_of
+from gavel_py.problem.gpu_counts import counts_of
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.files import (
     PLACEMENTS,
@@ -346,6 +347,21 @@ class ThroughputProfile:
                 if self._speed(entry) is None:
                     needed[entry] = needed.get(entry, 0) + count
         return needed
+
+    def sizes_of(self, job: Job) -> tuple[float, ...]:
+        """Return the gang sizes at which a job is looked up: its own, or all those that an elastic job requests.
+
+        Of a range, these are the gang sizes in the profile. If it has none, the smallest one in the range, empty if
+        `gpus_per_node` allows none.
+        """
+        if not job.is_elastic:
+            return (job.num_gpus,)
+        try:
+            return counts_of(job, self)
+        except MissingThroughputError:
+            (least, most), part = job.gpu_range, job.gpus_per_node or 1
+            first = -(-least // part) * part
+            return (first,) if first <= most else ()
 
     def accelerator_named(self, name: str) -> str:
         """Return the profile's name for an accelerator, or the given name if it has none."""

@@ -143,6 +143,99 @@ def test_a_policy_that_does_not_look_at_throughputs_has_no_regret() -> None:
     assert found.largest_other == 0.0
 
 
+def half_known_elastic(seed: int) -> tuple[gp.JobSet, gp.Cluster, EstimatedProfile]:
+    """Elastic jobs and gangs of four types on nodes of 4 GPUs, where gangs of 3 leave one idle; half of the speeds are known."""
+    chance, types, names = np.random.default_rng(seed), [f"model{i // 2} (batch size {8 + i})" for i in range(4)], ("v100", "k80")
+    known = [
+        gp.Measurement(job_type=each, num_gpus=size, accelerator=name, steps_per_second=base * size**0.8 * factor)
+        for i, each in enumerate(types)
+        for base in [float(chance.lognormal())]
+        for size in (1, 2, 3)
+        for name, factor in zip(names, (4.0, 1.0 + i % 2), strict=True)
+        if chance.random() < 0.5 or (size, name) == (1 + i % 2, "v100")
+    ]
+    offers: list[dict[str, Any]] = [{"gpu_counts": (1, 3)}, {"min_gpus": 2, "max_gpus": 4}, {"num_gpus": 2}, {"num_gpus": 1}]
+    jobs = [
+        gp.Job(f"job-{i}", job_type=types[i % 4], total_steps=1e4 * (1 + i % 3), weight=1.0 + i % 2, **offers[int(kind)])
+        for i, kind in enumerate(chance.permutation([0, 0, 0, 1, 1, 2, 3, 3]))
+    ]
+    cluster = gp.Cluster.from_counts({"v100": (4, 4), "k80": (8, 4)})
+    return gp.JobSet(jobs), cluster, gp.ThroughputProfile("half", known).with_estimates()
+
+
+def speeds_of(jobs: gp.JobSet, profile: gp.ThroughputProfile, allocation: gp.Allocation) -> Any:
+    """(N,) steps/s, by looking up each number of GPUs on which a job has time."""
+    found = []
+    for job, times in zip(jobs, allocation.time_fractions, strict=True):
+        fixed = {(name, job.num_gpus): time for name, time in zip(allocation.accelerator_types, times, strict=True) if time}
+        held = allocation.gpu_counts.get(job.job_id, {}) if job.is_elastic else fixed
+        found.append(sum(time * profile.throughput(job.job_type, size, name) for (name, size), time in held.items()))
+    return np.array(found)
+
+
+def levels_of(jobs: gp.JobSet, profile: gp.ThroughputProfile, cluster: gp.Cluster, allocation: gp.Allocation) -> Any:
+    """(N,) v_i / w_i, with the speed of one GPU of the smallest gang of an elastic job as its unit (docs/elastic.md)."""
+    shares = []
+    for job in jobs:
+        least = min(profile.sizes_of(job)) if job.is_elastic else 1
+        size = least if job.is_elastic else job.num_gpus
+        rates = [profile.throughput(job.job_type, size, name) / least for name in cluster.accelerator_names]
+        shares.append(np.array(rates) @ cluster.capacities / cluster.capacities.sum())
+    sizes = np.array([1 if job.is_elastic else job.num_gpus for job in jobs])
+    return sizes * speeds_of(jobs, profile, allocation) / shares / np.array([job.weight for job in jobs])
+
+
+@pytest.mark.parametrize("policy", ["max_min_fairness", "min_makespan", "water_filling"])
+@pytest.mark.parametrize("seed", [2, 4])
+def test_regrets_with_elastic_jobs_are_those_of_solving_each_case(policy: str, seed: int) -> None:
+    """Every estimate at both ends, by another solve and the formulas of the objectives over numbers of GPUs."""
+    jobs, cluster, profile = half_known_elastic(seed)
+    whole = policy != "water_filling"
+    found = gp.sensitivity(jobs, cluster, profile, policy, count=2, whole_gangs=whole)
+    shown, others = {effect.estimate.entry: effect for effect in found.effects}, [0.0]
+    estimates = profile.estimates_of(jobs, cluster.accelerator_names)
+    assert found.num_estimates == len(estimates) > 2
+    for estimate in estimates:
+        regrets = []
+        for end in (estimate.low, estimate.high):
+            changed = profile.with_values({estimate.entry: end})
+            best = gp.solve(gp.AllocationProblem.from_jobs(jobs, cluster, changed, whole_gangs=whole), policy)
+            if policy == "min_makespan":
+                steps = np.array([job.total_steps for job in jobs], dtype=float)
+                ends = [(steps / speeds_of(jobs, changed, each)).max() for each in (found.allocation, best)]
+                regrets.append(1 - ends[1] / ends[0])
+                continue
+            now, then = (np.sort(levels_of(jobs, changed, cluster, each)) for each in (found.allocation, best))
+            lost = (1 - now / then)[: None if policy == "water_filling" else 1]
+            regrets.append(max(0.0, float(lost.max())))
+        if (effect := shown.get(estimate.entry)) is None:
+            others += regrets
+        else:
+            assert [effect.regret_low, effect.regret_high] == pytest.approx(regrets, abs=2e-6)
+    assert max(effect.regret for effect in found.effects) > 0.01
+    assert policy == "water_filling" or found.largest_other is not None
+    assert found.largest_other is None or max(others) <= found.largest_other + 2e-6
+
+
+def test_an_effect_counts_the_jobs_and_gpus_of_its_number_of_gpus() -> None:
+    """Two jobs of one type, one elastic: what they hold on 1 and 2 GPUs is that of the allocation, and adds up."""
+    rows = [("b", 1, "h100", 4.0), ("b", 2, "h100", 7.0), ("c", 1, "l40s", 1.0), ("c", 1, "h100", 3.0)]
+    known = [gp.Measurement(job_type=t, num_gpus=n, accelerator=on, steps_per_second=speed) for t, n, on, speed in rows]
+    jobs = [
+        gp.Job("elastic", job_type="b", gpu_counts=(1, 2), total_steps=1e6),
+        gp.Job("fixed", job_type="b", num_gpus=1, total_steps=1e6),
+        gp.Job("elsewhere", job_type="b", num_gpus=1, total_steps=1e6, allowed_accelerators=("h100",)),
+    ]
+    found = gp.sensitivity(
+        jobs, gp.Cluster.from_counts({"h100": 1, "l40s": 2}), gp.ThroughputProfile("mine", known).with_estimates("additive")
+    )
+    effect = next(each for each in found.effects if each.estimate.entry[:3] == ("b", 1, "l40s"))
+    elastic = found.allocation.gpu_counts["elastic"].get(("l40s", 1), 0.0)
+    assert effect.jobs == 2
+    assert effect.gpus == pytest.approx(elastic + found.allocation.time_fractions[1, 1])
+    assert sum(found.allocation.gpus_in_gangs(size) for size in (1, 2)) == pytest.approx(found.allocation.gpus)
+
+
 def test_as_plain_data_and_as_a_table() -> None:
     found = gp.sensitivity(*half_known(), count=3)
     document = found.to_dict()

@@ -193,6 +193,11 @@ class CountTimes:
         time, gpus = (np.bincount(places, each, size).astype(float) for each in (self.times, self.times * self.counts))
         return time.reshape(shape), gpus.reshape(shape)
 
+    def on(self, count: float) -> CountTimes:
+        """Return the entries of one number of GPUs."""
+        some = self.counts == count
+        return CountTimes(self.jobs[some], self.types[some], self.counts[some], self.times[some])
+
     def to_dict(self) -> dict[str, NDArray[Any]]:
         """Return the entries by column."""
         return {each.name: getattr(self, each.name) for each in fields(self)}

@@ -88,9 +88,9 @@ class Columns:
             times[:, self.source[column]] += fractions[:, column]
         return times
 
-    def expand(self, time_fractions: Floats, spread_fractions: Floats | None) -> Floats:  # noqa: ARG002
-        """Return (N, K') columns, given (N, K) the time on types and the part of it that is spread, default none."""
-        return time_fractions
+    def expand(self, times: Floats, spread: Floats | None, counts: CountTimes | None = None) -> Floats:  # noqa: ARG002
+        """Return the (N, K') time in columns, given (N, K) the time on types, the part of it that is spread, and elastic jobs."""
+        return times
 
     def spread(self, times: TimeShares) -> Floats | None:
         """Return (N, K) the time of gangs on more nodes than they need, None if the placement does not matter."""
@@ -237,14 +237,14 @@ class PlacementColumns(Columns):
 
     second: Mapping[int, int]
 
-    def expand(self, time_fractions: Floats, spread_fractions: Floats | None) -> Floats:
-        """Return the (N, K') time in columns; without `spread_fractions`, all of it is in the faster placement."""
+    def expand(self, times: Floats, spread: Floats | None, counts: CountTimes | None = None) -> Floats:  # noqa: ARG002
+        """Return the (N, K') time in columns; without `spread`, all of it is in the faster placement."""
         columns = np.zeros(self.problem.throughputs.shape)
-        columns[:, : time_fractions.shape[1]] = time_fractions
-        for j, other in self.second.items() if spread_fractions is not None else ():
-            apart, spread = self._apart[:, j], spread_fractions[:, j]  # type: ignore[index]
-            columns[:, other] = np.where(apart, time_fractions[:, j] - spread, spread)
-            columns[:, j] = np.where(apart, spread, time_fractions[:, j] - spread)
+        columns[:, : times.shape[1]] = times
+        for j, other in self.second.items() if spread is not None else ():
+            apart, further = self._apart[:, j], spread[:, j]  # type: ignore[index]
+            columns[:, other] = np.where(apart, times[:, j] - further, further)
+            columns[:, j] = np.where(apart, further, times[:, j] - further)
         return np.maximum(columns, 0.0)
 
     def spread(self, times: TimeShares) -> Floats:
@@ -336,6 +336,16 @@ class ElasticColumns(Columns):
         names = self.accelerator_types[types:]
         wide = with_columns(narrow, self.source, self.parts, names, speeds[:, types:], able[:, types:])
         return replace(wide, runnable=wide.runnable & able)
+
+    def expand(self, times: Floats, spread: Floats | None, counts: CountTimes | None = None) -> Floats:  # noqa: ARG002
+        """Return the (N, K') time in columns; time on a number of GPUs that has no column, and so no speed, is left out."""
+        columns, fixed = np.zeros((len(times), len(self.source))), ~self.counts.is_elastic
+        columns[fixed, : times.shape[1]] = times[fixed]
+        if counts is not None:
+            same = (self.source == counts.types[:, None]) & (self.sizes == counts.counts[:, None])
+            some = same.any(axis=1)
+            columns[counts.jobs[some], same.argmax(axis=1)[some]] = counts.times[some]
+        return columns
 
     def repaired(self, jobs: JobClasses, fractions: Floats) -> Floats:
         """Return (G, K') fractions that keep the row for the GPUs of a type exactly, not only within the solver's tolerance."""
