@@ -183,23 +183,24 @@ def has_estimates(profile: gp.Profile) -> TypeGuard[gp.EstimatedProfile]:
     return hasattr(profile, "estimates_of")  # without the import of its class, which takes as long as many solves
 
 
-def estimates_of(
-    profile: gp.Profile, jobs: Sequence[gp.Job], accelerators: Sequence[str], can_run: Iterable[Any] | None = None
-) -> list[gp.Estimate] | None:
-    """Return the estimates on which the throughputs of jobs are based, None for a profile without estimates.
+def estimates_of(profile: gp.Profile, jobs: Mapping[int, gp.Job], problem: gp.AllocationProblem) -> list[gp.Estimate] | None:
+    """Return the estimates on which the throughputs of jobs are based, of gangs that they may have on a type.
 
-    can_run: (N, K) whether each job can run on each type, None for all types that it may use.
+    Returns None for a profile without estimates. jobs: by their rows in the problem.
     """
     if not has_estimates(profile):
         return None
-    if can_run is None:
-        return profile.estimates_of(jobs, accelerators)
     able: dict[tuple[str, float], Any] = {}
-    for job, runnable in zip(jobs, can_run, strict=True):
-        key = job.job_type, max(job.num_gpus, 1)
-        able[key] = able.get(key, False) | runnable
-    found = profile.estimates_of(jobs, accelerators)
-    return [each for each in found if able[each.entry.job_type, each.entry.num_gpus][accelerators.index(each.entry.accelerator)]]
+    for i, job in jobs.items():
+        for size in profile.sizes_of(job):
+            key = job.job_type, max(size, 1)
+            fits = problem.runnable[i]
+            if problem.counts is not None and job.is_elastic:
+                fits = fits & problem.counts.able_at(i, size)
+            able[key] = able.get(key, False) | fits
+    types = problem.accelerator_types
+    found = profile.estimates_of(jobs.values(), types)
+    return [each for each in found if able[each.entry.job_type, each.entry.num_gpus][types.index(each.entry.accelerator)]]
 
 
 def pair_estimates(profile: gp.Profile, jobs: Iterable[gp.Job], allocation: gp.Allocation | None) -> dict[gp.Estimate, float]:
@@ -234,14 +235,12 @@ def count_text(found: Sequence[gp.Estimate] | None) -> str:
 
 def held_gpus(estimates: Iterable[gp.Estimate], jobs: Sequence[gp.Job], allocation: gp.Allocation) -> dict[gp.Estimate, float]:
     """Return {estimate: average number of GPUs that jobs hold at this estimated speed}."""
-    rows: dict[tuple[str, float], list[int]] = {}
+    found, types, rows = list(estimates), allocation.accelerator_types, dict[str, list[int]]()
     for i, job in enumerate(jobs):
-        rows.setdefault((job.job_type, max(job.num_gpus, 1)), []).append(i)
-    gpus, types = allocation.gpus, allocation.accelerator_types
-    return {
-        each: float(gpus[rows[each.entry.job_type, each.entry.num_gpus], types.index(each.entry.accelerator)].sum())
-        for each in estimates
-    }
+        rows.setdefault(job.job_type, []).append(i)
+    gpus = {size: allocation.gpus_in_gangs(size) for size in {each.entry.num_gpus for each in found}}
+    places = ((each, each.entry, types.index(each.entry.accelerator)) for each in found)
+    return {each: float(gpus[entry.num_gpus][rows[entry.job_type], column].sum()) for each, entry, column in places}
 
 
 def estimates_text(held: Mapping[gp.Estimate, float], value: str = "") -> str:

@@ -64,27 +64,25 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
         loaded = load(request)
         problem = loaded.problem(sharing=sharing)
         explanation = gp.explain(problem, job_id, policy, partner=partner)
-        one = [job for job in loaded.jobs if job.job_id == job_id]
+        job = next(job for job in loaded.jobs if job.job_id == job_id)
         row = problem.job_ids.index(job_id)
-        able = problem.runnable[[row]]
-        estimated = estimates.estimates_of(loaded.profile, one, problem.accelerator_types, able)
+        estimated = estimates.estimates_of(loaded.profile, {row: job}, problem)
         if estimates.has_estimates(loaded.profile):
             by_id = {job.job_id: job for job in loaded.jobs}
-            pairs = [(one[0], by_id[each.job_id], each.accelerator) for each in explanation.partners]
+            pairs = [(job, by_id[each.job_id], each.accelerator) for each in explanation.partners]
             of_pairs = loaded.profile.pair_estimates_of(pairs)
-            estimated = [*(estimated or ()), *(each for each in of_pairs if each.entry.job_type == one[0].job_type)]
+            estimated = [*(estimated or ()), *(each for each in of_pairs if each.entry.job_type == job.job_type)]
     if request.form == "json":
         emit(json_text(explanation.to_dict() | workflow_entry(problem, row) | estimates.json_entry(estimated)), request.out)
     else:
         plain = _plain(explanation, priced=has_prices(loaded.cluster)) if explanation.excluded is None else ""
         plain += _workflow(loaded.jobs, problem, row) if explanation.excluded is None else ""
-        job = next(job for job in loaded.jobs if job.job_id == job_id)
         plain += "".join(_wrapped(line, "") for line in refused_counts(problem, {row: job}))
         details = _report(explanation, policy.label, sharing=sharing, partner=partner)
         parts = [
             plain,
             *details,
-            _estimates(None if explanation.excluded else estimated, job_id, estimates.value_text(loaded.profile)),
+            _estimates(None if explanation.excluded else estimated, job, estimates.value_text(loaded.profile)),
             unused_text(loaded.cluster.left_out),
         ]
         emit("\n".join(part for part in parts if part), request.out)
@@ -108,16 +106,21 @@ def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: 
         yield _holders(explanation)
 
 
-def _estimates(found: Sequence[gp.Estimate] | None, job_id: str, value: str) -> str:
+def _estimates(found: Sequence[gp.Estimate] | None, job: gp.Job, value: str) -> str:
     """Return a line on the speeds of a job that are estimates, with their intervals; "" without --estimate."""
     if found is None:
         return ""
     if not found:
         return _wrapped("All of its speeds were measured.", "")
-    places = [each.entry.accelerator + (f" beside {each.entry.partner}" if each.entry.partner else "") for each in found]
+    places = [
+        f"{each.entry.num_gpus} " * job.is_elastic
+        + each.entry.accelerator
+        + (f" beside {each.entry.partner}" if each.entry.partner else "")
+        for each in found
+    ]
     figures = [f"{number(each.steps_per_second)} ({estimates.interval_text(each)})" for each in found]
     speeds = ", ".join(f"{place} {figure}" for place, figure in zip(places, figures, strict=True))
-    return _wrapped(f"Estimated {found[0].unit} of {job_id}, with 80 % interval: {speeds}. {value}".rstrip(), "")
+    return _wrapped(f"Estimated {found[0].unit} of {job.job_id}, with 80 % interval: {speeds}. {value}".rstrip(), "")
 
 
 def _plain(explanation: gp.Explanation, *, priced: bool) -> str:

@@ -295,7 +295,7 @@ class Inputs:
         if not estimates.has_estimates(self.profile):
             return None
         problem = self.problem() if problem is None else problem
-        found = estimates.estimates_of(self.profile, self.jobs, problem.accelerator_types, problem.runnable)
+        found = estimates.estimates_of(self.profile, dict(enumerate(self.jobs)), problem)
         return [*(found or ()), *estimates.pair_estimates(self.profile, self.jobs, allocation)]
 
     @property

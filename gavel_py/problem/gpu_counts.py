@@ -130,6 +130,11 @@ class GpuCounts:
         measured, offered = (set(self.counts[found].tolist()) for found in (speeds, able))
         return [n for n in asked if n not in measured], [n for n in asked if n in measured - offered]
 
+    def able_at(self, i: int, count: float) -> Mask:
+        """Return (K,) whether an elastic job may have time on this number of GPUs of each type."""
+        able: Mask = self.able[self.kinds[i]][:, self.counts == count].any(axis=1)
+        return able
+
     def speeds_at(self, jobs: Indices, types: Indices, counts: Indices) -> Floats:
         """Return (P,) steps/s of elastic jobs on numbers of GPUs of types, 0 where that number is not offered; all (P,)."""
         places = np.minimum(np.searchsorted(self.counts, counts), len(self.counts) - 1)

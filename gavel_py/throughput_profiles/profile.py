@@ -337,10 +337,10 @@ class ThroughputProfile:
         """Return {entry: number of jobs} of the gangs, alone and consolidated, that were not measured where jobs may run them.
 
         Args:
-            jobs: The jobs.
+            jobs: The jobs; elastic ones count at each of their gang sizes (`sizes_of`).
             accelerators: Accelerators of the cluster.
         """
-        gangs = Counter((job.job_type, job.num_gpus, job.allowed_accelerators) for job in jobs)
+        gangs = Counter((job.job_type, size, job.allowed_accelerators) for job in jobs for size in self.sizes_of(job))
         needed: dict[Entry, int] = {}
         for (job_type, num_gpus, allowed), count in gangs.items():
             for entry in (Entry(job_type, num_gpus, name) for name in accelerators if may_use(allowed, name)):

@@ -53,6 +53,32 @@ def test_missing_speeds_are_an_error_that_names_the_option(gavel: Gavel, command
     assert gavel(*command, *PLACE, "--estimate").code == 0
 
 
+def test_estimates_of_elastic_jobs_are_those_of_each_number_of_gpus(gavel: Gavel) -> None:
+    """Both jobs run on 4 L40S by an estimate; 8 fit no type, and those of 2 are of the gang."""
+    speeds = "model (batch size 8),1,a100,1.1\nmodel (batch size 8),4,a100,3.9\nother,1,a100,6.1\nother,1,l40s,3.2\n"
+    written("speeds.csv", "job_type,num_gpus,accelerator,steps_per_second\n" + speeds)
+    kind = "model (batch size 8)"
+    written("elastic.csv", f"job_id,job_type,num_gpus,gpu_counts\na,{kind},,1|4|8\nb,{kind},,1|4|8\nc,{kind},2,\n")
+    place = ("elastic.csv", "-c", "a100:2/2,l40s:4/4", "--profile", "speeds.csv", "--estimate")
+    document = json.loads(gavel("solve", *place, "--json").out)
+    assert {(each["num_gpus"], each["accelerator"]) for each in document["estimates"]} == {
+        *((1, "l40s"), (4, "l40s"), (2, "a100"), (2, "l40s"))
+    }
+    allocation = gp.solve(
+        gp.AllocationProblem.from_jobs(
+            gp.JobSet.from_file("elastic.csv"),
+            gp.Cluster.from_inline("a100:2/2,l40s:4/4"),
+            gp.ThroughputProfile.from_csv("speeds.csv").with_estimates(),
+        )
+    )
+    held = sum(count * time for times in allocation.gpu_counts.values() for (_, count), time in times.items() if count == 4)
+    assert held > 1
+    (line,) = (line for line in gavel("solve", *place).out.splitlines() if line.split()[-7:-5] == ["4", "l40s"])
+    assert float(line.split()[-1]) == pytest.approx(held, rel=1e-3)
+    assert "1 l40s 0." in (explained := " ".join(gavel("explain", "a", *place).out.split()))
+    assert ", 4 l40s 2." in explained
+
+
 def test_errors_on_a_matrix_of_speeds_do_not_advise_estimates(gavel: Gavel) -> None:
     written("matrix.csv", "job_id,v100\na,1\nb,1\n")
     found = gavel("solve", "jobs.csv", "-c", CLUSTER, "--throughputs", "matrix.csv")

@@ -51,6 +51,14 @@ def test_missing_rows_are_those_that_jobs_look_up(gavel: Gavel) -> None:
     assert {row["steps_per_second"] for row in found} == {""}
 
 
+def test_missing_rows_of_elastic_jobs_are_those_of_numbers_of_gpus_that_fit(gavel: Gavel) -> None:
+    written("elastic.csv", "job_id,job_type,gpu_counts\na,ResNet-50 (batch size 64),1|4|8\n")
+    found = rows(gavel("profiles", "missing", "elastic.csv", "-c", "l40s:4/4,h100:8/8").out)
+    needed = {("1", "l40s"), ("4", "l40s"), ("1", "h100"), ("4", "h100"), ("8", "h100")}
+    assert {(row["num_gpus"], row["accelerator"]) for row in found} == needed
+    assert {row["jobs"] for row in found} == {"1"}
+
+
 def test_nothing_missing(gavel: Gavel) -> None:
     written("known.csv", "job_id,job_type,num_gpus\na,A3C,1\n")
     found = gavel("profiles", "missing", "known.csv", "-c", "v100:4,k80:4")

@@ -50,7 +50,10 @@ def _profile_in(store: gp.ThroughputStore, name: str | None) -> gp.ThroughputPro
 
 
 def _placeable(jobs: Iterable[gp.Job], cluster: gp.Cluster, profile: gp.ThroughputProfile) -> tuple[list[gp.Job], list[str]]:
-    """Return the jobs, restricted to the accelerators that can hold them, and the accelerators in the spelling of the profile."""
+    """Return the gangs of jobs, restricted to the accelerators that can hold them, and these in the spelling of the profile.
+
+    An elastic job is a gang of each of its sizes.
+    """
     names = {name: profile.accelerator_named(name) for name in cluster.accelerator_names}
     found = []
     for job in jobs:
@@ -58,9 +61,12 @@ def _placeable(jobs: Iterable[gp.Job], cluster: gp.Cluster, profile: gp.Throughp
             None if job.allowed_accelerators is None else {profile.accelerator_named(each) for each in job.allowed_accelerators}
         )
         needs = {"cpus_per_gpu": job.cpus_per_gpu, "memory_gb_per_gpu": job.memory_gb_per_gpu}
-        able = (name for name in names if job.num_gpus <= cluster.largest_gang(name, job.locality, **needs))
-        usable = tuple(names[name] for name in able if allowed is None or names[name] in allowed)
-        found.append(job.model_copy(update={"allowed_accelerators": usable}))
+        room = {name: cluster.largest_gang(name, job.locality, **needs) for name in names}
+        fixed = {"gpu_counts": None, "min_gpus": None, "max_gpus": None}
+        for size in profile.sizes_of(job):
+            able = (names[name] for name in names if size <= room[name])
+            usable = tuple(name for name in able if allowed is None or name in allowed)
+            found.append(job.model_copy(update={**fixed, "num_gpus": size, "allowed_accelerators": usable}))
     return found, list(dict.fromkeys(names.values()))
 
 

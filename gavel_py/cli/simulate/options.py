@@ -237,8 +237,9 @@ class Scenario:
 
     def estimates(self) -> list[gp.Estimate] | None:
         """Return the estimates on which the speeds of the jobs are based, None without --estimate."""
-        names = self.cluster.accelerator_names
-        return estimated.estimates_of(self.profile, [each.job for each in self.trace], names)
+        if not estimated.has_estimates(self.profile):
+            return None
+        return self.profile.estimates_of([each.job for each in self.trace], self.cluster.accelerator_names)
 
 
 def load(request: Request) -> Scenario:

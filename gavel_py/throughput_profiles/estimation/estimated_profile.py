@@ -295,8 +295,8 @@ class EstimatedProfile(ThroughputProfile):
         return self._found.get(_whole(entry)) if super()._speed(entry) is None else None
 
     def estimates_of(self, jobs: Iterable[Job], accelerators: Sequence[str]) -> list[Estimate]:
-        """Return the estimates that jobs look up on the accelerators that they may use, each once."""
-        entries = _entries(jobs, accelerators)
+        """Return the estimates that jobs look up on the accelerators that they may use, each once, at all sizes of elastic jobs."""
+        entries = self._entries(jobs, accelerators)
         self._find(entries)
         found = dict.fromkeys(self.estimate(entry) for entry in entries)
         return [each for each in found if each is not None]
@@ -329,12 +329,12 @@ class EstimatedProfile(ThroughputProfile):
 
     def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats:
         """Return (N, K) steps/s as `ThroughputProfile.matrix`, with estimates for unmeasured throughputs."""
-        self._find(_entries(jobs, accelerators))
+        self._find(self._entries(jobs, accelerators))
         return super().matrix(jobs, accelerators)
 
     def count_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats:
         """Return `matrix` with NaN for throughputs that are neither measured nor can be estimated."""
-        self._find(_entries(jobs, accelerators))
+        self._find(self._entries(jobs, accelerators))
         return super().count_matrix(jobs, accelerators)
 
     def uncertainty_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str], shares: Floats) -> Floats | None:
@@ -398,6 +398,12 @@ class EstimatedProfile(ThroughputProfile):
         self._find([entry])
         found = self._found.get(whole)
         return None if found is None else found.steps_per_second
+
+    def _entries(self, jobs: Iterable[Job], accelerators: Sequence[str]) -> list[Entry]:
+        """Return the entries that jobs look up, each once."""
+        gangs = dict.fromkeys((job.job_type, size, job.allowed_accelerators) for job in jobs for size in self.sizes_of(job))
+        found = (Entry(kind, size, name) for kind, size, allowed in gangs for name in accelerators if may_use(allowed, name))
+        return list(dict.fromkeys(found))
 
     def _find(self, entries: Iterable[Entry]) -> None:
         """Estimate those of these entries that are not measured and can be estimated."""
@@ -527,13 +533,6 @@ def _learned(entry: Entry, known: Learned) -> Estimate:
 
 def _swapped(entry: Entry) -> Entry:
     return entry._replace(job_type=str(entry.partner), partner=entry.job_type)
-
-
-def _entries(jobs: Iterable[Job], accelerators: Sequence[str]) -> list[Entry]:
-    """Return the entries that jobs look up, each once."""
-    gangs = dict.fromkeys((job.job_type, job.num_gpus, job.allowed_accelerators) for job in jobs)
-    found = (Entry(kind, size, name) for kind, size, allowed in gangs for name in accelerators if may_use(allowed, name))
-    return list(dict.fromkeys(found))
 
 
 def _source(method: str, low: float, high: float) -> str:

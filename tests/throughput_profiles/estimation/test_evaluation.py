@@ -137,6 +137,35 @@ def test_missing_entries_are_counted_by_job() -> None:
     assert OSDI.with_estimates().missing(jobs, ["k80", "h100", "h200"]) == {}
 
 
+def test_elastic_jobs_need_all_of_their_numbers_of_gpus() -> None:
+    """As listed, or of a range those in the profile; with estimates, the same entries are estimated."""
+    rows = [
+        ("a (batch size 8)", 1, "a100", 1.1),
+        ("a (batch size 8)", 4, "a100", 3.9),
+        ("b", 2, "a100", 5.0),
+        ("b", 1, "l40s", 3.0),
+    ]
+    known = [gp.Measurement(job_type=t, num_gpus=n, accelerator=on, steps_per_second=speed) for t, n, on, speed in rows]
+    profile, kind, names = gp.ThroughputProfile("mine", known), {"job_type": "a (batch size 8)"}, ["a100", "l40s"]
+    jobs = [
+        gp.Job("listed", gpu_counts=(1, 4, 8), **kind),
+        gp.Job("range", min_gpus=2, max_gpus=8, **kind),
+        gp.Job("fixed", num_gpus=4, allowed_accelerators=("l40s",), **kind),
+    ]
+    needed = {(1, "l40s"): 1, (4, "l40s"): 3, (8, "a100"): 1, (8, "l40s"): 1, (2, "a100"): 1, (2, "l40s"): 1}
+    missing = profile.missing(jobs, names)
+    assert {(entry.num_gpus, entry.accelerator): count for entry, count in missing.items()} == needed
+    assert {each.entry for each in gp.plan_measurements(profile, 99, jobs, names)} == missing.keys()
+    assert {each.entry for each in profile.with_estimates().estimates_of(jobs, names)} == missing.keys()
+
+
+def test_a_range_without_any_measured_size_needs_its_smallest() -> None:
+    empty = gp.ThroughputProfile("mine", [])
+    for part, least in ((None, 3), (4, 4), (16, None)):
+        job = gp.Job("a", job_type="a", min_gpus=3, max_gpus=8, gpus_per_node=part)
+        assert [entry.num_gpus for entry in empty.missing([job], ["a100"])] == ([] if least is None else [least])
+
+
 def test_a_plan_of_thousands_of_measurements_has_the_errors_of_the_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gaussian_process, "JOINT_LIMIT", 100)
     jobs = [gp.Job(f"{m.job_type} {m.num_gpus}", job_type=m.job_type, num_gpus=m.num_gpus) for m in gangs(NVIDIA)]
