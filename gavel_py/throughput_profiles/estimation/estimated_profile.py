@@ -209,9 +209,7 @@ class EstimatedProfile(ThroughputProfile):
         confidence: Confidence = None,
         accelerators: AcceleratorTable | None = None,
     ) -> None:
-        if confidence not in (None, "optimistic") and not (isinstance(confidence, int | float) and 0 < confidence < 1):
-            problem = "must be None, 'optimistic', or a probability above 0 and below 1"
-            raise InputError(Fault("", "confidence", f"{problem}, found {confidence!r}"))
+        _check_confidence(confidence)
         table = AcceleratorTable.builtin() if accelerators is None else accelerators
         estimator = estimator_named(method)
         self._set(measured, method, confidence, {}, None)
@@ -254,7 +252,8 @@ class EstimatedProfile(ThroughputProfile):
         return self._derived(self.confidence, {**self.values, **values})
 
     def with_confidence(self, confidence: Confidence) -> EstimatedProfile:
-        """Return the profile with other values of the same estimates."""
+        """Return the profile with other values of the same estimates; raises `InputError` as `with_estimates`."""
+        _check_confidence(confidence)
         return self._derived(confidence, self.values)
 
     def observed(self, fitted: FittedEstimator, learned: Mapping[Entry, Learned]) -> EstimatedProfile:
@@ -517,6 +516,12 @@ class EstimatedProfile(ThroughputProfile):
         if any(each.job_type == job_type for each in model.measurements):
             return "an estimate needs a throughput above 0 of the job type alone, consolidated"
         return "an estimate needs a measurement of the job type" + (", or of its family" if model.uses_families else "")
+
+
+def _check_confidence(confidence: object) -> None:
+    if confidence not in (None, "optimistic") and not (isinstance(confidence, int | float) and 0 < confidence < 1):
+        problem = "must be None, 'optimistic', or a probability above 0 and below 1"
+        raise InputError(Fault("", "confidence", f"{problem}, found {confidence!r}"))
 
 
 def _whole(entry: Entry) -> Entry:

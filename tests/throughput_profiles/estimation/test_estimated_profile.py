@@ -90,10 +90,12 @@ def test_confidence_selects_the_value_that_is_used() -> None:
     assert estimated.with_confidence(0.9).throughput(*entry) == pytest.approx(found.low)
 
 
-@pytest.mark.parametrize("confidence", [0, 1, 1.5, "brave", float("nan")])
+@pytest.mark.parametrize("confidence", [0, 1, -1, 1.5, True, "brave", float("nan")])
 def test_confidence_is_checked(confidence: object) -> None:
     with pytest.raises(gp.InputError, match="confidence"):
         OSDI.with_estimates(confidence=confidence)  # type: ignore[arg-type]
+    with pytest.raises(gp.InputError, match="confidence"):
+        OSDI.with_estimates().with_confidence(confidence)  # type: ignore[arg-type]
 
 
 def test_unknown_methods_are_named_with_the_nearest() -> None:
