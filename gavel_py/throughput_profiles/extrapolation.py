@@ -6,7 +6,9 @@ import math
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from numbers import Real
 
+from gavel_py.errors import Fault, InputError
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
 
 
@@ -26,8 +28,15 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float]) -> T
     Returns:
         A profile of measurements and estimates. The `source` of each estimate names the gangs it is based on; its GPU memory is
         that of the next smaller measured gang. The same profile if there is nothing to estimate.
+
+    Raises:
+        InputError: A gang size is not a number.
     """
-    sizes = sorted(size for size in set(gang_sizes) if size >= 1)
+    asked = list(gang_sizes)
+    InputError.raise_any(
+        [Fault("", "gang_sizes", f"must be numbers of GPUs, found {each!r}") for each in asked if not isinstance(each, Real)]
+    )
+    sizes = sorted(size for size in set(asked) if size >= 1)
     alone: dict[tuple[str, str, str], dict[float, float]] = defaultdict(dict)  # {gang size: steps/s without a partner}
     for row in profile.rows:
         if row.partner_job_type is None and row.num_gpus >= 1:

@@ -321,10 +321,12 @@ def combine_profiles(profiles: Sequence[ThroughputProfile], name: str | None = N
         name: Name of the result; by default their names, joined by "+".
 
     Raises:
-        InputError: There is no profile, or a job type has different units in two of them.
+        InputError: There is no profile, one of them is something else, or a job type has different units in two of them.
     """
     if not profiles:
         raise InputError("there is no profile to combine")
+    wrong = [each for each in profiles if not isinstance(each, ThroughputProfile)]
+    InputError.raise_any([Fault("", "profiles", f"must be throughput profiles, found {each!r}") for each in wrong])
     name = "+".join(profile.name for profile in profiles) if name is None else name
     kept: dict[Entry, Measurement] = {}
     accelerators: list[str] = []

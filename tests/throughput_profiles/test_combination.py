@@ -45,6 +45,11 @@ def test_a_job_type_keeps_one_unit() -> None:
         gp.combine_profiles([])
 
 
+def test_what_is_no_profile_is_refused() -> None:
+    with pytest.raises(gp.InputError, match="must be throughput profiles, found 'x'"):
+        gp.combine_profiles([profile("mine", ("a", "v100", 2.0)), "x"])  # type: ignore[list-item]
+
+
 def test_pairs_are_combined_from_either_side() -> None:
     fields = {"num_gpus": 1, "accelerator": "v100"}
     one = gp.Measurement(job_type="a", steps_per_second=1, partner_job_type="b", partner_steps_per_second=2, **fields)

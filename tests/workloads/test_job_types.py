@@ -130,6 +130,10 @@ def test_durations_and_steps_are_converted_back_and_forth() -> None:
 
 
 class TestEstimates:
+    def test_sizes_of_gangs_are_numbers(self) -> None:
+        with pytest.raises(InputError, match="must be numbers of GPUs, found '8'"):
+            extend_profile(PROFILE, ["8"])  # type: ignore[list-item]
+
     def test_beyond_the_largest_gang_the_measured_scaling_is_extrapolated(self) -> None:
         profile = extend_profile(PROFILE, [16])
         # 8 at 1 GPU, 18 at 4 GPUs: each doubling gives 1.5 times as much, and so do the next two.

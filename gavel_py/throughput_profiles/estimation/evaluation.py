@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
@@ -84,8 +85,9 @@ def check_estimates(
     Raises:
         InputError: There are fewer than two measurements of one job type, or an argument is out of range.
     """
-    if not (0 < hidden < 1 and seeds >= 1):
-        raise InputError(f"hidden must be above 0 and below 1, and seeds at least 1, found {hidden} and {seeds}")
+    if not (isinstance(hidden, Real) and 0 < hidden < 1 and isinstance(seeds, Integral) and seeds >= 1):
+        text = "hidden must be a number above 0 and below 1, and seeds a whole number of at least 1"
+        raise InputError(f"{text}, found {hidden!r} and {seeds!r}")
     measured = _gangs(profile)
     find = (AcceleratorTable.builtin() if accelerators is None else accelerators).find
     splits = [_split(measured, hidden, seed) for seed in range(seeds)]
@@ -174,10 +176,10 @@ def plan_measurements(
         At most `budget` entries, the most useful first; fewer if less is missing.
 
     Raises:
-        InputError: The budget is not positive, or there are neither jobs nor measurements.
+        InputError: The budget is not a whole number above 0, or there are neither jobs nor measurements.
     """
-    if budget < 1:
-        raise InputError(f"budget must be at least 1 measurement, found {budget}")
+    if not (isinstance(budget, Integral) and budget >= 1):
+        raise InputError(f"budget must be a whole number of at least 1 measurement, found {budget!r}")
     if jobs is None and not _gangs(profile):
         problem = "has no measurement above 0 of a gang alone; give jobs and a cluster to plan the first ones"
         raise InputError(Fault(f"throughput profile {profile.name!r}", "", problem))

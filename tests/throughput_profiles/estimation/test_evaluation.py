@@ -128,6 +128,18 @@ def test_per_gpu_prefers_small_gangs() -> None:
     assert sizes[1] < sizes[0]
 
 
+@pytest.mark.parametrize("budget", [0, 1.5, "3", None])
+def test_a_budget_is_a_whole_number_of_measurements(budget: object) -> None:
+    with pytest.raises(gp.InputError, match="budget must be a whole number of at least 1 measurement, found"):
+        gp.plan_measurements(OSDI, budget)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("hidden", "seeds"), [("a", 1), (None, 1), (float("nan"), 1), (0.5, 1.5), (0.5, "x"), (0.5, 0)])
+def test_what_a_check_hides_is_checked(hidden: object, seeds: object) -> None:
+    with pytest.raises(gp.InputError, match="hidden must be a number above 0 and below 1, and seeds a whole number"):
+        gp.check_estimates(OSDI, hidden=hidden, seeds=seeds)  # type: ignore[arg-type]
+
+
 def test_missing_entries_are_counted_by_job() -> None:
     jobs = [gp.Job(f"j{n}", job_type=OSDI.job_types[0]) for n in range(3)]
     pair = next(m.job_type for m in gangs(OSDI) if m.num_gpus == 2)
