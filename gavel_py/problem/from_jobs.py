@@ -199,6 +199,8 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     if counts is None:
         speeds = placement_speeds(jobs, cluster, throughputs, getattr(profile, "spread_matrix", None))
     uncertainty = _uncertainty(restricted, cluster, profile)
+    if counts is not None:
+        uncertainty = _elastic_uncertainty(jobs, cluster, profile, counts, uncertainty)
     remaining = np.maximum(0.0, total_steps - done)
     return JobArrays(throughputs, allowed, spans, total_steps, remaining, deadlines, speeds, memory, uncertainty, counts)
 
@@ -298,6 +300,25 @@ def _uncertainty(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> Flo
     capacities = cluster.capacities
     found = None if look_up is None else look_up(jobs, cluster.profile_names, capacities / (capacities.sum() or 1.0))
     return None if found is None else np.nan_to_num(found)
+
+
+def _elastic_uncertainty(
+    jobs: Sequence[Job], cluster: Cluster, profile: Profile, counts: GpuCounts, fixed: Floats | None
+) -> Floats | None:
+    """Return the uncertainty with that of elastic jobs: on each type, that of the least certain number of GPUs.
+
+    fixed: of the other jobs.
+    """
+    elastic, names = np.flatnonzero(counts.is_elastic).tolist(), cluster.profile_names
+    found = fixed
+    for place, count in enumerate(counts.counts.tolist()):
+        gangs = [jobs[i].model_copy(update={"num_gpus": count, "allowed_accelerators": None}) for i in elastic]
+        able = counts.able[counts.kinds[elastic], :, place]
+        of_count = _uncertainty(_restricted(gangs, names, able), cluster, profile)
+        if of_count is not None:
+            found = np.zeros((len(jobs), len(names))) if found is None else found
+            found[elastic] = np.maximum(found[elastic], of_count)
+    return found
 
 
 def _total_steps(jobs: Sequence[Job], profile: Profile, usable: Mask) -> Floats:

@@ -165,6 +165,27 @@ def test_gangs_of_two_placements_are_guarded_too() -> None:
     cautious.verify()
 
 
+def test_elastic_jobs_are_guarded_by_their_least_certain_number_of_gpus() -> None:
+    chance = np.random.default_rng(0)
+    known = [
+        gp.Measurement(job_type=f"m{i}", num_gpus=size, accelerator=name, steps_per_second=float(chance.lognormal()) * size)
+        for i in range(6)
+        for size in (1, 2)
+        for name in ("v100", "k80")
+        if (i, name) != (0, "k80") and (i, size) != (0, 2)
+    ]
+    profile, cluster = gp.ThroughputProfile("part", known).with_estimates(), gp.Cluster.from_counts({"v100": (2, 2), "k80": (4, 4)})
+    elastic = gp.Job("e", job_type="m0", total_steps=100, gpu_counts=(1, 2))
+    fixed = [gp.Job(f"f{size}", job_type="m0", total_steps=100, num_gpus=size) for size in (1, 2)]
+    by_size = gp.AllocationProblem.from_jobs(fixed, cluster, profile).uncertainty
+    assert (by_size[1] > 0).all()
+    problem = gp.AllocationProblem.from_jobs([elastic, fixed[0]], cluster, profile)
+    assert problem.uncertainty.tolist() == [by_size.max(axis=0).tolist(), by_size[0].tolist()]
+    bold, cautious = (gp.solve(problem, "max_min_fairness", caution=kappa) for kappa in (0.0, 1.0))
+    assert (cautious.objective_value or 0.0) < (bold.objective_value or 0.0)
+    cautious.verify()
+
+
 class Guessed:
     """A profile that calls all its figures estimates, with a deviation of a fifth."""
 
