@@ -20,6 +20,8 @@ __all__ = ["FakeClock", "FakeJob", "FakeSlurm"]
 
 START = 1_700_000_000.0
 
+DOWN = '{"errors": [{"description": "Failed while looking for jobs", "error": "Unspecified error"}], "jobs": [], "nodes": []}'
+
 NUMBERS = {
     "TimeLimit": "time_limit",
     "MinCPUsNode": "minimum_cpus_per_node",
@@ -94,9 +96,10 @@ class FakeJob:
 class FakeSlurm:
     """nodes: {name: (type, GPUs)}; members: {node: its partitions}; new: whether the output is that of 24.05 instead of 22.05;
     stuck: jobs that never start; blocked: nodes on which none starts; counted: {node: further fields of sinfo};
-    slow: {job: seconds to stop}; fails: called before each command, and may raise; refuses: returns the error message for a line of
-    scontrol, or a command on one job, if any; config, accounts, partitions, reservations: output of scontrol, by default with this
-    account as SlurmUser; tables: those of sacctmgr, {} if slurmdbd does not answer; beacons: {job: comment} of signs of life;
+    slow: {job: seconds to stop}; is_down: whether slurmctld is down; fails: called before each command, and may raise;
+    refuses: returns the error message for a line of scontrol, or a command on one job, if any;
+    config, accounts, partitions, reservations: output of scontrol, by default with this account as SlurmUser;
+    tables: those of sacctmgr, {} if slurmdbd does not answer; beacons: {job: comment} of signs of life;
     owners: {sign of life: uid} of those that do not belong to this account; signalled: (job, signal, whether to its script only) as
     sent; on_signal: is called with each such job.
     """
@@ -114,6 +117,7 @@ class FakeSlurm:
         self.counted: dict[str, dict[str, Any]] = {}
         self.slow: dict[int, float] = {}
         self.elsewhere: dict[int, dict[str, int]] = {}
+        self.is_down = False
         self.fails: Callable[[Sequence[str]], None] | None = None
         self.config = f"Configuration data as of 2026-01-01T00:00:00\nSlurmUser               = me({os.geteuid()})\n"
         self.accounts = "Current Association Manager state\n\nUser Records\n\n"
@@ -134,6 +138,8 @@ class FakeSlurm:
     def run(self, arguments: Sequence[str], text: str = "") -> CommandResult:
         if self.fails is not None:
             self.fails(arguments)
+        if self.is_down:  # recorded from 22.05
+            return CommandResult(0, DOWN, "") if "--json" in arguments else CommandResult(1, "", "Unable to contact controller")
         if arguments[0] == "sinfo":
             return CommandResult(0, json.dumps(self._sinfo()), "")
         if arguments[0] in ("sbatch", "scancel") or "--name=gavel-driver" in arguments or "update" in arguments:

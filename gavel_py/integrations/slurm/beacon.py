@@ -33,7 +33,7 @@ from gavel_py.integrations.slurm.client.commands import (
     read_jobs,
 )
 from gavel_py.integrations.slurm.client.notation import as_number, as_text, as_words, printable
-from gavel_py.integrations.slurm.client.parsing import phase_of
+from gavel_py.integrations.slurm.client.parsing import entries_in, phase_of
 from gavel_py.integrations.slurm.client.records import BEACON, Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.job_roles import is_held_by_driver
 from gavel_py.integrations.slurm.monitoring.event_log import warn
@@ -92,7 +92,7 @@ def signs_of_life(commands: SlurmCommands, partitions: Collection[str]) -> list[
 def _split(commands: SlurmCommands, partitions: Collection[str]) -> tuple[list[Sign], list[Sign]]:
     """Return the signs of life of these partitions, and the jobs of accounts that may not run a driver but look like signs."""
     # Any user may submit a job with this name, and write new lines in its comment, so the output must be JSON.
-    entries = json_from(commands, "squeue", "--all", f"--name={BEACON}", "--json").get("jobs") or []
+    entries = entries_in(json_from(commands, "squeue", "--all", f"--name={BEACON}", "--json"), "jobs")
     found = [sign for sign in map(_sign, entries) if sign is not None and not sign.partitions.isdisjoint(partitions)]
     trusted = may_drive(commands, {sign.uid for sign in found})
     return [sign for sign in found if sign.uid in trusted], [sign for sign in found if sign.uid not in trusted]
@@ -229,7 +229,8 @@ class Beacon:
         with suppress(SlurmError):
             if self._job_id:
                 result = self.commands.run(["scontrol", "update", f"JobId={self._job_id}", f"Comment={self._comment}"])
-                if result.code:
+                # It is only replaced if it is gone: while slurmctld is down, all changes fail.
+                if result.code and all(sign.job_id != self._job_id for sign in signs_of_life(self.commands, self.partitions)):
                     self._job_id = ""
             if not self._job_id:
                 self._job_id = self._submitted()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
 
+from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.client.notation import (
     as_number,
     as_text,
@@ -42,11 +43,37 @@ WHOLE_NODES, RESTRICTED_SHARING = frozenset({"EXCLUSIVE", "NONE", "TRUE"}), froz
 NO_VALUE_16 = 65_534
 
 
+def entries_in(document: Mapping[str, Any], name: str) -> list[Any]:
+    """Return the list of this name in a document. Raises `SlurmError` if Slurm reports errors with it, or there is no such list.
+
+    While slurmctld is down, squeue and sinfo end with code 0 and list nothing. With errors, a list that is not empty may be
+    incomplete too: from 23.02 on, it ends at the first entry that Slurm cannot write.
+    """
+    errors, entries = document.get("errors"), document.get(name)
+    if errors:
+        listed = [_error_text(error) for error in (errors if isinstance(errors, list) else [errors])]
+        raise SlurmError(f"Slurm does not list its {name}: {printable('; '.join(listed))}; is slurmctld up?")
+    if not isinstance(entries, list):
+        raise SlurmError(f"Slurm does not list its {name}: it printed JSON without them")
+    return entries
+
+
+def _error_text(error: Any) -> str:
+    """Return an error in a document, such as: Failed while looking for jobs (Unspecified error)."""
+    if not isinstance(error, Mapping):
+        return str(error)
+    what, why = as_text(error.get("description")), as_text(error.get("error"))
+    return f"{what} ({why})" if what and why else what or why or "an error without a text"
+
+
 def jobs_from(document: Mapping[str, Any]) -> tuple[dict[str, SlurmJob], tuple[str, ...]]:
-    """Return the jobs by id, including ended ones that Slurm still lists, and descriptions of unreadable entries."""
+    """Return the jobs by id, including ended ones that Slurm still lists, and descriptions of unreadable entries.
+
+    Raises `SlurmError` if the document has no list of jobs, or Slurm reports errors in it.
+    """
     jobs: dict[str, SlurmJob] = {}
     unreadable: list[str] = []
-    for entry in document.get("jobs") or []:
+    for entry in entries_in(document, "jobs"):
         try:
             for job_id in list(_ids(entry)):
                 jobs[job_id] = _job(job_id, entry)
@@ -251,11 +278,14 @@ PLAIN_FIELDS: tuple[tuple[Callable[[Any], Any], Mapping[str, str]], ...] = (
 
 
 def nodes_from(document: Mapping[str, Any]) -> dict[str, SlurmNode]:
-    """Return the nodes by name; a node may have an entry for each of its partitions."""
+    """Return the nodes by name; a node may have an entry for each of its partitions.
+
+    Raises `SlurmError` if the document has no list of nodes, or Slurm reports errors in it.
+    """
     nodes: dict[str, SlurmNode] = {}
-    entries = (node for entry in document.get("nodes") or [] for node in _plain(entry))
-    groups = (node for entry in document.get("sinfo") or [] for node in _grouped(entry))
-    for node in chain(entries, groups):
+    groups = document.get("sinfo")
+    listed, read = (document, _plain) if groups is None else ({**document, "nodes": groups}, _grouped)
+    for node in (node for entry in entries_in(listed, "nodes") for node in read(entry)):
         before = nodes.get(node.name)
         if before is not None:
             sets = {name: getattr(before, name) | getattr(node, name) for name in ("partitions", "states", "features")}
