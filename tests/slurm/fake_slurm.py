@@ -222,7 +222,7 @@ class FakeSlurm:
             job.state, job.priority, job.restarts = "PENDING", 0, job.restarts + 1
             job.reason, job.description = "JobHeldUser", "job requeued in held state"
             return ""
-        if job is None or job.state not in ("PENDING", "RUNNING"):
+        if job is None or job.state not in ("PENDING", "RUNNING", "SPECIAL_EXIT"):
             return f"Job has already finished for job {number}"
         if verb == "hold":
             job.priority, job.reason = 0, "JobHeldAdmin"

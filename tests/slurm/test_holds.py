@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
+from gavel_py.integrations.slurm.job_roles import Role
 from tests.slurm.fake_slurm import FakeSlurm
 from tests.slurm.support import BERT, LSTM, KilledError, cluster, cluster_with, driver, dying_at, events
+
+both_shapes = pytest.mark.parametrize("new", [False, True], ids=["22.05", "24.05"])
 
 
 @pytest.mark.parametrize("mark", ["gavel:submit=1700000000;plugin", "gavel:submit=1700000000;place=any"])
@@ -180,3 +183,23 @@ def test_users_cancel_hold_release_and_change_their_jobs(tmp_path: Path) -> None
         assert driven.state is not None
         assert driven.state.tracked["2"].job_type == "lstm"
     assert [event["outcome"] for event in events(tmp_path, "left")] == ["cancelled"]
+
+
+@both_shapes
+def test_a_requeue_in_special_exit_is_a_hold_by_the_user(tmp_path: Path, new: bool) -> None:
+    """The job has no GPUs, so nothing waits for it, and no other job is stopped for it."""
+    slurm = cluster(new=new)
+    for number in (1, 2):
+        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    with driver(slurm, tmp_path, stop_seconds=60.0) as driven:
+        driven.round()
+        job = slurm.jobs[1]
+        job.state, job.priority, job.reason, job.held, job.restarts = "SPECIAL_EXIT", 0, "JobHeldUser", {}, 1
+        slurm.submit(3, per_job="gpu:4", comment=BERT)
+        slurm.clock.seconds += 100
+        decided, applied = driven.round()
+        assert decided.picture.standing_of("1") == (Role.ASIDE, "its user or an administrator holds it")
+        assert (applied.lingering, applied.started) == ([], ["3"])
+        assert applied.stop_seconds < 10
+        assert slurm.jobs[2].restarts == 0
+        assert (job.state, job.priority) == ("SPECIAL_EXIT", 0)

@@ -161,6 +161,12 @@ SEVERAL_PARTITIONS = "it may run in partitions that are not managed, too (--part
 REQUEUED_ON_HOLD = "requeued in held state"
 """Slurm's description of a job that was stopped by `scontrol requeuehold`."""
 
+HELD_BY_ADMINISTRATOR = "JobHeldAdmin"
+"""Slurm's reason for a job on a hold by anyone but its user, such as the driver."""
+
+SPECIAL_EXIT = "SPECIAL_EXIT"
+"""State of a job that waits on the hold of `scontrol requeuehold State=SpecialExit`, or of Slurm's setting RequeueExitHold."""
+
 
 class Role(StrEnum):
     """How the driver treats a job."""
@@ -290,9 +296,11 @@ def _why_not_managed(job: SlurmJob, now_seconds: float, known: Container[str], s
 def _is_held_by_others(job: SlurmJob, known: Container[str], stopping: Container[str]) -> bool:
     """Return whether someone other than the driver holds a job; the driver records each hold in Slurm or in its state first."""
     annotation = parse_annotation(job.admin_comment)
+    if SPECIAL_EXIT in job.states and job.reason != HELD_BY_ADMINISTRATOR:
+        return True  # the driver never requests this state
     if annotation is not None and annotation.by_plugin:
         return False  # the plugin holds all its jobs, and marks holds by users in the comment
-    if job.reason == "JobHeldAdmin":
+    if job.reason == HELD_BY_ADMINISTRATOR:
         return annotation is None and job.job_id not in known
     if REQUEUED_ON_HOLD in job.description:
         return not (job.job_id in stopping or (job.job_id not in known and annotation is not None))
