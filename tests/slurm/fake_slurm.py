@@ -165,13 +165,15 @@ class FakeSlurm:
         if error := self.refuses(" ".join(arguments)):
             return CommandResult(1, "", error)
         if arguments[0] == "sbatch":
-            number = max(map(int, self.beacons), default=89_999) + 1
-            self.beacons[str(number)] = next(w for w in arguments if w.startswith("--comment="))[10:]
+            number = str(max(map(int, self.beacons), default=89_999) + 1)
+            self.beacons[number] = next(w for w in arguments if w.startswith("--comment="))[10:]
             return CommandResult(0, f"{number}\n", "")
         if arguments[0] == "scancel":
             self._scancel(arguments[1:])
+        elif int(number := arguments[2].removeprefix("JobId=")) in self.jobs:
+            self.jobs[int(number)].comment = arguments[3].removeprefix("Comment=")
         else:
-            self.beacons[arguments[2].removeprefix("JobId=")] = arguments[3].removeprefix("Comment=")
+            self.beacons[number] = arguments[3].removeprefix("Comment=")
         return CommandResult(0, "", "")
 
     def _shown(self, arguments: Sequence[str]) -> CommandResult:
@@ -227,7 +229,7 @@ class FakeSlurm:
         if verb == "hold":
             job.priority, job.reason = 0, "JobHeldAdmin"
         elif verb == "release":
-            job.priority, job.reason = 1000, "None"
+            job.priority, job.reason, job.description, job.state = 1000, "None", "", job.state.replace("SPECIAL_EXIT", "PENDING")
         elif verb == "requeuehold":
             job.left = self.clock.now(), frozenset(job.held)
             job.state, job.priority, job.restarts = "COMPLETING", 0, job.restarts + 1
@@ -255,7 +257,7 @@ class FakeSlurm:
             job.priority = int(words["Priority"])
             return ""
         assert words.pop("StartTime") == "now"
-        if job.state != "PENDING":
+        if job.state not in ("PENDING", "SPECIAL_EXIT"):
             return f"Job is no longer pending execution for job {job.number}"
         job.eligible = self.clock.now()
         if "ReqNodeList" in words:

@@ -203,3 +203,64 @@ def test_a_requeue_in_special_exit_is_a_hold_by_the_user(tmp_path: Path, new: bo
         assert applied.stop_seconds < 10
         assert slurm.jobs[2].restarts == 0
         assert (job.state, job.priority) == ("SPECIAL_EXIT", 0)
+
+
+def hold_by_requeue(slurm: FakeSlurm, number: int, state: str) -> None:
+    """Do what `scontrol requeuehold` of the user does; Slurm does not ask the plugin."""
+    job = slurm.jobs[number]
+    job.state, job.priority, job.reason, job.held, job.restarts = state, 0, "JobHeldUser", {}, job.restarts + 1
+    job.description = "job requeued in held state"
+
+
+@pytest.mark.parametrize("comment", [BERT, "", 'gavel: type="bert"; my thesis'])
+@pytest.mark.parametrize("state", ["PENDING", "SPECIAL_EXIT"])
+def test_users_hold_their_jobs_by_a_requeue_until_they_release_them(tmp_path: Path, state: str, comment: str) -> None:
+    """The driver marks the hold for the plugin, which lets users release only marked jobs, and keeps the driver's hold."""
+    slurm = cluster()
+    for number in (1, 2, 3):
+        slurm.submit(number, per_job="gpu:4", comment=comment)
+    with driver(slurm, tmp_path, default_type="bert") as driven:
+        driven.round()
+        slurm.clock.seconds += 100
+        (number, *_) = [job.number for job in slurm.jobs.values() if job.held]
+        hold_by_requeue(slurm, number, state)
+        (decided, _), job = driven.round(), slurm.jobs[number]
+        assert decided.picture.standing_of(str(number)) == (Role.ASIDE, "its user or an administrator holds it")
+        assert job.comment == f"{comment} gavel-hold".strip()
+        for _ in range(3):
+            slurm.clock.seconds += 100
+            decided, _ = driven.round()
+            assert decided.picture.standing_of(str(number)) == (Role.ASIDE, "its user holds it")
+            assert (job.state, job.priority) == (state, 0)
+        assert [event["jobs"] for event in events(tmp_path, "held_by_users")] == [[str(number)]]
+        job.comment = job.comment.removesuffix("gavel-hold").strip()  # as the plugin does for `scontrol release`
+        slurm.clock.seconds += 100
+        decided, _ = driven.round()
+        assert decided.picture.standing_of(str(number)).role is Role.MANAGED
+        for other in slurm.jobs.keys() - {number}:
+            slurm.end(other)
+        slurm.clock.seconds += 100
+        driven.round()
+        assert job.state == "RUNNING"
+        assert len(events(tmp_path, "held_by_users")) == 1
+
+
+def test_a_release_keeps_holds_by_a_requeue(tmp_path: Path) -> None:
+    """Without its state, only the mark tells them from holds of the driver."""
+    slurm = cluster_with(2, 4)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        hold_by_requeue(slurm, 1, "PENDING")
+        driven.fill()
+    assert gp.slurm_release("gpu", commands=slurm) == []
+    assert slurm.jobs[1].priority == 0
+
+
+def test_a_requeue_on_hold_by_an_earlier_driver_is_not_taken_for_a_users(tmp_path: Path) -> None:
+    """It was killed while it stopped the job, and its state is lost."""
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT)
+    hold_by_requeue(slurm, 1, "PENDING")
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+    assert (slurm.jobs[1].state, slurm.jobs[1].comment) == ("RUNNING", BERT)

@@ -12,7 +12,7 @@ from gavel_py.integrations.slurm.actions import Actions, Target
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, read_jobs
 from gavel_py.integrations.slurm.client.notation import is_node_name, printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
-from gavel_py.integrations.slurm.job_roles import parse_annotation, parse_comment
+from gavel_py.integrations.slurm.job_roles import USER_HOLD, parse_annotation, parse_comment
 from gavel_py.integrations.slurm.sizes import is_own_request, request_of, restore_fields, start_fields
 from gavel_py.integrations.slurm.state import Tracked
 
@@ -266,6 +266,23 @@ def batch_lines(verb: str, job_ids: Iterable[str]) -> list[str]:
     """Return scontrol commands that apply hold, requeuehold or release to many jobs."""
     ids = [job_id for job_id in job_ids if is_job_id(job_id)]
     return [f"{verb} {','.join(ids[at : at + MAX_IDS])}" for at in range(0, len(ids), MAX_IDS)]
+
+
+def mark_holds(commands: SlurmCommands, jobs: Iterable[SlurmJob]) -> list[str]:
+    """Mark jobs as held by their users in their comments, turn their holds into those of the driver, and return their ids.
+
+    Like this, the plugin keeps the holds of other jobs that users hold, and lets users release them. Raises `SlurmError`.
+    """
+    marked = []
+    for job in [job for job in jobs if is_job_id(job.job_id)]:
+        # Not on the standard input of scontrol, which would divide the comment into words.
+        comment = f"{job.comment} {USER_HOLD}".strip()
+        words = ["scontrol", "update", f"JobId={job.job_id}", f"Comment={comment}"]
+        if parse_comment(job.comment).is_held or commands.run(words).code == 0:
+            marked.append(job.job_id)
+    if marked:
+        commands.run(["scontrol"], "\n".join([*batch_lines("hold", marked), "quit"]) + "\n")
+    return marked
 
 
 def annotation_lines(annotations: Mapping[str, str]) -> list[str]:

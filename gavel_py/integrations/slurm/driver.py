@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 from gavel_py.errors import InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm.accounts import AccountsReader
 from gavel_py.integrations.slurm.actions import Actions, FillTrigger
-from gavel_py.integrations.slurm.apply import OUTCOME, Applied, Applier
+from gavel_py.integrations.slurm.apply import OUTCOME, Applied, Applier, mark_holds
 from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, release_all
 from gavel_py.integrations.slurm.client import commands as slurm
 from gavel_py.integrations.slurm.client.records import SlurmJob, Snapshot
 from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, SlurmPlanner
-from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_being_stopped
+from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_being_stopped, is_requeued_by_others
 from gavel_py.integrations.slurm.monitoring.event_log import LOG, EventLog, warn
 from gavel_py.integrations.slurm.monitoring.metrics import Metrics
 from gavel_py.integrations.slurm.monitoring.queue_view import Publisher
@@ -175,6 +175,7 @@ class SlurmDriver:
         self._clock.catch_up(picture.state.scheduler.last_start_seconds or 0.0)  # in case it was set back before this driver began
         if self._beacon is not None:
             self._beacon.announce(offer_of(picture.snapshot.nodes.values(), self.settings.partitions))
+        self._mark_holds(picture)
         self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)
         decided = self._decide(picture)
         actions, begun = decided.moves, decided.begun
@@ -219,6 +220,14 @@ class SlurmDriver:
             self._begin_beacon(self._directory)
         self._beat()
 
+    def _mark_holds(self, picture: ClusterSnapshot) -> None:
+        """Mark the holds with which users have requeued their jobs. Raises `SlurmError` if Slurm does not answer."""
+        jobs, state = picture.snapshot.jobs, picture.state
+        aside = [jobs[job_id] for job_id, standing in picture.standings.items() if standing.role is Role.ASIDE]
+        found = [job for job in aside if is_requeued_by_others(job, state.partitions, picture.known, state.stopping)]
+        if found and not self.is_shadow and (marked := mark_holds(self._commands, found)):
+            self._log("held_by_users", jobs=marked)
+
     def _apply(self, picture: ClusterSnapshot, actions: Actions) -> Applied:
         """Stop and start jobs, and measure how long that takes."""
         state, settings = picture.state, self.settings
@@ -243,6 +252,7 @@ class SlurmDriver:
         """
         self._read_accounts()
         picture = self._planner.reconcile(self._read(), within_round=True)
+        self._mark_holds(picture)
         actions = self._planner.fill(picture)
         filled = None if actions is None else self._carry_out(picture, actions, "filled")
         if self._publisher is not None:

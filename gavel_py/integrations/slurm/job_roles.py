@@ -257,6 +257,16 @@ def is_held_by_driver(job: SlurmJob, partitions: Collection[str], known: Contain
     return (is_annotated or job.job_id in known) and not _is_held_by_others(job, known, stopping)
 
 
+def is_requeued_by_others(job: SlurmJob, partitions: Collection[str], known: Container[str], stopping: Container[str]) -> bool:
+    """Return whether someone other than the driver has put a job of the plugin on hold by `scontrol requeuehold`.
+
+    Slurm does not ask the plugin about it, so that the comment of the job has no mark.
+    """
+    annotation = parse_annotation(job.admin_comment)
+    is_of_plugin = annotation is not None and annotation.by_plugin and job.is_in(partitions)
+    return is_of_plugin and job.is_held and _is_held_by_others(job, known, stopping)
+
+
 def is_being_stopped(job: SlurmJob | None) -> bool:
     """Return whether a job that the driver has stopped has not ended yet, or is still on the hold with which it was requeued.
 
@@ -296,12 +306,11 @@ def _why_not_managed(job: SlurmJob, now_seconds: float, known: Container[str], s
 def _is_held_by_others(job: SlurmJob, known: Container[str], stopping: Container[str]) -> bool:
     """Return whether someone other than the driver holds a job; the driver records each hold in Slurm or in its state first."""
     annotation = parse_annotation(job.admin_comment)
-    if SPECIAL_EXIT in job.states and job.reason != HELD_BY_ADMINISTRATOR:
-        return True  # the driver never requests this state
-    if annotation is not None and annotation.by_plugin:
-        return False  # the plugin holds all its jobs, and marks holds by users in the comment
     if job.reason == HELD_BY_ADMINISTRATOR:
         return annotation is None and job.job_id not in known
+    if SPECIAL_EXIT in job.states:
+        return True  # the driver never requests this state
     if REQUEUED_ON_HOLD in job.description:
         return not (job.job_id in stopping or (job.job_id not in known and annotation is not None))
-    return True
+    # The plugin holds all its jobs, and marks other holds by users in the comment.
+    return annotation is None or not annotation.by_plugin
