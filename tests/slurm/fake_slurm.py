@@ -27,6 +27,7 @@ NUMBERS = {
     "MinCPUsNode": "minimum_cpus_per_node",
     "NumTasks": "tasks",
     "NumCPUs": "cpus",
+    "CPUsPerTask": "cpus_per_task",
     "MinMemoryNode": "memory_per_node",
 }
 """{word of scontrol: key of squeue}."""
@@ -396,5 +397,4 @@ class FakeSlurm:
 
 
 def no_answer(*_: object) -> None:
-    """Fail as Slurm's commands do while the controller is down."""
     raise SlurmError("squeue has not answered within 60 s; is slurmctld up?")

@@ -168,7 +168,7 @@ def test_numbers_in_the_comment_of_a_job_are_for_one_node_and_several(tmp_path: 
         assert rounds(slurm, driven, 3)[-1] == 4
         assert len(slurm.jobs[1].held) == 1
         (line,) = lines_of(slurm, 1)[-1:]
-        assert "Gres=gpu:4 NumTasks=1 NumCPUs=8 MinMemoryNode=4000" in line
+        assert "Gres=gpu:4 NumTasks=1 NumCPUs=8 CPUsPerTask=8 MinMemoryNode=4000" in line
         assert sum(slurm.jobs[2].held.values()) == 2
         slurm.jobs[1].comment = f"{ELASTIC} gpus=2"
         driven.round()
@@ -177,7 +177,20 @@ def test_numbers_in_the_comment_of_a_job_are_for_one_node_and_several(tmp_path: 
         driven.look()
         driven.release()
     (line,) = lines_of(slurm, 1)[-1:]
-    assert "ReqNodeList= NumNodes=1-2 TresPerJob= Gres=gpu:1 NumTasks=1 NumCPUs=2 MinMemoryNode=1000" in line
+    assert "ReqNodeList= NumNodes=1-2 TresPerJob= Gres=gpu:1 NumTasks=1 NumCPUs=2 CPUsPerTask=2 MinMemoryNode=1000" in line
+
+
+@pytest.mark.parametrize("with_state", [True, False])
+def test_a_release_restores_the_cpus_of_the_only_task(tmp_path: Path, with_state: bool) -> None:
+    """Slurm starts no job that has more CPUs than its tasks need by CPUs/Task, so both change with the number of GPUs."""
+    slurm = cluster(1)
+    slurm.submit(1, comment=f"{ELASTIC} gpus=1,2,4", per_node="gpu:1", most=1, more={"tasks": 1, "cpus": 1})
+    with driver(slurm, tmp_path, speeds=profile()) as driven:
+        assert rounds(slurm, driven, 2)[-1] == 4
+        assert "Gres=gpu:4 NumTasks=1 NumCPUs=4 CPUsPerTask=4" in lines_of(slurm, 1)[-1]
+    slurm.jobs[1].state, slurm.jobs[1].held, slurm.jobs[1].priority, slurm.jobs[1].restarts = "PENDING", {}, 0, 1
+    assert gp.slurm_release("gpu", directory=tmp_path if with_state else None, commands=slurm) == ["1"]
+    assert "Gres=gpu:1 NumTasks=1 NumCPUs=1 CPUsPerTask=1" in lines_of(slurm, 1)[-1]
 
 
 def test_a_comment_reduces_a_range_and_one_number_fixes_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock
 from gavel_py.integrations.slurm.client.notation import is_node_name, printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import USER_HOLD, parse_annotation, parse_comment
-from gavel_py.integrations.slurm.sizes import is_own_request, request_of, restore_fields, start_fields
+from gavel_py.integrations.slurm.sizes import is_own_request, request_of, restore_fields, start_fields, task_fields
 from gavel_py.integrations.slurm.state import Tracked
 
 Jobs = Mapping[str, SlurmJob]
@@ -369,7 +369,7 @@ def _unbind_line(job: SlurmJob) -> str:
         return f"{line} NumNodes={job.nodes}-{job.nodes}"
     request, (least, most, each) = request_of(job, annotation), annotation.nodes
     line += f" NumNodes={least}-{max(least, most)}{_per_node(job, each)}"
-    return f"{line} NumTasks={request.tasks} NumCPUs={max(1, request.cpus)}" if request.tasks else line
+    return line + task_fields(request.tasks, max(1, request.cpus), is_range=most > least) if request.tasks else line
 
 
 def has_place(job: SlurmJob) -> bool:

@@ -136,18 +136,29 @@ def start_fields(tracked: Tracked, target: Mapping[str, int]) -> tuple[str, int 
     gpus, nodes = sum(target.values()), len(target)
     tasks = tracked.tasks_on_node * nodes or tracked.tasks
     cpus = max(math.ceil(tracked.cpus * gpus / tracked.num_gpus), tasks, nodes)
-    fields = f" NumTasks={tasks} NumCPUs={cpus}" if tracked.tasks else ""
+    fields = task_fields(tasks, cpus, is_range=bool(tracked.gpus_per_node)) if tracked.tasks else ""
     each, on_node = tracked.num_gpus / tracked.min_nodes, gpus / nodes
     if tracked.memory_mb and (not tracked.gpus_per_node or on_node != each):
         fields += f" MinMemoryNode={math.ceil(tracked.memory_mb * on_node / each)}"
     return fields, cpus
 
 
+def task_fields(tasks: int, cpus: int, *, is_range: bool) -> str:
+    """Return the scontrol fields that set tasks and CPUs.
+
+    With a range of nodes, tasks change and keep their CPUs. Otherwise their CPUs change: Slurm does not start a job that has more
+    CPUs than its tasks need by CPUs/Task (BadConstraints).
+    """
+    each = math.ceil(cpus / tasks)
+    return f" NumTasks={tasks} NumCPUs={cpus}" if is_range else f" NumTasks={tasks} NumCPUs={each * tasks} CPUsPerTask={each}"
+
+
 def restore_fields(tracked: Tracked) -> str:
     """Return the scontrol fields that restore the requested tasks, CPUs and memory."""
     if not tracked.gpu_counts:
         return ""
-    fields = f" NumTasks={tracked.tasks} NumCPUs={max(1, tracked.cpus)}" if tracked.tasks else ""
+    cpus, is_range = max(1, tracked.cpus), bool(tracked.gpus_per_node)
+    fields = task_fields(tracked.tasks, cpus, is_range=is_range) if tracked.tasks else ""
     return fields + (f" MinMemoryNode={math.ceil(tracked.memory_mb)}" if tracked.memory_mb and not tracked.gpus_per_node else "")
 
 

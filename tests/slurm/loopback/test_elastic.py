@@ -39,6 +39,20 @@ def test_two_jobs_share_what_one_had(submit_plugin: str) -> None:
             driver.end()
 
 
+def test_numbers_in_the_comment_change_the_cpus_of_the_only_task(submit_plugin: str) -> None:
+    """Slurm starts no job that has more CPUs than its tasks need by CPUs/Task."""
+    with booted(Settings((Nodes("v100", 1),), submit_plugin)) as cluster:
+        (cluster.folder / "speeds.csv").write_text(PROFILE + "elastic,1,v100,1.7\nelastic,2,v100,3.0\n")
+        options = ("--comment=gavel: type=elastic gpus=1,2,4",)
+        job = submit(cluster, Work("elastic", ("--nodes=1", "--gres=gpu:1"), options=options))
+        with driving(cluster, "--round", "1", "--profile", str(cluster.folder / "speeds.csv")) as driver:
+            driver.within_rounds(lambda: held(cluster) == {job: 4}, 15, "the job to have the whole node")
+            assert (shown(cluster, job, "NumCPUs"), shown(cluster, job, "CPUs/Task")) == ("4", "4")
+            other = submit(cluster, Work("elastic", ("--nodes=1", "--gres=gpu:1"), options=options))
+            driver.within_rounds(lambda: held(cluster) == {job: 2, other: 2}, 30, "each to have a half")
+            driver.end()
+
+
 @pytest.mark.deep
 @needs_accounting
 def test_delivered_time_agrees_with_sacct_while_sizes_change(submit_plugin: str) -> None:
