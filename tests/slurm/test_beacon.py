@@ -9,7 +9,8 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, notify, signs_of_life
-from tests.slurm.fake_slurm import FakeSlurm
+from gavel_py.integrations.slurm.client.commands import CommandResult
+from tests.slurm.fake_slurm import FakeClock, FakeSlurm
 from tests.slurm.support import cluster_with, driver, events
 
 
@@ -32,6 +33,14 @@ def test_a_driver_gives_signs_of_life_all_the_time(tmp_path: Path) -> None:
         driven.run()
     assert oldest < DEAD_SECONDS / 10, "also while it waits for jobs to stop"
     assert len(slurm.beacons) == 1, "a restart goes on where it was"
+
+
+def test_entries_of_unexpected_structure_are_no_signs_of_life() -> None:
+    slurm = FakeSlurm(FakeClock(), {})
+    odd = '{"name": "gavel-driver", "comment": "gavel:driver=a:1:b alive=1", "user_id": 1e400}'
+    listed = f'{{"jobs": [null, "gavel-driver", [], {odd}]}}'
+    slurm.run = lambda *_: CommandResult(0, listed, "")  # type: ignore[method-assign]
+    assert signs_of_life(slurm, ["gpu"]) == []
 
 
 def test_a_second_driver_with_another_state_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -78,6 +80,33 @@ def test_an_unreadable_job_is_reported_and_the_others_are_read() -> None:
     )
     assert jobs["101"].obstacles == ("it cannot be read: is not a list of nodes: 'a[1-'",)
     assert jobs["106"].obstacles == ("it cannot be read: its array has more than 10,000 waiting tasks",)
+
+
+@pytest.mark.parametrize("entry", [None, "x", 7, [], {"job_id": math.inf}, {"job_id": 5, "cpus": 10**400}])
+def test_a_job_of_unexpected_structure_is_reported_and_the_others_are_read(entry: Any) -> None:
+    document = recorded("squeue", "22.05")
+    jobs, unreadable = jobs_from({"jobs": [entry, *document["jobs"]]})
+    assert jobs == jobs_from(document)[0]
+    assert len(unreadable) == 1
+
+
+junk = st.sampled_from([None, "", "x", "gpu:", "v100-[0-", [], {}, [None], -1, math.inf, math.nan, 10**400, True, {"set": True}])
+
+
+@both_shapes
+@pytest.mark.parametrize("command", ["squeue", "sinfo"])
+@given(data=st.data())
+def test_json_of_unexpected_structure_is_read_or_an_error_of_slurm(command: str, version: str, data: st.DataObject) -> None:
+    """The driver waits after errors of Slurm, and would end after any other."""
+    document = recorded(command, version)
+    (entries,) = [document[name] for name in ("jobs", "nodes", "sinfo") if name in document]
+    at = data.draw(st.integers(0, len(entries) - 1))
+    if data.draw(st.booleans()):
+        entries[at] |= data.draw(st.dictionaries(st.sampled_from(sorted(entries[at])), junk, min_size=1, max_size=3))
+    else:
+        entries[at] = data.draw(junk)
+    with suppress(gp.SlurmError):
+        (jobs_from if command == "squeue" else nodes_from)(document)
 
 
 @pytest.mark.parametrize(

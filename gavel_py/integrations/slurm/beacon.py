@@ -98,8 +98,10 @@ def _split(commands: SlurmCommands, partitions: Collection[str]) -> tuple[list[S
     return [sign for sign in found if sign.uid in trusted], [sign for sign in found if sign.uid not in trusted]
 
 
-def _sign(entry: Mapping[str, Any]) -> Sign | None:
-    """Return the sign of life in an entry of squeue; None if it is another job."""
+def _sign(entry: Any) -> Sign | None:
+    """Return the sign of life in an entry of squeue; None if it is another job, or unreadable."""
+    if not isinstance(entry, Mapping):
+        return None
     found, uid = COMMENT.search(as_text(entry.get("comment"))), as_number(entry.get("user_id"))
     if as_text(entry.get("name")) != BEACON or found is None or uid is None or phase_of(as_words(entry.get("job_state"))).is_over:
         return None

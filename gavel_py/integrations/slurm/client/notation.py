@@ -168,7 +168,7 @@ def as_number(value: Any) -> float | None:
         if not value.get("set") or value.get("infinite"):
             return None
         value = value.get("number")
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return None if NO_VALUE <= value <= NO_VALUE + 1 else float(value)
 

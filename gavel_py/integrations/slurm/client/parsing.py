@@ -29,7 +29,7 @@ from gavel_py.integrations.slurm.client.records import PartitionLimits, Phase, S
 MAX_TASKS = 10_000
 """Maximum number of waiting tasks of an array; Slurm's own limit (MaxArraySize) is 1,001 by default."""
 
-READING_ERRORS = (ValueError, TypeError, AttributeError, KeyError)
+READING_ERRORS = (ValueError, TypeError, AttributeError, KeyError, OverflowError)
 
 LISTS = frozenset({"required_nodes", "nodes", "array_task_string"})
 """Fields that contain lists. An entry that is unreadable because of one of them still identifies a job."""
@@ -79,7 +79,8 @@ def jobs_from(document: Mapping[str, Any]) -> tuple[dict[str, SlurmJob], tuple[s
                 jobs[job_id] = _job(job_id, entry)
         except READING_ERRORS as error:
             why = printable(str(error))
-            unreadable.append(f"job {printable(str(entry.get('job_id')))}: {why}")
+            number = entry.get("job_id") if isinstance(entry, Mapping) else entry
+            unreadable.append(f"job {printable(str(number))}: {why}")
             with suppress(*READING_ERRORS):
                 # Without its lists the entry is readable, and the driver can leave the job to Slurm.
                 rest = {name: value for name, value in entry.items() if name not in LISTS}
@@ -280,12 +281,18 @@ PLAIN_FIELDS: tuple[tuple[Callable[[Any], Any], Mapping[str, str]], ...] = (
 def nodes_from(document: Mapping[str, Any]) -> dict[str, SlurmNode]:
     """Return the nodes by name; a node may have an entry for each of its partitions.
 
-    Raises `SlurmError` if the document has no list of nodes, or Slurm reports errors in it.
+    Raises `SlurmError` if the document has no list of nodes, Slurm reports errors in it, or an entry is unreadable: without it,
+    GPUs that jobs use would be missing.
     """
     nodes: dict[str, SlurmNode] = {}
     groups = document.get("sinfo")
     listed, read = (document, _plain) if groups is None else ({**document, "nodes": groups}, _grouped)
-    for node in (node for entry in entries_in(listed, "nodes") for node in read(entry)):
+    entries = entries_in(listed, "nodes")
+    try:
+        found = [node for entry in entries for node in read(entry)]
+    except READING_ERRORS as error:
+        raise SlurmError(f"Slurm lists a node that cannot be read: {printable(str(error))}") from None
+    for node in found:
         before = nodes.get(node.name)
         if before is not None:
             sets = {name: getattr(before, name) | getattr(node, name) for name in ("partitions", "states", "features")}
