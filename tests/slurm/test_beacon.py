@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 import gavel_py as gp
 from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, notify, signs_of_life
 from gavel_py.integrations.slurm.client.commands import CommandResult
+from gavel_py.integrations.slurm.monitoring.event_log import EventLog
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
 from tests.slurm.support import cluster_with, driver, events
 
@@ -260,6 +264,26 @@ def test_the_log_is_written_to_a_new_file_after_it_was_moved(tmp_path: Path) -> 
         driven.round()
     assert len(events(tmp_path, "round")) == 1
     assert '"event":"round"' in (tmp_path / "log.jsonl.1").read_text()
+
+
+def test_a_full_disk_tears_one_entry_of_the_log(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write beyond the limit is an error, as on a full disk
+    with closing(EventLog(tmp_path / "log.jsonl")) as log:
+        try:
+            log.write("first", 1.0)
+            resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "log.jsonl").stat().st_size + 12, limits[1]))
+            for _ in range(2):
+                with pytest.warns(gp.GavelWarning, match=r"log\.jsonl cannot be written; .*: File too large"):
+                    log.write("torn", 2.0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, before)
+        log.write("next", 3.0)
+        log.write("last", 4.0)
+    first, torn, *rest = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert (first, torn) == ('{"event":"first","seconds":1.0}', '{"event":"to')
+    assert rest == ['{"event":"next","seconds":3.0}', '{"event":"last","seconds":4.0}']
 
 
 def test_the_plugin_and_the_unit_are_for_this_partition() -> None:

@@ -8,11 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import gavel_py as gp
+from gavel_py.integrations.slurm.monitoring.event_log import EventLog
 from tests.slurm.support import cluster, driver, recorded_commands
 from tests.support.commands import Gavel, runner
 
@@ -189,5 +191,9 @@ def test_report(gavel: Gavel, tmp_path: Path) -> None:
     with (tmp_path / "log.jsonl").open("a") as log:
         log.write('{"event":"sto')  # the incomplete line of a killed driver
     assert gp.slurm_run(tmp_path / "log.jsonl").metrics == run.metrics
+    with closing(EventLog(tmp_path / "log.jsonl")) as events:
+        events.write("ended", 1.8e9)
+    assert (tmp_path / "log.jsonl").read_text().splitlines()[-2:] == ['{"event":"sto', '{"event":"ended","seconds":1800000000.0}']
+    assert gp.slurm_run(tmp_path / "log.jsonl").metrics["finished"] == 4
     (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
     assert "is not from the log of a driver" in gavel("report", str(tmp_path / "other.jsonl")).err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -50,8 +51,9 @@ def log_event(event: str, fields: Mapping[str, Any]) -> None:
 class EventLog:
     """Appends entries to a log, and sends them to Python's logger.
 
-    If an entry cannot be written, it is dropped with a `GavelWarning`, since jobs do not depend on the log. After a signal handler
-    has set `is_moved`, the next entry starts a new file.
+    If an entry cannot be written, it is dropped with a `GavelWarning`, since jobs do not depend on the log. A full disk or the end
+    of a killed driver may leave a part of one, after which the next entry starts on a new line. After a signal handler has set
+    `is_moved`, the next entry starts a new file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,11 +68,23 @@ class EventLog:
         try:
             if self.is_moved:
                 self.close()
+            text = f"{line}\n".encode()
             if self._file is None:
-                self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
-            self._file.write(f"{line}\n".encode())
+                self._file = open(self._path, "a+b", buffering=0)  # noqa: SIM115
+                text = b"\n" * self._is_torn(self._file) + text
+            while text:
+                text = text[self._file.write(text) :]
         except OSError as error:
+            self.close()
             warn(f"{self._path} cannot be written; the driver continues without it: {error.strerror or error}")
+
+    @staticmethod
+    def _is_torn(file: FileIO) -> bool:
+        """Return whether a file ends within a line."""
+        if not file.seekable() or not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
     def close(self) -> None:
         """Close the file."""

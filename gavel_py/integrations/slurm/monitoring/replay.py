@@ -136,18 +136,25 @@ def _begin(log: Path) -> float:
     return seconds if isinstance(seconds, int | float) else 0.0
 
 
+ENTRY = '{"event":'
+"""How each entry begins."""
+
+
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (place, entry) of each line. An entry may follow the incomplete entry of a killed driver on the same line."""
+    """Yield (place, entry) of each line, without entries that a full disk or the end of a killed driver has left incomplete.
+
+    In logs of earlier versions, an entry may follow an incomplete one on the same line.
+    """
     numbered = list(reading.numbered_lines(path))
     for place, (number, text) in enumerate(numbered):
         where = f"{path}, line {number}"
         try:
             yield where, reading.parse_json(path, text, number)
         except InputError:
-            next_entry = text.find('{"event":', 1)
+            next_entry = text.find(ENTRY, 1)
             if next_entry > 0:
                 yield where, reading.parse_json(path, text[next_entry:], number)
-            elif place + 1 < len(numbered):
+            elif place + 1 < len(numbered) and not (text.startswith(ENTRY) or ENTRY.startswith(text)):
                 raise
 
 
