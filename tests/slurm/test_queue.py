@@ -191,6 +191,32 @@ def test_slurm_answers_for_a_job_that_the_driver_has_not_listed(
     assert done.err.startswith("Error: Slurm lists no job 99999: it has ended a while ago, or does not exist, or is hidden")
 
 
+@pytest.mark.parametrize(
+    ("job_id", "why"),
+    [
+        ("6", r"^job 6: is an array, whose tasks run and wait on their own; name one of them: 6_2, 6_3, 6_10$"),
+        ("6_[3,10]", r"name one of them: 6_2, 6_3, 6_10$"),
+        ("7", r"name one of them: 7_0, 7_1, .*7_9, \.\.\.$"),
+        ("13+1", r"^job 13\+1: is a part of a heterogeneous job, with an id of its own: 14$"),
+    ],
+)
+def test_ids_that_slurm_prints_lead_to_those_of_jobs(job_id: str, why: str) -> None:
+    slurm = cluster_with(1, 4)
+    slurm.submit(6, per_job="gpu:1", more={"array_job_id": 6, "array_task_string": "3,10"})
+    for number, task in ((8, 2), (9, 1)):
+        slurm.submit(number, per_job="gpu:1", state="RUNNING", more={"array_job_id": 6, "array_task_id": task})
+    slurm.end(9)
+    slurm.submit(7, per_job="gpu:1", more={"array_job_id": 7, "array_task_string": "0-11"})
+    for offset in (0, 1):
+        slurm.submit(13 + offset, per_job="gpu:1", more={"het_job_id": 13, "het_job_offset": offset})
+    with pytest.raises(gp.InputError, match=why):
+        gp.slurm_job(job_id, commands=slurm)
+    for known in ("1", "6_3", "6_1", "13", "14"):
+        assert gp.slurm_job(known, commands=slurm) is not None
+    for unknown in ("2", "6_4", "13+2", "8", "_", ""):
+        assert gp.slurm_job(unknown, commands=slurm) is None
+
+
 @pytest.mark.parametrize(("setting", "mode"), [("none", 0o755), ("usage", 0o755), ("accounts,jobs,users", 0o750)])
 def test_the_jobs_of_others_are_hidden_if_slurm_hides_them(tmp_path: Path, setting: str, mode: int) -> None:
     slurm = cluster_with(1, 4)

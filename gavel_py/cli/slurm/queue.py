@@ -46,7 +46,7 @@ def queue(state: Path, user: str | None, as_json: bool) -> None:
 def why(job: str, state: Path) -> None:
     """Show why a job waits or where it runs.
 
-    JOB is its id, as 37, or 37_1 for a task of an array. Needs no rights in Slurm. If the driver has not
+    JOB is its id, as 37, or 37_1 for a task of an array (37 alone names the tasks). Needs no rights in Slurm. If the driver has not
     listed the job, the answer is from Slurm.
     """
     try:

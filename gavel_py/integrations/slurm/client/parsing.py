@@ -139,6 +139,7 @@ def _job(job_id: str, entry: Mapping[str, Any]) -> SlurmJob:
         memory_mb_per_cpu=as_number(entry.get("memory_per_cpu")) or 0.0,
         time_limit_seconds=None if (minutes := as_number(entry.get("time_limit"))) is None else minutes * 60.0,
         obstacles=tuple(_obstacles(entry)),
+        part=f"{leader}+{_whole(entry.get('het_job_offset'))}" if (leader := _whole(entry.get("het_job_id"))) else "",
         **plain,
     )
 

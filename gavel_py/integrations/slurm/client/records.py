@@ -81,6 +81,7 @@ class SlurmJob:
         tasks_per_node: Limit of tasks on a node; 0 for none.
         max_tasks: Limit of running tasks of its array; 0 for none.
         obstacles: Reasons why it cannot be preempted and restarted elsewhere.
+        part: The id that squeue prints for a part of a heterogeneous job, such as 13+1; "" for other jobs.
     """
 
     job_id: str
@@ -124,6 +125,7 @@ class SlurmJob:
     qos: str = ""
     max_tasks: int = 0
     obstacles: tuple[str, ...] = ()
+    part: str = ""
 
     @property
     def num_gpus(self) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gavel_py.errors import Fault, InputError, SlurmError
 from gavel_py.integrations.slurm.actions import reason_in, with_reason
 from gavel_py.integrations.slurm.apply import Applied, annotation_lines
-from gavel_py.integrations.slurm.beacon import DEAD_SECONDS
+from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, MAX_NAMED
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, hides_jobs, read_jobs
 from gavel_py.integrations.slurm.client.notation import printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
@@ -26,6 +26,7 @@ from gavel_py.integrations.slurm.job_roles import Role, parse_annotation
 from gavel_py.integrations.slurm.monitoring.event_log import warn
 from gavel_py.integrations.slurm.monitoring.metrics import Metrics
 from gavel_py.io import reading
+from gavel_py.io.names import natural_key
 from gavel_py.io.writing import write_atomic
 from gavel_py.scheduling import Wait
 
@@ -242,6 +243,20 @@ def slurm_queue(directory: str | Path) -> JobQueue:
     raise InputError(Fault(str(path), "", text))
 
 
+def _other_ids(job_id: str, jobs: Iterable[SlurmJob]) -> str:
+    """Return the ids to give instead of one that sbatch or squeue prints: 6 and 6_[2-5] of an array, 13+1; "" if there are none."""
+    array, _, tasks = job_id.partition("_")
+    parts = [job.job_id for job in jobs if job.part == job_id != ""]
+    if parts:
+        return f"is a part of a heterogeneous job, with an id of its own: {parts[0]}"
+    found = [job for job in jobs if job.array == array != job.job_id] if not tasks or tasks.startswith("[") else []
+    live = [job.job_id for job in found if not job.phase.is_over] or [job.job_id for job in found]
+    if not live:
+        return ""
+    shown = ", ".join(sorted(live, key=natural_key)[:MAX_NAMED]) + ", ..." * (len(live) > MAX_NAMED)
+    return f"is an array, whose tasks run and wait on their own; name one of them: {shown}"
+
+
 def slurm_job(job_id: str, *, commands: SlurmCommands | None = None) -> QueuedJob | None:
     """Return a job as Slurm itself lists it, for jobs that a driver has not listed; None if Slurm lists no such job.
 
@@ -250,10 +265,14 @@ def slurm_job(job_id: str, *, commands: SlurmCommands | None = None) -> QueuedJo
         commands: Replacement of Slurm's commands, for tests.
 
     Raises:
+        InputError: The job has another id here, or several; the message has them.
         SlurmError: Slurm does not answer.
     """
-    job = read_jobs(SlurmCommands() if commands is None else commands).get(job_id)
+    jobs = read_jobs(SlurmCommands() if commands is None else commands)
+    job = jobs.get(job_id)
     if job is None:
+        if text := _other_ids(job_id, jobs.values()):
+            raise InputError(Fault(f"job {job_id}", "", text))
         return None
     return QueuedJob(
         job_id=job_id,
