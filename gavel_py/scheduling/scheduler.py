@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -502,9 +502,9 @@ class RoundScheduler(Synchronized):
         self.submit_all([job])
 
     @synchronized
-    def submit_all(self, jobs: Sequence[Job]) -> None:
+    def submit_all(self, jobs: Iterable[Job]) -> None:
         """Add several jobs, all of them or none; much faster than one at a time. Raises the same errors as `submit`."""
-        state = self._state
+        state, jobs = self._state, tuple(jobs)
         for job in jobs:
             state.table.check_new(job)
             if job.job_id in state.blocked.jobs:

@@ -82,7 +82,7 @@ def test_what_failed_is_listed_and_does_not_stop_the_report(gavel: Gavel, tmp_pa
         (["none.sqlite"], "none.sqlite: contains no finished run"),
         (["r.json", "-o", "r.png"], "must end in .html"),
         (["r.json", "-o", "no/r.html"], "there is no folder 'no'"),
-        (["r.json", "--charts", "r.json"], "is a file, but must be a folder"),
+        (["r.json", "--charts", "text.json"], "is a file, but must be a folder"),
         (["r.json", "--only", "load"], "must be LABEL=VALUE"),
         (["r.json", "--only", "polcy=fifo"], "no run has a label 'polcy'; did you mean 'policy'?"),
         (["r.json", "--only", "policy=fifi"], "no run has this policy; did you mean 'fifo'?"),
