@@ -309,16 +309,24 @@ def _elastic_uncertainty(
 
     fixed: of the other jobs.
     """
-    elastic, names = np.flatnonzero(counts.is_elastic).tolist(), cluster.profile_names
-    found = fixed
+    if getattr(profile, "uncertainty_matrix", None) is None:
+        return fixed
+    models: dict[tuple[int, str], Job] = {}  # jobs of several types may have the same throughputs
+    elastic, names = np.flatnonzero(counts.is_elastic), cluster.profile_names
+    for i in elastic.tolist():
+        models.setdefault((counts.kinds.item(i), jobs[i].job_type), jobs[i])
+    row_of = {key: row for row, key in enumerate(models)}
+    kinds, found = np.array([kind for kind, _ in models], dtype=np.int64), np.zeros((len(models), len(names)))
     for place, count in enumerate(counts.counts.tolist()):
-        gangs = [jobs[i].model_copy(update={"num_gpus": count, "allowed_accelerators": None}) for i in elastic]
-        able = counts.able[counts.kinds[elastic], :, place]
-        of_count = _uncertainty(_restricted(gangs, names, able), cluster, profile)
+        gangs = [job.model_copy(update={"num_gpus": count, "allowed_accelerators": None}) for job in models.values()]
+        of_count = _uncertainty(_restricted(gangs, names, counts.able[kinds, :, place]), cluster, profile)
         if of_count is not None:
-            found = np.zeros((len(jobs), len(names))) if found is None else found
-            found[elastic] = np.maximum(found[elastic], of_count)
-    return found
+            found = np.maximum(found, of_count)
+    if fixed is None and not found.any():
+        return None
+    uncertainty = np.zeros((len(jobs), len(names))) if fixed is None else fixed
+    uncertainty[elastic] = found[[row_of[counts.kinds.item(i), jobs[i].job_type] for i in elastic.tolist()]]
+    return uncertainty
 
 
 def _total_steps(jobs: Sequence[Job], profile: Profile, usable: Mask) -> Floats:

@@ -774,7 +774,8 @@ class RoundScheduler(Synchronized):
         if elastic and options.sharing:
             text = "cannot be combined with sharing: rounds choose either the number of GPUs of a job or its partners"
             raise InputError(*(Fault(job.where, "gpu_counts", text) for job in elastic))
-        others = self._jobs_in_system() if elastic or parts else []
+        ids = {job.job_id for job in jobs}  # of which there may be another version
+        others = [job for job in self._jobs_in_system() if job.job_id not in ids] if elastic or parts else []
         if (elastic and (parts or any(job.num_gpus < 1 for job in others))) or (parts and any(job.is_elastic for job in others)):
             text = "cannot be combined with fractions of a GPU in rounds: either all jobs have whole GPUs, or none is elastic"
             raise InputError(*(Fault(job.where, "gpu_counts" if elastic else "num_gpus", text) for job in elastic or parts))

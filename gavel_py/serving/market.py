@@ -206,7 +206,7 @@ def _usable_rates(
         factor = service.rate_factor if service.has_slo and row.condition in WITHOUT_SLO else 1.0
         rate = (row.requests_per_second or 0.0) * (factor or 1.0)
         trust = -PREFERRED.index(str(row.condition)) if service.has_slo else 0
-        trust, rate = (-len(PREFERRED), 0.0) if _is_late(service, row) else (trust, rate)
+        factor, trust, rate = (1.0, -len(PREFERRED), 0.0) if _is_late(service, row) else (factor, trust, rate)
         note = f"Service {service.name!r} relies on {factor:g} of {row.condition} rates" if factor != 1.0 else ""
         key = _replica_type(row), row.bucket
         found[key] = max(found.get(key, (-math.inf, 0.0, "")), (trust, rate, note))

@@ -141,8 +141,9 @@ class Trace(Sequence[Submission]):
             keep_clock: Whether to keep arrival times. By default time 0 moves to `start`, or to the first arrival without a start.
 
         Raises:
-            InputError: The window is empty, or an index is negative.
+            InputError: The window is empty, an index is negative, or a time is not a number.
         """
+        start, end = None if start == -math.inf else start, None if end == math.inf else end
         for name, seconds in (("start", start), ("end", end)):
             if seconds is not None and not math.isfinite(seconds):
                 raise InputError(Fault("window", name, f"must be a finite number of seconds, found {seconds!r}"))

@@ -488,3 +488,12 @@ def test_a_range_has_only_multiples_of_the_gpus_of_a_node(mechanism: str) -> Non
     assert len(made.next_round().assignments["a"].gpus) == 8
     with pytest.raises(gp.MissingThroughputError, match="no gang of 1 to 2 GPUs that is a multiple of 4"):
         made.submit(gp.Job("b", job_type="resnet", max_gpus=2, gpus_per_node=4))
+
+
+def test_an_elastic_job_may_become_one_with_a_part_of_a_gpu() -> None:
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:2"), PROFILE)
+    made.submit(gp.Job("first", job_type="lm", total_steps=1e7))
+    made.submit(gp.Job("a", job_type="lm", gpu_counts=(1, 2), total_steps=1e7, depends_on=("first",)))
+    made.update("a", gpu_counts=None, num_gpus=0.5)
+    made.complete("first")
+    assert set(made.next_round().assignments) == {"a"}

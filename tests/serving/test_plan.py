@@ -279,6 +279,13 @@ def test_a_rate_without_slo_needs_a_factor_and_the_answer_repeats_it() -> None:
     assert plan.notes[0] in plan.explain()
 
 
+def test_a_plan_names_no_factor_of_rates_that_are_too_slow_for_it() -> None:
+    cluster = cluster_of({"a": 2, "b": 2})
+    slow, fast = rate("m", "b", 1, 0.5), rate("m", "a", 1, 10.0).model_copy(update={"condition": "slo", "slo_seconds": 1.0})
+    service = gp.Service("x", model="m", rate=5, slo_seconds=1.0, rate_factor=0.5)
+    assert gp.plan_serving([service], cluster, gp.ServingProfile("p", [slow, fast])).notes == ()
+
+
 def test_a_rate_at_an_slo_is_preferred_and_must_be_strict_enough() -> None:
     at_slo = gp.ServingRate(model="m", accelerator="a", requests_per_second=0.5, condition="slo", slo_seconds=2)
     cluster, profile = cluster_of({"a": 4}), gp.ServingProfile("p", [rate("m", "a", 1, 2.0), at_slo])

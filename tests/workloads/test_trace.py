@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +81,7 @@ class TestWindow:
         assert trace.window(first=1, last=3, keep_clock=True)[0] == trace[1]
         assert ids(trace.window(15, first=2)) == ["2", "3"]
         assert trace.window(100).submissions == ()
+        assert trace.window(-math.inf, math.inf).submissions == trace.window().submissions
 
     @pytest.mark.parametrize(
         ("options", "field"),

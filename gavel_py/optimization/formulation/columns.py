@@ -206,14 +206,17 @@ def with_rules(
 def _with_full_times(problem: AllocationProblem, rules: Rules, source: Indices) -> Rules:
     """Return the rules in which jobs that must have all of their time on a type may have it in any column, at any throughput."""
     needs = [need for each in rules.constraints for need in each.needs]
-    if all(need.types is None for need in needs):
-        return rules
-    types = np.full(problem.num_jobs, -1)
+    types, names = np.full(problem.num_jobs, -1), list[str]()
     for need in needs:
-        if need.types is not None:
+        if need.types is not None and len(need.rows):
             types[need.rows] = need.types
+            names.append(need.name_of(need.rows.item(0)))
+    count = int((types >= 0).sum())
+    if not count:
+        return rules
     loads = {column: -(types == j).astype(float) for column, j in enumerate(source.tolist()) if (types == j).any()}
-    row = Load("no preemption of running jobs", loads, len(source), -float((types >= 0).sum()))  # none can have more than all
+    name = names[0] + (f" and {count - 1} more" if count > 1 else "")
+    row = Load(name, loads, len(source), -float(count))  # no job can have more than all of the time
     floors = floors_of([need for need in needs if need.types is None], problem.fastest)
     return replace(rules, rows=(*rules.rows, row), floors=floors)
 

@@ -57,7 +57,7 @@ class BlockedJobs:
         self.news = Unblocked((), ())
         self._waits: dict[str, dict[str, Condition]] = {}  # {job_id: {parent: condition}}
         self.children: dict[str, list[str]] = {}
-        self.unexpected: dict[str, frozenset[str]] = {}
+        self.unexpected: dict[str, set[str]] = {}
         self.work = BlockedWork()
         self._members: dict[tuple[str, str], dict[str, None]] = {}  # by workflow and tenant, of the jobs in the system
 
@@ -124,10 +124,12 @@ class BlockedJobs:
         self.jobs[job.job_id], self._waits[job.job_id] = job, waits
         for parent in waits:
             self.children.setdefault(parent, []).append(job.job_id)
-        self.work.enter(job, self._waits)
-        for parent, condition in waits.items():
-            if self._cancels(parent, condition):
-                self._expect(job.job_id, parent, cancels=True)
+        cancelling = {parent for parent, condition in waits.items() if self._cancels(parent, condition)}
+        if cancelling:
+            self.unexpected[job.job_id] = cancelling
+        self.work.enter(job, self._waits, is_expected=not cancelling)
+        for child, parent, cancels in self._expected_of(job.job_id) if cancelling else ():
+            self._expect(child, parent, cancels=cancels)
 
     def _cancels(self, parent: str, condition: Condition) -> bool:
         """Return whether the end of a job breaks this condition, if all jobs that start succeed."""
@@ -138,17 +140,27 @@ class BlockedJobs:
         changes = [(job_id, parent, cancels)]
         while changes:
             job_id, parent, cancels = changes.pop()
-            before = self.unexpected.get(job_id, frozenset())
-            after = before | {parent} if cancels else before - {parent}
-            if after == before:
+            parents = self.unexpected.get(job_id, set())
+            before = len(parents)
+            if cancels == (parent in parents):
                 continue
-            self.unexpected[job_id] = after
-            if not after:
+            if cancels:
+                parents.add(parent)
+                self.unexpected[job_id] = parents
+            else:
+                parents.remove(parent)
+            if before and parents:  # only the path after this parent differs
+                self.work.forget((parent,), self._waits)
+                continue
+            if not parents:
                 del self.unexpected[job_id]
             self._recount(self.jobs[job_id])
-            if not (before and after):
-                waits = ((child, self._waits.get(child, {}).get(job_id)) for child in self.children.get(job_id, ()))
-                changes += [(child, job_id, self._cancels(job_id, each)) for child, each in waits if each is not None]
+            changes += self._expected_of(job_id)
+
+    def _expected_of(self, job_id: str) -> list[tuple[str, str, bool]]:
+        """Return (child, this job, whether its end cancels the child) of the jobs that wait for a job."""
+        waits = ((child, self._waits.get(child, {}).get(job_id)) for child in self.children.get(job_id, ()))
+        return [(child, job_id, self._cancels(job_id, each)) for child, each in waits if each is not None]
 
     def _recount(self, job: Job) -> None:
         """Count the work of a blocked job as it is now."""

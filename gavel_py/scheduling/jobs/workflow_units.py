@@ -94,11 +94,11 @@ class BlockedWork:
         """Count a job if it is expected to run; waits: {job_id: the jobs that it waits for}."""
         if is_expected:
             self._jobs[job.job_id] = self._new[job.job_id] = job
-        self._forget(waits[job.job_id], waits)
+        self.forget(waits[job.job_id], waits)
 
     def leave(self, job_id: str, parents: Iterable[str], waits: Mapping[str, Mapping[str, object]]) -> None:
         """Stop counting a job; parents: the jobs for which it still waited."""
-        self._forget(parents, waits)
+        self.forget(parents, waits)
         job = self._jobs.pop(job_id, None)
         if job is None:
             return
@@ -110,7 +110,7 @@ class BlockedWork:
         """Record that a ready job has left."""
         self._ahead.pop(job_id, None)
 
-    def _forget(self, names: Iterable[str], waits: Mapping[str, Mapping[str, object]]) -> None:
+    def forget(self, names: Iterable[str], waits: Mapping[str, Mapping[str, object]]) -> None:
         """Drop the cached paths after these jobs, and after all jobs for which they wait."""
         stack = list(names)
         while stack:
