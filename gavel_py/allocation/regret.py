@@ -298,8 +298,9 @@ def _columns(now: Columns, policy: Policy, problem: AllocationProblem) -> Column
     same = type(now) is type(columns) and np.array_equal(now.source, columns.source)
     if not same or not np.array_equal(now.parts, columns.parts):
         return columns
-    own = sum(len(each.rows) for each in now.rules.constraints) + len(now.joint)
-    return columns.with_rows(now.rules.rows[own:])
+    constrained_rows = [row for each in now.rules.constraints for row in each.rows]
+    own = set(map(id, [*constrained_rows, *(now.rules.hard_rows[place] for place in now.joint.values())]))
+    return columns.with_rows(row for row in now.rules.rows if id(row) not in own)
 
 
 def _prices(present: Allocation, jobs: JobClasses) -> list[Prices]:
