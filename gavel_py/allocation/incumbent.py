@@ -75,7 +75,7 @@ def keep_rows(answer: Answer, policy: Policy, jobs: JobClasses, prices: Sequence
 
 
 def _broken_rows(columns: Columns, times: TimeShares) -> Sequence[Row]:
-    """Return the rows that an answer breaks, on these columns: the gangs of one column have the faster placement."""
+    """Return the rows over these columns that an answer breaks; gangs of a type with one column have its faster placement."""
     rows, wider = columns.separate(times)
     return rows if wider is columns else placement_rows(columns.problem, times.fractions)
 

@@ -145,7 +145,8 @@ def _text(error: GavelError, ctx: click.Context) -> str:
     text = str(error)
     missing = isinstance(error, InputError) and any(part in fault.problem for part in MISSING for fault in error.faults)
     can_estimate = ctx.invoked_subcommand in ("explain", "rounds", "simulate", "slurm", "solve", "sweep", "serve")
-    if not (missing and can_estimate) or BY_JOB in ctx.meta or "serving profile" in text:  # rates of replicas are never estimated
+    # Neither the speeds of --throughputs nor the rates of replicas are ever estimated.
+    if not (missing and can_estimate) or BY_JOB in ctx.meta or "serving profile" in text:
         return text
     return "\n".join([text, TO_MEASURE, *([] if "an estimate needs" in text else [HINT])])
 

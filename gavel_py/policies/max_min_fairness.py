@@ -106,7 +106,7 @@ class CautiousLevel(SumPolicy):
         share = jobs.equal_share[rows]
         speeds = np.divide(jobs.throughputs[rows, columns], share, out=np.zeros(len(rows)), where=share > 0)
         parts = (jobs.num_gpus / jobs.weights)[rows] * speeds
-        # The rows of the largest losses must be about 1 too, which `minimum` cannot see to.
+        # `minimum` scales the level only, but the rows of the largest losses must be of a size of about 1 as well.
         unit = float(np.median(parts[parts > 0])) if parts.any() else 1.0
         parts /= unit
         at_risk = -np.expm1(-self.caution * jobs.uncertainty[rows, columns]) * parts

@@ -89,7 +89,10 @@ class Columns:
         return times
 
     def expand(self, times: Floats, spread: Floats | None, counts: CountTimes | None = None) -> Floats:  # noqa: ARG002
-        """Return the (N, K') time in columns, given (N, K) the time on types, the part of it that is spread, and elastic jobs."""
+        """Return the (N, K') time in columns.
+
+        times: (N, K) on types; spread: (N, K) the part of it on more nodes than needed, default none; counts: that of elastic jobs.
+        """
         return times
 
     def spread(self, times: TimeShares) -> Floats | None:

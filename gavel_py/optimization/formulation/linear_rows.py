@@ -208,8 +208,8 @@ class Load:
 class Need:
     """thr_i >= f_i for the M jobs in `rows`.
 
-    throughputs: (M,) f_i, steps/s; name_of: the rule for job i, for messages; types: (M,) if the rule is all of the time on a type,
-    that type, on which f_i is the throughput.
+    throughputs: (M,) f_i, steps/s; name_of: the rule for job i, for messages; types: (M,) the type on which each job must have all
+    of its time, with f_i its throughput there; None for other rules.
     """
 
     name_of: Callable[[int], str]
