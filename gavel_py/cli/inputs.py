@@ -28,6 +28,7 @@ from gavel_py.cli.files import InputFile, OutputFile, with_names
 from gavel_py.cli.output import counted, number
 from gavel_py.cli.tables import table_text
 from gavel_py.errors import together
+from gavel_py.problem.accelerators import same_accelerator
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 FILE, INPUT, INPUT_OR_TEXT, TRACE = OutputFile(), InputFile(), InputFile(as_text=True), InputFile(suffix="")
@@ -339,6 +340,17 @@ def cluster_from(text: str, renames: Iterable[str]) -> gp.Cluster:
     else:
         cluster = gp.Cluster.from_file(text)
     return cluster.renamed(assignments(renames, "--map-accelerator", "OLD=NEW"))
+
+
+def detailed(cluster: gp.Cluster, details: Iterable[str], option: str, form: str, field: str) -> gp.Cluster:
+    """Return the cluster with a field of its accelerator types from an option, whose syntax is `form`."""
+    types = {each.name: each for each in cluster.accelerator_types}
+    for typed, value in assignments(details, option, form).items():
+        name = same_accelerator(typed, types)
+        if name is None:
+            raise click.UsageError(f"{option}: the cluster has no {typed!r}, only {', '.join(types)}")
+        types[name] = gp.AcceleratorType(**types[name].model_dump() | {field: value})
+    return gp.Cluster(cluster.nodes, types.values())
 
 
 def profile_of(request: Common) -> gp.Profile:

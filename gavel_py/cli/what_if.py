@@ -20,6 +20,7 @@ from gavel_py.cli.inputs import Inputs
 from gavel_py.cli.output import counted, number
 from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.errors import decimal_hint, nearest
+from gavel_py.problem.accelerators import same_accelerator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,10 +112,9 @@ def changed(
 
 
 def _type_of(typed: str, types: Sequence[str], text: str) -> str:
-    spelled = {name.casefold(): name for name in types}
-    name = typed if typed in types else spelled.get(typed.casefold(), typed)
-    if name not in types:
-        raise click.UsageError(f"--what-if {text!r}: {name!r} is not an accelerator type of this cluster{nearest(name, types)}")
+    name = same_accelerator(typed, types)
+    if name is None:
+        raise click.UsageError(f"--what-if {text!r}: {typed!r} is not an accelerator type of this cluster{nearest(typed, types)}")
     return name
 
 

@@ -13,7 +13,7 @@ from datetime import date
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import field_validator, model_validator
 
@@ -28,6 +28,8 @@ FILE_VARIABLE = "GAVEL_PY_ACCELERATORS"
 """Environment variable that names a CSV file of further accelerators."""
 
 ALIAS_SEPARATOR = ";"
+
+Value = TypeVar("Value")
 
 
 class AcceleratorSpec(Record):
@@ -233,6 +235,16 @@ def same_accelerator(name: str, known: Collection[str]) -> str | None:
         return found
     same = [other for other in known if AcceleratorTable.builtin().find(other) is spec]
     return same[0] if len(same) == 1 else None
+
+
+def entry_of(name: str, entries: Mapping[str, Value], default: Value) -> Value:
+    """Return the entry of the same accelerator, as `same_accelerator` compares names, or the default if there is none.
+
+    >>> entry_of("H100-80GB", {"h100": 2.9}, 0.0)
+    2.9
+    """
+    known = same_accelerator(name, entries)
+    return default if known is None else entries[known]
 
 
 def identity_of(name: str) -> str:

@@ -210,15 +210,15 @@ class Cluster:
         Several types may get the same name. They then have the details of the first, and the least known memory of all of them.
 
         Args:
-            names: {old name: new name}.
+            names: {old name: new name}; the old name may be any name of the accelerator.
 
         Raises:
             InputError: The cluster has no type with an old name.
         """
-        unknown = [name for name in names if name not in self.accelerator_names]
-        InputError.raise_any(
-            [Fault("cluster", "accelerator", f"{n!r} is not in the cluster{nearest(n, self.accelerator_names)}") for n in unknown]
-        )
+        there = self.accelerator_names
+        unknown = [name for name in names if same_accelerator(name, there) is None]
+        InputError.raise_any([Fault("cluster", "accelerator", f"{n!r} is not in the cluster{nearest(n, there)}") for n in unknown])
+        names = {same_accelerator(old, there) or old: new for old, new in names.items()}
         types: dict[str, AcceleratorType] = {}
         for old in self.accelerator_types:
             new = names.get(old.name, old.name)

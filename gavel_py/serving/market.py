@@ -16,7 +16,9 @@ import numpy as np
 from gavel_py.errors import ConflictError, Fault, InputError, SolverError, UnknownNameError, nearest, relocated_faults
 from gavel_py.io.names import repeated
 from gavel_py.optimization.checking.infeasibility import irreducible
-from gavel_py.optimization.formulation.replicas import Columns, Market, is_feasible
+from gavel_py.optimization.formulation.packings import node_rows
+from gavel_py.optimization.formulation.replicas import Columns, Market, Packings, is_feasible
+from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
 from gavel_py.serving.requests import Bucket, RequestTrace
@@ -47,6 +49,11 @@ class ReplicaType(NamedTuple):
     pipeline_parallel: int
     batch: int | None
 
+    def parts_on(self, cluster: Cluster) -> tuple[int, int]:
+        """Return the GPUs of each part that is on one node, and the number of parts: all of it, or its stages if no node can."""
+        is_whole = self.num_gpus <= cluster.largest_gang(self.accelerator, "node")
+        return (self.num_gpus, 1) if is_whole else (self.operator_parallel, self.pipeline_parallel)
+
     def __str__(self) -> str:
         stages = f" in {self.pipeline_parallel} stages" if self.pipeline_parallel > 1 else ""
         batch = "" if self.batch is None else f", batch {self.batch}"
@@ -71,9 +78,13 @@ class Offer:
 
 @dataclass(frozen=True, eq=False)
 class NamedMarket:
-    """A market with the names of its parts. is_rule: which shared limits are rules of the user, and could be lifted."""
+    """A market with the names of its parts. is_rule: which shared limits are rules of the user, and could be lifted.
+
+    cluster: with the names of the profile.
+    """
 
     services: tuple[Service, ...]
+    cluster: Cluster
     offers: tuple[Offer, ...]
     market: Market
     limit_names: tuple[str, ...]
@@ -92,25 +103,18 @@ def named_market(
     _check_request(services, objective, floors, quotas)
     known = cluster.known_to(profile, allow_unknown_types=True)  # type: ignore[arg-type]
     offers = _offers(services, known, profile)
-    needs_prices = objective == "min_cost" or budget is not None
-    prices = _prices(known, offers, needed=needs_prices)
-    rows = _limits(services, offers, known, prices, budget, quotas)
-    uses = [np.stack([row.uses[i] for row in rows], axis=1) for i in range(len(offers))]
-    columns = tuple(
-        replace(
-            offer.columns,
-            uses=use,
-            costs=np.array([prices[known.accelerator_names.index(k.accelerator)] * k.num_gpus for k in offer.types]),
-        )
-        for offer, use in zip(offers, uses, strict=True)
-    )
+    each = _prices(known, offers, needed=objective == "min_cost" or budget is not None)
+    rows, packings = _limits(services, offers, known, each, budget, quotas)
+    ends = np.cumsum([len(offer.types) for offer in offers])[:-1]
+    uses, costs = np.split(np.stack([row.uses for row in rows], axis=1), ends), np.split(each, ends)
+    columns = tuple(replace(o.columns, uses=use, costs=cost) for o, use, cost in zip(offers, uses, costs, strict=True))
     is_cost = objective == "min_cost"
     lower = np.array([1.0 if is_cost else floors.get(service.name, 0.0) for service in services])
     rates = np.array([float(offer.columns.demand.sum()) for offer in offers])
     gains = np.array([s.weight for s in services]) * rates if objective == "weighted_rate" else np.zeros(len(services))
     limits = np.array([row.limit for row in rows])
-    market = Market(columns, limits, gains, lower, np.ones(len(services)), float(objective == "max_min"), has_costs=is_cost)
-    return NamedMarket(services, offers, market, tuple(row.name for row in rows), tuple(row.is_rule for row in rows))
+    market = Market(columns, limits, gains, lower, np.ones(len(services)), float(objective == "max_min"), is_cost, packings)
+    return NamedMarket(services, known, offers, market, tuple(row.name for row in rows), tuple(row.is_rule for row in rows))
 
 
 def _check_request(services: Sequence[Service], objective: str, floors: Mapping[str, float], quotas: Mapping[str, Quota]) -> None:
@@ -166,7 +170,8 @@ def _offer(service: Service, cluster: Cluster, profile: ServingProfile) -> Offer
     most = np.inf if service.max_replicas is None else service.max_replicas
     none = np.zeros((len(types), 0))
     columns = Columns(np.array(list(demand.values())), table, none, np.zeros(len(types)), service.min_replicas, most)
-    chosen = columns.useful([each.num_gpus for each in types], [each.accelerator for each in types])
+    parts = [each.parts_on(cluster)[0] for each in types]
+    chosen = columns.useful([each.num_gpus for each in types], parts, [each.accelerator for each in types])
     kept = tuple(each for each, keep in zip(types, chosen.tolist(), strict=True) if keep)
     speeds, stages = _known_speeds(profile.rows_of(service.model), kept, buckets)
     return Offer(buckets, columns.restricted_to(chosen), kept, speeds, stages, "; ".join(sorted(notes)))
@@ -228,7 +233,11 @@ def _not_placed(row: ServingRate, cluster: Cluster) -> str:
         return f"it needs {row.memory_gb:g} GB of each {name}, which has {kind.memory_gb:g}"
     if row.operator_parallel > cluster.largest_gang(name, "node"):
         return f"no node has {row.operator_parallel} {name}"
-    return f"the cluster has fewer than {row.num_gpus} {name}" if row.num_gpus > cluster.largest_gang(name) else ""
+    if row.num_gpus > cluster.largest_gang(name):
+        return f"the cluster has fewer than {row.num_gpus} {name}"
+    places = sum(node.num_gpus // row.operator_parallel for node in cluster.nodes_of(name))
+    stages = f"{row.pipeline_parallel} stages of {row.operator_parallel} {name}, each on one node"
+    return f"the cluster cannot hold {stages}" if row.pipeline_parallel > places else ""
 
 
 def _not_usable(service: Service, row: ServingRate) -> str:
@@ -289,25 +298,26 @@ def nearest_index(trace: RequestTrace, sizes: Sequence[Bucket]) -> Array:
 
 
 def _prices(cluster: Cluster, offers: Sequence[Offer], *, needed: bool) -> Floats:
-    """Return (K,) prices per GPU-hour, 0 if unknown. needed: whether to raise `InputError` for unknown prices."""
-    prices = cluster.prices_per_hour
-    used = {each.accelerator for offer in offers for each in offer.types}
-    unknown = [name for name, price in zip(cluster.accelerator_names, prices, strict=True) if np.isnan(price) and name in used]
+    """Return the price per hour of each replica, 0 if unknown. needed: whether to raise `InputError` for unknown prices."""
+    prices = dict(zip(cluster.accelerator_names, cluster.prices_per_hour.tolist(), strict=True))
+    types = [each for offer in offers for each in offer.types]
+    unknown = [name for name, price in prices.items() if math.isnan(price) and name in {each.accelerator for each in types}]
     problem = "is required for a budget and for min_cost"
     InputError.raise_any([Fault(f"accelerator type {name!r}", "price_per_hour", problem) for name in unknown if needed])
-    return np.asarray(np.nan_to_num(prices), dtype=float)
+    return np.array([0.0 if math.isnan(prices[k.accelerator]) else prices[k.accelerator] * k.num_gpus for k in types])
 
 
 # -------------------------------------------------------------------------------------------------------------------- shared limits
 
 
 class _Row(NamedTuple):
-    """A shared limit: name, right-hand side, (n,) use by each service, and whether the user could lift it."""
+    """A shared limit: name, right-hand side, use by each replica, whether the user could lift it, and use by packings."""
 
     name: str
     limit: float
-    uses: list[Floats]
+    uses: Floats
     is_rule: bool = False
+    packings: tuple[int, Floats] = 0, np.zeros(0)
 
 
 def _limits(
@@ -317,46 +327,35 @@ def _limits(
     prices: Floats,
     budget: float | None,
     quotas: Mapping[str, Quota],
-) -> list[_Row]:
+) -> tuple[list[_Row], Packings]:
+    types = [each for offer in offers for each in offer.types]
+    own = np.repeat(np.arange(len(offers)), [len(offer.types) for offer in offers])
+    gpus = {name: np.array([float(k.num_gpus * (k.accelerator == name)) for k in types]) for name in cluster.accelerator_names}
     rows: list[_Row] = []
+    most = np.zeros(0)
     for name, capacity in zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True):
-        rows.append(_Row(f"GPUs of {name}", capacity, _gpus(offers, [name])))
-        rows += _node_rows(offers, cluster, name)
+        rows.append(_Row(f"GPUs of {name}", capacity, gpus[name]))
+        sizes, numbers = np.array([k.parts_on(cluster) if k.accelerator == name else (1, 0) for k in types], dtype=np.intp).T
+        of_nodes, more = node_rows(name, sizes, numbers, [node.num_gpus for node in cluster.nodes_of(name)])
+        rows += [_Row(row.name, row.limit, row.uses, packings=(len(most), row.packings)) for row in of_nodes]
+        most = np.append(most, more)
     if budget is not None:
-        index = cluster.accelerator_names.index
-        paid = [np.array([prices[index(k.accelerator)] * k.num_gpus for k in offer.types]) for offer in offers]
-        rows.append(_Row(f"the budget of {budget:g} per hour", float(budget), paid, is_rule=True))
+        rows.append(_Row(f"the budget of {budget:g} per hour", float(budget), prices, is_rule=True))
     for tenant, quota in quotas.items():
         parts = quota.items() if isinstance(quota, Mapping) else [("", quota)]
         for name, limit in parts:
-            if name and name not in cluster.accelerator_names:
+            known = same_accelerator(name, cluster.accelerator_names) if name else ""
+            if known is None:
                 problem = f"{name!r} is not in the cluster{nearest(name, cluster.accelerator_names)}"
                 raise UnknownNameError(Fault("quotas", tenant, problem))
-            uses = _gpus(offers, [name] if name else cluster.accelerator_names)
-            uses = [use if service.tenant == tenant else 0 * use for service, use in zip(services, uses, strict=True)]
+            uses = (gpus[known] if known else sum(gpus.values())) * np.array([s.tenant == tenant for s in services])[own]
             of_type = f" of {name}" if name else ""
             rows.append(_Row(f"the quota of tenant {tenant}: {limit:g} GPUs{of_type}", float(limit), uses, is_rule=True))
-    return rows
-
-
-def _gpus(offers: Sequence[Offer], names: Sequence[str]) -> list[Floats]:
-    return [np.array([float(k.num_gpus) if k.accelerator in names else 0.0 for k in offer.types]) for offer in offers]
-
-
-def _node_rows(offers: Sequence[Offer], cluster: Cluster, name: str) -> list[_Row]:
-    """Return limits of replicas that nodes can hold: Σ_k ⌊g_k / s⌋ y_k <= Σ_nodes ⌊n / s⌋ for each size s of a replica.
-
-    These limits are sufficient if each size divides the next larger one. Replicas larger than any node are left out.
-    """
-    nodes = np.array([node.num_gpus for node in cluster.nodes_of(name)], dtype=int)
-    largest = int(nodes.max(initial=0))
-    sizes = {k.num_gpus for offer in offers for k in offer.types if k.accelerator == name and 1 < k.num_gpus <= largest}
-    rows = []
-    for size in sorted(sizes):
-        if (nodes % size).any():
-            blocks = [np.floor(use / size) * (use <= largest) for use in _gpus(offers, [name])]
-            rows.append(_Row(f"groups of {size} GPUs of {name} on one node", float((nodes // size).sum()), blocks))
-    return rows
+    packings = np.zeros((len(most), len(rows)))
+    for r, row in enumerate(rows):
+        first, values = row.packings
+        packings[first : first + len(values), r] = values
+    return rows, Packings(packings, most)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ conflicts

@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 
 from gavel_py.errors import Fault, InputError, SolverError
 from gavel_py.io.tabular import Rows, Tabular
-from gavel_py.optimization.formulation.replicas import Changes, Market, Program, best_level
+from gavel_py.optimization.formulation.replicas import Changes, Market, Packings, Program
 from gavel_py.optimization.solving.highs import TimeLimit, checked_limit
-from gavel_py.optimization.solving.whole_replicas import GAP
+from gavel_py.optimization.solving.whole_replicas import GAP, best_level
 from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.serving.market import NamedMarket, Offer, Quota, named_market
@@ -312,7 +312,8 @@ class _Curve:
         count = len(before)
         again = tuple(replace(columns, uses=np.zeros_like(columns.uses)) for columns in last.services)
         gains = np.concatenate([market.gains, last.gains])
-        both = Market((*market.services, *again), market.limits, gains, np.zeros(2 * count), np.ones(2 * count))
+        lower, upper = np.zeros(2 * count), np.ones(2 * count)
+        both = replace(market, services=(*market.services, *again), gains=gains, lower=lower, upper=upper)
         program = Program(both, changes=Changes((*before, *range(count)), self.lost / STAY, self.cost))
         first = program.first_new + sum(map(len, before))
         program.program.upper[first:] = 0.0  # the previous interval has the same replicas as this one
@@ -347,7 +348,9 @@ class _Curve:
                 services.append(replace(columns, uses=uses))
         gains = np.concatenate([market.gains for market in self.markets])
         limits = np.tile(self.market.limits, times)
-        return Market(tuple(services), limits, gains, np.zeros(len(services)), np.ones(len(services)))
+        own = self.market.packings
+        packings = Packings(np.asarray(np.kron(np.eye(times), own.uses), dtype=float), np.tile(own.most, times))
+        return Market(tuple(services), limits, gains, np.zeros(len(services)), np.ones(len(services)), packings=packings)
 
     def _split(self, replicas: Replicas) -> list[Replicas]:
         count = len(self.market.services)

@@ -342,6 +342,10 @@ def _reshape(options: Options, groups: list[Held], chance: np.random.Generator) 
     gone = chance.choice(possible, count, replace=False).tolist()
     models = [service for g in gone for service in sorted(groups[g][1])]
     new: list[Held] = [(made, frozenset())] * (1 if is_merged else parts)
+    numbers = Counter(shape for shape, _ in groups)
+    numbers.update({taken: -count, made: len(new)})
+    if not options.hold([numbers[k] for k in range(len(options.shapes))]):
+        return
     for service in [*models, *models] if not is_merged else models:
         at = max(range(len(new)), key=lambda n: options.room(new[n]))
         if options.fits(service, new[at]):

@@ -16,9 +16,10 @@ import numpy as np
 
 from gavel_py.errors import Fault, GavelWarning, InputError, ProofError
 from gavel_py.io.tabular import Rows, Tabular
-from gavel_py.optimization.formulation.replicas import Multipliers, Relaxed, best_level, bound_of, relaxed
+from gavel_py.optimization.formulation.replicas import Multipliers, Relaxed, bound_of, packing_of, relaxed
 from gavel_py.optimization.solving.highs import TimeLimit, checked_limit
-from gavel_py.optimization.solving.whole_replicas import GAP, WIDE, WholePlan, trimmed, whole_plan
+from gavel_py.optimization.solving.whole_replicas import GAP, WIDE, WholePlan, best_level, trimmed, whole_plan
+from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
 from gavel_py.serving.market import (
@@ -82,6 +83,7 @@ class ServingPlan(Tabular):
     replica_prices: Rows = field(default_factory=Rows)
     _market: NamedMarket | None = None
     _multipliers: Multipliers | None = None
+    _packing: Floats | None = None
 
     @property
     def gap(self) -> float:
@@ -104,7 +106,7 @@ class ServingPlan(Tabular):
         assert market is not None and self._multipliers is not None  # noqa: S101, PT018
         tables = [tables_of(market, i, self) for i in range(len(market.offers))]
         replicas = [y for y, _ in tables]
-        _check_limits(market, replicas)
+        _check_limits(market, replicas, self._packing)
         levels = np.array([_checked_level(market, i, *table) for i, table in enumerate(tables)])
         for (name, stated), found in zip(self.served.items(), levels.tolist(), strict=True):
             if abs(stated - found) > TOLERANCE:
@@ -114,9 +116,7 @@ class ServingPlan(Tabular):
         if abs(value - self.value) > TOLERANCE * max(1.0, abs(value)):
             raise ProofError(f"the value is {value:.9g}, but {self.value:.9g} is stated")
         bound = bound_of(market.market, self._multipliers)
-        if sign * self.value > bound + TOLERANCE * max(1.0, abs(bound)) or sign * self.bound > bound + TOLERANCE * max(
-            1.0, abs(bound)
-        ):
+        if max(sign * self.value, sign * self.bound) > bound + TOLERANCE * max(1.0, abs(bound)):
             raise ProofError(
                 f"the value {self.value:.9g} or the bound {self.bound:.9g} is better than the bound {sign * bound:.9g}"
             )
@@ -194,7 +194,8 @@ def plan_serving(
     """Return how many replicas of each service to run on which GPUs, and which requests each of them serves.
 
     Replicas are whole, and the requests of one size may be divided among them. A service has the served fraction t if t times its
-    demand is routed in every size. A replica is on one node if the cluster's nodes are large enough for its operator parallelism.
+    demand is routed in every size. A replica is on one node if any node is large enough for it, else each of its stages is on one;
+    the nodes can hold all replicas together.
 
     Args:
         services: The services, each with a rate or a trace.
@@ -226,7 +227,7 @@ def plan_serving(
     if found is None:
         raise_unsolved(named)
     assert found is not None  # noqa: S101
-    plan = _stated(named, cluster, objective, found, relaxation.multipliers)
+    plan = _stated(named, objective, found, relaxation.multipliers)
     if plan.gap > WIDE:
         warnings.warn(
             f"the plan may be {plan.gap:.1%} below the best one: {plan.value:.4g}, bound {plan.bound:.4g}",
@@ -250,14 +251,15 @@ def _cheapest_full_plan(named: NamedMarket, relaxation: Relaxed, limit: TimeLimi
 # --------------------------------------------------------------------------------------------------------------------------- result
 
 
-def _stated(named: NamedMarket, cluster: Cluster, objective: Objective, found: WholePlan, multipliers: Multipliers) -> ServingPlan:
-    market = named.market
+def _stated(named: NamedMarket, objective: Objective, found: WholePlan, multipliers: Multipliers) -> ServingPlan:
+    market, cluster = named.market, named.cluster
     replicas = [_needed(named, i, found) for i in range(len(named.offers))]
     routed = [best_level(columns, y) for columns, y in zip(market.services, replicas, strict=True)]
     levels = np.array([level for level, _ in routed])
     sign = -1.0 if objective == "min_cost" else 1.0
     value = sign * market.value(levels, replicas)
-    used = dict.fromkeys(cluster.accelerator_names, 0)
+    there = dict(zip(cluster.accelerator_names, map(int, cluster.capacities.tolist()), strict=True)) | cluster.left_out
+    used = dict.fromkeys(there, 0)
     for offer, y in zip(named.offers, replicas, strict=True):
         for each, count in zip(offer.types, y.tolist(), strict=True):
             used[each.accelerator] += each.num_gpus * int(count)
@@ -271,9 +273,7 @@ def _stated(named: NamedMarket, cluster: Cluster, objective: Objective, found: W
         replicas=Rows(_replica_rows(named, replicas)),
         routes=Rows(row for i, (_, parts) in enumerate(routed) for row in _route_rows(named, i, parts)),
         gpus_used=used,
-        gpus_free={
-            name: int(count) - used[name] for name, count in zip(cluster.accelerator_names, cluster.capacities, strict=True)
-        },
+        gpus_free={name: count - used[name] for name, count in there.items()},
         price_per_hour=_price(cluster, used),
         prices={
             name: price for name, price in zip(named.limit_names, multipliers.prices.tolist(), strict=True) if price > TOLERANCE**2
@@ -281,6 +281,7 @@ def _stated(named: NamedMarket, cluster: Cluster, objective: Objective, found: W
         notes=tuple(offer.note for offer in named.offers if offer.note),
         _market=named,
         _multipliers=multipliers,
+        _packing=packing_of(market, replicas),
     )
 
 
@@ -316,8 +317,10 @@ def _price(cluster: Cluster, used: Mapping[str, int]) -> float | None:
     return None if math.isnan(total) else float(total)
 
 
-def _check_limits(named: NamedMarket, replicas: Sequence[Floats]) -> None:
-    used = named.market.used(replicas)
+def _check_limits(named: NamedMarket, replicas: Sequence[Floats], packing: Floats | None) -> None:
+    if packing is None or (packing != np.round(packing)).any() or (packing < 0).any():
+        raise ProofError("the nodes cannot hold these replicas")
+    used = named.market.used(replicas) + packing @ named.market.packings.uses
     for name, taken, limit in zip(named.limit_names, used.tolist(), named.market.limits.tolist(), strict=True):
         if taken > limit * (1 + TOLERANCE):
             raise ProofError(f"{name}: {taken:g} are taken, but there are {limit:g}")
@@ -377,20 +380,18 @@ def beside_training(plan: ServingPlan, training: AllocationProblem, policy: str 
     from gavel_py.allocation.solver import Solver
 
     solver, names = Solver(policy), list(training.accelerator_types)
-    used = np.array([plan.gpus_used.get(name, 0) for name in names], dtype=float)
-    faults = [
-        Fault("training", name, "is used by services, but not in the problem") for name in plan.gpus_used if name not in names
-    ]
-    more = np.flatnonzero(used > training.capacities)
-    faults += [
-        Fault("training", names[j], f"has {training.capacities[j]:g} GPUs, but services use {used[j]:g}") for j in more.tolist()
-    ]
-    InputError.raise_any([fault for fault in faults if plan.gpus_used.get(fault.field, 0)])
+    taken = {name: count for name, count in plan.gpus_used.items() if count}
+    there = {name: same_accelerator(name, names) for name in taken}
+    used = np.array([sum(count for name, count in taken.items() if there[name] == each) for each in names], dtype=float)
+    faults = [Fault("training", name, "is used by services, but not in the problem") for name in taken if there[name] is None]
+    numbers = zip(names, training.capacities.tolist(), used.tolist(), strict=True)
+    faults += [Fault("training", name, f"has {c:g} GPUs, but services use {u:g}") for name, c, u in numbers if u > c]
+    InputError.raise_any(faults)
     left = training.capacities - used
     allocation = solver.solve(training.with_capacities(left))
     rows = Rows()
     for row in plan.replicas if allocation.objective_value is not None else ():
-        extra = np.array([float(row["num_gpus"]) if name == row["accelerator"] else 0.0 for name in names])
+        extra = np.array([float(row["num_gpus"]) if name == there[row["accelerator"]] else 0.0 for name in names])
         without = solver.solve(training.with_capacities(left + extra)).objective_value
         assert without is not None and allocation.objective_value is not None  # noqa: S101, PT018
         prices = {"objective": allocation.objective_value, "objective_without_replica": without}

@@ -8,15 +8,18 @@ for the profiles of plans, which count replicas of single models.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from gavel_py.errors import Fault, InputError, relocated_faults
+from gavel_py.io.names import repeated
 from gavel_py.optimization.formulation.linear_rows import SparseMatrix
+from gavel_py.optimization.formulation.packings import NodeRow, node_rows
+from gavel_py.optimization.formulation.replicas import Market, Packings, packing_of
 from gavel_py.optimization.solving.highs import LinearProgram, solve_whole
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
@@ -67,7 +70,7 @@ class Options:
     """The possible placements of S services on K shapes.
 
     stages: {(service, shape): seconds of each stage} of the services that fit there and can meet their SLO; memory_gb: {(service,
-    shape): memory on each GPU}; gpus: {accelerator: GPUs}.
+    shape): memory on each GPU}; gpus: {accelerator: GPUs}; nodes: {accelerator: GPUs of each node}.
     """
 
     services: tuple[Service, ...]
@@ -75,6 +78,8 @@ class Options:
     stages: Mapping[tuple[int, int], tuple[float, ...]]
     memory_gb: Mapping[tuple[int, int], float]
     gpus: Mapping[str, int]
+    nodes: Mapping[str, tuple[int, ...]]
+    _held: dict[tuple[int, ...], bool] = field(default_factory=dict)
 
     @property
     def weights(self) -> Floats:
@@ -85,6 +90,20 @@ class Options:
     def slo_seconds(self) -> Floats:
         """(S,) SLOs, infinite without one."""
         return np.array([slo_of(service) for service in self.services])
+
+    @cached_property
+    def node_rows(self) -> tuple[tuple[list[NodeRow], Floats], ...]:
+        """For each accelerator the rows of groups whose stages the nodes can hold at once, and the numbers of packings."""
+        sizes, numbers = np.array([shape[1:3] for shape in self.shapes], dtype=np.intp).T
+        own = {name: numbers * [shape.accelerator == name for shape in self.shapes] for name in self.nodes}
+        return tuple(node_rows(name, sizes, own[name], nodes) for name, nodes in self.nodes.items())
+
+    def hold(self, counts: Sequence[int]) -> bool:
+        """Return whether the nodes can hold these numbers of groups of each shape at once, each stage on one node."""
+        key = tuple(counts)
+        if key not in self._held:
+            self._held[key] = all(_hold(rows, most, key) for rows, most in self.node_rows)
+        return self._held[key]
 
     def room(self, group: Held) -> float:
         """Return the free memory on each GPU of a group, in GB."""
@@ -104,6 +123,14 @@ class Options:
         return ModelGroup(stages, self.shapes[shape].operator_parallel, self.shapes[shape].accelerator)
 
 
+def _hold(rows: Sequence[NodeRow], most: Floats, counts: Sequence[int]) -> bool:
+    left, none = np.array([row.limit - float(row.uses @ counts) for row in rows]), np.zeros(0)
+    if not len(most):
+        return bool((left >= 0).all())
+    packings = Packings(np.stack([row.packings for row in rows], axis=1), most)
+    return packing_of(Market((), left, none, none, none, packings=packings), ()) is not None
+
+
 def slo_of(service: Service) -> float:
     """Return the time in which requests of a service must end, infinite without an SLO."""
     return math.inf if service.slo_seconds is None else service.slo_seconds
@@ -111,9 +138,10 @@ def slo_of(service: Service) -> float:
 
 def options_of(services: Sequence[Service], cluster: Cluster, profile: ServingProfile, overheads: ServingOverheads) -> Options:
     """Return the possible placements. Raises one `InputError` with a fault for each service that does not fit anywhere."""
+    cluster = cluster.known_to(profile, allow_unknown_types=True)  # type: ignore[arg-type]
     gpus = dict(zip(cluster.accelerator_names, map(int, cluster.capacities.tolist()), strict=True))
     memory = dict(zip(cluster.accelerator_names, cluster.gpu_memory_gb.tolist(), strict=True))
-    faults = [Fault(f"service {name!r}", "name", "appears twice") for name, count in _counted(services) if count > 1]
+    faults = [Fault(f"service {name!r}", "name", "appears twice") for name in repeated(service.name for service in services)]
     shapes: dict[Shape, int] = {}
     stages, taken = {}, {}
     for number, service in enumerate(services):
@@ -128,11 +156,8 @@ def options_of(services: Sequence[Service], cluster: Cluster, profile: ServingPr
             at = number, shapes.setdefault(shape, len(shapes))
             stages[at], taken[at] = row.stage_seconds, row.memory_gb or 0.0
     InputError.raise_any(list(dict.fromkeys(faults)))
-    return Options(tuple(services), tuple(shapes), stages, taken, gpus)
-
-
-def _counted(services: Sequence[Service]) -> list[tuple[str, int]]:
-    return list(Counter(service.name for service in services).items())
+    nodes = {name: tuple(node.num_gpus for node in cluster.nodes_of(name)) for name in gpus}
+    return Options(tuple(services), tuple(shapes), stages, taken, gpus, nodes)
 
 
 def _problem(
@@ -204,6 +229,8 @@ def _filled(options: Options, counts: Counts, preferred: tuple[int, int] = (0, 0
     for k in order:
         shape = options.shapes[k]
         more = max(0, left[shape.accelerator]) // shape.num_gpus
+        while more and not options.hold([*found[:k], found[k] + more, *found[k + 1 :]]):
+            more -= 1
         found[k] += more
         left[shape.accelerator] -= more * shape.num_gpus
     return tuple(found)
@@ -216,7 +243,7 @@ def _neighbours(options: Options, counts: Counts) -> Iterator[Counts]:
             other = list(counts)
             other[small] -= sign * parts
             other[large] += sign
-            if min(other) >= 0:
+            if min(other) >= 0 and options.hold(other):
                 yield tuple(other)
 
 
@@ -273,7 +300,7 @@ def program_of_shapes(options: Options, rates: Floats, at_slo: Floats) -> Counts
 
     n_k groups, y_ik replicas of service i on groups of shape k, x_ik the part of its requests that they serve: maximise
     Σ w_i λ_i x_ik, with Σ_k g_k n_k <= c_j for the shapes on each type, Σ_i m_ik y_ik <= n_k (m: memory over that of the GPU),
-    y_ik <= n_k, λ_i x_ik <= T_ik y_ik, Σ_i λ_i x_ik / T_ik <= n_k, Σ_k x_ik <= 1.
+    y_ik <= n_k, λ_i x_ik <= T_ik y_ik, Σ_i λ_i x_ik / T_ik <= n_k, Σ_k x_ik <= 1, and the rows of nodes with their packings.
     """
     pairs = [pair for pair in options.stages if at_slo[pair] > 0]
     num_shapes, count = len(options.shapes), len(pairs)
@@ -293,15 +320,23 @@ def program_of_shapes(options: Options, rates: Floats, at_slo: Floats) -> Counts
     for service in range(len(options.services)):
         rows.append(({parts[pair]: 1.0 for pair in pairs if pair[0] == service}, 1.0))
     size = num_shapes + 2 * count
+    upper = np.full(size, np.inf)
+    for of_nodes, most in options.node_rows:
+        for row in of_nodes:
+            packed = zip(range(size, size + len(most)), row.packings.tolist(), strict=True)
+            rows.append(({k: use for k, use in (*enumerate(row.uses.tolist()), *packed) if use}, row.limit))
+        size, upper = size + len(most), np.append(upper, most)
     entries = [(column, row, value) for row, (held, _) in enumerate(rows) for column, value in held.items()]
     entries.sort()
     columns, at, values = (np.array(each) for each in zip(*entries, strict=True))
     costs = np.zeros(size)
-    costs[num_shapes + count :] = [-options.weights[service] * rates[service] for service, _ in pairs]
+    costs[num_shapes + count : num_shapes + 2 * count] = [-options.weights[service] * rates[service] for service, _ in pairs]
     matrix = SparseMatrix(at, columns, values.astype(float), (len(rows), size))
     limits = np.array([limit for _, limit in rows])
-    program = LinearProgram(costs, 0.0, matrix, limits, 0, np.zeros(size), np.full(size, np.inf))
-    found = solve_whole(program, np.arange(size) < num_shapes + count, gap=1e-3, nodes=NODES)
+    program = LinearProgram(costs, 0.0, matrix, limits, 0, np.zeros(size), upper)
+    places = np.arange(size)
+    is_whole = (places < num_shapes + count) | (places >= num_shapes + 2 * count)
+    found = solve_whole(program, is_whole, gap=1e-3, nodes=NODES)
     return (0,) * num_shapes if found is None else tuple(found.values[:num_shapes].astype(int).tolist())
 
 

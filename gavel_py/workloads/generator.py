@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.records import gang_size
+from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles import ThroughputProfile
@@ -134,11 +135,11 @@ class JobTypes:
 
     def __init__(self, profile: ThroughputProfile, reference: str, accelerators: tuple[str, ...]) -> None:
         self.profile, self.reference, self.accelerators = profile, reference, accelerators
-        self.candidates = cache(self._candidates)
+        self.candidates, self.reference_of = cache(self._candidates), cache(self._reference_of)
 
-    def reference_of(self, accelerator: str) -> str:
+    def _reference_of(self, accelerator: str) -> str:
         """Return the accelerator on which the durations of jobs that ran on `accelerator` are converted to steps."""
-        return accelerator if accelerator in self.profile.accelerators else self.reference
+        return same_accelerator(accelerator, self.profile.accelerators) or self.reference
 
     def _candidates(self, num_gpus: float, reference: str) -> tuple[str, ...]:
         """Return the job types that run on the reference and have a known throughput, possibly 0, on the other accelerators."""
@@ -159,13 +160,14 @@ def reference_of(profile: ThroughputProfile, reference: str | None) -> str:
 
 
 def known_accelerators(profile: ThroughputProfile, accelerators: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the given accelerators, or all measured ones for None. Raises `InputError` for unknown ones."""
+    """Return the profile's names of accelerators, or of all measured ones for None. Raises `InputError` for unknown ones."""
     measured: ThroughputProfile = getattr(profile, "measured", profile)  # estimates also cover accelerators with specifications
     chosen = measured.accelerators if accelerators is None else tuple(accelerators)
     where, known = f"throughput profile {profile.name!r}", ", ".join(profile.accelerators)
-    unknown = [name for name in chosen if name not in profile.accelerators]
+    names = {name: same_accelerator(name, profile.accelerators) for name in chosen}
+    unknown = [name for name, found in names.items() if found is None]
     InputError.raise_any([Fault(where, "accelerator", f"{name!r} is not in this profile; known: {known}") for name in unknown])
-    return chosen
+    return tuple(dict.fromkeys(name for name in names.values() if name is not None))
 
 
 PUBLISHED_GANGS: Mapping[float, float] = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
@@ -216,10 +218,11 @@ def generate_trace(
         raise InputError(Fault("generate", "num_jobs", f"must be at least 1, found {num_jobs!r}"))
     if not 0 <= heavy_share <= 1:
         raise InputError(Fault("generate", "heavy_share", f"must be between 0 and 1, found {heavy_share!r}"))
-    if reference not in profile.accelerators:
+    known = same_accelerator(reference, profile.accelerators)
+    if known is None:
         problem = f"{reference!r} is not in profile {profile.name!r}; known: {', '.join(profile.accelerators)}"
         raise InputError(Fault("generate", "reference", problem))
-    types = JobTypes(profile, reference, known_accelerators(profile, None))
+    types = JobTypes(profile, known, known_accelerators(profile, None))
     gang_mix = _checked(PUBLISHED_GANGS if gang_mix is None else gang_mix, types)
     streams = dict(zip(ASPECTS, seed_sequence(seed).spawn(len(ASPECTS)), strict=True))
     draws = {aspect: np.random.default_rng(stream).random(num_jobs) for aspect, stream in streams.items()}

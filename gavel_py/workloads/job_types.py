@@ -10,6 +10,7 @@ import numpy as np
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.records import without_collection
+from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.workloads.generator import JobTypes, known_accelerators, reference_of
@@ -117,9 +118,8 @@ def _assumptions(trace: Trace, typed: Sequence[Submission], types: JobTypes, see
     worked = sum(old.job.total_steps != new.job.total_steps for old, new in pairs)
     short = sum(old.run_seconds is not None and old.run_seconds < MIN_SECONDS and new.job is not old.job for old, new in pairs)
     elsewhere = sum(types.reference_of(new.accelerator) != types.reference and new.job is not old.job for old, new in pairs)
-    unknown = Counter(
-        name for old in trace for name in old.job.allowed_accelerators or () if name not in types.profile.accelerators
-    )
+    named = Counter(name for old in trace for name in old.job.allowed_accelerators or ())
+    unknown = Counter({n: count for n, count in named.items() if same_accelerator(n, types.profile.accelerators) is None})
     listed = ", ".join(f"{name} ({counted(count)})" for name, count in sorted(unknown.items()))
     without = sum(new.job.total_steps is None and new.job.duration_seconds is None for new in typed)
     there = f"; for {elsewhere:,} of them, on the accelerator where they ran" if elsewhere else ""

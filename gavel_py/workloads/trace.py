@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from numbers import Integral
 from typing import overload
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.random import SeedSequence
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.problem.accelerators import entry_of
 from gavel_py.problem.gpu_counts import with_gpus
 from gavel_py.problem.job import Job, JobSet, check_unique
 from gavel_py.problem.workflows import Condition, WorkflowGraph, dependency_of
@@ -167,15 +168,15 @@ class Trace(Sequence[Submission]):
         """Return the trace with accelerators renamed, both those allowed and those recorded.
 
         Args:
-            names: {old name: new name}.
+            names: {old name: new name}; an old name stands for all names of the same accelerator.
         """
         if not names:
             return self
-        renamed = []
+        renamed, new = [], cache(lambda name: entry_of(name, names, name))
         for submission in self.submissions:
-            job, accelerator = submission.job, names.get(submission.accelerator, submission.accelerator)
+            job, accelerator = submission.job, new(submission.accelerator)
             if job.allowed_accelerators is not None:
-                allowed = tuple(dict.fromkeys(names.get(name, name) for name in job.allowed_accelerators))
+                allowed = tuple(dict.fromkeys(new(name) for name in job.allowed_accelerators))
                 job = job.model_copy(update={"allowed_accelerators": allowed})
             renamed.append(replace(submission, job=job, accelerator=accelerator))
         return self.changed(renamed)

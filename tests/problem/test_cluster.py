@@ -614,3 +614,10 @@ class TestLists:
     def test_names_appear_once(self) -> None:
         with pytest.raises(InputError, match="appears twice"):
             self.names("a[1-3,2]")
+
+
+def test_a_type_is_renamed_by_any_of_its_names() -> None:
+    cluster = Cluster.from_inline("NVIDIA H100 80GB HBM3:8,a100:4")
+    assert cluster.renamed({"H100": "x"}).accelerator_names == ("x", "a100")
+    with pytest.raises(InputError, match="'V100' is not in the cluster"):
+        cluster.renamed({"V100": "x"})

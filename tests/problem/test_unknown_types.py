@@ -273,7 +273,7 @@ class TestCommands:
 
     def test_what_if(self, gavel: Gavel) -> None:
         outcome = gavel(
-            "solve", "jobs.csv", *self.ON[:1], "H100:2,v100:1", *self.ON[2:], "--what-if", "H100+1", "--what-if", "h100=9"
+            "solve", "jobs.csv", *self.ON[:1], "H100:2,v100:1", *self.ON[2:], "--what-if", "H100+1", "--what-if", "NVIDIA h100=9"
         )
         assert outcome.code == 0
         assert gavel("solve", "jobs.csv", *self.ON, "--allow-unknown-types", "--what-if", "t4+1").code == 2

@@ -190,3 +190,22 @@ def test_the_hour_of_the_tutorial_is_planned_in_intervals(
     assert ["this", "plan", "98.69%", "4"] in rows
     assert ["known", "future", "98.93%", "5"] in rows
     assert "0.8643 found on 1 trace" in done.out
+
+
+@pytest.mark.parametrize("name", ["H100", "H100-80GB", "NVIDIA H100 80GB HBM3"])
+def test_any_name_of_an_accelerator_is_that_of_the_profile(name: str, plan: Gavel) -> None:
+    written("rates.csv", "model,accelerator,num_gpus,requests_per_second,condition\nm,h100,1,3,closed_loop\n")
+    done = plan("-c", f"{name}:4", "-o", "min_cost", "--price", "h100-sxm=2", "--seeds", "0", "--json")
+    assert f"warning: accelerator {name!r} of the cluster is treated as 'h100' of profile 'rates'" in done.err
+    document = json.loads(done.out)
+    assert (document["value"], document["gpus_used"], document["gpus_free"]) == (6.0, {"h100": 3}, {"h100": 1})
+
+
+def test_training_jobs_share_the_gpus_under_names_of_their_own_profile(plan: Gavel) -> None:
+    written("rates.csv", "model,accelerator,num_gpus,requests_per_second,condition\nm,h100,1,3,closed_loop\n")
+    written("speeds.csv", "job_type,num_gpus,accelerator,steps_per_second\nt,1,NVIDIA H100 80GB HBM3,2\n")
+    written("jobs.csv", "job_id,job_type,total_steps\nj,t,100\n")
+    done = plan("-c", "H100:4,L40S:1", "--training", "jobs.csv", "--training-profile", "speeds.csv", "--seeds", "0", "--json")
+    document = json.loads(done.out)
+    assert (document["gpus_used"], document["gpus_free"]) == ({"h100": 3, "L40S": 0}, {"h100": 1, "L40S": 1})
+    assert document["replica_prices"]

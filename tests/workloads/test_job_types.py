@@ -203,3 +203,18 @@ class TestEstimates:
             assign_job_types(trace_of(1, 2), single, extrapolate=True)
         with pytest.raises(MissingThroughputError):
             single.throughput("a", 2, "v100")
+
+
+def test_accelerators_of_a_trace_and_of_a_profile_are_matched_by_any_of_their_names() -> None:
+    trace, _ = assign_job_types(trace_of(2), PROFILE, reference="NVIDIA K80", accelerators=["Tesla V100"])
+    same, _ = assign_job_types(trace_of(2), PROFILE, reference="k80", accelerators=["v100"])
+    assert trace.submissions == same.submissions
+    recorded, _ = assign_job_types(trace_of(2, accelerator="Tesla V100-PCIE-16GB"), PROFILE, reference="k80")
+    assert recorded.submissions[0].job.total_steps == 120  # 12 steps/s on v100, not 3 on k80
+    assert not [each for each in recorded.report.assumptions if "does not have" in each]
+
+
+def test_accelerators_of_a_trace_are_renamed_by_any_of_their_names() -> None:
+    job = Job("a", allowed_accelerators=("NVIDIA H100 80GB HBM3", "T4"))
+    (found,) = Trace([Submission(job, accelerator="H100")]).map_accelerators({"h100": "x"}).submissions
+    assert (found.job.allowed_accelerators, found.accelerator) == (("x", "T4"), "x")

@@ -21,6 +21,7 @@ from gavel_py.cli.inputs import (
     argument,
     assignments,
     cluster_from,
+    detailed,
     find_profile,
     option,
     takes_options,
@@ -103,7 +104,8 @@ def command(request: Request) -> None:
     with warnings_shown():
         with together() as attempt:
             services = attempt(lambda: gp.read_services(request.services_file))
-            cluster = attempt(lambda: _cluster(request))
+            named = attempt(lambda: cluster_from(request.cluster, request.renames))
+            cluster = attempt(lambda: detailed(named, request.price, "--price", "TYPE=PRICE", "price_per_hour"))
             profile = attempt(lambda: serving_profile(request.profile))
         profile = _with_rates(services, profile)
         if request.intervals is not None:
@@ -136,20 +138,6 @@ def _check(request: Request) -> None:
         raise click.UsageError("--intervals plans for the most weighted requests on these GPUs; leave out --objective min_cost")
     if request.plot is not None:
         gp.check_plot(request.plot)
-
-
-def _cluster(request: Request) -> gp.Cluster:
-    """Return the cluster, with the prices of --price."""
-    cluster = cluster_from(request.cluster, request.renames)
-    prices = assignments(request.price, "--price", "TYPE=PRICE")
-    unknown = [name for name in prices if name not in cluster.accelerator_names]
-    if unknown:
-        raise click.UsageError(f"--price: the cluster has no {unknown[0]!r}, only {', '.join(cluster.accelerator_names)}")
-    types = [
-        gp.AcceleratorType(**each.model_dump() | ({"price_per_hour": prices[each.name]} if each.name in prices else {}))
-        for each in cluster.accelerator_types
-    ]
-    return gp.Cluster(cluster.nodes, types)
 
 
 def _numbers(texts: tuple[str, ...], name: str, form: str) -> dict[str, float]:

@@ -17,8 +17,8 @@ from gavel_py.cli.inputs import (
     SEED,
     Output,
     argument,
-    assignments,
     cluster_from,
+    detailed,
     option,
     takes_options,
 )
@@ -117,7 +117,8 @@ def _placement(request: Request) -> gp.ModelPlacement:
         return gp.replayed_placement(services, groups, overheads=overheads, **seen)
     with together() as attempt:
         services = attempt(lambda: gp.read_services(request.services_file))
-        cluster = attempt(lambda: _cluster(request))
+        named = attempt(lambda: cluster_from(str(request.cluster), request.renames))
+        cluster = attempt(lambda: detailed(named, request.gpu_memory, "--gpu-memory", "TYPE=GB", "memory_gb"))
         profile = attempt(lambda: serving_profile(str(request.profile)))
     return gp.place_models(
         services,
@@ -133,20 +134,6 @@ def serving_profile(name: str) -> gp.ServingProfile:
     """Return the rates in a file or of a built-in profile."""
     is_file = Path(name).suffix.lower() in PROFILE_FILES
     return gp.ServingProfile.from_file(name) if is_file else gp.ServingProfile.builtin(name)
-
-
-def _cluster(request: Request) -> gp.Cluster:
-    """Return the cluster, with the memory of --gpu-memory."""
-    cluster = cluster_from(str(request.cluster), request.renames)
-    given = assignments(request.gpu_memory, "--gpu-memory", "TYPE=GB")
-    unknown = [name for name in given if name not in cluster.accelerator_names]
-    if unknown:
-        raise click.UsageError(f"--gpu-memory: the cluster has no {unknown[0]!r}, only {', '.join(cluster.accelerator_names)}")
-    types = [
-        gp.AcceleratorType(**each.model_dump() | ({"memory_gb": given[each.name]} if each.name in given else {}))
-        for each in cluster.accelerator_types
-    ]
-    return gp.Cluster(cluster.nodes, types)
 
 
 def _replayed(placement: gp.ModelPlacement, file: Path) -> gp.RequestResult:

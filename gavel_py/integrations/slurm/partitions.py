@@ -11,7 +11,7 @@ from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm.client.records import PartitionLimits, Phase, Reservation, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.problem.accelerators import how_the_same, same_accelerator
+from gavel_py.problem.accelerators import entry_of, how_the_same, same_accelerator
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.nodes import AcceleratorType, Node
 from gavel_py.throughput_profiles import ThroughputProfile
@@ -86,7 +86,7 @@ def partition_of(
             notes.append(f"node {node.name} has GPUs of several types ({', '.join(sorted(node.gpus))}) and is ignored")
             continue
         ((slurm_name, gpus),) = node.gpus.items()
-        name = settings.accelerators.get(slurm_name or UNNAMED, slurm_name or UNNAMED)
+        name = entry_of(slurm_name or UNNAMED, settings.accelerators, slurm_name or UNNAMED)
         accelerator = same_accelerator(name, known) or name
         names.setdefault(accelerator, set()).add(slurm_name)
         memory = node.memory_mb / MEGABYTES_PER_GIGABYTE or None
@@ -151,7 +151,7 @@ def _grouped(
     types = [
         AcceleratorType(
             name=group,
-            price_per_hour=settings.prices_per_hour.get(name),
+            price_per_hour=entry_of(name, settings.prices_per_hour, None),
             profile_name=None if group == name else name,
         )
         for (name, _, _), group in groups.items()

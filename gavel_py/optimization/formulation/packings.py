@@ -17,12 +17,16 @@ X_ij <= c_j with f(s) = s for whole gangs, wherever the jobs are. Such functions
 
 and their compositions (Martello and Toth, 1990; Fekete and Schepers, 2001). The same holds for the parts of the GPU's memory that
 jobs take instead of their fractions.
+
+Whole replicas that stay on their nodes have rows of their own (`node_rows`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -479,3 +483,81 @@ def _part(sizes: Floats, k: int) -> Floats:
     multiples = (k + 1) * sizes
     whole = np.abs(multiples - np.round(multiples)) < ROUNDING
     return np.where(whole, sizes, np.floor(multiples) / k)
+
+
+class NodeRow(NamedTuple):
+    """The row Σ_k uses_k y_k + Σ_p packings_p z_p <= limit for (K,) kinds of replicas and (P,) packings of nodes."""
+
+    name: str
+    limit: float
+    uses: Floats
+    packings: Floats
+
+
+def node_rows(name: str, sizes: Indices, numbers: Indices, nodes: Sequence[int]) -> tuple[list[NodeRow], Floats]:
+    """Return rows that whole numbers y_k of replicas satisfy if and only if the nodes can hold all of them at once.
+
+    If each size divides the next larger one, P = 0 and the rows are Σ_k n_k ⌊s_k / s⌋ y_k <= Σ_nodes ⌊m / s⌋ for each size s, since
+    the largest can be placed first. Otherwise z_p nodes hold the pattern p, with a_ps parts of each size: the rows are
+    Σ_k n_k [s_k = s] y_k <= Σ_p a_ps z_p, and Σ_p z_p <= number of nodes for each size m of nodes. If a node has too many
+    patterns, z counts its parts of each size: Σ_s s z_s <= m. Parts of one GPU go wherever GPUs are left, and have no row.
+
+    Args:
+        name: The type of the nodes.
+        sizes: (K,) s_k, the GPUs of a part of each replica; a part is on one node.
+        numbers: (K,) n_k, the parts of each replica; 0 for replicas that are not on these nodes.
+        nodes: The GPUs of each node.
+
+    Returns:
+        The rows, and (P,) the largest z_p.
+    """
+    kinds, counts = sorted(set(sizes[(numbers > 0) & (sizes > 1)].tolist()), reverse=True), Counter(nodes)
+    if all(large % small == 0 for large, small in pairwise(kinds)):
+        broken = [size for size in kinds if any(gpus % size for gpus in counts)]
+        blocks = {size: float(sum(gpus // size * count for gpus, count in counts.items())) for size in broken}
+        none = np.zeros(0)
+        return [NodeRow(_groups_name(s, name), limit, numbers * (sizes // s * 1.0), none) for s, limit in blocks.items()], none
+    packed = [part for gpus, count in counts.items() for part in _packed(name, kinds, gpus, count)]
+    places = np.concatenate([part.places for part in packed])
+    rows = [
+        NodeRow(_groups_name(size, name), 0.0, numbers * (sizes == size) * 1.0, -places[:, s] * 1.0) for s, size in enumerate(kinds)
+    ]
+    of = np.repeat(np.arange(len(packed)), [len(part.places) for part in packed])
+    taken, none = np.concatenate([part.taken for part in packed]), np.zeros(len(sizes))
+    rows += [NodeRow(part.name, part.limit, none, taken * (of == n)) for n, part in enumerate(packed)]
+    return rows, np.concatenate([part.most for part in packed])
+
+
+def _groups_name(size: int, name: str) -> str:
+    return f"groups of {size} GPUs of {name} on one node"
+
+
+class _PackedNodes(NamedTuple):
+    """Equal nodes. places: (p, S) parts of each size in a packing; taken: (p,) of the limit; most: (p,) number of each."""
+
+    name: str
+    limit: float
+    places: Indices
+    taken: Floats
+    most: Floats
+
+
+def _packed(name: str, sizes: Sequence[int], gpus: int, count: int) -> list[_PackedNodes]:
+    patterns = node_patterns(tuple(sizes), gpus)
+    if patterns is not None:
+        each = np.ones(len(patterns))
+        return [_PackedNodes(f"nodes with {gpus} GPUs of {name}", float(count), patterns, each, count * each)]
+    taken = np.array(sizes, dtype=float)
+    titles = [f"GPUs of {name} on node {n} of {count} with {gpus}" for n in range(1, count + 1)]
+    return [_PackedNodes(title, float(gpus), np.eye(len(sizes), dtype=np.intp), taken, gpus // taken) for title in titles]
+
+
+@lru_cache(maxsize=256)
+def node_patterns(sizes: tuple[int, ...], gpus: int) -> Indices | None:
+    """Return (P, S) the maximal numbers of parts of each size, in descending order, on a node; None if there are too many."""
+    found: list[tuple[tuple[int, ...], int]] = [((), gpus)]
+    for size in sizes[:-1]:
+        found = [((*numbers, n), left - n * size) for numbers, left in found for n in range(left // size + 1)]
+        if len(found) > MOST_PATTERNS:
+            return None
+    return np.array([(*numbers, left // sizes[-1]) for numbers, left in found], dtype=np.intp)

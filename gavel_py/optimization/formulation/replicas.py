@@ -3,14 +3,15 @@
 A column k of service i is a replica on g_k GPUs of one type, which serves T_kb requests/s of size b. With y_k replicas,
 which serve the part x_kb of the demand λ_ib,
 
-    Σ_k x_kb = t_i for each size b,   Σ_b λ_ib x_kb / T_kb <= y_k,   Σ_i Σ_k a_rk y_k <= c_r,   l_i <= Σ_k y_k <= u_i,
+    Σ_k x_kb = t_i for each size b,  Σ_b λ_ib x_kb / T_kb <= y_k,  l_i <= Σ_k y_k <= u_i,  Σ_i Σ_k a_rk y_k + Σ_p d_rp z_p <= c_r,
 
-where t_i is the served fraction of the service, and each row r with limit c_r is shared: the GPUs of a type, a budget, a quota. All
-objectives have the same form, max m min_i t_i + Σ_i v_i t_i - Σ_k f_k y_k, with t_i between bounds.
+where t_i is the served fraction of the service, and each row r with limit c_r is shared: the GPUs of a type, a budget, a quota, or
+places on nodes, which z_p <= w_p nodes with the packing p make (d_rp < 0). All objectives have the same form,
+max m min_i t_i + Σ_i v_i t_i - Σ_k f_k y_k, with t_i between bounds.
 
 **Bound.** For prices p_r >= 0 of the shared limits, and weights μ_i >= 0 with Σ_i μ_i = m, the objective of every plan is at most
 
-    Σ_r p_r c_r + Σ_i max over t_i and y of ((v_i + μ_i) t_i - Σ_k (f_k + Σ_r p_r a_rk) y_k),
+    Σ_r p_r c_r + Σ_p w_p max(0, -Σ_r p_r d_rp) + Σ_i max over t_i and y of ((v_i + μ_i) t_i - Σ_k (f_k + Σ_r p_r a_rk) y_k),
 
 by weak duality, and the services are independent of each other. For fractions of replicas, a request of size b costs h_k / T_kb
 at the price h_k of a replica, and the maximum has a closed form (`relaxed_costs`). For whole replicas, it is a small program with
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -84,18 +86,20 @@ class Columns:
             best[rows[needed[rows].argmin(axis=0)], np.arange(len(self.demand))] = True
         return np.logical_and(best, np.isfinite(self.loads))
 
-    def useful(self, num_gpus: Sequence[int], names: Sequence[str]) -> Mask:
+    def useful(self, num_gpus: Sequence[int], parts: Sequence[int], names: Sequence[str]) -> Mask:
         """Return (n,) the useful columns: those that serve requests, and more of them than smaller ones on the same GPUs.
 
-        num_gpus, names: the GPUs of each column and their type. If the number of replicas is limited, large replicas may be useful.
+        num_gpus, parts, names: the GPUs of each column, those of them that must be on one node, and their type. If the number of
+        replicas is limited, large replicas may be useful.
         """
         size = np.array(num_gpus, dtype=float)
         kept: Mask = np.asarray((self.rates > 0).any(axis=1))
         for k in np.flatnonzero(kept).tolist() if self.most == np.inf else ():
             for q in np.flatnonzero(kept).tolist():
                 many = size[k] // size[q]
-                is_better = q != k and names[q] == names[k] and size[k] % size[q] == 0 and (size[q] < size[k] or q < k)
-                if is_better and (many * self.rates[q] >= self.rates[k]).all():
+                fits = names[q] == names[k] and size[k] % size[q] == 0 and parts[k] % parts[q] == 0
+                is_first = (size[q], parts[q], q) < (size[k], parts[k], k)
+                if fits and is_first and (many * self.rates[q] >= self.rates[k]).all():
                     kept[k] = False
                     break
         return kept
@@ -103,6 +107,16 @@ class Columns:
     def restricted_to(self, columns: Mask) -> Columns:
         """Return some of the columns."""
         return replace(self, rates=self.rates[columns], uses=self.uses[columns], costs=self.costs[columns])
+
+
+class Packings(NamedTuple):
+    """The P ways to pack replicas on nodes. uses: (P, R) d_rp; most: (P,) w_p."""
+
+    uses: Floats
+    most: Floats
+
+
+NO_PACKINGS = Packings(np.zeros((0, 0)), np.zeros(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +133,7 @@ class Market:
     upper: Floats
     common: float = 0.0
     has_costs: bool = False
+    packings: Packings = NO_PACKINGS
 
     def costs_of(self, i: int) -> Floats:
         """Return (n,) the costs f_k of the replicas of a service in the objective."""
@@ -134,6 +149,11 @@ class Market:
         """Return (R,) the use of the shared limits by these replicas."""
         used = [y @ columns.uses for y, columns in zip(replicas, self.services, strict=True)]
         return np.asarray(np.sum(used, axis=0), dtype=float)
+
+    def left(self, replicas: Sequence[Floats]) -> Floats:
+        """Return (R,) what these replicas leave of the shared limits, below 0 for places that packings must make."""
+        left = self.limits - self.used(replicas)
+        return np.where(self.limits > 0, np.maximum(left, 0.0), left)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +192,7 @@ class Changes:
 class Program:
     """The program of a market in the form of HiGHS, which minimises.
 
-    Values: the served fractions t_i, their minimum if it counts, the replicas of each service, and the parts x_kb.
+    Values: the served fractions t_i, their minimum if it counts, the replicas of each service, the packings, and the parts x_kb.
 
     is_whole: whether replicas must be whole. If not, they follow from the parts, and a service without limits of their number needs
     no values for them. used: (n_i, B) mask of the x_kb of each service, by default all with a rate. changes: the cost of new
@@ -190,7 +210,8 @@ class Program:
         counts = [len(c.costs) if there else 0 for c, there in zip(services, self._has_replicas, strict=True)]
         self.first_replica = len(services) + (market.common > 0)
         self._replicas = self.first_replica + _starts(counts)
-        self._parts = self._replicas[-1] + _starts([len(k) for k, _ in self._cells])
+        self._packed = np.arange(len(market.packings.most)) + self._replicas[-1]
+        self._parts = self._replicas[-1] + len(self._packed) + _starts([len(k) for k, _ in self._cells])
         changing = () if changes is None else changes.before
         self._new = self._parts[-1] + _starts(
             [0 if before is None else len(services[i].costs) for i, before in enumerate(changing)]
@@ -203,7 +224,7 @@ class Program:
         self._changed = self._common + (len(services) if market.common > 0 else 0)
         self._entries: list[tuple[Indices, Indices, Floats]] = []
         self.first_new = int(self._parts[-1])
-        self.num_replicas = int(self._replicas[-1]) - self.first_replica
+        self.num_whole = int(self._parts[0]) - self.first_replica
         self.program = self._compiled()
 
     def _compiled(self) -> LinearProgram:
@@ -214,6 +235,9 @@ class Program:
         costs[:num], lower[:num], upper[:num] = -market.gains, market.lower, market.upper
         for i in range(num):
             self._enter_service(i, costs, upper)
+        upper[self._packed] = market.packings.most
+        which, at = np.nonzero(market.packings.uses)
+        self._enter(self._shared + at, self._packed[which], market.packings.uses[which, at])
         counted = np.flatnonzero(self._is_counted).tolist()
         for row, i in zip(range(self._counts, self._common, 2), counted, strict=True):
             y = np.arange(self._replicas[i], self._replicas[i + 1])
@@ -287,7 +311,7 @@ class Program:
     @property
     def _is_whole(self) -> Mask:
         places = np.arange(len(self.program.costs))
-        return (places >= self.first_replica) & (places < self.first_replica + self.num_replicas)
+        return (places >= self.first_replica) & (places < self.first_replica + self.num_whole)
 
     def is_feasible(self, *, is_whole: bool) -> bool:
         """Return False if a short search proves that there is no plan. is_whole: with whole replicas."""
@@ -338,6 +362,7 @@ def is_feasible(market: Market, *, is_whole: bool = False) -> bool:
 def bound_of(market: Market, at: Multipliers) -> float:
     """Return an upper bound on the objective of all plans, with whole replicas or fractions of them."""
     total = float(at.prices @ market.limits)
+    total += float(market.packings.most @ np.maximum(0.0, -market.packings.uses @ at.prices))
     for i, columns in enumerate(market.services):
         cost, fixed = relaxed_costs(columns, market.costs_of(i) + columns.uses @ at.prices, float(at.least[i]), float(at.most[i]))
         gain = market.gains[i] + at.weights[i] - cost
@@ -361,23 +386,13 @@ def relaxed_costs(columns: Columns, prices: Floats, least: float = 0.0, most: fl
     return float(per_size.min(axis=0, initial=np.inf).sum()), fixed
 
 
-def best_level(columns: Columns, replicas: Floats, upper: float = 1.0) -> tuple[float, Floats]:
-    """Return the largest fraction of the demand that these replicas serve, and (n, B) the parts of it that each column serves."""
-    there = replicas > 0
-    some = replace(columns.restricted_to(there), uses=np.zeros((int(there.sum()), 0)), least=0, most=np.inf)
-    parts = np.zeros(columns.rates.shape)
-    if not (np.isfinite(some.loads).any(axis=0)).all():
-        return 0.0, parts
-    market = Market((some,), np.zeros(0), np.ones(1), np.zeros(1), np.array([upper]))
-    program = Program(market)
-    fixed = program.program.upper.copy()
-    fixed[program.first_replica : program.first_replica + len(some.costs)] = replicas[there]
-    solution = LinearSolver().solve_first(replace(program.program, upper=fixed))
-    parts[there] = program.parts_of(solution.values, 0)
-    # HiGHS keeps rows to 1e-9. The level is lowered to what the replicas can serve, and is the same for all sizes.
-    over = max(1.0, float((columns.loads_of(parts)[there] / replicas[there]).max()))
-    parts = np.maximum(parts / over, 0.0)
-    return float(min(upper, parts.sum(axis=0).min())), parts
+def packing_of(market: Market, replicas: Sequence[Floats]) -> Floats | None:
+    """Return (P,) the numbers of packings with which these replicas keep the shared limits, None if there are none."""
+    packings, none = market.packings, np.zeros(0)
+    if not len(packings.most):
+        return none
+    found = Program(Market((), market.left(replicas), none, none, none, packings=packings)).whole(gap=1.0)
+    return None if found is None else found.values
 
 
 def _starts(counts: Sequence[int]) -> NDArray[np.intp]:

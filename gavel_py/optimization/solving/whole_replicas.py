@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gavel_py.optimization.formulation.replicas import (
+    NO_PACKINGS,
     Columns,
     Market,
     Program,
     Relaxed,
-    best_level,
     is_feasible,
     relaxed,
     relaxed_costs,
 )
-from gavel_py.optimization.solving.highs import NO_LIMIT, TimeLimit
+from gavel_py.optimization.solving.highs import NO_LIMIT, LinearSolver, TimeLimit
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
 SMALL = 80
@@ -135,6 +135,25 @@ def _evaluated(market: Market, replicas: list[Floats], bound: float) -> WholePla
 
 def _level(market: Market, i: int, replicas: Floats) -> float:
     return best_level(market.services[i], replicas, float(market.upper[i]))[0]
+
+
+def best_level(columns: Columns, replicas: Floats, upper: float = 1.0) -> tuple[float, Floats]:
+    """Return the largest fraction of the demand that these replicas serve, and (n, B) the parts of it that each column serves."""
+    there = replicas > 0
+    some = replace(columns.restricted_to(there), uses=np.zeros((int(there.sum()), 0)), least=0, most=np.inf)
+    parts = np.zeros(columns.rates.shape)
+    if not (np.isfinite(some.loads).any(axis=0)).all():
+        return 0.0, parts
+    market = Market((some,), np.zeros(0), np.ones(1), np.zeros(1), np.array([upper]))
+    program = Program(market)
+    fixed = program.program.upper.copy()
+    fixed[program.first_replica : program.first_replica + len(some.costs)] = replicas[there]
+    solution = LinearSolver().solve_first(replace(program.program, upper=fixed))
+    parts[there] = program.parts_of(solution.values, 0)
+    # HiGHS keeps rows to 1e-9. The level is lowered to what the replicas can serve, and is the same for all sizes.
+    over = max(1.0, float((columns.loads_of(parts)[there] / replicas[there]).max()))
+    parts = np.maximum(parts / over, 0.0)
+    return float(min(upper, parts.sum(axis=0).min())), parts
 
 
 class _Search:
@@ -264,12 +283,12 @@ class _Search:
         some = replace(market.services[i].restricted_to(chosen), costs=prices[chosen])
         low, high = (market.lower[i], market.upper[i]) if level is None else (max(level, market.lower[i]),) * 2
         gain = 0.0 if level is not None else float(market.gains[i]) if gain is None else gain
-        room = np.full(len(market.limits), np.inf) if limits is None else limits
-        return Program(Market((some,), room, np.array([gain]), np.array([low]), np.array([high]), has_costs=True))
+        room, packings = (np.full(len(market.limits), np.inf), NO_PACKINGS) if limits is None else (limits, market.packings)
+        return Program(Market((some,), room, np.array([gain]), np.array([low]), np.array([high]), 0.0, True, packings))
 
     def _rounded(self) -> list[Floats]:
         """Return whole replicas within all limits, service by service; none for the last services and where there is no room."""
-        market, left, prices, level = self.market, self.market.limits.copy(), self.prices, self.level
+        market, left, prices, level = self.market, self.market.limits, self.prices, self.level
         replicas = [np.zeros(len(columns.costs)) for columns in market.services]
         first = self.order[:-LAST]
         for at in range(0, len(first), CHUNK):
@@ -280,7 +299,7 @@ class _Search:
                 found = self._one(i, market.costs_of(i) + columns.uses @ prices, left, level)
                 if found is not None:
                     replicas[i] = found
-                    left = np.maximum(left - found @ columns.uses, 0.0)
+                    left = market.left(replicas)
         return replicas
 
     def _prices_of(self, services: Indices, left: Floats, level: float | None) -> tuple[Floats, float | None]:
@@ -311,8 +330,8 @@ class _Search:
     def _improve(self, plan: WholePlan, some: list[int]) -> None:
         """Plan a few services again on their own GPUs and the free ones, and keep the result if it is better."""
         market, services = self.market, np.array(some)
-        own = np.sum([plan.replicas[i] @ market.services[i].uses for i in some], axis=0)
-        part = _part_of(market, services, np.maximum(market.limits - market.used(plan.replicas) + own, 0.0))
+        others = [np.zeros(len(y)) if i in some else y for i, y in enumerate(plan.replicas)]
+        part = _part_of(market, services, market.left(others))
         masks = [_near(market.services[i], self.each[i], NEAR) | (plan.replicas[i] > 0) for i in some]
         part = replace(part, services=tuple(c.restricted_to(mask) for c, mask in zip(part.services, masks, strict=True)))
         program = Program(part)
