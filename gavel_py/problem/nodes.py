@@ -183,7 +183,7 @@ class _OpenbNode(Record):
 
     sn: Name
     cpu_milli: NotNegative
-    memory_mib: NotNegative
+    memory_mib: Annotated[NotNegative, Field(le=1e15)]  # in bytes it is finite too
     gpu: GpusPerNode
     model: Name
 

@@ -57,8 +57,8 @@ def _mix(value: object) -> dict[Bucket, float]:
             raise ValueError(f"{bucket} appears twice")
         found[bucket] = number
     total = sum(found.values())
-    if found and not total > 0:
-        raise ValueError("at least one share must be greater than 0")
+    if found and not 0 < total < float("inf"):
+        raise ValueError("their sum must be finite" if total else "at least one share must be greater than 0")
     return {bucket: share / total for bucket, share in found.items() if share > 0}
 
 
@@ -192,10 +192,10 @@ class ServingRate(Record):
             pipeline = number_of(fields.get("pipeline_parallel", 1))
             if fields.get("num_gpus") is None:
                 gpus = number_of(fields.get("operator_parallel", 1)) * pipeline
-                return fields | ({"num_gpus": int(gpus)} if gpus == gpus else {})
+                return fields | ({"num_gpus": int(gpus)} if abs(gpus) < float("inf") else {})
             if fields.get("operator_parallel") is None:
                 whole = number_of(fields["num_gpus"]) / pipeline if pipeline else 0
-                return fields | ({"operator_parallel": int(whole)} if whole >= 1 and whole == int(whole) else {})
+                return fields | ({"operator_parallel": int(whole)} if 1 <= whole < float("inf") and whole == int(whole) else {})
         return fields
 
     @field_validator("stage_seconds", mode="before")

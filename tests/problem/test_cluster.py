@@ -519,6 +519,11 @@ class TestFromFile:
                 "c.csv, line 6 (node 'n4'), field gpu: must be at most 4,096, found '5000'",
                 id="several nodes",
             ),
+            pytest.param(
+                OPENB + "n0,1000,1e308,2,P100\n",
+                "c.csv, line 2 (node 'n0'), field memory_mib: must be at most 1e+15, found '1e308'",
+                id="memory that no number of bytes can state",
+            ),
         ],
     )
     def test_faults_in_openb(self, content: str, problem: str) -> None:

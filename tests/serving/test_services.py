@@ -71,6 +71,7 @@ def test_yaml_and_csv_have_the_same_services(tmp_path: Path) -> None:
         ({"mix": {"128x128": 1}}, "field mix: must be prompt tokens/output tokens, such as 128/2048, found '128x128'"),
         ({"mix": {(128, 128): -1}}, "the share of 128/128 must be a finite number of at least 0, found -1"),
         ({"mix": {(128, 128): 0}}, "at least one share must be greater than 0"),
+        ({"mix": {(128, 128): 1e308, (9, 9): 1e308}}, "field mix: their sum must be finite"),
         ({"mix": {(128, 128): 1, "128/128": 1}}, "128/128 appears twice"),
         ({"replicas": 1}, "field replicas: is not known; did you mean 'min_replicas'"),
     ],
@@ -132,6 +133,17 @@ def test_a_profile_is_read_from_csv_and_yaml(tmp_path: Path) -> None:
 )
 def test_a_faulty_rate_is_explained(fields: dict[str, Any], expected: str) -> None:
     assert expected in message(lambda: gp.ServingRate(model="m", accelerator="a", **fields))
+
+
+COUNTS = ("num_gpus", "operator_parallel", "pipeline_parallel", "prompt_tokens", "output_tokens", "batch")
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e400", "-1", "1.5"])
+@pytest.mark.parametrize("field", COUNTS)
+def test_a_count_that_is_no_whole_number_is_an_error_with_line_and_field(field: str, value: str, tmp_path: Path) -> None:
+    given = {"model": "m", "accelerator": "v100", "stage_seconds": "0.1", "prompt_tokens": "8", "output_tokens": "8"} | {field: value}
+    path = written(tmp_path, "s.csv", f"{','.join(given)}\n{','.join(given.values())}\n")
+    assert f"{path}, line 2 (serving rate 'm'), field {field}: must be a" in message(lambda: gp.ServingProfile.from_file(path))
 
 
 def test_a_profile_has_each_rate_once_and_names_unknown_models() -> None:
