@@ -87,6 +87,7 @@ from gavel_py.policies.constraints.single_jobs import Pin as Pin
 from gavel_py.policies.constraints.single_jobs import SwitchCost as SwitchCost
 from gavel_py.problem.accelerators import AcceleratorSpec as AcceleratorSpec
 from gavel_py.problem.accelerators import AcceleratorTable as AcceleratorTable
+from gavel_py.problem.accelerators import same_accelerator as same_accelerator
 from gavel_py.problem.cluster import Cluster as Cluster
 from gavel_py.problem.from_jobs import Profile as Profile
 from gavel_py.problem.job import Job as Job

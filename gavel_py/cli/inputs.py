@@ -28,7 +28,6 @@ from gavel_py.cli.files import InputFile, OutputFile, with_names
 from gavel_py.cli.output import counted, number
 from gavel_py.cli.tables import table_text
 from gavel_py.errors import together
-from gavel_py.problem.accelerators import same_accelerator
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 FILE, INPUT, INPUT_OR_TEXT, TRACE = OutputFile(), InputFile(), InputFile(as_text=True), InputFile(suffix="")
@@ -346,7 +345,7 @@ def detailed(cluster: gp.Cluster, details: Iterable[str], option: str, form: str
     """Return the cluster with a field of its accelerator types from an option, whose syntax is `form`."""
     types = {each.name: each for each in cluster.accelerator_types}
     for typed, value in assignments(details, option, form).items():
-        name = same_accelerator(typed, types)
+        name = gp.same_accelerator(typed, types)
         if name is None:
             raise click.UsageError(f"{option}: the cluster has no {typed!r}, only {', '.join(types)}")
         types[name] = gp.AcceleratorType(**types[name].model_dump() | {field: value})

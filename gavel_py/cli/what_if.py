@@ -20,7 +20,6 @@ from gavel_py.cli.inputs import Inputs
 from gavel_py.cli.output import counted, number
 from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.errors import decimal_hint, nearest
-from gavel_py.problem.accelerators import same_accelerator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,7 +111,7 @@ def changed(
 
 
 def _type_of(typed: str, types: Sequence[str], text: str) -> str:
-    name = same_accelerator(typed, types)
+    name = gp.same_accelerator(typed, types)
     if name is None:
         raise click.UsageError(f"--what-if {text!r}: {typed!r} is not an accelerator type of this cluster{nearest(typed, types)}")
     return name

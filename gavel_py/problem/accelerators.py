@@ -224,6 +224,15 @@ class AcceleratorTable:
 def same_accelerator(name: str, known: Collection[str]) -> str | None:
     """Return the known name that equals this one except for case, or the only known name of the same accelerator.
 
+    Everything that takes names of accelerators compares them in this way.
+
+    Args:
+        name: Any name of an accelerator, as `AcceleratorTable.find` reads it.
+        known: The names to choose from.
+
+    Returns:
+        One of the known names, or None if there is none, or several.
+
     >>> same_accelerator("H100", ["v100", "h100"]), same_accelerator("NVIDIA H100 80GB HBM3", ["v100", "h100"])
     ('h100', 'h100')
     >>> same_accelerator("H100", ["a100"]) is None

@@ -141,7 +141,8 @@ COUNTS = ("num_gpus", "operator_parallel", "pipeline_parallel", "prompt_tokens",
 @pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e400", "-1", "1.5"])
 @pytest.mark.parametrize("field", COUNTS)
 def test_a_count_that_is_no_whole_number_is_an_error_with_line_and_field(field: str, value: str, tmp_path: Path) -> None:
-    given = {"model": "m", "accelerator": "v100", "stage_seconds": "0.1", "prompt_tokens": "8", "output_tokens": "8"} | {field: value}
+    tokens = {"prompt_tokens": "8", "output_tokens": "8"}
+    given = {"model": "m", "accelerator": "v100", "stage_seconds": "0.1"} | tokens | {field: value}
     path = written(tmp_path, "s.csv", f"{','.join(given)}\n{','.join(given.values())}\n")
     assert f"{path}, line 2 (serving rate 'm'), field {field}: must be a" in message(lambda: gp.ServingProfile.from_file(path))
 
