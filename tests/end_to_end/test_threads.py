@@ -21,7 +21,7 @@ import pytest
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses, classes_of
 from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.policies.base import Decision
 from gavel_py.policies.max_min_fairness import MaxMinFairness
@@ -160,6 +160,25 @@ class TestSolver:
         """Its objective is evaluated in the variables of one cvxpy program."""
         allocation = gp.solve(problem(0), name, merge_tolerance=tolerance)
         in_threads(*[lambda: [allocation.verify() for _ in range(50)]] * 4)
+
+    def test_a_value_is_that_of_its_own_fractions_whatever_another_thread_evaluates(self) -> None:
+        """The second thread begins while the first is between storing its fractions and reading the value."""
+        program = gp.Program(classes_of(problem(0), "test", ()))
+        total = program.total(program.normalized_throughput)
+        every, none = np.full((12, 3), 1 / 12), np.zeros((12, 3))
+
+        class Interrupted:
+            @property
+            def value(self) -> Any:
+                other.start()
+                other.join(0.5)  # the other thread waits for this one, or has stored its own fractions by now
+                return total.value
+
+        other = threading.Thread(target=program.value, args=(total, none))
+        found = program.value(Interrupted(), every)  # type: ignore[arg-type]
+        other.join(60)
+        assert found == pytest.approx(program.value(total, every))
+        assert found > 0 == program.value(total, none)
 
     def test_the_calling_program_may_use_highs_with_more_threads(self) -> None:
         """HiGHS keeps the number of threads of its first run on a thread, and refuses another one."""

@@ -47,8 +47,11 @@ class TestPromises:
         jobs = [gp.Job("a", memory_gb_per_gpu=12), gp.Job("b", memory_gb_per_gpu=12)]
         assert gp.solve(problem(jobs, node("n", 2, memory_gb=16))).time_fractions[:, 0] == pytest.approx([1 / 2, 1 / 2])
 
-    def test_a_job_for_which_no_node_has_enough_is_left_out(self) -> None:
-        excluded = problem([gp.Job("a", cpus_per_gpu=20), gp.Job("c")], node("n", 2, cpus=16)).excluded
+    @pytest.mark.parametrize("name", ["cpus", "memory_gb"])
+    def test_a_job_for_which_no_node_has_enough_is_left_out(self, name: str) -> None:
+        """Nodes that state only their CPUs, or only their memory."""
+        jobs = [gp.Job("a", **{f"{name}_per_gpu": 20}), gp.Job("c")]
+        excluded = problem(jobs, gp.Node(name="n", accelerator="v100", num_gpus=2, **{name: 16})).excluded
         assert excluded == {"a": "its gang of 1 GPUs fits nowhere (largest gang that fits: v100: 0)"}
 
     def test_ordered_policies_keep_to_them(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.optimization.checking.certificates import Prices
+from gavel_py.optimization.checking.certificates import Prices, priced_bound
 from gavel_py.optimization.job_classes import classes_of, separate_jobs
 from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.level_search import find_best_level
@@ -208,3 +208,26 @@ def test_a_sum_is_optimal(problem: gp.AllocationProblem) -> None:
     problem = able(problem)
     expected = best_value(problem, problem.throughputs / problem.equal_share[:, None])
     assert gp.solve(problem, "max_total_throughput").objective_value == pytest.approx(expected, rel=1e-7)
+
+
+def test_a_bound_counts_no_gain_where_a_job_cannot_run() -> None:
+    """Without prices, the bound is what the job gains on the only type on which it runs."""
+    jobs = classes_of(gp.AllocationProblem.from_arrays([[1.0, 0.0]], [1, 1]), "test", ())
+    assert priced_bound(jobs, np.array([[1.0, 5.0]]), np.zeros(2)) == 1.0
+
+
+class Faithful(gp.SumPolicy):
+    """Time counts more for jobs that had time on the last type."""
+
+    reads = ("previous_fractions",)
+
+    def objective(self, program: gp.Program) -> cp.Expression:
+        return program.total(cp.multiply(1 + program.jobs.previous_fractions[:, -1], program.normalized_throughput))
+
+
+def test_jobs_that_differ_only_in_what_they_had_of_the_last_type_are_not_alike() -> None:
+    had = [[0.5, 0.0], [0.5, 0.5]]
+    problem = gp.AllocationProblem.from_arrays([[1.0, 1.0]] * 2, [1, 0], previous_fractions=had)
+    allocation = gp.solve(problem, Faithful())
+    assert allocation.objective_value == pytest.approx(1.5)
+    assert allocation.time_fractions[:, 0] == pytest.approx([0, 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.optimization.formulation.linear_rows import SparseMatrix
+from gavel_py.optimization.solving.highs import OPTIONS, LinearProgram, LinearSolver, new_highs
 from tests.support.examples import examples
 from tests.support.instances import Floats
 
@@ -106,3 +109,28 @@ def test_a_solve_that_was_interrupted_does_not_spoil_the_next() -> None:
     after = solver.solve(gp.AllocationProblem.from_arrays(rows[:1500], [500] * 4))
     assert after.route is not None
     assert after.route.failed == ()
+
+
+class Imprecise:
+    """HiGHS whose price of the only row is off by a rounding."""
+
+    def __init__(self) -> None:
+        self._highs = new_highs(OPTIONS)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._highs, name)
+
+    def getSolution(self) -> Any:  # noqa: N802
+        answer = self._highs.getSolution()
+        answer.row_dual = [1e-12]
+        return answer
+
+
+@pytest.mark.parametrize(("equalities", "price"), [(0, 0.0), (1, -1e-12)])
+def test_no_price_of_a_limit_is_negative_although_the_solver_rounds(equalities: int, price: float) -> None:
+    """Bounds hold for prices >= 0 only; those of equalities may have any sign."""
+    solver, zero = LinearSolver(), np.zeros(1)
+    solver._highs = Imprecise()
+    matrix = SparseMatrix(np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.ones(1), (1, 1))
+    program = LinearProgram(np.ones(1), 0.0, matrix, zero, equalities, zero, np.ones(1))
+    assert solver.solve_first(program).duals.tolist() == [price]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.io.writing import write_atomic
-from gavel_py.report.timeline import COLOURS, IDLE, Bar, RoundGrid, bars_of, colours_of, duration, grid_of, lanes_of
+from gavel_py.report.timeline import COLOURS, IDLE, Bar, RoundGrid, bars_of, colours_of, duration, grid_of, lanes_of, spread
 from gavel_py.report.timeline_drawing import round_ticks, time_ticks
 from tests.end_to_end.test_cli import Gavel, gavel, small  # noqa: F401
 from tests.support.examples import examples
@@ -336,3 +336,13 @@ def test_the_command_refuses_a_file_before_it_plays(gavel: Gavel, name: str) -> 
     assert name in outcome.err
     assert "no-such-jobs" not in outcome.err
     assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("places", "found"),
+    [([0, 50, 90], [0, 50, 90]), ([0, 5, 90, 95], [0, 20, 70, 90]), ([0] * 5, [0, 20, 40, 60, 80])],
+    ids=["room for all", "moved apart", "no room at the end"],
+)
+def test_labels_are_as_far_apart_as_they_are_high(places: list[float], found: list[float]) -> None:
+    """Of a chart of 100 lanes with labels of 20; where there are more than it has room for, the first stays at the top."""
+    assert spread(places, 20, 100 if len(places) < 5 else 50) == found

@@ -100,6 +100,22 @@ def test_changes_by_users_between_decision_and_start_are_kept(tmp_path: Path, no
         assert list(slurm.jobs[1].held.values()) == [1]
 
 
+def test_a_job_whose_user_asks_for_fewer_gpus_after_it_was_given_its_nodes_is_not_released(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT)
+
+    def change(command: Sequence[str]) -> None:  # noqa: ARG001
+        if slurm.jobs[1].wanted:  # the driver has set its nodes
+            slurm.jobs[1].per_job = "gpu:1"
+
+    with driver(slurm, tmp_path) as driven:
+        driven.look()
+        slurm.fails = change
+        _, applied = driven.round()
+    assert applied.waiting == {"1": "its user has changed it in the meantime"}
+    assert (slurm.jobs[1].state, slurm.jobs[1].priority) == ("PENDING", 0)
+
+
 def test_jobs_on_an_unresponsive_node_are_left_alone(tmp_path: Path) -> None:
     """This holds even when it is the turn of other jobs; no job is started there."""
     slurm = cluster_with(4, 4)

@@ -104,6 +104,18 @@ def test_no_job_starts_where_its_limit_reaches_into_a_reservation(tmp_path: Path
         assert sorted(where(slurm).values()) == [["k80-0"], ["v100-0"]]
 
 
+@pytest.mark.parametrize(("after", "node"), [(600.0 + MARGIN + 1, "v100-0"), (600.0 + MARGIN - 1, "k80-0")])
+def test_the_time_that_a_start_takes_is_part_of_a_job(tmp_path: Path, after: float, node: str) -> None:
+    """The faster node is reserved when a job of 10 min that starts now has just ended, or would just not have."""
+    slurm = cluster()
+    job(slurm, 1, 10)
+    with driver(slurm, tmp_path) as driven:
+        driven.look()
+        reserved(slurm, "v100-0", after)
+        driven.round()
+        assert where(slurm) == {1: [node]}
+
+
 def test_jobs_that_end_before_it_start_there(tmp_path: Path) -> None:
     """With all nodes reserved, those of 30 min are set aside, and those of 10 min run."""
     slurm = cluster()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
+from gavel_py.sweeps import dispatcher
 from gavel_py.sweeps.dispatcher import PAUSE_SECONDS, ExecutorError
 from gavel_py.sweeps.planning import Estimate
 from tests.sweeps.support import Dying, Failing, Leaving, simulations, solves, timeless
@@ -172,6 +173,25 @@ def test_a_failed_cell_has_its_error_and_the_others_continue(tmp_path: Path) -> 
     assert again == rows  # no cell was run again, not even the failed one
     assert [(each.done, each.failed, each.kept, each.left) for each in told] == [(6, 6, 12, 0)]
     assert timeless(gp.sweep(spec, workers=1, retry_failed=True)) == timeless(rows)
+
+
+def test_a_cell_that_ended_just_before_an_interrupt_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupt comes when the second cell is submitted, which waits for the first; by themselves, results wait for longer."""
+
+    class Interrupted(ThreadPoolExecutor):
+        calls = 0
+
+        def submit(self, *args: Any, **options: Any) -> Any:
+            self.calls += 1
+            if self.calls == 2:
+                raise KeyboardInterrupt
+            return super().submit(*args, **options)
+
+    monkeypatch.setattr(dispatcher, "PAUSE_SECONDS", 600.0)
+    spec = simulations("fifo", seeds=1, fairness=True, results=str(tmp_path / "s.sqlite"))
+    with Interrupted(1) as executor, pytest.raises(KeyboardInterrupt):
+        gp.sweep(spec, executor=executor)
+    assert gp.plan_sweep(spec).kept() == {"done": 1, "failed": 0}
 
 
 def test_failed_cells_remain_only_if_they_are_retried(tmp_path: Path) -> None:

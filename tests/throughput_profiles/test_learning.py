@@ -24,6 +24,9 @@ HALF = gp.ThroughputProfile(
 )
 """All but the first type on two of the accelerators."""
 
+DEVIATIONS = 1.2815515655446004
+"""Standard deviations from the median to the ends of an interval of 80 %."""
+
 
 def seen(
     learner: gp.ThroughputLearner, job_type: str, accelerator: str, rate: float, times: int = 1, at: float | None = None
@@ -81,6 +84,8 @@ def test_optimism_is_one_standard_deviation_and_only_for_what_was_not_observed()
     assert estimate is not None
     assert speed(median, TYPES[0], "p100") == speed(optimistic, TYPES[0], "p100")
     assert speed(median, TYPES[0], "k80") == estimate.median < speed(optimistic, TYPES[0], "k80") < estimate.high
+    deviations = median.deviations([Entry(TYPES[0], 1, name) for name in ("k80", "p100")])
+    assert deviations == pytest.approx([math.log(estimate.high / estimate.low) / (2 * DEVIATIONS), 0.0])
 
 
 def test_posterior_of_an_observed_entry_lies_between_observation_and_estimate() -> None:
@@ -114,6 +119,10 @@ def test_posterior_is_that_of_the_joint_normal_distribution() -> None:
     expected = latent[-2:] @ np.linalg.solve(latent + np.diag(noise), residuals)
     found = [math.log(speed(learner, TYPES[0], name)) for name in ("k80", "p100")]
     assert found == pytest.approx(expected - logs + np.log([0.9, 3.0]), abs=1e-3)
+    covariance = latent[-2:, -2:] - latent[-2:] @ np.linalg.solve(latent + np.diag(noise), latent[:, -2:])
+    estimates = [learner.profile.estimate(Entry(TYPES[0], 1, name)) for name in ("k80", "p100")]
+    deviations = [math.log(each.high / each.low) / (2 * DEVIATIONS) for each in estimates if each is not None]
+    assert deviations == pytest.approx(np.sqrt(np.diag(covariance)), rel=0.01)
 
 
 def test_a_snapshot_stays_the_same_object_until_a_throughput_moves() -> None:

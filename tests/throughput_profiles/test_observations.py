@@ -70,6 +70,19 @@ def test_writers_do_not_lose_each_others_observations(store: gp.ThroughputStore)
     assert store.observations("mine")[KEY].count == pytest.approx(40)
 
 
+def test_a_writer_waits_for_one_that_has_begun_and_not_yet_written(store: gp.ThroughputStore) -> None:
+    """Two that had both read before the first wrote could not go on: SQLite would end one of them at once."""
+    second = threading.Thread(target=store.observe, args=("mine", KEY), kwargs={"steps": 3, "seconds": 1})
+    store.save(gp.ThroughputProfile("other", []))
+    with store._database.writing() as session:
+        second.start()
+        second.join(0.5)  # as far as it comes
+        session.execute("DELETE FROM profiles")
+    second.join(60)
+    assert store.observations("mine")[KEY].count == 1
+    assert "other" not in store.names()
+
+
 def test_stores_of_earlier_versions_have_no_observations_yet(store: gp.ThroughputStore) -> None:
     store.save(gp.ThroughputProfile("mine", []))
     with closing(sqlite3.connect(str(store.path))) as connection:

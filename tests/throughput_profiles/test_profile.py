@@ -255,3 +255,13 @@ class TestMeasurement:
     def test_a_pair_with_itself_has_one_speed(self) -> None:
         with pytest.raises(InputError, match="must have the same steps_per_second on both sides"):
             pair("a", 1.0, "a", 2.0)
+
+
+def test_memory_that_was_measured_on_a_fraction_of_a_gpu_goes_before_that_of_a_whole_one() -> None:
+    measured = [("v100", 1, 12.0), ("v100", 0.5, 6.0), ("k80", 1, 11.0)]
+    rows = [
+        Measurement(job_type="a", num_gpus=gpus, accelerator=name, steps_per_second=1.0, gpu_memory_gb=gb)
+        for name, gpus, gb in measured
+    ]
+    profile = ThroughputProfile("lab", rows)
+    assert [profile.gpu_memory_gb("a", 0.5, name) for name in ("v100", "k80")] == [6.0, 11.0]

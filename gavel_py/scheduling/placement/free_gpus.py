@@ -307,9 +307,7 @@ def _consolidated(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu
 
 
 def _spread(room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Resources) -> dict[int, int] | None:
-    """Return {node: GPUs} on more than `min_nodes` nodes, least room first."""
-    if size <= min_nodes:
-        return None
+    """Return {node: GPUs} on more than `min_nodes` nodes, least room first; size: > min_nodes."""
     index = room.index(per_gpu)
     for among in room.regions(index, size, scope):
         parts, left = dict[int, int](), size
