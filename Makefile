@@ -12,10 +12,13 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 export PYTHONDONTWRITEBYTECODE :=
 # Modules are compiled when they are first imported; compiling all of them would take nearly as long as installing them.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+ifndef SEED
+SEED := $(shell $(PYTHON) -c "import secrets; print(secrets.randbelow(2**32))")
+endif
 # Several workers on all cores: threads of linear algebra would only wait for each other.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test quick deep lint types unit docs package lock clean
+.PHONY: demo test quick deep faults lint types unit docs package lock clean
 
 EXAMPLE := examples/jobs.csv --cluster examples/cluster.yaml
 
@@ -41,9 +44,15 @@ unit: $(VENV)/ready
 quick: lint types
 	$(BIN)/pytest -q -n $(CORES) -m "not deep and not slow" --hypothesis-profile=quick
 
-# Long plays of faults, and many more examples of each property.
+# Long plays of faults, and many more examples of each property, at random: a failing one is printed as a line to paste above its
+# test, and make deep SEED=... draws all of them again.
 deep: $(VENV)/ready
-	$(BIN)/pytest -q -n $(WORKERS) --hypothesis-profile=deep
+	@echo 'Random examples of seed $(SEED)'
+	$(BIN)/pytest -q -n $(WORKERS) --hypothesis-profile=deep --hypothesis-seed=$(SEED)
+
+# Does a test notice each seeded fault of benchmarks/faults/? Played in a temporary copy; FAULTS="NAME ..." plays some of them.
+faults: $(VENV)/ready
+	$(BIN)/python benchmarks/faults/play.py $(FAULTS)
 
 $(VENV)/ready: requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

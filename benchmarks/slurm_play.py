@@ -68,7 +68,7 @@ def play(system: System, trace: gp.Trace, log: Path | None = None) -> Played:
             arrived.append(time.time() - begin)
             ids.append(submit(cluster, each, system.partition))
         left = set(ids)
-        until(lambda: _all_done(cluster, left), LONGEST_RUN_SECONDS, "all jobs to end", every=2.0)
+        until(lambda: _all_done(cluster, left), "all jobs to end", within=LONGEST_RUN_SECONDS, every=2.0)
         runs = [stays(cluster, job) for job in ids]
         restart_seconds = _restart_seconds(log_of(cluster))
         if log is not None and log_of(cluster).exists():

@@ -38,5 +38,5 @@ def driven_by(policy: str, cluster: LoopbackCluster, *, has_long_turns: bool = F
     words = ["--policy", policy, "--profile", PROFILE, "--round", str(ROUND_SECONDS), "--start-seconds", "20"]
     words += [] if has_long_turns else [word for pair in turns.items() for word in pair]
     with driving(cluster, *words, without=turns if has_long_turns else ()) as driver:
-        driver.until(lambda: events(log_of(cluster), "begun"), 60, "the driver to begin")
+        driver.until(lambda: events(log_of(cluster), "begun"), "the driver to begin")
         yield driver

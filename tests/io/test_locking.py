@@ -48,18 +48,18 @@ def test_the_threads_come_back_when_the_last_call_ends(before: dict[str, int]) -
 
     def shorter() -> None:
         with one_blas_thread():
-            both_in.wait(10)
-        one_out.wait(10)
+            both_in.wait(60)
+        one_out.wait(60)
 
     with ThreadPoolExecutor(1) as threads:
         with one_blas_thread():
             other = threads.submit(shorter)
-            both_in.wait(10)
-            one_out.wait(10)
+            both_in.wait(60)
+            one_out.wait(60)
             with one_blas_thread():
                 pass
             assert set(now(before).values()) == {1}
-        other.result(10)
+        other.result(60)
     assert now(before) == before
 
 

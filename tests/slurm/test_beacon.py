@@ -242,7 +242,7 @@ def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("NOTIFY_SOCKET", path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(path)
-        channel.settimeout(5.0)
+        channel.settimeout(60.0)
         slurm = cluster_with(1, 4)
         slurm.clock.stops_at = slurm.clock.now() + 50
         with driver(slurm, tmp_path / "state") as driven:

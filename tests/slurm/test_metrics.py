@@ -103,13 +103,13 @@ def test_running_jobs_that_are_left_to_slurm_are_counted(tmp_path: Path) -> None
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (apt-get install prometheus)")
 def test_promtool_finds_no_fault(tmp_path: Path) -> None:
     text, _ = written(tmp_path)
-    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @contextmanager
 def answers(port: int) -> Iterator[HTTPConnection]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         yield connection
     finally:

@@ -1,18 +1,23 @@
-"""How many examples a property test draws, by hypothesis profile.
+"""How many examples a property test draws, and which, by hypothesis profile.
 
 A test asks for the number that suits it, and the profile scales it: `quick` while code is written, `ci` for every change, `deep`
 for faults that only many examples show. Choose one with `pytest --hypothesis-profile NAME`; the default is `ci`.
+
+`quick` and `ci` draw the same examples on every machine and in every run. `deep` draws others each time, or those of a seed
+(`--hypothesis-seed`).
 """
 
 from __future__ import annotations
 
-import os
+from typing import Any
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
-__all__ = ["examples", "register_profiles"]
+__all__ = ["DEEP", "examples", "fix_constants", "register_profiles"]
 
-PERCENT = {"quick": 12, "ci": 55, "deep": 1000}
+DEEP = "deep"
+PERCENT = {"quick": 12, "ci": 55, DEEP: 1000}
 """Percentage of the requested examples that each profile draws. It is also the profile's `max_examples`, since tests that request
 no number have the default of hypothesis, which is 100."""
 
@@ -21,14 +26,34 @@ COSTLY = 0.5
 
 
 def register_profiles() -> None:
-    """Register the profiles and load the default. Continuous integration (CI is set) draws the same examples in every run."""
+    """Register the profiles and load the default; none depends on the environment, as the built-in ones do on CI.
+
+    There is no database of earlier failures, which would put its examples first; a failure prints `@reproduce_failure(...)`.
+    """
+    common: dict[str, Any] = {
+        "database": None,
+        "deadline": None,
+        "print_blob": True,
+        "suppress_health_check": [HealthCheck.too_slow],
+    }
     for name, percent in PERCENT.items():
-        settings.register_profile(name, max_examples=percent, derandomize="CI" in os.environ, deadline=None)
+        parent = settings.get_profile("default")
+        settings.register_profile(name, parent, max_examples=percent, derandomize=name != DEEP, **common)
     settings.load_profile("ci")
+
+
+def fix_constants() -> None:
+    """Draw no constants of the product's modules, unless under `deep`.
+
+    Hypothesis would draw those of all modules that happen to be loaded, except below a folder named `test`: other examples for a
+    single test than in the whole run, and in another checkout.
+    """
+    if settings.get_current_profile_name() != DEEP:
+        providers.is_local_module_file = lambda _: False
 
 
 def examples(count: int, *, costly: bool = False) -> int:
     """Return the number of examples to draw where a test requests `count`; fewer if an example is `costly` (over 20 ms)."""
     percent = settings.default.max_examples
-    factor = COSTLY if costly and percent < PERCENT["deep"] else 1.0
+    factor = COSTLY if costly and percent < PERCENT[DEEP] else 1.0
     return max(1, round(count * percent * factor / 100))

@@ -81,7 +81,7 @@ class Server:
         """Stop the server: SIGINT disconnects clients, SIGQUIT ends without a word to the disk."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(30)
+            self._process.wait(60)
             self._process = None
 
     def start(self) -> None:

@@ -6,7 +6,6 @@ import gc
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -71,11 +70,9 @@ def service(answer: bytes | None, backlog: int = 8) -> Iterator[str]:
 
 
 def refused(address: str) -> str:
-    """Return the error for a scheduler that does not answer, which comes within 10 s."""
-    started = time.monotonic()
+    """Return the error for a scheduler that does not answer."""
     with pytest.raises(gp.InputError, match="scheduler ") as caught, gp.dask_executor(address):
         pytest.fail("nobody is there")
-    assert time.monotonic() - started < 10
     return str(caught.value)
 
 

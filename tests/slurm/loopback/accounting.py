@@ -52,7 +52,7 @@ def boot(cluster: LoopbackCluster, daemons: Daemons, port: int) -> None:
     # It looks for its configuration beside slurm.conf.
     command = ["env", f"SLURM_CONF={cluster.environment['SLURM_CONF']}", tool("slurmdbd"), "-D"]
     daemons.start("slurmdbd", *command)
-    until(lambda: cluster.run("sacctmgr", "--noheader", "show", "cluster").returncode == 0, 60, "slurmdbd to answer")
+    until(lambda: cluster.run("sacctmgr", "--noheader", "show", "cluster").returncode == 0, "slurmdbd to answer")
     cluster.tell("sacctmgr", "--immediate", "add", "cluster", "loopback")
 
 
@@ -78,4 +78,4 @@ def _start_database(cluster: LoopbackCluster, daemons: Daemons, port: int, passw
     places = [f"--datadir={data}", f"--socket={socket}", f"--pid-file={data}/pid", f"--init-file={first}"]
     network = ["--bind-address=127.0.0.1", f"--port={port}", "--skip-name-resolve"]
     daemons.start("mariadbd", tool("mariadbd"), "--no-defaults", f"--user={user}", *places, *network, *small)
-    until(socket.exists, 60, "MariaDB to answer")
+    until(socket.exists, "MariaDB to answer")

@@ -16,7 +16,7 @@ from tests.slurm.loopback.configuration import Settings
 from tests.slurm.loopback.daemons import Daemons
 from tests.slurm.loopback.presence import tool
 from tests.slurm.loopback.seen import JobSeen, jobs_of
-from tests.slurm.loopback.waiting import LateError, until
+from tests.slurm.loopback.waiting import GUARD_SECONDS, LateError, until
 
 __all__ = ["LoopbackCluster", "booted"]
 
@@ -32,7 +32,7 @@ class LoopbackCluster:
         self.environment |= {"SLURM_CONF": str(folder / "slurm.conf")}
         self._daemons = daemons
 
-    def run(self, *words: str, user: int | None = None, within: float = 20.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, user: int | None = None, within: float = GUARD_SECONDS) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands, as another user where one is named (which only root can)."""
         path, *rest = words
         return subprocess.run(
@@ -47,7 +47,7 @@ class LoopbackCluster:
 
     def start_controller(self, *options: str) -> None:
         self._daemons.start("slurmctld", tool("slurmctld"), "-D", "-f", self.environment["SLURM_CONF"], *options)
-        until(self._answers, 30, "the controller to answer")
+        until(self._answers, "the controller to answer")
 
     def end_controller(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Signal the controller; with SIGTERM, it saves its state first."""
@@ -89,16 +89,16 @@ class LoopbackCluster:
         self._daemons.start(
             "munged", tool("munged"), "--foreground", "--force", f"--socket={run}/munge.sock", "--num-threads=2", *munge
         )
-        until((run / "munge.sock").exists, 10, "munged")
+        until((run / "munge.sock").exists, "munged")
         if self.settings.accounting:
             accounting.boot(self, self._daemons, self._first_port + 1 + len(self.settings.node_names))
         for name in self.settings.node_names:
             self.start_node(name)
         self.start_controller("-c")
-        until(self._all_up, 60, "all nodes to be up")
+        until(self._all_up, "all nodes to be up")
 
     def _answers(self) -> bool:
-        return "UP" in self.run("scontrol", "ping", within=5).stdout
+        return "UP" in self.run("scontrol", "ping").stdout
 
     def _all_up(self) -> bool:
         return set(self.node_states().values()) <= {"idle"}

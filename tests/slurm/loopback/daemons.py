@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.slurm.loopback import keeper
+from tests.slurm.loopback.waiting import GUARD_SECONDS
 
 __all__ = ["Daemons"]
 
@@ -34,7 +35,7 @@ class Daemons:
     def start(self, name: str, *command: str) -> None:
         self._order(do="start", name=name, command=command, log=str(self.folder / "log" / f"{name}.out"))
 
-    def end(self, name: str, *, how: signal.Signals = signal.SIGTERM, within: float = 10.0) -> None:
+    def end(self, name: str, *, how: signal.Signals = signal.SIGTERM, within: float = GUARD_SECONDS) -> None:
         self._order(do="end", name=name, signal=int(how), within=within)
 
     def kill_orphans(self, title: str) -> list[int]:
@@ -45,7 +46,7 @@ class Daemons:
         assert self._keeper.stdin is not None
         assert self._keeper.stdout is not None
         self._keeper.stdin.close()
-        self._keeper.wait(30)
+        self._keeper.wait(GUARD_SECONDS)
         self._keeper.stdout.close()
 
     def _order(self, **order: object) -> Any:

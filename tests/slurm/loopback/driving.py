@@ -18,7 +18,7 @@ import pytest
 from tests.slurm.loopback.cluster import LoopbackCluster
 from tests.slurm.loopback.logbook import events
 from tests.slurm.loopback.scenes import profile_text
-from tests.slurm.loopback.waiting import until
+from tests.slurm.loopback.waiting import GUARD_SECONDS, until
 
 __all__ = ["ROOT", "Driver", "driving", "gavel", "log_of", "plugin", "round_once"]
 
@@ -151,15 +151,15 @@ class Driver:
         """The output so far."""
         return self.out.read_text() + self.err.read_text()
 
-    def until(self, reading: Callable[[], object], within: float, what: str) -> None:
+    def until(self, reading: Callable[[], object], what: str, *, within: float = GUARD_SECONDS) -> None:
         """Wait until a reading is true; the driver must not end before."""
-        until(lambda: reading() or self.process.poll() is not None, within, what, every=0.2)
+        until(lambda: reading() or self.process.poll() is not None, what, within=within, every=0.2)
         assert self.process.poll() is None, self.output()
 
     def rounds(self, count: int, within: float = 60.0) -> None:
         """Wait for a number of further rounds."""
         wanted = self.applied() + count
-        self.until(lambda: self.applied() >= wanted, within * count, f"{count} rounds")
+        self.until(lambda: self.applied() >= wanted, f"{count} rounds", within=within * count)
 
     def within_rounds(self, reading: Callable[[], object], count: int, what: str, within: float = 60.0) -> None:
         """Wait until a reading is true, at most for a number of further rounds."""
@@ -170,7 +170,7 @@ class Driver:
             found = bool(reading())
             return found or self.applied() >= last
 
-        self.until(is_settled, within * count, what)
+        self.until(is_settled, what, within=within * count)
         assert found, f"{count} rounds later, there is not yet: {what}"
 
     def applied(self) -> int:

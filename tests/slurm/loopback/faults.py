@@ -69,13 +69,13 @@ class Play:
                 getattr(self, fault)()
             self.goes_on()
             self.submit(10)
-            until(self.held, 30, "jobs to wait on hold")
+            until(self.held, "jobs to wait on hold")
             self.driver.end(signal.SIGKILL)
         hooks(self.cluster, self.user)
         died = time.monotonic()
         while (held := self.held()) and time.monotonic() < died + DEAD_SECONDS + 30:
             time.sleep(0.2)
-        until(self.all_over, 120, "all jobs to end, without a driver")
+        until(self.all_over, "all jobs to end, without a driver", within=120)
         return self.count(held)
 
     def begin(self) -> None:
@@ -93,7 +93,7 @@ class Play:
                 self.begin()
             return self.driver.applied() > before
 
-        until(has_applied, 90, "a round")
+        until(has_applied, "a round", within=90)
 
     def submit(self, count: int) -> None:
         """Submit jobs of some seconds."""
@@ -126,7 +126,7 @@ class Play:
     def kill_controller(self) -> None:
         """Slurm itself loses what it has not saved yet, such as jobs that have just been submitted."""
         now = time.time()
-        until(lambda: (self.cluster.folder / "state" / "job_state").stat().st_mtime > now, 60, "Slurm to save its jobs")
+        until(lambda: (self.cluster.folder / "state" / "job_state").stat().st_mtime > now, "Slurm to save its jobs")
         self.cluster.end_controller(signal.SIGKILL)
         self.cluster.start_controller()
         self.goes_on()
@@ -141,10 +141,10 @@ class Play:
         """A node dies with its jobs, and comes back after Slurm has noticed."""
         node = self.draws.choice(self.cluster.settings.node_names)
         self.cluster.lose_node(node)
-        until(lambda: self.cluster.node_states()[node].startswith("down"), 60, "Slurm to give the node up")
+        until(lambda: self.cluster.node_states()[node].startswith("down"), "Slurm to give the node up")
         self.goes_on()
         self.cluster.start_node(node)
-        until(lambda: self.cluster.node_states()[node] in {"idle", "mix", "alloc"}, 60, "the node to be back")
+        until(lambda: self.cluster.node_states()[node] in {"idle", "mix", "alloc"}, "the node to be back")
 
     def fill_disk(self) -> None:
         """The driver cannot write to any file for longer than a round."""

@@ -81,7 +81,7 @@ class Meddler:
         _write(self.folder / moment, f"#!/bin/sh\ntouch {here}/waits\n{waiting}\n")
 
     def wait_for_pause(self, within: float = 60.0) -> None:
-        until((self.folder / "waits").exists, within, "the driver to come to its pause")
+        until((self.folder / "waits").exists, "the driver to come to its pause", within=within)
 
     def go_on(self) -> None:
         (self.folder / "go-on").touch()

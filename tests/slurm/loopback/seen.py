@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 
 __all__ = ["JobSeen", "jobs_of", "names_in"]
@@ -10,7 +11,10 @@ __all__ = ["JobSeen", "jobs_of", "names_in"]
 
 @dataclass(frozen=True)
 class JobSeen:
-    """A job. placement: {node: GPUs} while it runs, else empty; held: whether it waits on hold."""
+    """A job. placement: {node: GPUs} while it runs, else empty; held: whether it waits on hold.
+
+    submitted, started: by the clock of the controller, in seconds since 1970; started: None unless it runs.
+    """
 
     id: int
     name: str
@@ -22,6 +26,14 @@ class JobSeen:
     restarts: int
     comment: str
     admin_comment: str
+    submitted: float
+    started: float | None
+
+    @property
+    def waited(self) -> float:
+        """Seconds from the submission of a job that runs to its start."""
+        assert self.started is not None, f"job {self.id} does not run"
+        return self.started - self.submitted
 
     @property
     def is_over(self) -> bool:
@@ -47,12 +59,18 @@ def _job(line: str) -> JobSeen:
         restarts=int(_field(line, "Restarts")),
         comment=_field(line, "Comment"),
         admin_comment=_field(line, "AdminComment"),
+        submitted=_seconds(line, "SubmitTime"),
+        started=_seconds(line, "StartTime") if state == "RUNNING" else None,
     )
 
 
 def _field(line: str, name: str) -> str:
     found = re.search(rf"(?:^| ){name}=(.*?)(?= +[A-Z][\w/:&*]*=|\s*$)", line)
     return found[1] if found else ""
+
+
+def _seconds(line: str, name: str) -> float:
+    return time.mktime(time.strptime(_field(line, name), "%Y-%m-%dT%H:%M:%S"))
 
 
 def _placement(line: str) -> dict[str, int]:

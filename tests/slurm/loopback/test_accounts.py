@@ -40,7 +40,7 @@ def cluster() -> Iterator[LoopbackCluster]:
         accounts("modify", "account", "chem", "set", "GrpTRES=gres/gpu=4")
         accounts("modify", "qos", "normal", "set", "MaxTRESPU=gres/gpu=6")
         known_as(made, OPERATOR, "Operator")
-        until(lambda: "gres/gpu=4(" in made.tell("scontrol", "show", "assoc_mgr", "flags=assoc"), 30, "the limit to be known")
+        until(lambda: "gres/gpu=4(" in made.tell("scontrol", "show", "assoc_mgr", "flags=assoc"), "the limit to be known")
         yield made
 
 
@@ -60,7 +60,7 @@ def test_no_gpu_is_planned_that_a_limit_leaves_idle(cluster: LoopbackCluster) ->
         assert (len(running & set(chem)), len(running & set(physics))) == (3, 6)
         ended = next(iter(running & set(chem)))
         cluster.tell("scancel", str(ended))
-        driver.until(lambda: len(cluster.running() & set(chem)) == 3, 20, "the next job of the account")
+        driver.until(lambda: len(cluster.running() & set(chem)) == 3, "the next job of the account")
         assert driver.end() == 0, driver.output()
     applied = events(log_of(cluster), "applied") + events(log_of(cluster), "filled")
     assert [line["waiting"] for line in applied] == [{}] * len(applied), "Slurm gives what is planned"
@@ -78,7 +78,7 @@ def test_jobs_below_a_limit_take_turns(cluster: LoopbackCluster) -> None:
         return ran == chem
 
     with driving(cluster, "--round", "6", "--min-run-seconds", "6", user=OPERATOR) as driver:
-        driver.until(have_all_run, 120, "all jobs of the account to have had a turn")
+        driver.until(have_all_run, "all jobs of the account to have had a turn", within=120)
         assert driver.end() == 0, driver.output()
     applied = events(log_of(cluster), "applied") + events(log_of(cluster), "filled")
     assert [line["waiting"] for line in applied] == [{}] * len(applied), "Slurm gives what is planned"
@@ -111,7 +111,7 @@ def test_jobs_run_for_the_time_that_their_qos_exempts(cluster: LoopbackCluster) 
     words = ["--parsable", "--partition=gavel", "--nodes=1", "--gres=gpu:4", "--output=/dev/null", "--chdir=/"]
     jobs = [cluster.tell("sbatch", *words, comment(1e7), "--wrap=exec sleep 600", user=SOMEBODY).strip() for _ in range(5)]
     with driving(cluster, "--round", "5", user=OPERATOR) as driver:
-        driver.until(lambda: sum(each.restarts for each in cluster.jobs().values()) >= 3, 150, "three jobs to be stopped")
+        driver.until(lambda: sum(each.restarts for each in cluster.jobs().values()) >= 3, "three jobs to be stopped", within=150)
         assert driver.end() == 0, driver.output()
     stays = [line.split("|") for line in cluster.tell("sacct", "-DXnP", f"-j{','.join(jobs)}", "--format=State,ElapsedRaw").split()]
     stopped = [int(seconds) for state, seconds in stays if state == "REQUEUED"]

@@ -25,7 +25,7 @@ def jobs_leave_and_change(cluster: LoopbackCluster, decision: Decision) -> set[i
     finish(cluster, preempted[0], moved[0])
     cluster.tell("scancel", str(preempted[1]), str(new[0]))
     cluster.tell("scontrol", "update", f"JobId={new[1]}", "Gres=gpu:1")
-    until(lambda: over(cluster) == {preempted[0], moved[0], preempted[1], new[0]}, 30, "the jobs to end")
+    until(lambda: over(cluster) == {preempted[0], moved[0], preempted[1], new[0]}, "the jobs to end")
     return over(cluster) | {new[1]}
 
 
@@ -51,7 +51,7 @@ def test_only_the_affected_jobs_differ_from_the_plan(
 ) -> None:
     jobs = crowd(cluster, 27)
     round_once(cluster, *SHORT_FIRST)
-    until(lambda: faster_are_ahead(cluster), 60, "the jobs on faster GPUs to have done more than all others")
+    until(lambda: faster_are_ahead(cluster), "the jobs on faster GPUs to have done more than all others")
     jobs += crowd(cluster, 9, steps=1e5)
     meddler = Meddler(cluster)
     meddler.pause("before-change-1")

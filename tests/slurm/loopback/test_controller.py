@@ -25,7 +25,7 @@ def test_rounds_continue_when_the_controller_is_back(cluster: LoopbackCluster, h
         driver.rounds(1)
         # Slurm loses what it has not yet saved, including jobs that were just submitted.
         now = time.time()
-        until(lambda: (cluster.folder / "state" / "job_state").stat().st_mtime > now, 60, "Slurm to save its jobs")
+        until(lambda: (cluster.folder / "state" / "job_state").stat().st_mtime > now, "Slurm to save its jobs")
         cluster.end_controller(how)
         time.sleep(6)  # it is away when the next round is due
         assert driver.process.poll() is None, driver.output()

@@ -64,14 +64,14 @@ def test_the_silence_of_a_driver_on_another_host_is_noticed(small: Settings) -> 
             driver.rounds(1)
             first = gang(cluster, "--gpus=4", "--constraint=v100")
             held = [gang(cluster, "--gpus=4", "--constraint=v100") for _ in range(2)]
-            driver.until(lambda: cluster.jobs()[first].placement, 20, "the first job")
+            driver.until(lambda: cluster.jobs()[first].placement, "the first job")
             driver.process.kill()
         assert any(waits_on_hold(cluster, job) for job in held)
         time.sleep(DEAD_SECONDS + 1)
         assert not waits_on_hold(cluster, gang(cluster, "--gpus=4"))
         done = gavel(cluster, "release", timeout_only=True)
         assert (done.returncode, done.stderr) == (0, "")
-        until(lambda: not any(waits_on_hold(cluster, job) for job in held), 10, "the jobs to be released")
+        until(lambda: not any(waits_on_hold(cluster, job) for job in held), "the jobs to be released")
         with driving(cluster, "--round", "5", "--on-exit", "release") as driver:
             driver.rounds(1)
             assert driver.end() == 0, driver.output()
@@ -87,14 +87,12 @@ def test_slurm_user_writes_reasons_and_leaves_nothing_in_released_jobs(small: Se
         with driving(cluster, "--round", "5", "--min-run-seconds", "300", "--on-exit", "release") as driver:
             driver.rounds(1)
             jobs = [int(cluster.tell("sbatch", *words, "--wrap=exec sleep 600", user=SOMEBODY)) for _ in range(3)]
-            driver.until(lambda: len(cluster.running()) == 2, 20, "two jobs to run")
+            driver.until(lambda: len(cluster.running()) == 2, "two jobs to run")
             (waiting,) = set(jobs) - cluster.running()
-            driver.until(lambda: ";gavel-why=" in cluster.jobs()[waiting].admin_comment, 20, "the reason")
+            driver.until(lambda: ";gavel-why=" in cluster.jobs()[waiting].admin_comment, "the reason")
             assert not any("gavel-why" in cluster.jobs()[job].admin_comment for job in cluster.running())
             cluster.tell("scontrol", "hold", str(waiting), user=SOMEBODY)
-            driver.until(
-                lambda: "gavel-why=its_user_holds_it" in cluster.jobs()[waiting].admin_comment, 20, "the hold as the reason"
-            )
+            driver.until(lambda: "gavel-why=its_user_holds_it" in cluster.jobs()[waiting].admin_comment, "the hold as the reason")
             cluster.tell("scontrol", "release", str(waiting), user=SOMEBODY)
             driver.rounds(2)
             assert cluster.jobs()[waiting].held
@@ -105,4 +103,4 @@ def test_slurm_user_writes_reasons_and_leaves_nothing_in_released_jobs(small: Se
         assert "4294967293" not in cluster.tell("squeue", "--noheader", "--format=%Q")
         assert cluster.tell("squeue", "--noheader", "--name=gavel-driver") == ""
         cluster.tell("scancel", str(next(iter(cluster.running()))))
-        until(lambda: waiting in cluster.running(), 60, "Slurm to start it")
+        until(lambda: waiting in cluster.running(), "Slurm to start it")

@@ -73,7 +73,7 @@ def test_delivered_time_agrees_with_sacct_while_sizes_change(submit_plugin: str)
         (end,) = events(log_of(cluster), "ended")
         run = gp.slurm_run(log_of(cluster))
         starts = len(stays(cluster, job))  # the accounts learn of the latest one with some delay
-        until(lambda: [each[0] for each in accounted(cluster, math.inf)].count(job) == starts, 20, "the accounts of all starts")
+        until(lambda: [each[0] for each in accounted(cluster, math.inf)].count(job) == starts, "the accounts of all starts")
         stays_there = accounted(cluster, end["seconds"])
     assert {gpus for number, gpus, _ in stays_there if number == job} > {16}, "it has had several sizes"
     total = sum(gpus * seconds for _, gpus, seconds in stays_there)
@@ -114,9 +114,9 @@ def test_a_job_grows_and_shrinks_and_gets_its_range_back(submit_plugin: str) -> 
         assert all(set(stay.placement.values()) == {4} for stay in stays(cluster, job))
         assert {len(stay.placement) for stay in stays(cluster, job)} > {4}, "it has run on fewer nodes, too"
         cluster.tell("scontrol", "requeuehold", str(job))
-        until(lambda: cluster.jobs()[job].held, 30, "the job to wait")
+        until(lambda: cluster.jobs()[job].held, "the job to wait")
         assert gavel(cluster, "release", timeout_only=True).returncode == 0
-        until(lambda: held(cluster).get(job), 60, "Slurm to start the job by itself")
+        until(lambda: held(cluster).get(job), "Slurm to start the job by itself")
         assert shown(cluster, job, "ReqNodeList") == "(null)"
         assert (shown(cluster, job, "NumNodes"), shown(cluster, job, "NumTasks")) == ("1", "2")
 

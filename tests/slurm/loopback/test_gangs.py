@@ -38,7 +38,7 @@ def test_spread_gangs_get_two_gpus_per_node_if_no_more_are_free(cluster: Loopbac
     """Other jobs use two GPUs of every node; by default, Slurm would split gangs unevenly."""
     for node in cluster.settings.node_names:
         cluster.tell("sbatch", "--partition=plain", "--gres=gpu:2", f"--nodelist={node}", "--output=/dev/null", "--wrap=sleep 600")
-    until(lambda: all(each.placement for each in cluster.jobs().values()), 60, "the jobs of others to start")
+    until(lambda: all(each.placement for each in cluster.jobs().values()), "the jobs of others to start")
     jobs = [gang(cluster, *request) for request in (("--gpus=8",), ("--nodes=2", "--gres=gpu:4"), ("--gpus=8",))]
     round_once(cluster)
     seen = cluster.jobs()

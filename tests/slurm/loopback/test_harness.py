@@ -44,13 +44,13 @@ def test_it_has_27_nodes_and_108_gpus_of_three_types(cluster: LoopbackCluster) -
 
 def test_jobs_run_at_the_speed_of_their_type_and_resume_their_steps(cluster: LoopbackCluster) -> None:
     fast, slow = (submit(cluster, Work(name, steps=12, options=(f"--nodelist={name}-0",)), "plain") for name in ("v100", "k80"))
-    until(lambda: steps_done(cluster, slow) > 1, 20, "the slow job to have done a step")
+    until(lambda: steps_done(cluster, slow) > 1, "the slow job to have done a step")
     cluster.tell("scontrol", "requeuehold", str(slow))
-    until(lambda: cluster.jobs()[slow].held, 20, "the job to be stopped")
+    until(lambda: cluster.jobs()[slow].held, "the job to be stopped")
     done = steps_done(cluster, slow)
     cluster.tell("scontrol", "update", f"JobId={slow}", "ReqNodeList=v100-1", "NumNodes=1", "StartTime=now")
     cluster.tell("scontrol", "release", str(slow))
-    until(lambda: cluster.jobs()[slow].state == "COMPLETED", 30, "the job to end")
+    until(lambda: cluster.jobs()[slow].state == "COMPLETED", "the job to end")
     (alone,) = stays(cluster, fast)
     assert alone.end is not None
     assert 12 / 4 <= alone.end - alone.begin < 12 / 1
@@ -66,7 +66,7 @@ def test_a_killed_test_leaves_no_process_and_no_file() -> None:
         folder = Path(process.stdout.readline().strip())
         assert len(processes_of(folder)) >= 5, "keeper, munged, slurmctld, slurmd, job"
         process.send_signal(signal.SIGKILL)
-    until(lambda: not processes_of(folder) and not folder.exists(), 20, "everything to be gone")
+    until(lambda: not processes_of(folder) and not folder.exists(), "everything to be gone")
 
 
 def processes_of(folder: Path) -> list[str]:

@@ -37,7 +37,7 @@ def test_slurm_user_without_home_can_run_and_restart_the_driver(cluster: Loopbac
     user = slurm_user()
     short_jobs(cluster)
     with driving(cluster, "--round", "4", user=user) as driver:
-        driver.until(lambda: events(log_of(cluster), "measured"), 120, "a speed to be measured")
+        driver.until(lambda: events(log_of(cluster), "measured"), "a speed to be measured", within=120)
         driver.rounds(1)
         assert driver.end() == 0, driver.output()
     store = log_of(cluster).with_name("profiles.sqlite")
@@ -47,7 +47,7 @@ def test_slurm_user_without_home_can_run_and_restart_the_driver(cluster: Loopbac
     assert {path.owner() for path in log_of(cluster).parent.iterdir()} == {user}
     late = gang(cluster, "--nodes=1", "--gres=gpu:1", steps=8)
     with driving(cluster, "--round", "4", "--profile", "slurm", user=user) as driver:
-        driver.until(lambda: cluster.jobs()[late].is_over, 90, "a late job to be done")
+        driver.until(lambda: cluster.jobs()[late].is_over, "a late job to be done", within=90)
         driver.rounds(1)
         assert driver.end() == 0, driver.output()
     assert not events(log_of(cluster), "not_stored", "not_saved", "undecided")
@@ -57,8 +57,8 @@ def test_failing_store_and_log_do_not_stop_the_driver(cluster: LoopbackCluster) 
     nowhere = ("--store", "/nonexistent/profiles.sqlite")
     jobs = short_jobs(cluster)
     with driving(cluster, "--round", "4", *nowhere, user=slurm_user()) as driver:
-        driver.until(lambda: events(log_of(cluster), "not_stored"), 120, "a speed that cannot be stored")
-        driver.until(lambda: all(cluster.jobs()[job].is_over for job in jobs), 120, "all jobs to be done")
+        driver.until(lambda: events(log_of(cluster), "not_stored"), "a speed that cannot be stored", within=120)
+        driver.until(lambda: all(cluster.jobs()[job].is_over for job in jobs), "all jobs to be done", within=120)
         driver.rounds(1)
         assert driver.end() == 0, driver.output()
     assert "measured speeds were not stored: profile store /nonexistent/profiles.sqlite" in driver.output()

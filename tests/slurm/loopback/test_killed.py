@@ -46,7 +46,7 @@ def test_at_any_time(cluster: LoopbackCluster) -> None:
     jobs = crowd(cluster)
     for number in range(1, 6):
         with driving(cluster, "--round", "1", *SHORT_FIRST) as driver:
-            driver.until(lambda: len(events(log_of(cluster), "begun")) == number, 60, "the driver to begin")  # noqa: B023
+            driver.until(lambda: len(events(log_of(cluster), "begun")) == number, "the driver to begin")  # noqa: B023
             time.sleep(draws.uniform(0.0, 4.0))
             assert driver.process.poll() is None, driver.output()
             driver.process.kill()
@@ -59,13 +59,13 @@ def test_without_the_plugin_and_with_its_state_lost(settings: Settings) -> None:
     """Jobs that the killed driver has put on hold are annotated in Slurm."""
     with booted(replace(settings, submit_plugin="")) as cluster:
         jobs = crowd(cluster, 27)
-        until(lambda: len([job for job, each in cluster.jobs().items() if each.placement]) == 27, 60, "Slurm to start the jobs")
-        until(lambda: faster_are_ahead(cluster), 60, "the jobs on faster GPUs to have done more than all others")
+        until(lambda: len([job for job, each in cluster.jobs().items() if each.placement]) == 27, "Slurm to start the jobs")
+        until(lambda: faster_are_ahead(cluster), "the jobs on faster GPUs to have done more than all others")
         jobs += crowd(cluster, 9, steps=1e5)
         tools = killing(cluster, "after", 1).folder
         assert gavel(cluster, "run", "--round", "3", "--once", *SHORT_FIRST, tools=tools).returncode == -signal.SIGKILL
         (log_of(cluster).parent / "state.json").unlink()
-        until(lambda: not any(each.placement for each in cluster.jobs().values()), 30, "the jobs to stop")
+        until(lambda: not any(each.placement for each in cluster.jobs().values()), "the jobs to stop")
         goes_on(cluster, jobs)
 
 
@@ -86,7 +86,7 @@ def goes_on(cluster: LoopbackCluster, jobs: list[int]) -> None:
     assert len(seen) == 27
     while running := [job for job, each in cluster.jobs().items() if each.placement]:
         finish(cluster, *running)
-        until(lambda: all(cluster.jobs()[job].is_over for job in running), 30, "the jobs to end")
+        until(lambda: all(cluster.jobs()[job].is_over for job in running), "the jobs to end")
         round_once(cluster, *SHORT_FIRST)
     assert {each.state for each in cluster.jobs().values()} == {"COMPLETED"}
     for job in jobs:

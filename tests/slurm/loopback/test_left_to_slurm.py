@@ -66,7 +66,7 @@ def test_all_kinds_of_requests_run(cluster: LoopbackCluster) -> None:
 
     with driving(cluster, "--round", "2") as driver:
         driver.rounds(1)
-        driver.until(all_have_run, 120, "each job to run")
+        driver.until(all_have_run, "each job to run", within=120)
         undisturbed = driver.applied() + 1
         driver.rounds(3)
         driver.within_rounds(as_decided, 3, "jobs to run as the latest applied round has decided")
@@ -101,12 +101,12 @@ def test_running_unplannable_jobs_continue(settings: Settings) -> None:
             ("--ntasks=8", "--ntasks-per-node=4", "--gpus=2"),
         ]
         wide, spread, narrow = (gang(cluster, *request) for request in requests)
-        until(lambda: {wide, spread, narrow} <= running(cluster).keys(), 30, "Slurm to start these jobs")
+        until(lambda: {wide, spread, narrow} <= running(cluster).keys(), "Slurm to start these jobs")
         before = running(cluster)
         assert sorted(before[spread].values()) == [2, 2]
         crowd(cluster, 40)
         # Otherwise Slurm may start some between the first reading of the driver and their hold, elsewhere than it has planned.
-        until(lambda: "idle" not in cluster.node_states().values(), 30, "Slurm to fill the nodes")
+        until(lambda: "idle" not in cluster.node_states().values(), "Slurm to fill the nodes")
         with driving(cluster, "--round", "4") as driver:
             driver.rounds(4)
             assert driver.end() == 0, driver.output()
@@ -131,13 +131,13 @@ def test_a_job_waiting_for_the_whole_cluster_blocks_no_start(cluster: LoopbackCl
     busy = cluster.tell("sbatch", "--parsable", *where, "--output=/dev/null", "--wrap=sleep 280").strip()
     wide = gang(cluster, "--nodes=27", "--exclusive", "--gres=gpu:4")
     with driving(cluster, "--round", "4") as driver:
-        driver.until(lambda: not cluster.jobs()[wide].held, 60, "the job to be given back")
-        driver.until(lambda: cluster.jobs()[wide].reason == "Resources", 60, "Slurm to look at it")
+        driver.until(lambda: not cluster.jobs()[wide].held, "the job to be given back")
+        driver.until(lambda: cluster.jobs()[wide].reason == "Resources", "Slurm to look at it")
         jobs = crowd(cluster, 8)
         driver.within_rounds(lambda: set(jobs) <= running(cluster).keys(), 3, "the others to run")
         assert not cluster.jobs()[wide].placement
         cluster.tell("scancel", busy, *map(str, jobs))
-        driver.until(lambda: cluster.jobs()[wide].placement, 60, "it to run")
+        driver.until(lambda: cluster.jobs()[wide].placement, "it to run")
         driver.rounds(2)
         assert driver.end() == 0, driver.output()
     assert (cluster.jobs()[wide].state, cluster.jobs()[wide].restarts) == ("RUNNING", 0)
@@ -153,10 +153,10 @@ def test_jobs_in_several_partitions_are_left_to_slurm(settings: Settings) -> Non
             others = crowd(cluster, 30)
             refused = cluster.run("scontrol", "update", f"JobId={others[-1]}", "Partition=gavel,plain")
             assert "Invalid partition" in refused.stderr + refused.stdout
-            driver.until(lambda: len(running(cluster)) >= 27, 60, "the nodes to be full")
+            driver.until(lambda: len(running(cluster)) >= 27, "the nodes to be full")
             cluster.tell("scontrol", "update", f"JobId={job}", "StartTime=now")
             cluster.tell("scancel", *map(str, others[:5]))
-            driver.until(lambda: cluster.jobs()[job].placement, 60, "Slurm to start it")
+            driver.until(lambda: cluster.jobs()[job].placement, "Slurm to start it")
             driver.rounds(3)
             assert driver.end() == 0, driver.output()
         assert (cluster.jobs()[job].state, cluster.jobs()[job].restarts) == ("RUNNING", 0)

@@ -21,14 +21,14 @@ def test_a_draining_node_is_emptied_and_used_again_afterwards(cluster: LoopbackC
     with driving(cluster, "--round", "4") as driver:
         driver.rounds(1)
         (job,) = on(cluster, "v100-3")
-        driver.until(lambda: stays(cluster, job), 30, "the job to begin")
+        driver.until(lambda: stays(cluster, job), "the job to begin")
         cluster.tell("scontrol", "update", "NodeName=v100-3", "State=DRAIN", "Reason=test")
-        driver.until(lambda: cluster.node_states()["v100-3"] == "drain", 30, "the node to be empty")
+        driver.until(lambda: cluster.node_states()["v100-3"] == "drain", "the node to be empty")
         driver.rounds(1)
         assert not on(cluster, "v100-3")
         assert stays(cluster, job)[0].placement == {"v100-3": 4}
         cluster.tell("scontrol", "update", "NodeName=v100-3", "State=RESUME")
-        driver.until(lambda: on(cluster, "v100-3"), 30, "a job on the node")
+        driver.until(lambda: on(cluster, "v100-3"), "a job on the node")
         assert not cluster.jobs()[job].is_over
 
 
@@ -46,10 +46,10 @@ def test_a_job_whose_node_dies_runs_again_elsewhere(impatient: Settings) -> None
         with driving(cluster, "--round", "60") as driver:
             driver.rounds(1)
             (job,) = on(cluster, "v100-3")
-            driver.until(lambda: stays(cluster, job), 30, "the job to begin")
+            driver.until(lambda: stays(cluster, job), "the job to begin")
             cluster.lose_node("v100-3")
-            driver.until(lambda: cluster.node_states()["v100-3"].startswith("down"), 50, "Slurm to give the node up")
-            driver.until(lambda: cluster.jobs()[job].placement, 120, "the job to run again")
+            driver.until(lambda: cluster.node_states()["v100-3"].startswith("down"), "Slurm to give the node up")
+            driver.until(lambda: cluster.jobs()[job].placement, "the job to run again", within=120)
             assert "v100-3" not in cluster.jobs()[job].placement
             assert stays(cluster, job)[0].placement == {"v100-3": 4}
             others = set(cluster.settings.node_names) - {"v100-3"}

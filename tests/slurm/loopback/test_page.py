@@ -94,17 +94,17 @@ def looks_on(reader: Reader) -> None:
     """Run a shadow beside plain Slurm, as a user without rights."""
     cluster = reader.cluster
     jobs = reader.submits(4)
-    until(lambda: len(cluster.running()) == 4, 20, "Slurm to start jobs")
+    until(lambda: len(cluster.running()) == 4, "Slurm to start jobs")
     before = cluster.jobs()
     (cluster.folder / "shadow").mkdir()
     shutil.chown(cluster.folder / "shadow", STRANGER)
     shadow = "gavel slurm run --shadow --partition gpu --state ~/shadow --policy max_min_fairness --round 360"
     with reader.begins(shadow, user=STRANGER) as process:
         try:
-            until(lambda: events(cluster.folder / "shadow" / "log.jsonl", "round"), 30, "a round of the shadow")
+            until(lambda: events(cluster.folder / "shadow" / "log.jsonl", "round"), "a round of the shadow")
             assert cluster.jobs() == before, "nothing is touched"
             cluster.tell("scancel", *map(str, jobs))
-            until(lambda: not cluster.running(), 20, "the jobs to end")
+            until(lambda: not cluster.running(), "the jobs to end")
             time.sleep(6)  # longer than --poll
             process.send_signal(signal.SIGTERM)
             output = process.communicate(timeout=60)[0]
@@ -129,17 +129,15 @@ def installs(reader: Reader) -> None:
 
 
 def works(reader: Reader) -> list[int]:
-    """Submit jobs, of which the first runs within ten seconds; users see why others wait; return all."""
+    """Submit jobs, of which the first runs within the round; users see why others wait; return all."""
     cluster = reader.cluster
-    until(lambda: "alive=" in cluster.tell("squeue", "--noheader", "--name=gavel-driver", "--format=%k"), 30, "a sign of life")
-    submitted = time.monotonic()
+    until(lambda: "alive=" in cluster.tell("squeue", "--noheader", "--name=gavel-driver", "--format=%k"), "a sign of life")
     jobs = reader.submits(6)
-    until(cluster.running, 10, "the first job to run")
-    assert time.monotonic() - submitted < 10
-    until(lambda: len(cluster.running()) == 4, 20, "a job on each two GPUs")
+    until(lambda: len(cluster.running()) == 4, "a job on each two GPUs", within=400)
+    assert min(each.waited for each in cluster.jobs().values() if each.placement) < 360, "not only with the next round"
     waiting = next(job for job in jobs if cluster.jobs()[job].held)
     assert cluster.run("scontrol", "release", str(waiting), user=SOMEBODY).returncode == 1
-    until(lambda: f"Job {waiting} of nobody" in asked(reader, "gavel slurm why 37", waiting), 10, "the queue to have all jobs")
+    until(lambda: f"Job {waiting} of nobody" in asked(reader, "gavel slurm why 37", waiting), "the queue to have all jobs")
     assert "Reason: " in asked(reader, "gavel slurm why 37", waiting)
     shown = reader.does("gavel slurm queue", user=STRANGER)
     assert (shown.count("running"), shown.count("waiting")) == (4, 2), shown
@@ -164,4 +162,4 @@ def leaves_no_trace(cluster: LoopbackCluster, jobs: Sequence[int]) -> None:
     assert cluster.tell("squeue", "--noheader", "--states=PENDING", "--format=%n|%Y") == "|(null)\n" * 3, "no nodes are requested"
     assert len({each.comment for each in seen.values()}) == 1
     cluster.tell("scancel", *map(str, cluster.running()))
-    until(lambda: cluster.running() == set(waiting), 60, "Slurm to start them")
+    until(lambda: cluster.running() == set(waiting), "Slurm to start them")

@@ -77,12 +77,12 @@ def test_jobs_of_overlapping_partitions_share_nodes_and_stay_within_theirs(site:
     asked = {job_in(site, names, 2, 1, *(("--time=20",) if names == "own" else ())): names for names in lists}
     gpus = dict.fromkeys(asked, 2)
     with driving(site, "--partition", MANAGED, "--round", "60") as driver:
-        driver.until(lambda: len(site.running()) == 8, 30, "all GPUs to be in use")
+        driver.until(lambda: len(site.running()) == 8, "all GPUs to be in use")
         seen = site.jobs()
         assert (misplaced(seen, asked), oversubscribed(seen), waiting_beside_room(seen, asked, gpus)) == ({}, set(), set())
         own = next(job for job in asked if asked[job] == "own" and seen[job].placement)
         finish(site, own)
-        driver.until(lambda: len(site.running()) == 8, 20, "the third job of its partition to have its GPUs")
+        driver.until(lambda: len(site.running()) == 8, "the third job of its partition to have its GPUs")
         second = gavel(site, "run", "--once", "--partition", "long", "--state", str(site.folder / "second"))
         assert "partition long: another driver manages it" in second.stderr
         assert driver.end() == 0, driver.output()
@@ -110,12 +110,12 @@ def test_partitions_are_played(site: LoopbackCluster) -> None:
     with driving(site, "--partition", MANAGED, "--round", "6") as driver:
         for turn in range(8):
             # A job that is moved while it is being started fails to start, and is tried again some rounds later.
-            driver.until(lambda: is_settled(site, asked, gpus), 120, "no job to wait beside GPUs")
+            driver.until(lambda: is_settled(site, asked, gpus), "no job to wait beside GPUs", within=120)
             seen = site.jobs()
             running = [job for job in asked if seen[job].placement]
             over = rng.sample(running, 3)
             site.tell("scancel", *map(str, over))
-            driver.until(lambda over=over: all(site.jobs()[job].is_over for job in over), 20, "some to end")
+            driver.until(lambda over=over: all(site.jobs()[job].is_over for job in over), "some to end")
             for job in over:
                 del asked[job]
             waiting = [job for job in asked if seen[job].state == "PENDING"]

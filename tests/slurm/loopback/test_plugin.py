@@ -58,7 +58,7 @@ def test_impossible_requests_are_refused_and_odd_ones_explained(settings: Settin
             moved = gang(cluster, "--gpus=4", "--constraint=v100", "--begin=now+1hour")
             cluster.tell("scontrol", "update", f"JobId={moved}", "Partition=plain", "StartTime=now")
             assert cluster.jobs()[moved].held
-            driver.until(lambda: not cluster.jobs()[moved].held, 10, "a job that has been moved away to be released")
+            driver.until(lambda: not cluster.jobs()[moved].held, "a job that has been moved away to be released")
         assert cluster.jobs()[waiting].placement
 
 

@@ -26,7 +26,7 @@ def test_gangs_take_turns_until_all_are_done(cluster: LoopbackCluster) -> None:
     jobs = crowd(cluster, steps=60)
     # In shorter rounds, the starts of jobs would dominate measured throughputs.
     with driving(cluster, "--round", "8") as driver:
-        driver.until(lambda: all(each.is_over for each in cluster.jobs().values()), 150, "all jobs to end")
+        driver.until(lambda: all(each.is_over for each in cluster.jobs().values()), "all jobs to end", within=150)
     assert {each.state for each in cluster.jobs().values()} == {"COMPLETED"}
     assert [steps_done(cluster, job) for job in jobs] == [60] * len(jobs)
     runs = {job: stays(cluster, job) for job in jobs}
@@ -67,9 +67,9 @@ def test_at_most_2_percent_of_gpu_time_is_lost_to_preemption(settings: Settings)
         jobs = [cluster.tell("sbatch", *words, "--wrap=exec sleep 900").strip() for _ in range(45)]
         with driving(cluster, "--round", "10", without=("--restart-seconds", "--min-run-seconds")) as driver:
             driver.rounds(1)
-            driver.until(lambda: len(cluster.running()) == 45, 60, "all jobs to run")
+            driver.until(lambda: len(cluster.running()) == 45, "all jobs to run")
             driver.rounds(10)
-            until(lambda: len(cluster.running()) == 45, 30, "all jobs to run at the end")
+            until(lambda: len(cluster.running()) == 45, "all jobs to run at the end")
             assert driver.end() == 0, driver.output()
         lines = cluster.tell("sacct", "-DXnP", f"-j{','.join(jobs)}", "--format=JobIDRaw,Start,End").split()
         now = time.time()

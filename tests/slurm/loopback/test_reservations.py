@@ -44,21 +44,24 @@ def test_jobs_leave_before_a_reservation_and_none_starts_there(settings: Setting
     with booted(replace(settings, nodes=(Nodes("v100", 1), Nodes("k80", 1)))) as cluster:
         first = submitted(cluster, "--time=60")
         with driving(cluster, "--round", "8", "--warn-seconds", "0") as driver:
-            driver.until(lambda: cluster.jobs()[first].placement == {"v100-0": 4}, 40, "the job on the faster node")
+            driver.until(lambda: cluster.jobs()[first].placement == {"v100-0": 4}, "the job on the faster node")
             begin = reserve(cluster, "v100-0")
-            driver.until(lambda: cluster.jobs()[first].placement == {"k80-0": 4}, AHEAD, "the job on the other node")
-            assert begin - 8 - 30 - 20 < time.time() < begin, "in the last rounds before"
+            driver.until(lambda: cluster.jobs()[first].placement == {"k80-0": 4}, "the job on the other node", within=AHEAD)
+            moved = cluster.jobs()[first].started or 0.0
+            assert begin - 8 - 30 - 20 < moved < begin, "in the last rounds before"
             late = [submitted(cluster), submitted(cluster, "--time=60")]
             inside = submitted(cluster, "--reservation=upgrade", "--time=1")
             driver.until(
-                lambda: cluster.jobs()[inside].placement == {"v100-0": 4}, AHEAD + 60, "Slurm to start the job of the reservation"
+                lambda: cluster.jobs()[inside].placement == {"v100-0": 4},
+                "Slurm to start the job of the reservation",
+                within=AHEAD + 60,
             )
             driver.rounds(2)
             assert {job for job, each in cluster.jobs().items() if "v100-0" in each.placement} <= {inside}
             cluster.tell("scancel", str(inside))
             cluster.tell("scontrol", "delete", "reservationname=upgrade")
             driver.until(
-                lambda: any("v100-0" in cluster.jobs()[job].placement for job in [first, *late]), 60, "the node to be used again"
+                lambda: any("v100-0" in cluster.jobs()[job].placement for job in [first, *late]), "the node to be used again"
             )
             assert driver.end() == 0, driver.output()
         done = [*events(log_of(cluster), "applied"), *events(log_of(cluster), "filled")]
@@ -79,7 +82,7 @@ def test_jobs_that_end_before_reservations_run_there_beside_others_that_may_not(
         jobs = [submitted(cluster, limit) for limit in limits]
         waiting = [submitted(cluster, limit) for limit in limits]
         with driving(cluster, "--round", "60", "--warn-seconds", "0", "--min-run-seconds", "1000") as driver:
-            driver.until(lambda: len(cluster.running()) == 4, 40, "all nodes to be in use")
+            driver.until(lambda: len(cluster.running()) == 4, "all nodes to be in use")
             seen = cluster.jobs()
             on = {node: job for job, each in seen.items() for node in each.placement}
             assert [job in (jobs[3], waiting[3]) for job in (on["v100-0"], on["v100-1"], on["v100-2"])] == [False] * 3
@@ -87,12 +90,12 @@ def test_jobs_that_end_before_reservations_run_there_beside_others_that_may_not(
             assert on["v100-1"] not in (jobs[2], waiting[2])
             cluster.tell("scancel", str(on["v100-0"]))
             other = waiting[0] if on["v100-0"] == jobs[0] else jobs[0]
-            driver.until(lambda: cluster.jobs()[other].placement == {"v100-0": 4}, 30, "the other short job to start")
+            driver.until(lambda: cluster.jobs()[other].placement == {"v100-0": 4}, "the other short job to start")
             reserve(cluster, "v100-3", 400.0, "r3")
             last = on["v100-3"]
             cluster.tell("scancel", str(last))
             quick = submitted(cluster, "--time=1")
-            driver.until(lambda: cluster.jobs()[quick].placement == {"v100-3": 4}, 200, "a job that ends before it")
+            driver.until(lambda: cluster.jobs()[quick].placement == {"v100-3": 4}, "a job that ends before it", within=200)
             assert driver.end() == 0, driver.output()
         done = [*events(log_of(cluster), "applied"), *events(log_of(cluster), "filled")]
         assert [line["waiting"] for line in done] == [{}] * len(done), "Slurm starts what is planned"

@@ -41,7 +41,7 @@ def test_operator_rights_suffice_for_the_driver(cluster: LoopbackCluster) -> Non
     cluster.tell("sacctmgr", "-i", "add", "user", OPERATOR, "account=root", "adminlevel=operator")
     known_as(cluster, OPERATOR, "Operator")
     with driving(cluster, "--round", "3", user=OPERATOR) as driver:
-        driver.until(lambda: sum(each.restarts for each in cluster.jobs().values()) >= 3, 120, "jobs to take turns")
+        driver.until(lambda: sum(each.restarts for each in cluster.jobs().values()) >= 3, "jobs to take turns", within=120)
         assert driver.end() == 0, driver.output()
     played = [decision.applied for decision in decisions(log_of(cluster)) if decision.applied]
     assert [line["errors"] for line in played] == [[]] * len(played)
@@ -75,13 +75,13 @@ def holds_by_root_are_kept(cluster: LoopbackCluster, job: int) -> None:
 
     with driving(cluster, "--round", "2", user=OPERATOR) as driver:
         driver.rounds(1)
-        driver.until(is_held_by_root, 20, "root to hold the job")
+        driver.until(is_held_by_root, "root to hold the job")
         others = [each for each, seen in cluster.jobs().items() if each != job and seen.placement]
         cluster.tell("scancel", *map(str, others))
         driver.rounds(2)
         assert cluster.jobs()[job].held
         cluster.tell("scontrol", "release", str(job))
-        driver.until(lambda: cluster.jobs()[job].placement, 20, "the job that root has released")
+        driver.until(lambda: cluster.jobs()[job].placement, "the job that root has released")
 
 
 @pytest.mark.deep
@@ -114,9 +114,7 @@ def test_missing_rights_are_reported_at_the_start_with_a_remedy(cluster: Loopbac
     assert refusal(cluster) == "sacctmgr -i add user daemon account=root adminlevel=operator"
     cluster.tell("sacctmgr", "-i", "add", "user", OPERATOR, "account=root")
     cluster.tell("sacctmgr", "-i", "add", "coordinator", "account=root", f"names={OPERATOR}")
-    until(
-        lambda: f"{OPERATOR}(" in cluster.tell("scontrol", "show", "assoc_mgr", "flags=users"), 30, "the controller to know of it"
-    )
+    until(lambda: f"{OPERATOR}(" in cluster.tell("scontrol", "show", "assoc_mgr", "flags=users"), "the controller to know of it")
     cure = refusal(cluster)
     assert cure == "sacctmgr -i modify user where name=daemon set adminlevel=operator"
     assert cluster.jobs()[job] == before, "nothing has been changed"
@@ -133,9 +131,7 @@ def test_missing_rights_are_reported_at_the_start_with_a_remedy(cluster: Loopbac
     cluster.tell("scancel", str(job))
     late = sleeper(cluster, SOMEBODY, gpus=4)
     cluster.tell("sacctmgr", "-i", "add", "user", STRANGER, "account=root", "adminlevel=operator")
-    until(
-        lambda: f"{STRANGER}(" in cluster.tell("scontrol", "show", "assoc_mgr", "flags=users"), 30, "the controller to know of it"
-    )
+    until(lambda: f"{STRANGER}(" in cluster.tell("scontrol", "show", "assoc_mgr", "flags=users"), "the controller to know of it")
     done = gavel(cluster, "run", "--round", "3", "--once", user=STRANGER)
     assert done.returncode == 1
     assert f"gavel slurm install --partition gavel --user {STRANGER}" in done.stderr
@@ -164,7 +160,7 @@ def test_without_state_an_operator_knows_its_holds_by_the_plugin(cluster: Loopba
             ran |= {job for job, each in cluster.jobs().items() if each.placement}
             return ran == jobs
 
-        driver.until(all_have_run, 120, "each job to have its turn")
+        driver.until(all_have_run, "each job to have its turn", within=120)
         assert driver.end() == 0, driver.output()
     assert not events(log_of(cluster), "unplanned")
     assert all(not each.is_over for each in cluster.jobs().values())
@@ -177,7 +173,7 @@ def known_as(cluster: LoopbackCluster, name: str, level: str) -> None:
         shown = cluster.tell("scontrol", "show", "assoc_mgr", f"users={name}", "flags=users")
         return f"UserName={name}(" in shown and f"AdminLevel={level}" in shown
 
-    until(is_known, 30, f"the controller to know {name} as {level}")
+    until(is_known, f"the controller to know {name} as {level}")
 
 
 def refusal(cluster: LoopbackCluster) -> str:

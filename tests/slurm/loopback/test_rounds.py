@@ -35,7 +35,7 @@ def test_60_jobs_run_as_planned(cluster: LoopbackCluster, rounds: int) -> None:
     assert {node for decision in played for target in decision.start.values() for node in target} == set(
         cluster.settings.node_names
     )
-    seen = until(lambda: nobody_is_completing(cluster), 30, "jobs that end to have ended")
+    seen = until(lambda: nobody_is_completing(cluster), "jobs that end to have ended")
     ended = {job for job, each in seen.items() if each.state == "COMPLETED"}
     assert {job for decision in played for job in left(decision)} <= ended, "nobody else may miss a start"
     assert all(stays(cluster, job)[-1].done for job in ended)

@@ -63,9 +63,11 @@ def test_forty_jobs_under_backfill_are_compared_and_not_touched() -> None:
                 )
                 for number, each in enumerate(steps)
             }
-            shadow.until(lambda: are_over(cluster), 240, "all jobs to end")
+            shadow.until(lambda: are_over(cluster), "all jobs to end", within=240)
             log = log_of(cluster)
-            shadow.until(lambda: len(events(log, "left", "slurm_left")) == 80, 120, "all jobs to end in the shadow, which knows it")
+            shadow.until(
+                lambda: len(events(log, "left", "slurm_left")) == 80, "all jobs to end in the shadow, which knows it", within=120
+            )
             assert shadow.end(signal.SIGTERM) == 0, shadow.output()
         assert seen.keys() == jobs
         assert all(len(each) == 1 for each in seen.values()), "comment, AdminComment, hold and priority are as submitted"

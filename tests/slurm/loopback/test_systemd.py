@@ -52,8 +52,8 @@ class Manager:
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._log = log
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        self._inside = until(lambda: children.read_text().split(), 10, "the namespaces")[0]
-        until(lambda: self.run("systemctl", "--user", "list-units").returncode == 0, 30, "systemd to answer")
+        self._inside = until(lambda: children.read_text().split(), "the namespaces")[0]
+        until(lambda: self.run("systemctl", "--user", "list-units").returncode == 0, "systemd to answer")
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the namespaces."""
@@ -117,22 +117,22 @@ def test_the_unit_starts_reloads_restarts_and_stops_the_driver(settings: Setting
         (cluster.folder / "driver").mkdir()
         manager.tell("start", UNIT)  # returns when the driver is ready
         assert manager.is_active
-        until(lambda: "alive=" in cluster.tell("squeue", "--noheader", "--name=gavel-driver", "--format=%k"), 30, "a sign of life")
+        until(lambda: "alive=" in cluster.tell("squeue", "--noheader", "--name=gavel-driver", "--format=%k"), "a sign of life")
         jobs = [gang(cluster, "--gpus=4") for _ in range(3)]
-        until(lambda: len(cluster.running()) == 2, 30, "two jobs to run")
+        until(lambda: len(cluster.running()) == 2, "two jobs to run")
         assert sum(cluster.jobs()[job].held for job in jobs) == 1
 
         log, pid = cluster.folder / "driver" / "log.jsonl", manager.pid
         log.rename(log.with_name("log.jsonl.1"))
         manager.tell("reload", UNIT)
-        until(log.exists, 30, "a new log")
+        until(log.exists, "a new log")
         assert manager.pid == pid
 
         assert manager.run("kill", f"-{signal.SIGKILL.value}", pid).returncode == 0
-        until(lambda: not any(cluster.jobs()[job].held for job in jobs), 10, "the hook to release the jobs")
+        until(lambda: not any(cluster.jobs()[job].held for job in jobs), "the hook to release the jobs")
         assert cluster.tell("squeue", "--noheader", "--name=gavel-driver") == ""
-        until(lambda: manager.is_active and manager.pid not in {"0", pid}, 30, "a restart")
-        until(lambda: any(cluster.jobs()[job].held for job in jobs), 30, "the driver to hold a job again")
+        until(lambda: manager.is_active and manager.pid not in {"0", pid}, "a restart")
+        until(lambda: any(cluster.jobs()[job].held for job in jobs), "the driver to hold a job again")
 
         manager.tell("stop", UNIT)
         assert manager.run("systemctl", "--user", "is-failed", UNIT).stdout.strip() == "inactive"

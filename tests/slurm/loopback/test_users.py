@@ -22,7 +22,7 @@ def test_users_hold_release_change_and_cancel_their_jobs(cluster: LoopbackCluste
     held, changed, cancelled = (sleeper(cluster, SOMEBODY) for _ in range(3))
     cluster.tell("scontrol", "hold", str(held), user=SOMEBODY)
     with driving(cluster, "--round", "3") as driver:
-        driver.until(lambda: {changed, cancelled} <= running(cluster), 60, "the jobs that nobody holds")
+        driver.until(lambda: {changed, cancelled} <= running(cluster), "the jobs that nobody holds")
         cluster.tell("scancel", str(cancelled), user=SOMEBODY)
         cluster.tell("scontrol", "update", f"JobId={changed}", "JobName=renamed", user=SOMEBODY)
         cluster.tell("scontrol", "update", f"JobId={held}", "Gres=gpu:2", user=SOMEBODY)
@@ -30,7 +30,7 @@ def test_users_hold_release_change_and_cancel_their_jobs(cluster: LoopbackCluste
         assert running(cluster) == {changed}
         assert allocations(cluster, held) == []
         cluster.tell("scontrol", "release", str(held), user=SOMEBODY)
-        driver.until(lambda: running(cluster) == {changed, held}, 60, "the job that its user has released")
+        driver.until(lambda: running(cluster) == {changed, held}, "the job that its user has released")
     seen = cluster.jobs()
     assert seen[cancelled].state == "CANCELLED"
     assert sum(seen[held].placement.values()) == 2, "it asks for two GPUs now"
@@ -44,7 +44,7 @@ def test_users_cannot_start_their_jobs_themselves(cluster: LoopbackCluster) -> N
         assert refused.returncode != 0
         assert cluster.jobs()[job].held
     with driving(cluster, "--round", "3") as driver:
-        driver.until(lambda: running(cluster) == {job}, 60, "the driver to start it")
+        driver.until(lambda: running(cluster) == {job}, "the driver to start it")
 
 
 def running(cluster: LoopbackCluster) -> set[int]:

@@ -57,13 +57,13 @@ def test_jobs_have_their_time_and_a_killed_driver_loses_nothing(cluster: Loopbac
     jobs |= {submitted(cluster, "scontrol requeue $SLURM_JOB_ID; sleep 9"): "requeues"}
     words = ("--round", "12", "--warn-signal", "B:USR2", "--warn-seconds", str(GRACE))
     with driving(cluster, *words, user=OPERATOR) as driver:
-        driver.until(lambda: events(log_of(cluster), "warned"), 90, "a warning")
+        driver.until(lambda: events(log_of(cluster), "warned"), "a warning", within=90)
     with driving(cluster, *words, user=OPERATOR) as driver:  # the first one was killed
 
         def all_have_been_stopped() -> bool:
             return all([what for what, _ in record(cluster, job)].count("start") >= 2 for job in jobs)
 
-        driver.until(all_have_been_stopped, 240, "each job to have been stopped and started")
+        driver.until(all_have_been_stopped, "each job to have been stopped and started", within=240)
         assert driver.end() == 0, driver.output()
     seen = cluster.jobs()
     assert {seen[job].state for job in jobs} <= {"RUNNING", "PENDING", "COMPLETING"}
@@ -85,7 +85,7 @@ def test_time_limits_count_over_all_starts(cluster: LoopbackCluster) -> None:
         def lowered() -> list[int]:
             return [job for job in jobs if limit_of(cluster, job) < LIMIT and cluster.jobs()[job].placement]
 
-        driver.until(lowered, 240, "a job that has run for a minute to start again")
+        driver.until(lowered, "a job that has run for a minute to start again", within=240)
         (job, *_) = lowered()
         assert driver.end() == 0, driver.output()
     stays = [line.split("|") for line in cluster.tell("sacct", "-DXnP", f"-j{job}", "--format=State,ElapsedRaw").split()]
@@ -97,4 +97,4 @@ def test_time_limits_count_over_all_starts(cluster: LoopbackCluster) -> None:
 
 def limit_of(cluster: LoopbackCluster, job: int) -> int:
     """Return the time limit of a job in minutes."""
-    return int(until(lambda: cluster.tell("squeue", "-h", f"-j{job}", "-o%l"), 10, "the limit").strip().partition(":")[0])
+    return int(until(lambda: cluster.tell("squeue", "-h", f"-j{job}", "-o%l"), "the limit").strip().partition(":")[0])
