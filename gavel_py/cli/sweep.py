@@ -134,11 +134,12 @@ def _grid_text(plan: gp.SweepPlan, workers: int | None, *, retry_failed: bool) -
         on = counted(estimate.workers, "process") if estimate.workers == 1 else f"{estimate.workers} processes"
         lines.append(f"estimate: {time_text(estimate.seconds)} on {on}, {time_text(estimate.cell_seconds)} sequentially")
     lines.append(f"basis: {estimate.basis}")
-    return wrapped(lines) + _unused(plan)
+    return wrapped(lines) + _remarks(plan)
 
 
-def _unused(plan: gp.SweepPlan) -> str:
-    return "".join(f"cluster {label}: {unused_text(gpus)}" for label, gpus in plan.unused_gpus.items())
+def _remarks(plan: gp.SweepPlan) -> str:
+    fixed = [f"nothing is random in {counted(plan.fixed, 'cell')}: run once, not with each seed"] if plan.fixed else []
+    return wrapped(fixed) + "".join(f"cluster {label}: {unused_text(gpus)}" for label, gpus in plan.unused_gpus.items())
 
 
 def _ended_text(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
@@ -151,7 +152,7 @@ def _ended_text(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
         lines.append(f"{cell} failed: {str(row['error']).splitlines()[-1]}")
     if len(failed) > MAX_ERRORS:
         lines.append(f"... and {len(failed) - MAX_ERRORS:,} more cells; --export has all in the column error")
-    return (_means(plan, done) if done else "") + _unused(plan) + wrapped(lines)
+    return (_means(plan, done) if done else "") + _remarks(plan) + wrapped(lines)
 
 
 def _means(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
@@ -383,11 +384,10 @@ def _print(
     if rows is not None:
         for path in request.export:
             gp.write_table(path, rows)
-        if request.tenants_out is not None and plan.results is not None:
-            _write_tenants(request.tenants_out, gp.read_runs(plan.results))
-        click.echo(
-            _ended_text(plan, rows) + (_tenants_text(gp.read_runs(plan.results)) if plan.results is not None else ""), nl=False
-        )
+        runs = [] if plan.results is None else gp.read_runs(plan.results)
+        if request.tenants_out is not None:
+            _write_tenants(request.tenants_out, runs)
+        click.echo(_ended_text(plan, rows) + _tenants_text(runs), nl=False)
     if plan.results is not None:
         state = f"{kept['done']} done, {kept['failed']} failed, {left} left; results in {plan.results}"
         click.echo(f"{counted(len(plan), 'cell')}: {state}", err=True)

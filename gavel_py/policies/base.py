@@ -97,6 +97,8 @@ class Policy(ABC):
     family: ClassVar[str] = "own"
     agnostic_view: ClassVar[Literal["ones", "reference"]] = "ones"
     empty_objective: ClassVar[float | None] = 0.0
+    is_random: ClassVar[bool] = False
+    """Whether it draws random numbers: a sweep runs it with each seed, which becomes its option `seed` if it has one."""
 
     def __post_init__(self) -> None:
         direction = getattr(self, "direction", "max")

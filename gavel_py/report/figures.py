@@ -94,7 +94,7 @@ def limits_of(estimates: Sequence[Estimate]) -> tuple[float, float]:
     low, high = min(each.low for each in estimates), max(each.high for each in estimates)
     size = max(map(abs, means)) or 1.0
     low, high = max(low, min(0.0, 2 * min(means))), min(high, max(0.0, 2 * max(means)))
-    margin = 0.1 * (high - low) or 0.1 * size
+    margin = 0.1 * (high - low) or max(0.1 * size, np.finfo(float).tiny)  # a tenth of the smallest numbers rounds to 0
     return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
 
 

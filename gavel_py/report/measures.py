@@ -75,8 +75,9 @@ class Paired:
         seeds: Number of common seeds; 0 if there are none, and then the means are compared.
         base: Mean of the best policy.
         difference: Mean of other − best.
-        half_width: The 95 % interval of the difference is difference ± half_width; None below `MIN_SEEDS` seeds.
-        p_value: Of the hypothesis that the mean difference is 0; None below `MIN_SEEDS` seeds.
+        half_width: The 95 % interval of the difference is difference ± half_width; None if nothing is tested.
+        p_value: Of the hypothesis that the mean difference is 0; None below `MIN_SEEDS` seeds, and if both policies have repeated
+            one run, which shows nothing of others.
     """
 
     other: str

@@ -150,7 +150,12 @@ def _drawn_curves(
         for load, value in points
     ]
     draw = partial(lines_figure, [Panel(curves, axis)], Axis("load, jobs/h"), dots=True)
-    return draw, Table(["policy", "load, jobs/h", axis.title, "95 % interval", "seeds"], rows)
+    return draw, Table(["policy", "load, jobs/h", axis.title, "95 % interval", _counted_as(palette)], rows)
+
+
+def _counted_as(palette: Palette) -> str:
+    """Return the heading of the numbers behind means."""
+    return "runs" if palette.setting.is_fixed else "seeds"
 
 
 def _bands_overlap(points_of: Mapping[str, Sequence[tuple[float, Estimate]]]) -> bool:
@@ -206,7 +211,7 @@ def _bars(palette: Palette, metric: str) -> Iterator[Chart]:
         title=measure.title.capitalize() + at_load(palette.title_load),
         description=f"One bar for each of {counted(len(rows), 'policy', 'policies')}.{whiskers}",
         draw=partial(bars_figure, [(policy, value, palette.styles[policy]) for policy, value in scaled], Axis(heading)),
-        table=Table(["policy", heading, "95 % interval", "seeds"], rows),
+        table=Table(["policy", heading, "95 % interval", _counted_as(palette)], rows),
     )
 
 
@@ -242,13 +247,13 @@ def _tradeoff_chart(palette: Palette, x_metric: str, y_metric: str) -> Iterator[
         for (policy, x, y), is_best in zip(found, best, strict=True)
     ]
     rows = [[p.label, short(p.x.mean), short(p.y.mean), "not beaten" if p.best else "beaten"] for p in points]
+    has_intervals = any(value.half_width is not None for _, *both in found for value in both)
+    whiskers = " The means are compared, whatever their intervals, which the whiskers show as far as they fit."
     yield Chart(
         name=f"completion-time-and-{y_metric.removesuffix('_seconds').replace('_', '-')}",
         title=f"{x_measure.title.capitalize()} and {y_measure.title}{at_load(palette.title_load)}",
-        description=(
-            "Left and down is better. Filled and joined: no other policy drawn is as good in both and better in one. "
-            "The means are compared, whatever their intervals, which the whiskers show as far as they fit."
-        ),
+        description="Left and down is better. Filled and joined: no other policy drawn is as good in both and better in one."
+        + (whiskers if has_intervals else ""),
         draw=partial(points_figure, points, x_axis, y_axis),
         table=Table(["policy", x_axis.title, y_axis.title, ""], rows),
     )

@@ -26,7 +26,14 @@ MAX_CHARTED_SETTINGS = 4
 """Settings with charts; the others have a summary only."""
 
 
-UNTESTED = f"in these runs; fewer than {MIN_SEEDS} common seeds cannot show whether that is more than chance"
+UNTESTED = f"in these runs; fewer than {MIN_SEEDS} common seeds, or equal runs, cannot show whether that is more than chance"
+
+FIXED = "in this one run; nothing here is random"
+
+REPLICATIONS = (
+    "Nothing here is random: each policy has one run, other seeds would repeat it, and no difference is tested. For replications, "
+    "make other traces of the recorded one with gavel trace sample or gavel trace window, and run the policies on them."
+)
 
 MARKS = {
     "best": "better than each other policy at this load",
@@ -67,15 +74,16 @@ class Section:
 
     @property
     def seeds(self) -> str:
-        """The number of seeds behind the means, "" if they differ."""
+        """The number of seeds behind the means, "" if they differ, "1 run" if no seed enters any."""
         counts = {row.seeds for _, rows in self.summaries[0].blocks for row in rows}
-        return counted(counts.pop(), "seed") if len(counts) == 1 else ""
+        return (counted(counts.pop(), "seed") if any(counts) else "1 run") if len(counts) == 1 else ""
 
     @property
     def legend(self) -> list[tuple[list[str], str]]:
         """(marks, meaning) of the marks in the summaries."""
         marks = {cell.mark for each in self.summaries for _, rows in each.blocks for row in rows for cell in row.cells}
-        meanings = {meaning: [mark for mark in MARKS if mark in marks and MARKS[mark] == meaning] for meaning in MARKS.values()}
+        of_marks = MARKS | dict.fromkeys(("lowest", "highest"), FIXED) if self.seeds == "1 run" else MARKS
+        meanings = {text: [mark for mark in of_marks if mark in marks and of_marks[mark] == text] for text in of_marks.values()}
         return [(shown, meaning) for meaning, shown in meanings.items() if shown]
 
     @property
@@ -116,7 +124,10 @@ def section_of(number: int, setting: Setting, *, is_only: bool) -> Section:
 
 def _notes(setting: Setting) -> Iterator[str]:
     """Yield caveats on the comparison of means."""
-    if any(len({tuple(seed for seed, _ in group.seeds) for group in setting.at(load)}) > 1 for load in setting.loads):
+    if setting.is_fixed and len(setting.groups) > 1:
+        yield REPLICATIONS
+    random = [group for group in setting.groups if not group.is_fixed]
+    if any(len({tuple(seed for seed, _ in group.seeds) for group in random if group.load == load}) > 1 for load in setting.loads):
         yield "Not all policies have run on the same seeds: their means are of different traces."
     tenants = {each.tenant for group in setting.groups for run in group.runs for each in run.tenants}
     if len(tenants) > MAX_TENANTS:

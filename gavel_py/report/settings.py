@@ -14,6 +14,9 @@ from gavel_py.report.runs import METRICS, Run
 COMPARED = ("policy", "load", "seed")
 """Labels that may differ within a setting; a difference in any other label separates settings."""
 
+CLOCKS = ("solver_seconds", "wall_seconds", "cpu_seconds")
+"""Metrics that differ between repetitions of a run."""
+
 
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -22,6 +25,18 @@ class Group:
     policy: str
     load: float | None
     runs: Sequence[Run]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no seed enters its runs, whose label `seed` is None; runs without this label may be random."""
+        return all(run.labels.get("seed", "") is None for run in self.runs)
+
+    @cached_property
+    def is_repeated(self) -> bool:
+        """Whether its runs are equal but for their seeds and `CLOCKS`, as one run or its copies, which show no variation."""
+        results = ([{**run.metrics} | dict.fromkeys(CLOCKS), run.jct_seconds.tolist()] for run in self.runs)
+        first = next(results)
+        return all(each == first for each in results)
 
     @cached_property
     def seeds(self) -> list[tuple[str, list[Run]]]:
@@ -51,6 +66,11 @@ class Setting:
         """The distinguishing labels, "" for the only setting."""
         return ", ".join(f"{name} {value}" for name, value in self.labels.items() if value != UNKNOWN)
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no seed enters any run, so that each group is one run."""
+        return all(group.is_fixed for group in self.groups)
+
     @cached_property
     def policies(self) -> list[str]:
         """The policies, in order of their first run."""
@@ -78,6 +98,15 @@ class Setting:
     def at(self, load: float | None) -> list[Group]:
         """Return the groups of a load."""
         return [group for group in self.groups if group.load == load]
+
+    def by_seed(self, load: float | None, metric: str) -> dict[str, dict[str, float]]:
+        """Return {policy: {seed: metric}} at a load. A run into which no seed enters is the same with each seed of the others."""
+        values = {group: found for group in self.at(load) if (found := group.by_seed(metric))}
+        seeds = {seed for group, found in values.items() if not group.is_fixed for seed in found}
+        return {
+            group.policy: dict.fromkeys(seeds, *found.values()) if group.is_fixed and seeds else found
+            for group, found in values.items()
+        }
 
 
 def _seed_order(run: Run) -> tuple[bool, float, str]:

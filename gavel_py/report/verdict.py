@@ -3,7 +3,8 @@
 At each load, the policy with the best mean is compared with each other one by a paired t-test over the seeds that both have run on:
 runs of one seed have the same trace, so the effect of the trace on both policies cancels. Loads with the same best mean share
 sentences, and p-values are corrected by Holm's method over all pairs that these compare. Tables mark the results of the sentences.
-Below `MIN_SEEDS` common seeds nothing is tested, and the best mean is only the lowest or highest in these runs.
+Below `MIN_SEEDS` common seeds, and between equal runs, nothing is tested, and the best mean is only the lowest or highest in these
+runs.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class Ranking:
 
     @property
     def is_tested(self) -> bool:
-        """Whether all policies have enough seeds in common with the best one."""
-        return all(pair.p_value is not None for pair in self.pairs)
+        """Whether all policies that differ from the best one are tested, and at least one."""
+        p_values = [pair.p_value for pair in self.pairs if pair.difference or pair.p_value is not None]
+        return bool(p_values) and None not in p_values
 
     def is_worse(self, pair: Paired) -> bool:
         """Return whether a policy is worse than the best one; if nothing is tested, whether its value is."""
@@ -86,12 +88,14 @@ def rankings_of(setting: Setting, metric: str) -> dict[float | None, Ranking]:
     better = measure_of(metric).better
     made = {}
     for load in setting.loads if better is not None else ():
-        values = {group.policy: found for group in setting.at(load) if (found := group.by_seed(metric))}
+        values = setting.by_seed(load, metric)
         if values:
             shared = set.intersection(*(set(found) for found in values.values()))
             means = {name: np.mean([found[seed] for seed in shared or found]) for name, found in values.items()}
             best = (min if better == "less" else max)(means, key=means.__getitem__)
+            repeated = {group.policy for group in setting.at(load) if group.is_repeated}
             pairs = [paired(name, values[best], found) for name, found in values.items() if name != best]
+            pairs = [replace(pair, half_width=None, p_value=None) if {best, pair.other} <= repeated else pair for pair in pairs]
             made[load] = Ranking(load, best, pairs, better == "less")
     corrected = {each.load: each for group in _sentences_of(made.values()) for each in _corrected(group)}
     return {load: corrected[load] for load in made}
@@ -165,6 +169,10 @@ class _Writer:
         open_ = [each for each in rankings if each.mark != "best"]
         if not any(pair.difference for each in rankings for pair in each.pairs):
             yield f"All policies have the same {self._title}{loads}: {values}."
+        elif self._setting.is_fixed:
+            yield f"{best} has a {self._title} of {values}{loads}, the {first.extreme} in this one run; nothing here is random."
+            yield from self._equals(rankings, "It equals")
+            yield from self._others(rankings, "The next is")
         elif not first.is_tested:
             yield f"{best} has the {first.extreme} {self._title} in these runs{loads}: {values}."
             yield from self._equals(rankings, "In these runs it equals")
@@ -258,7 +266,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A policy at one load, or a tenant. seeds: number of seeds behind the means."""
+    """A policy at one load, or a tenant. seeds: number of seeds behind the means, 0 for a run into which none enters."""
 
     name: str
     seeds: int
@@ -304,9 +312,13 @@ def _summary(setting: Setting, metrics: Sequence[str]) -> Summary:
             cells = [
                 _cell(group.policy, group.estimate(metric), unit, rankings[metric].get(load)) for metric, unit in units.items()
             ]
-            rows.append(Row(group.policy, len(group.seeds), cells))
+            rows.append(Row(group.policy, _num_seeds(group), cells))
         blocks.append(("" if load is None else f"load {short(load)} jobs/h", rows))
     return Summary(columns, blocks)
+
+
+def _num_seeds(group: Group) -> int:
+    return 0 if group.is_fixed else len(group.seeds)
 
 
 def _cell(policy: str, value: Estimate | None, unit: Unit, ranking: Ranking | None) -> Cell:
@@ -353,7 +365,7 @@ def tenants_of(setting: Setting) -> Summary | None:
         return None
 
     def row_of(name: str, group: Group) -> Row:
-        return Row(name, len(group.seeds), [_cell(name, group.estimate(metric), unit, None) for metric, unit in units.items()])
+        return Row(name, _num_seeds(group), [_cell(name, group.estimate(metric), unit, None) for metric, unit in units.items()])
 
     columns = [Column(metric, unit.heading(TENANT_MEASURES[metric].title)) for metric, unit in units.items()]
     if len(setting.groups) == 1:

@@ -7,7 +7,7 @@ is run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -31,10 +31,13 @@ from gavel_py.sweeps.axes import (
 )
 from gavel_py.sweeps.cell import Cell, ScenarioSource, Task, problem_of, scenario_of
 from gavel_py.sweeps.spec import CheckedSpec
-from gavel_py.workloads.job_types import lacks_type
+from gavel_py.throughput_profiles import ThroughputProfile
 
 _GridPoint = tuple[Labels, dict[str, Any], ScenarioSource, float | None]
-"""A point of all axes but the policies: labels and content of its cells, inputs, and length of rounds."""
+"""A point of all axes but the policies: labels and content of its cells, inputs, and length of rounds.
+
+The seed of the inputs is None if nothing of them is random.
+"""
 
 BASELINE = "isolated"
 """The policy with which all others are compared for finish-time fairness."""
@@ -97,7 +100,8 @@ def _check_policy(cell: Cell) -> None:
 def build_grid(checked: CheckedSpec) -> tuple[tuple[Cell, ...], tuple[Cell, ...]]:
     """Return the cells of a spec in the order of the grid, and each distinct cell once, after the one with which it is compared.
 
-    Raises `InputError` with the faults of all axes.
+    A cell into which no seed enters has one place in the grid, without a seed, however many seeds there are: more would be copies
+    of one run, not replications. Raises `InputError` with the faults of all axes.
     """
     spec = checked.spec
     with together() as attempt:
@@ -121,9 +125,10 @@ def build_grid(checked: CheckedSpec) -> tuple[tuple[Cell, ...], tuple[Cell, ...]
             baselines.append(_cell(point, baseline, "isolated", packed_settings[False], None))
         baseline_key = baselines[-1].key if spec.fairness else None
         cells += [_cell(point, policy, spec.mode, packed_settings[policy.sharing], baseline_key) for policy in policies]
-    by_key = {cell.key: cell for cell in (*baselines, *cells)}
-    in_order = dict.fromkeys(key for cell in cells for key in (cell.baseline_key, cell.key) if key is not None)
-    return tuple(cells), tuple(by_key[key] for key in in_order)
+    places = {(cell.key, *cell.labels.values()): cell for cell in cells}.values()
+    by_key = {cell.key: cell for cell in (*baselines, *places)}
+    in_order = dict.fromkeys(key for cell in places for key in (cell.baseline_key, cell.key) if key is not None)
+    return tuple(places), tuple(by_key[key] for key in in_order)
 
 
 def _packed_settings(settings: Mapping[str, Any], sharing: bool | None) -> PackedValue:
@@ -136,9 +141,22 @@ def _packed_settings(settings: Mapping[str, Any], sharing: bool | None) -> Packe
 
 def _cell(point: _GridPoint, policy: AxisValue, mode: Any, settings: PackedValue, baseline_key: str | None) -> Cell:
     labels, shared, source, round_seconds = point
-    content = shared | {"mode": mode, "policy": policy.content, "settings": settings.identity, "needs": baseline_key}
+    drawing = policy.packed.value
+    draws = drawing.is_random and "seed" not in drawing.changed_options
+    seed = labels["seed"] if draws else source.seed
+    policy = _seeded(policy, seed) if draws else policy
+    of_policy = {"mode": mode, "policy": policy.content, "settings": settings.identity, "needs": baseline_key}
     task = Task("", mode, policy.packed, source, round_seconds, settings)
-    return Cell({"policy": policy.label, **labels}, content, task, baseline_key)
+    return Cell({"policy": policy.label, **labels, "seed": seed}, {**shared, "seed": seed, **of_policy}, task, baseline_key)
+
+
+def _seeded(policy: AxisValue, seed: object) -> AxisValue:
+    """Return a policy with this seed, if it has an option of that name."""
+    drawing = policy.packed.value
+    if all(field.name != "seed" for field in fields(drawing)):
+        return policy
+    drawing = replace(drawing, seed=seed)
+    return replace(AxisValue.of(policy.label, drawing, policy_content(drawing)), sharing=policy.sharing)
 
 
 def _read_axis(checked: CheckedSpec, key: str, read: Callable[[CheckedSpec, Any], AxisValue]) -> list[AxisValue]:
@@ -179,10 +197,12 @@ def _grid_points(
         further["mechanism"] = checked.settings.mechanism
     for trace in traces:
         is_generated = isinstance(trace.packed.value, Generator)
-        is_random = is_generated or checked.settings.is_random or any(map(lacks_type, trace.packed.value))
+        # Speeds by job leave no job type to draw.
+        draws_types = not is_generated and isinstance(profile.packed.value, ThroughputProfile)
+        is_random = is_generated or checked.settings.is_random
+        is_random |= draws_types and any(not submission.job.job_type for submission in trace.packed.value)
         loads: Sequence[float | None] = spec.loads if is_generated and spec.loads is not None else [None]
         for load, cluster, seed, length in product(loads, clusters, spec.seeds, rounds):
-            used_seed = seed if is_random else None  # without random numbers, cells of all seeds are the same cell
             labels = {
                 "trace": trace.label,
                 "load": load,
@@ -197,10 +217,9 @@ def _grid_points(
                 "load": load,
                 "cluster": cluster.packed.identity,
                 "profile": profile.content,
-                "seed": used_seed,
                 "round_seconds": length,
                 "extrapolate": spec.extrapolate,
             }
             inputs = trace.packed, cluster.packed, profile.packed
-            source = ScenarioSource(*inputs, load, used_seed, spec.extrapolate, spec.allow_unknown_types)
+            source = ScenarioSource(*inputs, load, seed if is_random else None, spec.extrapolate, spec.allow_unknown_types)
             yield labels, content, source, length

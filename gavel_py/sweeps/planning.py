@@ -179,7 +179,8 @@ class SweepPlan:
     """A checked sweep, as `plan_sweep` returns it.
 
     Attributes:
-        labels: labels of each cell, in the order of the grid.
+        labels: labels of each cell, in the order of the grid; the seed is None if none enters the cell, which then has one place.
+        fixed: number of these cells that run once though there are several seeds.
         results: the file in which cells are stored; None: in memory, and lost at the end.
         inputs: the files that the spec names: traces, clusters, profiles and others.
         yardsticks: number of simulations under the policy `isolated` that are run in addition, for finish-time fairness.
@@ -193,6 +194,7 @@ class SweepPlan:
         self.results: Path | None = None if results is None else checked.path(results)
         self.inputs = checked.inputs
         self.labels: tuple[Labels, ...] = tuple(cell.labels for cell in self._grid)
+        self.fixed = sum(labels["seed"] is None for labels in self.labels) if len(checked.spec.seeds) > 1 else 0
         self.yardsticks = sum(cell.task.mode == "isolated" for cell in self._cells)
         check_cells(self._cells)
 

@@ -21,9 +21,6 @@ Where = Callable[..., str]
 
 HOUR = 3600.0
 
-RANDOM = ("job_failures", "node_mtbf_hours")
-"""Settings that make a simulation random, whatever the trace."""
-
 
 def _listed(value: object) -> object:
     """Return a list; a single value becomes a list of one."""
@@ -85,7 +82,7 @@ class Settings(Record):
     @property
     def is_random(self) -> bool:
         """Whether a simulation draws random numbers, whatever the trace."""
-        return any(getattr(self, name) for name in RANDOM)
+        return self.node_mtbf_hours is not None or (self.job_failures != "recorded" and self.job_failures > 0)
 
     def arguments(self, path: Callable[[str], Path], where: Where) -> dict[str, Any]:
         """Return arguments of `Simulation`, and until_seconds; path: resolves names of files; where: see `Where`."""

@@ -191,6 +191,13 @@ def test_axes_show_every_mean_and_no_more_than_twice_of_them(given_pairs: list[t
     assert low >= 0 or min(means) <= 0
 
 
+@pytest.mark.parametrize("mean", [5e-324, -5e-324, 1e-308, 0.0, -0.0, 1.0, -7e15])
+def test_axes_of_one_mean_have_a_width(mean: float) -> None:
+    low, high = limits_of([Estimate(mean, 0.0, 3)])
+    assert low < high
+    assert low <= mean <= high
+
+
 def test_a_heat_map_has_the_job_types_with_the_most_time_and_its_table_all() -> None:
     shares = {f"type-{n}": {"v100": n / 100} for n in range(100)}
     (chart,) = heat_chart("shares", "Time by accelerator", gp.Run({}, {}, shares=shares))

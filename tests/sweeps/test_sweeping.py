@@ -153,7 +153,7 @@ def test_equal_cells_run_once(threads: ThreadPoolExecutor) -> None:
     plan = gp.plan_sweep(spec)
     assert len(plan) == 1
     rows = plan.play(threads)
-    assert [(row["policy"], row["seed"]) for row in rows] == [(name, seed) for seed in range(3) for name in ("fifo", "first")]
+    assert [(row["policy"], row["seed"]) for row in rows] == [("fifo", None), ("first", None)]
     assert len({row["mean_jct_seconds"] for row in rows}) == 1
 
 

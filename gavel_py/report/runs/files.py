@@ -56,8 +56,27 @@ Status = Literal["done", "failed"]
 INSERT = """INSERT OR REPLACE INTO cells (key, content, status, error, attempts, seconds, session, metrics, run, jobs)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
-SELECT = """SELECT grid.labels, cells.status, cells.error, cells.attempts, cells.seconds, cells.metrics
+SELECT = """SELECT grid.labels, cells.content, cells.status, cells.error, cells.attempts, cells.seconds, cells.metrics
     FROM grid JOIN cells USING (key) ORDER BY grid.place"""
+
+PlaceRow = tuple[Any, ...]
+"""A row of a query on the grid: labels and content of the cell as JSON, and further columns."""
+
+
+def _counted_once(rows: Iterable[PlaceRow]) -> Iterator[tuple[Any, ...]]:
+    """Yield rows with their labels read, without a seed where none enters, and then only the first of equal labels.
+
+    Earlier stores have a place for each seed of such a cell.
+    """
+    seen = set[tuple[Any, ...]]()
+    for text, content, *columns in rows:
+        labels = json.loads(text)
+        if "seed" in labels and json.loads(content).get("seed", labels["seed"]) is None:
+            labels["seed"] = None
+            if tuple(labels.items()) in seen:
+                continue
+            seen.add(tuple(labels.items()))
+        yield labels, *columns
 
 
 @dataclass(frozen=True)
@@ -163,9 +182,9 @@ class CellStore:
         with file_errors_as_faults(self.where):
             stored = self._connection.execute(SELECT).fetchall()
         rows = []
-        for labels, status, error, attempts, seconds, metrics in stored:
+        for labels, status, error, attempts, seconds, metrics in _counted_once(stored):
             cell = {"status": status, "error": error, "attempts": attempts, "seconds": seconds}
-            rows.append({**json.loads(labels), **cell, **json.loads(metrics or "{}")})
+            rows.append({**labels, **cell, **json.loads(metrics or "{}")})
         return rows
 
     @contextmanager
@@ -180,10 +199,10 @@ class CellStore:
             raise
 
 
-RUNS = """SELECT grid.labels, cells.metrics, cells.run
+RUNS = """SELECT grid.labels, cells.content, cells.metrics, cells.run
     FROM grid JOIN cells USING (key) WHERE cells.status = 'done' ORDER BY grid.place"""
 
-FAILURES = """SELECT grid.labels, cells.error
+FAILURES = """SELECT grid.labels, cells.content, cells.error
     FROM grid JOIN cells USING (key) WHERE cells.status = 'failed' ORDER BY grid.place"""
 
 FORMAT, VERSION = "gavel-py runs", 1
@@ -195,7 +214,8 @@ def read_runs(path: str | Path) -> Runs:
     """Read the runs of a sweep store or of a file from `write_runs`, as a list with `to_columns` and `to_pandas`.
 
     Args:
-        path: The file. Of a store, which may still be growing, the finished cells of the latest grid are read, in grid order.
+        path: The file. Of a store, which may still be growing, the finished cells of the latest grid are read, in grid order. Cells
+            into which no seed enters are read once, with the seed None.
 
     Raises:
         InputError: The file is damaged, or of another program or version.
@@ -230,7 +250,7 @@ def read_failures(path: str | Path) -> list[tuple[Labels, str]]:
     """
     if _head(path) != SQLITE:
         return []
-    return _stored(path, FAILURES, lambda labels, error: (labels_from(json.loads(labels)), str(error)))
+    return _stored(path, FAILURES, lambda labels, error: (labels_from(labels), str(error)))
 
 
 def write_runs(path: str | Path, runs: Iterable[Run]) -> None:
@@ -262,12 +282,12 @@ def _stored(path: str | Path, statement: str, convert: Callable[..., Item]) -> l
     address = f"{Path(path).absolute().as_uri()}?mode=rw"
     with file_errors_as_faults(str(path)), closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)) as connection:
         check_schema(str(path), connection, make=False)
-        rows: list[tuple[Any, ...]] = connection.execute(statement).fetchall()
+        rows: list[PlaceRow] = connection.execute(statement).fetchall()
     try:
-        return [convert(*row) for row in rows]
+        return [convert(*row) for row in _counted_once(rows)]
     except (*DAMAGED, zlib.error) as error:
         raise InputError(Fault(str(path), "", f"is damaged: {type(error).__name__} {error}")) from None
 
 
-def _run(labels: str, metrics: str, run: bytes) -> Run:
-    return run_from(json.loads(zlib.decompress(run)) | {"labels": json.loads(labels), "metrics": json.loads(metrics)})
+def _run(labels: Labels, metrics: str, run: bytes) -> Run:
+    return run_from(json.loads(zlib.decompress(run)) | {"labels": labels, "metrics": json.loads(metrics)})
