@@ -14,6 +14,7 @@ import functools
 import importlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -129,13 +130,21 @@ def remember_jobs(jobs: Iterable[gp.Job]) -> None:
 
 def _locate(error: InputError, ctx: click.Context) -> None:
     """Name the files and lines of remembered jobs in an error, and their fields as in files."""
-    places = {f"job {job.job_id!r}": job.where for job in ctx.meta.get(_JOBS, ())}
-    error.faults = tuple(
-        Fault(places[each.where], "total_steps" if each.field == "steps_remaining" else each.field, each.problem)
-        if each.where in places
-        else each
-        for each in error.faults
-    )
+    places = {repr(job.job_id): job.place for job in ctx.meta.get(_JOBS, ())}
+    error.faults = tuple(_located(each, places) for each in error.faults)
+
+
+JOB = re.compile(r"""jobs? ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?=,| and |$)""")
+"""The beginning of the place of a fault that concerns jobs: job 'a', job 'a' and 2 more, jobs 'a', 'b'."""
+
+
+def _located(fault: Fault, places: Mapping[str, str]) -> Fault:
+    found = JOB.match(fault.where)
+    if found is None or found[1] not in places:
+        return fault
+    field = "total_steps" if fault.field == "steps_remaining" else fault.field
+    place = places[found[1]]
+    return Fault(f"{place} ({fault.where})" if place else fault.where, field, fault.problem)
 
 
 def _text(error: GavelError, ctx: click.Context) -> str:

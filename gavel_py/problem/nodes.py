@@ -103,15 +103,15 @@ def _read_document(path: str | Path) -> Parts:
     unknown = [Fault(where(key), "", f"key {key!r} is not known{nearest(str(key), KEYS)}") for key in document if key not in KEYS]
     with together() as attempt:
         attempt(lambda: InputError.raise_any(unknown))
-        nodes = attempt(lambda: _nodes(document.get("nodes"), where))
+        nodes = attempt(lambda: _nodes(document.get("nodes", []), where))
         types = attempt(lambda: _accelerator_types(document.get("accelerator_types"), where))
     return nodes, types
 
 
 def _nodes(entries: Any, where: Callable[..., str]) -> list[Node]:
-    if not isinstance(entries, list | None):
+    if not isinstance(entries, list):
         raise InputError(Fault(where("nodes"), "nodes", "must be a list of nodes"))
-    rows = [(where("nodes", i), entry) for i, entry in enumerate(entries or [])]
+    rows = [(where("nodes", i), entry) for i, entry in enumerate(entries)]
     checked = check_records(_NodeEntry, rows)
     nodes = [(place, node) for (place, _), entry in zip(rows, checked, strict=True) for node in entry.expanded()]
     InputError.raise_any(repeated("node", "name", ((place, node.name) for place, node in nodes)))

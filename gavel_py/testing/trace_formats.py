@@ -32,7 +32,7 @@ def check_trace_format(trace_format: gp.TraceFormat, path: str | Path, *, seed: 
 
     Returns:
         The result of each check, none of which failed. `one_line` runs only if every line of the file is an entry by itself, that
-        is, on text that is not JSON.
+        is, on text that is not JSON, and if the format skips broken entries.
 
     Raises:
         InputError: The file cannot be read.
@@ -87,7 +87,7 @@ def _faults_of_copies(
         crash = _crash(trace_format, copy)
         yield "damaged", None if crash is None else ("a trace, or an InputError", crash, _code(copy.name, damaged))
     lines, jobs = content.splitlines(keepends=True), {each.job.job_id for each in trace}
-    if content.lstrip()[:1] in (b"[", b"{") or len(jobs) < MIN_JOBS:
+    if trace_format.is_strict or content.lstrip()[:1] in (b"[", b"{") or len(jobs) < MIN_JOBS:
         return
     for number in random.choice(np.arange(1, len(lines)), min(copies, len(lines) - 1), replace=False).tolist():
         damaged = b"".join([*lines[:number], b'?"\n', *lines[number + 1 :]])

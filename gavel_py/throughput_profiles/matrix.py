@@ -18,9 +18,10 @@ from gavel_py.problem.arrays import ArrayChecker
 from gavel_py.problem.job import Job
 
 
-def counted(job_id: str, count: int) -> str:
-    """Return "job 'a'" or "job 'a' and 2 more" for `count` jobs of which `job_id` is the first."""
-    return f"job {job_id!r}" + (f" and {count - 1:,} more" if count > 1 else "")
+def counted(job: Job, count: int) -> str:
+    """Return "job 'a'" or "job 'a' (jobs.csv, line 2) and 2 more" for `count` jobs, of which this one is the first."""
+    place = f" ({job.place})" if job.place else ""
+    return f"job {job.job_id!r}{place}" + (f" and {count - 1:,} more" if count > 1 else "")
 
 
 def may_use(allowed_accelerators: Collection[str] | None, accelerator: str) -> bool:
@@ -60,6 +61,7 @@ class ThroughputMatrix:
         self.name = name
         self.job_ids: tuple[str, ...] = tuple("" if is_absent(job_id) else str(job_id) for job_id in job_ids)
         self.accelerators: tuple[str, ...] = tuple("" if is_absent(each) else str(each) for each in accelerators)
+        self._lines = None if places is None else tuple(places)
         if places is None:
             places = [f"{self._where}, row {number}" for number in range(1, len(self.job_ids) + 1)]
         faults = _name_faults("job_id", zip(places, self.job_ids, strict=True))
@@ -107,7 +109,7 @@ class ThroughputMatrix:
         speed = self._speeds([job], [accelerator])[0, 0]
         if math.isnan(speed):
             error = MissingThroughputError if accelerator in self.accelerators else UnknownNameError
-            raise error(*self._faults([(job.job_id, accelerator)]))
+            raise error(*self._faults([(job, accelerator)]))
         return float(speed)
 
     def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
@@ -119,9 +121,7 @@ class ThroughputMatrix:
         speeds = self._speeds(jobs, accelerators)
         absent = np.isnan(speeds)
         needed = [
-            (jobs[n].job_id, accelerators[k])
-            for n, k in np.argwhere(absent)
-            if may_use(jobs[n].allowed_accelerators, accelerators[k])
+            (jobs[n], accelerators[k]) for n, k in np.argwhere(absent) if may_use(jobs[n].allowed_accelerators, accelerators[k])
         ]
         if needed:
             raise MissingThroughputError(*self._faults(needed))
@@ -136,26 +136,27 @@ class ThroughputMatrix:
         rows = np.array([self._rows.get(job.job_id, -1) for job in jobs], dtype=np.intp)
         return padded[np.ix_(rows, np.array([columns.get(a, -1) for a in accelerators], dtype=np.intp))]
 
-    def _faults(self, needed: Iterable[tuple[str, str]]) -> list[Fault]:
+    def _faults(self, needed: Iterable[tuple[Job, str]]) -> list[Fault]:
         """Return one fault per cause, which names the first job concerned and the number of jobs."""
-        causes: dict[tuple[str, str], dict[str, None]] = {}
-        for job_id, accelerator in needed:
+        causes: dict[tuple[str, str], dict[str, Job]] = {}
+        for job, accelerator in needed:
             if accelerator not in self.accelerators:
                 cause = ("accelerator", accelerator)
             else:
-                cause = ("", accelerator) if job_id in self._rows else ("job_id", "")
-            causes.setdefault(cause, {})[job_id] = None
+                cause = ("", accelerator) if job.job_id in self._rows else ("job_id", "")
+            causes.setdefault(cause, {}).setdefault(job.job_id, job)
         faults = []
-        for (field, accelerator), job_ids in causes.items():
-            first = next(iter(job_ids))
-            concerned = counted(first, len(job_ids))
+        for (field, accelerator), concerned_jobs in causes.items():
+            where, first = self._where, next(iter(concerned_jobs.values()))
+            concerned = counted(first, len(concerned_jobs))
             if field == "accelerator":
                 problem = f"{accelerator!r} is missing, needed by {concerned}{nearest(accelerator, self.accelerators)}"
             elif field == "job_id":
-                problem = f"has no row for {concerned}{nearest(first, self.job_ids)}"
+                problem = f"has no row for {concerned}{nearest(first.job_id, self.job_ids)}"
             else:
+                where = self._where if self._lines is None else self._lines[self._rows[first.job_id]]
                 problem = f"has no throughput on {accelerator!r} for {concerned}; use 0 if it cannot run there"
-            faults.append(Fault(self._where, field, problem))
+            faults.append(Fault(where, field, problem))
         return faults
 
     @property

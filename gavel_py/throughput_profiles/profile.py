@@ -324,7 +324,7 @@ class ThroughputProfile:
         said = {""}
         for number, (unknown, those) in enumerate(concerned.items()):
             members = list(those)
-            needed = ", needed by " + counted(jobs[firsts[members].min()].job_id, counts[members].sum())
+            needed = ", needed by " + counted(jobs[firsts[members].min()], counts[members].sum())
             fault = self._fault(unknown, needed, hint=number < SHOWN_FAULTS)
             hint = fault.problem.rpartition(needed)[2]
             if unknown[0] and hint in said:  # the list of known names is given once

@@ -2,13 +2,15 @@
 
 A `TraceFormat` recognises a file by its beginning (`Head`) and adds its entries to an `Intake`, which collects jobs, skipped and
 broken entries, and assumptions. `table_rows` reads text tables. A broken line is reported and skipped and does not end the import,
-since users usually cannot correct a trace. `amount`, `count` and `moment` convert cells.
+since users usually cannot correct a trace; in the formats of gavel_py it is an error, as for `JobSet.from_file`. `amount`, `count`
+and `moment` convert cells.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +30,13 @@ ROUNDING_SECONDS = 1.0
 
 EPOCH = datetime(1970, 1, 1)
 """Time 0 of clocks with dates; without a time zone, like the times in traces."""
+
+
+EPOCH_SECONDS = re.compile(r"[0-9]{9,10}(\.[0-9]+)?")
+"""Times in seconds since 1970 as from 1973 to 2286, as sacct prints them with SLURM_TIME_FORMAT=%s."""
+
+LONGEST_SECONDS = 10 * 365.25 * 86400.0
+LONG = "Jobs that ran or waited for more than 10 years, possibly by a wrong unit or clock: {n} (first: {first})."
 
 
 def is_missing(value: object) -> bool:
@@ -60,22 +69,35 @@ def count(row: Mapping[str, object], field: str, default: int | None = None) -> 
 
 
 def moment(row: Mapping[str, object], field: str) -> float | None:
-    """Return the time in a cell, YYYY-MM-DD HH:MM:SS, in seconds since `EPOCH`, or None if it is missing."""
+    """Return the time in a cell in seconds since `EPOCH`, or None if it is missing: YYYY-MM-DD HH:MM:SS or `EPOCH_SECONDS`."""
     value = row.get(field)
     if is_missing(value):
         return None
+    text = str(value).strip()
+    if EPOCH_SECONDS.fullmatch(text):
+        return float(text)
     try:
-        time = datetime.fromisoformat(str(value).strip())
-    except ValueError:
-        raise InputError(Fault("", field, f"must be a time such as 2017-10-09 07:01:55, found {value!r}")) from None
-    if time.tzinfo is not None:
-        time = time.astimezone(UTC).replace(tzinfo=None)
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is not None:
+            time = time.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
+        raise InputError(Fault("", field, f"must be a time such as 2017-10-09 07:01:55, found {value!r:.60}")) from None
     return (time - EPOCH).total_seconds()
+
+
+def text(row: Mapping[str, object], field: str) -> str:
+    """Return the text or number in a cell as text, "" if it is missing. Raises `InputError` for other values of JSON."""
+    value = row.get(field)
+    if is_missing(value):
+        return ""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(Fault("", field, f"must be text, found {value!r:.60}"))
+    return str(value)
 
 
 def labels_of(row: Mapping[str, object], **columns: str) -> Labels:
     """Return labels of `Submission` from a row; columns: {label: column}; missing values are left out."""
-    return tuple((label, str(row[column])) for label, column in columns.items() if not is_missing(row.get(column)))
+    return tuple((label, text(row, column)) for label, column in columns.items() if not is_missing(row.get(column)))
 
 
 def required_moment(row: Mapping[str, object], field: str) -> float:
@@ -170,7 +192,7 @@ class Intake:
         self.faults: list[Fault] = []
         self._places: dict[str, str] = {}
         self._skipped: dict[str, tuple[int, str]] = {}
-        self._assumptions: dict[str, int] = {}
+        self._assumptions: dict[str, tuple[int, str]] = {}
         self._num_records = self._num_broken = 0
         self._where = ""  # place of the entry that is being read
 
@@ -211,15 +233,19 @@ class Intake:
             return
         self._num_records += 1
         self.submissions.append(submission)
+        if max(submission.run_seconds or 0.0, submission.wait_seconds or 0.0) > LONGEST_SECONDS:
+            self.assume(LONG)
 
-    def assume(self, sentence: str, count: int = 1) -> None:
+    def assume(self, sentence: str, count: int = 1, *, where: str = "") -> None:
         """Record an assumption about entries.
 
         Args:
-            sentence: Sentence for the report; `{n}` in it is replaced by the number of entries.
+            sentence: Sentence for the report; `{n}` in it stands for the number of entries, `{first}` for the place of the first.
             count: Number of entries to which it now applies.
+            where: Place of the first of them, by default the current entry.
         """
-        self._assumptions[sentence] = self._assumptions.get(sentence, 0) + count
+        earlier, first = self._assumptions.get(sentence, (0, where or self._where))
+        self._assumptions[sentence] = earlier + count, first
 
     def wait_between(self, submitted: float, started: float) -> float:
         """Return the seconds from submission to start, or 0 and record an assumption if the start is earlier.
@@ -266,7 +292,10 @@ class Intake:
             num_broken=self._num_broken,
             skipped=tuple(Skipped(reason, count, first) for reason, (count, first) in self._skipped.items()),
             faults=tuple(self.faults),
-            assumptions=tuple(sentence.replace("{n}", f"{count:,}") for sentence, count in self._assumptions.items()),
+            assumptions=tuple(
+                sentence.replace("{n}", f"{count:,}").replace("{first}", first)
+                for sentence, (count, first) in self._assumptions.items()
+            ),
         )
 
 
@@ -283,6 +312,7 @@ class TraceFormat:
             65,536 characters), `first_line`, `columns(separator)` and `is_json`; for a folder `inside` (the names of its files).
         read: Adds all entries of a file to an `Intake`; raises `InputError` only if nothing can be read.
         has_dates: Whether times are calendar times in seconds; the clock then starts at the first arrival.
+        is_strict: Whether a broken entry is an error, as in a list that users write themselves and can correct.
     """
 
     name: str
@@ -290,6 +320,7 @@ class TraceFormat:
     recognises: Callable[[Head], bool]
     read: Callable[[Path, Intake], None]
     has_dates: bool = False
+    is_strict: bool = False
 
     def recognises_file(self, path: str | Path) -> bool:
         """Return whether a file or folder has this format.

@@ -17,9 +17,12 @@ from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.io.records import without_collection
 from gavel_py.problem.job import RECORDED, Job, check_ignored
 from gavel_py.workloads.formats import format_of
-from gavel_py.workloads.intake import Intake, TraceFormat
+from gavel_py.workloads.intake import EPOCH, Intake, TraceFormat
 from gavel_py.workloads.submission import LABEL, RECORDED_FIELDS, Submission
 from gavel_py.workloads.trace import Trace
+
+YEAR_2000 = (datetime(2000, 1, 1) - EPOCH).total_seconds()
+BEFORE_2000 = "Jobs that arrived before the year 2000, possibly by an unknown time: {n} (first: {first})."
 
 
 def read_trace(
@@ -35,25 +38,29 @@ def read_trace(
         path: A file, or a folder for formats of several files.
         format: Name of the format (`trace_formats`), a `TraceFormat`, or package.module:name of one; by default it is recognised
             from the content.
-        strict: Whether broken entries are an error. By default they are skipped, and `report` has the file, line and field of each.
+        strict: Whether broken entries are an error, as they always are in files of jobs (csv, json, jsonl, parquet). By default
+            they are skipped, and `report` has the file, line and field of each.
         ignore: Unknown columns or keys of a file of jobs (csv, json, jsonl, parquet) to leave out, which would otherwise be an
             error. Other formats always leave out unknown columns.
 
     Raises:
         UnknownNameError: There is no such format.
         InputError: A name in `ignore` is a field of a job; or the file cannot be read or recognised, has no valid job, or has
-            broken entries and `strict` is true.
+            broken entries and `strict` is true or the file is one of jobs.
     """
     check_ignored("trace", ignore)
     trace_format = format_of(path, format, ignore)
     intake = Intake(str(path), trace_format.name, ignore)
     with without_collection():
         trace_format.read(Path(path), intake)
-        if strict:
+        if strict or trace_format.is_strict:
             InputError.raise_any(intake.faults)
         if not intake.submissions and intake.faults:
             raise InputError(Fault(str(path), "", f"contains no job that can be read as {trace_format.name!r}"), *intake.faults)
         if trace_format.has_dates and intake.submissions:
+            early = [each.job.place for each in intake.submissions if each.job.arrival_seconds < YEAR_2000]
+            if early:
+                intake.assume(BEFORE_2000, len(early), where=early[0])
             zero = min(submission.job.arrival_seconds for submission in intake.submissions)
             for index, each in enumerate(intake.submissions):  # in place, to reuse the memory of the old ones
                 intake.submissions[index] = each.moved(each.job.arrival_seconds - zero)

@@ -317,7 +317,10 @@ def test_an_unknown_job_type_is_named_with_the_nearest(gavel: Gavel, tmp_path: P
     (tmp_path / "jobs.csv").write_text("job_id,job_type\na,ResNet-51 (batch size 64)\n")
     outcome = gavel("solve", "jobs.csv", "-c", "v100:1")
     assert outcome.code == 2
-    assert "'ResNet-51 (batch size 64)' is missing, needed by job 'a'; did you mean 'ResNet-50 (batch size 64)'" in outcome.err
+    needed = (
+        "'ResNet-51 (batch size 64)' is missing, needed by job 'a' (jobs.csv, line 2); did you mean 'ResNet-50 (batch size 64)'"
+    )
+    assert needed in outcome.err
 
 
 def test_a_missing_throughput_is_no_zero(gavel: Gavel, tmp_path: Path) -> None:

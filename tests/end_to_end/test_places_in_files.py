@@ -80,6 +80,35 @@ def test_faults_that_a_policy_finds_name_the_columns_of_the_file(gavel: Gavel, c
     assert "steps_remaining" not in outcome.err
 
 
+@pytest.mark.parametrize("command", ["solve", "rounds", "simulate"])
+def test_what_profiles_and_tenant_trees_lack_names_the_line_of_the_first_job(gavel: Gavel, command: str) -> None:
+    path = written("jobs.csv", "job_id,job_type,total_steps,tenant\na,A3C,9,x\nb,none,9,y\nc,none,9,y\n")
+    outcome = gavel(command, path, "-c", "v100:2")
+    assert outcome.code == 2
+    assert "field job_type: 'none' is missing, needed by job 'b' (jobs.csv, line 3)" in outcome.err
+    rows = written("speeds.csv", "job_id,v100\na,1\n")
+    outcome = gavel(command, path, "-c", "v100:2", "--throughputs", rows)
+    assert outcome.code == 2
+    assert "field job_id: has no row for job 'b' (jobs.csv, line 3)" in outcome.err
+    rows = written("speeds.csv", "job_id,v100\na,1\nc,1\nb,\n")
+    outcome = gavel(command, path, "-c", "v100:2", "--throughputs", rows)
+    assert "speeds.csv, line 4: has no throughput on 'v100' for job 'b' (jobs.csv, line 3)" in outcome.err
+    rows = written("speeds.csv", "job_id,v100\na,1\nb,1\nc,1\n")
+    tree = written("tree.yaml", "tenants: {x: {}}\n")
+    outcome = gavel(command, path, "-c", "v100:2", "--throughputs", rows, "-p", f"hierarchical,tenants={tree}")
+    assert outcome.code == 2
+    assert "Error: jobs.csv, line 3 (job" in outcome.err
+    assert "field tenant: 'y' is not in the tenant tree" in outcome.err
+
+
+@pytest.mark.parametrize("command", ["solve", "simulate", "trace describe", "trace import"])
+def test_a_bad_value_in_a_list_of_jobs_is_an_error_everywhere(gavel: Gavel, command: str) -> None:
+    path = written("jobs.csv", "job_id,job_type,total_steps,locality\na,A3C,9,None\nb,A3C,9,\n")
+    outcome = gavel(*command.split(), path, *(["-c", "v100:2"] if command in ("solve", "simulate") else []))
+    assert outcome.code == 2
+    assert "jobs.csv, line 2 (job 'a'), field locality: must be one of" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("row", "field"),
     [("a,t,,2,,", "deadline_factor"), ("a,none,,,60,v100", "duration_accelerator"), ("a,t,,,60,v10", "duration_accelerator")],

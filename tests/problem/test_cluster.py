@@ -365,9 +365,13 @@ class TestFromFile:
         cluster = Cluster.from_file(file("c.yaml", "nodes:\n  - {name: a, accelerator: v100, num_gpus: 0}\n"))
         assert (sizes(cluster), counts(cluster)) == ({"a": 0}, {"v100": 0})
 
-    @pytest.mark.parametrize("content", ["{}", "nodes:\n", "nodes: []\naccelerator_types: {}\n"])
+    @pytest.mark.parametrize("content", ["{}", "nodes: []\naccelerator_types: {}\n"])
     def test_may_be_empty(self, content: str) -> None:
         assert Cluster.from_file(file("c.yaml", content)) == Cluster([])
+
+    @pytest.mark.parametrize("content", ["nodes:\n", "nodes: null\n"])
+    def test_nodes_without_a_value_are_refused(self, content: str) -> None:
+        assert refusal(Cluster.from_file, file("c.yaml", content)) == "c.yaml, line 1, field nodes: must be a list of nodes"
 
     @pytest.mark.parametrize("value", ["0", "false", "''", "v100"])
     def test_nodes_and_types_that_are_none(self, value: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gavel_py import InputError, Job, JobSet, Submission, Trace, read_trace, trace_text
 from tests.support.fakes import refusal
-from tests.workloads.support import file, places, read
+from tests.workloads.support import file, read
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 length = st.floats(0, 1e12)
@@ -92,14 +92,21 @@ def test_an_unknown_column_is_an_error() -> None:
     )
 
 
-def test_broken_lines_are_skipped_and_reported() -> None:
-    trace = read(
+def faults_of(name: str, content: str) -> list[tuple[str, str]]:
+    """Return the place and field of each fault of a file of jobs, which are an error for `JobSet.from_file`, too."""
+    with pytest.raises(InputError):
+        JobSet.from_file(file(name, content))
+    with pytest.raises(InputError) as error:
+        read_trace(name)
+    return [(fault.where, fault.field) for fault in error.value.faults]
+
+
+def test_broken_lines_are_errors() -> None:
+    assert faults_of(
         "jobs.csv",
         "job_id,num_gpus,recorded_status,recorded_failed_attempts,recorded_cancelled_seconds\n"
         'a,0,,,\nb,1,lost,,\nc,1,,-1,\nd,1,,,soon\ne,1\n"f,1,,,\ng,1,killed,,-5\ng,1,,,\n',
-    )
-    assert list(trace) == [Submission(Job("g"), status="killed", cancelled_seconds=-5)]
-    assert places(trace) == [
+    ) == [
         ("jobs.csv, line 2 (job 'a')", "num_gpus"),
         ("jobs.csv, line 3 (job 'b')", "recorded_status"),
         ("jobs.csv, line 4", "recorded_failed_attempts"),
@@ -119,9 +126,7 @@ def test_broken_lines_of_json_lines() -> None:
         '{"job_id": "c", "weight": null}',
         '{"job_id": "d", "job_id": "e"}',
     ]
-    trace = read("jobs.jsonl", "\n".join(lines) + "\n")
-    assert [s.job.job_id for s in trace] == ["a", "c"]
-    assert [where for where, _ in places(trace)] == [
+    assert [where for where, _ in faults_of("jobs.jsonl", "\n".join(lines) + "\n")] == [
         "jobs.jsonl, line 2",
         "jobs.jsonl, line 3",
         "jobs.jsonl, line 4 (job 'b')",
@@ -149,9 +154,7 @@ def test_columns_that_are_to_be_ignored() -> None:
     with pytest.raises(InputError, match="'num_gpus' is a field of a job, not an unknown column"):
         read_trace("jobs.csv", ignore=["num_gpus"])
     lines = file("jobs.jsonl", '{"job_id": "a", "owner": "anna"}\n{"job_id": "b", "queue": 1}\n')
-    trace = read_trace(lines, ignore=["owner"])
-    assert [each.job.job_id for each in trace] == ["a"]
-    assert trace.report.num_broken == 1
+    assert "line 2 (job 'b'), field queue: is not known" in refusal(read_trace, lines, ignore=["owner"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from gavel_py import InputError, Job, JobSet, Submission, read_trace
 from tests.support.fakes import refusal
-from tests.workloads.support import file, places
+from tests.workloads.support import file
 
 has_pyarrow = importlib.util.find_spec("pyarrow") is not None
 with_pyarrow = pytest.mark.skipif(not has_pyarrow, reason="pyarrow is not installed (the extra parquet)")
@@ -26,11 +26,11 @@ def written(name: str, **columns: list[object]) -> str:
 def test_rows_become_jobs() -> None:
     name = written(
         "jobs.parquet",
-        job_id=["a", "b", "c"],
-        num_gpus=[2, 4, 0],
-        arrival_seconds=[5.0, None, 1.0],
-        allowed_accelerators=[["v100", "p100"], None, None],
-        recorded_run_seconds=[60, None, None],
+        job_id=["a", "b"],
+        num_gpus=[2, 4],
+        arrival_seconds=[5.0, None],
+        allowed_accelerators=[["v100", "p100"], None],
+        recorded_run_seconds=[60, None],
     )
     trace = read_trace(name)
     assert trace.report.format == "parquet"
@@ -38,7 +38,12 @@ def test_rows_become_jobs() -> None:
         Submission(Job("b", num_gpus=4)),
         Submission(Job("a", num_gpus=2, arrival_seconds=5, allowed_accelerators=["v100", "p100"]), run_seconds=60),
     ]
-    assert places(trace) == [("jobs.parquet, row 3 (job 'c')", "num_gpus")]
+
+
+@with_pyarrow
+def test_a_broken_row_is_an_error() -> None:
+    said = refusal(read_trace, written("jobs.parquet", job_id=["a", "b"], num_gpus=[1, 0]))
+    assert said.startswith("jobs.parquet, row 2 (job 'b'), field num_gpus: must be at least 0.001 of a GPU")
 
 
 @with_pyarrow

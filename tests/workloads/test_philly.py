@@ -90,6 +90,40 @@ class TestPublished:
         assert [(s.wait_seconds, s.run_seconds) for s in trace] == [(0, 1200), (60, 3660)]
         assert "Jobs with a start recorded before their submission are read as waiting 0 s: 1." in trace.report.assumptions
 
+    def test_machines_that_contradict_the_log_do_not_give_the_type(self) -> None:
+        file("cluster_machine_list", "machineId, number of GPUs, single GPU mem\nm1,2, 12GB\nm2,8, 24GB\nm3,8, 24GB\n")
+
+        def ran(name: str, *machines: tuple[str, int]) -> dict[str, Any]:
+            detail = [{"ip": machine, "gpus": [f"gpu{n}" for n in range(count)]} for machine, count in machines]
+            return job(name, "Pass", {"start_time": "2017-10-09 07:01:00", "end_time": "2017-10-09 07:02:00", "detail": detail})
+
+        jobs = [
+            ran("more", ("m1", 8)),
+            ran("mixed", ("m1", 2), ("m2", 2)),
+            ran("same", ("m2", 8), ("m3", 8)),
+            ran("unlisted", ("m2", 8), ("m9", 8)),
+        ]
+        trace = read("cluster_job_log", json.dumps(jobs))
+        found = {s.job.job_id: (s.job.num_gpus, s.accelerator) for s in trace}
+        assert found == {"more": (8, ""), "mixed": (4, "12GB+24GB"), "same": (16, "24GB"), "unlisted": (16, "")}
+        said = [each.rpartition(": 1 (first: ")[2] for each in trace.report.assumptions]
+        assert said[:3] == [f"cluster_job_log, entry {number})." for number in (1, 2, 4)]
+
+    @pytest.mark.parametrize("value", [["Pass"], {"a": 1}, 5, True, "x" * 3, [1]])
+    @pytest.mark.parametrize(
+        "field", ["status", "vc", "jobid", "user", "submitted_time", "attempts", "detail", "gpus", "ip", "end_time"]
+    )
+    def test_values_of_any_type_affect_no_other_job(self, field: str, value: object) -> None:
+        wrong = job("wrong", "Pass", attempt("2017-10-09 07:01:00", "2017-10-09 07:02:00", "gpu0"))
+        first = wrong["attempts"][0]
+        next(each for each in (wrong, first, first["detail"][0]) if field in each)[field] = value
+        trace = read("log.json", json.dumps([wrong, RETRIED]))
+        assert "retried" in [submission.job.job_id for submission in trace]
+        assert trace.report.num_records == 2
+        if isinstance(value, list | dict | bool):
+            allowed = {"ip": [], "gpus": [["Pass"]]}  # names of GPUs are any texts
+            assert [each for _, each in places(trace)] == ([] if value in allowed.get(field, []) else [field])
+
     def test_a_folder_can_be_read(self) -> None:
         file("trace-data/cluster_job_log", json.dumps([RETRIED]))
         assert len(read_trace("trace-data")) == 1

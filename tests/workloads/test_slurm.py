@@ -195,3 +195,73 @@ def test_times_without_a_time_zone_count_as_utc() -> None:
     assert [each.job.arrival_seconds for each in trace] == [0, 1800]
     said = "The clock starts with the first arrival, 2024-05-01 00:00:00; times without a time zone count as UTC."
     assert said in trace.report.assumptions
+
+
+def test_a_job_over_the_end_of_summer_time_keeps_its_elapsed_time() -> None:
+    back = "2026-10-25T02:00:00|2026-10-25T02:50:00|2026-10-25T02:10:00|00:20:00"
+    trace = read("sacct.txt", HEADER + line("1", "TIMEOUT", times=back) + line("2", times=back))
+    assert [(s.run_seconds, s.wait_seconds, s.cancelled_seconds) for s in trace] == [(1200, 3000, 4200), (1200, 3000, None)]
+    said = "Where End is before Start + Elapsed, since the clock was set back, Elapsed is used: 2 (first: sacct.txt, line 2)."
+    assert said in trace.report.assumptions
+
+
+def test_jobs_that_wait_or_share_a_gpu_are_not_reported_as_asking_for_none() -> None:
+    waiting = "2024-05-01T08:00:00|Unknown|Unknown|00:00:00"
+    never = "2024-05-01T08:00:00|Unknown|2024-05-01T08:10:00|00:00:00"
+    trace = read(
+        "sacct.txt",
+        HEADER
+        + line("1_[3-9%2]", "PENDING", waiting, "")
+        + line("2_[1-4]", "CANCELLED by 7", never, "")
+        + line("3", tres="cpu=4,gres/shard:gb10=40,gres/shard=40")
+        + line("4", tres="cpu=4,gres/mps=50")
+        + line("5", tres="cpu=4,gres/shard=0")
+        + line("6", tres="gres/gpu=1,gres/mps=100"),
+    )
+    assert [submission.job.job_id for submission in trace] == ["6"]
+    assert {reason.split(",")[0]: count for reason, count in skipped(trace).items()} == {
+        "had not ended (state PENDING)": 1,
+        "has no recorded resources": 1,
+        "shares GPUs by gres/shard": 1,
+        "shares GPUs by gres/mps": 1,
+        "asks for no GPU": 1,
+    }
+
+
+def test_the_parts_of_a_heterogeneous_job_are_one_gang() -> None:
+    trace = read(
+        "sacct.txt",
+        HEADER
+        + line("7+0", tres="cpu=8")
+        + line("7+1", tres="gres/gpu:a100=2,gres/gpu=2")
+        + line("7+1.0", tres="cpu=8")
+        + line("7+2", tres="gres/gpu:a100=4,gres/gpu=4")
+        + line("8+0", tres="gres/gpu:a100=1")
+        + line("8+1", tres="gres/gpu:v100=1"),
+    )
+    assert [(s.job.job_id, s.job.num_gpus, s.accelerator, s.run_seconds) for s in trace] == [
+        ("7", 6, "a100", 3600),
+        ("8", 2, "", 3600),
+    ]
+    assert [s.job.cpus_per_gpu for s in trace] == [16 / 6, 8]
+    assert skipped(trace) == {
+        "is a part of a heterogeneous job, which is read as one gang": 3,
+        "is a step of a job that has its own line": 1,
+    }
+
+
+def test_times_in_seconds_since_1970_are_read() -> None:
+    (submission,) = read("sacct.txt", HEADER + line("1", "TIMEOUT", "1714550400|1714551000|1714554600|01:00:00"))
+    assert (submission.wait_seconds, submission.run_seconds, submission.cancelled_seconds) == (600, 3600, 4200)
+
+
+def test_unlikely_times_are_counted_with_the_first_line() -> None:
+    unknown = "1970-01-01T00:00:00|2024-05-01T08:10:00|2024-05-01T09:10:00|01:00:00"
+    long = TIMES.replace("01:00:00", "4000-00:00:00")
+    trace = read("sacct.txt", HEADER + line("1") + line("2", times=unknown) + line("3", times=long) + line("4", times=unknown))
+    assert len(trace) == 4
+    said = [each for each in trace.report.assumptions if each.startswith("Jobs that")]
+    assert [each.split(", possibly")[0] + each.partition(": ")[2] for each in said] == [
+        "Jobs that ran or waited for more than 10 years3 (first: sacct.txt, line 3).",
+        "Jobs that arrived before the year 20002 (first: sacct.txt, line 3).",
+    ]

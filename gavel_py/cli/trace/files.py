@@ -20,7 +20,10 @@ FORMAT: Mapping[str, Any] = {
     "metavar": "NAME",
     "help": "Format of the file [recognised]: see gavel trace formats, or package.module:name.",
 }
-STRICT: Mapping[str, Any] = {"is_flag": True, "help": "Treat invalid lines as errors instead of skipping them."}
+STRICT: Mapping[str, Any] = {
+    "is_flag": True,
+    "help": "Treat invalid lines as errors (always so in files of jobs) instead of skipping them.",
+}
 OUT: Mapping[str, Any] = {
     "type": FILE,
     "metavar": "FILE",

@@ -315,6 +315,11 @@ def _constraint(entry: Any, where: Where) -> Constraint:
     cls = KINDS.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise InputError(Fault(where("kind"), "kind", f"{kind!r} is not a kind of constraint{nearest(str(kind), KINDS)}"))
+    # An empty tenant must not become a limit on all jobs.
+    empty = [name for name, each in cls.model_fields.items() if name in entry and entry[name] is None and not each.is_required()]
+    InputError.raise_any(
+        [Fault(f"{where(name)} ({cls.label})", name, "is empty; give a value, or leave the field out") for name in empty]
+    )
     if "penalty" in fields:
         raise InputError(Fault(f"{where('penalty')} ({cls.label})", "penalty", "is not known; use soft instead"))
     if "soft" in fields:

@@ -72,7 +72,7 @@ def take_rows(rows: Iterable[tuple[str, Any]], intake: Intake) -> None:
             fields = {str(name): value for name, value in present if name not in intake.ignored}
             recorded = {name: _recorded(name, fields.pop(RECORDED + name)) for name in RECORDED_FIELDS if RECORDED + name in fields}
             labels = {name: fields.pop(name) for name in [*fields] if name.startswith(LABEL)}
-            texts = ((name.removeprefix(LABEL), "" if is_absent(value) else str(value)) for name, value in labels.items())
+            texts = ((name.removeprefix(LABEL), _text(name, value)) for name, value in labels.items())
             intake.job(fields, **recorded, labels=tuple(texts))
 
 
@@ -83,11 +83,17 @@ def _is_missing(name: str, value: Any) -> bool:
     return name not in LITERAL and not name.startswith(LABEL) and is_missing(value)
 
 
+def _text(field: str, value: Any) -> str:
+    if isinstance(value, list | Mapping):
+        raise InputError(Fault("", field, f"must be text, found {value!r:.60}"))
+    return "" if is_absent(value) else str(value)
+
+
 def _recorded(name: str, value: Any) -> Any:
     """Return the value of a field of `Submission`, converted to its type."""
     field = RECORDED + name
     if name in TEXTS:
-        return "" if is_absent(value) else str(value)
+        return _text(field, value)
     if name == "failed_attempts":
         return count({field: value}, field)
     if name != "cancelled_seconds":
@@ -146,22 +152,26 @@ CSV = TraceFormat(
     "jobs of gavel-py, CSV",
     lambda head: "job_id" in head.columns() and all(is_known(name) or name in head.ignored for name in head.columns()),
     _read_csv,
+    is_strict=True,
 )
 JSON = TraceFormat(
     "json",
     "jobs of gavel-py, JSON",
     _is_json,
     lambda path, intake: take_rows(reading.document_rows(path, "jobs"), intake),
+    is_strict=True,
 )
 JSON_LINES = TraceFormat(
     "jsonl",
     "jobs of gavel-py, JSON Lines",
     _is_json_lines,
     lambda path, intake: take_rows(_json_lines(path, intake), intake),
+    is_strict=True,
 )
 PARQUET = TraceFormat(
     "parquet",
     "jobs of gavel-py, Parquet (needs pyarrow)",
     lambda head: head.text.startswith("PAR1"),
     lambda path, intake: take_rows(_parquet_rows(path, intake), intake),
+    is_strict=True,
 )

@@ -7,9 +7,10 @@ gpu_time, cluster.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
@@ -20,18 +21,29 @@ from gavel_py.workloads.intake import (
     TraceFormat,
     amount,
     count,
-    is_missing,
     labels_of,
     moment,
     required_moment,
     run_between,
     table_rows,
+    text,
     with_columns,
 )
 
 LOG, MACHINES = "cluster_job_log", "cluster_machine_list"
 STATUS = {"Pass": "passed", "Killed": "killed", "Failed": "failed"}
 OPEN_ENDED = "Attempts without a start or an end are ignored: {n}."
+TOO_MANY = f"Jobs with more GPUs on a machine than in {MACHINES} keep them, without a recorded type: {{n}} (first: {{first}})."
+MIXED = "Jobs on machines with different GPUs have all of them as their recorded type, as in 12GB+24GB: {n} (first: {first})."
+UNLISTED = f"Jobs on machines whose GPUs {MACHINES} lacks have no recorded type: {{n}} (first: {{first}})."
+RETRIED = "Jobs that ran again on machines with different GPUs have the recorded type of their first attempt: {n} (first: {first})."
+
+
+class Machine(NamedTuple):
+    """A machine of the cluster: its number of GPUs, if known, and the memory of each, such as "24GB"."""
+
+    gpus: int | None
+    memory: str
 
 
 def _recognises(head: Head) -> bool:
@@ -41,21 +53,21 @@ def _recognises(head: Head) -> bool:
 
 def _read(path: Path, intake: Intake) -> None:
     log = path / LOG if path.is_dir() else path
-    memory = _memory_of_machines(log.parent / MACHINES, intake)
+    machines = _machines(log.parent / MACHINES, intake)
     document = reading.json_document(log)
     if not isinstance(document, list):
         raise InputError(Fault(f"{log}, line 1", "", "must be a list of jobs"))
     for number, job in enumerate(document, 1):
         with intake.entry(f"{log}, entry {number}"):
-            _read_job(job, memory, intake)
+            _read_job(job, machines, intake)
 
 
-def _read_job(job: Any, memory: Mapping[str, str], intake: Intake) -> None:
+def _read_job(job: Any, machines: Mapping[str, Machine], intake: Intake) -> None:
     if not isinstance(job, dict):
         raise InputError(Fault("", "", f"must be an object, found {type(job).__name__}"))
-    attempts = _objects(job.get("attempts") or [], "attempts")
-    detail = _objects(attempts[0].get("detail") or [], "detail") if attempts else []
-    num_gpus = sum(len(machine.get("gpus") or ()) for machine in detail)
+    attempts = _list_of(dict, job, "attempts")
+    gangs = [_gpus_by_machine(attempt) for attempt in attempts]
+    num_gpus = gangs[0].total() if gangs else 0
     if not num_gpus:
         raise SkipError("never got a GPU, so its gang size is unknown")
     arrival = required_moment(job, "submitted_time")
@@ -65,16 +77,15 @@ def _read_job(job: Any, memory: Mapping[str, str], intake: Intake) -> None:
     if not runs:
         raise SkipError("has no attempt with a start and an end")
     status = _status(job)
-    tenant = "" if is_missing(job.get("vc")) else job["vc"]
     intake.job(
-        {"job_id": job.get("jobid"), "num_gpus": num_gpus, "arrival_seconds": arrival, "tenant": tenant},
+        {"job_id": text(job, "jobid"), "num_gpus": num_gpus, "arrival_seconds": arrival, "tenant": text(job, "vc")},
         run_seconds=sum(end - start for start, end in runs),
         wait_seconds=intake.wait_between(arrival, runs[0][0]),
         status=status,
         # An attempt that was followed by another one had failed.
         failed_attempts=len(runs) if status == "failed" else len(runs) - 1,
         cancelled_seconds=runs[-1][1] if status == "killed" else None,
-        accelerator=memory.get(str(detail[0].get("ip")), ""),
+        accelerator=_accelerator(gangs, machines, intake),
         labels=labels_of(job, user="user"),
     )
 
@@ -88,28 +99,60 @@ def _runs(attempts: list[dict[str, Any]]) -> Iterator[tuple[float, float]]:
 
 
 def _status(job: Mapping[str, Any]) -> str:
-    status = job.get("status")
-    if is_missing(status):
+    status = text(job, "status")
+    if not status:
         return ""
     if status not in STATUS:
         raise InputError(Fault("", "status", f"must be one of {', '.join(STATUS)}, found {status!r}"))
     return STATUS[status]
 
 
-def _objects(value: Any, field: str) -> list[dict[str, Any]]:
-    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+def _list_of(kind: type, record: Mapping[str, Any], field: str) -> list[Any]:
+    """Return a list of objects or of texts in a record, empty if it is missing."""
+    value = [] if record.get(field) is None else record[field]
+    if isinstance(value, list) and all(isinstance(item, kind) for item in value):
         return value
-    raise InputError(Fault("", field, "must be a list of objects"))
+    raise InputError(Fault("", field, f"must be a list of {'objects' if kind is dict else 'texts'}, found {value!r:.60}"))
 
 
-def _memory_of_machines(path: Path, intake: Intake) -> dict[str, str]:
-    """Return {machine: memory of one GPU, such as "24GB"}; the trace distinguishes GPU types only by memory."""
+def _gpus_by_machine(attempt: Mapping[str, Any]) -> Counter[str]:
+    """Return {machine: number of GPUs} of an attempt."""
+    gpus: Counter[str] = Counter()
+    for machine in _list_of(dict, attempt, "detail"):
+        gpus[text(machine, "ip")] += len(_list_of(str, machine, "gpus"))
+    return gpus
+
+
+def _accelerator(gangs: list[Counter[str]], machines: Mapping[str, Machine], intake: Intake) -> str:
+    """Return the memory of the GPUs of the first attempt, "" if it is unknown; gangs: {machine: GPUs} of each attempt."""
+    if not machines:
+        return ""
+    first, *later = [{machines[name].memory if name in machines else "" for name in +gang} for gang in gangs]
+    if "" in first:
+        intake.assume(UNLISTED)
+        return ""
+    if any(gpus > (machines[name].gpus or gpus) for name, gpus in (+gangs[0]).items()):
+        intake.assume(TOO_MANY)
+        return ""
+    if len(first) > 1:
+        intake.assume(MIXED)
+    elif any(kinds - first for kinds in later):
+        intake.assume(RETRIED)
+    return "+".join(sorted(first))
+
+
+def _machines(path: Path, intake: Intake) -> dict[str, Machine]:
+    """Return {name: machine}; the trace distinguishes GPU types only by memory."""
     if not path.is_file():
         intake.assume(f"The GPU types on which jobs ran are unknown, since there is no {MACHINES} beside the log.")
         return {}
-    # The column names vary; the first column is the machine and the third the memory.
+    # The column names vary; the first column is the machine, the second its number of GPUs, and the third the memory of each.
     rows = table_rows(path, intake, columns=("machine", "gpus", "memory"))
-    return {row["machine"]: row["memory"] for _, row in rows if re.fullmatch(r"\d+ *GB", row["memory"])}
+    return {
+        row["machine"]: Machine(int(row["gpus"]) if re.fullmatch(r"[0-9]{1,4}", row["gpus"]) else None, row["memory"])
+        for _, row in rows
+        if re.fullmatch(r"\d+ *GB", row["memory"])
+    }
 
 
 LOG_FORMAT = TraceFormat("philly", "Microsoft's Philly, the JSON cluster_job_log", _recognises, _read, has_dates=True)

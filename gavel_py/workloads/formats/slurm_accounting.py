@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.workloads.intake import (
+    ROUNDING_SECONDS,
     Intake,
     SkipError,
     TraceFormat,
@@ -33,7 +35,10 @@ LENGTH = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?
 
 
 def gpus_of(row: Mapping[str, str]) -> tuple[int, str]:
-    """Return the number and type of a job's GPUs from "billing=8,gres/gpu:a100=4,gres/gpu=4"; the type is "" if not unique."""
+    """Return the number and type of a job's GPUs from "billing=8,gres/gpu:a100=4,gres/gpu=4"; the type is "" if not unique.
+
+    Raises `SkipError` if the record has only a part of a GPU, whose size Slurm does not record, or no resources at all.
+    """
     known = [name for name in RESOURCES if name in row]
     if not known:
         raise InputError(Fault("", RESOURCES[0], f"column {' or '.join(RESOURCES)} is required, for the GPUs; see --format"))
@@ -44,6 +49,11 @@ def gpus_of(row: Mapping[str, str]) -> tuple[int, str]:
             parts = {accelerator: int(gpus) for accelerator, gpus in found if accelerator}
             total = max([int(gpus) for accelerator, gpus in found if not accelerator], default=sum(parts.values()))
             return total, next(iter(parts)) if len(parts) == 1 else ""
+    resources = ",".join(row[name] for name in known)
+    if shared := re.search(r"(?:^|,)gres/(shard|mps)(?::[^=,]+)?=0*[1-9]", resources):
+        raise SkipError(f"shares GPUs by gres/{shared[1]}, and sacct does not record which part of one GPU that is")
+    if is_missing(resources.strip(",")):
+        raise SkipError("has no recorded resources, so its number of GPUs is unknown")
     return 0, ""
 
 
@@ -103,6 +113,10 @@ FAILED_BEFORE = "is an earlier attempt of a job that ran again; it counts as a f
 CONTINUED = "is an earlier record of a job that a later record continues; their running times add up"
 LISTED_AGAIN = "is listed again later, with the same submission and start"
 ELAPSED = "Where Elapsed differs from End - Start, as for suspended jobs, Elapsed is used: {n}."
+CLOCK_CHANGED = "Where End is before Start + Elapsed, since the clock was set back, Elapsed is used: {n} (first: {first})."
+PART = "is a part of a heterogeneous job, which is read as one gang"
+SET_BACK = (1800.0, 3600.0)
+"""Seconds by which clocks are set back at the end of summer time."""
 
 
 class Attempt(NamedTuple):
@@ -116,14 +130,15 @@ class Attempt(NamedTuple):
 
 
 def _read(path: Path, intake: Intake) -> None:
-    records: dict[str, list[Row]] = {}
+    jobs: dict[str, dict[str, list[Row]]] = {}  # {job: {part: its records}}; only heterogeneous jobs, 12+0 and 12+1, have several
     for where, row in table_rows(path, intake, required=COLUMNS, separator="|"):
         if "." in row["JobID"]:
             intake.skip(where, "is a step of a job that has its own line")
         else:
-            records.setdefault(row["JobID"], []).append((where, row))
-    for rows in records.values():
-        *earlier, (where, last) = _each_once(rows, intake)
+            jobs.setdefault(_job_id(row), {}).setdefault(row["JobID"], []).append((where, row))
+    for parts in jobs.values():
+        rows, gang = _joined([_each_once(rows, intake) for rows in parts.values()], intake)
+        *earlier, (where, last) = rows
         attempts = []
         for place, record in earlier:  # as with --duplicates
             with intake.entry(place):
@@ -131,7 +146,32 @@ def _read(path: Path, intake: Intake) -> None:
                 intake.skip(place, FAILED_BEFORE if attempt.status == "failed" else CONTINUED)
                 attempts.append(attempt)
         with intake.entry(where):
-            _read_job(last, attempts, intake)
+            _read_job(last, gang, attempts, intake)
+
+
+def _job_id(row: Mapping[str, str]) -> str:
+    return re.sub(r"(?<=[0-9])\+[0-9]+$", "", row["JobID"])
+
+
+def _joined(parts: list[list[Row]], intake: Intake) -> tuple[list[Row], list[Row]]:
+    """Return the records of the part of a job with the most GPUs, and the last record of each part.
+
+    The parts of a heterogeneous job get their resources at the same time, so they are one gang. Records of other parts are skipped.
+    """
+    gang = [rows[-1] for rows in parts]
+    if len(parts) == 1:
+        return parts[0], gang
+    chosen = max(parts, key=lambda rows: _gpus_or_none(rows[-1][1]))
+    for rows in parts:
+        for where, _ in rows if rows is not chosen else ():
+            intake.skip(where, PART)
+    return chosen, gang
+
+
+def _gpus_or_none(row: Mapping[str, str]) -> int:
+    with suppress(SkipError, InputError):
+        return gpus_of(row)[0]
+    return 0
 
 
 def _each_once(rows: list[Row], intake: Intake) -> list[Row]:
@@ -143,27 +183,36 @@ def _each_once(rows: list[Row], intake: Intake) -> list[Row]:
     return [(where, row) for where, row in rows if places[row["Submit"], row.get("Start")] == where]
 
 
-def _read_job(row: Mapping[str, str], earlier: list[Attempt], intake: Intake) -> None:
-    gpus, accelerator = gpus_of(row)
+def _gang_of(parts: list[Row]) -> tuple[int, str, int]:
+    """Return the GPUs of a job, their type ("" if not unique), and the CPUs beside them. parts: the last record of each part."""
+    found = [(*gpus_of(row), row.get("NCPUS", "")) for _, row in parts]
+    gpus = [(count, accelerator, cpus) for count, accelerator, cpus in found if count]
+    types = {accelerator for _, accelerator, _ in gpus}
+    cpus = sum(int(text) for _, _, text in gpus if re.fullmatch(r"[0-9]{1,9}", text))
+    return sum(count for count, _, _ in gpus), types.pop() if len(types) == 1 else "", cpus
+
+
+def _read_job(row: Mapping[str, str], parts: list[Row], earlier: list[Attempt], intake: Intake) -> None:
+    """Add a job. row: its last record, of the part with the most GPUs; parts: the last record of each part."""
+    if _word(row["State"]) in UNFINISHED:  # first, since an array that waits has no GPUs yet
+        raise SkipError(f"had not ended (state {_word(row['State'])})")
+    gpus, accelerator, cpus = _gang_of(parts)
     if not gpus:
         raise SkipError("asks for no GPU")
     last = _attempt(row, intake)
-    if not last.status:
-        raise SkipError(f"had not ended (state {_word(row['State'])})")
     attempts = [*earlier, last]
     runs = [(attempt.started, attempt.seconds) for attempt in attempts if attempt.started is not None]
     if not runs:
         raise SkipError("never started")
     submitted = attempts[0].submitted  # a requeued job gets a new submission time
-    cpus = row.get("NCPUS", "")
     intake.job(
         {
-            "job_id": row["JobID"],
+            "job_id": _job_id(row),
             "num_gpus": gpus,
             "arrival_seconds": submitted,
             "tenant": row.get("Account", ""),
             "depends_on": dependencies_of(row, intake),
-            "cpus_per_gpu": (int(cpus) if re.fullmatch(r"[0-9]{1,9}", cpus) else 0) / gpus,
+            "cpus_per_gpu": cpus / gpus,
         },
         run_seconds=sum(seconds for _, seconds in runs),
         wait_seconds=intake.wait_between(submitted, runs[0][0]),
@@ -179,8 +228,11 @@ def _read_job(row: Mapping[str, str], earlier: list[Attempt], intake: Intake) ->
 def _attempt(row: Mapping[str, str], intake: Intake) -> Attempt:
     status = _status(row["State"])
     submitted, started, ended = required_moment(row, "Submit"), moment(row, "Start"), moment(row, "End")
-    between = None if started is None or ended is None else run_between(started, ended, "End")
     elapsed = next((length_of(row, name) for name in ("ElapsedRaw", "Elapsed") if not is_missing(row.get(name))), None)
+    if started is not None and ended is not None and elapsed is not None and _was_set_back(started + elapsed - ended):
+        intake.assume(CLOCK_CHANGED)
+        ended = started + elapsed
+    between = None if started is None or ended is None else run_between(started, ended, "End")
     seconds = between if elapsed is None else elapsed
     never_allocated = seconds == 0 and row.get("AllocTRES") == ""  # cancelled in the queue; the times are those of the cancellation
     if started is None or seconds is None or never_allocated:
@@ -188,6 +240,11 @@ def _attempt(row: Mapping[str, str], intake: Intake) -> Attempt:
     if contradicts(seconds, started, ended):
         intake.assume(ELAPSED)
     return Attempt(submitted, started, seconds, ended, status)
+
+
+def _was_set_back(missing: float) -> bool:
+    """Return whether a job ran longer than from Start to End by what clocks are set back at the end of summer time."""
+    return any(abs(missing - seconds) <= ROUNDING_SECONDS for seconds in SET_BACK)
 
 
 def _word(state: str) -> str:
