@@ -18,6 +18,9 @@ from gavel_py.errors import decimal_hint
 METHODS = ("gaussian_process", "additive", "specs")
 """Methods of --estimate; the first is the default."""
 
+IN_USE = 1e-6
+"""Average number of GPUs above which an estimate is in use."""
+
 SHOWN = 10
 """Maximum number of estimates listed; the JSON output has all of them."""
 
@@ -243,6 +246,42 @@ def held_gpus(estimates: Iterable[gp.Estimate], jobs: Sequence[gp.Job], allocati
     return {each: float(gpus[entry.num_gpus][rows[entry.job_type], column].sum()) for each, entry, column in places}
 
 
+def unknown_memory(
+    profile: gp.Profile, cluster: gp.Cluster, held: Mapping[gp.Estimate, float]
+) -> dict[tuple[str, str], tuple[float, float]]:
+    """Return {(job type, accelerator): GB of its GPUs, GB of the largest GPU on which the job type was measured}.
+
+    They are the job types of unknown GPU memory that hold GPUs which may be too small for them. held: from `held_gpus`.
+    """
+    memory = dict(zip(cluster.accelerator_names, cluster.gpu_memory_gb.tolist(), strict=True))
+    found = {}
+    for each, gpus in held.items() if has_estimates(profile) else ():
+        there = memory.get(each.entry.accelerator, float("nan"))
+        sizes = profile.larger_memory_measured(each.entry, None if there != there else there) if gpus > IN_USE else None
+        if sizes is not None:
+            found[each.entry.job_type, each.entry.accelerator] = sizes
+    return found
+
+
+def memory_entry(found: Mapping[tuple[str, str], tuple[float, float]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the entry of the JSON output for `unknown_memory`, empty without --estimate or if there is none."""
+    names = ("job_type", "accelerator", "gpu_memory_gb", "largest_measured_gb")
+    rows = [dict(zip(names, (*key, *sizes), strict=True)) for key, sizes in found.items()]
+    return {"unknown_gpu_memory": rows} if rows else {}
+
+
+def memory_text(found: Mapping[tuple[str, str], tuple[float, float]]) -> str:
+    """Return a sentence on `unknown_memory` for each type of GPU, "" if there is none."""
+    types = dict.fromkeys((name, sizes[0]) for (_, name), sizes in found.items())
+    lines = []
+    for name, memory in types:
+        jobs = [job_type for job_type, other in found if other == name]
+        listed = ", ".join(jobs[:-1]) + (" and " if len(jobs) > 1 else "") + jobs[-1]
+        them = "it" if len(jobs) == 1 else "them"
+        lines.append(f"GPU memory of {listed} is unknown: {name}, {memory:g} GB each, may not hold {them}.")
+    return wrapped(lines) if lines else ""
+
+
 def estimates_text(held: Mapping[gp.Estimate, float], value: str = "") -> str:
     """Return a table of estimates with their intervals, those in use first, widest intervals first.
 
@@ -250,7 +289,7 @@ def estimates_text(held: Mapping[gp.Estimate, float], value: str = "") -> str:
     """
     if not held:
         return "No speed is estimated: those of all jobs that can run were measured.\n"
-    ordered = sorted(held, key=lambda each: (held[each] <= 1e-6, -_width(each)))
+    ordered = sorted(held, key=lambda each: (held[each] <= IN_USE, -_width(each)))
     more = len(held) - SHOWN
     title = f"{counted(len(held), 'estimated speed')}, those in use and least certain first"
     rows = [
@@ -261,7 +300,7 @@ def estimates_text(held: Mapping[gp.Estimate, float], value: str = "") -> str:
             number(each.steps_per_second),
             interval_text(each),
             each.unit,
-            number(held[each]) if held[each] > 1e-6 else "-",
+            number(held[each]) if held[each] > IN_USE else "-",
         ]
         for each in ordered[:SHOWN]
     ]

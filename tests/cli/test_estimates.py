@@ -353,3 +353,20 @@ def test_caution_without_estimates_says_that_it_changes_nothing(gavel: Gavel) ->
     text = " ".join(gavel("solve", "jobs.csv", "-c", CLUSTER, "-p", "max_min_fairness,caution=1.64").out.split())
     assert "no speed is an estimate, so caution changes nothing" in text
     assert "costliest estimate is 1.64" in " ".join(gavel("solve", *PLACE, "--estimate", "--set", "caution=1.64").out.split())
+
+
+def test_unknown_memory_is_said_of_jobs_on_gpus_that_may_be_too_small(gavel: Gavel) -> None:
+    rows = "big,8,h100,0.25,\nsmall,1,l40s,3,\nsmall,1,h100,9,\nknown,1,h100,2,30\n"
+    written("speeds.csv", "job_type,num_gpus,accelerator,steps_per_second,gpu_memory_gb\n" + rows)
+    written("jobs.csv", "job_id,job_type,num_gpus\na,big,8\nb,small,1\nc,known,1\nd,small,2\n")
+    options = ("solve", "jobs.csv", "--profile", "speeds.csv", "--estimate")
+    done = gavel(*options, "-c", "L40S:16")
+    assert "GPU memory of big is unknown: l40s, 48 GB each, may not hold it.\n" in done.out
+    assert done.out.count("may not hold") == 1
+    found = json.loads(gavel(*options, "-c", "L40S:16", "--json").out)["unknown_gpu_memory"]
+    assert found == [{"job_type": "big", "accelerator": "l40s", "gpu_memory_gb": 48, "largest_measured_gb": 80}]
+    assert "unknown_gpu_memory" not in json.loads(gavel(*options, "-c", "H100:16", "--json").out)
+    written(
+        "lab.yaml", "nodes: [{name: n, count: 2, accelerator: l40s, num_gpus: 8}]\naccelerator_types: {l40s: {memory_gb: 96}}\n"
+    )
+    assert "may not hold" not in gavel(*options, "-c", "lab.yaml").out

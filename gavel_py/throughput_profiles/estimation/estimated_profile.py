@@ -306,6 +306,25 @@ class EstimatedProfile(ThroughputProfile):
         entries = list(dict.fromkeys(Entry(a.job_type, a.num_gpus, name, partner=b.job_type) for a, b, name in sides))
         return [each for each in self.estimates(entries) if each is not None]
 
+    def larger_memory_measured(self, entry: Entry, memory_gb: float | None = None) -> tuple[float, float] | None:
+        """Return the GB of a GPU that may be too small for an entry, and of the largest GPU on which its job type was measured.
+
+        Returns None if the job type's GPU memory is known, if no larger GPU was measured, or if the job type was measured with at
+        most as many GPUs, none of them larger.
+
+        Args:
+            entry: What would run; its accelerator is the GPU in question.
+            memory_gb: Memory of this GPU, by default from the specifications.
+        """
+        memory = self._memory_of(entry.accelerator) if memory_gb is None else memory_gb
+        if memory is None or self.measured.gpu_memory_gb(entry.job_type, entry.num_gpus, entry.accelerator) is not None:
+            return None
+        ran = [row for row in self.measured.rows if row.job_type == entry.job_type and row.steps_per_second > 0]
+        sizes = [(row.num_gpus, there) for row in ran if (there := self._memory_of(row.accelerator)) is not None]
+        largest = max((there for _, there in sizes), default=0.0)
+        fits = any(gpus <= entry.num_gpus and there <= memory for gpus, there in sizes)
+        return (memory, largest) if largest > memory and not fits else None
+
     def distributions(self, entries: Sequence[Entry]) -> Estimates:
         """Return the estimated distributions of the throughputs of n gangs alone, even of measured ones."""
         return self._model.fitted.predict([_whole(entry) for entry in entries])
