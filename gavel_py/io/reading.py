@@ -205,9 +205,14 @@ def json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
         yield f"{path}, line {number}", parse_json(path, line, number)
 
 
+def csv_or_json_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
+    """Yield (place, row) of a CSV file, or of a JSON Lines file, which begins with "{"."""
+    _, first = next(numbered_lines(path), (1, ""))
+    return json_lines(path) if first.lstrip().startswith("{") else csv_rows(path)
+
+
 def text_of(path: str | Path) -> str:
-    """Return the text of a file; raises `InputError`."""
-    # No limit on the length of lines, since a JSON document may be a single line.
+    """Return the text of a file, without a limit on lines, since a JSON document may be a single one; raises `InputError`."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:

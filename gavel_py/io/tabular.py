@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -63,6 +65,15 @@ class Rows(list[dict[str, Any]], Tabular):
 
     def _title(self) -> str:
         return f"{len(self)} rows"
+
+
+def csv_text(columns: Mapping[str, Array]) -> str:
+    """Return a table as CSV; columns: as `Tabular.to_columns` returns them."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+    return text.getvalue()
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.io.reading import csv_rows
+from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
+from gavel_py.io.reading import csv_or_json_rows
 from gavel_py.io.records import number_of
-from gavel_py.io.tabular import Tabular
+from gavel_py.io.tabular import Tabular, csv_text
 from gavel_py.io.writing import write_atomic
 from gavel_py.problem.arrays import Floats
-
-if TYPE_CHECKING:
-    from gavel_py.io.tabular import Array
 
 MAX_CV = 20.0
 """Largest burstiness. Beyond it, nearly all requests of a trace arrive in one burst, and traces differ too much from each other."""
@@ -38,10 +35,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "seconds": ("seconds", "arrival_seconds"),
     "timestamp": ("timestamp",),
     "service": ("service", "model"),
-    "input_tokens": ("input_tokens", "contexttokens", "prompt_tokens"),
-    "output_tokens": ("output_tokens", "generatedtokens"),
+    "input_tokens": ("input_tokens", "contexttokens", "prompt_tokens", "request tokens", "input_length"),
+    "output_tokens": ("output_tokens", "generatedtokens", "response tokens", "output_length"),
 }
-"""{column name in a file, in lower case: field}, including the names in the Azure LLM inference traces."""
+"""{field: names of its column in a file, in lower case}, including those of the traces of Azure, BurstGPT and Mooncake."""
+
+MOONCAKE = {"timestamp", "input_length", "output_length"}
+"""Fields by which Mooncake's traces are recognised, whose timestamps are in milliseconds."""
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 """Multiples of this number modulo 1 are spread evenly over 0 to 1 at every step, so that shares hold even over short times."""
@@ -99,25 +99,22 @@ class RequestTrace(Tabular):
 
     def __post_init__(self) -> None:
         count = len(self.seconds)
-        others = [self.service_index, self.input_tokens, self.output_tokens]
+        lengths = {len(each) for each in (self.service_index, self.input_tokens, self.output_tokens) if each is not None}
         faults = []
-        if any(each is not None and len(each) != count for each in others):
-            faults.append(Fault("request trace", "", "its arrays must have the same length"))
+        if lengths != {count}:
+            faults.append(("", "its arrays must have the same length"))
         elif count and (self.service_index.min() < 0 or self.service_index.max() >= len(self.services)):
-            faults.append(Fault("request trace", "service_index", f"must be at least 0 and below {len(self.services)}"))
+            faults.append(("service_index", f"must be at least 0 and below {len(self.services)}"))
         if len(set(self.services)) < len(self.services):
-            faults.append(Fault("request trace", "services", "a name appears twice"))
+            faults.append(("services", "a name appears twice"))
         if not np.isfinite(self.duration_seconds) or self.duration_seconds <= 0:
-            problem = f"must be a finite number greater than 0, found {self.duration_seconds!r}"
-            faults.append(Fault("request trace", "duration_seconds", problem))
+            faults.append(("duration_seconds", f"must be a finite number greater than 0, found {self.duration_seconds!r}"))
         elif count and not (self.seconds[0] >= 0 and self.seconds[-1] <= self.duration_seconds):
-            faults.append(Fault("request trace", "seconds", "must be from 0 to the duration"))
-        late = np.flatnonzero(~(np.diff(self.seconds) >= 0))
-        if len(late):
-            n = int(late[0]) + 1
-            problem = f"must be ascending: request {n + 1} arrives at {self.seconds[n]:g} s, after one at {self.seconds[n - 1]:g} s"
-            faults.append(Fault("request trace", "seconds", problem))
-        InputError.raise_any(faults)
+            faults.append(("seconds", "must be from 0 to the duration"))
+        for n in (np.flatnonzero(~(np.diff(self.seconds) >= 0)) + 1).tolist()[:1]:
+            times = f"request {n + 1} arrives at {self.seconds[n]:g} s, after one at {self.seconds[n - 1]:g} s"
+            faults.append(("seconds", f"must be ascending: {times}"))
+        InputError.raise_any([Fault("request trace", *each) for each in faults])
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -157,11 +154,11 @@ class RequestTrace(Tabular):
 
     @classmethod
     def from_file(cls, path: str | Path, *, service: str = ONE_SERVICE) -> RequestTrace:
-        """Read a CSV file with a row for each request, in order of arrival; the first arrives at 0.
+        """Read a CSV or JSON Lines file with a row for each request, in order of arrival; the first arrives at 0.
 
-        Columns: `seconds`, or `timestamp` as in 2023-11-16 18:17:03.97; optionally `service`, `input_tokens` and `output_tokens`.
-        The files of the Azure LLM inference traces (TIMESTAMP, ContextTokens, GeneratedTokens) are read as they are. Other columns
-        are ignored. Timestamps without a time zone are UTC, also beside others that have one.
+        Columns: `seconds`, or `timestamp`, as in 2023-11-16 18:17:03.97 or in seconds; optionally `service`, `input_tokens` and
+        `output_tokens`. The files of Azure, BurstGPT and Mooncake (timestamps in milliseconds) are read as they are. Other columns
+        are ignored, and with a `GavelWarning` requests with 0 tokens, unless all have 0. Timestamps without a time zone are UTC.
 
         Args:
             path: The file.
@@ -170,17 +167,15 @@ class RequestTrace(Tabular):
         Raises:
             InputError: The file cannot be read, has no requests or no time column, or has requests out of order.
         """
-        rows = list(_rows(path, service))
-        if len(rows) < 2 or rows[-1].seconds == rows[0].seconds:
+        rows = _with_tokens(path, list(_rows(path, service)))
+        if len(rows) < 2 or rows[-1][0] == rows[0][0]:
             raise InputError(Fault(str(path), "", "has no two requests at different times, so that it has no rate"))
-        names = tuple(dict.fromkeys(row.service for row in rows))
-        number = {name: n for n, name in enumerate(names)}
-        start = rows[0].seconds
-        tokens = [np.array([row[column] for row in rows], dtype=float) for column in (2, 3)]
-        known = [None if np.isnan(each).any() else each for each in tokens]
-        seconds = np.array([row.seconds - start for row in rows])
-        index = np.array([number[row.service] for row in rows], dtype=np.intp)
-        return cls(seconds, index, names, float(seconds[-1]), *known)
+        times, names, *tokens = zip(*rows, strict=True)
+        number = {name: n for n, name in enumerate(dict.fromkeys(names))}
+        known = [None if np.isnan(each).any() else np.array(each) for each in tokens]
+        seconds = np.array(times) - times[0]
+        index = np.array([number[name] for name in names], dtype=np.intp)
+        return cls(seconds, index, tuple(number), float(seconds[-1]), *known)
 
     @classmethod
     def merged(cls, traces: Sequence[RequestTrace]) -> RequestTrace:
@@ -199,10 +194,8 @@ class RequestTrace(Tabular):
         seconds = np.concatenate([trace.seconds for trace in traces])
         index = np.concatenate([trace.service_index + first for trace, first in zip(traces, firsts, strict=True)])
         order = np.argsort(seconds, kind="stable")
-        tokens: list[Floats | None] = []
-        for name in ("input_tokens", "output_tokens"):
-            known = [each for trace in traces if (each := getattr(trace, name)) is not None]
-            tokens.append(np.concatenate(known)[order] if len(known) == len(traces) else None)
+        known = [[getattr(trace, name) for trace in traces] for name in ("input_tokens", "output_tokens")]
+        tokens = [None if any(part is None for part in parts) else np.concatenate(parts)[order] for parts in known]
         return cls(seconds[order], index[order], services, max(trace.duration_seconds for trace in traces), *tokens)
 
     def times_faster(self, factor: float) -> RequestTrace:
@@ -237,8 +230,7 @@ class RequestTrace(Tabular):
         seconds = self.seconds[at] + shift_seconds * np.repeat(np.arange(len(copies)), [len(part) for part in copies])
         seconds -= self.duration_seconds * (seconds > self.duration_seconds)
         order = np.argsort(seconds, kind="stable")
-        tokens = [None if each is None else each[at[order]] for each in (self.input_tokens, self.output_tokens)]
-        return RequestTrace(seconds[order], self.service_index[at[order]], self.services, self.duration_seconds, *tokens)
+        return self._part(at[order], seconds[order], self.duration_seconds)
 
     def between(self, start_seconds: float, end_seconds: float) -> RequestTrace:
         """Return the requests of a part of the trace; its times start at 0 again.
@@ -253,9 +245,7 @@ class RequestTrace(Tabular):
         if not 0 <= start_seconds < end_seconds <= self.duration_seconds:
             raise InputError(f"a trace of {self.duration_seconds:g} s has no part from {start_seconds:g} to {end_seconds:g} s")
         part = slice(*np.searchsorted(self.seconds, [start_seconds, end_seconds]).tolist())
-        tokens = [None if each is None else each[part] for each in (self.input_tokens, self.output_tokens)]
-        seconds = self.seconds[part] - start_seconds
-        return RequestTrace(seconds, self.service_index[part], self.services, end_seconds - start_seconds, *tokens)
+        return self._part(part, self.seconds[part] - start_seconds, end_seconds - start_seconds)
 
     def of(self, service: str) -> RequestTrace:
         """Return the requests of one service.
@@ -269,13 +259,19 @@ class RequestTrace(Tabular):
         if service not in self.services:
             raise UnknownNameError(f"the trace has no service {service!r}{nearest(service, self.services)}")
         chosen = self.service_index == self.services.index(service)
-        tokens = [None if each is None else each[chosen] for each in (self.input_tokens, self.output_tokens)]
-        index = np.zeros(int(chosen.sum()), dtype=np.intp)
-        return RequestTrace(self.seconds[chosen], index, (service,), self.duration_seconds, *tokens)
+        part = self._part(chosen, self.seconds[chosen], self.duration_seconds)
+        return replace(part, service_index=np.zeros_like(part.service_index), services=(service,))
 
-    def to_columns(self) -> dict[str, Array]:
+    def _part(self, rows: NDArray[np.bool | np.intp] | slice, seconds: Floats, duration_seconds: float) -> RequestTrace:
+        tokens = [None if each is None else each[rows] for each in (self.input_tokens, self.output_tokens)]
+        return RequestTrace(seconds, self.service_index[rows], self.services, duration_seconds, *tokens)
+
+    def to_columns(self) -> dict[str, NDArray[Any]]:
         """Return {"seconds", "service", and "input_tokens", "output_tokens" if known: (N,) array}."""
-        columns: dict[str, Array] = {"seconds": self.seconds, "service": np.array(self.services, dtype=object)[self.service_index]}
+        columns: dict[str, NDArray[Any]] = {
+            "seconds": self.seconds,
+            "service": np.array(self.services, dtype=object)[self.service_index],
+        }
         tokens = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         return columns | {name: values for name, values in tokens.items() if values is not None}
 
@@ -288,12 +284,7 @@ class RequestTrace(Tabular):
         Raises:
             InputError: It cannot be written.
         """
-        columns = self.to_columns()
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
-        write_atomic(path, text.getvalue().encode())
+        write_atomic(path, csv_text(self.to_columns()).encode())
 
     def _title(self) -> str:
         return f"{len(self):,} requests of {len(self.services)} services in {self.duration_seconds:g} s"
@@ -351,50 +342,57 @@ def _renewals(rate: float, cv: float, duration: float, state: np.random.RandomSt
     return found[found < duration]
 
 
-class _Row(NamedTuple):
-    """A request of a file; NaN for unknown tokens."""
-
-    seconds: float
-    service: str
-    input_tokens: float
-    output_tokens: float
-
-
-def _rows(path: str | Path, service: str) -> Iterator[_Row]:
-    """Yield the requests of a file. Raises `InputError` for the first one that is invalid or out of order."""
-    before = -np.inf
-    for where, cells in csv_rows(path):
-        lower = {name.lower(): cell for name, cell in cells.items()}
+def _rows(path: str | Path, service: str) -> Iterator[tuple[float, str, float, float]]:
+    """Yield arrival, service and tokens (NaN if unknown) of requests; `InputError` for one that is invalid or out of order."""
+    before, per_second = -np.inf, 0.0
+    for where, cells in csv_or_json_rows(path):
+        if not isinstance(cells, Mapping):
+            raise InputError(Fault(where, "", f"must be an object of field to value, found {cells!r:.60}"))
+        lower = {name.lower(): cell for name, cell in cells.items() if cell is not None}
         found = {name: lower[each] for name, spelled in COLUMNS.items() for each in spelled if each in lower}
-        seconds = _arrival(where, found)
-        tokens = [_tokens(where, found, name) for name in ("input_tokens", "output_tokens")]
+        per_second = per_second or (1e3 if lower.keys() >= MOONCAKE else 1.0)  # as in the first row
+        seconds = _arrival(where, found, per_second)
         if seconds < before:
             raise InputError(Fault(where, "", "arrives before the request above it; sort the file by the time of arrival"))
         before = seconds
-        yield _Row(seconds, found.get("service", service), *tokens)
+        name = found.get("service", service)
+        if not isinstance(name, str | int | float):
+            raise InputError(Fault(where, "service", f"must be text, found {name!r:.60}"))
+        yield seconds, str(name), _tokens(where, found, "input_tokens"), _tokens(where, found, "output_tokens")
 
 
-def _arrival(where: str, found: Mapping[str, str]) -> float:
-    if "seconds" in found:
-        seconds = number_of(found["seconds"])
-        if np.isfinite(seconds):
-            return seconds
-        raise InputError(Fault(where, "seconds", f"must be a finite number, found {found['seconds']!r}"))
-    if "timestamp" not in found:
+def _with_tokens(path: str | Path, rows: list[tuple[float, str, float, float]]) -> list[tuple[float, str, float, float]]:
+    """Return the requests without those of 0 tokens, as in traces that record failures; a column with only 0 has no effect."""
+    tokens = np.array([row[2:] for row in rows], dtype=float).reshape(-1, 2)
+    empty = ((tokens == 0) & (tokens > 0).any(axis=0)).any(axis=1)
+    if not empty.any():
+        return rows
+    first, _ = next(islice(csv_or_json_rows(path), int(empty.argmax()), None))
+    warnings.warn(f"requests with 0 tokens are ignored: {empty.sum():,} (first: {first})", GavelWarning, stacklevel=3)
+    return [row for row, is_empty in zip(rows, empty.tolist(), strict=True) if not is_empty]
+
+
+def _arrival(where: str, found: Mapping[str, Any], per_second: float) -> float:
+    """Return the time of arrival in seconds; per_second: unit of a timestamp that is a number."""
+    field = "seconds" if "seconds" in found else "timestamp"
+    if field not in found:
         raise InputError(Fault(where, "", "has no time of arrival; a column seconds or timestamp is required"))
+    number = number_of(found[field])
+    if np.isfinite(number):
+        return number if field == "seconds" else number / per_second
     try:
-        moment = datetime.fromisoformat(found["timestamp"])
+        moment = datetime.fromisoformat(str(found[field]) if field == "timestamp" else "")
     except ValueError:
-        problem = f"must be a time such as 2023-11-16 18:17:03.97, found {found['timestamp']!r}"
-        raise InputError(Fault(where, "timestamp", problem)) from None
+        right = "a finite number" if field == "seconds" else "a time such as 2023-11-16 18:17:03.97, or in seconds"
+        raise InputError(Fault(where, field, f"must be {right}, found {found[field]!r:.60}")) from None
     # Times without a zone are read as UTC, since local time may be set back within the trace.
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _tokens(where: str, found: Mapping[str, str], name: str) -> float:
+def _tokens(where: str, found: Mapping[str, Any], name: str) -> float:
     if name not in found:
         return np.nan
     value = number_of(found[name])
     if not 0 <= value < np.inf:
-        raise InputError(Fault(where, name, f"must be a number of at least 0, found {found[name]!r}"))
+        raise InputError(Fault(where, name, f"must be a number of at least 0, found {found[name]!r:.60}"))
     return value

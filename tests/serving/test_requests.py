@@ -149,3 +149,72 @@ def test_a_trace_is_copied_with_the_bursts_that_it_has(factor: float) -> None:
         assert np.corrcoef(*counts)[0, 1] > 0.8
     with pytest.raises(gp.InputError, match="greater than 0 and at most 1,000, found 0"):
         trace.times_as_many(0)
+
+
+BURSTGPT = """\
+Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,,1.5,ChatGPT,472,18,490,Conversation log
+45,,2.5,GPT-4,1087,230,1317,Conversation log
+46.5,,0,ChatGPT,0,0,0,Conversation log
+50,,0,GPT-4,300,0,300,API log
+118,,1,GPT-4,417,276,693,Conversation log
+"""
+
+MOONCAKE = """\
+{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}
+
+{"timestamp": 500, "input_length": 7322, "output_length": 490, "hash_ids": []}
+{"timestamp": 3052, "input_length": 7234, "output_length": 794}
+"""
+
+
+def test_a_trace_of_burstgpt_is_read_and_its_failures_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "burst.csv"
+    path.write_text(BURSTGPT)
+    with pytest.warns(gp.GavelWarning, match=r"requests with 0 tokens are ignored: 2 \(first: .*burst\.csv, line 4\)"):
+        trace = gp.RequestTrace.from_file(path)
+    assert trace.seconds.tolist() == [0.0, 40.0, 113.0]
+    assert [trace.services[n] for n in trace.service_index] == ["ChatGPT", "GPT-4", "GPT-4"]
+    assert trace.input_tokens is not None
+    assert trace.output_tokens is not None
+    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([472, 1087, 417], [18, 230, 276])
+
+
+@pytest.mark.parametrize("name", ["mooncake.jsonl", "mooncake.txt"])
+def test_a_trace_of_mooncake_is_in_milliseconds(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(MOONCAKE)
+    trace = gp.RequestTrace.from_file(tmp_path / name, service="chat")
+    assert (trace.services, trace.seconds.tolist()) == (("chat",), [0.0, 0.5, 3.052])
+    assert trace.output_tokens is not None
+    assert trace.output_tokens.tolist() == [500, 490, 794]
+
+
+def test_json_lines_have_the_fields_of_csv_and_times_in_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"timestamp": 1714550400, "model": "a", "input_tokens": 5}\n{"timestamp": 1714550402.5, "model": null}\n')
+    trace = gp.RequestTrace.from_file(path)
+    assert (trace.services, trace.seconds.tolist(), trace.input_tokens) == (("a", "all"), [0.0, 2.5], None)
+
+
+def test_answers_of_0_tokens_are_kept_if_all_are(tmp_path: Path) -> None:
+    path = tmp_path / "embeddings.csv"
+    path.write_text("seconds,input_tokens,output_tokens\n0,5,0\n1,7,0\n")
+    assert len(gp.RequestTrace.from_file(path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("[1]", "line 2: must be an object of field to value"),
+        ('{"timestamp": [1]}', "line 2, field timestamp: must be a time such as"),
+        ('{"timestamp": true}', "line 2, field timestamp: must be a time such as"),
+        ('{"timestamp": 2, "model": ["a"]}', "line 2, field service: must be text"),
+        ('{"timestamp": 2, "input_tokens": "many"}', "line 2, field input_tokens: must be a number of at least 0"),
+        ('{"timestamp": ', "line 2: is not valid JSON"),
+    ],
+)
+def test_faults_of_json_lines_are_named_with_their_line(tmp_path: Path, line: str, problem: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(f'{{"timestamp": 1}}\n{line}\n')
+    with pytest.raises(gp.InputError, match=problem):
+        gp.RequestTrace.from_file(path)
