@@ -253,9 +253,11 @@ def unknown_memory(
 
     They are the job types of unknown GPU memory that hold GPUs which may be too small for them. held: from `held_gpus`.
     """
+    if not has_estimates(profile):
+        return {}
     memory = dict(zip(cluster.accelerator_names, cluster.gpu_memory_gb.tolist(), strict=True))
     found = {}
-    for each, gpus in held.items() if has_estimates(profile) else ():
+    for each, gpus in held.items():
         there = memory.get(each.entry.accelerator, float("nan"))
         sizes = profile.larger_memory_measured(each.entry, None if there != there else there) if gpus > IN_USE else None
         if sizes is not None:
