@@ -187,3 +187,13 @@ class TestMade:
         assert found == {key: four_digits(1 / median(each)) for key, each in minutes.items()}
         assert all("results repository as of 20" in row.source for row in profile.rows)
         assert all("not verified by MLCommons Association" in row.source for row in profile.rows)
+
+
+def test_the_figures_of_mpt_in_the_readme_are_those_of_the_profile() -> None:
+    speeds: dict[tuple[str, float], dict[str, float]] = {}
+    for row in ThroughputProfile.builtin("mpt-2023").rows:
+        speeds.setdefault((row.job_type, row.num_gpus), {})[row.accelerator] = row.steps_per_second
+    gains = {key: each["h100"] / each["a100-80gb"] for key, each in speeds.items() if {"h100", "a100-80gb"} <= each.keys()}
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"in {len(gains)} pairs of measurements of {len({name for name, _ in gains})} job types of MPT." in text
+    assert f"an H100 is {min(gains.values()):.1f} to {max(gains.values()):.2g} times as fast as an A100-80GB" in text
