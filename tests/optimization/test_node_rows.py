@@ -122,6 +122,11 @@ class TestPlaces:
         assert place(nodes, [Gang("a", 2, "v100", per_gpu=needs)], loads={"n": Resources(cpus=9)}) == {}
         assert largest_free(nodes, loads={"n": Resources(cpus=9)}, per_gpu=needs)["any"] == {"v100": 1}
 
+    def test_so_is_the_memory_that_others_need(self) -> None:
+        nodes, needs = [node("n", 4, cpus=16, memory_gb=64)], Resources(memory_gb=16)
+        assert place(nodes, [Gang("a", 2, "v100", per_gpu=needs)], loads={"n": Resources(memory_gb=33)}) == {}
+        assert largest_free(nodes, loads={"n": Resources(memory_gb=33)}, per_gpu=needs)["any"] == {"v100": 1}
+
     def test_smaller_gangs_move_where_cpus_are_short(self) -> None:
         """One core-hungry job on each node: one of them makes room, though GPUs are free on both."""
         nodes = [node("n", 4, cpus=16), node("m", 4, cpus=16)]

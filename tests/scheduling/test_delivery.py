@@ -95,6 +95,26 @@ def test_being_ahead_is_forgotten_beyond_what_ten_rounds_pay_back() -> None:
     assert ledger.deficits[[0, 1], [0, 1]].tolist() == [-1.0, -5.0]
 
 
+def test_deficits_stay_within_their_bounds_whatever_happens_within_rounds() -> None:
+    """Job a, promised a tenth, starts within many rounds; job b, promised half, too, and then loses its node many times."""
+    ledger = ledger_after(([[0.0, 0.0], [0.0, 0.0]], [-1, -1]))
+    for _ in range(20):
+        ledger.receive(AB, GANGS, np.array([0.1, 0.5]), np.array([0, 1]), 50.0, 0.5)
+    assert ledger.deficits.tolist() == [[-1, 0], [0, -5]]
+    for _ in range(40):
+        ledger.take_back(1, 1, 1, 50.0, rounds=0.5)
+    assert ledger.deficits.tolist() == [[-1, 0], [0, 10]]
+
+
+def test_a_job_that_is_forgotten_leaves_no_reason_to_the_next_in_its_row() -> None:
+    ledger = ledger_after()
+    waits = np.array([WAITS.index(Wait.NODE), -1])
+    ledger.record(AB, GANGS, ANYWHERE, np.full((2, 2), 0.5), np.array([-1, 0]), 100.0, waits)
+    assert [ledger.wait_of(row) for row in AB] == [Wait.NODE, None]
+    ledger.forget([0])
+    assert ledger.wait_of(0) is None
+
+
 def test_rounds_received_are_counted_from_the_allocation_on() -> None:
     ledger = ledger_after(*[([[0.5, 0.0], [0.0, 0.5]], [0, 1])] * 3)
     assert ledger.received.tolist() == [[3, 0], [0, 3]]

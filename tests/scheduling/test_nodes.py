@@ -241,6 +241,17 @@ def test_gangs_start_only_where_other_work_leaves_their_cpus() -> None:
     assert made.next_round() == loaded.next_round()
 
 
+def test_gangs_start_only_where_other_work_leaves_their_memory() -> None:
+    """On nodes that state only their memory: of 64 GB each, a gang needs 32."""
+    cluster = gp.Cluster(gp.Node(name=f"n{i}", accelerator="v100", num_gpus=4, memory_gb=64) for i in range(2))
+    made = gp.RoundScheduler(cluster, PROFILE, round_seconds=10)
+    made.submit_all([job(f"j{i}", num_gpus=2, memory_gb_per_gpu=16.0, total_steps=1e9) for i in range(3)])
+    made.reserve("n0", memory_gb=33)
+    assert used(made.next_round()) == {"n1"}
+    made.reserve("n0", memory_gb=32)
+    assert used(made.next_round()) == {"n0", "n1"}
+
+
 @settings(max_examples=examples(60))
 @given(data=st.data(), cpus=st.lists(st.integers(0, 24), min_size=1, max_size=4))
 def test_gangs_and_other_work_never_need_more_than_a_node_has(data: st.DataObject, cpus: list[int]) -> None:

@@ -76,6 +76,17 @@ def test_a_round_that_is_lost_was_in_no_placement() -> None:
     assert ledger.misplaced.tolist() == [0.0, 0.0]
 
 
+def test_the_account_of_placements_has_a_bound_too() -> None:
+    """Job a is promised spread placements and gets none; then each round that it gets is lost."""
+    ledger, one = DeliveryLedger(["v100"]), np.zeros(1, dtype=np.int64)
+    ledger.fit(1)
+    for _ in range(30):
+        ledger.record_placement(one, np.array([[1.0]]), np.array([[1.0]]), one, np.array([False]), 100.0)
+    assert ledger.spread_deficits.tolist() == [[10.0]]
+    ledger.take_back(0, 0, 2, 100.0, is_spread=True)
+    assert ledger.spread_deficits.tolist() == [[10.0]]
+
+
 @pytest.mark.parametrize("after", [1, 2, 3, 7])
 def test_a_saved_scheduler_goes_on_with_the_same_placements(after: int, tmp_path: Path) -> None:
     profile = measured(("t", 2, 1.0, 0.5))

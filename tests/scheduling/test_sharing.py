@@ -183,6 +183,18 @@ def test_colocation_accounts_end_with_their_promise() -> None:
     assert ledger.deficits([one]).tolist() == [0.0]
 
 
+def test_deficits_of_colocation_stay_within_the_bounds_of_those_of_jobs() -> None:
+    """Promised a tenth and always together; promised all and never together; and beyond both within rounds."""
+    ledger, keys = ColocationLedger(), [PartnerKey("a", "x", "v100"), PartnerKey("b", "x", "v100")]
+    for _ in range(30):
+        ledger.record(keys, np.array([0.1, 1.0]), np.array([1.0, 0.0]))
+    assert ledger.deficits(keys).tolist() == [-1.0, 10.0]
+    for _ in range(30):
+        ledger.receive(keys[0], 0.5)
+        ledger.receive(keys[1], -0.5)
+    assert ledger.deficits(keys).tolist() == [-10.0, 10.0]
+
+
 def test_a_profile_without_pairs_shares_nothing() -> None:
     speeds = gp.ThroughputProfile.from_matrix([[2.0], [2.0]], job_ids=["a", "b"], accelerators=["v100"])
     scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), speeds, sharing=True)

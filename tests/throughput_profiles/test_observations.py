@@ -43,6 +43,13 @@ def test_measurements_are_never_overwritten(store: gp.ThroughputStore) -> None:
     assert store.observations("mine") == {}
 
 
+def test_an_observation_that_comes_late_does_not_turn_the_clock_back() -> None:
+    """It counts fully, and the others do not age a second time."""
+    seen = gp.ObservedRate().including(2.0, 100.0, 100.0).including(2.0, 0.0, 100.0)
+    assert (seen.count, seen.last_seconds) == (2.0, 100.0)
+    assert seen.including(2.0, 100.0, 100.0).count == 3.0
+
+
 def test_a_learner_starts_from_a_store_and_saves_to_it(store: gp.ThroughputStore) -> None:
     learner = gp.ThroughputLearner()
     for _ in range(3):

@@ -36,12 +36,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Stay:
-    """A run of a job: {node: GPUs}, start, end (None if it still runs or was killed), and whether its work was done."""
+    """A run of a job: {node: GPUs}, start, end (None if it still runs or was killed), whether its work was done, and the steps that
+    were left at its start.
+    """
 
     placement: dict[str, int]
     begin: float
     end: float | None
     done: bool
+    left: float
 
 
 def submit(cluster: LoopbackCluster, work: Work, partition: str = "gavel") -> int:
@@ -70,7 +73,7 @@ def stays(cluster: LoopbackCluster, job_id: int) -> list[Stay]:
     for line in map(json.loads, path.read_text().splitlines() if path.exists() else []):
         if line["event"] == "start":
             placements = [job.placement for job in jobs_of(line["shown"]).values()] or [{}]  # none if the controller was away
-            found.append(Stay(placements[0], line["seconds"], None, done=False))
+            found.append(Stay(placements[0], line["seconds"], None, done=False, left=line["left"]))
         else:
             found[-1] = replace(found[-1], end=line["seconds"], done=line["done"])
     return found

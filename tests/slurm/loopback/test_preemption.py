@@ -48,7 +48,7 @@ def _ends_once(mine: list[Stay]) -> bool:
     """A job stopped while it was ending, before Slurm knew, starts once more and has nothing left to do."""
     done = [stay.done for stay in mine]
     after = mine[done.index(True) + 1 :]
-    return done[-1] and len(after) <= 1 and all(stay.end is not None and stay.end - stay.begin < 1 for stay in after)
+    return done[-1] and len(after) <= 1 and all(stay.end is not None and stay.left <= 0 for stay in after)
 
 
 def _follow_each_other(mine: list[Stay]) -> bool:

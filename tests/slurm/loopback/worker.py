@@ -32,11 +32,13 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     signal.signal(signal.SIGUSR1, finish)
-    tell(folder, job, event="start", shown=shown)
+    progress = Path(folder) / "progress" / job
+    left = float(total) - (float(progress.read_text()) if progress.exists() else 0.0)
+    tell(folder, job, event="start", shown=shown, left=left)
     done = False
     try:
         with contextlib.suppress(FinishedError):
-            work(Path(folder) / "progress" / job, float(total), float(speed))
+            work(progress, float(total), float(speed))
         done = True
     finally:
         tell(folder, job, event="end", done=done)
