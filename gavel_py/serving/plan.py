@@ -395,6 +395,6 @@ def beside_training(plan: ServingPlan, training: AllocationProblem, policy: str 
         without = solver.solve(training.with_capacities(left + extra)).objective_value
         assert without is not None and allocation.objective_value is not None  # noqa: S101, PT018
         prices = {"objective": allocation.objective_value, "objective_without_replica": without}
-        price = abs(without - allocation.objective_value)
+        price = 0.0 if math.isclose(without, allocation.objective_value) else abs(without - allocation.objective_value)
         rows.append({"service": row["service"], "replica": str(type_of(row)), **type_of(row)._asdict(), **prices, "price": price})
     return replace(plan, training=allocation, replica_prices=rows)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -415,6 +416,16 @@ def test_training_jobs_get_the_rest_and_replicas_have_prices(two: Any) -> None:
         without = gp.solve(training.with_capacities(more), "max_total_throughput").objective_value
         assert row["price"] == pytest.approx(without - plan.training.objective_value)
         assert f"A replica of x on {row['replica']} costs the training jobs" in plan.explain()
+
+
+def test_a_replica_costs_nothing_if_objectives_differ_by_rounding(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = gp.plan_serving(*two)
+    training = gp.AllocationProblem.from_arrays([[1.0, 2.0]], [4, 4], accelerator_types=["a", "b"])
+    solved = lambda _, problem: SimpleNamespace(objective_value=1.64303 + 1e-15 * float(problem.capacities.sum()))  # noqa: E731
+    monkeypatch.setattr(gp.Solver, "solve", solved)
+    found = gp.beside_training(plan, training)
+    assert {row["price"] for row in found.replica_prices} == {0.0}
+    assert "costs the training jobs 0:" in found.explain()
 
 
 def test_a_plan_is_plain_data(two: Any, tmp_path: Path) -> None:
