@@ -170,6 +170,13 @@ def test_the_program_of_shapes_serves_as_much_as_the_best_of_all_lists(
     assert found == pytest.approx(best, rel=2e-3)
 
 
+def test_gpus_have_the_names_of_the_profile() -> None:
+    cluster = cluster_of(4).renamed({"v100": "Tesla V100"})
+    with pytest.warns(gp.GavelWarning, match="'Tesla V100' of the cluster is treated as 'v100' of profile 'pairs'"):
+        options = options_of([gp.Service("a", model="m", rate=1.0)], cluster, PAIRS, gp.ServingOverheads())
+    assert ({shape.accelerator for shape in options.shapes}, options.gpus) == ({"v100"}, {"v100": 4})
+
+
 def test_lists_of_shapes_use_all_gpus_and_have_those_of_one_shape() -> None:
     services = [gp.Service(f"s{n}", model="m", rate=1.0, slo_seconds=0.5) for n in range(6)]
     options = options_of(services, cluster_of(6), PAIRS, gp.ServingOverheads())

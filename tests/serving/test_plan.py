@@ -218,7 +218,7 @@ def test_quotas_and_budgets_hold(two: Any) -> None:
     assert used <= 2
     assert plan.price_per_hour is not None
     assert plan.price_per_hour <= 9
-    by_type = gp.plan_serving(services, cluster, profile, "weighted_rate", quotas={"t": {"b": 0}})
+    by_type = gp.plan_serving(services, cluster, profile, "weighted_rate", quotas={"t": {"B": 0}})
     assert not [row for row in by_type.replicas if row["service"] == "x" and row["accelerator"] == "b"]
 
 
