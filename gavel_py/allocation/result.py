@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.allocation.accounting import Forecast, TenantShare, tenant_shares
 from gavel_py.errors import Fault, InputError, ProofError, UnknownNameError, nearest
-from gavel_py.io.snapshots import decode, encode
+from gavel_py.io.snapshots import DAMAGED, decode, encode
 from gavel_py.io.tabular import Tabular, array_of
 from gavel_py.optimization.checking.certificates import Evidence, Proof, StageProof
 from gavel_py.optimization.checking.time_shares import CountTimes, Pairs, TimeShares
@@ -452,7 +452,7 @@ class Allocation(Tabular):
                 constraints=tuple(ConstraintOutcome.from_dict(each) for each in document["constraints"]),
                 route=None if route is None else Route(**route | {"failed": tuple(route["failed"])}),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except DAMAGED as error:
             raise InputError(f"this is not an allocation written by gavel: {type(error).__name__} {error}") from None
 
     @classmethod

@@ -26,6 +26,9 @@ from gavel_py.io.writing import write_atomic
 MAX_LISTED = 64
 """Longer arrays of numbers are written as Base64 of their bytes: numbers as text take most of the time and space of large files."""
 
+DAMAGED = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
+"""Errors that reading an object from plain data raises if a part is missing, has another type or is too large."""
+
 STATE = ',"state":'
 """The text before the state in a file."""
 
@@ -117,7 +120,7 @@ def damage_as_fault(path: str | Path) -> Iterator[None]:
         yield
     except GavelError:
         raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+    except DAMAGED as error:
         text = f"is damaged, or was written by another version of gavel-py: {type(error).__name__} {error}"
         raise _refused(path, text) from None
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gavel_py.allocation.accounting import TenantShare
 from gavel_py.errors import Fault, InputError
+from gavel_py.io.snapshots import DAMAGED
 from gavel_py.io.tabular import Tabular, array_of
 from gavel_py.problem.arrays import plain_size
 from gavel_py.simulator.measurements import JobWindow, Measuring, TenantUsage, Usage, job_window
@@ -465,5 +466,5 @@ class SimulationResult(Tabular):
             records = (JobRecord.from_dict(each) for each in document["jobs"])
             jobs = {record.job_id: record for record in records}
             return cls(document["policy"], Summary.from_dict(document["summary"]), jobs)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except DAMAGED as error:
             raise InputError(f"this is not a simulation result: {type(error).__name__} {error}") from None

@@ -97,6 +97,8 @@ class TestMlperf:
         assert speeds(profile) == {("llama (offline)", 8, "mi300x"): 20.5}
         with pytest.raises(InputError, match=r"\[0\], field result: is required"):
             read(tmp_path, "summary_results.json", json.dumps([entry | {"Performance_Result": None}]))
+        with pytest.raises(InputError, match=r"\[0\], field Model: must be text or a number"):
+            read(tmp_path, "summary_results.json", json.dumps([entry | {"Model": ["llama"]}]))
 
 
 class TestMarkdown:

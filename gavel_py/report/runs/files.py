@@ -17,8 +17,9 @@ from typing import Any, Literal, Self, TypeVar
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.io import reading
+from gavel_py.io.snapshots import DAMAGED
 from gavel_py.io.writing import BUSY_SECONDS, file_errors_as_faults, write_atomic
-from gavel_py.report.runs.run import DAMAGED, Labels, Run, Runs, document_of, labels_from, run_from
+from gavel_py.report.runs.run import Labels, Run, Runs, document_of, labels_from, run_from
 
 APPLICATION_ID = 0x6776_7377
 """Identifies the stores of sweeps among other SQLite databases."""

@@ -134,9 +134,6 @@ class Runs(list[Run], Tabular):
         return f"{len(self)} runs"
 
 
-DAMAGED = (KeyError, TypeError, ValueError, AttributeError)
-"""Errors that `run_from` raises for an invalid document."""
-
 STAY_TYPES = {each.name: {"str": (str,), "int": (int,), "float": (int, float)}[str(each.type)] for each in fields(Stay)}
 TYPE_SERIES = ("used", "prices")
 TOTAL_SERIES = ("active_jobs", "promised_gpu_seconds", "delivered_gpu_seconds")

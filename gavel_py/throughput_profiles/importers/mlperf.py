@@ -82,12 +82,18 @@ def read_summary(path: Path) -> list[Placed]:
     for number, entry in enumerate(document):
         category, suite = (str(entry.get(name, default)) for name, default in (("Category", "closed"), ("Suite", "datacenter")))
         if category.lower() == "closed" and "datacenter" in suite.lower():
-            rows.append((f"{path}, [{number}]", {name: _first(entry, keys) for name, keys in SUMMARY_NAMES.items()}))
+            where = f"{path}, [{number}]"
+            rows.append((where, {name: _first(where, entry, keys) for name, keys in SUMMARY_NAMES.items()}))
     return each_row(rows, lambda row: _inference_fields(path, row))
 
 
-def _first(entry: Mapping[str, Any], keys: tuple[str, ...]) -> str:
-    return next((str(entry[key]).strip() for key in keys if entry.get(key) is not None), "")
+def _first(where: str, entry: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+    key = next((key for key in keys if entry.get(key) is not None), None)
+    if key is None:
+        return ""
+    if isinstance(entry[key], bool | list | dict):
+        raise InputError(Fault(where, key, f"must be text or a number, found {entry[key]!r:.60}"))
+    return str(entry[key]).strip()
 
 
 def _inference_fields(path: Path, row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
