@@ -33,7 +33,7 @@ MAX_REASONS = 3
 """Maximum number of reasons listed for jobs left out (--all lists all), and for numbers of GPUs that jobs cannot have."""
 
 MAX_TYPES, MAX_TYPE = 2, 12
-"""Maximum number of GPU types listed for a job, and maximum width of their names; -o wide has a column for each."""
+"""Maximum number of GPU types listed for a job, and maximum width of their names; --wide has a column for each."""
 
 MAX_MISSES = 5
 """Maximum number of jobs listed that miss a constraint; the JSON output has all of them."""

@@ -12,7 +12,18 @@ import gavel_py as gp
 from gavel_py.cli import estimates, inputs
 from gavel_py.cli.accounting import has_prices, hourly, money, tenant_text
 from gavel_py.cli.allocation_text import percent, refused_counts
-from gavel_py.cli.inputs import GAIN_NOTE, ONE_POLICY, SHARING, load, option, policies_of, takes_options, warnings_shown
+from gavel_py.cli.inputs import (
+    GAIN_NOTE,
+    ONE_POLICY,
+    SHARING,
+    Command,
+    load,
+    main_option,
+    option,
+    policies_of,
+    takes_options,
+    warnings_shown,
+)
 from gavel_py.cli.output import counted, emit, gang_text, json_text, number, time_text, unused_text
 from gavel_py.cli.tables import table_text, wrapped
 
@@ -33,11 +44,11 @@ MAX_PARTNERS = 10
 class Request(inputs.Request):
     """The options, as typed."""
 
-    policy_specs: tuple[str, ...] = option("--policy", "-p", **ONE_POLICY)
+    policy_specs: tuple[str, ...] = main_option("Policy", "--policy", "-p", **ONE_POLICY)
     as_csv: bool = option("--csv", hidden=True)
 
 
-@click.command("explain")
+@click.command("explain", cls=Command)
 @click.argument("job_id", metavar="JOB_ID")
 @takes_options(Request)
 @click.option("--sharing", **SHARING)

@@ -30,6 +30,27 @@ from gavel_py.cli.tables import table_text
 from gavel_py.errors import together
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+OPTIONS = "Options"
+GROUPS = (
+    *(
+        "Input",
+        "Policy",
+        "Jobs",
+        "Job types",
+        "Changes",
+        "Model",
+        "Rounds",
+        "Failures",
+        "What if",
+        "Training jobs",
+        "Search",
+        "Replay",
+    ),
+    *("Run", "Output", OPTIONS),
+)
+"""Headings of groups of options in the help of commands, in order."""
+
 FILE, INPUT, INPUT_OR_TEXT, TRACE = OutputFile(), InputFile(), InputFile(as_text=True), InputFile(suffix="")
 """Parameter types: a file to write; a file to read, a file or other text, and a trace, whose format is recognised by content."""
 
@@ -78,8 +99,50 @@ def argument(metavar: str, **settings: Any) -> Any:
 
 
 def option(*names: str, **settings: Any) -> Any:
-    """Declare a field of a record of options as an option, named after the field by default; other arguments as `click.option`."""
-    return field(metadata={"names": names, "option": settings})
+    """Declare a field of a record of options as an option that --help-all shows.
+
+    names: the heading of its group in the help, if the first one has no dash, then the names of the option, by default that of
+    the field; other arguments as for `click.option`.
+    """
+    group, names = (OPTIONS, names) if not names or names[0].startswith("-") else (names[0], names[1:])
+    return field(metadata={"names": names, "option": settings, "group": group})
+
+
+def main_option(*names: str, **settings: Any) -> Any:
+    """Declare a field as `option` does, for one of the few options that --help shows, too."""
+    return field(metadata={**option(*names, **settings).metadata, "main": True})
+
+
+class Command(click.Command):
+    """A command with many options: --help shows the main ones by group, --help-all shows all of them."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), HELP_ALL]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        declared: Mapping[str, Mapping[str, Any]] = self.callback.declared  # type: ignore[union-attr]
+        groups: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+        for parameter in (each for each in self.get_params(ctx) if isinstance(each, click.Option)):
+            settings = declared.get(parameter.name or "", {"main": True})
+            record = parameter.get_help_record(ctx)
+            if record is not None and (ctx.meta.get(HELP_ALL.name) or settings.get("main")):
+                groups[settings.get("group", OPTIONS)].append(record)
+        for group, records in groups.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
+
+
+def _show_all(ctx: click.Context, parameter: click.Parameter, is_given: bool) -> None:
+    if is_given and not ctx.resilient_parsing:
+        ctx.meta[parameter.name] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+HELP_ALL = click.Option(
+    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show all options and exit."
+)
 
 
 def _parameters(name: str, hint: Any, declared: Mapping[str, Any]) -> Iterator[Decorator]:
@@ -111,6 +174,7 @@ def takes_options(record: type[Any]) -> Decorator:
         def with_record(**given: Any) -> None:
             command(record(**{each.name: given.pop(each.name) for each in fields(record)}), **given)
 
+        with_record.declared = {each.name: each.metadata for each in ordered}  # type: ignore[attr-defined]
         decorated: Callable[..., Any] = with_record
         for parameter in reversed([made for each in ordered for made in _parameters(each.name, hints[each.name], each.metadata)]):
             decorated = parameter(decorated)
@@ -180,45 +244,50 @@ ONE_POLICY: Mapping[str, Any] = {**POLICY, "help": "Policy, or package.module:Cl
 class Common:
     """Options of all commands on a cluster, as typed."""
 
-    cluster: str = option(
+    cluster: str = main_option(
+        "Input",
         "-c",
         required=True,
         type=INPUT_OR_TEXT,
         metavar="FILE|SPEC",
         help="YAML or JSON file, CSV node list, or GPUs as in v100:16,p100:8/4.",
     )
-    profile: str | None = option(
+    profile: str | None = main_option(
+        "Input",
         **PROFILE,
         shell_complete=_complete_profile,
-        help="Profile of speeds by job type, or several, of which earlier ones take precedence [gavel-osdi20].",
+        help="Speeds by job type; of several profiles, earlier ones take precedence [gavel-osdi20].",
     )
-    throughputs: Path | None = option(type=INPUT, metavar="FILE", help="CSV of speeds by job: job_id,<type>,<type>,...")
-    estimate: str | None = option(**estimates.ESTIMATE)
-    confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
-    extrapolate: bool = option(**estimates.EXTRAPOLATE)
-    policy_specs: tuple[str, ...] = option(
-        "--policy", "-p", **POLICY, help="Policy, or package.module:Class; several are compared [max_min_fairness]."
+    throughputs: Path | None = main_option(
+        "Input", type=INPUT, metavar="FILE", help="CSV of speeds by job: job_id,<type>,<type>,..."
     )
-    settings: tuple[str, ...] = option("--set", metavar="OPTION=VALUE", help="Set an option of every policy that has it.")
-    constraint_files: tuple[Path, ...] = option(
+    estimate: str | None = main_option("Input", **estimates.ESTIMATE)
+    confidence: estimates.Confidence = option("Input", **estimates.CONFIDENCE)
+    extrapolate: bool = option("Input", **estimates.EXTRAPOLATE)
+    policy_specs: tuple[str, ...] = main_option(
+        "Policy", "--policy", "-p", **POLICY, help="Policy, or package.module:Class; several are compared [max_min_fairness]."
+    )
+    settings: tuple[str, ...] = option("Policy", "--set", metavar="OPTION=VALUE", help="Set an option of every policy that has it.")
+    constraint_files: tuple[Path, ...] = main_option(
+        "Policy",
         "--constraints",
         type=INPUT,
         metavar="FILE",
         help="YAML or JSON file of constraints on every policy; may be given several times.",
     )
-    renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
-    allow_unknown_types: bool = option(**ALLOW_UNKNOWN)
-    store: str | None = option(**STORE)
-    round_seconds: float = option(type=SECONDS, default=360.0, show_default=True, metavar="S", help="Length of a round.")
+    renames: tuple[str, ...] = option("Input", "--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
+    allow_unknown_types: bool = option("Input", **ALLOW_UNKNOWN)
+    store: str | None = option("Input", **STORE)
+    round_seconds: float = option("Rounds", type=SECONDS, default=360.0, show_default=True, metavar="S", help="Length of a round.")
 
 
 @dataclass(frozen=True)
 class Output:
     """Options for format and destination of the output."""
 
-    as_json: bool = option("--json", help="Print JSON and nothing else.")
-    as_csv: bool = option("--csv", help="Print CSV and nothing else.")
-    out: Path | None = option(type=FILE, metavar="FILE", help="Write to this file instead of the terminal.")
+    as_json: bool = main_option("Output", "--json", help="Print JSON and nothing else.")
+    as_csv: bool = option("Output", "--csv", help="Print CSV and nothing else.")
+    out: Path | None = main_option("Output", "-o", type=FILE, metavar="FILE", help="Write to this file instead of the terminal.")
 
     def __post_init__(self) -> None:
         if self.as_json and self.as_csv:
@@ -261,13 +330,14 @@ class Problem(Common):
     """Options that describe a problem of jobs on a cluster."""
 
     jobs_file: Path = argument("JOBS", type=INPUT)
-    ignore_columns: tuple[str, ...] = option(**IGNORE)
+    ignore_columns: tuple[str, ...] = option("Input", **IGNORE)
     whole_gangs: bool = option(
+        "Policy",
         "--whole-gangs/--no-whole-gangs",
         default=True,
         help="Allocate only what whole gangs on the nodes can use [yes]; no: as published.",
     )
-    by_workflow: bool = option("--by-workflow/--by-job", **BY_WORKFLOW)
+    by_workflow: bool = option("Policy", "--by-workflow/--by-job", **BY_WORKFLOW)
 
 
 @dataclass(frozen=True)

@@ -42,19 +42,21 @@ FEW_JOBS = 10
 class Request(inputs.Request):
     """The options, as typed."""
 
-    policy_specs: tuple[str, ...] = inputs.option("--policy", "-p", **inputs.ONE_POLICY)
-    num_rounds: int | None = inputs.option(
-        "--rounds", "-n", type=click.IntRange(1, inputs.MAX_ROUNDS), metavar="N", help=f"Number of rounds [{ROUNDS}]."
+    policy_specs: tuple[str, ...] = inputs.main_option("Policy", "--policy", "-p", **inputs.ONE_POLICY)
+    num_rounds: int | None = inputs.main_option(
+        "Rounds", "--rounds", "-n", type=click.IntRange(1, inputs.MAX_ROUNDS), metavar="N", help=f"Number of rounds [{ROUNDS}]."
     )
-    until_done: bool = inputs.option(help="Instead, forecast when each job with known steps starts and ends.")
-    down: tuple[str, ...] = inputs.option(metavar="NODE[,NODE...]", help="Nodes that are down; may be given several times.")
-    plot: Path | None = inputs.option(type=inputs.FILE, metavar="FILE", help="Also draw the rounds, as .svg or .png.")
-    mechanism: str = inputs.option(**inputs.MECHANISM)
-    sharing: bool = inputs.option(**inputs.SHARING)
-    min_gain: float | None = inputs.option(**inputs.MIN_GAIN)
-    by: Literal["tenant"] | None = inputs.option(help="Show only the tenants, as a table or with --csv.")
+    until_done: bool = inputs.main_option("Rounds", help="Instead, forecast when each job with known steps starts and ends.")
+    down: tuple[str, ...] = inputs.option(
+        "Input", metavar="NODE[,NODE...]", help="Nodes that are down; may be given several times."
+    )
+    plot: Path | None = inputs.option("Output", type=inputs.FILE, metavar="FILE", help="Also draw the rounds, as .svg or .png.")
+    mechanism: str = inputs.option("Rounds", **inputs.MECHANISM)
+    sharing: bool = inputs.option("Policy", **inputs.SHARING)
+    min_gain: float | None = inputs.option("Policy", **inputs.MIN_GAIN)
+    by: Literal["tenant"] | None = inputs.main_option("Output", help="Show only the tenants, as a table or with --csv.")
     all_jobs: bool = inputs.option(
-        "--all", help=f"Show the GPUs of each job in each round, also of more than {FEW_JOBS} jobs, and all tenants."
+        "Output", "--all", help=f"Show the GPUs of each job in each round, also of more than {FEW_JOBS} jobs, and all tenants."
     )
 
     def label(self, policy: gp.Policy) -> str:
@@ -79,7 +81,7 @@ class Request(inputs.Request):
         return list(dict.fromkeys(name.strip() for text in self.down for name in text.split(",") if name.strip()))
 
 
-@click.command("rounds")
+@click.command("rounds", cls=inputs.Command)
 @inputs.takes_options(Request)
 def command(request: Request) -> None:
     """Place jobs on GPUs for a number of rounds.

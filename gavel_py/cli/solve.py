@@ -27,43 +27,54 @@ class Request(inputs.Request):
     """The options, as typed."""
 
     num_rounds: int = inputs.option(
-        "--rounds", type=click.IntRange(0, inputs.MAX_ROUNDS), default=0, metavar="N", help="Also place the first N rounds."
+        "Rounds",
+        "--rounds",
+        type=click.IntRange(0, inputs.MAX_ROUNDS),
+        default=0,
+        metavar="N",
+        help="Also place the first N rounds.",
     )
     merge_tolerance: float = inputs.option(
+        "Policy",
         type=click.FloatRange(0, 1, max_open=True),
         default=0.0,
         metavar="PART",
         help="Treat jobs as equal whose speeds differ by at most this fraction, 0.02 for 2 %; states the possible loss [0].",
     )
     time_limit_seconds: float | None = inputs.option(
+        "Policy",
+        "--time-limit",
         type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
+        metavar="S",
         help="Stop after this time with the best allocation known, and state how far from optimal it may be [no limit].",
     )
-    what_if: tuple[str, ...] = inputs.option(
+    what_if: tuple[str, ...] = inputs.main_option(
+        "What if",
         metavar="CHANGE",
         help="Also solve with other GPUs (v100+8, k80-4, v100=40,k80=0) or nodes (v100+2nodes), and compare; may be repeated.",
     )
     write_program: str | None = inputs.option(
-        metavar="FILE", help="Also write the program, one row per job, as .mps or .lp for other solvers."
+        "Output", metavar="FILE", help="Also write the program, one row per job, as .mps or .lp for other solvers."
     )
-    sensitivity: bool = inputs.option(help="With --estimate: also show which estimate would change the answer most.")
+    sensitivity: bool = inputs.option("What if", help="With --estimate: also show which estimate would change the answer most.")
     workflows: bool = inputs.option(
-        "--workflows", help="Schedule jobs with dependencies up to the end of the last one, with a lower bound on that time."
+        "Policy",
+        "--workflows",
+        help="Schedule jobs with dependencies up to the end of the last one, with a lower bound on that time.",
     )
-    sharing: bool = inputs.option(**inputs.SHARING)
-    min_gain: float | None = inputs.option(**inputs.MIN_GAIN)
+    sharing: bool = inputs.option("Policy", **inputs.SHARING)
+    min_gain: float | None = inputs.option("Policy", **inputs.MIN_GAIN)
     top: int | None = inputs.option(
-        type=click.IntRange(min=1), metavar="N", help=f"Show the N worst-off jobs, equal ones in one row [{TOP}]."
+        "Output", type=click.IntRange(min=1), metavar="N", help=f"Show the N worst-off jobs, equal ones in one row [{TOP}]."
     )
-    all_jobs: bool = inputs.option("--all", help="Show each job, and each node.")
-    by: Literal["tenant", "type", "node"] | None = inputs.option(
-        help="Show tenants or job types instead of jobs, or with --rounds what runs on each node; tenant also with --csv."
+    all_jobs: bool = inputs.option("Output", "--all", help="Show each job, and each node.")
+    by: Literal["tenant", "type", "node"] | None = inputs.main_option(
+        "Output", help="Show tenants or job types instead of jobs, or with --rounds what runs on each node; tenant also with --csv."
     )
-    output: Literal["wide"] | None = inputs.option("-o", help="Show all columns with complete names, whatever the width.")
+    wide: bool = inputs.option("Output", help="Show all columns with complete names, whatever the width.")
 
 
-@click.command("solve")
+@click.command("solve", cls=inputs.Command)
 @inputs.takes_options(Request)
 def command(request: Request) -> None:
     """Divide the GPU time of a cluster among jobs.
@@ -75,7 +86,6 @@ def command(request: Request) -> None:
     gavel solve jobs.csv -c cluster.yaml -p max_min_fairness -p max_min_fairness,agnostic=true
     gavel solve jobs.csv -c cluster.yaml -p min_makespan --rounds 3 --json
     gavel solve jobs.csv -c cluster.yaml --what-if v100+8 --what-if v100=0,k80+16
-    gavel solve jobs.csv -c cluster.yaml --workflows
     gavel solve jobs.csv -c h100:16,l40s:32 --profile mine.csv --estimate --sensitivity
     """
     changes = {text: changes_of(text) for text in request.what_if}
@@ -118,7 +128,7 @@ def command(request: Request) -> None:
 
 ALLOCATION_ONLY = (
     *("policy_specs", "settings", "constraint_files", "num_rounds", "merge_tolerance", "time_limit_seconds", "what_if"),
-    *("write_program", "sharing", "min_gain", "by", "output"),
+    *("write_program", "sharing", "min_gain", "by", "wide"),
 )
 """Options that have no effect with --workflows, which uses no policy."""
 
@@ -171,7 +181,7 @@ def _check_shown(request: Request) -> None:
         text = "--top and --by type or node show the answer of one policy, and several are compared"
         raise click.UsageError(f"{text}; give one --policy")
     is_table_of_tenants = request.form == "csv" and request.by == "tenant"
-    if (request.by or request.top or request.output) and request.form and not is_table_of_tenants:
+    if (request.by or request.top or request.wide) and request.form and not is_table_of_tenants:
         raise click.UsageError(f"--by, --top and --output are for tables, and --{request.form} has all jobs; leave them out")
 
 
@@ -278,10 +288,10 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
     parts = (
         _answer(request, loaded, results[0], screens[0])
         if len(results) == 1
-        else [allocation_text.compared_text(screens, wide=request.output == "wide")]
+        else [allocation_text.compared_text(screens, wide=request.wide)]
     )
     for screen in screens if len(results) > 1 and request.by == "tenant" else ():
-        parts.append(f"Under {screen.label}\n" + allocation_text.by_text(screen, "tenant", wide=request.output == "wide"))
+        parts.append(f"Under {screen.label}\n" + allocation_text.by_text(screen, "tenant", wide=request.wide))
     for result in results if len(results) > 1 else ():
         if result.delivery is not None:
             parts += [
@@ -319,7 +329,7 @@ def _estimates_parts(loaded: inputs.Inputs, results: list[Result]) -> Iterator[s
 
 def _answer(request: Request, loaded: inputs.Inputs, result: Result, screen: allocation_text.Screen) -> list[str]:
     """Return the parts of the output for one policy: the meaning of its answer, the use of GPUs, the jobs, and any rounds."""
-    wide = request.output == "wide"
+    wide = request.wide
     more = "" if request.by == "tenant" else "more: --by tenant"
     parts = [allocation_text.head_text(screen, more), allocation_text.use_text(result.allocation, result.problem)]
     if request.by in ("tenant", "type"):

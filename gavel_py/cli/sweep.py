@@ -23,7 +23,18 @@ import click
 import gavel_py as gp
 from gavel_py.cli import INTERRUPTED, estimates
 from gavel_py.cli.files import InputFile, claim_file
-from gavel_py.cli.inputs import ALLOW_UNKNOWN, FILE, INPUT_OR_TEXT, PROFILE, argument, option, takes_options, warnings_shown
+from gavel_py.cli.inputs import (
+    ALLOW_UNKNOWN,
+    FILE,
+    INPUT_OR_TEXT,
+    PROFILE,
+    Command,
+    argument,
+    main_option,
+    option,
+    takes_options,
+    warnings_shown,
+)
 from gavel_py.cli.output import counted, number, progress_bar, time_text, unit_of, unused_text
 from gavel_py.cli.simulate.files import Column as ColumnType
 from gavel_py.cli.simulate.files import write_tenants_file
@@ -237,48 +248,62 @@ class Request:
     """The options, as typed."""
 
     spec: Path | None = argument("[SPEC]", type=InputFile(in_place=True, suffix=".yaml"), required=False)
-    mode: str | None = option(type=click.Choice(["simulate", "solve"]), help="Simulations, or static solves [simulate].")
-    policies: tuple[str, ...] = option(
-        "--policy", "-p", metavar="NAME[,OPTION=VALUE...]", help="Policy to run; may be given several times."
+    mode: str | None = option("Input", type=click.Choice(["simulate", "solve"]), help="Simulations, or static solves [simulate].")
+    policies: tuple[str, ...] = main_option(
+        "Policy", "--policy", "-p", metavar="NAME[,OPTION=VALUE...]", help="Policy to run; may be given several times."
     )
-    traces: tuple[str, ...] = option(
-        "--trace", type=INPUT_OR_TEXT, metavar="FILE", help="Trace in any format, or jobs; may be given several times."
+    traces: tuple[str, ...] = main_option(
+        "Input", "--trace", type=INPUT_OR_TEXT, metavar="FILE", help="Trace in any format, or jobs; may be given several times."
     )
-    jobs: int | None = option(type=click.IntRange(min=1), metavar="N", help="Generate a trace of N jobs for each load and seed.")
-    loads: tuple[float, ...] = option(
-        "--load", type=POSITIVE, metavar="X", help="Jobs per hour of generated traces; may be given several times."
+    jobs: int | None = main_option(
+        "Input", type=click.IntRange(min=1), metavar="N", help="Generate a trace of N jobs for each load and seed."
     )
-    clusters: tuple[str, ...] = option(
+    loads: tuple[float, ...] = main_option(
+        "Input", "--load", type=POSITIVE, metavar="X", help="Jobs per hour of generated traces; may be given several times."
+    )
+    clusters: tuple[str, ...] = main_option(
+        "Input",
         "--cluster",
         "-c",
         type=INPUT_OR_TEXT,
         metavar="FILE|SPEC",
         help="Cluster, as for gavel simulate; may be given several times.",
     )
-    seeds: tuple[range, ...] = option("--seed", type=_seeds, metavar="N|N-M", help="Seeds of all random choices [0].")
+    seeds: tuple[range, ...] = main_option("Input", "--seed", type=_seeds, metavar="N|N-M", help="Seeds of all random choices [0].")
     round_seconds: tuple[float, ...] = option(
-        type=POSITIVE, metavar="S", help="Length of rounds; may be given several times [360]."
+        "Rounds", type=POSITIVE, metavar="S", help="Length of rounds; may be given several times [360]."
     )
-    profile: str | None = option(**PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
-    estimate: str | None = option(**estimates.ESTIMATE)
-    confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
-    extrapolate: bool = option(**estimates.EXTRAPOLATE)
+    profile: str | None = main_option("Input", **PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
+    estimate: str | None = option("Input", **estimates.ESTIMATE)
+    confidence: estimates.Confidence = option("Input", **estimates.CONFIDENCE)
+    extrapolate: bool = option("Input", **estimates.EXTRAPOLATE)
     fairness: bool | None = option(
-        "--fairness/--no-fairness", default=None, help="Compare each job with its time under the policy isolated [no]."
+        "Output", "--fairness/--no-fairness", default=None, help="Compare each job with its time under the policy isolated [no]."
     )
-    measure_jobs: tuple[int, int] | None = option(**MEASURE_JOBS)
-    allow_unknown_types: bool = option(**ALLOW_UNKNOWN)
-    results: str | None = option(metavar="FILE", help="SQLite file that stores the cells, from which the sweep can continue.")
-    engine: Literal["local", "dask"] = option(default="local", show_default=True, help="Where the cells run: here or on Dask.")
-    scheduler: str | None = option(metavar="ADDRESS", help="Address of a Dask scheduler [start one on this computer].")
-    workers: int | None = option(type=click.IntRange(min=1), metavar="N", help="Number of processes on this computer [all cores].")
-    dry_run: bool = option(help="Show the grid and how long it will take, without running it.")
-    retry_failed: bool = option(help="Run failed cells again.")
-    export: tuple[Path, ...] = option(type=FILE, metavar="FILE", help="Write a line for each cell to this .csv or .parquet file.")
+    measure_jobs: tuple[int, int] | None = option("Output", **MEASURE_JOBS)
+    allow_unknown_types: bool = option("Input", **ALLOW_UNKNOWN)
+    results: str | None = main_option(
+        "Output", metavar="FILE", help="SQLite file that stores the cells, from which the sweep can continue."
+    )
+    engine: Literal["local", "dask"] = option(
+        "Run", default="local", show_default=True, help="Where the cells run: here or on Dask."
+    )
+    scheduler: str | None = option("Run", metavar="ADDRESS", help="Address of a Dask scheduler [start one on this computer].")
+    workers: int | None = option(
+        "Run", type=click.IntRange(min=1), metavar="N", help="Number of processes on this computer [all cores]."
+    )
+    dry_run: bool = main_option("Run", help="Show the grid and how long it will take, without running it.")
+    retry_failed: bool = option("Run", help="Run failed cells again.")
+    export: tuple[Path, ...] = main_option(
+        "Output", type=FILE, metavar="FILE", help="Write a line for each cell to this .csv or .parquet file."
+    )
     tenants_out: Path | None = option(
-        type=FILE, metavar="FILE", help="Write a line for each cell and tenant to this .csv or .parquet file; with --results."
+        "Output",
+        type=FILE,
+        metavar="FILE",
+        help="Write a line for each cell and tenant to this .csv or .parquet file; with --results.",
     )
-    with_progress: bool = option("--progress/--no-progress", default=True, help="Show progress on standard error [yes].")
+    with_progress: bool = option("Output", "--progress/--no-progress", default=True, help="Show progress on standard error [yes].")
 
 
 def _changes(request: Request) -> dict[str, Any]:
@@ -293,7 +318,7 @@ def _changes(request: Request) -> dict[str, Any]:
     return {key: value for key, value in lists.items() if value} | {k: v for k, v in single.items() if v is not None}
 
 
-@click.command("sweep")
+@click.command("sweep", cls=Command)
 @takes_options(Request)
 @click.pass_context
 def command(context: click.Context, request: Request) -> None:

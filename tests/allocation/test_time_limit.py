@@ -373,13 +373,13 @@ def test_the_command_returns_what_is_known(tmp_path: Path, gavel: Gavel) -> None
     rows = "".join(f"{job_id},{kind}\n" for job_id, kind in zip("abc", kinds, strict=True))
     (tmp_path / "jobs.csv").write_text("job_id,job_type\n" + rows)
     command = ["solve", str(tmp_path / "jobs.csv"), "-c", "v100:1,k80:1"]
-    text = gavel(*command, "--time-limit-seconds", "1e-9")
+    text = gavel(*command, "--time-limit", "1e-9")
     assert (text.code, text.err) == (0, "")
     assert "the time limit of 1e-09 s was reached; value and proven bound differ by" in text.out
-    document = json.loads(gavel(*command, "--time-limit-seconds", "1e-9", "--json").out)
+    document = json.loads(gavel(*command, "--time-limit", "1e-9", "--json").out)
     assert document["status"] == "time_limit"
     assert document["objective"]["gap"] > 1e-6
-    assert gavel(*command, "--time-limit-seconds", "0").code == 2
+    assert gavel(*command, "--time-limit", "0").code == 2
 
 
 @pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput"])

@@ -136,7 +136,7 @@ def test_csv_and_wide_tables_have_the_numbers_of_gpus(gavel: Gavel) -> None:
     stated = dict(part.split("=") for part in rows["c"]["gpu_counts"].split("|"))
     times = {f"{name}:{n}": part for name, counts in document["c"]["gpu_counts"].items() for n, part in counts.items()}
     assert {name: float(time) for name, time in stated.items()} == pytest.approx({n: t for n, t in times.items() if t > 1e-6})
-    wide = gavel(*command, "-o", "wide", "--all").out
+    wide = gavel(*command, "--wide", "--all").out
     name, count = max(times, key=lambda each: times[each]).split(":")
     assert f"{times[f'{name}:{count}']:.1%} on {count}" in wide
     assert "gpu_counts" not in gavel("solve", "rigid.csv", *command[2:], "--csv").out

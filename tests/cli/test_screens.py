@@ -97,7 +97,7 @@ def test_sums_by_tenant_and_type_count_every_job(gavel: Gavel) -> None:
 
 def test_wide_output_has_all_columns_and_whole_names(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    out = gavel("solve", *EXAMPLE, "-o", "wide", "--all").out
+    out = gavel("solve", *EXAMPLE, "--wide", "--all").out
     assert "Recommendation (batch size 2048)" in out
     header = next(line for line in out.splitlines() if line.startswith("  job "))
     for title in ("tenant", "on v100", "on k80", "weight", "steps/s", "speed", "vs. fair share"):
@@ -131,7 +131,7 @@ def test_nothing_to_show_is_shown(gavel: Gavel, tmp_path: Path) -> None:
     (tmp_path / "large.csv").write_text("job_id,job_type,num_gpus\na,A3C,16\nb,A3C,32\n")
     texts = {"none.csv": "There is nothing to allocate", "large.csv": "Left out:\n  a: its gang of 16 GPUs fits nowhere"}
     for jobs, text in texts.items():
-        for more in ([], ["--rounds", "2"], ["--all"], ["--by", "tenant"], ["-o", "wide"], ["--top", "1"]):
+        for more in ([], ["--rounds", "2"], ["--all"], ["--by", "tenant"], ["--wide"], ["--top", "1"]):
             outcome = gavel("solve", jobs, "-c", "v100:4", *more)
             assert outcome.code == 0
             assert text in outcome.out
@@ -228,7 +228,7 @@ def test_json_and_csv_together_are_an_error(gavel: Gavel) -> None:
         ["--by", "node"],
         ["--top", "3", "-p", "fifo", "-p", "isolated"],
         ["--json", "--top", "3"],
-        ["--csv", "-o", "wide"],
+        ["--csv", "--wide"],
     ],
 )
 def test_options_of_tables_without_effect_are_errors(gavel: Gavel, options: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.cli import _gavel
+from gavel_py.cli.inputs import Command
 from tests.support.commands import Gavel, enter_folder, runner
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -54,6 +56,47 @@ def test_help_has_a_short_line_for_each_command_and_a_text_for_each_option() -> 
         assert 10 < len(command.get_short_help_str(1000)) < 60, name
         shown = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
         assert [each.opts for each in shown if not each.help] == [], name
+
+
+LARGE = 20
+"""Number of options from which a command shows only its main ones in --help."""
+
+
+def shown_in(text: str) -> set[str]:
+    """Return the long names of the options that a help lists."""
+    return {*re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)}
+
+
+def test_help_shows_the_main_options_and_help_all_shows_all_of_them(gavel: Gavel) -> None:
+    for name, command in commands(_gavel):
+        options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+        words = name.split()[1:]
+        if not isinstance(command, Command):
+            assert len(options) < LARGE, f"{name} has {len(options)} options: declare it with cls=Command"
+            continue
+        few, everything = gavel(*words, "--help").out, gavel(*words, "--help-all").out
+        assert len(few.splitlines()) <= 48, name
+        assert "--help-all" in few
+        assert 8 <= len(shown_in(few)) <= 14, name
+        assert shown_in(few) <= shown_in(everything)
+        assert [each.opts for each in options if not shown_in(everything) & {*each.opts}] == []
+        assert "\nInput:\n" in few
+        assert "\nOutput:\n" in everything
+
+
+def test_the_first_help_of_solve_fits_one_screen(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(gavel("solve", "--help").out.splitlines()) <= 45
+
+
+def test_one_letter_has_one_meaning_in_all_commands() -> None:
+    meanings: dict[str, set[str]] = {}
+    for _, command in commands(_gavel):
+        for each in command.params:
+            for letter in (name for name in each.opts if len(name) == 2):
+                meanings.setdefault(letter, set()).add(next(name for name in each.opts if name.startswith("--")))
+    assert {letter: names for letter, names in meanings.items() if len(names) > 1} == {}
+    assert meanings["-o"] == {"--out"}
 
 
 @pytest.mark.parametrize(

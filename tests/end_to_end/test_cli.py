@@ -78,7 +78,7 @@ def test_several_policies_give_a_list_and_a_comparison(gavel: Gavel, small: list
     documents = json.loads(gavel("solve", *small, *policies, "--json").out)
     assert [document["policy"] for document in documents] == ["fifo", "min_makespan", "max_min_fairness"]
     assert documents[0]["objective"] == {"value": None, "bound": None, "gap": None}
-    table = gavel("solve", *small, *policies, "-o", "wide").out
+    table = gavel("solve", *small, *policies, "--wide").out
     header = next(line for line in table.splitlines() if "Policies compared" in line)
     assert header.split()[-3:] == ["fifo", "min_makespan", "max_min_fairness,agnostic=true"]
     assert "worst-off job, vs. fair share" in table
@@ -154,7 +154,7 @@ def test_numbers_are_never_cut(gavel: Gavel, tmp_path: Path, monkeypatch: pytest
         out = gavel("solve", "jobs.csv", "-c", "v100:4,k80:4").out
         assert "100.0%" in out
         assert "xxx…xxx" in out
-    assert f"  {long}  " in gavel("solve", "jobs.csv", "-c", "v100:4,k80:4", "-o", "wide").out
+    assert f"  {long}  " in gavel("solve", "jobs.csv", "-c", "v100:4,k80:4", "--wide").out
 
 
 def test_rounds_show_gpus_and_what_was_delivered(gavel: Gavel, small: list[str]) -> None:

@@ -60,7 +60,7 @@ def test_stage_times_get_rates_by_simulation(plan: Gavel) -> None:
 
 
 def test_limits_and_prices_are_options(plan: Gavel) -> None:
-    document = json.loads(plan("-o", "min_cost", "--times", "0.5", "--price", "a=1", "--price", "b=1", "--json").out)
+    document = json.loads(plan("--objective", "min_cost", "--times", "0.5", "--price", "a=1", "--price", "b=1", "--json").out)
     assert (document["value"], document["status"]) == (3.0, "optimal")
     document = json.loads(plan("--quota", "t=1", "--objective", "weighted_rate", "--json").out)
     assert sum(row["num_gpus"] * row["replicas"] for row in document["replicas"] if row["service"] == "chat") <= 1
@@ -107,7 +107,7 @@ def test_gpus_without_rates_need_rates_and_only_training_jobs_have_estimates(pla
         (("--seeds", "-1"), "-1 is not in the range x>=0"),
         (("--intervals", "2"), "field trace: is required with --intervals"),
         (("--intervals", "2", "--floor", "chat=1"), "are for a single plan"),
-        (("--intervals", "2", "-o", "min_cost"), "leave out --objective min_cost"),
+        (("--intervals", "2", "--objective", "min_cost"), "leave out --objective min_cost"),
     ],
 )
 def test_wrong_use_is_explained(plan: Gavel, options: tuple[str, ...], expected: str) -> None:

@@ -80,7 +80,7 @@ class Missing:
     renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
     ignore_columns: tuple[str, ...] = option(**IGNORE)
     with_measured: bool = option(help="Also write what was measured, so that the file is a whole profile once it is filled in.")
-    out: Path | None = option(type=FILE, metavar="FILE", help="Write to this file instead of the terminal.")
+    out: Path | None = option("-o", type=FILE, metavar="FILE", help="Write to this file instead of the terminal.")
 
 
 @click.command("missing")

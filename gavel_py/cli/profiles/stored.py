@@ -221,7 +221,7 @@ def _is_accounting(file: Path) -> bool:
 
 @click.command("export")
 @click.argument("name", **NAME_OR_FILE)
-@click.option("--out", type=FILE, metavar="FILE", help="Write to this file instead of the terminal.")
+@click.option("-o", "--out", type=FILE, metavar="FILE", help="Write to this file instead of the terminal.")
 @click.pass_obj
 def export(store: gp.ThroughputStore, name: str, out: Path | None) -> None:
     """Write a profile as CSV; several joined by "+" as one."""

@@ -17,12 +17,14 @@ from gavel_py.cli.inputs import (
     INPUT_OR_TEXT,
     SECONDS,
     SEED,
+    Command,
     Output,
     argument,
     assignments,
     cluster_from,
     detailed,
     find_profile,
+    main_option,
     option,
     takes_options,
     warnings_shown,
@@ -43,50 +45,71 @@ class Request(Output):
     """The options, as typed."""
 
     services_file: Path = argument("SERVICES", type=INPUT)
-    cluster: str = option(
-        "-c", type=INPUT_OR_TEXT, required=True, metavar="FILE|SPEC", help="Cluster file, or GPUs as in v100:16,p100:8/4."
+    cluster: str = main_option(
+        "Input", "-c", type=INPUT_OR_TEXT, required=True, metavar="FILE|SPEC", help="Cluster file, or GPUs as in v100:16,p100:8/4."
     )
-    profile: str = option(
+    profile: str = main_option(
+        "Input",
         type=INPUT_OR_TEXT,
         default="trtllm",
         show_default=True,
         metavar="NAME|FILE",
         help="Rates of replicas: a CSV or YAML file, or a built-in profile.",
     )
-    objective: Literal["max_min", "weighted_rate", "min_cost"] = option(
-        "-o", default="max_min", show_default=True, help="Objective of the plan."
+    objective: Literal["max_min", "weighted_rate", "min_cost"] = main_option(
+        "Policy", default="max_min", show_default=True, help="Objective of the plan."
     )
-    floor: tuple[str, ...] = option(metavar="SERVICE=T", help="Minimum served fraction of a service; may be repeated.")
-    quota: tuple[str, ...] = option(metavar="TENANT=GPUS", help="Maximum number of GPUs of a tenant's services.")
-    budget: float | None = option(type=click.FloatRange(0), metavar="PRICE", help="Maximum price per hour of the GPUs in use.")
-    price: tuple[str, ...] = option(metavar="TYPE=PRICE", help="Price of a GPU-hour, where the cluster does not state it.")
-    renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
-    training: Path | None = option(type=INPUT, metavar="JOBS", help="Training jobs for the remaining GPUs; replicas get prices.")
+    floor: tuple[str, ...] = main_option(
+        "Policy", metavar="SERVICE=T", help="Minimum served fraction of a service; may be repeated."
+    )
+    quota: tuple[str, ...] = main_option("Policy", metavar="TENANT=GPUS", help="Maximum number of GPUs of a tenant's services.")
+    budget: float | None = main_option(
+        "Policy", type=click.FloatRange(0), metavar="PRICE", help="Maximum price per hour of the GPUs in use."
+    )
+    price: tuple[str, ...] = main_option(
+        "Input", metavar="TYPE=PRICE", help="Price of a GPU-hour, where the cluster does not state it."
+    )
+    renames: tuple[str, ...] = option("Input", "--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
+    training: Path | None = option(
+        "Training jobs", type=INPUT, metavar="JOBS", help="Training jobs for the remaining GPUs; replicas get prices."
+    )
     throughputs: str | None = option(
-        "--training-profile", type=INPUT_OR_TEXT, metavar="NAME|FILE", help="Profile of these jobs [gavel-osdi20]."
+        "Training jobs", "--training-profile", type=INPUT_OR_TEXT, metavar="NAME|FILE", help="Profile of these jobs [gavel-osdi20]."
     )
-    estimate: str | None = option(**estimates.ESTIMATE)
-    confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
-    extrapolate: bool = option(**estimates.EXTRAPOLATE)
-    policy: str = option("-p", default="max_min_fairness", show_default=True, metavar="NAME", help="Policy of these jobs.")
-    intervals: int | None = option(
-        type=click.IntRange(min=1), metavar="N", help="Plan each of N intervals of the services' traces, for weighted_rate."
+    estimate: str | None = option("Training jobs", **estimates.ESTIMATE)
+    confidence: estimates.Confidence = option("Training jobs", **estimates.CONFIDENCE)
+    extrapolate: bool = option("Training jobs", **estimates.EXTRAPOLATE)
+    policy: str = option(
+        "Training jobs", "-p", default="max_min_fairness", show_default=True, metavar="NAME", help="Policy of these jobs."
+    )
+    intervals: int | None = main_option(
+        "Policy",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Plan each of N intervals of the services' traces, for weighted_rate.",
     )
     load_seconds: float = option(
-        type=click.FloatRange(0), default=30.0, show_default=True, metavar="S", help="Time to load a model."
+        "Policy", type=click.FloatRange(0), default=30.0, show_default=True, metavar="S", help="Time to load a model."
     )
-    times: float = option(type=click.FloatRange(0, min_open=True), default=1.0, metavar="X", help="Multiply all rates by X [1].")
-    seed: int = option(**SEED, help="Seed of the requests with which the plan is replayed.")
+    times: float = option(
+        "Input", type=click.FloatRange(0, min_open=True), default=1.0, metavar="X", help="Multiply all rates by X [1]."
+    )
+    seed: int = option("Replay", **SEED, help="Seed of the requests with which the plan is replayed.")
     seeds: int = option(
-        type=click.IntRange(min=0), default=5, show_default=True, metavar="N", help="Number of traces for the replay; 0: none."
+        "Replay",
+        type=click.IntRange(min=0),
+        default=5,
+        show_default=True,
+        metavar="N",
+        help="Number of traces for the replay; 0: none.",
     )
-    plot: Path | None = option(type=FILE, metavar="FILE", help="With --intervals: draw GPUs by service, as .svg or .png.")
+    plot: Path | None = option("Output", type=FILE, metavar="FILE", help="With --intervals: draw GPUs by service, as .svg or .png.")
     time_limit_seconds: float | None = option(
-        "--time-limit", type=SECONDS, metavar="S", help="Stop after this time with the best plan."
+        "Policy", "--time-limit", type=SECONDS, metavar="S", help="Stop after this time with the best plan."
     )
 
 
-@click.command("plan")
+@click.command("plan", cls=Command)
 @takes_options(Request)
 def command(request: Request) -> None:
     """Plan replicas of models on a fixed set of GPUs.

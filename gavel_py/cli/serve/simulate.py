@@ -15,10 +15,12 @@ from gavel_py.cli.inputs import (
     INPUT,
     INPUT_OR_TEXT,
     SEED,
+    Command,
     Output,
     argument,
     cluster_from,
     detailed,
+    main_option,
     option,
     takes_options,
 )
@@ -37,40 +39,67 @@ class Request(Output):
     """The options, as typed."""
 
     services_file: Path = argument("SERVICES", type=INPUT)
-    cluster: str | None = option(
-        "-c", type=INPUT_OR_TEXT, metavar="FILE|SPEC", help="Cluster file, or GPUs as in v100:16,p100:8/4."
+    cluster: str | None = main_option(
+        "Input", "-c", type=INPUT_OR_TEXT, metavar="FILE|SPEC", help="Cluster file, or GPUs as in v100:16,p100:8/4."
     )
-    profile: str | None = option(
-        type=INPUT_OR_TEXT, metavar="FILE", help="CSV or YAML file with the stage_seconds and memory_gb of models by shape."
+    profile: str | None = main_option(
+        "Input",
+        type=INPUT_OR_TEXT,
+        metavar="FILE",
+        help="CSV or YAML file with the stage_seconds and memory_gb of models by shape.",
     )
-    gpu_memory: tuple[str, ...] = option(metavar="TYPE=GB", help="Memory of a GPU, where the cluster does not state it.")
-    renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
-    groups: Path | None = option(type=INPUT, metavar="FILE", help="Groups of an earlier run with --json, instead of a search.")
-    trace: Path | None = option(type=INPUT, metavar="FILE", help="CSV of requests to replay: seconds or timestamp, and service.")
+    gpu_memory: tuple[str, ...] = main_option(
+        "Input", metavar="TYPE=GB", help="Memory of a GPU, where the cluster does not state it."
+    )
+    renames: tuple[str, ...] = option("Input", "--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
+    groups: Path | None = main_option(
+        "Input", type=INPUT, metavar="FILE", help="Groups of an earlier run with --json, instead of a search."
+    )
+    trace: Path | None = main_option(
+        "Input", type=INPUT, metavar="FILE", help="CSV of requests to replay: seconds or timestamp, and service."
+    )
     request_overhead: float = option(
-        type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds that each request takes in addition to its stages [0]."
+        "Model",
+        type=click.FloatRange(0),
+        default=0.0,
+        metavar="S",
+        help="Seconds that each request takes in addition to its stages [0].",
     )
     stage_overhead: float = option(
-        type=click.FloatRange(0), default=0.0, metavar="X", help="Fraction by which each stage of a pipeline slows all stages [0]."
+        "Model",
+        type=click.FloatRange(0),
+        default=0.0,
+        metavar="X",
+        help="Fraction by which each stage of a pipeline slows all stages [0].",
     )
     search_requests: int = option(
-        type=click.IntRange(min=100), default=12_000, show_default=True, metavar="N", help="Requests on which the search is based."
+        "Search",
+        type=click.IntRange(min=100),
+        default=12_000,
+        show_default=True,
+        metavar="N",
+        help="Requests on which the search is based.",
     )
     changes: int = option(
+        "Search",
         type=click.IntRange(min=0),
         default=512,
         show_default=True,
         metavar="N",
         help="Number of single changes to try at the end of the search.",
     )
-    seed: int = option(**SEED, help="Seed of these requests; the next seeds give the traces of the test.")
-    seeds: int = option(type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Number of test traces.")
-    plot: Path | None = option(type=FILE, metavar="FILE", help="Also draw the attainment, as .svg or .png.")
-    plot_over: Literal["slo", "rate", "cv"] | None = option(help="The quantity that changes in the chart [slo].")
-    save_trace: Path | None = option(type=FILE, metavar="FILE", help="Write the requests on which the search is based as CSV.")
+    seed: int = option("Search", **SEED, help="Seed of these requests; the next seeds give the traces of the test.")
+    seeds: int = option(
+        "Replay", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Number of test traces."
+    )
+    plot: Path | None = main_option("Output", type=FILE, metavar="FILE", help="Also draw the attainment, as .svg or .png.")
+    plot_over: Literal["slo", "rate", "cv"] | None = option("Output", help="The quantity that changes in the chart [slo].")
+    save_trace: Path | None = option(
+        "Output", type=FILE, metavar="FILE", help="Write the requests on which the search is based as CSV."
+    )
 
 
-@click.command("simulate")
+@click.command("simulate", cls=Command)
 @takes_options(Request)
 def command(request: Request) -> None:
     """Place models on groups of GPUs and simulate requests.

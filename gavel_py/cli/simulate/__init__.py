@@ -12,7 +12,14 @@ from click.core import ParameterSource
 
 import gavel_py as gp
 from gavel_py.cli import INTERRUPTED
-from gavel_py.cli.inputs import check_mechanism, import_solver, policies_of, takes_options, warnings_shown
+from gavel_py.cli.inputs import (
+    Command,
+    check_mechanism,
+    import_solver,
+    policies_of,
+    takes_options,
+    warnings_shown,
+)
 from gavel_py.cli.output import emit
 from gavel_py.cli.simulate import runner
 from gavel_py.cli.simulate.files import Outputs, write_run_file, write_tenants_file
@@ -23,7 +30,7 @@ from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import GavelError, together
 
 
-@click.command("simulate")
+@click.command("simulate", cls=Command)
 @takes_options(Request)
 @click.pass_context
 def command(context: click.Context, request: Request) -> None:

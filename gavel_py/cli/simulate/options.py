@@ -35,6 +35,7 @@ from gavel_py.cli.inputs import (
     Output,
     argument,
     cluster_of,
+    main_option,
     min_gain_of,
     option,
     problem_of,
@@ -143,48 +144,53 @@ class ScenarioOptions(Common):
     """Options that describe the simulation, as typed."""
 
     trace_file: Path = argument("TRACE", type=TRACE)
-    events: bool = option(help="Decide when jobs arrive or end instead of in rounds; for ordered policies.")
-    restart_seconds: float = option(**PERIOD, help="Time that a job loses when it starts.")
-    min_run_seconds: float = option(**PERIOD, help="Time that a job runs before it may be preempted.")
-    solve_seconds: float = option(**PERIOD, help="Minimum time between two allocations while only jobs change.")
-    retry_seconds: float = option(**PERIOD, help="Time before a failed job is tried again, doubled each time.")
-    starts_between_rounds: bool = option(help="Start waiting jobs on idle GPUs at once, not only when rounds begin.")
-    mechanism: str = option(**MECHANISM)
-    elastic: bool = option(help="Compare gangs as requested with jobs on any number of GPUs that the profile has.")
-    sharing: bool = option(**SHARING)
-    min_gain: float | None = option(**MIN_GAIN)
-    by_workflow: bool = option("--by-workflow/--by-job", **BY_WORKFLOW)
+    events: bool = option("Rounds", help="Decide when jobs arrive or end instead of in rounds; for ordered policies.")
+    restart_seconds: float = main_option("Rounds", **PERIOD, help="Time that a job loses when it starts.")
+    min_run_seconds: float = option("Rounds", **PERIOD, help="Time that a job runs before it may be preempted.")
+    solve_seconds: float = option("Rounds", **PERIOD, help="Minimum time between two allocations while only jobs change.")
+    retry_seconds: float = option("Rounds", **PERIOD, help="Time before a failed job is tried again, doubled each time.")
+    starts_between_rounds: bool = option("Rounds", help="Start waiting jobs on idle GPUs at once, not only when rounds begin.")
+    mechanism: str = option("Rounds", **MECHANISM)
+    elastic: bool = option("What if", help="Compare gangs as requested with jobs on any number of GPUs that the profile has.")
+    sharing: bool = option("Policy", **SHARING)
+    min_gain: float | None = option("Policy", **MIN_GAIN)
+    by_workflow: bool = option("Policy", "--by-workflow/--by-job", **BY_WORKFLOW)
     interference: float = option(
+        "Model",
         type=click.FloatRange(0, 1, max_open=True),
         default=0.0,
         show_default=True,
         metavar="P",
         help="Fraction of its speed that a fractional job loses to each other job on its GPU.",
     )
-    node_mtbf: float | None = option(type=HOURS, metavar="HOURS", help="Mean time between failures of a node.")
-    node_repair: float | None = option(type=HOURS, metavar="HOURS", help="Mean time of a repair.")
+    node_mtbf: float | None = option("Failures", type=HOURS, metavar="HOURS", help="Mean time between failures of a node.")
+    node_repair: float | None = option("Failures", type=HOURS, metavar="HOURS", help="Mean time of a repair.")
     maintenance: tuple[str, ...] = option(
+        "Failures",
         type=INPUT_OR_TEXT,
         metavar="FILE|NODE:START:END",
         help="Times when a node is down: v100-0:24h:30h, or a CSV of node,start_seconds,end_seconds; may be repeated.",
     )
     job_failures: float | Literal["recorded"] = option(
-        type=_job_failures, default="0", metavar="P|recorded", help="Probability that an attempt of a job fails [0]."
+        "Failures", type=_job_failures, default="0", metavar="P|recorded", help="Probability that an attempt of a job fails [0]."
     )
     checkpoint_seconds: float | None = option(
+        "Failures",
         type=click.FloatRange(0, min_open=True),
         metavar="S",
         help="Work between two checkpoints of a job [at the start of rounds; with --events 360].",
     )
-    estimates: Literal["exact", "recorded"] = option(default="exact", show_default=True, help="What policies know about durations.")
-    until_seconds: float | None = option(
-        "--until", type=time_option, metavar="TIME", help="Simulated time at which to stop, in seconds or as in 12h, 7d."
+    estimates: Literal["exact", "recorded"] = option(
+        "Model", default="exact", show_default=True, help="What policies know about durations."
     )
-    measure_jobs: tuple[int, int] | None = option(**MEASURE_JOBS)
-    seed: int = option(**SEED, help="Seed of all random choices.")
-    format_name: str | None = option("--format", **FORMAT)
-    strict: bool = option(**STRICT)
-    ignore_columns: tuple[str, ...] = option(**IGNORE)
+    until_seconds: float | None = main_option(
+        "Run", "--until", type=time_option, metavar="TIME", help="Simulated time at which to stop, in seconds or as in 12h, 7d."
+    )
+    measure_jobs: tuple[int, int] | None = option("Output", **MEASURE_JOBS)
+    seed: int = option("Run", **SEED, help="Seed of all random choices.")
+    format_name: str | None = option("Input", "--format", **FORMAT)
+    strict: bool = option("Input", **STRICT)
+    ignore_columns: tuple[str, ...] = option("Input", **IGNORE)
 
 
 SIMULATION_OPTIONS = (
@@ -199,22 +205,28 @@ SIMULATION_OPTIONS = (
 class Request(Output, ScenarioOptions):
     """All options, as typed. Fields of the last base class come first, in --help too."""
 
-    learn: estimated.Explore | None = option(**estimated.learn_option(LEARN))
-    known: str | None = option(**learning.KNOWN)
+    learn: estimated.Explore | None = option("What if", **estimated.learn_option(LEARN))
+    known: str | None = option("What if", **learning.KNOWN)
     jobs_out: Path | None = option(
-        type=FILE, metavar="FILE", help="Write a line for each job that leaves to this .csv or .parquet file."
+        "Output", type=FILE, metavar="FILE", help="Write a line for each job that leaves to this .csv or .parquet file."
     )
-    timeline_out: Path | None = option(type=FILE, metavar="FILE", help="Write a line for each round to this .csv or .parquet file.")
-    tenants_out: Path | None = option(type=FILE, metavar="FILE", help="Write a line for each tenant to this .csv or .parquet file.")
-    run_out: Path | None = option(type=FILE, metavar="FILE", help="Write the run to this .json file, for gavel report.")
+    timeline_out: Path | None = option(
+        "Output", type=FILE, metavar="FILE", help="Write a line for each round to this .csv or .parquet file."
+    )
+    tenants_out: Path | None = option(
+        "Output", type=FILE, metavar="FILE", help="Write a line for each tenant to this .csv or .parquet file."
+    )
+    run_out: Path | None = main_option(
+        "Output", type=FILE, metavar="FILE", help="Write the run to this .json file, for gavel report."
+    )
     save_state: Path | None = option(
-        type=OutputFile(after="--continue"), metavar="FILE", help="Save the state to this file at intervals, and on Ctrl-C."
+        "Run", type=OutputFile(after="--continue"), metavar="FILE", help="Save the state to this file at intervals, and on Ctrl-C."
     )
-    state_every: str | None = option(metavar="TIME|Nrounds", help="Interval of --save-state: 90s, 10min, 500rounds [10min].")
+    state_every: str | None = option("Run", metavar="TIME|Nrounds", help="Interval of --save-state: 90s, 10min, 500rounds [10min].")
     continue_from: Path | None = option(
-        "--continue", type=INPUT, metavar="FILE", help="Continue from the state that --save-state wrote."
+        "Run", "--continue", type=INPUT, metavar="FILE", help="Continue from the state that --save-state wrote."
     )
-    with_progress: bool = option("--progress/--no-progress", default=True, help="Show progress on a terminal [yes].")
+    with_progress: bool = option("Output", "--progress/--no-progress", default=True, help="Show progress on a terminal [yes].")
 
 
 @dataclass(frozen=True)

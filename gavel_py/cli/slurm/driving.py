@@ -19,7 +19,9 @@ from gavel_py.cli.inputs import (
     JSON,
     PROFILE,
     SECONDS,
+    Command,
     assignments,
+    main_option,
     option,
     takes_options,
     warnings_shown,
@@ -43,85 +45,102 @@ def _seconds(default: float, *, positive: bool = True) -> dict[str, Any]:
 class Request:
     """The options, as typed."""
 
-    partition: str = option(
-        required=True, metavar="NAMES", help="Partitions whose jobs are managed, as in gpu,gpu-long; no others."
+    partition: str = main_option(
+        "Input", required=True, metavar="NAMES", help="Partitions whose jobs are managed, as in gpu,gpu-long; no others."
     )
-    policy: str | None = option("-p", metavar="NAME[,OPTION=VALUE...]", help="Policy, or package.module:Class [max_min_fairness].")
-    settings: tuple[str, ...] = option("--set", metavar="OPTION=VALUE", help="Set an option of the policy.")
-    constraint_files: tuple[Path, ...] = option(
-        "--constraints", type=INPUT, metavar="FILE", help="Constraints that the policy must keep."
+    policy: str | None = main_option(
+        "Policy", "-p", metavar="NAME[,OPTION=VALUE...]", help="Policy, or package.module:Class [max_min_fairness]."
     )
-    round_seconds: float = option("--round", **_seconds(360.0), help="Length of a round.")
-    profile: str | None = option(**PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
-    estimate: str | None = option(**estimates.ESTIMATE)
-    confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
-    extrapolate: bool = option(help="Estimate the throughputs of gangs that the profile lacks: always done here.")
-    learn: estimates.Explore | None = option(**estimates.learn_option(LEARN))
-    store: str | None = option(metavar="FILE|URL", help="Store of measured speeds [profiles.sqlite in --state].")
-    measured: str = option(default="slurm", show_default=True, metavar="NAME", help="Name of the profile of measured speeds.")
+    settings: tuple[str, ...] = option("Policy", "--set", metavar="OPTION=VALUE", help="Set an option of the policy.")
+    constraint_files: tuple[Path, ...] = main_option(
+        "Policy", "--constraints", type=INPUT, metavar="FILE", help="Constraints that the policy must keep."
+    )
+    round_seconds: float = main_option("Rounds", "--round", **_seconds(360.0), help="Length of a round.")
+    profile: str | None = main_option("Input", **PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
+    estimate: str | None = option("Input", **estimates.ESTIMATE)
+    confidence: estimates.Confidence = option("Input", **estimates.CONFIDENCE)
+    extrapolate: bool = option("Input", help="Estimate the throughputs of gangs that the profile lacks: always done here.")
+    learn: estimates.Explore | None = main_option("Input", **estimates.learn_option(LEARN))
+    store: str | None = option("Input", metavar="FILE|URL", help="Store of measured speeds [profiles.sqlite in --state].")
+    measured: str = option(
+        "Input", default="slurm", show_default=True, metavar="NAME", help="Name of the profile of measured speeds."
+    )
     renames: tuple[str, ...] = option(
-        "--map-accelerator", metavar="OLD=NEW", help="Name of a GPU type in Slurm, and in the profile."
+        "Input", "--map-accelerator", metavar="OLD=NEW", help="Name of a GPU type in Slurm, and in the profile."
     )
-    prices: tuple[str, ...] = option("--price", metavar="TYPE=PRICE", help="Price of a GPU-hour of a type.")
-    types: Path | None = option(
-        type=INPUT, metavar="FILE", help="CSV of name,job_type,total_steps: job types by patterns of job names."
+    prices: tuple[str, ...] = option("Input", "--price", metavar="TYPE=PRICE", help="Price of a GPU-hour of a type.")
+    types: Path | None = main_option(
+        "Jobs", type=INPUT, metavar="FILE", help="CSV of name,job_type,total_steps: job types by patterns of job names."
     )
-    type_of: tuple[str, ...] = option(metavar="PATTERN=TYPE", help="Job type of jobs whose name matches, as in bert*=TYPE.")
-    default_type: str | None = option(metavar="TYPE", help="Job type of all other jobs.")
-    default_steps: float | None = option(type=SECONDS, metavar="N", help="Steps of jobs that specify none.")
+    type_of: tuple[str, ...] = option("Jobs", metavar="PATTERN=TYPE", help="Job type of jobs whose name matches, as in bert*=TYPE.")
+    default_type: str | None = option("Jobs", metavar="TYPE", help="Job type of all other jobs.")
+    default_steps: float | None = option("Jobs", type=SECONDS, metavar="N", help="Steps of jobs that specify none.")
     trust: float = option(
+        "Jobs",
         type=click.FloatRange(1, 10**9),
         default=10.0,
         show_default=True,
         metavar="X",
         help="Factor by which steps and progress that jobs report may differ from the profile.",
     )
-    trusted: tuple[str, ...] = option("--trust-user", metavar="NAME=X", help="The same for the jobs of one user.")
+    trusted: tuple[str, ...] = option("Jobs", "--trust-user", metavar="NAME=X", help="The same for the jobs of one user.")
     progress: Path | None = option(
-        type=DIRECTORY, metavar="DIR", help="Directory where each job writes its steps to a file named after its id."
+        "Jobs", type=DIRECTORY, metavar="DIR", help="Directory where each job writes its steps to a file named after its id."
     )
-    state: Path | None = option(
+    state: Path | None = main_option(
+        "Run",
         type=DIRECTORY,
         metavar="DIR",
         help="Directory of state, log, lock and measured speeds [~/.local/state/gavel-py/slurm/PARTITION].",
     )
     restart_seconds: float | None = option(
-        type=click.FloatRange(0, 10**9), metavar="S", help="Time that a job loses when it is stopped and started [measured]."
+        "Rounds",
+        type=click.FloatRange(0, 10**9),
+        metavar="S",
+        help="Time that a job loses when it is stopped and started [measured].",
     )
     min_run_seconds: float | None = option(
-        type=click.FloatRange(0, 10**9), metavar="S", help="Time that a job runs before it may be preempted [50 times that]."
+        "Rounds",
+        type=click.FloatRange(0, 10**9),
+        metavar="S",
+        help="Time that a job runs before it may be preempted [50 times that].",
     )
     solve_seconds: float = option(
-        **_seconds(0.0, positive=False), help="Minimum time between two allocations while only jobs change."
+        "Rounds", **_seconds(0.0, positive=False), help="Minimum time between two allocations while only jobs change."
     )
-    timeout_seconds: float = option("--timeout", **_seconds(60.0), help="Time limit of a Slurm command.")
-    poll_seconds: float = option("--poll", **_seconds(5.0), help="Time between two readings of the queue.")
-    stop_seconds: float = option(**_seconds(120.0), help="Time that jobs may take to stop.")
-    start_seconds: float = option(**_seconds(60.0), help="Time that jobs may take to start.")
-    tenants_from_slurm: bool = option(
-        is_flag=True, help="Share by Slurm's accounts and users, weighted by fairshare (hierarchical)."
+    timeout_seconds: float = option("Run", "--timeout", **_seconds(60.0), help="Time limit of a Slurm command.")
+    poll_seconds: float = option("Run", "--poll", **_seconds(5.0), help="Time between two readings of the queue.")
+    stop_seconds: float = option("Run", **_seconds(120.0), help="Time that jobs may take to stop.")
+    start_seconds: float = option("Run", **_seconds(60.0), help="Time that jobs may take to start.")
+    tenants_from_slurm: bool = main_option(
+        "Policy", is_flag=True, help="Share by Slurm's accounts and users, weighted by fairshare (hierarchical)."
     )
     elastic: bool = option(
+        "Policy",
         "--elastic/--no-elastic",
         default=True,
         help="Choose the number of nodes of jobs with a range [yes], or plan the minimum.",
     )
-    warn_signal: str = option(default="", metavar="SIGNAL", help="Signal to jobs before a stop, as USR1, or B:USR1 for the script.")
-    warn_seconds: float = option(**_seconds(60.0, positive=False), help="Time from this signal to the stop; jobs may ask for less.")
+    warn_signal: str = option(
+        "Jobs", default="", metavar="SIGNAL", help="Signal to jobs before a stop, as USR1, or B:USR1 for the script."
+    )
+    warn_seconds: float = option(
+        "Jobs", **_seconds(60.0, positive=False), help="Time from this signal to the stop; jobs may ask for less."
+    )
     wall_limit: Literal["total", "start"] = option(
-        default="total", show_default=True, help="Count the time limits of jobs over all starts, or for each start."
+        "Jobs", default="total", show_default=True, help="Count the time limits of jobs over all starts, or for each start."
     )
     metrics: Path | None = option(
-        type=FILE, metavar="FILE", help="Write figures for Prometheus here (node_exporter reads *.prom in its directory)."
+        "Output", type=FILE, metavar="FILE", help="Write figures for Prometheus here (node_exporter reads *.prom in its directory)."
     )
     metrics_port: int | None = option(
-        type=click.IntRange(1, 65_535), metavar="PORT", help="Serve these figures at http://127.0.0.1:PORT/metrics."
+        "Output", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve these figures at http://127.0.0.1:PORT/metrics."
     )
     on_exit: Literal["leave", "release"] = option(
-        default="leave", show_default=True, help="What to do with jobs on hold at the end."
+        "Run", default="leave", show_default=True, help="What to do with jobs on hold at the end."
     )
     on_failure: Literal["retry", "release"] = option(
-        default="retry", show_default=True, help="What to do with jobs on hold if no round is possible."
+        "Run", default="retry", show_default=True, help="What to do with jobs on hold if no round is possible."
     )
 
 
@@ -195,7 +214,7 @@ def _price(name: str, text: str, option: str = "--price") -> float:
         raise click.UsageError(f"{option} {name}={text!r} is not a number{hint}") from None
 
 
-@click.command("status")
+@click.command("status", cls=Command)
 @takes_options(Request)
 @click.option("--json", "as_json", **JSON)
 def status(request: Request, as_json: bool) -> None:
@@ -212,7 +231,7 @@ def status(request: Request, as_json: bool) -> None:
     emit(json_text(status_document(picture)) if as_json else status_text(picture), None)
 
 
-@click.command("plan")
+@click.command("plan", cls=Command)
 @takes_options(Request)
 @click.option("--json", "as_json", **JSON)
 def plan(request: Request, as_json: bool) -> None:

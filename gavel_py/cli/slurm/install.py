@@ -63,7 +63,7 @@ ANSWER_SECONDS = 5.0
 @click.option("--reject-unplanned", is_flag=True, help="Refuse --nodelist, --exclude, --exclusive: such jobs take no turns.")
 @click.option("--service", type=FILE, metavar="FILE", help="Also write a systemd unit, for the last account of --user.")
 @click.option("--defaults", type=FILE, metavar="FILE", help="Also write /etc/default/gavel-slurm, with the options of the unit.")
-@click.option("--out", type=FILE, metavar="FILE", help="Write the plugin to this file instead of the terminal.")
+@click.option("-o", "--out", type=FILE, metavar="FILE", help="Write the plugin to this file instead of the terminal.")
 def command(
     partition: str,
     users: tuple[str, ...],

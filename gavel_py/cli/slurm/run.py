@@ -14,7 +14,14 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli import logged
-from gavel_py.cli.inputs import MAX_ROUNDS, option, takes_options, warnings_shown
+from gavel_py.cli.inputs import (
+    MAX_ROUNDS,
+    Command,
+    main_option,
+    option,
+    takes_options,
+    warnings_shown,
+)
 from gavel_py.cli.slurm.driving import Request, applied_text, driver_of, plan_text, state_directory
 
 LEVELS = {"warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
@@ -25,12 +32,12 @@ class RunRequest(Request):
     """The options of this command, as typed."""
 
     log_level: Literal["warning", "info", "debug"] | None = option(
-        help="Log to standard error, with times: problems, all events, or events with all their details."
+        "Output", help="Log to standard error, with times: problems, all events, or events with all their details."
     )
-    once: bool = option(help="Run one round and exit.")
-    rounds: int | None = option(type=click.IntRange(1, MAX_ROUNDS), metavar="N", help="Run N rounds and exit.")
-    dry_run: bool = option(help="Show what the next round would do, without doing it.")
-    shadow: bool = option(help="Change nothing; compare what the driver would do with what Slurm does.")
+    once: bool = main_option("Run", help="Run one round and exit.")
+    rounds: int | None = option("Run", type=click.IntRange(1, MAX_ROUNDS), metavar="N", help="Run N rounds and exit.")
+    dry_run: bool = main_option("Run", help="Show what the next round would do, without doing it.")
+    shadow: bool = main_option("Run", help="Change nothing; compare what the driver would do with what Slurm does.")
 
 
 def check_shadow(request: Request) -> None:
@@ -41,7 +48,7 @@ def check_shadow(request: Request) -> None:
         raise click.UsageError(f"--shadow changes nothing in Slurm, and reads only what Slurm lists; leave out {name}")
 
 
-@click.command("run")
+@click.command("run", cls=Command)
 @takes_options(RunRequest)
 def command(request: RunRequest) -> None:
     """Manage the jobs of partitions in rounds.

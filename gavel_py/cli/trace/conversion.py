@@ -18,9 +18,11 @@ from gavel_py.cli.inputs import (
     SEED,
     STORE,
     TRACE,
+    Command,
     argument,
     assignments,
     find_profile,
+    main_option,
     option,
     takes_options,
 )
@@ -34,32 +36,36 @@ class Import:
     """The options of `import`, as typed."""
 
     file: Path = argument("FILE", type=TRACE)
-    out: Path | None = option(**OUT)
-    format_name: str | None = option("--format", **FORMAT)
-    strict: bool = option(**STRICT)
-    ignore_columns: tuple[str, ...] = option(**IGNORE)
-    profile: str | None = option(**PROFILE, help="Profile that supplies types and steps to jobs without them.")
-    seed: int = option(**SEED, help="Seed for drawing job types.")
-    reference: str | None = option(metavar="TYPE", help="Accelerator of the durations, unless the trace records where jobs ran.")
+    out: Path | None = main_option("Output", "-o", **OUT)
+    format_name: str | None = main_option("Input", "--format", **FORMAT)
+    strict: bool = main_option("Input", **STRICT)
+    ignore_columns: tuple[str, ...] = option("Input", **IGNORE)
+    profile: str | None = main_option("Job types", **PROFILE, help="Profile that supplies types and steps to jobs without them.")
+    seed: int = option("Job types", **SEED, help="Seed for drawing job types.")
+    reference: str | None = option(
+        "Job types", metavar="TYPE", help="Accelerator of the durations, unless the trace records where jobs ran."
+    )
     accelerators: str | None = option(
-        metavar="TYPE,...", help="Accelerators on which a job type must have speeds [all of the profile]."
+        "Job types", metavar="TYPE,...", help="Accelerators on which a job type must have speeds [all of the profile]."
     )
-    estimate: str | None = option(**estimates.ESTIMATE)
-    confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
-    extrapolate: bool = option(help="Estimate the throughputs of gang sizes that the profile lacks.")
+    estimate: str | None = option("Job types", **estimates.ESTIMATE)
+    confidence: estimates.Confidence = option("Job types", **estimates.CONFIDENCE)
+    extrapolate: bool = option("Job types", help="Estimate the throughputs of gang sizes that the profile lacks.")
     profile_out: Path | None = option(
-        type=FILE, metavar="FILE", help="Write the profile with the estimates of --extrapolate to this file."
+        "Job types", type=FILE, metavar="FILE", help="Write the profile with the estimates of --extrapolate to this file."
     )
-    renames: tuple[str, ...] = option("--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the trace.")
-    any_accelerator: bool = option(help="Allow jobs to run on all types of GPU, whatever they requested.")
-    whole_gpus: bool = option(help="Give a whole GPU to jobs that requested a fraction of one.")
-    predict_durations: bool = option(help="Estimate durations from the runs of similar jobs that ended before.")
-    group: str | None = option(**GROUP, help="Columns in which similar jobs are equal [tenant,num_gpus].")
-    store: str | None = option(**STORE)
-    as_json: bool = option("--json", help="Print the import report as JSON.")
+    renames: tuple[str, ...] = main_option(
+        "Changes", "--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the trace."
+    )
+    any_accelerator: bool = main_option("Changes", help="Allow jobs to run on all types of GPU, whatever they requested.")
+    whole_gpus: bool = main_option("Changes", help="Give a whole GPU to jobs that requested a fraction of one.")
+    predict_durations: bool = main_option("Changes", help="Estimate durations from the runs of similar jobs that ended before.")
+    group: str | None = option("Changes", **GROUP, help="Columns in which similar jobs are equal [tenant,num_gpus].")
+    store: str | None = option("Job types", **STORE)
+    as_json: bool = main_option("Output", "--json", help="Print the import report as JSON.")
 
 
-@click.command("import")
+@click.command("import", cls=Command)
 @takes_options(Import)
 def import_trace(request: Import) -> None:
     """Convert a trace of another system to jobs.
@@ -112,7 +118,7 @@ def formats(as_json: bool) -> None:
 @click.argument("file", metavar="FILE", type=TRACE)
 @click.option("--jobs", type=float, required=True, metavar="N", help="Number of jobs, or a fraction below 1.")
 @click.option("--seed", **SEED, help="Seed of the sample.")
-@click.option("--out", **OUT)
+@click.option("-o", "--out", **OUT)
 @click.option("--format", "format_name", **FORMAT)
 def sample(file: Path, jobs: float, seed: int, out: Path | None, format_name: str | None) -> None:
     """Take a random sample of the jobs.
@@ -125,7 +131,7 @@ def sample(file: Path, jobs: float, seed: int, out: Path | None, format_name: st
 @click.command("scale")
 @click.argument("file", metavar="FILE", type=TRACE)
 @click.option("--load", type=float, required=True, metavar="X", help="Factor of the load, such as 1.5 or 0.5.")
-@click.option("--out", **OUT)
+@click.option("-o", "--out", **OUT)
 @click.option("--format", "format_name", **FORMAT)
 def scale(file: Path, load: float, out: Path | None, format_name: str | None) -> None:
     """Make the same jobs arrive faster or slower.
@@ -145,7 +151,7 @@ class Window:
     first: int | None = option(type=click.IntRange(min=0), metavar="N", help="First job, by arrival from 0.")
     last: int | None = option(type=click.IntRange(min=0), metavar="N", help="End of the range by arrival, excluded.")
     keep_clock: bool = option(help="Keep times as they are [the clock starts at 0 with the window].")
-    out: Path | None = option(**OUT)
+    out: Path | None = option("-o", **OUT)
     format_name: str | None = option("--format", **FORMAT)
 
 

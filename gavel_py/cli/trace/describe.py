@@ -37,7 +37,7 @@ class Request:
     store: str | None = option(**STORE)
     plot: Path | None = option(type=FILE, metavar="FILE", help="Also draw load and durations, as .svg or .png.")
     as_json: bool = option("--json", **JSON)
-    out: Path | None = option(**OUT)
+    out: Path | None = option("-o", **OUT)
 
 
 @click.command("describe")

@@ -45,7 +45,7 @@ class Request:
     reference: str = option(default="v100", show_default=True, metavar="TYPE", help="Accelerator of the durations.")
     seed: int = option(**SEED, help="Seed of all random choices.")
     store: str | None = option(**STORE)
-    out: Path | None = option(**OUT)
+    out: Path | None = option("-o", **OUT)
 
 
 @click.command("generate")
