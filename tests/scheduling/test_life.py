@@ -286,6 +286,26 @@ def test_another_profile_must_know_the_cluster() -> None:
     assert latest.assignments["a"].accelerator == "v100"
 
 
+def test_a_deadline_that_is_a_factor_follows_the_profile() -> None:
+    """Twice the time of 1,000 steps on the fastest type: 200 s at 10 steps/s, and 400 s at 5."""
+    due: list[float] = []
+
+    class Seeing(gp.OrderedPolicy):
+        reads = ("deadlines_seconds",)
+
+        def sort_key(self, jobs: Any) -> Any:
+            due.extend(jobs.deadlines_seconds.tolist())
+            return jobs.deadlines_seconds
+
+    speeds = [gp.ThroughputProfile.from_matrix([[rate]], job_ids=["a"], accelerators=["v100"]) for rate in (10.0, 5.0)]
+    made = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), speeds[0], Seeing(), round_seconds=10)
+    made.submit(gp.Job("a", total_steps=1000, deadline_factor=2))
+    made.next_round()
+    made.profile = speeds[1]
+    made.next_round()
+    assert (due[0], due[-1]) == (200.0, 390.0), "from now"
+
+
 @pytest.mark.parametrize("by_events", [False, True])
 def test_gangs_of_forgotten_jobs_are_dropped_and_change_no_round(monkeypatch: pytest.MonkeyPatch, by_events: bool) -> None:
     """To a profile of the user each job is a gang of its own."""

@@ -101,6 +101,17 @@ def account_of(slurm: FakeSlurm, number: int) -> str:
     return str(slurm.jobs[number].more["account"])
 
 
+def test_no_job_overtakes_one_that_is_overdue_for_the_same_limit() -> None:
+    """Of the 4 GPUs of account chem, 2 are in use: a job of 4 has waited for long, one of 2 comes later, and one of physics too."""
+    accounts = known()
+    jobs = {name: a_job(name, gpus=gpus) for name, gpus in (("1", 2), ("2", 4), ("3", 2))} | {"4": a_job("4", "physics", "nobody")}
+    jobs["1"] = replace(jobs["1"], phase=Phase.RUNNING, held={"v100-0": 2})
+    ranks = {name: (WAITING, float(name)) for name in ("2", "3", "4")}
+    needs: dict[str, int] = {}
+    assert accounts.over_limits(jobs, jobs, Turns(ranks), needs).keys() == {"2"}
+    assert accounts.over_limits(jobs, jobs, Turns(ranks, overdue=frozenset({"2"})), needs).keys() == {"2", "3"}
+
+
 JOBS = st.lists(
     st.tuples(
         st.sampled_from(["a", "b", "c"]),
