@@ -246,41 +246,28 @@ def held_gpus(estimates: Iterable[gp.Estimate], jobs: Sequence[gp.Job], allocati
     return {each: float(gpus[entry.num_gpus][rows[entry.job_type], column].sum()) for each, entry, column in places}
 
 
-def unknown_memory(
-    profile: gp.Profile, cluster: gp.Cluster, held: Mapping[gp.Estimate, float]
-) -> dict[tuple[str, str], tuple[float, float]]:
-    """Return {(job type, accelerator): GB of its GPUs, GB of the largest GPU on which the job type was measured}.
-
-    They are the job types of unknown GPU memory that hold GPUs which may be too small for them. held: from `held_gpus`.
-    """
+def unknown_memory(profile: gp.Profile, cluster: gp.Cluster, held: Mapping[gp.Estimate, float]) -> list[dict[str, Any]]:
+    """Return the job types of unknown GPU memory that hold GPUs which may be too small for them; held: from `held_gpus`."""
     if not has_estimates(profile):
-        return {}
-    memory = dict(zip(cluster.accelerator_names, cluster.gpu_memory_gb.tolist(), strict=True))
-    found = {}
-    for each, gpus in held.items():
-        there = memory.get(each.entry.accelerator, float("nan"))
-        sizes = profile.larger_memory_measured(each.entry, None if there != there else there) if gpus > IN_USE else None
-        if sizes is not None:
-            found[each.entry.job_type, each.entry.accelerator] = sizes
-    return found
+        return []
+    memory, found = dict(zip(cluster.accelerator_names, cluster.gpu_memory_gb.tolist(), strict=True)), {}
+    for entry in (each.entry for each, gpus in held.items() if gpus > IN_USE):
+        there = memory.get(entry.accelerator, float("nan"))
+        if sizes := profile.larger_memory_measured(entry, None if there != there else there):
+            row = {"job_type": entry.job_type, "accelerator": entry.accelerator}
+            found[tuple(row.values())] = row | {"gpu_memory_gb": sizes[0], "largest_measured_gb": sizes[1]}
+    return list(found.values())
 
 
-def memory_entry(found: Mapping[tuple[str, str], tuple[float, float]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the entry of the JSON output for `unknown_memory`, empty without --estimate or if there is none."""
-    names = ("job_type", "accelerator", "gpu_memory_gb", "largest_measured_gb")
-    rows = [dict(zip(names, (*key, *sizes), strict=True)) for key, sizes in found.items()]
-    return {"unknown_gpu_memory": rows} if rows else {}
-
-
-def memory_text(found: Mapping[tuple[str, str], tuple[float, float]]) -> str:
+def memory_text(found: Iterable[Mapping[str, Any]]) -> str:
     """Return a sentence on `unknown_memory` for each type of GPU, "" if there is none."""
-    types = dict.fromkeys((name, sizes[0]) for (_, name), sizes in found.items())
+    types: dict[str, dict[str, None]] = {}
+    for row in found:
+        types.setdefault(f"{row['accelerator']}, {row['gpu_memory_gb']:g} GB each", {})[row["job_type"]] = None
     lines = []
-    for name, memory in types:
-        jobs = [job_type for job_type, other in found if other == name]
-        listed = ", ".join(jobs[:-1]) + (" and " if len(jobs) > 1 else "") + jobs[-1]
-        them = "it" if len(jobs) == 1 else "them"
-        lines.append(f"GPU memory of {listed} is unknown: {name}, {memory:g} GB each, may not hold {them}.")
+    for gpus, (*others, last) in types.items():
+        listed, them = (f"{', '.join(others)} and {last}", "them") if others else (last, "it")
+        lines.append(f"GPU memory of {listed} is unknown: {gpus}, may not hold {them}.")
     return wrapped(lines) if lines else ""
 
 

@@ -227,7 +227,8 @@ def _result(
     document["seconds"] |= seconds
     document |= loaded.unused
     document |= estimates.json_entry(loaded.estimates(problem, allocation))
-    document |= estimates.memory_entry(_unknown_memory(loaded, problem, allocation))
+    if unknown := _unknown_memory(loaded, problem, allocation):
+        document["unknown_gpu_memory"] = unknown
     found = _sensitivity(request, loaded, policy) if request.sensitivity else None
     if found is not None:
         document["sensitivity"] = found.to_dict()
@@ -242,9 +243,7 @@ def _result(
     return Result(policy.label, problem, allocation, rounds, delivery, document, (), found)
 
 
-def _unknown_memory(
-    loaded: inputs.Inputs, problem: gp.AllocationProblem, allocation: gp.Allocation
-) -> dict[tuple[str, str], tuple[float, float]]:
+def _unknown_memory(loaded: inputs.Inputs, problem: gp.AllocationProblem, allocation: gp.Allocation) -> list[dict[str, Any]]:
     held = estimates.held_gpus(loaded.estimates(problem) or (), loaded.jobs, allocation)
     return estimates.unknown_memory(loaded.profile, loaded.cluster, held)
 
@@ -319,8 +318,7 @@ def _estimates_parts(loaded: inputs.Inputs, results: list[Result]) -> Iterator[s
         held = estimates.held_gpus(found, loaded.jobs, allocation)
         held |= estimates.pair_estimates(loaded.profile, loaded.jobs, allocation)
         yield estimates.estimates_text(held, estimates.value_text(loaded.profile))
-        unknown = [_unknown_memory(loaded, result.problem, result.allocation) for result in results]
-        yield estimates.memory_text({key: sizes for each in unknown for key, sizes in each.items()})
+        yield estimates.memory_text(row for each in results for row in _unknown_memory(loaded, each.problem, each.allocation))
     for result in results:
         if result.sensitivity is not None:
             heading = f"Under {result.label}\n" if len(results) > 1 else ""
