@@ -206,3 +206,82 @@ def test_what_would_have_to_be_weighed_is_refused(constraint: gp.Constraint) -> 
     message = "optimises its levels one after another, so it cannot weigh them against soft constraints and the cost of change"
     with pytest.raises(gp.InputError, match=f"policy water_filling, field constraints: {message}"):
         gp.solve(three_jobs(prices_per_hour=[3, 1]), water_filling(constraint))
+
+
+@pytest.mark.parametrize("policy", ["water_filling", "hierarchical"])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_type_that_stopped_jobs_use_up_lets_the_others_rise(policy: str, scale: float) -> None:
+    """Whole gangs: a row of patterns and the v100s are used up at once, up to rounding, whatever the units."""
+    ids, types = list("abcde"), ["v100", "p100", "k80"]
+    speeds = gp.ThroughputProfile.from_matrix(np.array([[3.0, 1, 2]] * 5) * scale, job_ids=ids, accelerators=types)
+    gangs = zip(ids, (1, 3, 2, 1, 1), (1, 0.5, 1, 2, 0.5), strict=True)
+    jobs = [gp.Job(name, num_gpus=gpus, weight=weight * scale) for name, gpus, weight in gangs]
+    problem = gp.AllocationProblem.from_jobs(jobs, gp.Cluster.from_inline("v100:3/3,p100:8/8,k80:9/9"), speeds)
+    allocation = gp.solve(problem, policy)
+    assert allocation.throughputs / scale == pytest.approx([3, 2, 2, 3, 3], rel=1e-7)
+    assert allocation.route is not None
+    assert allocation.route.failed == ()
+
+
+@pytest.mark.parametrize("policy", ["max_min_fairness", "water_filling", "hierarchical"])
+def test_a_column_of_single_precision_is_no_obstacle(policy: str) -> None:
+    speeds = np.array([[0.3, 0.7], [2.3, 2.3], [0.7, 2.3]])
+    speeds[:, 1] = speeds[:, 1].astype(np.float32)
+    exact = gp.solve(gp.AllocationProblem.from_arrays(np.round(speeds, 3), [1, 3]), policy)
+    allocation = gp.solve(gp.AllocationProblem.from_arrays(speeds, [1, 3]), policy)
+    assert allocation.objective_value == pytest.approx(exact.objective_value, rel=1e-6)
+
+
+@pytest.mark.parametrize("part", [1e-15, 1e-12, 1e-10])
+def test_speeds_that_differ_by_rounding_count_as_equal(part: float) -> None:
+    """Row 2 reaches its top at the level of row 0: for its last digits it must not take what the others can use."""
+    speeds = np.array([[2.0, 2, 3], [3, 4, 4], [3, 2, 4], [3, 4, 4], [4, 3, 1], [1, 4, 4]])
+    signs = np.array([[-1.0, -1, 2], [3, -3, 2], [1, -1, -3], [1, -1, -1], [2, 4, -1], [-1, -2, 3]])
+    arrays: dict[str, Any] = {"weights": [2, 2, 1, 1, 2, 1]}
+    exact, near = (
+        gp.solve(gp.AllocationProblem.from_arrays(each, [3, 3, 1], **arrays), "water_filling")
+        for each in (speeds, speeds * (1 + part * signs))
+    )
+    assert near.throughputs == pytest.approx(exact.throughputs, rel=1e-8)
+
+
+def nearly_equal(seed: int, part: float) -> gp.AllocationProblem:
+    """3 to 8 jobs with few different speeds, each of which is off by about this part."""
+    chance = np.random.default_rng([seed, 9])
+    count, types = int(chance.integers(3, 9)), int(chance.integers(1, 4))
+    whole, kinds = chance.choice([1.0, 2, 3, 4], (count, types)), chance.lognormal(0, 0.5, (2, types))
+    speeds = (whole if seed % 2 else kinds[chance.integers(0, 2, count)]) * (1 + part * chance.standard_normal((count, types)))
+    weights = chance.choice([1.0, 1, 2], count)
+    tenants = ["ab"[i % 2] for i in range(count)]
+    return gp.AllocationProblem.from_arrays(speeds, chance.choice([1.0, 2, 3, 4], types), weights=weights, tenants=tenants)
+
+
+def small_cluster(seed: int) -> gp.AllocationProblem:
+    """3 to 8 jobs of one or two kinds and whole gangs, with small whole numbers, on two or three types."""
+    chance = np.random.default_rng([seed, 17])
+    types = ["v100", "p100", "k80"][: int(chance.integers(2, 4))]
+    count, kinds = int(chance.integers(3, 9)), int(chance.integers(1, 3))
+    speeds = chance.choice([1.0, 2, 3, 4, 6], (kinds, len(types)))[chance.integers(0, kinds, count)]
+    nodes = [(int(chance.integers(1, 6)), int(chance.choice([1, 2, 4, 8]))) for _ in types]
+    each = zip(
+        chance.choice([1, 1, 2, 3, 4], count), chance.choice([0.5, 1, 1, 2], count), chance.choice(["a", "b"], count), strict=True
+    )
+    jobs = [gp.Job(f"j{i}", num_gpus=int(s), weight=float(w), tenant=str(t)) for i, (s, w, t) in enumerate(each)]
+    profile = gp.ThroughputProfile.from_matrix(speeds, job_ids=[job.job_id for job in jobs], accelerators=types)
+    cluster = gp.Cluster.from_inline(",".join(f"{t}:{n * size}/{size}" for t, (n, size) in zip(types, nodes, strict=True)))
+    return gp.AllocationProblem.from_jobs(jobs, cluster, profile)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("policy", ["water_filling", "hierarchical"])
+def test_no_small_cluster_is_refused(policy: str) -> None:
+    for seed in range(2_500):
+        assert gp.solve(small_cluster(seed), policy).status == "optimal", seed
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("policy", ["water_filling", "hierarchical"])
+def test_no_nearly_equal_speeds_are_refused(policy: str) -> None:
+    for part in (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12):
+        for seed in range(280):
+            assert gp.solve(nearly_equal(seed, part), policy).status == "optimal", (part, seed)

@@ -159,8 +159,9 @@ def _net_gains_at_level(certificate: LevelCertificate, fractions: Floats) -> Flo
     costs = certificate.prices.costs(jobs)
     mix = CheapestMix(jobs.throughputs, jobs.runnable, costs)
     needs = levels.needs(certificate.value(fractions))
-    at = (mix.slopes * needs + mix.offsets).argmax(axis=0)
-    price, time = (np.take_along_axis(table, at[None], axis=0)[0] for table in (mix.slopes, -mix.offsets))
+    at = (mix.slopes * (needs - mix.corners) + mix.heights).argmax(axis=0)
+    time_prices = mix.slopes * mix.corners - mix.heights
+    price, time = (np.take_along_axis(table, at[None], axis=0)[0] for table in (mix.slopes, time_prices))
     net = np.where(jobs.runnable, price[:, None] * jobs.throughputs - costs - time[:, None], 0.0)
     gains: Floats = net * level_per_part(certificate)
     return gains

@@ -348,15 +348,15 @@ class CheapestMix:
 
     The minimum is over x >= 0 with Σ_j T_gj x_j >= τ and Σ_j x_j <= 1. As a function of τ it is the lower edge of the convex hull
     of the points (T_gj, q_gj) and (0, 0), constant up to its lowest point: convex, with at most K rising pieces, each a mix of two
-    neighbouring types.
+    neighbouring types. slopes, corners, heights, ends: (K, rows) the slope of each piece, τ and h at its start, and τ at its end.
+    Costs count from the start, since the intercept of a steep piece, between types of nearly equal speed, would round them.
     """
 
     def __init__(self, throughputs: Floats, runnable: NDArray[np.bool_], costs: Floats) -> None:
         rows, count = throughputs.shape
         self.lowest, self.starts = np.zeros(rows), np.zeros(rows)
-        self.slopes, self.offsets, self.ends = (np.empty((count, rows)) for _ in range(3))
-        for start in range(0, rows, CHUNK):
-            part = slice(start, start + CHUNK)
+        self.slopes, self.corners, self.heights, self.ends = (np.empty((count, rows)) for _ in range(4))
+        for part in (slice(start, start + CHUNK) for start in range(0, rows, CHUNK)):
             self._find(part, throughputs[part].T.copy(), runnable[part].T.copy(), costs[part].T)
 
     def _find(self, rows: slice, throughputs: Floats, runnable: NDArray[np.bool_], costs: Floats) -> None:
@@ -376,8 +376,8 @@ class CheapestMix:
             nearly = ahead & (steepness <= least * (1 + 1e-15))
             best = np.where(nearly, throughputs, -1.0).argmax(axis=0)
             going = np.isfinite(least)
-            slope = np.where(going, least, 0.0)
-            self.slopes[piece, rows], self.offsets[piece, rows] = slope, np.where(going, cost - slope * at, lowest)
+            self.slopes[piece, rows], self.heights[piece, rows] = np.where(going, least, 0.0), np.where(going, cost, lowest)
+            self.corners[piece, rows] = at
             at = np.where(going, throughputs[best, each], at)
             cost = np.where(going, costs[best, each], cost)
             self.ends[piece, rows] = at
@@ -385,15 +385,16 @@ class CheapestMix:
     def costs(self, lengths: NDArray[np.int64], needs: Floats) -> Floats:
         """Return h at each need. The first lengths[0] needs belong to row 0, and so on; none exceeds the fastest of its row."""
         most = np.repeat(self.lowest, lengths)
-        for slope, offset in zip(self.slopes, self.offsets, strict=True):
+        for slope, corner, height in zip(self.slopes, self.corners, self.heights, strict=True):
             if slope.any():
-                np.maximum(most, np.repeat(slope, lengths) * needs + np.repeat(offset, lengths), out=most)
+                above = np.repeat(slope, lengths) * (needs - np.repeat(corner, lengths))
+                np.maximum(most, above + np.repeat(height, lengths), out=most)
         return most
 
     def free_until(self, lengths: NDArray[np.int64], tolerance: Floats) -> Floats:
         """Return the largest throughput of each row at the least cost; slopes up to (rows,) `tolerance` count as 0."""
         corner, free = self.starts, np.ones(len(tolerance), dtype=bool)
-        for slope, end in zip(self.slopes, self.ends, strict=True):
-            free = free & (slope <= tolerance)
+        for slope, start, end in zip(self.slopes, self.corners, self.ends, strict=True):
+            free = free & ((slope <= tolerance) | (slope * (end - start) <= 1e-4 * tolerance * end))  # or a steep rounding error
             corner = np.where(free, end, corner)
         return np.repeat(corner, lengths)

@@ -114,15 +114,18 @@ def run_stoppable(work: Callable[[], Result], stop: Callable[[], object], limit:
         raise
 
 
+TOLERANCE = 1e-9
+"""HiGHS's tolerance of rows and prices; the tolerances of levels follow from it (`levels`, `progressive_filling`)."""
+
 # HiGHS's tolerances are absolute. The rows of programs are scaled to about 1 (`formulation`), and the costs are scaled to 1 here,
-# so that 1e-9 means the same in every unit of the objective.
+# so that `TOLERANCE` means the same in every unit of the objective.
 OPTIONS: dict[str, object] = {
     # The order of pivots, and with it the choice among equal optima, must not depend on the machine. HiGHS reads these
     # two options only once, at its first run.
     "threads": 1,
     "random_seed": 0,
-    "primal_feasibility_tolerance": 1e-9,
-    "dual_feasibility_tolerance": 1e-9,
+    "primal_feasibility_tolerance": TOLERANCE,
+    "dual_feasibility_tolerance": TOLERANCE,
     "presolve": "off",  # mistakes very thin feasible sets for empty ones, and saves no time on these programs
 }
 
@@ -164,10 +167,19 @@ ALGORITHMS: dict[Algorithm, dict[str, object]] = {
 many orders of magnitude.
 """
 
-RETRIES = (None, "off", "on")
-"""Values of presolve to try until HiGHS finds an optimum. None: unchanged, from the old basis. The others start from scratch.
+DUAL, PRIMAL = 1, 4
+"""HiGHS's simplex strategies: dual if right-hand sides have changed since the last basis, primal if costs have."""
 
-From an old basis, a thin feasible set may look empty, for example with a job that needs all of its time.
+RETRIES: tuple[dict[str, object], ...] = (
+    {},
+    {"presolve": "off"},
+    {"presolve": "on"},
+    {"presolve": "off", "simplex_strategy": PRIMAL},
+)
+"""Options to try until HiGHS finds an optimum; all but the first start from scratch.
+
+From an old basis, a thin feasible set may look empty, for example with a job that needs all of its time. With types of nearly equal
+speed, the pivots of one method may all be too small, and those of another are not.
 """
 
 FEW_ROWS = 2_000
@@ -179,10 +191,6 @@ MANY_ROWS = 20_000
 """Above this size, interior point replaces a simplex method that would start from a corner that is not dual feasible. The first
 iterations of the simplex method would take most of the time there, and cannot be interrupted.
 """
-
-DUAL, PRIMAL = 1, 4
-"""HiGHS's simplex strategies: dual if right-hand sides have changed since the last basis, primal if costs have."""
-
 
 INSIDE = 1e-7
 """A value farther than this from its bound counts as strictly between its bounds."""
@@ -410,10 +418,11 @@ class LinearSolver:
         assert program is not None  # noqa: S101
         self.programs += 1
         before, started = self.iterations, time.perf_counter()
-        for presolve in RETRIES:
-            if presolve is not None:  # retry without the old basis
+        for options in RETRIES:
+            if options:  # retry without the old basis
                 self._highs.clearSolver()
-                self._highs.setOptionValue("presolve", presolve)
+            for name, value in options.items():
+                self._highs.setOptionValue(name, value)
             # HiGHS measures its limit from its first run.
             self._highs.setOptionValue("time_limit", self._highs.getRunTime() + self.limit.remaining)
             if len(program.limits) <= FEW_ROWS:

@@ -12,13 +12,19 @@ import numpy as np
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import Prices
+from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.formulation.matrices import AllocationLP
-from gavel_py.optimization.solving.highs import LinearSolver, Solution, TimeLimitReached
-from gavel_py.optimization.solving.levels import PLATEAU, Cells, Chambers, Levels, digit
-from gavel_py.problem.arrays import Floats
+from gavel_py.optimization.solving.highs import TOLERANCE, LinearSolver, Solution, TimeLimitReached
+from gavel_py.optimization.solving.levels import NEARLY, Cells, Chambers, Levels, digit
+from gavel_py.problem.arrays import Floats, Mask
 
 SLIGHTLY = 1e-6
 """Relative increase of a need that moves it across the border of its chamber."""
+
+MOST_BELOW = 1 / NEARLY
+"""A type that is slower than B by more than this multiple of the difference of both speeds counts as useless: it could have at most
+the inverse of this part of a job's time.
+"""
 
 EXTRA_GPUS = (1e-5, 1e-8)
 """Numbers of additional GPUs with which a shadow price is computed, as parts of the capacity of a type."""
@@ -30,14 +36,23 @@ class CapacityFactorLP(AllocationLP):
     With y_sj the total time of the jobs of cell s on type j, divided by n_k, the jobs of its group:
     Σ_j T_kj y_sj >= (sum of their needs) / n_k, Σ_j y_sj <= (their number) / n_k, Σ_s n_k s_k y_sj <= ϕ c_j. Limits grow with ϕ as
     well, so that some ϕ is always enough, and ϕ = 1 is the problem itself. Another level changes right-hand sides only.
+
+    Needs between types of nearly equal speed (`Chambers.is_near`) take all of the time, up to `NEARLY` of it, and count from the
+    speed B of the slower one: Σ_j (T_kj - B) y_sj >= the sum of (need - B) / n_k, with Σ_j y_sj >= (their number) / n_k. Divided by
+    the small difference of both speeds, these rows are as exact as any others.
     """
 
     def __init__(self, chambers: Chambers, cells: Cells) -> None:
         self.chambers = chambers
         self.cells = cells
         super().__init__(chambers.jobs.rows_as(chambers.first[cells.groups], chambers.counts[cells.groups], cells.keys))
-        throughputs, self._largest = self.normalized_rows(self.jobs.throughputs[self.rows, self.columns])
-        self.compile_factor(throughputs, self._shares(cells), self._time_limits(cells))
+        near, borders = chambers.is_near(cells), chambers.borders_below(cells)
+        self._near, self._borders = np.flatnonzero(near), np.where(near, borders, 0.0)
+        above = self.jobs.throughputs[self.rows, self.columns] - self._borders[self.rows]
+        width = (chambers.fastest[cells.groups] - borders)[self.rows]
+        useful = ~near[self.rows] | (above > -MOST_BELOW * width)
+        needed, self._largest = self.normalized_rows(np.where(useful, above, 0.0))
+        self.compile_factor(self._with_time(needed, useful), self._least(cells), self._time_limits(cells))
         self._is_solved = False
 
     def fits(self, cells: Cells) -> bool:
@@ -49,7 +64,7 @@ class CapacityFactorLP(AllocationLP):
         self.cells = cells
         if self._is_solved:
             limits = self.program.limits.copy()
-            limits[self.blocks.own[0]] = -self._shares(cells)
+            limits[self.blocks.own[0]] = -self._least(cells)
             limits[self.blocks.time] = self._time_limits(cells)
             self.solve_with(limits, solver, name)
         else:
@@ -59,8 +74,20 @@ class CapacityFactorLP(AllocationLP):
     def _time_limits(self, cells: Cells) -> Floats:
         return cells.counts / self.chambers.counts[cells.groups]
 
-    def _shares(self, cells: Cells) -> Floats:
-        return cells.needs / self.chambers.counts[cells.groups] / self._largest
+    def _least(self, cells: Cells) -> Floats:
+        """Return the right-hand sides of `_with_time`."""
+        counts = self.chambers.counts[cells.groups]
+        needed = (cells.needs - self._borders * cells.counts) / counts / self._largest
+        return np.append(needed, self._time_limits(cells)[self._near])
+
+    def _with_time(self, needed: SparseMatrix, useful: Mask) -> SparseMatrix:
+        """Return the rows of needs, and the rows of all time on useful types for the cells whose needs count from a border."""
+        number = np.full(len(self.jobs), -1)
+        number[self._near] = len(self.jobs) + np.arange(len(self._near))
+        pairs = np.flatnonzero(useful & (number[self.rows] >= 0))
+        rows, columns = np.append(needed.rows, number[self.rows[pairs]]), np.append(needed.columns, pairs)
+        values = np.append(needed.values, self.sizes[pairs])
+        return SparseMatrix(rows, columns, values, (len(self.jobs) + len(self._near), needed.shape[1]))
 
     @property
     def factor(self) -> float:
@@ -125,7 +152,7 @@ class CapacityFactorLP(AllocationLP):
         """Return (S,) the increase of each row's need per unit of θ; needs that rules set do not depend on θ."""
         rising = np.where(needs > levels.jobs.floors, levels.rates(needs), 0.0)
         rates = levels.chambers.sums(self.cells.of, rising, len(self.cells.groups))
-        return rates / self.chambers.counts[self.cells.groups] / self._largest
+        return np.append(rates / self.chambers.counts[self.cells.groups] / self._largest, np.zeros(len(self._near)))
 
     def _at_better_needs(self, levels: Levels, needs: Floats, solver: LinearSolver) -> CapacityFactorLP:
         """Return the solved program with these needs, in the cells of a slightly better level.
@@ -187,7 +214,9 @@ class CapacityFactorLP(AllocationLP):
 MOST_PROGRAMS = 30
 
 ROUNDING = 1e-12
-"""A factor that exceeds 1 by at most this counts as 1: a level may look infeasible because of its last bit."""
+"""A factor that exceeds 1 by at most this counts as 1: a level may look infeasible because of its last bit. At a given level, which
+has the errors of the levels before, `TOLERANCE` takes its place.
+"""
 
 
 @dataclass(frozen=True)
@@ -226,7 +255,7 @@ def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, s
             if program is None or not program.fits(cells):
                 program = CapacityFactorLP(levels.chambers, cells)
             program.solve_for(cells, solver)
-            if program.factor <= 1 + (ROUNDING if levels.given is None else 100 * PLATEAU) or level == levels.given:
+            if program.factor <= 1 + (ROUNDING if levels.given is None else TOLERANCE) or level == levels.given:
                 break
             if solver.limit.is_set:
                 scaled = (levels.chambers.expand(cells, program.times, needs) / program.factor,)

@@ -22,11 +22,17 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, Prices, Stages
 from gavel_py.optimization.formulation.linear_rows import Rules, entries_of, scale_of
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.problem.arrays import Floats, Indices, returned_numbers
+from gavel_py.optimization.solving.highs import TOLERANCE
+from gavel_py.problem.arrays import Floats, Indices, Mask, returned_numbers
 from gavel_py.problem.row_hashing import content_keys
 
-JUST_ABOVE = 4e-9
-"""Relative difference of throughputs that is within the solver's tolerance of 1e-9."""
+JUST_ABOVE = 4 * TOLERANCE
+"""Relative difference of throughputs that is within the solver's tolerance, with the rounding of both."""
+
+NEARLY = 1e-6
+"""Relative difference of speeds up to which a type is nearly as fast as a job's fastest one. HiGHS drops pivots of up to 1e-7, such
+as those that weigh two of these types against each other, so that their difference must be a coefficient of its own.
+"""
 
 NOTHING = 1e-250
 """Needs up to this count as 0: dividing by them overflows."""
@@ -78,13 +84,27 @@ class Chambers:
         borders: Floats = np.sort(np.where(below, self.throughputs, np.inf), axis=1)
         return borders
 
+    @cached_property
+    def _lower_ends(self) -> Floats:
+        """(Q, K + 1) the lower end of each chamber."""
+        return np.hstack([np.zeros((len(self.first), 1)), self._borders])
+
+    @cached_property
+    def _near(self) -> Floats:
+        """(Q,) the least throughput that is nearly the fastest."""
+        near: Floats = self.fastest * (1 - NEARLY)
+        return near
+
     def cells(self, needs: Floats) -> Cells:
         """Assign the classes to cells. needs: (G,) steps/s for a job of each class, at most its fastest throughput."""
         chamber = np.zeros(len(needs), dtype=np.int64)
+        near = np.repeat(self._near, self.lengths)
         for column in self._borders.T:
             border = np.repeat(column, self.lengths)
             # A need that exceeds a border by less than the solver's tolerance counts as below it: that type is fast enough.
-            chamber += (needs == border) | (needs > border * (1 + JUST_ABOVE))
+            # Between two types of nearly equal speed, this tolerance would be a large part of the chamber.
+            just_above = np.where(border < near, JUST_ABOVE, 0.0)
+            chamber += (needs == border) | (needs > border * (1 + just_above))
         size = self._borders.shape[1] + 1
         code = np.repeat(np.arange(len(self.first)), self.lengths) * size + chamber
         counts = self.sums(code, np.ones(len(needs)), len(self.first) * size)
@@ -92,10 +112,24 @@ class Chambers:
         number = np.zeros(len(counts), dtype=np.int64)
         number[present] = np.arange(len(present))
         groups, chambers = np.divmod(present, size)
-        # A group of one class is one row whatever its need, and keeps its key when the need moves to another chamber.
-        named = np.where(self.lengths[groups] > 1, chambers, 0)
+        # A group of one class is one row whatever its need, and keeps its key when the need moves to another chamber, unless
+        # that chamber has rows of its own.
+        named = np.where((self.lengths[groups] > 1) | self._is_near(groups, chambers), chambers, 0)
         keys = content_keys([self.jobs.kind_keys[self.first[groups]], named], len(groups))
         return Cells(groups, chambers, counts[present], self.sums(code, needs, len(counts))[present], number[code], keys)
+
+    def borders_below(self, cells: Cells) -> Floats:
+        """Return (S,) the lower end of each chamber: the throughput of the next slower type, 0 if there is none."""
+        borders: Floats = self._lower_ends[cells.groups, cells.chambers]
+        return borders
+
+    def is_near(self, cells: Cells) -> Mask:
+        """Return (S,) whether a chamber lies between types that are nearly as fast as the fastest (`NEARLY`)."""
+        return self._is_near(cells.groups, cells.chambers)
+
+    def _is_near(self, groups: Indices, chambers: Indices) -> Mask:
+        is_near: Mask = self._lower_ends[groups, chambers] >= self._near[groups]
+        return is_near
 
     def sums(self, of: Indices, needs: Floats, count: int) -> Floats:
         """Return (count,) the sum of (G,) needs over all jobs of each cell. of: (G,) the cell of each class."""
@@ -107,8 +141,7 @@ class Chambers:
         The mean time of a cell is a mix of corners of P(mean need), and every corner moves in a straight line with the need: the
         same mix of the corners of P(τ_i) is the time of job i, and these times add up to those of the cell.
         """
-        lower_ends = np.hstack([np.zeros((len(self.first), 1)), self._borders])
-        borders: Floats = lower_ends[cells.groups, cells.chambers]
+        borders = self.borders_below(cells)
         base, slope = self._mixes(cells, times, borders)
         middle = base + slope * (cells.means - borders)[:, None]
         used: Floats = (cells.counts * self.num_gpus[cells.groups]) @ middle
@@ -179,14 +212,16 @@ class Chambers:
         return base + per_need * borders[:, None] + all_time * scale, slope + per_need
 
 
-FREE = 1e-9
-"""Throughput is free if it costs no more than this part of a job's most expensive time."""
+FREE = TOLERANCE
+"""Throughput is free if it costs no more than this part of a job's most expensive time, the solver's error of prices."""
 
 MOST_STEPS, EPSILON = 3_000, float(np.finfo(float).eps)
 """Maximum number of steps of a search for a zero, and the distance from 1 to the next number."""
 
-PLATEAU = 1e-12
-"""Rounding of a cost that is the same at several levels."""
+COST_ROUNDING = 1e-14
+"""Rounding of a cost per term of average size, relative to the sum of the magnitudes of all terms; it grows with the square root of
+the number of terms. Over a plateau, where the cost is the same at several levels, it may exceed the worth by this much.
+"""
 
 MOST_STILL = 20
 """Number of steps towards worse levels, doubling from one digit, in which the cost may stay the same."""
@@ -287,7 +322,8 @@ class Levels:
         least = self._sum(mix.costs(chambers.lengths, np.minimum(self.jobs.floors, self.jobs.fastest)))
         worth = prices.worth(chambers.representatives)
         # Costs beyond those of the rules' floors, divided by the worth that remains for levels, so that 1 is all of it.
-        rounding = 1e-14 * max(1.0, abs(worth), abs(least))
+        size = worth + 2 * float(np.maximum(0.0, -prices.limits * chambers.representatives.limits[1]).sum())
+        rounding = COST_ROUNDING * float(np.sqrt(len(self.jobs))) * max(1.0, size, abs(least))
         left = max(worth - least, rounding)
 
         def cost(level: float) -> float:
@@ -298,7 +334,7 @@ class Levels:
             return cost(level) - all_of_it if self.worse < 0 else 1 - 1 / max(cost(level), 1e-300)
 
         # Needs at a given level may cost all resources over many levels; the best of these is returned.
-        all_of_it = 1 + rounding / left if self.given is None else max(1.0, cost(self.given)) + PLATEAU
+        all_of_it = (1.0 if self.given is None else max(1.0, cost(self.given))) + rounding / left
         dear, cheap, price, still = start, start, cost(start), 0
         while price > all_of_it:
             dear, before = cheap, price

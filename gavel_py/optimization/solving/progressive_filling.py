@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
+from gavel_py.optimization.solving.highs import TOLERANCE, LinearSolver, TimeLimitReached
 from gavel_py.optimization.solving.level_search import BestLevel, find_best_level
 from gavel_py.optimization.solving.levels import Levels
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, Mask
 
-STOPPED = 1e-9
-"""Relative distance to its top at which a job counts as stopped."""
+STOPPED = 10 * TOLERANCE
+"""Relative distance to its top at which a job counts as stopped: errors of a few rows of the solver, and of the repair."""
+
+SAME_SPEED = TOLERANCE
+"""Relative difference up to which a job's fastest types count as equally fast: the solver's rows do not tell them apart."""
+
+HELD_BACK = TOLERANCE / 100
+"""Part of its throughput that a job gives up where it stops below its top. Types that stopped jobs use up then have slack, far more
+than the rounding of costs (`COST_ROUNDING`) and far less than any tolerance, so that later levels are not infeasible by rounding.
+"""
+
+AT_TOP = TOLERANCE / 1000
+"""Relative distance to its top at which a level gives a job all of it. A job that stops below it must not count as at its top."""
 
 
 class Rise(Protocol):
@@ -59,40 +71,55 @@ def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str) -> F
     so that there are rarely more levels than types, and no integer program is needed.
     """
     units = jobs.equal_share / jobs.num_gpus  # steps/s per unit of service
-    reached, tops, base = np.zeros(len(jobs)), jobs.fastest, 0.0
+    reached, tops, base = np.zeros(len(jobs)), _tops(jobs), 0.0
     first_stop = first_stop_of(jobs, shares, name)
     levels: list[Levels] = []
     found: list[BestLevel] = []
     while True:
-        rise = shares.rise(np.where(reached < tops * (1 - STOPPED), (tops - reached) / units, 0.0))
+        rising = reached < tops * (1 - STOPPED)
+        rise = shares.rise(np.where(rising, (tops - reached) / units, 0.0))
         if not rise.most > 0:
             return Filled(tuple(levels), tuple(found), first_stop)
-        step = Levels(_Step(name, rise, reached, units, tops, base), jobs, given=base)
+        demand = _Step(name, rise, reached, units, tops, base)
+        step = Levels(demand, jobs, given=base)
         try:
             best = find_best_level(step, solver, efficiency=False, shadow_prices=not found)
         except TimeLimitReached:
             if not found:
                 raise
             raise TimeLimitReached(None, (found[-1].fractions,), (found[0].prices,)) from None
-        levels.append(step)
         found.append(best)
         # Throughput that rules require beyond the level (`Levels.needs`) is not a level: the job waits until the others catch up.
-        reached, base, before = np.minimum(step.demand.need(jobs, best.level), tops), best.level, tops
+        reached, base, before = demand.need(jobs, best.level), best.level, tops
+        levels.append(copy(step))
+        levels[-1].demand = replace(demand, at_top=reached >= tops * (1 - AT_TOP))
+        below = rising & (reached < tops * (1 - STOPPED))
         tops = np.minimum(tops, np.maximum(reached, step.free_until(best.level, best.prices)))
+        tops = np.where(below & (reached >= tops * (1 - STOPPED)), tops * (1 - HELD_BACK), tops)
+        reached = np.minimum(reached, tops)
         if best.level < step.alone and np.array_equal(tops, before) and (reached < tops * (1 - STOPPED)).any():
             raise SolverError(f"no job can rise above level {best.level:.9g}, and the prices do not show which jobs stay there")
 
 
+def _tops(jobs: JobClasses) -> Floats:
+    """Return (G,) the throughput of each job on the slowest type that is as fast as its fastest one (`SAME_SPEED`)."""
+    fast = jobs.runnable & (jobs.throughputs >= jobs.fastest[:, None] * (1 - SAME_SPEED))
+    tops: Floats = np.where(fast, jobs.throughputs, np.inf).min(axis=1)
+    return tops
+
+
 def first_stop_of(jobs: JobClasses, shares: Shares, name: str) -> Levels:
     """Return the first level as a demand that ends when one job stops (`Filled.first_stop`)."""
-    units = jobs.equal_share / jobs.num_gpus
-    demand = _FirstStop(name, shares.rise(jobs.fastest / units), np.zeros(len(jobs)), units, jobs.fastest, 0.0)
-    return Levels(demand, jobs, given=0.0)
+    units, tops = jobs.equal_share / jobs.num_gpus, _tops(jobs)
+    return Levels(_FirstStop(name, shares.rise(tops / units), np.zeros(len(jobs)), units, tops, 0.0), jobs, given=0.0)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One level as a demand: the throughputs reached before, and the rise above them."""
+    """One level as a demand: the throughputs reached before, and the rise above them.
+
+    at_top: (G,) the jobs that have all of their top at the level found, up to `STOPPED`; while it is unknown, all of them.
+    """
 
     name: str
     rise: Rise
@@ -100,18 +127,19 @@ class _Step:
     units: Floats
     tops: Floats
     base: float
+    at_top: Mask | bool = True
     direction: Literal["max"] = "max"
 
     def need(self, jobs: JobClasses, level: float) -> Floats:  # noqa: ARG002
         """Return (G,) steps/s."""
         needs: Floats = self.reached + self.units * self.rise.services(max(0.0, level - self.base))
-        return needs
+        return np.minimum(needs, self.tops)
 
     def level(self, jobs: JobClasses, throughputs: Floats) -> Floats:  # noqa: ARG002
         """Return (G,) the level up to which the needs of each job are met, the highest one for jobs that cannot rise."""
         services = np.maximum(0.0, (throughputs - self.reached) / self.units)
         levels = self.rise.levels(services)
-        return self.base + np.where(throughputs >= self.tops * (1 - STOPPED), self.rise.most, levels)
+        return self.base + np.where(throughputs >= self.tops * (1 - STOPPED * self.at_top), self.rise.most, levels)
 
 
 class _FirstStop(_Step):
