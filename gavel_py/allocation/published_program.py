@@ -199,7 +199,8 @@ class _RowPerJob(Program):
 
     @cached_property
     def gpus(self) -> cp.Expression:
-        return cp.Constant(self.jobs.num_gpus, name="s") @ self.fractions
+        used, parts = cp.Constant(self.jobs.num_gpus, name="s") @ self.fractions, self.jobs.gpu_parts
+        return used if (parts == 1).all() else cp.multiply(cp.Constant(parts, name="parts"), used)
 
     def constraints(self) -> Iterator[cp.Constraint]:
         """Yield the labelled constraints."""
@@ -207,7 +208,7 @@ class _RowPerJob(Program):
         if self.fractions.attributes["bounds"] is None:
             yield (self.fractions >= 0.0).set_label("nonnegative")
         yield (self.time <= 1.0).set_label("time")
-        yield (self.gpus <= cp.Constant(jobs.capacities, name="c")).set_label("GPUs")
+        yield (self.gpus <= cp.Constant(jobs.capacities * jobs.gpu_parts, name="c")).set_label("GPUs")
         blocked = np.nonzero(~jobs.runnable)
         if len(blocked[0]):
             yield (self.fractions[blocked] == 0.0).set_label("cannot run")

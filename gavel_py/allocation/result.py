@@ -248,7 +248,6 @@ class Allocation(Tabular):
             InputError: The tenant of a job is not a leaf of the tree, or the allocation was read from a file.
         """
         problem = self._problem
-        wanted = problem.num_gpus if problem.counts is None else problem.counts.by_job(problem.counts.largest, problem.num_gpus)
         return tenant_shares(
             problem.tenants,
             self.gpus,
@@ -260,7 +259,7 @@ class Allocation(Tabular):
             arrival_seconds=problem.arrival_seconds,
             vs_fair_share=self.vs_fair_share,
             work=problem.num_gpus * self.normalized_throughputs,
-            gpus_wanted=wanted,
+            gpus_wanted=problem.most_gpus,
             prices_per_hour=problem.prices_per_hour,
         )
 

@@ -66,9 +66,15 @@ class GpuCounts:
         return best
 
     @cached_property
+    def largest_by_type(self) -> Floats:
+        """(Q, K) the largest number of GPUs on which a job may run on each type, 0 for none."""
+        largest: Floats = np.where(self.able, self.counts, 0).max(axis=2, initial=0).astype(float)
+        return largest
+
+    @cached_property
     def largest(self) -> Floats:
         """(Q,) the largest number of GPUs on which a job may run, 0 for none."""
-        largest: Floats = np.where(self.able.any(axis=1), self.counts, 0).max(axis=1, initial=0).astype(float)
+        largest: Floats = self.largest_by_type.max(axis=1, initial=0.0)
         return largest
 
     @cached_property

@@ -168,6 +168,22 @@ class AllocationProblem:
         """(N, K) T_ij, of elastic jobs on the best number of GPUs that the type can hold."""
         return self.throughputs if self.counts is None else self.counts.by_job(self.counts.best, self.throughputs)
 
+    @property
+    def least_gpus(self) -> Floats:
+        """(N,) s_i, of elastic jobs the smallest number of GPUs, 1 for none."""
+        return self.num_gpus if self.counts is None else self.counts.by_job(self.counts.smallest, self.num_gpus)
+
+    @property
+    def most_gpus(self) -> Floats:
+        """(N,) s_i, of elastic jobs the largest number of GPUs, 0 for none."""
+        return self.num_gpus if self.counts is None else self.counts.by_job(self.counts.largest, self.num_gpus)
+
+    @property
+    def most_gpus_by_type(self) -> Floats:
+        """(N, K) the GPUs that a job has on each type where it can run, of elastic jobs the largest number; 0 elsewhere."""
+        gpus = np.where(self.runnable, self.num_gpus[:, None], 0.0)
+        return gpus if self.counts is None else np.where(self.runnable, self.counts.by_job(self.counts.largest_by_type, gpus), 0.0)
+
     def __repr__(self) -> str:
         counts = ", ".join(f"{n}: {c:g}" for n, c in zip(self.accelerator_types, self.capacities, strict=True))
         return f"AllocationProblem({self.num_jobs} jobs, {len(self.excluded)} of them excluded; GPUs {counts})"

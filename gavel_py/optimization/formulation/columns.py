@@ -227,7 +227,8 @@ def _with_full_times(problem: AllocationProblem, rules: Rules, source: Indices) 
 def _wider(row: Row, source: Indices, parts: Floats, resources: Floats) -> Row:
     """Return a row over all columns: GPUs count by the part that a job has of them, other resources by `resources`."""
     if isinstance(row, Limit):
-        return replace(row, per_gpu=row.per_gpu[source] * parts)
+        counted = resources < max(row.below, 2.0)  # 2 or more in columns of elastic jobs only: their number of GPUs
+        return replace(row, per_gpu=np.where(counted, row.per_gpu[source] * parts, 0.0))
     if isinstance(row, Load):
         loads = {column: row.loads[j] * resources[column] for column, j in enumerate(source.tolist()) if j in row.loads}
         return replace(row, loads=loads, num_types=len(source))

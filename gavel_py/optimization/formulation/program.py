@@ -42,7 +42,7 @@ class Program(AllocationLP):
         throughput: (G,) Σ_j T_gj x_gj, steps/s.
         normalized_throughput: (G,) v_g = throughput_g / P_g.
         time: (G,) Σ_j x_gj.
-        gpus: (K,) Σ_g n_g s_g x_gj.
+        gpus: (K,) GPUs in use in each column, Σ_g n_g s_g a_j x_gj with a_j of `JobClasses.gpu_parts`.
         jobs: The classes with their attributes.
         rows: (P,) the class of each pair where jobs can run, class by class.
         columns: (P,) the type of each of these pairs.
@@ -85,8 +85,8 @@ class Program(AllocationLP):
 
     @cached_property
     def gpus(self) -> cp.Expression:
-        """(K,) Σ_g n_g s_g x_gj."""
-        return cp.multiply(self.units, self.used.to_scipy() @ self._parts)
+        """(K,) GPUs in use in each column, Σ_g n_g s_g a_j x_gj; a_j: GPUs per requested GPU."""
+        return cp.multiply(self.units * self.jobs.gpu_parts, self.used.to_scipy() @ self._parts)
 
     @cached_property
     def penalty(self) -> cp.Expression:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -13,24 +14,34 @@ from gavel_py.io.records import Finite, Name, NotNegative, Positive, Whole
 from gavel_py.optimization.formulation.linear_rows import Limit, Place, Row
 from gavel_py.policies.constraints.base import Constraint, Scope, listed, uniform_place
 from gavel_py.problem.arrays import Floats, Mask
+from gavel_py.problem.row_hashing import number_equal
 
 Share = Annotated[Finite, Field(gt=0, le=1)]
 
 
 class _Shared(Constraint):
-    """Base of upper limits on groups of jobs. A hard limit of 0 keeps the group off the types that count."""
+    """Base of upper limits on groups of jobs. A hard limit of 0 keeps the group off the types that count.
+
+    Elastic jobs of which only the smaller numbers of GPUs count stay on these types, with a row for those numbers.
+    """
 
     @abstractmethod
     def _limits(self, scope: Scope) -> list[Limit]:
         """Return the upper limits."""
 
     def places(self, scope: Scope) -> list[Place]:
-        zero = [limit for limit in self._limits(scope) if not limit.limit and self.penalty is None]
-        return [uniform_place(limit.name, np.flatnonzero(limit.group), limit.per_gpu == 0, shared=True) for limit in zero]
+        return [
+            uniform_place(limit.name, np.flatnonzero(limit.group & ~_in_part(scope, limit)), limit.per_gpu == 0, shared=True)
+            for limit in self._limits(scope)
+            if self._bans(limit)
+        ]
 
     def rows(self, scope: Scope) -> list[Row]:
-        limits = (limit for limit in self._limits(scope) if limit.limit or self.penalty is not None)
-        return [limit.charged(self.penalty, scope.problem) for limit in limits]
+        limits = [replace(limit, group=_in_part(scope, limit)) if self._bans(limit) else limit for limit in self._limits(scope)]
+        return [limit.charged(self.penalty, scope.problem) for limit in limits if limit.group.any()]
+
+    def _bans(self, limit: Limit) -> bool:
+        return not limit.limit and self.penalty is None
 
 
 class CostBudget(_Shared):
@@ -109,6 +120,7 @@ class Quota(_Shared):
         share: Part of all GPUs of the cluster, above 0 and at most 1.
         gpus: Number of GPUs, instead of share.
         guaranteed: The tenant's jobs get at least q, or all they can use if that is less: Σ s_i X_ij >= min(q, max Σ s_i X_ij).
+            Elastic jobs can use their largest number of GPUs.
         borrowable: They may use idle GPUs beyond q. If not, Σ s_i X_ij <= q.
     """
 
@@ -157,7 +169,7 @@ class Reserve(_Shared):
         accelerator: The type.
         gpus: Number of reserved GPUs.
         reserved_for: Tenants and jobs that may use them.
-        min_gang: Gangs of at least this many GPUs may use them too.
+        min_gang: Gangs of at least this many GPUs may use them too, and elastic jobs while they have that many.
     """
 
     accelerator: Name
@@ -189,39 +201,59 @@ class Reserve(_Shared):
         others = ~self._entitled(scope)
         on_type = np.arange(len(problem.capacities)) == column
         limit = float(problem.capacities[on_type][0]) - self.gpus
-        return [Limit(self.text, others, on_type.astype(float), limit, requested=self.gpus)] if others.any() else []
+        below = np.inf if self.min_gang is None else self.min_gang
+        return [Limit(self.text, others, on_type.astype(float), limit, requested=self.gpus, below=below)] if others.any() else []
 
     def _entitled(self, scope: Scope) -> Mask:
-        """Return (N,) the jobs that may use the reserved GPUs."""
+        """Return (N,) the jobs that may always use the reserved GPUs."""
         problem, names = scope.problem, set(self.reserved_for)
         owners = zip(problem.tenants, problem.job_ids, strict=True)
         entitled = np.array([tenant in names or job in names for tenant, job in owners], bool)
         for name in sorted(names - set(problem.tenants) - set(problem.job_ids)):
             scope.warn(self, f"no tenant or job is named {name!r}{nearest(name, sorted(set(problem.tenants)))}")
-        return entitled if self.min_gang is None else entitled | (problem.num_gpus >= self.min_gang)
+        return entitled if self.min_gang is None else entitled | (problem.least_gpus >= self.min_gang)
+
+
+def _in_part(scope: Scope, limit: Limit) -> Mask:
+    """Return (N,) the elastic jobs of a limit of which only the smaller numbers of GPUs count."""
+    exempt: Mask = scope.problem.most_gpus >= limit.below
+    return limit.group & exempt
 
 
 def usable_gpus(scope: Scope, group: Mask, enough: float) -> float:
-    """Return max Σ s_i X_ij of a group of jobs alone on the cluster, or a lower bound on it that is at least `enough`."""
+    """Return max Σ s_i X_ij of a group of jobs alone on the cluster, or a lower bound on it that is at least `enough`.
+
+    With all of its time on type j, a job uses as many GPUs as it can have there. Jobs in the same proportion on all types add up.
+    """
     problem = scope.problem
-    patterns, of = np.unique(problem.runnable[group], axis=0, return_inverse=True)
-    gangs: Floats = np.bincount(of.ravel(), problem.num_gpus[group], len(patterns)).astype(float)
-    # A greedy pass, jobs with few types first; optimal if all jobs have the same types, or their sets of types do not overlap.
+    able = problem.most_gpus_by_type[group]
+    most = able.max(axis=1, initial=0.0)
+    parts = able / np.where(most > 0, most, 1.0)[:, None]
+    equal = number_equal(list(parts.T), len(parts))
+    shapes: Floats = parts[equal.first]
+    gangs: Floats = np.bincount(equal.index, most, len(shapes)).astype(float)
+    # A greedy pass, jobs with few types first; optimal if all jobs have the same shape, or their sets of types do not overlap.
     free, used = problem.capacities.copy(), 0.0
-    for p in np.argsort(patterns.sum(axis=1), kind="stable").tolist():
-        before = np.concatenate([[0.0], np.cumsum(np.where(patterns[p], free, 0.0))])
-        given = np.diff(np.minimum(before, gangs[p]))
-        free, used = free - given, used + float(given.sum())
-    return used if used >= enough or len(patterns) == 1 else _max_flow(patterns, gangs, problem.capacities)
+    for p in np.argsort((shapes > 0).sum(axis=1), kind="stable").tolist():
+        order = np.argsort(-shapes[p], kind="stable")
+        shape = shapes[p][order]
+        room = np.divide(free[order], shape, out=np.zeros_like(shape), where=shape > 0)
+        given = np.diff(np.minimum(np.concatenate([[0.0], np.cumsum(room)]), gangs[p])) * shape
+        free[order] -= given
+        used += float(given.sum())
+    return used if used >= enough or len(shapes) == 1 else _max_flow(shapes, gangs, problem.capacities)
 
 
-def _max_flow(where: Mask, gangs: Floats, capacities: Floats) -> float:
-    """Return max Σ_pj f_pj with Σ_j f_pj <= gangs_p and Σ_p f_pj <= c_j, f_pj on the types j where jobs of pattern p can run."""
+def _max_flow(shapes: Floats, gangs: Floats, capacities: Floats) -> float:
+    """Return max Σ_pj f_pj with Σ_j f_pj / shape_pj <= gangs_p and Σ_p f_pj <= c_j, f_pj on the types j with a shape above 0."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 
-    patterns, types = np.nonzero(where)
+    patterns, types = np.nonzero(shapes)
     flows = np.arange(len(patterns))
-    rows = np.concatenate([patterns, len(gangs) + types])
-    table = csr_array((np.ones(2 * len(flows)), (rows, np.tile(flows, 2))), shape=(len(gangs) + len(capacities), len(flows)))
+    rows, values = (
+        np.concatenate([patterns, len(gangs) + types]),
+        np.concatenate([1 / shapes[patterns, types], np.ones(len(flows))]),
+    )
+    table = csr_array((values, (rows, np.tile(flows, 2))), shape=(len(gangs) + len(capacities), len(flows)))
     return float(-linprog(-np.ones(len(flows)), table, np.concatenate([gangs, capacities]), method="highs").fun)
