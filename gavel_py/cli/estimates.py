@@ -174,11 +174,11 @@ def of_types(profile: gp.ThroughputProfile, method: str | None, confidence: Conf
     return profile if method is None else profile.with_estimates(method, confidence=confidence)
 
 
-def with_gangs(profile: gp.Profile, num_gpus: Iterable[float]) -> gp.Profile:
-    """Return the profile with the gangs of --extrapolate; a profile with estimates already has them."""
+def with_gangs(profile: gp.Profile, jobs: Iterable[gp.Job]) -> gp.Profile:
+    """Return the profile with the gangs of --extrapolate for these jobs; a profile with estimates already has them."""
     if not isinstance(profile, gp.ThroughputProfile):
         raise click.UsageError("--extrapolate estimates speeds by job type, but --throughputs gives them by job; omit one")
-    return profile if has_estimates(profile) else gp.extend_profile(profile, set(num_gpus))
+    return profile if has_estimates(profile) else gp.extend_profile(profile, jobs)
 
 
 def has_estimates(profile: gp.Profile) -> TypeGuard[gp.EstimatedProfile]:

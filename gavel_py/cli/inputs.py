@@ -392,7 +392,7 @@ def load(request: Request) -> Inputs:
         profile = attempt(lambda: profile_of(request))
     remember_jobs(jobs)
     if request.extrapolate:
-        profile = estimates.with_gangs(profile, {job.num_gpus for job in jobs})
+        profile = estimates.with_gangs(profile, jobs)
     known = cluster.known_to(profile, allow_unknown_types=request.allow_unknown_types)
     return Inputs(jobs, known, profile, request.whole_gangs, request.by_workflow)
 

@@ -77,7 +77,7 @@ def scenario_of(source: ScenarioSource) -> Scenario:
         if any(map(lacks_type, trace)):
             trace, profile = assign_job_types(trace, profile, seed=seed, accelerators=names, extrapolate=extrapolate)
         if extrapolate:
-            profile = extend_profile(profile, {submission.job.num_gpus for submission in trace})
+            profile = extend_profile(profile, (submission.job for submission in trace))
     return Scenario(trace, cluster, profile)
 
 

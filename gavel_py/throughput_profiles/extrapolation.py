@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from numbers import Real
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
 
 
-def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float]) -> ThroughputProfile:
-    """Return the profile with estimates for the given gang sizes where it has no measurement.
+def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float | Job]) -> ThroughputProfile:
+    """Return the profile with estimates for the given gang sizes, or those of jobs, where it has no measurement.
 
     Let S and L be the smallest and largest measured gangs of a job type on an accelerator in one placement, and T the throughput.
     Beyond L, T(s) = T(L) (s/L)^e with e = log(T(L)/T(S)) / log(L/S), clipped to [0, 1]: more GPUs never slow a job down, and the
@@ -23,7 +24,8 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float]) -> T
 
     Args:
         profile: The measured profile.
-        gang_sizes: GPUs per gang.
+        gang_sizes: GPUs per gang, or jobs: elastic ones for all their numbers of GPUs, of a range its gang sizes in the profile,
+            its smallest number doubled again and again, and its largest one.
 
     Returns:
         A profile of measurements and estimates. The `source` of each estimate names the gangs it is based on; its GPU memory is
@@ -32,7 +34,7 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float]) -> T
     Raises:
         InputError: A gang size is not a number.
     """
-    asked = list(gang_sizes)
+    asked = [size for each in gang_sizes for size in (gang_sizes_of(each, profile) if isinstance(each, Job) else (each,))]
     InputError.raise_any(
         [Fault("", "gang_sizes", f"must be numbers of GPUs, found {each!r}") for each in asked if not isinstance(each, Real)]
     )
@@ -62,6 +64,16 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float]) -> T
     description = f"{profile.description} Throughputs of gangs of {', '.join(map(str, sizes))} GPUs are estimated.".strip()
     origin = {"licence": profile.licence, "notice": profile.notice, "url": profile.url}
     return ThroughputProfile(name, [*profile.measurements, *estimated], description=description, **origin)
+
+
+def gang_sizes_of(job: Job, profile: ThroughputProfile) -> set[float]:
+    """Return the numbers of GPUs of a job for which `extend_profile` has estimates."""
+    sizes = set(profile.sizes_of(job))
+    if job.max_gpus is not None:
+        (least, most), part = job.gpu_range, job.gpus_per_node or 1
+        first, last = -(-least // part) * part, most // part * part
+        sizes |= {min(first << n, last) for n in range(last.bit_length() + 1)} if first <= last else set()
+    return sizes
 
 
 def _estimates(speeds: Mapping[float, float], sizes: Iterable[float]) -> Iterator[tuple[float, float, str, float]]:

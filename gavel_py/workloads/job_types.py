@@ -11,6 +11,7 @@ import numpy as np
 from gavel_py.errors import Fault, InputError
 from gavel_py.io.records import without_collection
 from gavel_py.problem.accelerators import same_accelerator
+from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.workloads.generator import JobTypes, known_accelerators, reference_of
@@ -42,7 +43,7 @@ def assign_job_types(
         seed: Seed of the random types.
         reference: Accelerator to which durations refer; by default v100 if the profile has it, else its first one.
         accelerators: Accelerators on which a type must be known; by default all of the profile.
-        extrapolate: Whether to add gang sizes that the profile lacks (`extend_profile`).
+        extrapolate: Whether to add gang sizes of such jobs that the profile lacks (`extend_profile`).
 
     Returns:
         The trace, with the assumptions in its report, and the profile, extended if `extrapolate`.
@@ -51,12 +52,13 @@ def assign_job_types(
         InputError: The profile lacks a gang size, or an accelerator is unknown.
     """
     types = JobTypes(profile, reference_of(profile, reference), known_accelerators(profile, accelerators))
-    sizes = {submission.job.num_gpus for submission in trace if lacks_type(submission)}
-    lacking = sorted(size for size in sizes if not types.candidates(size, types.reference))
-    if lacking and extrapolate:
-        profile = extend_profile(profile, lacking)
-        types = JobTypes(profile, types.reference, types.accelerators)
-        trace = trace.changed(trace, _extrapolated(lacking))
+    if extrapolate:
+        jobs = [submission.job for submission in trace if lacks_type(submission)]
+        lacking = {size for size in {_size(job, profile) for job in jobs} if not types.candidates(size, types.reference)}
+        extended = extend_profile(profile, [*lacking, *(job for job in jobs if job.is_elastic)])
+        if estimated := sorted({row.num_gpus for row in extended.rows[len(profile.rows) :]}):
+            profile, types = extended, JobTypes(extended, types.reference, types.accelerators)
+            trace = trace.changed(trace, _extrapolated(estimated))
     InputError.raise_any(_lacking(trace, types))
     drawn = np.random.default_rng(seed_sequence(seed)).random(len(trace)).tolist()
     with without_collection():
@@ -70,16 +72,21 @@ def lacks_type(submission: Submission) -> bool:
     return not job.job_type or (job.total_steps is None and job.duration_seconds is None)
 
 
+def _size(job: Job, profile: ThroughputProfile) -> float:
+    """Return the gang size by which a type is drawn for a job, of an elastic job the smallest one in the profile."""
+    return min(profile.sizes_of(job), default=job.num_gpus)
+
+
 def _typed(submission: Submission, types: JobTypes, part: float) -> Submission:
     job = submission.job
     changes: dict[str, object] = {}
     reference = types.reference_of(submission.accelerator)
     if not job.job_type:
-        candidates = types.candidates(job.num_gpus, reference)
+        candidates = types.candidates(_size(job, types.profile), reference)
         changes["job_type"] = candidates[int(part * len(candidates))]
     if job.total_steps is None and job.duration_seconds is None and submission.run_seconds is not None:
         job_type = str(changes.get("job_type", job.job_type))
-        speed = types.profile.throughput(job_type, job.num_gpus, reference)
+        speed = types.profile.throughput(job_type, _size(job, types.profile), reference)
         if speed > 0:
             changes["total_steps"] = max(submission.run_seconds, MIN_SECONDS) * speed
     return replace(submission, job=job.model_copy(update=changes)) if changes else submission
@@ -88,7 +95,9 @@ def _typed(submission: Submission, types: JobTypes, part: float) -> Submission:
 def _lacking(trace: Trace, types: JobTypes) -> list[Fault]:
     """Return a fault for each gang size without a job type, with the number of its jobs."""
     required = Counter(
-        (submission.job.num_gpus, types.reference_of(submission.accelerator)) for submission in trace if lacks_type(submission)
+        (_size(submission.job, types.profile), types.reference_of(submission.accelerator))
+        for submission in trace
+        if lacks_type(submission)
     )
     lacking = {(size, on): number for (size, on), number in sorted(required.items()) if not types.candidates(size, on)}
     if not lacking:

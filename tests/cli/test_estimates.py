@@ -239,6 +239,17 @@ def test_gang_sizes_alone_are_extrapolated_everywhere(gavel: Gavel) -> None:
     assert "has no throughput of" in gavel("solve", *PLACE, "--extrapolate").err  # of other figures nothing is estimated
 
 
+def test_every_number_of_gpus_of_an_elastic_job_is_extrapolated(gavel: Gavel) -> None:
+    written("s.csv", "job_type,num_gpus,accelerator,steps_per_second\nm,1,v100,1\nm,2,v100,1.9\n")
+    written("e.csv", "job_id,job_type,gpu_counts,total_steps\na,m,1|2|4|8,36000\n")
+    place = ("e.csv", "-c", "v100:8", "--profile", "s.csv", "--extrapolate", "--json")
+    (job,) = json.loads(gavel("solve", *place).out)["jobs"]
+    assert job["gpu_counts"] == {"v100": {"8": 1.0}}
+    assert job["throughput"] == pytest.approx(1.9**3)  # each doubling gives 1.9 times as much
+    (found,) = json.loads(gavel("simulate", *place, "--mechanism", "direct").out)["policies"]
+    assert found["summary"]["makespan_seconds"] == pytest.approx(36000 / 1.9**3)
+
+
 def test_speeds_by_job_are_not_estimated(gavel: Gavel) -> None:
     written("speeds.csv", "job_id,k80,p100,v100\na,1,2,4\nb,1,2,4\nc,1,,4\nd,1,2,4\n")
     found = gavel("solve", "jobs.csv", "-c", CLUSTER, "--throughputs", "speeds.csv", "--estimate")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -189,6 +190,25 @@ class TestEstimates:
         for row in added:
             largest = profile.throughput(row.job_type, 8, row.accelerator, row.placement)
             assert largest <= row.steps_per_second <= largest * row.num_gpus / 8 * (1 + 1e-12)
+
+    @pytest.mark.parametrize(
+        ("fields", "sizes"),
+        [
+            ({"gpu_counts": (1, 2, 8)}, {8}),
+            ({"max_gpus": 12}, {8, 12}),
+            ({"min_gpus": 3, "max_gpus": 9}, {3, 6, 9}),
+            ({"min_gpus": 5, "max_gpus": 16, "gpus_per_node": 4}, {8, 16}),
+            ({"min_gpus": 5, "max_gpus": 7, "gpus_per_node": 4}, set()),
+        ],
+    )
+    def test_elastic_jobs_have_estimates_of_all_their_numbers(self, fields: dict[str, Any], sizes: set[int]) -> None:
+        job = Job("elastic", job_type="a", **fields)
+        known = {row.num_gpus for row in PROFILE.rows}
+        extended = extend_profile(PROFILE, [job])
+        assert {row.num_gpus for row in extended.rows} - known == sizes
+        if sizes:
+            _, profile = assign_job_types(Trace([Submission(job)]), PROFILE, extrapolate=True)
+            assert profile.rows == extended.rows
 
     def test_estimates_allow_job_types_for_more_gang_sizes(self) -> None:
         trace, profile = assign_job_types(trace_of(1, 3, 8), PROFILE, extrapolate=True)

@@ -189,7 +189,7 @@ def _plan(request: Request, services: list[gp.Service], cluster: gp.Cluster, pro
         return plan
     jobs, measured = gp.JobSet.from_file(request.training), find_profile(request.throughputs, None)
     speeds = estimates.with_estimates(measured, request.estimate, request.confidence)
-    speeds = estimates.with_gangs(speeds, {job.num_gpus for job in jobs}) if request.extrapolate else speeds
+    speeds = estimates.with_gangs(speeds, jobs) if request.extrapolate else speeds
     known = cluster.known_to(speeds, allow_unknown_types=True)
     return gp.beside_training(plan, gp.AllocationProblem.from_jobs(jobs, known, speeds), request.policy)
 

@@ -296,7 +296,7 @@ def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: R
         names = cluster.accelerator_names
         trace, profile = gp.assign_job_types(trace, profile, seed=request.seed, accelerators=names, extrapolate=extrapolate)
     if extrapolate:
-        profile = gp.extend_profile(profile, {submission.job.num_gpus for submission in trace})
+        profile = gp.extend_profile(profile, (submission.job for submission in trace))
     return trace, profile
 
 
