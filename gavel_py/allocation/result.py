@@ -579,7 +579,7 @@ def allocation_of(
         seconds={"solve": time.perf_counter() - started},
         gap=proof.gap,
         stages=proof.stages,
-        notes=decision.notes,
+        notes=(*decision.notes, *policy.notes_on(problem)),
         constraints=outcomes_of(problem.job_ids, columns.rules, times, columns.source, worths) if columns.rules.constraints else (),
         route=route,
         evidence=evidence,

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     from gavel_py.problem.problem import AllocationProblem
 
 
+UNITS = (
+    "a gang counts as one unit, however many GPUs it has, but each GPU of an elastic job counts as one, so elastic jobs go before "
+    "gangs that do the same work; give gangs as gpu_counts with a single number to count all jobs by GPU"
+)
+"""The note on gangs beside elastic jobs."""
+
+
 class AllocationStatus(StrEnum):
     """How an allocation was computed. If the policy has an objective, every status but `TIME_LIMIT` means proven optimal."""
 
@@ -186,6 +193,19 @@ class Policy(ABC):
     def adds_raw_throughputs(self) -> bool:
         """Whether the objective adds throughputs of different jobs as they are, so that they need the same unit."""
         return False
+
+    @property
+    def counts_gangs_whole(self) -> bool:
+        """Whether the objective counts a gang as one unit, but each GPU of an elastic job as one, as `equal_share` does."""
+        return False
+
+    def notes_on(self, problem: AllocationProblem) -> tuple[str, ...]:
+        """Return a note if the objective counts the jobs that can run in different units (`counts_gangs_whole`)."""
+        if problem.counts is None or not self.counts_gangs_whole:
+            return ()
+        able, elastic = problem.runnable.any(axis=1), problem.counts.is_elastic
+        meet = (able & elastic).any() and (able & ~elastic & (problem.num_gpus > 1)).any()
+        return (UNITS,) if meet else ()
 
     @property
     def backfills(self) -> bool:

@@ -88,6 +88,10 @@ class Then(Policy):
         return self.first.adds_raw_throughputs or self.second.adds_raw_throughputs
 
     @property
+    def counts_gangs_whole(self) -> bool:
+        return self.first.counts_gangs_whole or self.second.counts_gangs_whole
+
+    @property
     def label(self) -> str:
         tolerance = f"; tolerance={self.tolerance:g}" if self.tolerance != TOLERANCE else ""
         return f"then({self.first.label}; {self.second.label}{tolerance})"

@@ -26,6 +26,10 @@ class MaxTotalThroughput(LinearSumPolicy):
     def adds_raw_throughputs(self) -> bool:
         return not self.normalized and not self.is_agnostic
 
+    @property
+    def counts_gangs_whole(self) -> bool:
+        return self.normalized
+
     def gains(self, jobs: JobClasses) -> Floats:
         gains: Floats = jobs.throughputs / jobs.equal_share[:, None] if self.normalized else jobs.throughputs
         return gains

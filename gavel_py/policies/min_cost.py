@@ -102,6 +102,10 @@ class MinCost(LinearSumPolicy):
         return self.min_share is None
 
     @property
+    def counts_gangs_whole(self) -> bool:
+        return bool(self.min_share)
+
+    @property
     def is_plain(self) -> bool:
         return False
 

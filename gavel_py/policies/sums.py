@@ -324,6 +324,10 @@ class WeightedSum(SumPolicy):
         return any(policy.adds_raw_throughputs for _, policy in self.terms)
 
     @property
+    def counts_gangs_whole(self) -> bool:
+        return any(policy.counts_gangs_whole for _, policy in self.terms)
+
+    @property
     def label(self) -> str:
         return " + ".join(f"{weight:g} * {policy.label}" for weight, policy in self.terms)
 

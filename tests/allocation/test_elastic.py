@@ -453,3 +453,30 @@ def test_the_commands_show_the_numbers(files: Path, capsys: pytest.CaptureFixtur
     assert "1-8" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert "would add" in run("explain", "a", str(files / "jobs.csv"), *options).out
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "is_noted"),
+    [
+        ("max_total_throughput", {}, True),
+        ("min_cost", {"min_share": 0.5}, True),
+        (gp.Then(gp.resolve_policy("max_min_fairness"), gp.resolve_policy("max_total_throughput")), {}, True),
+        (0.5 * gp.resolve_policy("max_total_throughput"), {}, True),  # type: ignore[operator]
+        ("max_total_throughput", {"normalized": False}, False),
+        ("min_cost", {"min_share": 0}, False),
+        ("max_min_fairness", {}, False),
+        ("nash_welfare", {}, False),
+    ],
+)
+def test_gangs_and_elastic_jobs_in_different_units_are_noted(policy: Any, options: dict[str, Any], is_noted: bool) -> None:
+    """A gang of 4 counts a quarter of an elastic job on 4 GPUs, but as an elastic job itself as much."""
+    arrays = {"capacities": [4], "count_kinds": [-1, 0], "gpu_counts": [4], "count_throughputs": [[[3.5]]], "prices_per_hour": [1]}
+    arrays |= {"total_steps": [1e4, 1e4]}
+    gang = gp.AllocationProblem.from_arrays([[3.5], [3.5]], num_gpus=[4, 1], **arrays)
+    notes = gp.solve(gang, policy, **options).to_dict()["notes"]
+    assert len(notes) == is_noted
+    assert all("each GPU of an elastic job counts as one" in note for note in notes)
+    single = gp.AllocationProblem.from_arrays([[3.5], [3.5]], **arrays | {"count_kinds": [0, 0]})
+    assert gp.solve(single, policy, **options).notes == ()
+    one = gp.AllocationProblem.from_arrays([[1.0], [3.5]], num_gpus=[1, 1], **arrays)  # of one GPU both units are the same
+    assert gp.solve(one, policy, **options).notes == ()
