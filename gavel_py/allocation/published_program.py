@@ -34,6 +34,9 @@ from gavel_py.problem.problem import AllocationProblem
 
 FORMATS = (".mps", ".lp")
 
+MOST = 1e6
+"""Largest unit of the level in a linear program for it: solvers scale costs by at most about this."""
+
 
 def formulation(
     problem: AllocationProblem, policy: str | Policy = "max_min_fairness", *, sharing: bool | None = None, **options: Any
@@ -55,8 +58,9 @@ def formulation(
 
     The objective is that of `Allocation.objective_value`, in its unit. For a policy that optimises one objective after the other,
     the program is that of the last one, with a constraint that keeps the earlier ones at their optimum; for `water_filling` and
-    `hierarchical`, that of their first level. Later stages, such as the largest throughput at the same level, are not part of the
-    program.
+    `hierarchical`, that of their first level. Where a level θ is minimised to which needs are inversely proportional
+    (`min_makespan`), the variables are θ and Y = θ X, with which the program is linear. Later stages, such as the largest
+    throughput at the same level, are not part of the program.
 
     >>> import gavel_py as gp
     >>> problem = gp.AllocationProblem.from_arrays([[4, 1], [2, 1]], [1, 1], accelerator_types=["v100", "k80"])
@@ -143,10 +147,14 @@ def _published(problem: AllocationProblem, solver: Solver, *, as_linear: bool = 
         raise InputError(Fault("formulation", "problem", "has no job that can run, and therefore no program"))
     jobs = separate_jobs(columns.problem, policy.name, policy.reads, columns.rules, columns)
     last, seen = policy.final_stage(policy.view(jobs), LinearSolver())
-    program = _RowPerJob(seen, as_bounds=as_linear)
     minimized = getattr(last, "direction", "max") == "min"
-    if as_linear and minimized and isinstance(last, DemandPolicy) and last.is_proportional:
-        objective, minimized = least_level(program, last.need(seen, 1.0)), False
+    inverse = last.need(seen, 1.0) if minimized and isinstance(last, DemandPolicy) and last.is_proportional else None
+    if inverse is not None and not as_linear and not seen.rules.kept and not seen.rules.has_penalties:
+        until = _TimePerJob(seen, inverse)
+        return cp.Problem(cp.Minimize(until.best), [*until.constraints()]), until
+    program = _RowPerJob(seen, as_bounds=as_linear)
+    if inverse is not None and as_linear:
+        objective, minimized = least_level(program, inverse), False
     else:
         objective = last.objective(program)  # type: ignore[attr-defined]
         check_objective(objective, "min" if minimized else "max")
@@ -207,20 +215,24 @@ class _RowPerJob(Program):
         jobs = self.jobs
         if self.fractions.attributes["bounds"] is None:
             yield (self.fractions >= 0.0).set_label("nonnegative")
-        yield (self.time <= 1.0).set_label("time")
-        yield (self.gpus <= cp.Constant(jobs.capacities * jobs.gpu_parts, name="c")).set_label("GPUs")
+        yield (self.time <= self._all(1.0)).set_label("time")
+        yield (self.gpus <= self._all(cp.Constant(jobs.capacities * jobs.gpu_parts, name="c"))).set_label("GPUs")
         blocked = np.nonzero(~jobs.runnable)
         if len(blocked[0]):
             yield (self.fractions[blocked] == 0.0).set_label("cannot run")
         for row in jobs.rules.hard_rows:
             costs = row.costs(jobs.rows, jobs.num_gpus)
-            yield (cp.sum(cp.multiply(cp.Constant(costs, name="a"), self.fractions)) <= row.rhs).set_label(row.name)
+            yield (cp.sum(cp.multiply(cp.Constant(costs, name="a"), self.fractions)) <= self._all(row.rhs)).set_label(row.name)
         floors = jobs.floors
         some = np.flatnonzero(floors > 0)
         if len(some):
-            yield (self.throughput[some] >= cp.Constant(floors[some], name="least")).set_label("least throughput")
+            yield (self.throughput[some] >= self._all(cp.Constant(floors[some], name="least"))).set_label("least throughput")
         for kept in jobs.rules.kept:
             yield kept(self).set_label("kept objective")
+
+    def _all(self, limit: cp.Expression | float) -> cp.Expression | float:
+        """Return the right-hand side of a constraint in the unit of `fractions`."""
+        return limit
 
     def names(self) -> Iterator[str]:
         """Yield the names of the entries of X in the order of cvxpy's columns, type by type."""
@@ -228,6 +240,38 @@ class _RowPerJob(Program):
         types = [_plain(name) for name in self.jobs.accelerator_types]
         types = [f"{name}_{j}" if types.count(name) > 1 else name for j, name in enumerate(types)]
         return (f"X_{job}_{name}" for name in types for job in jobs)
+
+
+class _TimePerJob(_RowPerJob):
+    """The linear program of a level θ to be minimised to which needs are inversely proportional, thr_i(X) >= need_i / θ.
+
+    Its variables are θ and Y = θ X, the time of each job on each type until θ, so that every constraint on X is multiplied by θ.
+    Both are in units of about the optimum, since solvers have absolute tolerances; a unit above `MOST` would be as bad a cost.
+
+    need: (N,) need_i, the required throughput at a level of 1.
+    """
+
+    def __init__(self, jobs: JobClasses, need: Floats) -> None:
+        super().__init__(jobs)
+        least = need / jobs.fastest  # the level of a job alone, with all of the time on its fastest type
+        at_least = max(float(least.max(initial=0.0)), float(jobs.num_gpus @ least / jobs.capacities.sum()))
+        self.unit = min(at_least, MOST) or 1.0
+        self.need = need / self.unit
+        self.fractions, self.level = cp.Variable(jobs.throughputs.shape, name="Y"), cp.Variable(name="θ")
+
+    @property
+    def best(self) -> cp.Expression:
+        """The level."""
+        return cp.Constant(self.unit, name="unit") * self.level
+
+    def constraints(self) -> Iterator[cp.Constraint]:
+        some = np.flatnonzero(self.need > 0)
+        throughput = self.throughput if len(some) == len(self.need) else self.throughput[some]
+        yield (throughput >= cp.Constant(self.need[some], name="need")).set_label("need")
+        yield from super().constraints()
+
+    def _all(self, limit: cp.Expression | float) -> cp.Expression | float:
+        return limit * self.level
 
 
 def _plain(name: str) -> str:

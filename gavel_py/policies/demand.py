@@ -98,9 +98,8 @@ class DemandPolicy(Policy):
         once = self.need(program.jobs, 1.0)
         if self.direction == "max":
             return least_level(program, once)
-        some = np.flatnonzero(once > 0)
-        throughput = program.throughput if len(some) == len(once) else program.throughput[some]
-        return cp.max(cp.multiply(once[some], cp.inv_pos(throughput)))
+        unit = float((once / program.jobs.fastest).max(initial=0.0)) or 1.0  # about the level, for solvers with absolute tolerances
+        return unit * cp.inv_pos(least_level(program, once / unit))
 
     @property
     def is_proportional(self) -> bool:

@@ -60,6 +60,44 @@ def test_another_solver_finds_the_objective_of_solve(policy: str, problem: gp.Al
     assert is_same(by_clarabel(gp.formulation(problem, policy)), gp.solve(problem, policy).objective_value)
 
 
+def check_makespan(seed: int, steps: float | None) -> None:
+    """Solvers of linear programs reach 1e-5, and SCS 1e-3, in any unit; steps: of all jobs about this many, None: 1 to 1e9."""
+    chance = np.random.default_rng(seed)
+    remaining = 10 ** chance.uniform(0, 9, 6) if steps is None else steps * chance.uniform(1, 10, 6)
+    gangs, gpus = chance.choice([1, 2, 4], 6), chance.integers(4, 20, 3)
+    problem = gp.AllocationProblem.from_arrays(chance.lognormal(size=(6, 3)), gpus, num_gpus=gangs, steps_remaining=remaining)
+    rules = [gp.MaxGpus(3, accelerator="type-0"), gp.MaxGpus(3, job="1")]
+    for limits in ((), rules):
+        expected = gp.solve(problem, "min_makespan", constraints=limits).objective_value
+        program = gp.formulation(problem, "min_makespan", constraints=limits)
+        for solver, precision in ((cp.CLARABEL, 1e-5), (cp.HIGHS, 1e-5), (cp.SCS, 1e-3)):
+            assert program.solve(solver=solver) == pytest.approx(expected, rel=precision), (solver, seed, steps)
+
+
+@pytest.mark.parametrize("steps", [1.0, 1e5, 1e9, None])
+def test_the_makespan_is_a_linear_program_in_any_unit(steps: float | None) -> None:
+    check_makespan(0, steps)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("steps", [*(10.0**n for n in range(10)), None])
+def test_the_makespan_is_a_linear_program_in_hundreds_of_draws(steps: float | None) -> None:
+    for seed in range(100):
+        check_makespan(seed, steps)
+
+
+def test_the_time_until_the_last_end_is_that_of_the_fractions(problem_of_three: gp.AllocationProblem) -> None:
+    rules = [gp.MinThroughput("lstm", 0.5), gp.MaxGpus(0.75, accelerator="v100")]
+    allocation = gp.solve(problem_of_three, "min_makespan", constraints=rules)
+    program = gp.formulation(problem_of_three, "min_makespan", constraints=rules)
+    program.solve(solver=cp.HIGHS)
+    fractions = program.var_dict["Y"].value / program.var_dict["θ"].value
+    throughputs = (problem_of_three.throughputs * fractions).sum(axis=1)
+    assert (problem_of_three.steps_remaining / throughputs).max() == pytest.approx(allocation.objective_value)
+    assert throughputs[2] >= 0.5 - 1e-9
+    assert fractions[:, 0].sum() <= 0.75 + 1e-9
+
+
 def test_every_policy_has_a_formulation_or_no_objective(problem_of_three: gp.AllocationProblem) -> None:
     for policy in gp.policy_names():
         if policy in WITH_OBJECTIVE:
@@ -83,7 +121,7 @@ def test_the_program_has_the_constraints(data: st.DataObject) -> None:
         assert is_same(by_clarabel(program), expected)
 
 
-@pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput", "nash_welfare"])
+@pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput", "nash_welfare", "min_makespan"])
 def test_soft_constraints_and_the_cost_of_change_are_part_of_the_objective(
     problem_of_three: gp.AllocationProblem, policy: str
 ) -> None:
