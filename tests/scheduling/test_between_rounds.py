@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +163,16 @@ def test_histories_count_from_the_start_within_the_round() -> None:
     row = made._state.table.row_of("c")
     columns = {name: made._state.table.columns[name][row] for name in ("running_since_seconds", "has_run", "waiting_since_seconds")}
     assert columns == {"running_since_seconds": 4.0, "has_run": 1.0, "waiting_since_seconds": SECONDS}
+
+
+def test_a_job_that_is_ahead_after_this_round_is_not_due_within_it() -> None:
+    """The deficits of a round in progress already contain its promise."""
+    policy = shares(a=0.2, b=0.5, c=0.3)
+    made = scheduler("v100:1", [job(i) for i in "abc"], policy=replace(policy, fills=False), round_seconds=SECONDS)
+    assert ["".join(made.next_round().assignments) for _ in range(3)] == ["b", "c", "a"]  # c is ahead by 0.1 of a round
+    for each in "ab":
+        made.complete(each)
+    assert made.start_waiting(21.0) == {}
 
 
 def test_the_deficit_falls_by_the_part_of_the_round() -> None:

@@ -252,6 +252,17 @@ def test_gangs_start_only_where_other_work_leaves_their_memory() -> None:
     assert used(made.next_round()) == {"n0", "n1"}
 
 
+def test_gpus_of_a_node_that_returned_after_the_round_was_planned_count_as_offered_if_jobs_use_them() -> None:
+    made = scheduler("v100:2/1", [job(i) for i in "abcd"], round_seconds=10)
+    made.node_down("v100-1")
+    made.next_round()
+    planned = made.plan_next()
+    made.node_up("v100-1")
+    made.complete(*planned.assignments)
+    assert used(made.next_round()) == {"v100-0", "v100-1"}  # the plan is revised, and its allocation is not
+    assert made.delivery().offered_by_type == {"v100": 10 + 20}
+
+
 @settings(max_examples=examples(60))
 @given(data=st.data(), cpus=st.lists(st.integers(0, 24), min_size=1, max_size=4))
 def test_gangs_and_other_work_never_need_more_than_a_node_has(data: st.DataObject, cpus: list[int]) -> None:
