@@ -352,7 +352,7 @@ class RoundPlanner:
         """Return (N,) the GPUs of running gangs that have not reached their minimum run time; held: (N,) GPUs that may be kept."""
         since = state.table.columns["running_since_seconds"][current.rows]
         kept_until = state.table.columns["kept_until_seconds"][current.rows]
-        new = held.runs & ((start - since < self.options.min_run_seconds) | (start < kept_until))
+        new = held.runs & ((start - since < self.options.min_run_seconds * (1 - ROUNDING)) | (start < kept_until))
         if current.problem.counts is not None or self.options.mechanism == "direct":  # no preemption during a restart
             new |= held.runs & (start - since < self._restart_seconds(current))
         if not new.any():

@@ -149,6 +149,7 @@ def check_settings(policy: Policy, round_seconds: float | None, measure_jobs: ob
         "interference": ("interference" in numbers and 0 <= settings["interference"] < 1, "at least 0 and below 1"),
         "seed": ("seed" in numbers and isinstance(seed, Integral) and int(seed) >= 0, "a whole number of at least 0"),
         "estimates": (settings["estimates"] in get_args(Estimates), '"exact" or "recorded"'),
+        "by_events": (settings["by_events"] is None, "left out, since round_seconds=None selects event-driven mode"),
     }
     faults = [
         Fault("simulation", name, f"must be {text}, found {settings[name]!r}")

@@ -17,6 +17,7 @@ import numpy as np
 
 from gavel_py.errors import MissingThroughputError
 from gavel_py.problem.gpu_counts import with_gpus
+from gavel_py.simulator.node_events import latest_at
 from gavel_py.simulator.results import JobRecord, Outcome
 
 if TYPE_CHECKING:
@@ -449,7 +450,7 @@ class JobProgress:
         job, has_left = self.job, outcome is not Outcome.ACTIVE
         ready = seconds if self.ready_seconds is None else self.ready_seconds
         deadline = self.deadline_seconds if outcome is Outcome.FINISHED else None
-        late = None if deadline is None else max(0.0, seconds - deadline)
+        late = None if deadline is None else seconds - deadline if seconds > latest_at(deadline) else 0.0
         return JobRecord(
             job_id=job.job_id,
             job_type=job.job_type,

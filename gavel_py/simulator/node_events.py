@@ -18,6 +18,14 @@ from gavel_py.io.snapshots import generator_from, generator_state
 
 Change = Literal["down", "drain", "up"]
 
+TIME_TOLERANCE = 1e-12
+"""Relative rounding error of the start of a round, a sum of lengths: an event that differs from it by less happens at the start."""
+
+
+def latest_at(seconds: float) -> float:
+    """Return the latest time that counts as this one."""
+    return seconds + TIME_TOLERANCE * abs(seconds)
+
 
 class NodeEvent(NamedTuple):
     """A change of the state of a node."""
@@ -53,7 +61,7 @@ class NodeFailures:
 
 @dataclass(frozen=True)
 class NodeWindow:
-    """A maintenance window, during which a node is down. It is drained one round before.
+    """A maintenance window, during which a node is down. Before it, the node is drained: it has no round that the window would cut.
 
     Windows of one node may overlap. A node that comes up less than a round before its next window comes up drained.
 
@@ -83,8 +91,8 @@ RANKS = {"drain": 0, "down": 1, "fail": 2, "up": 3, "repaired": 4}
 class NodeEvents:
     """The queue of events. A node is down while any window or failure keeps it down.
 
-    start_seconds: when the clock starts, with all nodes up except those in windows; notice_seconds: how long before a window its
-    node is drained.
+    start_seconds: when the clock starts, with all nodes up except those in windows; notice_seconds: the length of a round, 0 in
+    event mode. Before a window, its node is drained for rounds that would end after the window begins.
     """
 
     def __init__(
@@ -105,7 +113,9 @@ class NodeEvents:
             if window.node not in nodes:
                 text = f"is not in the cluster{nearest(window.node, nodes)}"
                 raise UnknownNameError(Fault("maintenance", "node", f"{window.node!r} {text}"))
-            self._push(window.start_seconds - notice_seconds, window.node, "drain")
+            # A round that begins at the very start of the notice ends when the window begins, so the node is drained after it.
+            after = 2 * TIME_TOLERANCE * max(abs(window.start_seconds), notice_seconds)
+            self._push(window.start_seconds - max(0.0, notice_seconds - after), window.node, "drain")
             self._push(window.start_seconds, window.node, "down")
             self._push(window.end_seconds, window.node, "up")
         for node in nodes if failures is not None else ():

@@ -16,6 +16,7 @@ from gavel_py.scheduling.jobs import ReportedSteps
 from gavel_py.scheduling.placement.gangs import Spans
 from gavel_py.scheduling.round import Assignments
 from gavel_py.simulator.job_progress import JobProgress
+from gavel_py.simulator.node_events import TIME_TOLERANCE, latest_at
 from gavel_py.simulator.results import Outcome
 from gavel_py.simulator.running_gangs import FEW
 
@@ -56,9 +57,6 @@ class InterferenceModel:
             self._factors[key] = min(1.0, float(np.nan_to_num(shared)) / speed) if speed > 0 else 0.0
         return self._factors[key]
 
-
-TIME_TOLERANCE = 1e-12
-"""Relative tolerance: an event that follows the end of a round by less than this belongs to the round."""
 
 ESTIMATE_GROWTH = 1.1
 """A job that exceeds its expected steps is expected to do this multiple of its steps done."""
@@ -138,7 +136,7 @@ class RoundExecution:
         end, stops = self._expected_stops()
         while True:
             end = self._pass_events(min(end, stops[0].seconds if stops else end), end, stops)
-            if not stops or stops[0].seconds > _latest(end):
+            if not stops or stops[0].seconds > latest_at(end):
                 break
             stop = heappop(stops)
             for other in self._stop_job(stop):
@@ -190,6 +188,8 @@ class RoundExecution:
         Return when the round ends: earlier than `end` if it has a length and no gang runs any more.
         """
         state = self._state
+        if self._round_seconds is not None:  # an event at the end belongs to the next round
+            until = min(until, end - TIME_TOLERANCE * abs(end))
         if not self._starts_between_rounds:
             last = self.change_nodes(until, in_round=True)
             return end if self._round_seconds is None else min(end, last)
@@ -198,7 +198,7 @@ class RoundExecution:
             last = self.change_nodes(math.nextafter(seconds, math.inf), in_round=True)
             for submission in state.arrivals.until(seconds):
                 self._callbacks.admit(submission)
-            for stop in self._cancellations(seconds, _latest(end)):
+            for stop in self._cancellations(seconds, latest_at(end)):
                 heappush(stops, stop)
             self._start_waiting(seconds, end, stops)
             if last < math.inf and not state.running:
@@ -220,7 +220,7 @@ class RoundExecution:
             if held.shared_with:
                 self._set_partners(job_id, held.shared_with, seconds)
             when = state.running.stop_of(job_id)
-            if when <= _latest(end):
+            if when <= latest_at(end):
                 heappush(stops, _stop(state.active[job_id], when))
         if state.measuring.is_measuring:
             state.tally.job_rounds += len(started)
@@ -279,7 +279,7 @@ class RoundExecution:
         seconds, stops = running.stop_seconds, list[Stop]()
         first = seconds.item(seconds.argmin())
         end = self._end_seconds(min(first, max(state.now, state.next_cancellation)))
-        latest = _latest(end)
+        latest = latest_at(end)
         if first < math.inf:  # otherwise no gang stops, and `latest` may be infinite as well
             stops += [_stop(running.job_at(row), seconds.item(row)) for row in (seconds <= latest).nonzero()[0].tolist()]
         stops += self._cancellations(state.now, latest)
@@ -337,7 +337,7 @@ class RoundExecution:
             others = tuple(other for other in self._state.active[job_id].partners if other != stop.job_id)
             progress = self._set_partners(job_id, others, stop.seconds)
             when = self._state.running.stop_of(job_id)
-            if when <= _latest(end):
+            if when <= latest_at(end):
                 heappush(stops, _stop(progress, when))
 
     def _stop_job(self, stop: Stop) -> tuple[str, ...]:
@@ -389,11 +389,6 @@ class RoundExecution:
             fields = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
             self._scheduler.update(progress.job.job_id, **fields)
         self._scheduler.report_all(ReportedSteps(running.ids, steps))
-
-
-def _latest(end: float) -> float:
-    """Return the latest time of events that belong to a round that ends at this time."""
-    return end + TIME_TOLERANCE * abs(end)
 
 
 def _stop(progress: JobProgress, seconds: float) -> Stop:

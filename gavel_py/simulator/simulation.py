@@ -27,7 +27,7 @@ from gavel_py.scheduling.nodes import cluster_from_dict
 from gavel_py.simulator.arrivals import Admission, Arrivals, Estimates, JobFailures, check_settings
 from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.measurements import JobSums, JobWindow, Measuring, TenantUsage, Usage, job_window
-from gavel_py.simulator.node_events import NodeEvents, NodeFailures, NodeWindow
+from gavel_py.simulator.node_events import NodeEvents, NodeFailures, NodeWindow, latest_at
 from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult
 from gavel_py.simulator.round_execution import Callbacks, ExecutionSettings, RoundExecution
 from gavel_py.simulator.running_gangs import RunningGangs
@@ -134,6 +134,7 @@ class Simulation:
             starts_between_rounds=starts_between_rounds,
             seed=seed,
             estimates=estimates,
+            by_events=scheduling.get("by_events"),
         )
         length, by_events = (1.0, True) if round_seconds is None else (round_seconds, False)
         believed = profile if learn is None else _learner(learn, cluster)
@@ -333,8 +334,8 @@ class Simulation:
         state = self._state
         if state.measuring.is_complete:
             return False
-        self._execution.change_nodes(math.nextafter(state.now, math.inf))
-        for submission in state.arrivals.until(state.now):
+        self._execution.change_nodes(math.nextafter(latest_at(state.now), math.inf))
+        for submission in state.arrivals.until(latest_at(state.now)):
             self._admit(submission)
         state.ended_seconds.clear()
         if not state.active:

@@ -180,6 +180,11 @@ def test_restart_costs_go_to_the_mechanism_in_rounds() -> None:
     assert seen[0] == [0.25, 0.5]
 
 
+def test_a_minimum_run_time_of_six_rounds_is_six_rounds_also_if_their_starts_are_rounded() -> None:
+    made = scheduler("v100:1", [job("a"), job("b")], policy=shares(a=0.5, b=0.5), round_seconds=0.1, min_run_seconds=0.6)
+    assert "".join(line([made.next_round() for _ in range(14)])) == "aaaaaabbbbbbbb"
+
+
 @pytest.mark.parametrize("name", ["restart_seconds", "min_run_seconds", "solve_seconds"])
 @pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan"), "5", None, True])
 def test_wrong_costs_and_times_are_refused(name: str, seconds: Any) -> None:

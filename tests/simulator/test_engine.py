@@ -241,6 +241,7 @@ class TestWrongInput:
             ({"job_failures": 1.0}, 'must be a probability of at least 0 and below 1, or "recorded", found 1.0'),
             ({"seed": -1}, "field seed: must be a whole number of at least 0, found -1"),
             ({"estimates": "guess"}, 'must be "exact" or "recorded", found \'guess\''),
+            ({"by_events": True}, "field by_events: must be left out, since round_seconds=None selects event-driven mode"),
             ({"maintenance": [NodeWindow("v1", 0, 1)]}, "'v1' is not in the cluster"),
         ],
     )

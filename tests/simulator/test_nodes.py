@@ -19,7 +19,7 @@ Windows = list[tuple[int, int]]
 def changes(windows: Windows, notice: float, failures: gp.NodeFailures | None = None, seed: int = 0) -> list[tuple[float, str]]:
     made = [gp.NodeWindow("n", start, end) for start, end in windows]
     events = NodeEvents(["n"], failures, made, notice, np.random.default_rng(seed))
-    return [(event.seconds, event.change) for event in events.until(20_000)]
+    return [(round(event.seconds, 6), event.change) for event in events.until(20_000)]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,33 @@ def play(jobs: list[gp.Job | gp.Submission], gpus: str = "v100:1", **options: An
 def test_no_gang_starts_between_windows_closer_than_a_round() -> None:
     windows = [gp.NodeWindow("v100-0", 720, 1440), gp.NodeWindow("v100-0", 1500, 2000)]
     job = play([gp.Job("a", total_steps=1000)], maintenance=windows).jobs["a"]
-    assert (job.starts, job.lost_gpu_seconds, job.jct_seconds) == (2, 0, 2160 + 1000 - 360)  # a round begins at 2,160 s
+    assert (job.starts, job.lost_gpu_seconds, job.jct_seconds) == (2, 0, 2160 + 1000 - 720)  # a round begins at 2,160 s
+
+
+@pytest.mark.parametrize("length", [360, 360.3, 0.7])
+@pytest.mark.parametrize("between", [False, True])
+def test_events_at_the_boundary_of_rounds_cost_no_further_round(length: float, between: bool) -> None:
+    # Starts of rounds are sums of lengths, which differ from their multiples by rounding.
+    windows = [gp.NodeWindow("v100-0", 8 * length, 17 * length)]
+    jobs = [gp.Job("a", total_steps=20 * length), gp.Job("b", total_steps=length, arrival_seconds=29 * length)]
+    result = play(jobs, maintenance=windows, round_seconds=length, starts_between_rounds=between)
+    a, b = result.jobs["a"], result.jobs["b"]
+    assert (a.starts, a.lost_gpu_seconds, a.preemptions) == (2, 0, 1)
+    assert a.end_seconds == pytest.approx(29 * length)
+    assert (b.first_start_seconds, b.end_seconds) == pytest.approx((29 * length, 30 * length))
+
+
+def test_a_window_within_a_round_leaves_that_round_to_other_nodes() -> None:
+    job = play([gp.Job("a", total_steps=1000)], maintenance=[gp.NodeWindow("v100-0", 719, 730)]).jobs["a"]
+    assert (job.starts, job.lost_gpu_seconds, job.jct_seconds) == (2, 0, 1080 + 1000 - 360)
+
+
+def test_a_job_that_ends_at_its_deadline_to_rounding_is_not_late() -> None:
+    def late(by: float) -> int:
+        jobs = [gp.Job(f"a{i}", total_steps=0.3, deadline_seconds=0.3 * (i + 1) - by) for i in range(10)]
+        return play(jobs, round_seconds=0.3).summary.late
+
+    assert (late(0.0), late(1e-6)) == (0, 10)
 
 
 def test_time_down_before_the_clock_starts_does_not_count() -> None:
