@@ -111,6 +111,7 @@ from gavel_py.report.runs import write_runs as write_runs
 from gavel_py.scheduling import Assignment as Assignment
 from gavel_py.scheduling import Backoff as Backoff
 from gavel_py.scheduling import DeliveryReport as DeliveryReport
+from gavel_py.scheduling import Fallback as Fallback
 from gavel_py.scheduling import Lease as Lease
 from gavel_py.scheduling import NodeState as NodeState
 from gavel_py.scheduling import Round as Round

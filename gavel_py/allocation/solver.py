@@ -12,12 +12,12 @@ from numbers import Real
 from typing import Any
 
 from gavel_py.allocation.agnostic import even_decision
-from gavel_py.allocation.incumbent import MOST_CUT_ROUNDS, incumbent, keep_rows
+from gavel_py.allocation.incumbent import MOST_CUT_ROUNDS, incumbent, keep_rows, kept_allocation, kept_answer
 from gavel_py.allocation.result import Allocation, Answer, Route, allocation_of, nothing
 from gavel_py.errors import Fault, GavelWarning, InputError, SolverError
 from gavel_py.io.locking import Synchronized, one_blas_thread, synchronized
 from gavel_py.optimization.checking.certificates import GAP_TOLERANCE, Evidence, Prices, Stages
-from gavel_py.optimization.checking.time_shares import TimeShares
+from gavel_py.optimization.checking.time_shares import KeptTimes, TimeShares
 from gavel_py.optimization.formulation.colocation import pair_columns
 from gavel_py.optimization.formulation.columns import Columns, elastic_columns
 from gavel_py.optimization.formulation.cuts import node_rows
@@ -151,14 +151,7 @@ class Solver(Synchronized):
 
     def _solve(self, problem: AllocationProblem, limit: TimeLimit) -> Allocation:
         started = time.perf_counter()
-        if self.sharing and problem.pairs is None:
-            raise InputError(Fault("solve", "sharing", "the problem has no pairs of jobs that could share GPUs"))
-        if self.sharing is False:
-            problem = replace(problem, pairs=None)
-        rules = NO_RULES
-        if self.policy.constraints:
-            problem, rules = constrained(problem, self.policy.constraints)
-        rules = rules.also(Rules(rows=tuple(node_rows(problem))))
+        problem, rules = self._ruled(problem)
         if not problem.runnable.any():
             return nothing(problem, self.policy, rules, started)
         _check_units(problem, self.policy)
@@ -183,6 +176,33 @@ class Solver(Synchronized):
                 return allocation_of(self.policy, self._noted(answer), stopped.route.after(route), started, TIME_LIMIT)
             columns, route = answer.evidence.columns, again.after(route)
         return allocation_of(self.policy, answer, route, started)
+
+    def keep(self, problem: AllocationProblem, kept: KeptTimes) -> Allocation:
+        """Return the times of an earlier allocation for this problem, without a solve; the status is `KEPT` (`kept_answer`).
+
+        Args:
+            problem: The problem.
+            kept: The times.
+
+        Raises:
+            InputError: As for `solve`.
+        """
+        started = time.perf_counter()
+        problem, rules = self._ruled(problem)
+        if not problem.runnable.any():
+            return nothing(problem, self.policy, rules, started)
+        return kept_allocation(self.policy, kept_answer(self._columns(problem, rules), kept), started)
+
+    def _ruled(self, problem: AllocationProblem) -> tuple[AllocationProblem, Rules]:
+        """Return the problem without what options and constraints rule out, and the rules of constraints and nodes."""
+        if self.sharing and problem.pairs is None:
+            raise InputError(Fault("solve", "sharing", "the problem has no pairs of jobs that could share GPUs"))
+        if self.sharing is False:
+            problem = replace(problem, pairs=None)
+        rules = NO_RULES
+        if self.policy.constraints:
+            problem, rules = constrained(problem, self.policy.constraints)
+        return problem, rules.also(Rules(rows=tuple(node_rows(problem))))
 
     def _columns(self, problem: AllocationProblem, rules: Rules) -> Columns:
         """Return the columns of the program: for types, and for partners or numbers of GPUs."""

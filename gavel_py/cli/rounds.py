@@ -200,6 +200,7 @@ class SimulatedRounds:
             **self.request.head(self.policy),
             "constraints": [] if allocation is None else [outcome.to_dict() for outcome in allocation.constraints],
             "rounds": [round_.to_dict() for round_ in self.rounds],
+            **({"fallback_rounds": fallbacks} if (fallbacks := self.scheduler.fallback_rounds) else {}),
             "delivery": delivery.to_dict(),
             **({"blocked": blocked} if (blocked := self.scheduler.blocked) else {}),
             **({"left_out": left_out} if (left_out := self.left_out) else {}),
@@ -227,7 +228,8 @@ class SimulatedRounds:
         blocked = allocation_text.left_out_text("Blocked", reasons, all_of_them=request.all_jobs)
         blocked += allocation_text.left_out_text("Left out", self.left_out, all_of_them=request.all_jobs)
         estimated, unused = estimates.count_text(loaded.estimates(allocation=allocation)), unused_text(loaded.cluster.left_out)
-        return parts_text((down + shown, blocked, cost_text + delivered, table, constraints, estimated, unused))
+        notes = wrapped([text, *dict.fromkeys(rounds[-1].notes)]) if (text := self.scheduler.fallback_text) else ""
+        return parts_text((down + shown, blocked, notes, cost_text + delivered, table, constraints, estimated, unused))
 
 
 def down_text(cluster: gp.Cluster, down: Sequence[str]) -> str:

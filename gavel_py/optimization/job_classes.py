@@ -435,6 +435,26 @@ def _is_constant(values: Floats) -> bool:
     return values.strides == (0,) or np.array_equal(values, np.broadcast_to(values[:1], values.shape), equal_nan=True)
 
 
+def rounded(problem: AllocationProblem) -> AllocationProblem:
+    """Return the problem with all throughputs rounded to 24 binary digits, about 1e-7 of them: nearly equal ones become equal."""
+
+    def near(speeds: Floats) -> Floats:
+        mantissas, exponents = np.frexp(speeds)
+        nearest: Floats = np.ldexp(np.rint(np.ldexp(mantissas, 23)), exponents - 23)
+        return nearest
+
+    counts, pairs, hosts, speeds = problem.counts, problem.pairs, problem.hosts, problem.speeds
+    if speeds is not None and hosts is not None:
+        hosts = replace(hosts, speeds=replace(speeds, consolidated=near(speeds.consolidated), spread=near(speeds.spread)))
+    return replace(
+        problem,
+        throughputs=near(problem.throughputs),
+        counts=None if counts is None else replace(counts, speeds=near(counts.speeds)),
+        pairs=None if pairs is None else replace(pairs, speeds=near(pairs.speeds), alone=near(pairs.alone)),
+        hosts=hosts,
+    )
+
+
 def merged(problem: AllocationProblem, tolerance: float) -> AllocationProblem:
     """Return the problem with nearly equal rows of throughputs made equal; the same problem if no two rows are.
 

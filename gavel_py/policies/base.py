@@ -35,7 +35,7 @@ UNITS = (
 
 
 class AllocationStatus(StrEnum):
-    """How an allocation was computed. If the policy has an objective, every status but `TIME_LIMIT` means proven optimal."""
+    """How an allocation was computed. With an objective, every status but `TIME_LIMIT` and `KEPT` means proven optimal."""
 
     OPTIMAL = "optimal"
     """From a linear or concave program, solved to a proven optimum."""
@@ -49,6 +49,8 @@ class AllocationStatus(StrEnum):
     """Rounds decide without an allocation, so no time is promised."""
     TIME_LIMIT = "time_limit"
     """The solve reached its time limit. The allocation is valid, and its gap bounds the distance from the optimum."""
+    KEPT = "kept"
+    """The solve failed. Jobs have the times of an earlier allocation, or isolated shares of what it leaves; nothing is proven."""
 
 
 def option(default: Any, text: str) -> Any:

@@ -89,16 +89,9 @@ class PackingPolicy(FormulaPolicy):
             return super().decide(jobs, solver)
         jobs = separate_jobs(columns.base, self.name, self.reads)
         packing = _within_nodes(jobs, self.packed(jobs, columns.pairs))
-        found, classes, types = packing.pairs, columns.pairs.kinds, len(columns.base.capacities)
-        times = np.zeros((columns.base.num_jobs, len(columns.source)))
-        times[jobs.rows, :types] = np.where(jobs.runnable, packing.alone, 0.0)
-        keys = np.column_stack([classes[found.first], classes[found.second], found.types])
-        for key in np.unique(keys, axis=0):
-            here = (keys == key).all(axis=1)
-            one, other = columns.columns_for(*key.tolist())
-            np.add.at(times, (found.first[here], one), found.times[here])
-            np.add.at(times, (found.second[here], other), found.times[here])
-        return Decision(times[jobs.rows], pairs=found)
+        alone = np.zeros(columns.base.throughputs.shape)
+        alone[jobs.rows] = np.where(jobs.runnable, packing.alone, 0.0)
+        return Decision(columns.with_pairs(alone, packing.pairs)[jobs.rows], pairs=packing.pairs)
 
 
 def _within_nodes(jobs: JobClasses, packing: Packing) -> Packing:

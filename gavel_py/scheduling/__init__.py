@@ -12,13 +12,14 @@ from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs
 from gavel_py.scheduling.nodes import NodeState
 from gavel_py.scheduling.placement import Gang, place
 from gavel_py.scheduling.placement.gangs import PlacementPreference
-from gavel_py.scheduling.round import Assignment, Lease, Round
+from gavel_py.scheduling.round import Assignment, Fallback, Lease, Round
 from gavel_py.scheduling.scheduler import RoundScheduler
 
 __all__ = [
     "Assignment",
     "Backoff",
     "DeliveryReport",
+    "Fallback",
     "Gang",
     "JobDelivery",
     "Lease",

@@ -14,8 +14,8 @@ from gavel_py.problem.arrays import Indices, Mask
 from gavel_py.scheduling.current_allocation import CurrentAllocation
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.placement.gangs import HeldGpus
-from gavel_py.scheduling.planner import RoundPlanner, plan_of
-from gavel_py.scheduling.state import RoundPlan, SchedulerState
+from gavel_py.scheduling.planner import RoundPlanner
+from gavel_py.scheduling.state import RoundPlan, SchedulerState, plan_of
 
 ROUNDING = 1e-9
 """Tolerance for the CPUs and memory that gangs leave on a node."""

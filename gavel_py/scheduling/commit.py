@@ -81,6 +81,7 @@ def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mas
         end_seconds=start + round_seconds,
         failed=dict(state.newly_failed),
         notes=state.notes,
+        fallback=state.fallback,
     )
 
 
@@ -96,6 +97,8 @@ def begin_round(
     gangs, columns, rows, held = state.gangs, state.table.columns, plan.rows, plan.held
     keeps = gangs.of(rows).same_as(held)
     new_round = build_round(state, rows, held, keeps, start, round_seconds)
+    if new_round.fallback is not None:
+        state.fallback_rounds[new_round.fallback] += 1
     if not gangs.holds(rows, held):
         is_spread, new = gangs.is_spread[rows], np.flatnonzero(~keeps)
         if len(new):

@@ -7,7 +7,7 @@ Between two solves, jobs may arrive and leave. `reuse_allocation` then keeps the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from gavel_py.allocation.result import Allocation, unpromised
 from gavel_py.errors import ProofError
 from gavel_py.io.names import natural_key
 from gavel_py.io.snapshots import decode, encode
+from gavel_py.optimization.checking.time_shares import CountTimes, KeptTimes
 from gavel_py.policies.base import AllocationStatus, Policy
 from gavel_py.policies.constraints.base import Constraint
 from gavel_py.policies.constraints.compiling import placed
@@ -30,7 +31,7 @@ from gavel_py.scheduling.colocation.groups import ColocationPromises, promises_o
 from gavel_py.scheduling.jobs import REQUEST_COLUMNS, JobTable, Objects, objects_of
 from gavel_py.scheduling.mechanism.demand import SpeedTable
 from gavel_py.scheduling.nodes import NodeStates
-from gavel_py.scheduling.round import Assignments
+from gavel_py.scheduling.round import Assignments, Fallback
 
 if TYPE_CHECKING:
     from gavel_py.allocation.solver import Solver
@@ -213,6 +214,24 @@ class ReusedAllocation:
         covered: Mask = self.rows >= 0
         return covered
 
+    def kept(self, allocation: Allocation, unsolved: Mask | None) -> KeptTimes:
+        """Return the times of the solution for these jobs, without jobs whose time no solve has decided on (`unsolved`)."""
+        covered = self.covered if unsolved is None else self.covered & ~unsolved[self.rows]
+        solved = replace(self, rows=np.where(covered, self.rows, -1))
+        spread, pairs, counts = allocation.spread_fractions, allocation.pairs, allocation.counts
+        if counts is not None:
+            row_of = np.full(len(allocation.job_ids), -1)
+            row_of[solved.rows[covered]] = np.flatnonzero(covered)
+            some = row_of[counts.jobs] >= 0
+            counts = CountTimes(row_of[counts.jobs[some]], counts.types[some], counts.counts[some], counts.times[some])
+        return KeptTimes(
+            covered,
+            solved.rows_of(allocation.time_fractions),
+            None if spread is None else solved.rows_of(spread),
+            None if pairs is None else solved.pairs(pairs),
+            counts,
+        )
+
     def rows_of(self, table: Floats) -> Floats:
         """Return (N, K) the rows of these jobs in a table of the solution, 0 for jobs that it does not cover."""
         found = np.zeros((len(self.rows), table.shape[1]))
@@ -240,6 +259,8 @@ class CurrentAllocation:
     runnable_if_up: Mask  # (N, K) where each job can run, or could if all nodes were up: deficits there are kept
     reused: ReusedAllocation | None = None  # None if the solution is for exactly these jobs
     note: str = ""  # a note for the rounds that follow the allocation
+    fallback: Fallback | None = None  # for the rounds that follow it, None if its solve did not fail
+    unsolved: Mask | None = None  # (rows of the solution,) the jobs whose time no solve has decided on, None for none
 
     def to_dict(self, table: JobTable, places: Mapping[int, int]) -> dict[str, Any]:
         """Return the allocation and its input as plain data; places: as for `PolicyInput.to_dict`."""
@@ -252,6 +273,8 @@ class CurrentAllocation:
             "allocation": self.allocation.to_dict(by_column=True),
             **({} if self.reused is None else {"reused": self.reused.to_dict()}),
             **({"note": self.note} if self.note else {}),
+            **({} if self.fallback is None else {"fallback": asdict(self.fallback)}),
+            **({} if self.unsolved is None else {"unsolved": encode(self.unsolved)}),
         }
 
     @classmethod
@@ -267,7 +290,12 @@ class CurrentAllocation:
         runnable, reused = np.asarray(decode(document["runnable_if_up"])), None
         if "reused" in document:
             reused = ReusedAllocation.from_dict(document["reused"], allocation)
-        found = cls(policy_input, nodes.to_dict(), problem, allocation, runnable, reused, document.get("note", ""))
+        fallback = Fallback(**document["fallback"]) if "fallback" in document else None
+        unsolved = np.asarray(decode(document["unsolved"]), dtype=bool) if "unsolved" in document else None
+        if unsolved is not None and unsolved.shape != (len(allocation.job_ids),):
+            raise ValueError("the jobs without a solve are not those of the allocation")
+        arrays = nodes.to_dict(), problem, allocation, runnable, reused
+        found = cls(policy_input, *arrays, document.get("note", ""), fallback, unsolved)
         if not problem.throughputs.shape == problem.runnable.shape == runnable.shape == found.fractions.shape:
             raise ValueError("the arrays of the current allocation do not match")
         return found
@@ -410,10 +438,12 @@ class CurrentAllocation:
         return left
 
 
-def solve_allocation(policy_input: PolicyInput, nodes: NodeStates, solver: Solver, cache: ProblemCache) -> CurrentAllocation:
+def solve_allocation(
+    policy_input: PolicyInput, nodes: NodeStates, solve: Callable[[AllocationProblem], Allocation], cache: ProblemCache
+) -> CurrentAllocation:
     """Return the policy's allocation for this input on these nodes."""
     problem = cache.problem(policy_input, nodes)
-    allocation = solver.solve(problem)
+    allocation = solve(problem)
     # The problem as it was solved: constraints may keep jobs off types, and rounds must do the same.
     solved = problem if allocation.evidence is None else allocation.evidence.base
     runnable = solved.runnable
@@ -460,6 +490,34 @@ def speeds_of(problem: AllocationProblem) -> SpeedTable:
     return SpeedTable(kinds, where, sizes[places], flat[:, some])
 
 
+def keep_allocation(
+    before: CurrentAllocation | None,
+    policy_input: PolicyInput,
+    nodes: NodeStates,
+    solver: Solver,
+    table: JobTable,
+    cache: ProblemCache,
+) -> CurrentAllocation:
+    """Return the times of the last solve, with isolated shares of what it leaves for jobs that it does not cover (`kept_answer`).
+
+    before: the current allocation, whose solve may have failed too; None if there is none. Other arguments as for
+    `reuse_allocation`.
+    """
+    shape = len(policy_input.rows), len(nodes.cluster.accelerator_names)
+    kept, note = KeptTimes(np.zeros(shape[0], dtype=bool), np.zeros(shape)), ""
+    if before is not None:
+        reused = reuse_allocation(before, policy_input, nodes, solver.policy.constraints, table, cache).reused
+        assert reused is not None  # noqa: S101
+        kept = reused.kept(before.allocation, before.unsolved)
+    others = int((~kept.covered).sum())
+    if kept.covered.any():
+        note = f"{kept.covered.sum()} jobs keep their times" + ("; " if others else "")
+    if others:
+        note += f"{others} {'job has' if others == 1 else 'jobs have'} equal parts of the free GPUs"
+    found = solve_allocation(policy_input, nodes, lambda problem: solver.keep(problem, kept), cache)
+    return replace(found, note="; ".join([note, *found.allocation.notes]), unsolved=~kept.covered)
+
+
 NEGLIGIBLE = 1e-9
 """Time fractions up to this are zero."""
 
@@ -497,9 +555,9 @@ def reuse_allocation(
     runnable_if_up[known] = before.runnable_if_up[rows[known]]
     in_solution = rows if before.reused is None else np.where(known, before.reused.rows[rows], -1)
     reused = ReusedAllocation(in_solution, before.solved_seconds)
-    return CurrentAllocation(
-        policy_input, before.nodes, replace(problem, runnable=runnable), before.allocation, runnable_if_up, reused
-    )
+    problem = replace(problem, runnable=runnable)
+    found = CurrentAllocation(policy_input, before.nodes, problem, before.allocation, runnable_if_up, reused)
+    return replace(found, fallback=before.fallback, unsolved=before.unsolved)
 
 
 def _rows_in(before: CurrentAllocation, policy_input: PolicyInput, problem: AllocationProblem, table: JobTable) -> Indices:

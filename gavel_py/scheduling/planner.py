@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,19 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocation.solver import Solver
+from gavel_py.errors import InputError, SolverError
+from gavel_py.optimization.job_classes import rounded
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.workflows import WorkflowOutlook
 from gavel_py.scheduling.colocation import plan_groups
 from gavel_py.scheduling.colocation.fractional import pack_fractional
-from gavel_py.scheduling.colocation.groups import ColocationGroups
-from gavel_py.scheduling.colocation.matching import match_partners
 from gavel_py.scheduling.current_allocation import (
     NEGLIGIBLE,
     CurrentAllocation,
     LazyAllocation,
     PolicyInput,
+    keep_allocation,
     least_gpus,
     reuse_allocation,
     solve_allocation,
@@ -44,10 +47,11 @@ from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizeDemand, SizingMechanism
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.options import SchedulerOptions
-from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests, preferences_of
+from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests
 from gavel_py.scheduling.problem_cache import ProblemCache
+from gavel_py.scheduling.round import Fallback
 from gavel_py.scheduling.round_planning import forced_gangs, place_elsewhere, plan_round
-from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
+from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState, plan_of
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +124,7 @@ class RoundPlanner:
 
     def _is_too_early(self, before: CurrentAllocation, start: float) -> bool:
         """Return whether `solve_seconds` have not passed, so that changes of jobs alone do not cause a solve."""
-        return start - before.solved_seconds < self.options.solve_seconds * (1 - ROUNDING)
+        return before.unsolved is None and start - before.solved_seconds < self.options.solve_seconds * (1 - ROUNDING)
 
     def policy_input(self, state: SchedulerState, start: float) -> PolicyInput:
         """Return the input that the policy would have at this time."""
@@ -162,7 +166,7 @@ class RoundPlanner:
 
     def _solve_in_time(self, policy_input: PolicyInput, state: SchedulerState) -> CurrentAllocation:
         """Return a new allocation; if the time limit ends the solve, the current one if that is at least as good."""
-        found, before = self._solve(policy_input, state), state.current_allocation
+        found, before = self._solve_or_keep(policy_input, state), state.current_allocation
         if not found.is_time_limited:
             return found
         if before is not None and not state.must_solve:
@@ -174,17 +178,46 @@ class RoundPlanner:
             if kept is not None:
                 what = f"the allocation solved at {kept.solved_seconds:g} s remains in use"
                 return replace(kept, note=f"the time limit of {self.options.time_limit_seconds:g} s was reached: {what}")
-        return replace(found, note=found.allocation.notes[0])
+        return replace(found, note="; ".join(filter(None, (found.note, found.allocation.notes[0]))))
 
-    def _solve(self, policy_input: PolicyInput, state: SchedulerState, *, if_up: bool = False) -> CurrentAllocation:
-        """Return a new allocation; if_up: as if all nodes were up."""
+    def _solve_or_keep(self, policy_input: PolicyInput, state: SchedulerState) -> CurrentAllocation:
+        """Return a new allocation; if its solve fails, that for rounded throughputs, or else the times of the last solve.
+
+        Raises what is wrong with the input.
+        """
+        began, label = time.perf_counter(), self.solver.policy.label
+        try:
+            return self._solve(policy_input, state)
+        except SolverError as error:
+            why = f"no proven answer of {label} was found ({str(error).splitlines()[-1].strip()})"
+        limit = self.options.time_limit_seconds
+        if limit is None or time.perf_counter() - began < limit:
+            with suppress(SolverError, InputError):  # rounding may also break requirements that can just be satisfied
+                found = self._solve(policy_input, state, view=rounded)
+                note = f"{why}; throughputs were rounded to 1e-7 of themselves"
+                return replace(found, note=note, fallback=Fallback(label, "rounded"))
+        solver, cache = self.solver, self.cache(state)
+        found = keep_allocation(state.current_allocation, policy_input, state.nodes, solver, state.table, cache)
+        return replace(found, note=f"{why}; {found.note}", fallback=Fallback(label, "kept"))
+
+    def _solve(
+        self,
+        policy_input: PolicyInput,
+        state: SchedulerState,
+        *,
+        if_up: bool = False,
+        view: Callable[[AllocationProblem], AllocationProblem] = lambda problem: problem,
+    ) -> CurrentAllocation:
+        """Return a new allocation; if_up: as if all nodes were up; view: the problem that is solved instead."""
         cache, nodes = self.cache(state), NodeStates(state.nodes.cluster) if if_up else state.nodes
         if self.options.mechanism == "direct":
             return unpromised_allocation(policy_input, nodes, self.solver.policy, cache)
-        with state.calling_out():
-            found = solve_allocation(policy_input, nodes, self.solver, cache)
-        state.solver_seconds += found.allocation.seconds["solve"]
-        return found
+        began = time.perf_counter()
+        try:
+            with state.calling_out():
+                return solve_allocation(policy_input, nodes, lambda problem: self.solver.solve(view(problem)), cache)
+        finally:
+            state.solver_seconds += time.perf_counter() - began
 
     # Event-driven mode
 
@@ -279,7 +312,7 @@ class RoundPlanner:
         running = state.continuing_gangs(current.rows)
         first = [running.gpus.item(start) if runs else None for start, runs in zip(running.starts, running.runs, strict=False)]
         pack = partial(pack_fractional, parts=parts, memory=cache.memory_of(current.policy_input.gangs), gpus=first)
-        partners = _partners(state, current, demand, running)
+        partners = state.partners(current, demand, running)
         return plan_groups(plan, pack, partners, demand, requests, problem.job_ids, parts, previous, fixed)
 
     def _mechanism(self, state: SchedulerState, accelerator_types: Sequence[str]) -> SizingMechanism:
@@ -314,7 +347,7 @@ class RoundPlanner:
             # Rounds received under the previous allocation do not count.
             received=ledger.received[rows] * current.has_same_solution(state.allocation),
             restart_rounds=restart_rounds,
-            preferences=_preferences(state, current, running_on, deficits, restart_rounds),
+            preferences=state.preferences(current, running_on, deficits, restart_rounds),
             locked=fixed.runs,
             promised=ledger.promised[rows].sum(axis=1) / self.options.round_seconds,
             new=columns["has_run"][rows] == 0,
@@ -361,38 +394,3 @@ class RoundPlanner:
         for i in np.flatnonzero(new).tolist():  # co-located jobs stay or go together
             new[[index[other] for other in held.partners.get(i, ()) if other in index]] = True
         return held.where(new & current.problem.runnable[np.arange(len(held)), held.types])
-
-
-def plan_of(
-    state: SchedulerState, start: float, rows: Indices, held: HeldGpus, allocation: CurrentAllocation | LazyAllocation
-) -> RoundPlan:
-    """Return the plan in which these jobs hold these GPUs; rows: (N,) of the allocation."""
-    places = np.full(state.table.capacity, -1, dtype=np.int64)
-    places[rows[held.runs]] = np.flatnonzero(held.runs)
-    running = state.sorted_by_id(places >= 0)
-    return RoundPlan(start, running, held.take(places[running]), allocation)
-
-
-def _partners(state: SchedulerState, current: CurrentAllocation, demand: RoundDemand, running: HeldGpus) -> ColocationGroups:
-    """Return the pairs of jobs that are to share all of their GPUs."""
-    promises = current.colocation_promises
-    if promises is None:
-        return ColocationGroups((), demand)
-    numbers = {job_id: row for row, job_id in enumerate(current.problem.job_ids)}
-    partners = np.full(len(numbers), -1, dtype=np.int64)
-    for i, others in running.partners.items():
-        partners[i] = numbers.get(others[0], -1)
-    return match_partners(demand, promises, promises.divided(state.colocation_ledger.deficits(promises.keys)), partners)
-
-
-def _preferences(
-    state: SchedulerState, current: CurrentAllocation, running_on: Indices, deficits: Floats, restart_rounds: Floats
-) -> NDArray[np.int8]:
-    """Return (N, K) the `PlacementPreference` of each job on each type."""
-    spread, faster = current.spread_fractions, current.spread_is_faster
-    if spread is None or faster is None:
-        return np.zeros((), dtype=np.int8)
-    runs_spread, running = np.zeros(spread.shape), np.flatnonzero(running_on >= 0)
-    runs_spread[running, running_on[running]] = np.where(state.gangs.is_spread[current.rows[running]], 1.0, -1.0)
-    deficits_spread = state.ledger.spread_deficits[current.rows]
-    return preferences_of(current.fractions, spread, faster, deficits, deficits_spread, runs_spread, restart_rounds)

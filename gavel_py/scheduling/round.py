@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -177,6 +177,27 @@ class Assignments(Mapping[str, Assignment]):
 
 
 @dataclass(frozen=True)
+class Fallback:
+    """How a round was decided although no proven answer of its policy was found. See docs/rounds.md.
+
+    Attributes:
+        policy: The policy with its options.
+        kind: "rounded": the answer is proven for throughputs rounded to 1e-7 of themselves. "kept": jobs keep the times of the last
+            solve, and those that it does not cover have equal parts of the GPUs that it leaves.
+    """
+
+    policy: str
+    kind: Literal["rounded", "kept"]
+
+
+def fallback_text(rounds: Mapping[str, Mapping[str, int]]) -> str:
+    """Return {policy: {kind: number of rounds}} as a sentence, empty without such rounds."""
+    texts = {"rounded": "with its answer for rounded throughputs", "kept": "with the times of its last answer"}
+    counts = {policy: ", ".join(f"{number} {texts[kind]}" for kind, number in kinds.items()) for policy, kinds in rounds.items()}
+    return " ".join(f"Rounds without a proven answer of {policy}: {text}." for policy, text in counts.items())
+
+
+@dataclass(frozen=True)
 class Round:
     """One round. All job ids are sorted.
 
@@ -191,6 +212,7 @@ class Round:
         end_seconds: End of the leases of this round that are not renewed.
         failed: {job_id: reason} of the jobs that left since the previous round because they failed too often.
         notes: Notes on the current allocation, such as that a time limit ended its solve.
+        fallback: How the current allocation was found although its solve failed; None if it did not fail.
     """
 
     index: int
@@ -203,6 +225,7 @@ class Round:
     end_seconds: float
     failed: dict[str, str]
     notes: tuple[str, ...] = ()
+    fallback: Fallback | None = None
 
     def copied(self) -> Round:
         """Return a copy whose dictionaries callers may change."""
@@ -223,14 +246,16 @@ class Round:
             "end_seconds": self.end_seconds,
             "failed": dict(self.failed),
             **({"notes": list(self.notes)} if self.notes else {}),
+            **({} if self.fallback is None else {"fallback": asdict(self.fallback)}),
         }
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Round:
         """Restore a round from `to_dict`."""
         assignments = {job_id: Assignment.from_dict(held) for job_id, held in document["assignments"].items()}
-        lists = {name: tuple(document[name]) for name in ("kept", "started", "preempted")}
-        return cls(**{**document, **lists, "assignments": assignments, "notes": tuple(document.get("notes", ()))})
+        lists = {name: tuple(document.get(name, ())) for name in ("kept", "started", "preempted", "notes")}
+        fallback = Fallback(**document["fallback"]) if "fallback" in document else None
+        return cls(**{**document, **lists, "assignments": assignments, "fallback": fallback})
 
 
 @dataclass(frozen=True)

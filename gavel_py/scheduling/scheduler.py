@@ -48,7 +48,7 @@ from gavel_py.scheduling.options import SchedulerOptions, fault
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.planner import ROUNDING, RoundPlanner
 from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
-from gavel_py.scheduling.round import Assignment, Lease, Round
+from gavel_py.scheduling.round import Assignment, Lease, Round, fallback_text
 from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
@@ -91,6 +91,9 @@ class RoundScheduler(Synchronized):
     promised, delivered and attained time, whenever the next one starts. For a gang that loses its GPUs (`node_down`, `gpu_lost`,
     `interrupted`), the round counts as promised only. For a gang that starts within the round (`start_waiting`), the rest of the
     round counts as delivered and attained. The account of a job (`delivery`) is kept after it has left, until `forget`.
+
+    A solve that fails (`SolverError`, `ProofError`) does not stop rounds: they follow the answer for rounded throughputs, or the
+    times of the last solve (`Round.fallback`), until the next change. Errors of the input are raised.
 
     Attributes with the names of options may be set, and apply from the next decision on. What the constructor refuses, or `submit`
     for a job in the system, is refused then too, and changes nothing.
@@ -228,6 +231,9 @@ class RoundScheduler(Synchronized):
         new_round = begin_round(state, plan, start, self.round_seconds, by_events=self.by_events)
         if any(state.blocked.news):
             state.blocked.take_news()
+        if new_round.fallback is not None:
+            number, notes = state.fallback_rounds.total(), "; ".join(new_round.notes)
+            logger.warning("round %d at %.9g s, number %d without a solve: %s", new_round.index, start, number, notes)
         if logger.isEnabledFor(logging.INFO):
             changes = (len(new_round.started), len(new_round.preempted), len(new_round.excluded))
             counts = (len(state.table), len(new_round.assignments), *changes)
@@ -439,6 +445,20 @@ class RoundScheduler(Synchronized):
     def backoffs(self) -> dict[str, Backoff]:
         """{job_id: Backoff} of the jobs that have failed and not succeeded since; empty without `retry_seconds`."""
         return dict(self._state.backoffs.by_job)
+
+    @property
+    @synchronized
+    def fallback_rounds(self) -> dict[str, dict[str, int]]:
+        """{policy: {kind: number of rounds}} of the rounds for which no proven answer was found (`Round.fallback`)."""
+        found: dict[str, dict[str, int]] = {}
+        for each, number in self._state.fallback_rounds.items():
+            found.setdefault(each.policy, {})[each.kind] = number
+        return found
+
+    @property
+    def fallback_text(self) -> str:
+        """`fallback_rounds` as a sentence, empty without such rounds."""
+        return fallback_text(self.fallback_rounds)
 
     @property
     @synchronized

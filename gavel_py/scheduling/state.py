@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
-from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
+from gavel_py.scheduling.colocation.groups import ColocationGroups, ColocationLedger, PartnerKey
+from gavel_py.scheduling.colocation.matching import match_partners
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
 from gavel_py.scheduling.delivery import Wait
 from gavel_py.scheduling.jobs import JobTable, on_groups
@@ -23,13 +26,14 @@ from gavel_py.scheduling.jobs.waiting import Backoffs, BlockedJobs
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.nodes import NodeStates, cluster_from_dict, cluster_to_dict
 from gavel_py.scheduling.placement.free_gpus import FreeResources
-from gavel_py.scheduling.placement.gangs import HeldGpus, Spans
+from gavel_py.scheduling.placement.gangs import HeldGpus, Spans, preferences_of
 from gavel_py.scheduling.placement.topology import Layout, Resources
 from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
-from gavel_py.scheduling.round import Assignment, Assignments, Round
+from gavel_py.scheduling.round import Assignment, Assignments, Fallback, Round
 
 if TYPE_CHECKING:
     from gavel_py.scheduling.event_driven import EventDrivenPlanner, GangChanges
+    from gavel_py.scheduling.mechanism.demand import RoundDemand
 
 
 ROUNDING = 1e-9
@@ -210,6 +214,7 @@ class SchedulerState:
     last_rows: Indices | None = None  # rows of its jobs, without jobs forgotten since; None if they follow from the ids
     backoffs: Backoffs = field(default_factory=Backoffs)  # of jobs that have failed and not succeeded since
     failed_meanwhile: set[str] = field(default_factory=set)  # jobs that have failed since the next round was planned
+    fallback_rounds: Counter[Fallback] = field(default_factory=Counter)  # rounds that began after a failed solve
     newly_failed: dict[str, str] = field(default_factory=dict)  # {job_id: reason} of jobs that have failed for good since `last`
     colocation_ledger: ColocationLedger = field(default_factory=ColocationLedger)
     solver_seconds: float = 0.0  # wall-clock time of allocations in this process
@@ -253,6 +258,9 @@ class SchedulerState:
             "colocation": self.colocation_ledger.to_list(),
             **({"counted_since": dict(self.counted_since)} if self.counted_since else {}),
             **({"backoffs": self.backoffs.to_dict()} if self.backoffs else {}),
+            **(
+                {"fallback_rounds": [[*astuple(k), n] for k, n in fallbacks.items()]} if (fallbacks := self.fallback_rounds) else {}
+            ),
             **({"failed_meanwhile": sorted(self.failed_meanwhile)} if self.failed_meanwhile else {}),
             **({"blocked": blocked} if (blocked := self.blocked.to_dict()) else {}),
         }
@@ -277,6 +285,7 @@ class SchedulerState:
             counted_since=dict(document.get("counted_since", {})),
             backoffs=Backoffs.from_dict(document.get("backoffs", {})),
             failed_meanwhile=set(document.get("failed_meanwhile", ())),
+            fallback_rounds=Counter({Fallback(*each): number for *each, number in document.get("fallback_rounds", ())}),
         )
         if not state.backoffs.by_job.keys() <= state.table.by_id.keys():
             raise ValueError("a job that is not in the system waits after a failure")
@@ -456,6 +465,11 @@ class SchedulerState:
         return (self.allocation.note,) if isinstance(self.allocation, CurrentAllocation) and self.allocation.note else ()
 
     @property
+    def fallback(self) -> Fallback | None:
+        """How the current allocation was found if its solve failed, for its rounds."""
+        return self.allocation.fallback if isinstance(self.allocation, CurrentAllocation) else None
+
+    @property
     def rows_of_last(self) -> Indices:
         """Rows of the jobs of the latest round, without those that have been forgotten."""
         if self.last_rows is not None:
@@ -521,6 +535,29 @@ class SchedulerState:
             text = "waits for other jobs, so it neither runs nor makes progress yet"
             raise UnknownNameError(Fault(f"job {job_id!r}", "job_id", text))
         return self.table.known(job_id)
+
+    def partners(self, current: CurrentAllocation, demand: RoundDemand, running: HeldGpus) -> ColocationGroups:
+        """Return the pairs of jobs that are to share all of their GPUs; running: (N,) the GPUs of running gangs."""
+        promises = current.colocation_promises
+        if promises is None:
+            return ColocationGroups((), demand)
+        numbers = {job_id: row for row, job_id in enumerate(current.problem.job_ids)}
+        partners = np.full(len(numbers), -1, dtype=np.int64)
+        for i, others in running.partners.items():
+            partners[i] = numbers.get(others[0], -1)
+        return match_partners(demand, promises, promises.divided(self.colocation_ledger.deficits(promises.keys)), partners)
+
+    def preferences(
+        self, current: CurrentAllocation, running_on: Indices, deficits: Floats, restart_rounds: Floats
+    ) -> NDArray[np.int8]:
+        """Return (N, K) the `PlacementPreference` of each job on each type."""
+        spread, faster = current.spread_fractions, current.spread_is_faster
+        if spread is None or faster is None:
+            return np.zeros((), dtype=np.int8)
+        runs_spread, running = np.zeros(spread.shape), np.flatnonzero(running_on >= 0)
+        runs_spread[running, running_on[running]] = np.where(self.gangs.is_spread[current.rows[running]], 1.0, -1.0)
+        deficits_spread = self.ledger.spread_deficits[current.rows]
+        return preferences_of(current.fractions, spread, faster, deficits, deficits_spread, runs_spread, restart_rounds)
 
     # Back-offs
 
@@ -657,6 +694,16 @@ class SchedulerState:
         """Return the keys of the accounts of co-located time of a job with these GPUs."""
         partners = [row for row in map(self.table.by_id.get, held.shared_with) if row is not None]
         return [PartnerKey(job_id, self.table.jobs[partner].job_type, held.accelerator) for partner in partners]
+
+
+def plan_of(
+    state: SchedulerState, start: float, rows: Indices, held: HeldGpus, allocation: CurrentAllocation | LazyAllocation
+) -> RoundPlan:
+    """Return the plan in which these jobs hold these GPUs; rows: (N,) of the allocation."""
+    places = np.full(state.table.capacity, -1, dtype=np.int64)
+    places[rows[held.runs]] = np.flatnonzero(held.runs)
+    running = state.sorted_by_id(places >= 0)
+    return RoundPlan(start, running, held.take(places[running]), allocation)
 
 
 def _assignments_to_dict(last: Round) -> dict[str, Any]:

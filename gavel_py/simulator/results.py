@@ -22,6 +22,7 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io.snapshots import DAMAGED
 from gavel_py.io.tabular import Tabular, array_of
 from gavel_py.problem.arrays import plain_size
+from gavel_py.scheduling.round import fallback_text
 from gavel_py.simulator.measurements import JobWindow, Measuring, TenantUsage, Usage, job_window
 
 
@@ -182,6 +183,8 @@ class Summary:
             those with at least one measured job.
         blocked_seconds: time for which jobs waited for other jobs, summed over the measured jobs.
         queueing_elastic: that of elastic jobs.
+        fallback_rounds: {policy: {kind: number of rounds}} of the rounds, of the whole simulation, for which no proven answer was
+            found (`Round.fallback`).
     """
 
     outcomes: dict[str, int]
@@ -209,6 +212,12 @@ class Summary:
     workflow_jct: Distribution = Distribution(0, *[None] * 5)
     blocked_seconds: float = 0.0
     queueing_elastic: Distribution = Distribution(0, *[None] * 5)
+    fallback_rounds: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def fallback_text(self) -> str:
+        """`fallback_rounds` as a sentence, empty without such rounds."""
+        return fallback_text(self.fallback_rounds)
 
     @property
     def unfinished(self) -> int:
@@ -256,7 +265,7 @@ class Summary:
         )
 
 
-ADDED = ("workflow_jct", "blocked_seconds", "queueing_elastic")
+ADDED = ("workflow_jct", "blocked_seconds", "queueing_elastic", "fallback_rounds")
 """Fields of a summary that earlier versions did not have."""
 
 ELASTIC = 0

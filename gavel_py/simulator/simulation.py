@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from heapq import heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -143,9 +144,8 @@ class Simulation:
         measuring = Measuring(job_window(measure_jobs))
         arrivals = Arrivals(trace, measuring.window)
         start = _start_of(arrivals, start_seconds)
-        drain_seconds = 0.0 if round_seconds is None else round_seconds
         names = [node.name for node in cluster.nodes]
-        events = NodeEvents(names, node_failures, maintenance, drain_seconds, np.random.default_rng([seed, 1]), start)
+        events = NodeEvents(names, node_failures, maintenance, round_seconds or 0.0, np.random.default_rng([seed, 1]), start)
         running = RunningGangs(len(cluster.accelerator_names))
         tenants = TenantUsage(_tree_of(chosen), cluster, start)
         state = SimulationState(start, arrivals, events, Usage(cluster, start), running, tenants, measuring)
@@ -234,7 +234,7 @@ class Simulation:
             self._add_to(tenants, progress, record)
             records[job_id] = record
         summary = tally.summary(state.usage, state.measuring, state.wall_seconds, tenants)
-        return SimulationResult(self.policy.label, summary, records)
+        return SimulationResult(self.policy.label, replace(summary, fallback_rounds=self.scheduler.fallback_rounds), records)
 
     def step(self, until_seconds: float = math.inf) -> bool:
         """Simulate one round, or advance to the next arrival if no job is in the system.

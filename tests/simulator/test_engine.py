@@ -157,8 +157,8 @@ class TestNodes:
         job = gp.Job("a", total_steps=1000)
         window = NodeWindow("v100-0", 720, 1440)
         result = play([job], round_seconds=360, maintenance=[window])
-        # The job runs for a round; its node is drained at 360 s and down from 720 s to 1440 s.
-        assert result.jobs["a"].jct_seconds == 1440 + 1000 - 360
+        # The job runs for two rounds; its node is down from 720 s to 1440 s.
+        assert result.jobs["a"].jct_seconds == 1440 + 1000 - 720
         assert result.summary.usage["v100"]["down"] == 720
 
     def test_a_job_loses_what_it_did_in_the_round_in_which_its_node_fails(self) -> None:

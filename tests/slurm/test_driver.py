@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
+from gavel_py.cli.slurm.driving import applied_text
 from gavel_py.integrations.slurm.client.records import Phase
+from gavel_py.integrations.slurm.monitoring.metrics import metrics_text
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm, no_answer
 from tests.slurm.support import BERT, LSTM, KilledError, cluster, cluster_with, driver, dying_at, events, profile
 
@@ -416,3 +418,25 @@ class TestTypesThatTheProfileLacks:
             decided, _ = driven.round()
         assert decided.picture.state.scheduler.cluster.accelerator_names == ("v100",)
         assert "GPU types" in events(tmp_path, "cluster")[-1]["why"]
+
+
+def test_a_round_whose_solve_fails_keeps_jobs_running_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(solver: gp.Solver, problem: gp.AllocationProblem) -> gp.Allocation:  # noqa: ARG001
+        raise gp.SolverError("broken on purpose")
+
+    slurm = cluster_with(1, 4)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        held = dict(slurm.jobs[1].held)
+        monkeypatch.setattr(gp.Solver, "solve", fail)
+        slurm.submit(2, per_job="gpu:4", comment=LSTM)
+        slurm.clock.sleep(360)
+        decided, applied = driven.round()
+        assert (applied.started, dict(slurm.jobs[1].held)) == (["2"], held)
+        assert decided.begun.fallback == gp.Fallback("max_min_fairness", "kept")
+        assert driven.look().notes == ("Rounds without a proven answer of max_min_fairness: 1 with the times of its last answer.",)
+        assert "broken on purpose" in applied_text(decided, applied)
+        assert 'gavel_fallback_rounds_total{policy="max_min_fairness",kind="kept"} 1' in metrics_text(decided, applied, {})
+    logged = [each for each in events(tmp_path, "round") if "fallback" in each]
+    assert [each["fallback"] for each in logged] == [{"policy": "max_min_fairness", "kind": "kept"}]
+    assert_sound(slurm)

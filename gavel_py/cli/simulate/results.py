@@ -213,6 +213,8 @@ def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
     yield Metric("consolidated_share", "gangs on as few nodes as possible", "share", _consolidated)
     yield Metric("undelivered_share", "promised time not delivered", "share", _undelivered, best="least")
     yield Metric("rounds", "rounds", "count", _of("rounds"))
+    if any(each.result.summary.fallback_rounds for each in results):
+        yield Metric("fallback_rounds", "rounds without a proven answer", "count", _fallbacks, best="least")
     yield Metric("solver_seconds", "time to solve", "clock", _of("solver_seconds"))
     yield Metric("wall_seconds", "total run time", "clock", _of("wall_seconds"))
 
@@ -257,6 +259,10 @@ def _late(result: PolicyResult) -> float | None:
 def _consolidated(result: PolicyResult) -> float | None:
     summary = result.result.summary
     return 1 - summary.spread_job_rounds / summary.job_rounds if summary.job_rounds else None
+
+
+def _fallbacks(result: PolicyResult) -> float:
+    return sum(sum(kinds.values()) for kinds in result.result.summary.fallback_rounds.values())
 
 
 def _undelivered(result: PolicyResult) -> float | None:
@@ -381,6 +387,8 @@ def _notes(result: PolicyResult) -> Iterator[str]:
     if result.learner is not None:
         measured, observed = len(result.learner.measured), len(result.learner.observations)
         yield f"{result.label}: {measured:,} speeds were known at first, {observed:,} were observed."
+    if text := result.result.summary.fallback_text:
+        yield text
     left_out = reasons(result.result)
     for job_id, reason in list(left_out.items())[:MAX_JOBS]:
         yield f"{result.label}: job {job_id!r} has no GPUs at the end: {reason}"

@@ -290,7 +290,7 @@ def plan_document(decided: gp.SlurmDecided) -> dict[str, Any]:
         "release": list(moves.give_back),
         "waiting": decided.waiting,
         "jobs": _jobs(decided.picture),
-        "notes": list(decided.picture.notes),
+        "notes": [*decided.picture.notes, *decided.begun.notes],
     }
 
 
@@ -313,12 +313,13 @@ def plan_text(decided: gp.SlurmDecided) -> str:
     columns += [Column("where", "prose"), Column("why it waits", "prose")]
     table = table_text(head, columns, rows) if rows else f"{head}\n"
     unplanned = ["\nNot planned:\n" + "\n".join(f"  {line}" for line in others) + "\n"] if others else []
-    return "".join([table, *unplanned, *(f"{note}\n" for note in decided.picture.notes)])
+    return "".join([table, *unplanned, *(f"{note}\n" for note in (*decided.picture.notes, *decided.begun.notes))])
 
 
 def applied_text(decided: gp.SlurmDecided, applied: gp.SlurmApplied) -> str:
     """Return a line on a round, and a line for each deviation from the decision."""
     lines = [f"Round {decided.begun.index}: {_counts(decided)}; {counted(len(applied.started), 'start')} as decided."]
+    lines += [f"  {note}" for note in decided.begun.notes]
     lines += [f"  {job_id} runs on {_place_text(held)}, not as decided" for job_id, held in applied.elsewhere.items()]
     lines += [f"  {job_id} did not start: {why}" for job_id, why in applied.waiting.items()]
     lines += [f"  {job_id} did not stop in time" for job_id in applied.lingering]

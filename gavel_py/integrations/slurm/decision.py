@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -149,6 +149,7 @@ class Decided:
             "min_run_seconds": scheduler.min_run_seconds,
             "solver_seconds": 0.0 if allocation is None else allocation.seconds.get("solve", 0.0),
             "prices": prices,
+            **({} if self.begun.fallback is None else {"fallback": asdict(self.begun.fallback), "notes": list(self.begun.notes)}),
         }
 
 
@@ -235,7 +236,7 @@ class SlurmPlanner:
         if fixed and not self._reported_why_fixed:
             self._log("not_elastic", why=self._why_fixed)
         self._reported_why_fixed |= bool(fixed)
-        notes = (*partition.notes, *snapshot.unreadable, *fixed)
+        notes = (*partition.notes, *snapshot.unreadable, *fixed, *filter(None, [state.scheduler.fallback_text]))
         return ClusterSnapshot(snapshot, state, roles, self.reconciler.refused, let_go, known, notes, self.reconciler.ahead)
 
     def _partition(self, snapshot: Snapshot, ahead: Mapping[str, Reservation], *, must_exist: bool) -> Partition:

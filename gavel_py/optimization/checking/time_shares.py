@@ -19,7 +19,7 @@ from gavel_py.optimization.formulation.linear_rows import Broken, Row, Rules, en
 
 if TYPE_CHECKING:
     from gavel_py.optimization.job_classes import JobClasses
-    from gavel_py.problem.arrays import Floats, Indices
+    from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.problem import AllocationProblem
 
 ROUNDING = 1e-9
@@ -257,3 +257,22 @@ class Pairs:
         types = np.array([accelerator_types.index(each["accelerator"]) for each in found], dtype=np.int64)
         times, gains = (np.array([each[name] for each in found], dtype=float) for name in ("time_fraction", "gain"))
         return cls(first, second, types, times, gains)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptTimes:
+    """The times of N jobs in an earlier allocation, 0 for jobs that it does not cover.
+
+    Attributes:
+        covered: (N,) the jobs that it covers.
+        times: (N, K) time fractions; those in pairs and on several numbers of GPUs are part of them.
+        spread: As `Allocation.spread_fractions`.
+        pairs: As `Allocation.pairs`.
+        counts: As `Allocation.counts`.
+    """
+
+    covered: Mask
+    times: Floats
+    spread: Floats | None = None
+    pairs: Pairs | None = None
+    counts: CountTimes | None = None

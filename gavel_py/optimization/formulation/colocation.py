@@ -181,6 +181,24 @@ class PairColumns(Columns):
         columns = int(sides.column[at]), int(sides.their_column[at])
         return columns if a <= b else columns[::-1]
 
+    def with_pairs(self, alone: Floats, pairs: Pairs) -> Floats:
+        """Return the (N, K') time in columns of jobs alone, (N, K), and in pairs.
+
+        Two jobs of a pair that has no columns, since it does not gain enough any more, take turns.
+        """
+        times, groups, sides = np.zeros((len(alone), len(self.source))), self.pairs.kinds, self.sides
+        times[:, : alone.shape[1]] = alone
+        keys = np.column_stack([groups[pairs.first], groups[pairs.second], pairs.types])
+        known = set(zip(sides.one.tolist(), sides.other.tolist(), sides.types.tolist(), strict=True))
+        for a, b, j in np.unique(keys, axis=0).tolist():
+            here = (keys == (a, b, j)).all(axis=1)
+            shares = (min(a, b), max(a, b), j) in known
+            one, other = self.columns_for(a, b, j) if shares else (j, j)
+            time = pairs.times[here] * (1.0 if shares else 0.5)
+            np.add.at(times, (pairs.first[here], one), time)
+            np.add.at(times, (pairs.second[here], other), time)
+        return times
+
     def by_group(self, jobs: JobClasses, fractions: Floats) -> Floats:
         """Return (Q + 1, K') the total time of the jobs of each group, given (G, K') the time of a job of each class."""
         time = np.zeros((len(self.speeds), fractions.shape[1]))

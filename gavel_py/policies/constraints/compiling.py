@@ -17,7 +17,7 @@ import numpy as np
 
 from gavel_py.errors import ConflictError, Fault, InputError, nearest, relocated_faults
 from gavel_py.io import reading
-from gavel_py.optimization.formulation.linear_rows import NO_RULES, CompiledConstraint, Limit, Rules, floors_of, shortfalls
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, Broken, CompiledConstraint, Limit, Rules, floors_of, shortfalls
 from gavel_py.policies.constraints.base import Constraint, Scope
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
 from gavel_py.policies.constraints.single_jobs import Deadline, Forbid, KeepRunning, MinThroughput, Pin, SwitchCost
@@ -270,6 +270,14 @@ def _outcome(
     missed = float(sum(part for part in excess if part > KEPT) + sum(jobs.values()))
     known = [prices[id(row)] for row in limits if id(row) in prices]
     return ConstraintOutcome(compiled.text, compiled.penalty, missed, jobs, max(known, default=None))
+
+
+def missing(outcome: ConstraintOutcome, compiled: CompiledConstraint, broken: Sequence[Broken]) -> ConstraintOutcome:
+    """Return the outcome of a constraint in an allocation that breaks these hard rules."""
+    names = {row.name for row in compiled.rows} | {need.name_of(i) for need in compiled.needs for i in need.rows.tolist()}
+    several = tuple(f"{name} and " for name in names)  # the rule of several jobs has the name of the first
+    parts = [each.part for each in broken if each.name in names or each.name.startswith(several)]
+    return replace(outcome, missed_by=outcome.missed_by + sum(parts))
 
 
 KINDS: dict[str, type[Constraint]] = {
