@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.cli.slurm.driving import plan_text, status_document
+from gavel_py.integrations.slurm.client.records import Phase, SlurmNode, Usage
+from gavel_py.integrations.slurm.job_mapping import sync_unavailable_gpus, used_by_others
 from tests.slurm.fake_slurm import FakeSlurm
 from tests.slurm.support import BERT, KilledError, cluster, driver, dying_at, events
+from tests.slurm.test_accounts import a_job
 
 both_shapes = pytest.mark.parametrize("new", [False, True], ids=["22.05", "24.05"])
 
@@ -358,3 +362,21 @@ def test_an_array_beyond_the_limit_is_released(tmp_path: Path) -> None:
     (line,) = events(tmp_path, "let_go")
     assert line["jobs"] == {"1": "it cannot be read: its array has more than 10,000 waiting tasks"}
     assert json.dumps(line)
+
+
+def test_gpus_that_a_node_no_longer_reports_are_not_planned() -> None:
+    """A node of 4 GPUs comes back with 3; another job has one of them; then the lost GPU returns."""
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:4/4"), gp.ThroughputProfile.builtin("gavel-osdi20"))
+    (node,) = (each.name for each in made.cluster.nodes)
+    for reported, used, lost in ((3, 0, 1), (3, 1, 2), (4, 1, 1), (4, 0, 0)):
+        seen = SlurmNode(node, {"v100": reported}, frozenset({"IDLE"}), frozenset(), frozenset(), 16, 0.0)
+        sync_unavailable_gpus(made, {node: seen}, {node: Usage(gpus=used)})
+        assert len(made.lost_gpus) == lost
+
+
+@pytest.mark.parametrize(("phase", "left"), [(Phase.RUNNING, 2), (Phase.STOPPING, 0)])
+def test_what_slurm_counts_beyond_its_jobs_is_used_unless_a_job_is_stopping(phase: Phase, left: int) -> None:
+    """Slurm counts 4 GPUs of a node, and only a managed job with 2 is there: as it stops, the count is about to change."""
+    seen = SlurmNode("n", {"v100": 4}, frozenset({"MIXED"}), frozenset(), frozenset(), 16, 0.0, Usage(gpus=4))
+    job = replace(a_job("1"), phase=phase, used={"n": Usage(gpus=2)})
+    assert used_by_others({"n": seen}, [job], {"1"}) == {"n": Usage(gpus=left)}

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import gavel_py as gp
+from gavel_py.integrations.slurm.actions import time_left
 from tests.slurm.fake_slurm import FakeSlurm
 from tests.slurm.support import BERT, LSTM, KilledError, cluster, cluster_with, driver, dying_at, events
+from tests.slurm.test_accounts import a_job
 
 GRACE = 30.0
 
@@ -211,3 +214,10 @@ def test_time_limits_may_count_for_each_start_as_in_slurm(tmp_path: Path) -> Non
 def test_settings_of_warnings_are_checked(options: dict[str, object], text: str) -> None:
     with pytest.raises(gp.InputError, match=text):
         gp.SlurmSettings("gpu", **options)  # type: ignore[arg-type]
+
+
+def test_a_time_limit_that_is_used_up_leaves_a_minute() -> None:
+    """Slurm takes whole minutes, and 0 for no limit: of 10 min, after less than one, one, nine, and ten and more."""
+    job = a_job("1", time_limit_seconds=600.0)
+    used = [SimpleNamespace(running_seconds=60.0 + seconds, limit_counted_seconds=60.0) for seconds in (59, 60, 540, 600, 6000)]
+    assert [time_left(job, each) for each in used] == [None, 9, 1, 1, 1]  # type: ignore[arg-type]
