@@ -168,7 +168,7 @@ def head_of(path: str | Path, ignored: Collection[str] = ()) -> Head:
         raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
 
 
-EARLY_START = "Jobs with a start recorded before their submission are read as waiting 0 s: {n}."
+EARLY_START = "Jobs with a start recorded before their submission are read as waiting 0 s: {n} (first: {first})."
 
 
 class SkipError(Exception):

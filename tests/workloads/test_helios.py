@@ -75,7 +75,7 @@ def test_inconsistent_records_are_reported() -> None:
     told = [(submission.job.job_id, submission.wait_seconds, submission.run_seconds) for submission in trace]
     assert told == [("early", 0, 3600), ("long", 300, 36000), ("none", 300, 0), ("rounded", 300, 3601), ("fine", 300, 3600)]
     assert trace.report.assumptions[:2] == (
-        "Jobs with a start recorded before their submission are read as waiting 0 s: 1.",
+        "Jobs with a start recorded before their submission are read as waiting 0 s: 1 (first: cluster_log.csv, line 2).",
         "Where duration differs from end_time - start_time, duration is used: 2.",
     )
     assert places(trace) == [("cluster_log.csv, line 6", "end_time")]

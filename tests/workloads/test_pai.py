@@ -66,7 +66,8 @@ def test_a_start_before_the_submission_is_reported() -> None:
     file("pai/pai_task_table.csv", TASKS.replace("j2,worker,3,Failed,210.0", "j2,worker,3,Failed,190.0"))
     trace = read_trace("pai")
     assert [(s.job.job_id, s.wait_seconds, s.run_seconds) for s in trace] == [("j1", 50, 750), ("j2", 0, 210)]
-    assert "Jobs with a start recorded before their submission are read as waiting 0 s: 1." in trace.report.assumptions
+    said = "Jobs with a start recorded before their submission are read as waiting 0 s: 1 (first: pai/pai_job_table.csv, line 2)."
+    assert said in trace.report.assumptions
 
 
 def test_more_than_one_gpu_is_rounded_up() -> None:

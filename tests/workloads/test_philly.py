@@ -88,7 +88,10 @@ class TestPublished:
         early = job("early", "Pass", attempt("2017-10-09 06:50:00", "2017-10-09 07:10:00", "gpu0"))
         trace = read("cluster_job_log", json.dumps([early, RETRIED]))
         assert [(s.wait_seconds, s.run_seconds) for s in trace] == [(0, 1200), (60, 3660)]
-        assert "Jobs with a start recorded before their submission are read as waiting 0 s: 1." in trace.report.assumptions
+        assert (
+            "Jobs with a start recorded before their submission are read as waiting 0 s: 1 (first: cluster_job_log, entry 1)."
+            in trace.report.assumptions
+        )
 
     def test_machines_that_contradict_the_log_do_not_give_the_type(self) -> None:
         file("cluster_machine_list", "machineId, number of GPUs, single GPU mem\nm1,2, 12GB\nm2,8, 24GB\nm3,8, 24GB\n")

@@ -156,8 +156,8 @@ def test_inconsistent_records_are_reported() -> None:
     )
     assert [(s.job.job_id, s.run_seconds, s.wait_seconds) for s in trace] == [("2", 2400, 600), ("4", 3600, 600), ("1", 3600, 0)]
     assert trace.report.assumptions[:2] == (
-        "Jobs with a start recorded before their submission are read as waiting 0 s: 1.",
-        "Where Elapsed differs from End - Start, as for suspended jobs, Elapsed is used: 1.",
+        "Jobs with a start recorded before their submission are read as waiting 0 s: 1 (first: sacct.txt, line 2).",
+        "Where Elapsed differs from End - Start, as for suspended jobs, Elapsed is used: 1 (first: sacct.txt, line 3).",
     )
     assert places(trace) == [("sacct.txt, line 4", "End")]
 
