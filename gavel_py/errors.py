@@ -221,7 +221,8 @@ def relocated_faults(relocate: Callable[[Fault], Fault]) -> Iterator[None]:
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """Return "; did you mean ..." with the known names closest to `name`, or a list of the known names if none is close.
 
-    A known name that begins with `name` is close to it, unless `name` is shorter than `MIN_START`.
+    A known name that begins with `name`, whatever its case and signs between letters, is close to it, unless `name` is shorter than
+    `MIN_START`.
 
     Args:
         name: The misspelt name.
@@ -232,7 +233,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     "; did you mean 'max_min_fairness'?"
     """
     text, names = str(name), list(dict.fromkeys(known))
-    begun = [each for each in names if len(text) >= MIN_START and each.startswith(text)]
+    begun = [each for each in names if len(text) >= MIN_START and _letters(each).startswith(_letters(text) or text)]
     close = get_close_matches(text, names, n=count, cutoff=0.6) or begun[:count]
     if close:
         return "; did you mean " + " or ".join(repr(c) for c in close) + "?"
@@ -240,6 +241,10 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
         return "; there are none"
     listed = ", ".join(names[:12]) + (f", ... ({len(names)} in total)" if len(names) > 12 else "")
     return f"; known: {listed}"
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[\W_]", "", text).lower()
 
 
 _DECIMAL = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")

@@ -217,7 +217,7 @@ def _objective_text(screen: Screen) -> str:
     allocation = screen.allocation
     value = allocation.objective_value
     if allocation.status is gp.AllocationStatus.EMPTY:
-        return "There is nothing to allocate: no job can run."
+        return _nothing_text(list(allocation.excluded.items()))
     if value is None:
         stated = allocation.status is gp.AllocationStatus.FORMULA
         return (
@@ -229,6 +229,15 @@ def _objective_text(screen: Screen) -> str:
     if allocation.status is gp.AllocationStatus.TIME_LIMIT:
         return f"{styled('Time limit reached', 'warn')}, at most {allocation.gap or 0:.2%} from optimal: {text}."
     return f"{styled('Proven optimal', 'good')}: {text}."
+
+
+def _nothing_text(excluded: Sequence[tuple[str, str]]) -> str:
+    """Return why nothing is allocated; excluded: the jobs that cannot run, each with the reason."""
+    if not excluded:
+        return "There is nothing to allocate: no job can run."
+    job_id, reason = excluded[0]
+    of = f"none of {len(excluded):,} jobs can run; {job_id}" if len(excluded) > 1 else f"{job_id} cannot run"
+    return f"There is nothing to allocate: {of}: {reason}."
 
 
 def _worst_off(value: float, screen: Screen) -> str:

@@ -27,7 +27,7 @@ from gavel_py.cli import estimates, remember_jobs
 from gavel_py.cli.files import InputFile, OutputFile, with_names
 from gavel_py.cli.output import counted, number
 from gavel_py.cli.tables import table_text
-from gavel_py.errors import together
+from gavel_py.errors import InputError, together
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -386,7 +386,7 @@ class Inputs:
 
 def load(request: Request) -> Inputs:
     """Read jobs, cluster and profile. Raises one `InputError` with the faults of all three."""
-    with together() as attempt:
+    with unless_swapped(request.jobs_file, request.cluster), together() as attempt:
         jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file, ignore=ignored(request.ignore_columns)))
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
@@ -395,6 +395,20 @@ def load(request: Request) -> Inputs:
         profile = estimates.with_gangs(profile, jobs)
     known = cluster.known_to(profile, allow_unknown_types=request.allow_unknown_types)
     return Inputs(jobs, known, profile, request.whole_gangs, request.by_workflow)
+
+
+@contextmanager
+def unless_swapped(jobs: Path, cluster: str) -> Iterator[None]:
+    """Raise one fault instead of an `InputError` of the block if the jobs are a cluster, and the cluster is a file of jobs."""
+    try:
+        yield
+    except InputError as error:
+        try:
+            cluster_from(str(jobs), ())
+            gp.read_trace(cluster)
+        except InputError:
+            raise error from None
+        raise InputError(f"{jobs} is a cluster, and {cluster} has jobs; write the jobs first, and --cluster {jobs}") from None
 
 
 def cluster_of(request: Common) -> gp.Cluster:

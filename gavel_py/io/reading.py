@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -70,13 +70,13 @@ def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
                 yield number, line.rstrip("\r\n")
 
 
-def csv_rows(path: str | Path, required: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[str, str]]]:
+def csv_rows(path: str | Path, required: tuple[str, ...] = (), known: Iterable[str] = ()) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield ("file, line n", {column: cell}) for each row of a CSV file with a header, without empty cells."""
     header: list[str] | None = None
     with closing(_cells(path)) as rows:
         for number, row in rows:
             if header is None:
-                header = checked_header(f"{path}, line {number}", row, required)
+                header = checked_header(f"{path}, line {number}", row, required, known)
             elif len(row) != len(header):
                 _fail(path, number, f"has {len(row)} {'field' if len(row) == 1 else 'fields'}, but the header has {len(header)}")
             else:
@@ -90,7 +90,7 @@ def known_csv_rows(path: str | Path, required: tuple[str, ...], known: Collectio
     where, header = csv_header(path)
     unknown = [name for name in header if name and name not in known]
     InputError.raise_any([Fault(where, "", f"column {name!r} is not known{nearest(name, known)}") for name in unknown])
-    return csv_rows(path, required)
+    return csv_rows(path, required, known)
 
 
 def entries(path: str | Path, key: str, required: tuple[str, ...], known: Collection[str]) -> Iterator[tuple[str, Any]]:
@@ -139,16 +139,17 @@ def _cells(path: str | Path) -> Generator[tuple[int, list[str]], None, None]:
                 yield start, row
 
 
-def checked_header(where: str, row: list[str], required: Collection[str], *, nameless: bool = False) -> list[str]:
-    """Return the column names of a table. Raises `InputError`. nameless: whether column names may be empty."""
+def checked_header(
+    where: str, row: list[str], required: Iterable[str], known: Iterable[str] = (), *, nameless: bool = False
+) -> list[str]:
+    """Return the column names of a table. Raises `InputError`. known: for messages; nameless: whether column names may be empty."""
     faults = [Fault(where, "", f"column {i} has no name") for i, name in enumerate(row, 1) if not name and not nameless]
-    twice = sorted(name for name in repeated(row) if name or nameless)
-    faults += [Fault(where, "", f"column {name!r} appears twice") for name in twice]
-    missing = [Fault(where, "", f"column {c!r} is missing{nearest(c, row)}") for c in required if c not in row]
+    faults += [Fault(where, "", f"column {name!r} appears twice") for name in sorted(repeated(row)) if name or nameless]
+    hints = {c: hint if "did you mean" in (hint := nearest(c, row)) else nearest("", [*required, *known]) for c in required}
+    missing = [Fault(where, "", f"column {name!r} is missing{hint}") for name, hint in hints.items() if name not in row]
     if missing and len(row) == 1 and re.search(r"[;\t]", row[0]):
         missing = [Fault(where, "", f"found one column, {row[0]!r}; cells must be separated by commas")]
-    faults += missing
-    InputError.raise_any(faults)
+    InputError.raise_any(faults + missing)
     return row
 
 

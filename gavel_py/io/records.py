@@ -64,6 +64,13 @@ def gang_size(value: object) -> int | float:
     raise ValueError(f"must be a whole number of GPUs, or a fraction of one, found {_shown(value)}")
 
 
+def job_size(value: object) -> int | float:
+    """Return the number of GPUs of a job as `gang_size` does; 0 is that of a job without GPUs."""
+    if number_of(value) == 0:
+        raise ValueError(f"must be at least {SMALLEST_FRACTION:g} of a GPU, found {_shown(value)}; CPU jobs are not scheduled")
+    return gang_size(value)
+
+
 def number_of(value: object) -> float:
     """Return a value or text as a number; NaN if it is not a number in decimal form."""
     if isinstance(value, bool | bytes) or decimal_hint(value) or (isinstance(value, str) and not value.isascii()):
@@ -101,6 +108,7 @@ Name = Annotated[PlainName, BeforeValidator(_present)]
 Integer = Annotated[int, BeforeValidator(_plain_number)]
 Whole = Annotated[Integer, Field(ge=1, le=MAX_COUNT)]
 GangSize = Annotated[int | float, PlainValidator(gang_size)]
+JobSize = Annotated[int | float, PlainValidator(job_size)]
 Finite = Annotated[float, BeforeValidator(_plain_number), Field(allow_inf_nan=False)]
 NotNegative = Annotated[Finite, Field(ge=0)]
 Positive = Annotated[Finite, Field(gt=0)]

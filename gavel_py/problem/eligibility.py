@@ -84,6 +84,8 @@ def largest_even_gang(
 FINISHED = "it has finished: no steps remain"
 """Why a finished job is excluded."""
 
+NO_RACKS = "; its locality is rack, but no node names its rack (field rack), so that each node counts as one"
+
 ROUNDING = 1e-9
 """Relative tolerance on GPU memory, since sums such as 5.3 + 10.7 GB are not exact."""
 

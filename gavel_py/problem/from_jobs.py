@@ -138,6 +138,7 @@ class JobArrays:
         memory: GB per GPU of jobs and types.
         uncertainty: (N, K) as in `AllocationProblem`, None if nothing is estimated.
         counts: Throughputs of elastic jobs, None if there are none.
+        lack_racks: Whether the locality of a job is "rack", and no node has a rack.
     """
 
     throughputs: Floats
@@ -150,6 +151,7 @@ class JobArrays:
     memory: GpuMemory
     uncertainty: Floats | None
     counts: GpuCounts | None = None
+    lack_racks: Sequence[bool] = ()
 
     def columns(self, jobs: Sequence[Job], now_seconds: float) -> dict[str, ArrayLike | None]:
         """Return the arrays of `JOB_COLUMNS` by name, except those about the past of jobs, which a caller provides."""
@@ -202,7 +204,10 @@ def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seco
     if counts is not None:
         uncertainty = _elastic_uncertainty(jobs, cluster, profile, counts, uncertainty)
     remaining = np.maximum(0.0, total_steps - done)
-    return JobArrays(throughputs, allowed, spans, total_steps, remaining, deadlines, speeds, memory, uncertainty, counts)
+    lack_racks = [] if any(node.rack for node in cluster.nodes) else [job.locality == "rack" for job in jobs]
+    return JobArrays(
+        throughputs, allowed, spans, total_steps, remaining, deadlines, speeds, memory, uncertainty, counts, lack_racks
+    )
 
 
 def usable_types(gangs: Sequence[Job], cluster: Cluster, profile: Profile) -> Mask:

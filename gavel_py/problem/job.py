@@ -15,8 +15,8 @@ from gavel_py.io import names, reading
 from gavel_py.io.records import (
     MAX_COUNT,
     Finite,
-    GangSize,
     Integer,
+    JobSize,
     Name,
     NotNegative,
     Positive,
@@ -90,7 +90,7 @@ class Job(Record):
 
     job_id: Name
     job_type: Text = ""
-    num_gpus: GangSize = 1
+    num_gpus: JobSize = 1
     weight: Positive = 1.0
     priority: Finite = 0.0
     total_steps: Positive | None = None
@@ -236,7 +236,7 @@ class JobSet(Sequence[Job], Tabular):
         """
         check_ignored("jobs", ignore)
         readers: dict[str, Callable[[str | Path], Iterable[tuple[str, Any]]]] = {
-            ".csv": partial(reading.csv_rows, required=("job_id",)),
+            ".csv": partial(reading.csv_rows, required=("job_id",), known=Job.model_fields),
             ".json": partial(reading.document_rows, key="jobs"),
             ".jsonl": reading.json_lines,
             ".ndjson": reading.json_lines,
@@ -255,7 +255,7 @@ class JobSet(Sequence[Job], Tabular):
         Raises:
             InputError: All faults of the file, each with its place.
         """
-        return cls._from_rows(reading.csv_rows(path, required=("job_id",)))
+        return cls._from_rows(reading.csv_rows(path, required=("job_id",), known=Job.model_fields))
 
     @classmethod
     def from_json(cls, path: str | Path) -> JobSet:

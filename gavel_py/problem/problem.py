@@ -28,7 +28,7 @@ from gavel_py.problem.arrays import (
     size_numbers,
     table_shape,
 )
-from gavel_py.problem.eligibility import screen
+from gavel_py.problem.eligibility import NO_RACKS, screen
 from gavel_py.problem.gpu_counts import GpuCounts, given_counts
 from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, given_pairs
 from gavel_py.problem.row_hashing import number_equal
@@ -515,6 +515,9 @@ def _screened(
         same = number_equal([type_index, size_numbers(gangs), finished], len(ids))
         one, index, speeds = same.first, same.index, table[type_index[same.first]]
     runnable, excluded = screen(ids, types, speeds, allowed[one], gangs[one], largest_gangs[one], finished[one], index, memory)
+    for i in np.flatnonzero(found.lack_racks).tolist() if excluded and found is not None else ():
+        if "fits nowhere" in excluded.get(ids[i], ""):
+            excluded[ids[i]] += NO_RACKS
     return runnable, excluded if elastic is None else excluded | elastic.reasons(ids, types, excluded)
 
 

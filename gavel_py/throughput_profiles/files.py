@@ -216,7 +216,7 @@ def read_csv(path: str | Path) -> tuple[Measurement, ...]:
 
     A file with the column `JOBS_COLUMN` is a form that may be filled in only in part: rows without a throughput are left out.
     """
-    rows = list(reading.csv_rows(path, REQUIRED))
+    rows = list(reading.csv_rows(path, REQUIRED, Row._fields))
     if JOBS_COLUMN in reading.csv_header(path)[1]:
         filled = ((where, row) for where, row in rows if "steps_per_second" in row)
         rows = [(where, {name: cell for name, cell in row.items() if name != JOBS_COLUMN}) for where, row in filled]

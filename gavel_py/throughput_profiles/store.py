@@ -141,6 +141,11 @@ class ThroughputStore:
         is_file = path.suffix in PROFILE_SUFFIXES
         if "+" in text and not (path.exists() if is_file else text in self.names()):
             return combine_profiles([self.find(part.strip(), folder) for part in text.split("+")])
+        beside = [suffix for suffix in PROFILE_SUFFIXES if not is_file and path.with_name(f"{path.name}{suffix}").is_file()]
+        if beside and text not in self.names():
+            raise UnknownNameError(
+                Fault(self._where, "name", f"has no profile {text!r}; did you mean the file {text + beside[0]!r}?")
+            )
         return ThroughputProfile.from_file(path) if is_file else self.load(text)
 
     def save(self, profile: ThroughputProfile, replace: bool = False) -> None:

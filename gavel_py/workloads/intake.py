@@ -151,9 +151,25 @@ class Head:
         return [cell.strip().strip('"') for cell in self.first_line.split(separator)]
 
 
-def with_columns(*names: str, separator: str = ",") -> Callable[[Head], bool]:
+@dataclass(frozen=True)
+class HasColumns:
+    """Tests whether the first line of a file names all these columns."""
+
+    names: tuple[str, ...]
+    separator: str
+
+    def __call__(self, head: Head) -> bool:
+        """Return whether the file has all columns."""
+        return not self.lacking(head)
+
+    def lacking(self, head: Head) -> list[str]:
+        """Return the columns that the file lacks."""
+        return [name for name in self.names if name not in head.columns(self.separator)]
+
+
+def with_columns(*names: str, separator: str = ",") -> HasColumns:
     """Return a function that tests whether the first line of a file names all these columns."""
-    return lambda head: set(names) <= set(head.columns(separator))
+    return HasColumns(names, separator)
 
 
 def head_of(path: str | Path, ignored: Collection[str] = ()) -> Head:

@@ -129,7 +129,12 @@ def test_control_characters_are_refused_in_files_and_shown_as_a_question_mark(ga
 def test_nothing_to_show_is_shown(gavel: Gavel, tmp_path: Path) -> None:
     (tmp_path / "none.csv").write_text("job_id,job_type\n")
     (tmp_path / "large.csv").write_text("job_id,job_type,num_gpus\na,A3C,16\nb,A3C,32\n")
-    texts = {"none.csv": "There is nothing to allocate", "large.csv": "Left out:\n  a: its gang of 16 GPUs fits nowhere"}
+    reason = "its gang of 16 GPUs fits nowhere (largest gang that fits: v100: 4)"
+    texts = {"none.csv": "There is nothing to allocate", "large.csv": f"Left out:\n  a: {reason}"}
+    said = " ".join(gavel("solve", "large.csv", "-c", "v100:4").out.split())
+    assert said.startswith(
+        f"2 jobs on 4 GPUs of type v100, policy max_min_fairness There is nothing to allocate: none of 2 jobs can run; a: {reason}."
+    )
     for jobs, text in texts.items():
         for more in ([], ["--rounds", "2"], ["--all"], ["--by", "tenant"], ["--wide"], ["--top", "1"]):
             outcome = gavel("solve", jobs, "-c", "v100:4", *more)

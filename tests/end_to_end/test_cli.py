@@ -287,6 +287,15 @@ def test_completion_knows_policies() -> None:
         ),
         (["profiles", "show", "gavel-osdi2"], "did you mean 'gavel-osdi20'"),
         (["policies", "show", "fif"], "did you mean 'fifo'"),
+        (["solve", "jobs.csv", "-c", "v100:1", "-p", "maxmin"], "there is no policy 'maxmin'; did you mean 'max_min_fairness'?"),
+        (["solve", "jobs.csv", "-c", "v100:1", "--profile", "speeds"], "no profile 'speeds'; did you mean the file 'speeds.csv'?"),
+        *(
+            (
+                [command, "v100:1", "-c", "jobs.csv"],
+                "Error: v100:1 is a cluster, and jobs.csv has jobs; write the jobs first, and --c",
+            )
+            for command in ("solve", "simulate", "rounds")
+        ),
         (["frobnicate"], "No such command 'frobnicate'"),
     ],
 )

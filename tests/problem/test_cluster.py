@@ -535,7 +535,7 @@ class TestFromFile:
 
     def test_faults_in_the_spot_list(self) -> None:
         assert refusal(Cluster.from_file, file("c.csv", "gpu_model,gpu_capacity_num,node_name\nA10,1,0\n")) == (
-            "c.csv, line 1: column 'cpu_num' is missing; known: gpu_model, gpu_capacity_num, node_name"
+            "c.csv, line 1: column 'cpu_num' is missing; known: gpu_model, gpu_capacity_num, cpu_num, node_name"
         )
         rows = "A10,many,128,0\nA10,1,-1,1\n,1,128,2\n"
         assert refusal(Cluster.from_file, file("c.csv", ",".join(SPOT) + "\n" + rows)) == (

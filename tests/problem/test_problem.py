@@ -583,6 +583,18 @@ class TestLocality:
             "any": "its gang of 16 GPUs fits nowhere (largest gang that fits: p100: 12)",
         }
 
+    def test_a_rack_where_no_node_names_one_is_said(self) -> None:
+        jobs = [job("racks", locality="rack", num_gpus=16), job("any", num_gpus=32)]
+        bare = Cluster.from_counts({"v100": (16, 8)})
+        said = from_jobs(jobs, bare, PROFILE).excluded
+        nowhere = "gang of {} GPUs fits nowhere (largest gang that fits: v100: {})"
+        assert said["any"] == f"its {nowhere.format(32, 16)}"
+        assert said["racks"].startswith(
+            f"its {nowhere.format(16, 8)}; its locality is rack, but no node names its rack (field rack)"
+        )
+        racked = Cluster([node.model_copy(update={"rack": node.name}) for node in bare.nodes])
+        assert from_jobs(jobs, racked, PROFILE).excluded["racks"] == f"its {nowhere.format(16, 8)}"
+
     def test_each_job_has_its_own(self) -> None:
         jobs = [job(locality, locality=locality, num_gpus=8) for locality in ("any", "rack", "node")]
         assert from_jobs(jobs, CLUSTER, PROFILE).runnable.tolist() == [[True, True], [True, True], [True, False]]

@@ -18,6 +18,19 @@ def test_a_file_of_no_known_format() -> None:
     assert said.startswith("a.txt: has no known format; if it has one of these, select it with --format (format=...): csv, json,")
 
 
+@pytest.mark.parametrize(
+    ("header", "name", "lacking"),
+    [
+        ("id,num_gpus,total_steps", "csv", "job_id"),
+        ("jobid,user,submit_time,num_gpu,state", "helios", "job_id, vc, gpu_num, duration"),
+        ("job_id,num_gpu,num_inst,submit,seconds", "pai-csv", "submit_time, duration"),
+    ],
+)
+def test_the_nearest_format_is_named_with_what_the_file_lacks(header: str, name: str, lacking: str) -> None:
+    said = refusal(read_trace, file("a.csv", f"{header}\n"))
+    assert said.endswith(f"; the nearest is {name}, but the file lacks the columns {lacking}")
+
+
 @pytest.mark.parametrize("separator", [";", "\t"])
 def test_a_table_with_other_separators(separator: str) -> None:
     header = separator.join(["job_id", "job_type", "total_steps"])

@@ -40,6 +40,7 @@ from gavel_py.cli.inputs import (
     option,
     problem_of,
     profile_of,
+    unless_swapped,
 )
 from gavel_py.cli.simulate import learning
 from gavel_py.cli.trace.files import FORMAT, STRICT, read
@@ -258,7 +259,7 @@ def load(request: Request) -> Scenario:
     """Read and validate all inputs. Raises one `InputError` with the faults of all files."""
     failures = failures_of(request.node_mtbf, request.node_repair)
     min_gain_of(request.sharing, request.min_gain)
-    with together() as attempt:
+    with unless_swapped(request.trace_file, request.cluster), together() as attempt:
         trace = attempt(lambda: read(request.trace_file, request.format_name, request.strict, request.ignore_columns))
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))

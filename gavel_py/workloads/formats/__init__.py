@@ -13,7 +13,7 @@ from pathlib import Path
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.plugins import Plugins, one_line
 from gavel_py.workloads.formats import alibaba2018, gavel, helios, native, openb, pai, philly, pollux, slurm_accounting
-from gavel_py.workloads.intake import Head, Intake, TraceFormat, head_of
+from gavel_py.workloads.intake import HasColumns, Head, Intake, TraceFormat, head_of
 
 __all__ = ["format_of", "trace_formats"]
 
@@ -78,10 +78,19 @@ def format_of(path: str | Path, name: str | TraceFormat | None = None, ignored: 
         with_commas = replace(head, text=re.sub(r"[;\t]", ",", head.first_line))
         if not head.is_json and with_commas.text != head.first_line and any(each.recognises(with_commas) for each in FORMATS):
             raise InputError(Fault(str(path), "", f"found one column, {head.first_line!r}; cells must be separated by commas"))
-        raise InputError(
-            Fault(str(path), "", f"has no known format; if it has one of these, select it with --format (format=...): {known}")
-        )
+        text = f"has no known format; if it has one of these, select it with --format (format=...): {known}"
+        raise InputError(Fault(str(path), "", text + _nearest_format(head)))
     return found
+
+
+def _nearest_format(head: Head) -> str:
+    """Return the end of a sentence that names the format with most columns of the file, and those that the file lacks; or ""."""
+    tests = {each.name: each.recognises for each in FORMATS if isinstance(each.recognises, HasColumns)}
+    lacking = {native.CSV.name: ["job_id"]} | {name: test.lacking(head) for name, test in tests.items()}
+    found = {name: len(test.names) - len(lacking[name]) for name, test in tests.items()}
+    found[native.CSV.name] = sum(map(native.is_known, head.columns()))
+    name = min(found, key=lambda name: (-found[name], len(lacking[name])))
+    return f"; the nearest is {name}, but the file lacks the columns {', '.join(lacking[name])}" if found[name] else ""
 
 
 def _named(name: str) -> TraceFormat:
