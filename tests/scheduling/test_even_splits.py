@@ -206,3 +206,11 @@ def test_an_elastic_gang_keeps_its_split_at_every_number(division: int, arrivals
             assert sum(held) in sizes
             assert len(set(held)) == 1
             assert division < 0 or set(held) == {division}
+
+
+@pytest.mark.parametrize(("size", "room", "places"), [(4, [8, 2, 4], [2]), (8, [6, 5, 4], [2, 1]), (6, [8, 2, 2, 2], [0])])
+def test_an_even_split_leaves_the_most_room_free(size: int, room: list[int], places: list[int]) -> None:
+    """Of nodes of different sizes, as few as possible, and among those the ones with the least room."""
+    found = even_nodes(size, np.array(room), np.zeros(len(room), dtype=np.int64))
+    assert found is not None
+    assert (found[0].tolist(), found[1] * len(places)) == (places, size)
