@@ -23,18 +23,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli import INTERRUPTED, estimates
 from gavel_py.cli.files import InputFile, claim_file
-from gavel_py.cli.inputs import (
-    ALLOW_UNKNOWN,
-    FILE,
-    INPUT_OR_TEXT,
-    PROFILE,
-    Command,
-    argument,
-    main_option,
-    option,
-    takes_options,
-    warnings_shown,
-)
+from gavel_py.cli.inputs import FILE, INPUT_OR_TEXT, argument, main_option, option, warnings_shown
 from gavel_py.cli.output import counted, number, progress_bar, time_text, unit_of, unused_text
 from gavel_py.cli.simulate.files import Column as ColumnType
 from gavel_py.cli.simulate.files import write_tenants_file
@@ -250,58 +239,40 @@ class Request:
     spec: Path | None = argument("[SPEC]", type=InputFile(in_place=True, suffix=".yaml"), required=False)
     mode: str | None = option("Input", type=click.Choice(["simulate", "solve"]), help="Simulations, or static solves [simulate].")
     policies: tuple[str, ...] = main_option(
-        "Policy", "--policy", "-p", metavar="NAME[,OPTION=VALUE...]", help="Policy to run; may be given several times."
+        "Policy", "--policy", "-p", metavar="NAME[,OPTION=VALUE...]", help="Policy to run; repeatable."
     )
     traces: tuple[str, ...] = main_option(
-        "Input", "--trace", type=INPUT_OR_TEXT, metavar="FILE", help="Trace in any format, or jobs; may be given several times."
+        "Input", "--trace", type=INPUT_OR_TEXT, metavar="FILE", help="Trace of any format; repeatable."
     )
     jobs: int | None = main_option(
-        "Input", type=click.IntRange(min=1), metavar="N", help="Generate a trace of N jobs for each load and seed."
+        "Input", type=click.IntRange(min=1), metavar="N", help="Jobs in a trace generated for each load and seed."
     )
     loads: tuple[float, ...] = main_option(
-        "Input", "--load", type=POSITIVE, metavar="X", help="Jobs per hour of generated traces; may be given several times."
+        "Input", "--load", type=POSITIVE, metavar="X", help="Jobs per hour of generated traces; repeatable."
     )
     clusters: tuple[str, ...] = main_option(
-        "Input",
-        "--cluster",
-        "-c",
-        type=INPUT_OR_TEXT,
-        metavar="FILE|SPEC",
-        help="Cluster, as for gavel simulate; may be given several times.",
+        "Input", "--cluster", "-c", type=INPUT_OR_TEXT, metavar="FILE|SPEC", help="Cluster, as for gavel simulate; repeatable."
     )
     seeds: tuple[range, ...] = main_option("Input", "--seed", type=_seeds, metavar="N|N-M", help="Seeds of all random choices [0].")
-    round_seconds: tuple[float, ...] = option(
-        "Rounds", type=POSITIVE, metavar="S", help="Length of rounds; may be given several times [360]."
-    )
-    profile: str | None = main_option("Input", **PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
+    round_seconds: tuple[float, ...] = option("Rounds", type=POSITIVE, metavar="S", help="Length of rounds; repeatable [360].")
+    profile: str | None = main_option("Input", **inputs.PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
     estimate: str | None = option("Input", **estimates.ESTIMATE)
     confidence: estimates.Confidence = option("Input", **estimates.CONFIDENCE)
     extrapolate: bool = option("Input", **estimates.EXTRAPOLATE)
     fairness: bool | None = option(
-        "Output", "--fairness/--no-fairness", default=None, help="Compare each job with its time under the policy isolated [no]."
+        "Output", "--fairness/--no-fairness", default=None, help="Compare jobs with their times under isolated [no]."
     )
     measure_jobs: tuple[int, int] | None = option("Output", **MEASURE_JOBS)
-    allow_unknown_types: bool = option("Input", **ALLOW_UNKNOWN)
-    results: str | None = main_option(
-        "Output", metavar="FILE", help="SQLite file that stores the cells, from which the sweep can continue."
-    )
-    engine: Literal["local", "dask"] = option(
-        "Run", default="local", show_default=True, help="Where the cells run: here or on Dask."
-    )
+    allow_unknown_types: bool = option("Input", **inputs.ALLOW_UNKNOWN)
+    results: str | None = main_option("Output", metavar="FILE", help="SQLite file of the cells, to continue from.")
+    engine: Literal["local", "dask"] = option("Run", default="local", show_default=True, help="Where cells run: here or on Dask.")
     scheduler: str | None = option("Run", metavar="ADDRESS", help="Address of a Dask scheduler [start one on this computer].")
-    workers: int | None = option(
-        "Run", type=click.IntRange(min=1), metavar="N", help="Number of processes on this computer [all cores]."
-    )
+    workers: int | None = option("Run", type=click.IntRange(min=1), metavar="N", help="Processes on this computer [all cores].")
     dry_run: bool = main_option("Run", help="Show the grid and how long it will take, without running it.")
     retry_failed: bool = option("Run", help="Run failed cells again.")
-    export: tuple[Path, ...] = main_option(
-        "Output", type=FILE, metavar="FILE", help="Write a line for each cell to this .csv or .parquet file."
-    )
+    export: tuple[Path, ...] = main_option("Output", type=FILE, metavar="FILE", help="Write cells to this .csv or .parquet file.")
     tenants_out: Path | None = option(
-        "Output",
-        type=FILE,
-        metavar="FILE",
-        help="Write a line for each cell and tenant to this .csv or .parquet file; with --results.",
+        "Output", type=FILE, metavar="FILE", help="With --results: write tenants by cell to this file."
     )
     with_progress: bool = option("Output", "--progress/--no-progress", default=True, help="Show progress on standard error [yes].")
 
@@ -318,8 +289,8 @@ def _changes(request: Request) -> dict[str, Any]:
     return {key: value for key, value in lists.items() if value} | {k: v for k, v in single.items() if v is not None}
 
 
-@click.command("sweep", cls=Command)
-@takes_options(Request)
+@click.command("sweep", cls=inputs.Command)
+@inputs.takes_options(Request)
 @click.pass_context
 def command(context: click.Context, request: Request) -> None:
     """Run a grid of simulations or solves on all cores.
