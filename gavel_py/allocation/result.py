@@ -133,6 +133,7 @@ class Allocation(Tabular):
         objective_value: The objective, recomputed from time_fractions; None for ordered policies and formulas.
         objective_bound: A bound on the objective of all valid allocations, by dual prices.
         shadow_prices: (K,) gain of the objective per extra GPU with frozen normalisers; >= 0 is better.
+        shadow_prices_at_most: Whether a small part of a GPU may gain less than that, since it may break rows on partners.
         excluded: {job_id: reason} of the jobs that can run nowhere.
         seconds: {"solve": wall-clock seconds, ...}.
         gap: |bound - value| relative to the larger; None without an objective.
@@ -159,6 +160,7 @@ class Allocation(Tabular):
     objective_value: float | None
     objective_bound: float | None
     shadow_prices: Floats | None
+    shadow_prices_at_most: bool = False
     excluded: dict[str, str]
     seconds: dict[str, float] = field(default_factory=dict)
     gap: float | None = None
@@ -293,6 +295,8 @@ class Allocation(Tabular):
         check_same("the bound", self.objective_bound, proof.bound, proof.scale)
         check_same("the gap", self.gap, proof.gap, 1.0)
         check_same("shadow prices", self.shadow_prices, evidence.shadow_prices)
+        if self.shadow_prices_at_most != _may_gain_less(evidence.columns, times, self.shadow_prices):
+            raise ProofError("shadow prices: whether more GPUs may gain less is not as stated")
         if self.excluded != evidence.base.excluded:
             raise ProofError("the stated excluded jobs are not those of the problem")
         self._check_pairs(evidence)
@@ -416,6 +420,7 @@ class Allocation(Tabular):
             else [self._job(i) for i in range(len(self.job_ids))],
             "excluded": dict(self.excluded),
             "shadow_prices": None if self.shadow_prices is None else self._by_type(self.shadow_prices),
+            "shadow_prices_at_most": self.shadow_prices_at_most,
             "utilization": self._by_type(self.utilization),
             "seconds": dict(self.seconds),
         }
@@ -443,6 +448,7 @@ class Allocation(Tabular):
                 objective_value=document["objective"]["value"],
                 objective_bound=document["objective"]["bound"],
                 shadow_prices=None if prices is None else np.array([prices[t] for t in types], dtype=float),
+                shadow_prices_at_most=document.get("shadow_prices_at_most", False),
                 excluded=dict(document["excluded"]),
                 seconds=dict(document["seconds"]),
                 gap=document["objective"]["gap"],
@@ -533,6 +539,10 @@ class Answer:
     proof: Proof
 
 
+def _may_gain_less(columns: Columns, times: TimeShares, prices: Floats | None) -> bool:
+    return prices is not None and bool(prices.any()) and columns.lacks_rows(times)
+
+
 def nothing(problem: AllocationProblem, policy: Policy, rules: Rules, started: float) -> Allocation:
     """Return the allocation of a problem in which no job can run."""
     value = policy.empty_objective
@@ -575,6 +585,7 @@ def allocation_of(
         objective_value=proof.value,
         objective_bound=proof.bound,
         shadow_prices=prices,
+        shadow_prices_at_most=_may_gain_less(columns, times, prices),
         excluded=dict(problem.excluded),
         seconds={"solve": time.perf_counter() - started},
         gap=proof.gap,

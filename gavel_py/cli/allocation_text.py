@@ -154,18 +154,23 @@ def _either(numbers: Sequence[int]) -> str:
     return f"{' or '.join(map(str, numbers))} {'GPU' if numbers == (1,) else 'GPUs'}"
 
 
-def _limit_text(screen: Screen) -> str:
-    """Return which jobs limit max-min fairness because they cannot run faster, although others could; "" if there are none."""
+def limiting_jobs(allocation: gp.Allocation, problem: gp.AllocationProblem) -> list[int]:
+    """Return the rows of the jobs that limit max-min fairness because they cannot run faster, although others could."""
     import numpy as np
 
-    allocation, problem = screen.allocation, screen.problem
     if allocation.policy != "max_min_fairness" or allocation.objective_value is None or allocation.constraints:
-        return ""
+        return []
     levels = allocation.normalized_throughputs * problem.num_gpus / problem.weights
     fastest = allocation.throughputs >= problem.fastest * (1 - SAME)
-    limited = [i for i in screen.served if fastest[i] and levels[i] <= allocation.objective_value * (1 + SAME)]
-    others = np.setdiff1d(screen.served, limited)
-    if not limited or fastest[others].all():
+    served = problem.runnable.any(axis=1)
+    limited = served & fastest & (levels <= allocation.objective_value * (1 + SAME))
+    return [] if fastest[served & ~limited].all() else np.flatnonzero(limited).tolist()
+
+
+def _limit_text(screen: Screen) -> str:
+    """Return which jobs limit max-min fairness; "" if there are none."""
+    allocation, limited = screen.allocation, limiting_jobs(screen.allocation, screen.problem)
+    if not limited:
         return ""
     names = listed([allocation.job_ids[i] for i in limited], 40)
     have = "has all that it" if len(limited) == 1 else "have all that they"
@@ -253,13 +258,33 @@ def _worst_off(value: float, screen: Screen) -> str:
         by_weight = problem.weights[served] * gpus / (problem.num_gpus[served] * total)
         share = "fair share" if (by_weight <= fair * (1 + SAME)).all() else "share by weight"
         return f"the worst-off job gets {percent(worst)} of its {share}"
-    if screen.allocation.options.get("agnostic"):
-        return f"the worst-off job has the time of {_gpus(value)} per unit of weight, with all GPU types treated as equal"
-    work = f"the worst-off job does the work of {_gpus(value, 'average ')} per unit of weight"
+    work = f"the worst-off job {_work(value, screen)} per unit of weight{_equal(screen)}"
     caution = screen.allocation.options.get("caution")
     if caution and not problem.uncertainty.any():
         return f"{work}; no speed is an estimate, so caution changes nothing"
     return work + (f", even if its costliest estimate is {number(caution)} standard deviations too high" if caution else "")
+
+
+def _tenants(value: float, screen: Screen) -> str:
+    """Return what the worst-off tenant at the top has, or after the time limit what every tenant has at least."""
+    allocation, tree = screen.allocation, screen.allocation.options.get("tenants", {})
+    if not allocation.tenants():
+        return f"all jobs together {_work(value, screen, several=True)}{_equal(screen)}"
+    top = " at the top" if any("tenants" in details for details in tree.get("tenants", {}).values()) else ""
+    work = f"{_work(value, screen)} per unit of weight{_equal(screen)}"
+    if allocation.status is gp.AllocationStatus.TIME_LIMIT:
+        return f"every tenant{top} {work}, or more"
+    return f"the worst-off tenant{top} {work}"
+
+
+def _work(value: float, screen: Screen, *, several: bool = False) -> str:
+    if screen.allocation.options.get("agnostic"):
+        return f"{'have' if several else 'has'} the time of {_gpus(value)}"
+    return f"{'do' if several else 'does'} the work of {_gpus(value, 'average ')}"
+
+
+def _equal(screen: Screen) -> str:
+    return ", with all GPU types treated as equal" if screen.allocation.options.get("agnostic") else ""
 
 
 def _gpus(value: float, what: str = "") -> str:
@@ -297,7 +322,7 @@ def _welfare(value: float, screen: Screen) -> str:
 MEANINGS: Mapping[str, Meaning] = {
     "max_min_fairness": _worst_off,
     "water_filling": _worst_off,
-    "hierarchical": lambda value, _: f"the worst-off tenant does the work of {_gpus(value, 'average ')} per unit of weight",
+    "hierarchical": _tenants,
     "min_makespan": _makespan,
     "finish_time_fairness": lambda value, _: f"no job takes more than {number(value)} times its fair finish time",
     "min_lateness": _lateness,
@@ -314,7 +339,8 @@ def use_text(allocation: gp.Allocation, problem: gp.AllocationProblem) -> str:
     prices = allocation.shadow_prices
     columns = [Column("GPU type", "name"), Column("GPUs used", "text", 2), Column(""), Column("of")]
     if prices is not None:
-        columns.append(Column("objective per extra GPU", optional=1))
+        at_most = ", at most" if allocation.shadow_prices_at_most else ""
+        columns.append(Column(f"objective per extra GPU{at_most}", optional=1))
     rows = []
     for j, (name, used) in enumerate(zip(allocation.accelerator_types, allocation.utilization.tolist(), strict=True)):
         row = [name, bar(used), f"{used:.1%}", f"{problem.capacities[j]:g}"]

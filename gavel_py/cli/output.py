@@ -55,7 +55,7 @@ def _replace(target: Path, text: str) -> None:
         raise
 
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the JSON documents of all commands: increased when a key is removed or changes its meaning, not when one is added."""
 
 

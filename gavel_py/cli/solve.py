@@ -16,7 +16,7 @@ from gavel_py.cli.output import counted, csv_text, emit, json_text, number, time
 from gavel_py.cli.rounds import run_rounds
 from gavel_py.cli.rounds_text import delivery_text, rounds_text
 from gavel_py.cli.tables import parts_text, table_text
-from gavel_py.cli.what_if import WhatIf, changed, changes_of, what_if_text
+from gavel_py.cli.what_if import NextLevel, WhatIf, changed, changes_of, next_levels, what_if_text
 
 TOP = 10
 """Default number of groups of equal jobs listed."""
@@ -208,6 +208,7 @@ class Result:
     document: dict[str, Any]
     what_ifs: tuple[WhatIf, ...] = ()
     sensitivity: gp.Sensitivity | None = None
+    next_levels: tuple[NextLevel, ...] = ()
 
     def screen(self, jobs: gp.JobSet) -> allocation_text.Screen:
         """Return what the screens of an allocation show."""
@@ -234,8 +235,11 @@ def _result(
         document["sensitivity"] = found.to_dict()
     if not request.num_rounds:
         what_ifs = tuple(WhatIf.solved(change, other, solver) for change, other in others.items())
+        levels = next_levels(problem, allocation, what_ifs, solver)
         document |= {"rounds": []} | ({"what_if": [each.to_dict(allocation) for each in what_ifs]} if what_ifs else {})
-        return Result(policy.label, problem, allocation, [], None, document, what_ifs, found)
+        for each, level in zip((document, *document.get("what_if", ())), levels, strict=False):
+            each["next_level"] = level.value
+        return Result(policy.label, problem, allocation, [], None, document, what_ifs, found, levels)
     options = {name: getattr(request, name) for name in ("round_seconds", "sharing", "time_limit_seconds")}
     scheduler, rounds = run_rounds(loaded, policy, request.num_rounds, **options, min_gain=request.min_gain or 1.0)
     delivery = scheduler.delivery()
@@ -303,7 +307,9 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
     excluded = results[0].allocation.excluded
     parts.append(allocation_text.left_out_text("Left out", excluded, all_of_them=request.all_jobs))
     parts.append(allocation_text.constraints_text((result.label, result.allocation) for result in results))
-    parts += [what_if_text(result.label, result.allocation, result.what_ifs) for result in results if result.what_ifs]
+    parts += [
+        what_if_text(result.label, result.allocation, result.what_ifs, result.next_levels) for result in results if result.what_ifs
+    ]
     parts += _estimates_parts(loaded, results)
     routes = "".join(map(allocation_text.route_text, screens)) if len(results) > 1 else ""
     parts.append(routes + unused_text(loaded.cluster.left_out))

@@ -15,7 +15,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.accounting import money, with_accounts
-from gavel_py.cli.allocation_text import left_out_text
+from gavel_py.cli.allocation_text import SAME, left_out_text, limiting_jobs
 from gavel_py.cli.inputs import Inputs
 from gavel_py.cli.output import counted, number
 from gavel_py.cli.tables import table_text, wrapped
@@ -173,24 +173,79 @@ class WhatIf:
         }
 
 
-def what_if_text(label: str, now: gp.Allocation, what_ifs: Iterable[WhatIf]) -> str:
-    """Return tables of objective and speed for each cluster, utilisation, shadow prices, and the jobs that gain and lose most."""
+class NextLevel(NamedTuple):
+    """What the worst-off of the jobs that could run faster has if `water_filling` divides what `max_min_fairness` leaves open.
+
+    value: the least of their levels, None if all jobs run as fast as they can; levels: (N,) s_i v_i / w_i of all jobs.
+    """
+
+    value: float | None
+    levels: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, problem: gp.AllocationProblem, solver: gp.Solver) -> NextLevel:
+        """Solve the problem by water-filling."""
+        options: dict[str, Any] = {"merge_tolerance": solver.merge_tolerance, "time_limit_seconds": solver.time_limit_seconds}
+        filled = gp.solve(problem, "water_filling", sharing=solver.sharing, **options)
+        levels = problem.num_gpus * filled.normalized_throughputs / problem.weights
+        could = problem.runnable.any(axis=1) & (filled.throughputs < problem.fastest * (1 - SAME))
+        return cls(float(levels[could].min()) if could.any() else None, levels)
+
+
+def next_levels(
+    problem: gp.AllocationProblem, now: gp.Allocation, what_ifs: Sequence[WhatIf], solver: gp.Solver
+) -> tuple[NextLevel, ...]:
+    """Return the next level of the cluster as it is and of each other one, if jobs that have all they can use limit the objective.
+
+    Such an objective stays the same whatever is added, which would read as if nothing mattered.
+    """
+    clusters = [(problem, now), *((each.problem, each.allocation) for each in what_ifs)]
+    changed = set(now.options) - {"efficiency"}
+    if not what_ifs or changed or not any(limiting_jobs(allocation, each) for each, allocation in clusters):
+        return ()
+    return tuple(NextLevel.of(each, solver) for each, _ in clusters)
+
+
+def what_if_text(label: str, now: gp.Allocation, what_ifs: Sequence[WhatIf], levels: Sequence[NextLevel] = ()) -> str:
+    """Return tables of objective and speed for each cluster, utilisation, shadow prices, and the jobs that gain and lose most.
+
+    levels: from `next_levels`.
+    """
     then = {what_if.change: what_if.allocation for what_if in what_ifs}
     clusters = {"as it is": now} | then
     columns, by_type = ["cluster", "objective", "total speed", "least speed"], ["cluster", *now.accelerator_types]
     rows = [[name, *_outcome(allocation)] for name, allocation in clusters.items()]
+    if levels:
+        columns.insert(2, "next level")
+        rows = [[*row[:2], number(level.value), *row[2:]] for row, level in zip(rows, levels, strict=True)]
     if any(allocation.forecast().has_prices for allocation in clusters.values()):
         columns.append("cost per hour")
         rows = [[*row, money(each.forecast().total_cost_per_hour)] for row, each in zip(rows, clusters.values(), strict=True)]
     used = [[name, *(f"{part:.1%}" for part in allocation.utilization)] for name, allocation in clusters.items()]
     prices = [[name, *map(number, each.shadow_prices)] for name, each in clusters.items() if each.shadow_prices is not None]
+    at_most = ", at most" if any(each.shadow_prices_at_most for each in clusters.values()) else ""
     parts = [
-        table_text(f"What if, under {label}", columns, rows) + wrapped([NOTE], indent=""),
+        table_text(f"What if, under {label}", columns, rows) + wrapped([NOTE, *_next_lines(now, then, levels)], indent=""),
         table_text("GPUs used", by_type, used),
-        *([table_text("Objective per extra GPU", by_type, prices)] if prices else []),
+        *([table_text(f"Objective per extra GPU{at_most}", by_type, prices)] if prices else []),
         *(_jobs(name, now, allocation) for name, allocation in then.items()),
     ]
     return "\n".join(parts)
+
+
+def _next_lines(now: gp.Allocation, then: Iterable[str], levels: Sequence[NextLevel]) -> Iterator[str]:
+    """Yield what the next level is, and for each other cluster who gains there and by how much."""
+    if not levels:
+        return
+    yield "next level: what the worst-off of the jobs that could run faster has if -p water_filling divides the rest"
+    first, *others = levels
+    for name, level in zip(then, others, strict=True):
+        change = (level.levels - first.levels).round(9)  # so that ties do not depend on rounding
+        gain, lose = _largest(change), _largest(-change)
+        most = [f"{now.job_ids[i]} {change[i]:+.4g}" for i in (*gain[:1], *lose[:1])]
+        after = "all that jobs can use" if level.value is None else number(level.value)
+        text = f"{name}: {number(first.value)} to {after}; {len(gain)} of {len(change)} jobs gain, {len(lose)} lose"
+        yield f"{text}{', most of all ' if most else ''}{' and '.join(most)}"
 
 
 def _outcome(allocation: gp.Allocation) -> list[str]:

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.io.names import NumberedNames
-from gavel_py.optimization.formulation.linear_rows import NO_RULES, Floor, ObjectiveRow, Rules, SparseMatrix, entries_of, scale_of
+from gavel_py.optimization.formulation.linear_rows import (
+    NO_RULES,
+    Floor,
+    Limit,
+    ObjectiveRow,
+    Rules,
+    SparseMatrix,
+    entries_of,
+    scale_of,
+)
 from gavel_py.problem.arrays import JOB_ATTRIBUTES, TABLES, WORKFLOW_COLUMNS, Floats, Indices, isolated_throughputs, size_numbers
 from gavel_py.problem.row_hashing import Numbering, number_equal, refined
 
@@ -61,6 +70,7 @@ class JobClasses:
         columns: The columns of the program, if there may be more than types; K is their number then.
         wide: One job of each class with all columns, None if the problem has all columns.
         where: (G, K) a further restriction of `runnable`, None without one.
+        growth: (K,) factors on the GPUs of the problem, None if there are none (`with_more_gpus`).
     """
 
     problem: AllocationProblem
@@ -78,6 +88,7 @@ class JobClasses:
     columns: Columns | None = None
     wide: AllocationProblem | None = None
     where: NDArray[np.bool_] | None = None
+    growth: Floats | None = None
 
     def __repr__(self) -> str:
         return f"JobClasses({self.num_jobs} jobs in {len(self)} classes)"
@@ -123,7 +134,7 @@ class JobClasses:
     @property
     def capacities(self) -> Floats:
         """(K,) c_j."""
-        return self._by_type.capacities
+        return self._by_type.capacities if self.growth is None else self._by_type.capacities * self.growth
 
     @property
     def prices_per_hour(self) -> Floats:
@@ -259,6 +270,17 @@ class JobClasses:
         """Return the same classes under other rules, each class as a separate group (`kinds`)."""
         each = np.arange(len(self))
         return replace(self, rules=rules, kinds=each, kind_keys=self.keys)
+
+    def with_more_gpus(self, j: int, part: float) -> JobClasses:
+        """Return the same classes with 1 + part times the GPUs of type j in all its columns; normalisers and rules stay."""
+        source = np.arange(len(self.capacities)) if self.columns is None else self.columns.source
+        rules, place = self.rules, None if self.columns is None else self.columns.joint.get(j)
+        if place is not None:  # the row for the GPUs of all columns
+            joint = rules.hard_rows[place]
+            assert isinstance(joint, Limit)  # noqa: S101
+            wider = replace(joint, limit=joint.limit * (1 + part))
+            rules = replace(rules, rows=tuple(wider if row is joint else row for row in rules.rows))
+        return replace(self, rules=rules, growth=np.where(source == j, 1 + part, 1.0))
 
     def with_throughputs(self, throughputs: Floats) -> JobClasses:
         """Return the same classes with another (G, K) throughput matrix."""

@@ -122,9 +122,9 @@ class Then(Policy):
         assert first.certificate is not None  # noqa: S101
         assert second.certificate is not None  # noqa: S101
         stages = (*_stages(self.first, first, self.tolerance), *_stages(self.second, second, 0.0))
-        main = first.certificate.main if isinstance(first.certificate, Stages) else 0
+        main, whole = (first.certificate.main, first.certificate.whole) if isinstance(first.certificate, Stages) else (0, None)
         algorithm, notes = second.algorithm or first.algorithm, first.notes + second.notes
-        certificate = _Lexicographic(stages, main, second.certificate, kept)
+        certificate = _Lexicographic(stages, main, whole, second.certificate, kept)
         return Decision(second.time_fractions, certificate, first.shadow_prices, algorithm, notes)
 
     def _decide_first(self, jobs: JobClasses, solver: LinearSolver) -> tuple[Decision, Rules]:

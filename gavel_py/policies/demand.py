@@ -18,6 +18,7 @@ from gavel_py.optimization.checking.certificates import Prices, Stage, Stages
 from gavel_py.optimization.formulation.linear_rows import ObjectiveRow, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
+from gavel_py.optimization.solving.highs import TimeLimitReached
 from gavel_py.optimization.solving.levels import LevelCertificate, Levels
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.problem.arrays import Floats, returned_numbers
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from gavel_py.optimization.formulation.program import Program
     from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.optimization.solving.level_search import BestLevel
-    from gavel_py.optimization.solving.progressive_filling import Shares
+    from gavel_py.optimization.solving.progressive_filling import Groups, Shares
 
 MAX_GUESSES = 20
 """Steps in which `proportional_guess` lowers the level."""
@@ -242,8 +243,8 @@ ROOM = 5e-10
 class FillingPolicy(Policy):
     """Progressive filling: raise all jobs from 0 until some are saturated, then the others, and so on. Subclasses define `shares`.
 
-    Each level is a demand with a value that is proven optimal, given the levels before. The reported value is the level at which
-    the first job is saturated, by a lack of GPUs or at its full speed.
+    Each level is a demand with a value that is proven optimal, given the levels before. The reported value is the work of the
+    worst-off of the `groups`, or the level at which the first job is saturated, by a lack of GPUs or at its full speed.
     """
 
     family: ClassVar[str] = "demand"
@@ -252,21 +253,33 @@ class FillingPolicy(Policy):
     def shares(self, jobs: JobClasses) -> Shares:
         """Return the speed at which each job rises, in service s_i · v_i."""
 
+    def groups(self, jobs: JobClasses) -> Groups | None:  # noqa: ARG002
+        """Return the groups of jobs of which the worst-off gives the allocation its value, None if that is the worst-off job."""
+        return None
+
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        from gavel_py.optimization.solving.progressive_filling import fill
+        from gavel_py.optimization.solving.progressive_filling import fill, gains_of_more_gpus, worst_off
 
         if jobs.rules.has_penalties:
             text = "optimises its levels one after another, so it cannot weigh them against soft constraints and the cost of change"
             raise InputError(Fault(f"policy {self.name}", "constraints", text))
-        filled = fill(jobs, self.shares(jobs), solver, self.name)
+        shares, groups = self.shares(jobs), self.groups(jobs)
+        filled = fill(jobs, shares, solver, self.name, prices=groups is None)
         levels, first = zip(filled.levels, filled.found, strict=True), filled.found[0]
         fractions, least = filled.found[-1].fractions, LevelCertificate(filled.first_stop, first.prices)
         certificates = [least, *(LevelCertificate(level, best.prices) for level, best in levels)]
         stages = [Stage(f"level {n}" if n else "first stop", certificate) for n, certificate in enumerate(certificates)]
-        # If the first saturated job runs at full speed, more GPUs gain nothing.
-        scarce = least.value(fractions) >= first.level * (1 - SAME)
-        gains = first.shadow_prices if scarce else np.zeros_like(first.shadow_prices)
-        return Decision(_without_dust(jobs, fractions, certificates), Stages(tuple(stages)), gains)
+        answer = _without_dust(jobs, fractions, certificates)
+        if groups is None:
+            # If the first saturated job runs at full speed, more GPUs gain nothing.
+            scarce = least.value(fractions) >= first.level * (1 - SAME)
+            return Decision(answer, Stages(tuple(stages)), first.shadow_prices if scarce else np.zeros_like(first.shadow_prices))
+        try:
+            gains = gains_of_more_gpus(filled, shares, groups, solver)
+        except TimeLimitReached:  # the levels are the best ones, but their prices are unknown
+            raise TimeLimitReached(None, (answer,), (first.prices,)) from None
+        whole, number = worst_off(filled, groups)
+        return Decision(answer, Stages(tuple(stages), number and number + 1, whole), gains)
 
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes:
         times: Floats = decision.time_fractions @ np.ones(len(jobs.capacities))
@@ -291,7 +304,12 @@ class FillingPolicy(Policy):
         return proportional_guess(self._first_stop(jobs))
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
-        return best_level_of(self._first_stop(jobs), candidates, prices)
+        from gavel_py.optimization.solving.progressive_filling import StoppedCertificate
+
+        levels, groups = self._first_stop(jobs), self.groups(jobs)
+        if groups is None:
+            return best_level_of(levels, candidates, prices)
+        return _best(levels, candidates, [StoppedCertificate(levels, each, groups) for each in (*prices, levels.equal_prices())])
 
     def peers(self, jobs: JobClasses) -> Sequence[Any]:
         """Return (G,) the group of each job within which jobs are interchangeable: only their sorted levels count."""

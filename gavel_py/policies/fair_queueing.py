@@ -219,6 +219,7 @@ class ServiceTree:
         self.parents: Indices = np.array(parents, dtype=np.int64)
         # Members are numbered: first the G rows, then the M nodes.
         self.above = np.concatenate([self.leaves, self.parents])
+        self.weights: Floats = np.array(node_weights, dtype=float)
         fifo = np.array(is_fifo, dtype=bool)
         self.speed = np.where(fifo[self.above], 1.0, _joined(weights, node_weights))
         rank, count = _joined(ranks, node_ranks), _joined(counts, np.ones(len(fifo)))
@@ -231,6 +232,13 @@ class ServiceTree:
             rows = np.flatnonzero(depths[self.leaves] >= depth)
             over = _ancestors(self.leaves[rows], self.parents, depths, depth)
             self.tiers.append(_Tier(members, nodes, queues, rows, np.searchsorted(nodes, over)))
+
+    @property
+    def tops(self) -> tuple[Indices, Floats]:
+        """(G,) the member of the root above each row, numbered from 0, and (M,) the weights of these members."""
+        top = _ancestors(self.leaves, self.parents, _depths(self.parents), 1)
+        members, of = np.unique(top, return_inverse=True)
+        return of, self.weights[members]
 
     def rise(self, rooms: ArrayLike) -> ServiceRise:
         """Return the services as a function of the level. rooms: (G,) the service that each job can still take, at least 0."""

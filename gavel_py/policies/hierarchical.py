@@ -16,7 +16,8 @@ from gavel_py.policies.fair_queueing import service_tree
 from gavel_py.problem.tenants import Tenant, TenantTree
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.solving.progressive_filling import Shares
+    from gavel_py.optimization.solving.progressive_filling import Groups
+    from gavel_py.policies.fair_queueing import ServiceTree
     from gavel_py.problem.problem import AllocationProblem
 
 
@@ -27,8 +28,8 @@ class Hierarchical(FillingPolicy):
     Hierarchical fairness: every job raises v_i above its value so far by θ · w'_i / s_i until some cannot rise, and so on.
 
     w'_i: the product over the job and the tenants above it of weight / Σ weights of its siblings that can still rise; a tenant
-    with policy fifo gives all to the first of its jobs or tenants that can rise. The objective value is the level at which the
-    first job stops: Σ s_i · v_i over the jobs of a tenant at the top, per weight. Source: Gavel (OSDI 2020), section 4.3.
+    with policy fifo gives all to the first of its jobs or tenants that can rise. The objective value is what the worst-off tenant
+    at the top has in the end: Σ s_i · v_i over its jobs, per weight. Source: Gavel (OSDI 2020), section 4.3.
     """
 
     tenants: TenantTree | Mapping[Any, Any] | Sequence[Tenant] | str | None = option(
@@ -57,7 +58,7 @@ class Hierarchical(FillingPolicy):
         arrivals = ("arrival_seconds",) if is_fifo else ()
         return ("weights", "tenants", *arrivals, *(("job_ids",) if tree.orders_jobs else ()))
 
-    def shares(self, jobs: JobClasses) -> Shares:
+    def shares(self, jobs: JobClasses) -> ServiceTree:
         ids = jobs.problem.job_ids
         return service_tree(
             self.tree,
@@ -67,6 +68,12 @@ class Hierarchical(FillingPolicy):
             weights=jobs.weights,
             arrivals=jobs.arrival_seconds if "arrival_seconds" in self.reads else np.zeros(len(jobs)),
         )
+
+    def groups(self, jobs: JobClasses) -> Groups:
+        from gavel_py.optimization.solving.progressive_filling import Groups
+
+        of, weights = self.shares(jobs).tops
+        return Groups(of, weights)
 
     def peers(self, jobs: JobClasses) -> Sequence[Any]:
         tenants: Sequence[Any] = jobs.tenants

@@ -152,7 +152,7 @@ def test_the_command_shows_partners_and_reasons(gavel: Gavel, jobs: list[str]) -
 def test_the_document_is_read_as_it_was_written(gavel: Gavel, jobs: list[str]) -> None:
     document = json.loads(gavel("explain", "a", *jobs, "--with", "b", "--json").out)
     explanation = gp.Explanation.from_dict(document)
-    assert {"schema_version": 1} | explanation.to_dict() == document
+    assert {"schema_version": 2} | explanation.to_dict() == document
     assert explanation.together[0].kind in {"shares", "others"}
     assert explanation.partners
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -103,6 +104,67 @@ def test_the_price_of_a_gpu_for_jobs_that_share() -> None:
     allocation = gp.solve(problem, "max_min_fairness")
     assert allocation.shadow_prices is not None
     assert allocation.shadow_prices.tolist() == pytest.approx([allocation.objective_value])
+
+
+def partners(steps: list[float]) -> gp.AllocationProblem:
+    return gp.AllocationProblem.from_arrays(
+        [[0.37]] * len(steps), [1], pair_kinds=[0] * len(steps), pair_throughputs=[[[0.333]]], steps_remaining=steps
+    )
+
+
+def test_a_price_that_rows_on_partners_may_lower_is_stated_as_at_most() -> None:
+    """With more GPUs, the longer job would have more time with the other than this has with it, which a missing row forbids."""
+    problem = partners([100, 400])
+    allocation = gp.solve(problem, "min_makespan")
+    assert allocation.objective_value is not None
+    assert allocation.shadow_prices is not None
+    gain = (allocation.objective_value - with_more(problem, gp.resolve_policy("min_makespan"), 0, 1e-3)) / 1e-3
+    assert allocation.shadow_prices[0] > 1.2 * gain
+    assert allocation.shadow_prices_at_most
+    assert allocation.to_dict()["shadow_prices_at_most"] is True
+    assert gp.Allocation.from_dict(allocation.to_dict()).shadow_prices_at_most
+    with pytest.raises(gp.ProofError, match="shadow prices"):
+        dataclasses.replace(allocation, shadow_prices_at_most=False).verify()
+
+
+def test_prices_of_equal_partners_are_exact() -> None:
+    assert not gp.solve(partners([100, 100, 400, 400]), "min_makespan").shadow_prices_at_most
+    assert not gp.solve(gp.AllocationProblem.from_arrays([[1.0], [1.0]], [1]), "max_min_fairness").shadow_prices_at_most
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", [*POLICIES[:3], "max_progress_rate"])
+def test_prices_with_partners_are_exact_or_stated_as_at_most(name: str) -> None:
+    """5,000 problems, a quarter of them for each policy."""
+    sign, compared = -1 if name == "min_makespan" else 1, 0
+    for seed in range(1250):
+        chance = np.random.default_rng([seed, 44])
+        problem = distinct_partners(chance)
+        allocation = gp.solve(problem, name)
+        assert allocation.objective_value is not None
+        assert allocation.shadow_prices is not None
+        value, column = allocation.objective_value, int(chance.integers(0, len(problem.capacities)))
+        price, policy = float(allocation.shadow_prices[column]), gp.resolve_policy(name)
+        gains = [sign * (with_more(problem, policy, column, more) - value) / more for more in (1e-3, 1e-5)]
+        rounding = 1e-3 * price + 1e-4 * abs(value)
+        assert price >= gains[0] - rounding, (name, seed)
+        if not allocation.shadow_prices_at_most:
+            compared += 1
+            assert price <= max(gains) + rounding, (name, seed)
+    assert compared > 400
+
+
+def distinct_partners(chance: np.random.Generator) -> gp.AllocationProblem:
+    groups, jobs, types = chance.integers(1, 3), chance.integers(2, 5), chance.integers(1, 3)
+    alone = np.round(chance.lognormal(0, 0.5, (groups, types)), 2)
+    kinds = chance.integers(0, groups, jobs)
+    return gp.AllocationProblem.from_arrays(
+        alone[kinds],
+        chance.integers(1, 3, types),
+        pair_kinds=kinds,
+        pair_throughputs=np.round(chance.uniform(0.55, 0.95, (groups, groups, types)), 2) * alone[:, None, :],
+        steps_remaining=chance.choice([100.0, 200.0, 400.0], jobs),
+    )
 
 
 def test_at_a_kink_the_price_is_that_of_more_and_not_of_fewer() -> None:

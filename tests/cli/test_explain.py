@@ -82,6 +82,23 @@ def test_nothing_is_wider_than_the_terminal(gavel: Gavel, monkeypatch: pytest.Mo
         assert max(map(len, lines)) <= columns
 
 
+def test_what_if_states_the_next_level_where_a_job_with_all_it_can_use_limits_the_objective(gavel: Gavel, tmp_path: Path) -> None:
+    """By hand: first runs all the time, at 1/8 of a GPU per unit of its weight, and the other four share the rest equally."""
+    (tmp_path / "weighted.csv").write_text("job_id,weight\nfirst,8\n" + "".join(f"{job},1\n" for job in "abcd"))
+    (tmp_path / "ones.csv").write_text("job_id,v100\nfirst,1\n" + "".join(f"{job},1\n" for job in "abcd"))
+    files = (str(tmp_path / "weighted.csv"), "-c", "v100:2", "--throughputs", str(tmp_path / "ones.csv"))
+    arguments = ("solve", *files, "--what-if", "v100+1", "--what-if", "v100+9")
+    lines = gavel(*arguments)[1].splitlines()
+    at = lines.index("What if, under max_min_fairness")
+    assert [line.split()[-4:-2] for line in lines[at + 2 : at + 5]] == [["0.125", "0.25"], ["0.125", "0.5"], ["0.125", "-"]]
+    assert "v100+1: 0.25 to 0.5; 4 of 5 jobs gain, 0 lose, most of all a +0.25" in lines
+    assert "v100+9: 0.25 to all that jobs can use; 4 of 5 jobs gain, 0 lose, most of all a +0.75" in lines
+    document = json.loads(gavel(*arguments, "--json")[1])
+    levels = [document["next_level"], *(each["next_level"] for each in document["what_if"])]
+    assert levels == [pytest.approx(0.25), pytest.approx(0.5), None]
+    assert "next_level" not in json.loads(gavel("solve", *SMALL, "--what-if", "v100+1", "--json")[1])
+
+
 def test_what_if_compares_two_proven_answers_under_the_same_normalisers(gavel: Gavel) -> None:
     document = json.loads(gavel("solve", *SMALL, "--what-if", "v100+1", "--what-if", "v100=0,k80+1", "--json")[1])
     more, other = document["what_if"]
@@ -161,7 +178,7 @@ def test_the_first_lines_name_tenant_and_cost(gavel: Gavel) -> None:
     for name in ("start_seconds", "end_seconds", "cost_per_hour", "cost_until_done"):
         assert document[name] == job[name]
     again = gp.Explanation.from_dict(document)
-    assert again.to_dict() | {"schema_version": 1} == document
+    assert again.to_dict() | {"schema_version": 2} == document
     older = {name: value for name, value in document.items() if name not in ("tenant", "capacities", "utilization", "end_seconds")}
     assert gp.Explanation.from_dict(older).tenant is None
     waits = gavel("explain", "vision-100", *EXAMPLE, "-p", "fifo")[1]

@@ -254,6 +254,6 @@ def test_all_documents_have_the_version_of_their_schema(gavel: Gavel) -> None:
         ["trace", "formats", "--json"],
     ):
         document = json.loads(gavel(*arguments).out)
-        assert all(each["schema_version"] == 1 for each in (document if isinstance(document, list) else [document])), arguments
+        assert all(each["schema_version"] == 2 for each in (document if isinstance(document, list) else [document])), arguments
     explanation = gp.Explanation.from_dict(json.loads(gavel("explain", "a", *solve).out))
     assert explanation.vs_fair_share is not None

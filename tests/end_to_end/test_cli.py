@@ -66,7 +66,7 @@ def test_json_is_one_document_with_the_keys_of_the_contract(gavel: Gavel, small:
         *("job_id", "time_fractions", "throughput", "normalized_throughput", "vs_fair_share"),
         *("start_seconds", "end_seconds", "cost_per_hour", "cost_until_done"),
     }
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == 2
     assert set(document["shadow_prices"]) == {"v100", "k80"}
     assert [round_["index"] for round_ in document["rounds"]] == [0, 1]
     again = gp.Allocation.from_dict(document).to_dict()["jobs"]

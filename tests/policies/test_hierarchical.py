@@ -96,15 +96,74 @@ def test_tenants_share_a_gpu_by_weight_whatever_the_number_of_their_jobs() -> No
     assert v_of(one_type(["red", "blue", "blue"], 1, weights=[5, 3, 1]), tree) == pytest.approx([1 / 3, 1 / 2, 1 / 6], abs=1e-9)
 
 
-def test_the_value_is_what_tenants_at_the_top_have_per_weight_when_the_first_job_stops() -> None:
+def test_the_value_is_what_the_worst_off_tenant_at_the_top_has_per_weight() -> None:
     tree = tree_of(red={}, blue={"weight": 2})
     allocation = gp.solve(one_type(["red", "red", "blue"], 1), "hierarchical", tenants=tree)
     assert allocation.objective_value == pytest.approx(1 / 3)  # all stop: red has 1/3, blue 2/3
     assert allocation.objective_bound == pytest.approx(1 / 3)
     assert allocation.shadow_prices == pytest.approx([1 / 3], abs=1e-9)
-    allocation = gp.solve(one_type(["red", "red", "blue"], 2), "hierarchical", tenants=tree)
-    assert allocation.objective_value == pytest.approx(1 / 2)  # blue's only job runs all the time, and red has had 1/2 by then
-    assert allocation.normalized_throughputs == pytest.approx([1 / 2, 1 / 2, 1], abs=1e-9)
+    allocation = gp.solve(one_type(["red", "red", "blue"], 1.8), "hierarchical", tenants=tree)
+    assert allocation.normalized_throughputs == pytest.approx([0.4, 0.4, 1], abs=1e-9)
+    assert allocation.objective_value == pytest.approx(1 / 2)  # blue's only job runs all the time; red has 0.8
+    assert allocation.objective_bound == pytest.approx(1 / 2)
+    assert allocation.shadow_prices == [0]
+    assert allocation.stages[0].value == pytest.approx(1 / 2)
+
+
+def test_a_tenant_goes_on_when_its_first_job_has_stopped() -> None:
+    """Red's first job runs all the time at the level 4/3, and both tenants have 3/2 in the end, half of any further GPU each."""
+    problem = one_type(["red", "red", "blue", "blue"], 3, weights=[3, 1, 1, 1])
+    allocation = gp.solve(problem, "hierarchical")
+    assert [stage.value for stage in allocation.stages] == pytest.approx([4 / 3, 3 / 2])
+    assert allocation.objective_value == pytest.approx(3 / 2)
+    assert allocation.objective_bound == pytest.approx(3 / 2)
+    assert allocation.shadow_prices == pytest.approx([1 / 2], rel=1e-6)
+    assert allocation.verify().value == allocation.objective_value
+
+
+def test_a_price_is_the_slope_of_all_levels_together() -> None:
+    """By hand: jobs do 2 (c_1 + c_2), divided by the weights 3 and 1; level 1 ends when the first type is full, before that."""
+    tenants, tree = ["red", "blue", "red", "blue", "blue"], tree_of(red={"weight": 3}, blue={})
+    problem = gp.AllocationProblem.from_arrays([[2, 0]] * 2 + [[0, 2]] * 3, [1, 1], tenants=tenants)
+    allocation = gp.solve(problem, "hierarchical", tenants=tree)
+    assert [stage.value for stage in allocation.stages] == pytest.approx([12 / 13, 12 / 13, 1])
+    assert allocation.objective_value == pytest.approx(1)
+    assert allocation.shadow_prices == pytest.approx([1 / 2, 1 / 2], rel=1e-6)
+
+
+@pytest.mark.deep
+@settings(max_examples=examples(200))
+@given(case=hierarchies(), data=st.data())
+def test_the_value_is_that_of_the_answer_and_prices_are_its_derivative(
+    case: tuple[gp.AllocationProblem, gp.TenantTree], data: st.DataObject
+) -> None:
+    problem, tree = case
+    allocation = gp.solve(problem, "hierarchical", tenants=tree)
+    assume(allocation.status == "optimal")
+    value, prices = allocation.objective_value, allocation.shadow_prices
+    assert value == pytest.approx(least_work(allocation, problem, tree), rel=1e-9, abs=1e-9)
+    assert value is not None
+    assert prices is not None
+    column = data.draw(st.sampled_from(np.flatnonzero(problem.capacities > 0).tolist()))
+    gains = []
+    for more in (1e-3, 1e-4, 1e-5):  # the value may bend within a thousandth of a GPU
+        capacities = problem.capacities + more * np.eye(len(problem.capacities))[column]
+        found = gp.solve(problem.with_capacities(capacities), "hierarchical", tenants=tree).objective_value
+        assert found is not None
+        gains.append((found - value) / more)
+    assert any(each == pytest.approx(prices[column], rel=1e-3, abs=1e-5 * value) for each in gains)
+
+
+def least_work(allocation: gp.Allocation, problem: gp.AllocationProblem, tree: gp.TenantTree) -> float:
+    """Return the least Σ s v / weight of the tenants at the top with a job that can run."""
+    known, work = {tenant.name: tenant for tenant in tree.tenants}, dict[str, float]()
+    for i, name in enumerate(problem.tenants):
+        while parent := known[name].parent:
+            name = parent
+        if problem.job_ids[i] not in allocation.excluded:
+            share = problem.num_gpus[i] * allocation.normalized_throughputs[i] / known[name].weight
+            work[name] = work.get(name, 0.0) + float(share)
+    return min(work.values())
 
 
 def test_a_fifo_tenant_gives_all_to_its_first_job_and_then_to_the_next() -> None:
@@ -195,7 +254,7 @@ def test_jobs_on_a_type_that_is_full_stop_and_the_others_go_on() -> None:
     assert allocation.normalized_throughputs == pytest.approx([1.2, 0.8, 2], abs=1e-9)
     assert [stage.name for stage in allocation.stages] == ["first stop", "level 1", "level 2"]
     assert [stage.value for stage in allocation.stages] == pytest.approx([0.8, 0.8, 0.8 + 0.8 / 3], abs=1e-9)
-    assert allocation.objective_value == allocation.stages[0].value
+    assert allocation.objective_value == pytest.approx(0.8)  # b has stopped, and a has (1.2 + 2) / 3
 
 
 def test_a_quota_that_asks_for_more_than_the_level_lets_its_jobs_rise_on() -> None:
@@ -536,6 +595,24 @@ class TestCommand:
             "  level 1: 0.333333, proven bound 0.333333",
         ]
 
+    def test_the_number_of_the_sentence_is_what_the_worst_off_tenant_has(self, capsys: pytest.CaptureFixture[str]) -> None:
+        Path("four.csv").write_text("job_id,tenant,weight\na,red,3\nb,red,1\nc,blue,1\nd,blue,1\n")
+        Path("four-speeds.csv").write_text("job_id,v100\na,1\nb,1\nc,1\nd,1\n")
+        command = ["solve", "four.csv", "-c", "v100:3", "--throughputs", "four-speeds.csv", "-p", "hierarchical"]
+        shown = []
+        for more in ([], ["--json"]):
+            with pytest.raises(SystemExit):
+                main([*command, "--what-if", "v100-1", "--what-if", "v100+1", *more])
+            shown.append(capsys.readouterr().out)
+        document = json.loads(shown[1])
+        least = []
+        for each in (document, *(what_if["allocation"] for what_if in document["what_if"])):
+            speed = {job["job_id"]: job["normalized_throughput"] for job in each["jobs"]}
+            least.append(min(speed["a"] + speed["b"], speed["c"] + speed["d"]))
+            assert each["objective"]["value"] == pytest.approx(least[-1])
+        assert least == pytest.approx([1.5, 1, 2])
+        assert f"Proven optimal: the worst-off tenant does the work of {least[0]:.4g} average GPUs per unit of weight." in shown[0]
+
     @pytest.mark.parametrize("command", ["solve", "rounds", "explain"])
     def test_json_has_the_tree(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
         name = ("explain", "b") if command == "explain" else (command,)
@@ -552,7 +629,10 @@ class TestCommand:
                 "tenants:\n  red: {weight: 0}\n  blue:\n",
                 "tenants.yaml, line 2 (tenant 'red'), field weight: must be greater than 0",
             ),
-            ("tenants:\n  red:\n", "job 'b' and 1 more, field tenant: 'blue' is not in the tenant tree; known: red"),
+            (
+                "tenants:\n  red:\n",
+                "jobs.csv, line 3 (job 'b' and 1 more), field tenant: 'blue' is not in the tenant tree; known: red",
+            ),
             (
                 "tenants:\n  red: {parent: blue}\n  blue: {parent: red}\n",
                 "tenants.yaml, line 2 (tenant 'red'), field parent: forms a cycle: red -> blue -> red",

@@ -35,7 +35,7 @@ def test_tables_have_the_plan_and_its_proof(plan: Gavel) -> None:
 
 def test_json_and_csv_have_the_plan(plan: Gavel) -> None:
     document = json.loads(plan("--json").out)
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == 2
     assert document["served_fractions"] == {"chat": 0.75, "code": 1.0}
     lines = plan("--csv").out.splitlines()
     assert lines[0].startswith("service,model,accelerator,num_gpus")

@@ -1,7 +1,6 @@
 """Proofs that an allocation is valid and optimal, from the problem's own numbers and independent of the solver.
 
-A certificate holds dual prices: `solving/level_search.py` (levels) and `formulation/matrices.py` (sums) read them from linear
-programs.
+A certificate holds dual prices, which `solving/level_search.py` (levels) and `formulation/matrices.py` (sums) read from programs.
 """
 
 from __future__ import annotations
@@ -92,43 +91,42 @@ class Stage:
 
 @dataclass(frozen=True)
 class Stages:
-    """Proves lexicographic stages, each by its own certificate; `main` is the stage that gives the allocation its value."""
+    """Proves lexicographic stages, each by its own certificate; `whole`, by default that of stage `main`, proves the value."""
 
     stages: tuple[Stage, ...]
     main: int = 0
+    whole: Certificate | None = None
 
     @property
     def jobs(self) -> JobClasses:
-        return self._main.jobs
+        return self.of_value.jobs
 
     def value(self, fractions: Floats) -> float:
-        """Return the objective of the main stage."""
-        return self._main.value(fractions)
+        """Return the value of the allocation."""
+        return self.of_value.value(fractions)
 
     def bound(self) -> float:
-        """Return the bound of the main stage."""
-        return self._main.bound()
+        """Return the bound on the value."""
+        return self.of_value.bound()
 
     def scale(self, fractions: Floats) -> float:
-        """Return the size of the main stage's terms."""
-        return self._main.scale(fractions)
+        """Return the size of the value's terms."""
+        return self.of_value.scale(fractions)
 
     @property
     def scarcity(self) -> Prices:
-        """The prices of the main stage."""
-        return self._main.scarcity
+        """The prices that prove the value."""
+        return self.of_value.scarcity
 
     @property
-    def _main(self) -> Certificate:
-        return self.stages[self.main].certificate
+    def of_value(self) -> Certificate:
+        """The certificate of the value."""
+        return self.whole or self.stages[self.main].certificate
 
 
 @dataclass(frozen=True)
 class StageProof:
-    """The proof of one stage: its objective, the bound on it given the results of earlier stages, and their gap.
-
-    scale: the size of the objective's terms.
-    """
+    """The proof of a stage: its objective, the bound on it given earlier stages, their gap, and `scale`, the size of its terms."""
 
     name: str
     value: float

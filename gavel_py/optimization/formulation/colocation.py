@@ -236,6 +236,16 @@ class PairColumns(Columns):
         parts = times.by_job(self.aggregate(times.fractions * self.parts))
         return [self._over_all_columns(row) for row in type_rows(self.base, parts)], self
 
+    def lacks_rows(self, times: TimeShares) -> bool:
+        """Return whether `_self_pairing_rows` has no row yet for some job that is alone in its class."""
+        assert times.classes is not None  # noqa: S101
+        jobs, groups = times.classes, self.pairs.kinds[times.classes.rows]
+        cuts = (row for row in self.rules.rows if isinstance(row, SelfPairingCut))
+        known = {(int(row.signs.argmax()), row.column) for row in cuts}
+        own = self.sides.those(self.sides.one == self.sides.other)
+        single = ((group, column, np.flatnonzero((groups == group) & (jobs.counts == 1))) for group, _, _, column, _ in own)
+        return any((job, column) not in known for _, column, rows in single for job in jobs.rows[rows].tolist())
+
     def _self_pairing_rows(self, times: TimeShares) -> list[Row]:
         """Return rows for the jobs that have more time with partners of their own group than these have together.
 

@@ -127,11 +127,14 @@ class Columns:
         """Return the columns in which jobs of groups a and b share GPUs of type j with each other, None if no jobs share GPUs."""
         return None
 
+    def lacks_rows(self, times: TimeShares) -> bool:  # noqa: ARG002
+        """Return whether an answer with more GPUs may break rows on partners that are not in the program, so that it gains less."""
+        return False
+
     def separate(self, times: TimeShares) -> tuple[list[Row], Columns]:
         """Return the rows that an answer breaks, if any, and the columns of these rows.
 
-        The columns change if the answer has more time in the faster placement of gangs than nodes have room for: types then get a
-        second column.
+        Types get a second column if the answer has more time in the faster placement of gangs than nodes have room for.
         """
         rows: list[Row] = [*type_rows(self.problem, times.fractions, self.columns_of)]
         return (rows, self) if rows else self._separate_placements(times.fractions)

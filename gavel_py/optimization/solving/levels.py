@@ -11,7 +11,7 @@ ways to give a job the throughput τ. While τ stays between two neighbouring T 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -416,6 +416,11 @@ class LevelCertificate:
     def jobs(self) -> JobClasses:
         return self.levels.jobs
 
+    @property
+    def follows(self) -> bool:
+        """Whether there are levels before this one, which a change of the resources moves as well."""
+        return bool(self.levels.given)
+
     def value(self, fractions: Floats) -> float:
         """Return the worst level of any job with these (G, K) time fractions."""
         return self.levels.reached(self._throughputs(fractions))
@@ -451,10 +456,8 @@ class _PricesOfMore(Prices):
 
 def level_per_part(certificate: LevelCertificate) -> float:
     """Return the improvement of the level per unit of worth of further resources, at the prices that prove the level."""
-    levels, prices = certificate.levels, certificate.prices
-    here = levels.affordable(levels.alone, prices)
-    there = levels.affordable(levels.alone, _PricesOfMore(prices.gpus, prices.limits, STEP))
-    return abs(there - here) / STEP
+    more = _PricesOfMore(certificate.prices.gpus, certificate.prices.limits, STEP)
+    return abs(replace(certificate, prices=more).bound() - certificate.bound()) / STEP
 
 
 def limit_prices(certificate: Certificate | None, rules: Rules) -> Floats | None:
@@ -463,8 +466,8 @@ def limit_prices(certificate: Certificate | None, rules: Rules) -> Floats | None
     Unless the optimum has a kink, this is the gain for the first small part of a unit. None if there are no prices.
     """
     while isinstance(certificate, Stages):
-        certificate = certificate.stages[certificate.main].certificate
-    if certificate is None or not rules.hard_rows:
+        certificate = certificate.of_value
+    if certificate is None or not rules.hard_rows or (isinstance(certificate, LevelCertificate) and certificate.follows):
         return None
     parts = certificate.scarcity.limits[: len(rules.hard_rows)]
     if len(parts) < len(rules.hard_rows):

@@ -12,8 +12,8 @@ from gavel_py.errors import SolverError
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import TOLERANCE, LinearSolver, TimeLimitReached
 from gavel_py.optimization.solving.level_search import BestLevel, find_best_level
-from gavel_py.optimization.solving.levels import Levels
-from gavel_py.problem.arrays import Floats, Mask
+from gavel_py.optimization.solving.levels import LevelCertificate, Levels
+from gavel_py.problem.arrays import Floats, Indices, Mask
 
 STOPPED = 10 * TOLERANCE
 """Relative distance to its top at which a job counts as stopped: errors of a few rows of the solver, and of the repair."""
@@ -55,16 +55,19 @@ class Shares(Protocol):
 class Filled:
     """The levels and the best allocation of each, in order; the fractions of the last one are the allocation.
 
-    first_stop: the first level as a demand that ends when one job stops, either for lack of GPUs or because it cannot run faster.
+    first_stop: the first level as a demand that ends when one job stops, either for lack of GPUs or because it cannot run faster;
+    rising: (G,) for each level, the jobs that could still rise; reached: (G,) steps/s that a job of each class has in the end.
     """
 
     levels: tuple[Levels, ...]
     found: tuple[BestLevel, ...]
     first_stop: Levels
+    rising: tuple[Mask, ...]
+    reached: Floats
 
 
-def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str) -> Filled:
-    """Raise all jobs, level by level, at the rates of `shares` until none can rise further.
+def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str, *, prices: bool = True) -> Filled:
+    """Raise all jobs, level by level, at the rates of `shares` until none can rise further; prices: find those of the first level.
 
     A level ends when the throughputs reached cost all resources at some prices. A job can then rise only as far as more throughput
     is free at these prices (`Levels.free_until`); there it stops, and the others continue. Each level is proven by its own prices,
@@ -75,25 +78,27 @@ def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str) -> F
     first_stop = first_stop_of(jobs, shares, name)
     levels: list[Levels] = []
     found: list[BestLevel] = []
+    rising: list[Mask] = []
     while True:
-        rising = reached < tops * (1 - STOPPED)
-        rise = shares.rise(np.where(rising, (tops - reached) / units, 0.0))
+        can_rise = reached < tops * (1 - STOPPED)
+        rise = shares.rise(np.where(can_rise, (tops - reached) / units, 0.0))
         if not rise.most > 0:
-            return Filled(tuple(levels), tuple(found), first_stop)
+            return Filled(tuple(levels), tuple(found), first_stop, tuple(rising), reached)
         demand = _Step(name, rise, reached, units, tops, base)
         step = Levels(demand, jobs, given=base)
         try:
-            best = find_best_level(step, solver, efficiency=False, shadow_prices=not found)
+            best = find_best_level(step, solver, efficiency=False, shadow_prices=prices and not found)
         except TimeLimitReached:
             if not found:
                 raise
             raise TimeLimitReached(None, (found[-1].fractions,), (found[0].prices,)) from None
         found.append(best)
+        rising.append(can_rise)
         # Throughput that rules require beyond the level (`Levels.needs`) is not a level: the job waits until the others catch up.
         reached, base, before = demand.need(jobs, best.level), best.level, tops
         levels.append(copy(step))
         levels[-1].demand = replace(demand, at_top=reached >= tops * (1 - AT_TOP))
-        below = rising & (reached < tops * (1 - STOPPED))
+        below = can_rise & (reached < tops * (1 - STOPPED))
         tops = np.minimum(tops, np.maximum(reached, step.free_until(best.level, best.prices)))
         tops = np.where(below & (reached >= tops * (1 - STOPPED)), tops * (1 - HELD_BACK), tops)
         reached = np.minimum(reached, tops)
@@ -149,3 +154,97 @@ class _FirstStop(_Step):
         """Return (G,) the level up to which the needs of each job are met, none beyond its fastest throughput."""
         below = np.nextafter((self.tops - self.reached) / self.units, 0.0)
         return self.base + self.rise.levels(np.clip((throughputs - self.reached) / self.units, 0.0, below))
+
+
+MORE = 1e-4
+"""Part by which there are more GPUs of a type when their price is found; levels are exact to about 1e-10 of themselves."""
+
+LEAST_SPARE = 1e-6
+"""Part of the GPUs of a type from which on they count as to spare."""
+
+NOISE = 1e-8
+"""Part of a value by which it may change because of rounding."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of jobs, such as tenants, whose work per unit of weight counts. of: (G,) the group of each class; weights: (M,)."""
+
+    of: Indices
+    weights: Floats
+
+    def work(self, jobs: JobClasses, throughputs: Floats) -> Floats:
+        """Return (M,) Σ_i s_i v_i / weight over the jobs of each group. throughputs: (G,) steps/s of a job of each class."""
+        work = jobs.counts * jobs.num_gpus * throughputs / jobs.equal_share
+        return np.bincount(self.of, work, len(self.weights)) / self.weights
+
+
+@dataclass(frozen=True)
+class GroupCertificate(LevelCertificate):
+    """Proves the work of the worst-off group by the level at which its last job stops, given the levels before."""
+
+    groups: Groups
+    group: int
+
+    def value(self, fractions: Floats) -> float:
+        """Return the work of the worst-off group per unit of weight with these (G, K) time fractions."""
+        return float(self.groups.work(self.jobs, self._throughputs(fractions)).min())
+
+    def bound(self) -> float:
+        """Return the work of this group, per unit of weight, at the best level that is affordable at these prices."""
+        return float(self.groups.work(self.jobs, self.levels.needs(super().bound()))[self.group])
+
+    def scale(self, fractions: Floats) -> float:
+        """Return the level, of which a group whose turn has not come may have a small part only."""
+        return abs(super().value(fractions))
+
+
+@dataclass(frozen=True)
+class StoppedCertificate(LevelCertificate):
+    """Bounds what the worst-off group has when a time limit ends the search; `levels` is the first stop.
+
+    The value is what each group has at least once all jobs have reached the level of the worst-off one. It is no more than at the
+    optimum, where all jobs have reached that level as well.
+    """
+
+    groups: Groups
+
+    def value(self, fractions: Floats) -> float:
+        """Return the work that the worst-off group must have, per unit of weight, at the level of (G, K) time fractions."""
+        return float(self.groups.work(self.jobs, self.levels.needs(super().value(fractions))).min())
+
+    def bound(self) -> float:
+        """Return a bound for any prices of GPUs: a unit of a group's work costs no less than where it is cheapest."""
+        jobs, prices = self.jobs, self.prices.gpus
+        costs = np.divide(prices, jobs.throughputs, out=np.full(jobs.throughputs.shape, np.inf), where=jobs.runnable)
+        cheapest = np.full(len(self.groups.weights), np.inf)
+        np.minimum.at(cheapest, self.groups.of, jobs.equal_share * costs.min(axis=1))
+        spent, utopia = float(self.groups.weights @ cheapest), float(self.groups.work(jobs, jobs.fastest).min())
+        return min(utopia, float(prices @ jobs.capacities) / spent) if spent > 0 else utopia
+
+
+def worst_off(filled: Filled, groups: Groups) -> tuple[GroupCertificate, int]:
+    """Return the proof of what the worst-off group has, and the number of the level at which its last job stops, from 0."""
+    group = int(groups.work(filled.first_stop.jobs, filled.reached).argmin())
+    number = max(n for n, rising in enumerate(filled.rising) if rising[groups.of == group].any())
+    return GroupCertificate(filled.levels[number], filled.found[number].prices, groups, group), number
+
+
+def gains_of_more_gpus(filled: Filled, shares: Shares, groups: Groups, solver: LinearSolver) -> Floats:
+    """Return (K,) what the worst-off group gains per extra GPU of each type, from a small part of one.
+
+    More GPUs move each level and so what later levels start from, and at a kink also the jobs that stop there. So jobs are raised
+    again with slightly more GPUs of the type. If a type has GPUs to spare, no level depends on it.
+    """
+    jobs, fractions = filled.first_stop.jobs, filled.found[-1].fractions
+    value = float(groups.work(jobs, filled.reached).min())
+    used, capacities = (jobs.counts * jobs.num_gpus) @ fractions, jobs.capacities
+    if jobs.columns is not None:
+        used, capacities = jobs.columns.gpus(fractions, jobs.counts * jobs.num_gpus), jobs.columns.base.capacities
+    prices = np.zeros(len(capacities))
+    for j in np.flatnonzero((capacities > 0) & (used > capacities * (1 - LEAST_SPARE))).tolist():
+        found = fill(jobs.with_more_gpus(j, MORE), shares, solver, filled.first_stop.demand.name, prices=False)
+        there = float(groups.work(jobs, found.reached).min())
+        if abs(there - value) > NOISE * max(there, value):
+            prices[j] = (there - value) / (MORE * capacities[j])
+    return prices
