@@ -21,7 +21,7 @@ from typing import Any, Literal
 import click
 
 import gavel_py as gp
-from gavel_py.cli import INTERRUPTED, estimates
+from gavel_py.cli import INTERRUPTED, estimates, inputs
 from gavel_py.cli.files import InputFile, claim_file
 from gavel_py.cli.inputs import FILE, INPUT_OR_TEXT, argument, main_option, option, warnings_shown
 from gavel_py.cli.output import counted, number, progress_bar, time_text, unit_of, unused_text
