@@ -271,9 +271,7 @@ class Request:
     dry_run: bool = main_option("Run", help="Show the grid and how long it will take, without running it.")
     retry_failed: bool = option("Run", help="Run failed cells again.")
     export: tuple[Path, ...] = main_option("Output", type=FILE, metavar="FILE", help="Write cells to this .csv or .parquet file.")
-    tenants_out: Path | None = option(
-        "Output", type=FILE, metavar="FILE", help="With --results: write tenants by cell to a file."
-    )
+    tenants_out: Path | None = option("Output", type=FILE, metavar="FILE", help="With --results: write tenants by cell to a file.")
     with_progress: bool = option("Output", "--progress/--no-progress", default=True, help="Show progress on standard error [yes].")
 
 
