@@ -8,6 +8,7 @@ command line); all others are failures at run time (exit code 1).
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -123,18 +124,30 @@ class ConflictError(InputError):
         constraints: Names of an irreducible infeasible subset (IIS): the others are satisfiable if any one of them is dropped.
         alone: True if each of these constraints is unsatisfiable on its own.
         can_be_soft: False if constraints of this kind have no soft form.
+        factor: The part of all GPUs and limits that the constraints need. It is stated if they need hardly more than all of it.
 
     Attributes:
         constraints: The names, as a tuple.
     """
 
-    def __init__(self, constraints: Sequence[str], *, alone: bool, can_be_soft: bool = True) -> None:
+    def __init__(self, constraints: Sequence[str], *, alone: bool, can_be_soft: bool = True, factor: float = math.inf) -> None:
         self.constraints: tuple[str, ...] = tuple(constraints)
         remedy = "removed or made soft" if can_be_soft else "removed"
         many = f"these constraints cannot all hold, but would if any one of them were {remedy}:"
         single = "no allocation can satisfy this, whatever the others get:" if len(constraints) == 1 else ""
         head = single or ("no allocation can satisfy any of these, whatever the others get:" if alone else many)
-        super().__init__(head, *(f"  {name}" for name in constraints))
+        over = [f"  together, they need {apart(factor, 1)[0]} times what there is"] if factor < HARDLY_MORE else []
+        super().__init__(head, *(f"  {name}" for name in constraints), *over)
+
+
+HARDLY_MORE = 1.0001
+"""Factor up to which numbers with six digits may look equal to each other."""
+
+
+def apart(one: float, other: float) -> tuple[str, str]:
+    """Return two different numbers with six digits, or as many as tell them apart."""
+    texts = ((f"{one:.{digits}g}", f"{other:.{digits}g}") for digits in range(6, 18))
+    return next((pair for pair in texts if pair[0] != pair[1]), (repr(one), repr(other)))
 
 
 class PolicyError(InputError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -1006,3 +1007,57 @@ def test_where_no_job_can_run_there_is_nothing_to_keep(name: str, wanted: list[g
     allocation = gp.solve(problem, policy(name, *wanted))
     assert allocation.status == "empty"
     assert all(outcome.kept for outcome in allocation.constraints)
+
+
+def just_meeting(excess: float, seed: int) -> tuple[gp.AllocationProblem, list[list[gp.Constraint]]]:
+    """Three jobs on one GPU of 10 steps/s, and lists of constraints that need this much more than there is."""
+    parts = np.random.default_rng(seed).dirichlet(np.full(3, 5.0))
+    problem = gp.AllocationProblem.from_arrays(
+        [[10.0]] * 3,
+        [1],
+        job_ids=["a", "b", "c"],
+        tenants=["t", "u", "u"],
+        prices_per_hour=[3.0],
+        steps_remaining=[100.0, 200.0, 300.0],
+    )
+    more, rest = 1 + excess, float(parts[0])
+    floors: list[gp.Constraint] = [gp.MinThroughput(job, 10 * part * more) for job, part in zip("abc", parts, strict=True)]
+    deadlines: list[gp.Constraint] = [
+        gp.Deadline(job, steps / (10 * part * more)) for job, steps, part in zip("abc", (100, 200, 300), parts, strict=True)
+    ]
+    quotas: list[gp.Constraint] = [gp.Quota("t", gpus=rest * more), gp.Quota("u", gpus=(1 - rest) * more)]
+    budget: list[gp.Constraint] = [gp.CostBudget(3 * rest / more), gp.MinThroughput("a", 10 * rest)]
+    limit: list[gp.Constraint] = [gp.MaxGpus(rest / more, tenant="t"), gp.MinThroughput("a", 10 * rest)]
+    return problem, [floors, deadlines, quotas, budget, limit]
+
+
+def assert_met_or_named(problem: gp.AllocationProblem, policy: str, constraints: list[gp.Constraint], excess: float) -> None:
+    try:
+        status = gp.solve(problem, policy, constraints=constraints).status
+    except gp.InputError as error:
+        told = str(error)
+        assert "can get no time" in told or (excess > 1e-11 and re.search(r"1\.0000000+[1-9]", told)), told
+    else:
+        assert status == "optimal"
+        assert excess < 1e-9
+
+
+POLICIES = ["max_min_fairness", "water_filling", "hierarchical", "max_total_throughput", "min_makespan", "min_cost"]
+
+
+@pytest.mark.parametrize("policy", ["max_min_fairness", "hierarchical", "max_total_throughput"])
+@pytest.mark.parametrize("excess", [0.0, 3e-11, 1e-9])
+def test_requirements_that_just_meet_are_kept_or_named(policy: str, excess: float) -> None:
+    problem, lists = just_meeting(excess, 0)
+    for each in lists:
+        assert_met_or_named(problem, policy, each, excess)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_requirements_that_just_meet_end_in_another_error(policy: str) -> None:
+    for seed in range(167):
+        excess = float(10 ** np.random.default_rng([seed, 3]).uniform(-12, -8.9))
+        problem, lists = just_meeting(excess, seed)
+        for each in lists:
+            assert_met_or_named(problem, policy, each, excess)

@@ -13,18 +13,18 @@ from typing import TypeVar
 import numpy as np
 
 from gavel_py.errors import ConflictError, Fault, InputError
-from gavel_py.optimization.formulation.linear_rows import Floor, Rules
+from gavel_py.optimization.formulation.linear_rows import MET, Floor, Rules
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.job_classes import JobClasses, classes_of
-from gavel_py.optimization.solving.highs import LinearSolver
+from gavel_py.optimization.solving.highs import TOLERANCE, LinearSolver
 from gavel_py.optimization.solving.level_search import CapacityFactorLP
 from gavel_py.optimization.solving.levels import Chambers
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
 Item = TypeVar("Item")
 
-ROUNDING = 1e-9
-"""Tolerance of the factor by which capacities must grow, and of multipliers that count as 0."""
+ROUNDING = TOLERANCE
+"""Multipliers of rules that count as 0."""
 
 
 def check_rules(jobs: JobClasses, solver: LinearSolver) -> Floats:
@@ -33,20 +33,21 @@ def check_rules(jobs: JobClasses, solver: LinearSolver) -> Floats:
     Raises `ConflictError` if there is none. The error names rules that cannot all hold; without any one of them, the others can.
     Each rule on a single job must be feasible for that job alone.
     """
-    found = _kept_by(jobs, solver)
+    found, factor = _kept_by(jobs, solver)
     if found is None:
-        raise ConflictError(_smallest_conflict(jobs), alone=False)
+        raise ConflictError(_smallest_conflict(jobs), alone=False, factor=factor)
     return found
 
 
-def _kept_by(jobs: JobClasses, solver: LinearSolver) -> Floats | None:
-    """Return an allocation that keeps all rules, None if this would need more GPUs or higher limits."""
+def _kept_by(jobs: JobClasses, solver: LinearSolver) -> tuple[Floats | None, float]:
+    """Return an allocation that keeps all rules, and the factor of GPUs and limits that it needs; None if that is above 1."""
     chambers = Chambers(jobs)
     needs = np.minimum(jobs.floors, jobs.fastest)
     cells = chambers.cells(needs)
     program = CapacityFactorLP(chambers, cells)
     program.solve_for(cells, solver)
-    return chambers.expand(cells, program.times, needs) if program.factor <= 1 + ROUNDING else None
+    factor = program.factor
+    return chambers.expand(cells, program.times, needs) if factor <= 1 + MET else None, factor
 
 
 def _smallest_conflict(jobs: JobClasses) -> list[str]:
@@ -58,7 +59,7 @@ def _smallest_conflict(jobs: JobClasses) -> list[str]:
     names = [items.name(item) for item in sorted(conflict)]  # limits come before throughputs
     # Rules with names that are already in the list are dropped last.
     restrictions = sorted(_restrictions(jobs, needed), key=lambda each: each.name in names)
-    restrictions = irreducible(restrictions, lambda fewer: _kept_by(_restricted(jobs, rules, fewer), LinearSolver()) is not None)
+    restrictions = irreducible(restrictions, lambda fewer: _kept_by(_restricted(jobs, rules, fewer), LinearSolver())[0] is not None)
     limits = sum(item < items.num_limits for item in conflict)
     return list(dict.fromkeys([*names[:limits], *(each.name for each in restrictions), *names[limits:]]))
 
@@ -105,7 +106,7 @@ class _Items:
         limits = self._program.program.limits.copy()
         limits[self._program.blocks.limits][~there[: self.num_limits]] = np.inf
         limits[self._floor_rows] *= there[self.num_limits :]
-        return self._solver.again(limits).value <= 1 + ROUNDING
+        return self._solver.again(limits).value <= 1 + MET
 
     def name(self, item: int) -> str:
         """Return the rule for messages."""

@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.optimization.solving.highs import TOLERANCE
+
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.problem import AllocationProblem
+
+MET = TOLERANCE / 10
+"""Excess over all GPUs and limits up to which rules count as met: more than rounding, and little beside the violation that proofs
+accept, so that whatever passes this check can be solved and proven.
+"""
 
 LEAST_PART = 1e-9
 """Smallest part of a job's time that a floor may require; a smaller one would have huge coefficients."""

@@ -247,6 +247,7 @@ def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, s
     """
     prices = _start_prices(levels, solver.prices)
     level, program = levels.affordable(levels.alone, prices), None
+    accepted = ROUNDING if levels.given is None and not levels.jobs.rules.can_conflict else TOLERANCE
     scaled: tuple[Floats, ...] = ()  # the last program's allocation, scaled down to the existing GPUs
     try:
         for attempt in range(MOST_PROGRAMS):
@@ -255,7 +256,7 @@ def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, s
             if program is None or not program.fits(cells):
                 program = CapacityFactorLP(levels.chambers, cells)
             program.solve_for(cells, solver)
-            if program.factor <= 1 + (ROUNDING if levels.given is None else TOLERANCE) or level == levels.given:
+            if program.factor <= 1 + accepted or level == levels.given:
                 break
             if solver.limit.is_set:
                 scaled = (levels.chambers.expand(cells, program.times, needs) / program.factor,)

@@ -323,7 +323,8 @@ class Levels:
         worth = prices.worth(chambers.representatives)
         # Costs beyond those of the rules' floors, divided by the worth that remains for levels, so that 1 is all of it.
         size = worth + 2 * float(np.maximum(0.0, -prices.limits * chambers.representatives.limits[1]).sum())
-        rounding = COST_ROUNDING * float(np.sqrt(len(self.jobs))) * max(1.0, size, abs(least))
+        terms = 1.0 if self.given is None else float(np.sqrt(len(self.jobs)))  # without plateaus, the mean error is enough
+        rounding = COST_ROUNDING * terms * max(1.0, size, abs(least))
         left = max(worth - least, rounding)
 
         def cost(level: float) -> float:

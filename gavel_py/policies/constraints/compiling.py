@@ -15,9 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavel_py.errors import ConflictError, Fault, InputError, nearest, relocated_faults
+from gavel_py.errors import ConflictError, Fault, InputError, apart, nearest, relocated_faults
 from gavel_py.io import reading
-from gavel_py.optimization.formulation.linear_rows import NO_RULES, Broken, CompiledConstraint, Limit, Rules, floors_of, shortfalls
+from gavel_py.optimization.formulation.linear_rows import (
+    MET,
+    NO_RULES,
+    Broken,
+    CompiledConstraint,
+    Limit,
+    Rules,
+    floors_of,
+    shortfalls,
+)
 from gavel_py.policies.constraints.base import Constraint, Scope
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
 from gavel_py.policies.constraints.single_jobs import Deadline, Forbid, KeepRunning, MinThroughput, Pin, SwitchCost
@@ -29,9 +38,6 @@ if TYPE_CHECKING:
 
 FILES = "read a file of constraints with gp.read_constraints, or pass it with --constraints on the command line"
 Where = Callable[..., str]
-
-ROUNDING = 1e-9
-"""Relative tolerance for comparisons of throughputs and GPUs."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ def check_single_jobs(problem: AllocationProblem, rules: Rules) -> None:
     before, least = rules.unplaced, rules.least
     if before is None:
         return
-    slow = np.flatnonzero(least > problem.fastest * (1 + ROUNDING)).tolist() if least is not None else []
+    slow = np.flatnonzero(least > problem.fastest * (1 + MET)).tolist() if least is not None else []
     lost = np.flatnonzero(before.runnable.any(axis=1) & ~problem.runnable.any(axis=1)).tolist()
     bans = _bans(rules, {*slow, *lost})
     own = {i: [ban for ban in bans[i] if not ban.shared] for i in lost}
@@ -83,7 +89,7 @@ def _too_slow(problem: AllocationProblem, rules: Rules, i: int, bans: list[_Ban]
     own = [ban for ban in bans if ban.name == name]
 
     def conflicts(others: Sequence[_Ban]) -> bool:
-        return _fastest(problem, i, [*own, *others]) * (1 + ROUNDING) < least
+        return _fastest(problem, i, [*own, *others]) * (1 + MET) < least
 
     if not conflicts([]):
         return [*(ban.name for ban in _fewest([ban for ban in bans if ban.name != name], conflicts)), name]
@@ -92,7 +98,8 @@ def _too_slow(problem: AllocationProblem, rules: Rules, i: int, bans: list[_Ban]
     fastest = _fastest(problem, i, own)
     if not fastest:
         return [f"{name}: the job gets no time, {problem.excluded[problem.job_ids[i]]}"]
-    return [f"{name}: it requires {least:.6g} steps/s, but all of the time on the fastest type gives only {fastest:.6g}"]
+    required, given = apart(least, fastest)
+    return [f"{name}: it requires {required} steps/s, but all of the time on the fastest type gives only {given}"]
 
 
 def _nowhere(problem: AllocationProblem, i: int, bans: list[_Ban], insists: _Ban) -> list[str]:
@@ -170,10 +177,10 @@ def _guaranteed(scope: Scope, constraints: Sequence[Constraint]) -> list[Fault]:
         if isinstance(each, Quota) and each.guaranteed and each.penalty is None:
             quotas[each.tenant] = max(quotas.get(each.tenant, 0.0), each.gpus_of(scope))
     total, available = sum(quotas.values()), float(scope.problem.capacities.sum())
-    if total <= available * (1 + ROUNDING):
+    if total <= available * (1 + MET):
         return []
-    named = ", ".join(f"{tenant}: {gpus:g}" for tenant, gpus in quotas.items())
-    return [Fault("quotas", "", f"guarantee {total:g} GPUs in total ({named}), but the cluster has {available:g}")]
+    named, (wanted, there) = ", ".join(f"{tenant}: {gpus:g}" for tenant, gpus in quotas.items()), apart(total, available)
+    return [Fault("quotas", "", f"guarantee {wanted} GPUs in total ({named}), but the cluster has {there}")]
 
 
 def _placed(problem: AllocationProblem, compiled: Sequence[CompiledConstraint]) -> AllocationProblem:
