@@ -253,9 +253,10 @@ class Round:
     def from_dict(cls, document: Mapping[str, Any]) -> Round:
         """Restore a round from `to_dict`."""
         assignments = {job_id: Assignment.from_dict(held) for job_id, held in document["assignments"].items()}
-        lists = {name: tuple(document.get(name, ())) for name in ("kept", "started", "preempted", "notes")}
+        lists = {name: tuple(document[name]) for name in ("kept", "started", "preempted")}
         fallback = Fallback(**document["fallback"]) if "fallback" in document else None
-        return cls(**{**document, **lists, "assignments": assignments, "fallback": fallback})
+        optional = {"notes": tuple(document.get("notes", ())), "fallback": fallback}
+        return cls(**{**document, **lists, "assignments": assignments, **optional})
 
 
 @dataclass(frozen=True)

@@ -308,7 +308,8 @@ COMMANDS = (("slurm", "plan"), ("slurm", "run"), ("trace", "generate"), ("trace"
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_with_estimates_also_extrapolate(gavel: Gavel, command: tuple[str, ...]) -> None:
-    text = gavel(*command, "--help").out
+    help_of_all = "--help" if command == ("trace", "generate") else "--help-all"
+    text = gavel(*command, help_of_all).out
     assert "--estimate" in text
     assert "--extrapolate" in text
 

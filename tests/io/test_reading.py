@@ -180,7 +180,9 @@ class TestCsv:
                 "t.csv, line 1: found one column, 'job_id\\tb'; cells must be separated by commas",
                 id="tabs",
             ),
-            pytest.param("\nx,b\n1,2\n", "t.csv, line 2: column 'job_id' is missing; known: x, b", id="missing below a blank line"),
+            pytest.param(
+                "\nx,b\n1,2\n", "t.csv, line 2: column 'job_id' is missing; known: job_id", id="missing below a blank line"
+            ),
             pytest.param(
                 "job_id,b,b,job_id\n",
                 "t.csv, line 1: column 'b' appears twice\nt.csv, line 1: column 'job_id' appears twice",
@@ -188,7 +190,7 @@ class TestCsv:
             ),
             pytest.param(
                 "b,b\n",
-                "t.csv, line 1: column 'b' appears twice\nt.csv, line 1: column 'job_id' is missing; known: b",
+                "t.csv, line 1: column 'b' appears twice\nt.csv, line 1: column 'job_id' is missing; known: job_id",
                 id="repeated and missing columns",
             ),
             pytest.param("job_id,b\n1,2,3\n", "t.csv, line 2: has 3 fields, but the header has 2", id="too many fields"),

@@ -13,10 +13,10 @@ from typing import TypeVar
 import numpy as np
 
 from gavel_py.errors import ConflictError, Fault, InputError
-from gavel_py.optimization.formulation.linear_rows import MET, Floor, Rules
+from gavel_py.optimization.formulation.linear_rows import MET, TOLERANCE, Floor, Rules
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.job_classes import JobClasses, classes_of
-from gavel_py.optimization.solving.highs import TOLERANCE, LinearSolver
+from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.level_search import CapacityFactorLP
 from gavel_py.optimization.solving.levels import Chambers
 from gavel_py.problem.arrays import Floats, Indices, Mask

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.solving.highs import TOLERANCE
-
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.problem import AllocationProblem
+
+TOLERANCE = 1e-9
+"""Tolerance of rows and prices to which HiGHS is set; all other tolerances of rows and levels follow from it."""
 
 MET = TOLERANCE / 10
 """Excess over all GPUs and limits up to which rules count as met: more than rounding, and little beside the violation that proofs

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, SolverError
+from gavel_py.optimization.formulation.linear_rows import TOLERANCE
 from gavel_py.problem.arrays import Floats
 
 if TYPE_CHECKING:
@@ -113,9 +114,6 @@ def run_stoppable(work: Callable[[], Result], stop: Callable[[], object], limit:
         stop()
         raise
 
-
-TOLERANCE = 1e-9
-"""HiGHS's tolerance of rows and prices; the tolerances of levels follow from it (`levels`, `progressive_filling`)."""
 
 # HiGHS's tolerances are absolute. The rows of programs are scaled to about 1 (`formulation`), and the costs are scaled to 1 here,
 # so that `TOLERANCE` means the same in every unit of the objective.

@@ -12,9 +12,9 @@ import numpy as np
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import Prices
-from gavel_py.optimization.formulation.linear_rows import SparseMatrix
+from gavel_py.optimization.formulation.linear_rows import TOLERANCE, SparseMatrix
 from gavel_py.optimization.formulation.matrices import AllocationLP
-from gavel_py.optimization.solving.highs import TOLERANCE, LinearSolver, Solution, TimeLimitReached
+from gavel_py.optimization.solving.highs import LinearSolver, Solution, TimeLimitReached
 from gavel_py.optimization.solving.levels import NEARLY, Cells, Chambers, Levels, digit
 from gavel_py.problem.arrays import Floats, Mask
 

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, Prices, Stages
-from gavel_py.optimization.formulation.linear_rows import Rules, entries_of, scale_of
+from gavel_py.optimization.formulation.linear_rows import TOLERANCE, Rules, entries_of, scale_of
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import TOLERANCE
 from gavel_py.problem.arrays import Floats, Indices, Mask, returned_numbers
 from gavel_py.problem.row_hashing import content_keys
 

@@ -9,8 +9,9 @@ from typing import Literal, Protocol
 import numpy as np
 
 from gavel_py.errors import SolverError
+from gavel_py.optimization.formulation.linear_rows import TOLERANCE
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import TOLERANCE, LinearSolver, TimeLimitReached
+from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.optimization.solving.level_search import BestLevel, find_best_level
 from gavel_py.optimization.solving.levels import LevelCertificate, Levels
 from gavel_py.problem.arrays import Floats, Indices, Mask
