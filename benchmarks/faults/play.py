@@ -109,7 +109,7 @@ def main() -> int:
     faults = [each for each in read_faults() if not names or each.name in names or any(name in each.file for name in names)]
     if not faults:
         parser.error(f"no fault is called {', '.join(names)}")
-    wrong = 0
+    wrong = skipped = 0
     with copied() as root:
         code, output = run_tests(root, sorted({test for fault in faults for test in fault.tests}))
         if code:
@@ -120,8 +120,9 @@ def main() -> int:
             before = spent()
             result = played(root, fault)
             wrong += result[0].isupper()
+            skipped += result.startswith("not played")
             print(f"{fault.name:24} {spent() - before:5.1f} s  {result}  ({fault.wrong})", flush=True)
-    print(f"{len(faults) - wrong} passed, {wrong} failed, {spent():.0f} CPU s")
+    print(f"{len(faults) - wrong - skipped} noticed, {skipped} not played, {wrong} failed, {spent():.0f} CPU s")
     return int(wrong > 0)
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
+from gavel_py.serving.attainment import window
+from gavel_py.serving.market import nearest_sizes
 
 AZURE = Path(__file__).resolve().parents[3] / "shared" / "data" / "azure-llm-2023"
 
@@ -218,3 +220,18 @@ def test_faults_of_json_lines_are_named_with_their_line(tmp_path: Path, line: st
     path.write_text(f'{{"timestamp": 1}}\n{line}\n')
     with pytest.raises(gp.InputError, match=problem):
         gp.RequestTrace.from_file(path)
+
+
+def test_a_request_counts_for_the_size_that_is_nearest_in_both_numbers_of_tokens() -> None:
+    """In logarithms to base 4, the first is 3 and 0 from one size and 2.5 and 2.5 from the other: 3 and 3.54 by Pythagoras."""
+    sizes = [(1024, 16), (512, 512)]
+    inputs, outputs = np.array([16.0, 512.0]), np.array([16.0, 400.0])
+    trace = gp.RequestTrace(np.arange(2.0), np.zeros(2, dtype=np.intp), ("chat",), 2.0, inputs, outputs)
+    assert nearest_sizes(trace, sizes) == {sizes[0]: 0.5, sizes[1]: 0.5}
+
+
+def test_requests_at_both_ends_of_a_trace_do_not_count() -> None:
+    """A request each second for 100 s, without those of the first and the last ten."""
+    seconds = np.arange(101.0)
+    assert seconds[window(seconds, 10.0)].tolist() == list(range(10, 91))
+    assert seconds[:1][window(seconds[:1], 10.0)].tolist() == [0.0]
