@@ -509,11 +509,11 @@ def keep_allocation(
         reused = reuse_allocation(before, policy_input, nodes, solver.policy.constraints, table, cache).reused
         assert reused is not None  # noqa: S101
         kept = reused.kept(before.allocation, before.unsolved)
-    others = int((~kept.covered).sum())
-    if kept.covered.any():
-        note = f"{kept.covered.sum()} jobs keep their times" + ("; " if others else "")
+    total, others = len(kept.covered), int((~kept.covered).sum())
+    if others < total:
+        note = f"the times of the last solve are kept for {total - others} of {total} jobs" + ("; " if others else "")
     if others:
-        note += f"{others} {'job has' if others == 1 else 'jobs have'} equal parts of the free GPUs"
+        note += f"{others} of {total} jobs have equal parts of the free GPUs"
     found = solve_allocation(policy_input, nodes, lambda problem: solver.keep(problem, kept), cache)
     return replace(found, note="; ".join([note, *found.allocation.notes]), unsolved=~kept.covered)
 

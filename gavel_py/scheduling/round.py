@@ -192,7 +192,10 @@ class Fallback:
 
 def fallback_text(rounds: Mapping[str, Mapping[str, int]]) -> str:
     """Return {policy: {kind: number of rounds}} as a sentence, empty without such rounds."""
-    texts = {"rounded": "with its answer for rounded throughputs", "kept": "with the times of its last answer"}
+    texts = {
+        "rounded": "with its answer for rounded throughputs",
+        "kept": "with the times of its last answer, or equal parts of the free GPUs",
+    }
     counts = {policy: ", ".join(f"{number} {texts[kind]}" for kind, number in kinds.items()) for policy, kinds in rounds.items()}
     return " ".join(f"Rounds without a proven answer of {policy}: {text}." for policy, text in counts.items())
 

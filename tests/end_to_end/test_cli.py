@@ -400,7 +400,7 @@ def test_ctrl_c_ends_at_once_without_a_traceback(tmp_path: Path) -> None:
             # Python drops an interrupt that arrives in a destructor; a user would press again.
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
+                process.wait(timeout=60)
         out, err = process.communicate()
     assert (process.returncode, out, err.strip()) == (130, "", "Interrupted")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.optimization.formulation.linear_rows import SparseMatrix
-from gavel_py.optimization.solving.highs import OPTIONS, LinearProgram, LinearSolver, new_highs
+from gavel_py.optimization.solving.highs import OPTIONS, RETRIES, LinearProgram, LinearSolver, new_highs
 from tests.support.examples import examples
 from tests.support.instances import Floats
 
@@ -134,3 +136,27 @@ def test_no_price_of_a_limit_is_negative_although_the_solver_rounds(equalities: 
     matrix = SparseMatrix(np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.ones(1), (1, 1))
     program = LinearProgram(np.ones(1), 0.0, matrix, zero, equalities, zero, np.ones(1))
     assert solver.solve_first(program).duals.tolist() == [price]
+
+
+class Undecided(Imprecise):
+    """HiGHS that ends its first runs without an answer."""
+
+    def __init__(self, runs: int) -> None:
+        super().__init__()
+        self.runs = runs
+
+    def getModelStatus(self) -> Any:  # noqa: N802
+        self.runs -= 1
+        return SimpleNamespace(name="kUnknown") if self.runs >= 0 else self._highs.getModelStatus()
+
+
+@pytest.mark.parametrize("failed", range(2 * len(RETRIES)))
+def test_options_of_retries_do_not_apply_to_later_solves(failed: int) -> None:
+    solver, zero = LinearSolver(), np.zeros(1)
+    highs = solver._highs = Undecided(failed)
+    before = [highs.getOptionValue(name) for name in ("presolve", "simplex_strategy")]
+    matrix = SparseMatrix(np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.ones(1), (1, 1))
+    program = LinearProgram(np.ones(1), 0.0, matrix, zero, 0, zero, np.ones(1))
+    with contextlib.suppress(gp.SolverError):
+        solver.solve_first(program)
+    assert [highs.getOptionValue(name) for name in ("presolve", "simplex_strategy")] == before

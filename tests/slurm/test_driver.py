@@ -434,7 +434,8 @@ def test_a_round_whose_solve_fails_keeps_jobs_running_and_says_so(tmp_path: Path
         decided, applied = driven.round()
         assert (applied.started, dict(slurm.jobs[1].held)) == (["2"], held)
         assert decided.begun.fallback == gp.Fallback("max_min_fairness", "kept")
-        assert driven.look().notes == ("Rounds without a proven answer of max_min_fairness: 1 with the times of its last answer.",)
+        text = "1 with the times of its last answer, or equal parts of the free GPUs"
+        assert driven.look().notes == (f"Rounds without a proven answer of max_min_fairness: {text}.",)
         assert "broken on purpose" in applied_text(decided, applied)
         assert 'gavel_fallback_rounds_total{policy="max_min_fairness",kind="kept"} 1' in metrics_text(decided, applied, {})
     logged = [each for each in events(tmp_path, "round") if "fallback" in each]

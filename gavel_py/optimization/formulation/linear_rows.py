@@ -103,8 +103,7 @@ class Limit:
     """Σ_{i in group} s_i Σ_j a_j X_ij <= limit, or >= limit: the GPUs of a group of jobs, or their cost.
 
     group: (N,) mask of the jobs; per_gpu: (K,) a_j >= 0; requested: the violation that counts as 100 %, default the limit, or 1 for
-    a limit of 0; below: the number of GPUs with which elastic jobs do not count
-    any more.
+    a limit of 0; below: elastic jobs count only while they have fewer GPUs than this.
     """
 
     name: str

@@ -416,6 +416,7 @@ class LinearSolver:
         assert program is not None  # noqa: S101
         self.programs += 1
         before, started = self.iterations, time.perf_counter()
+        usual = {name: self._highs.getOptionValue(name)[1] for name in ("presolve", "simplex_strategy")}
         for options in RETRIES:
             if options:  # retry without the old basis
                 self._highs.clearSolver()
@@ -434,7 +435,8 @@ class LinearSolver:
             logger.debug(LOGGED, *size, len(program.matrix.values), self.latest, status, iterations, seconds)
             if status in ("optimal", "timelimit"):
                 break
-        self._highs.setOptionValue("presolve", OPTIONS["presolve"])
+        for name, value in usual.items():
+            self._highs.setOptionValue(name, value)
         if status not in ("optimal", "timelimit"):
             raise SolverError(f"HiGHS ended with status {status!r}, not optimal; there is no allocation")
         answer = self._highs.getSolution()
