@@ -349,8 +349,8 @@ def test_commands_say_which_rounds_had_no_proven_answer(
     text = "Rounds without a proven answer of max_min_fairness: "
     breaks.which = "all"
     shown = " ".join(gavel("rounds", jobs, *given, "-n", "3").out.split())
-    text += "3 with the times of its last answer, or equal parts of the free GPUs. no proven answer of max_min_fairness was found"
-    assert text in shown
+    kept = "3 with the times of its last answer, or equal parts of the free GPUs."
+    assert f"{text}{kept} no proven answer of max_min_fairness was found" in shown
     document = json.loads(gavel("rounds", jobs, *given, "-n", "3", "--json").out)
     assert document["fallback_rounds"] == {"max_min_fairness": {"kept": 3}}
     assert [each["fallback"] for each in document["rounds"]] == [{"policy": "max_min_fairness", "kind": "kept"}] * 3
