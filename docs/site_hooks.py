@@ -1,22 +1,29 @@
 """Hooks of MkDocs and Griffe: pages that are written for a code host become pages of the site. Used by mkdocs.yml only.
 
+- The home page is the README beside docs/; docs/README.md lists the pages for readers on a code host, where there is no menu.
 - A fenced block that names a file, as in ```csv jobs.csv, gets the name as its title.
 - Links to files beside docs/ lead to copies in the site.
 - In the gallery, the code of each example stands below the link to it.
 - Doctests in docstrings become code blocks, and names of pages become links.
+- Links of the built pages are followed: MkDocs checks those that it finds in Markdown, but not those that themes and hooks insert.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from griffe import Extension, Object
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-BESIDE = re.compile(r"\]\(((?:\.\./)+)(examples/[\w./-]+|NOTICE|LICENSE|CHANGELOG\.md)\)")
+FILES = ("NOTICE", "CITATION.cff", "Containerfile")
+BESIDE = re.compile(rf"\]\(((?:\.\./)+)(examples/[\w./-]+|{'|'.join(map(re.escape, FILES))})\)")
 DOCTEST = re.compile(r"^>>> .*?(?=\n[ \t]*\n|\Z)", re.MULTILINE | re.DOTALL)
 PAGE = re.compile(r"\bdocs/([\w/-]+)\.md")
 SOURCE = re.compile(r"^\[`(examples/\w+\.py)`\]\([^)]+\)$", re.MULTILINE)
@@ -24,15 +31,17 @@ SOURCE = re.compile(r"^\[`(examples/\w+\.py)`\]\([^)]+\)$", re.MULTILINE)
 
 def on_files(files: Files, *, config: Any) -> Files:
     """Add the files beside docs/ to which pages link."""
-    for path in [*sorted((ROOT / "examples").iterdir()), ROOT / "NOTICE"]:
+    for path in [*sorted((ROOT / "examples").iterdir()), *(ROOT / name for name in FILES)]:
         if path.is_file():
             name = path.relative_to(ROOT).as_posix()
             files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Rewrite titles of blocks and links to files beside docs/, and insert the code of examples."""
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Take the home page from the README, rewrite titles of blocks and links to files beside docs/, insert the code of examples."""
+    if page.file.src_uri == "README.md":
+        markdown = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
     markdown = SOURCE.sub(_with_code, markdown)
     markdown = re.sub(r"^```(\w+) ([\w.-]+)$", r'```\1 title="\2"', markdown, flags=re.MULTILINE)
     return BESIDE.sub(lambda link: f"]({link[1].removeprefix('../')}{link[2]})", markdown)
@@ -42,6 +51,35 @@ def _with_code(link: re.Match[str]) -> str:
     code = (ROOT / link[1]).read_text(encoding="utf-8").rstrip()
     block = "\n".join(["```python", *code.splitlines(), "```"])
     return f'{link[0]}\n\n??? example "The script"\n\n' + "\n".join(f"    {line}".rstrip() for line in block.splitlines())
+
+
+def on_post_build(*, config: Any) -> None:
+    """Warn of each link from a built page to a file or an anchor that is not there; with --strict, a warning is an error."""
+    site = Path(config["site_dir"]).resolve()
+    pages = {path: _Links(path) for path in site.rglob("*.html")}
+    for path, page in pages.items():
+        for link in page.links:
+            target = urlsplit(link)
+            there = (site if target.path.startswith("/") else path.parent) / unquote(target.path).lstrip("/")
+            there = (path if not target.path else there / "index.html" if there.is_dir() else there).resolve()
+            if not there.exists() or (target.fragment and there in pages and unquote(target.fragment) not in pages[there].anchors):
+                logging.getLogger("mkdocs.hooks").warning("%s: %s leads nowhere", path.relative_to(site), link)
+
+
+class _Links(HTMLParser):
+    """The links of a page to files of the site, and its anchors."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.anchors: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, _: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the anchor of an element, and where it leads."""
+        named = {name: value for name, value in attrs if value}
+        self.anchors |= {named[name] for name in ("id", "name") if name in named}
+        self.links |= {named[name] for name in ("href", "src") if name in named and not re.match(r"\w+:|//", named[name])}
 
 
 class Docstrings(Extension):
