@@ -3,7 +3,7 @@
 python benchmarks/slurm_comparison.py                     the table; an hour or two, and needs Slurm (slurm-wlm, munge)
 python benchmarks/slurm_comparison.py --seeds 0 --at-once 1
 python benchmarks/slurm_comparison.py --kept FILE         interrupted: runs in the file are not played again
-python benchmarks/slurm_comparison.py --write             and put it into docs/slurm.md
+python benchmarks/slurm_comparison.py --write             and put it into docs/slurm-driver.md
 
 Jobs sleep: they do steps at the measured speed of their GPU type. Each run has its own cluster.
 """
@@ -24,7 +24,7 @@ from slurm_play import Played, System, play
 from slurm_systems import MIN_RUN_SECONDS, ROUND_SECONDS, systems
 from slurm_workload import workload
 
-PAGE = Path(__file__).parents[1] / "docs" / "slurm.md"
+PAGE = Path(__file__).parents[1] / "docs" / "slurm-driver.md"
 CONFIDENCE = 0.95
 
 

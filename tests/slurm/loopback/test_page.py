@@ -1,4 +1,4 @@
-"""The page docs/slurm.md followed word for word on a fresh cluster with accounts, by an operator."""
+"""The pages docs/slurm.md and docs/slurm-users.md followed word for word on a fresh cluster with accounts, by an operator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.slurm.loopback.waiting import until
 
 pytestmark = [needs_slurm, needs_accounting, needs_root, pytest.mark.deep, pytest.mark.slow]
 
-PAGE = (ROOT / "docs" / "slurm.md").read_text()
+PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("slurm.md", "slurm-users.md"))
 
 
 class Reader:
