@@ -2,7 +2,7 @@
 
 python benchmarks/between_rounds.py                      generated jobs, long and short ones
 python benchmarks/between_rounds.py --philly FILE        and the first jobs of the Philly trace
-python benchmarks/between_rounds.py --write ...          and put the table into docs/simulator.md
+python benchmarks/between_rounds.py --write ...          and put the table into benchmarks/RESULTS.md
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tables
 
 import gavel_py as gp
 
-PAGE = Path(__file__).parents[1] / "docs" / "simulator.md"
+PAGE = Path(__file__).with_name("RESULTS.md")
 POLICIES = ("max_min_fairness", "shortest_job_first")
 JOBS, PHILLY_JOBS, SEEDS = 200, 500, (0, 1, 2)
 RESTART_SECONDS, HOUR = 30.0, 3600.0
@@ -78,7 +78,7 @@ def figures_of(summaries: Sequence[gp.Summary]) -> list[object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--philly", type=Path, metavar="FILE")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/simulator.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/RESULTS.md")
     options = parser.parse_args()
     cases = [*generated(), *([] if options.philly is None else [philly(options.philly)])]
     header = ["trace", "policy", "starts between rounds", "mean JCT, h", "mean queueing, min"]
