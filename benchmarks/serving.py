@@ -1,7 +1,7 @@
 """Plans of services on a fixed set of GPUs: their quality beside their bound, and their time; plans over an hour of requests.
 
     python benchmarks/serving.py            print the tables (about five minutes)
-    python benchmarks/serving.py --write    and put them into docs/serving.md
+    python benchmarks/serving.py --write    and put them into benchmarks/RESULTS.md
     python benchmarks/serving.py --quick    100 services on 1,000 GPUs only
 
 The large cases are drawn (`drawn`): 100 services on 8 types, replicas of 1, 2, 4 and 8 GPUs, 9 sizes of requests; the demand is
@@ -194,7 +194,7 @@ def main() -> None:
     text = plans(arguments.quick) if arguments.quick else f"{plans(False)}\n{over_time()}\n{known()}\n{line}"
     print(text)
     if arguments.write:
-        tables.write("serving_plans", text, ROOT / "docs" / "serving.md")
+        tables.write("serving_plans", text, ROOT / "benchmarks" / "RESULTS.md")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Speed of the request simulator and of what is built on it, and its answers beside published ones.
 
     python benchmarks/serving_requests.py            print the tables (about two minutes)
-    python benchmarks/serving_requests.py --write    and put them into docs/performance.md and docs/serving.md
+    python benchmarks/serving_requests.py --write    and put them into docs/performance.md and benchmarks/RESULTS.md
 
 Speeds are CPU seconds, medians of 5 runs; the baseline is a simulator written down as its rules are worded, with the same answers,
 in the same run. The published cases need ../shared/data/alpaserve; without it, the table says so.
@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from tests.serving.alpaserve import DATA, LATENCY, OVERHEADS, RATES, STAGES, published  # noqa: E402
 
 RUNS = 5
-SERVING = ROOT / "docs" / "serving.md"
+SERVING = ROOT / "benchmarks" / "RESULTS.md"
 
 
 class Scene(NamedTuple):
