@@ -58,8 +58,8 @@ def best_types(seconds: Floats, gpus: Indices) -> Indices:
     """Return (N,) the type in whose queue each job waits if the sum of all completion times is minimal.
 
     seconds: (N, K) the time that a job takes on each type, infinite where it cannot run; gpus: (K,) whole GPUs of each type. On
-    each type, the shortest jobs run first. If M_j jobs can run on type j, a job has at most (M_j - 1) // c_j jobs behind it, so the
-    type has M_j places, c_j of each position: docs/policies/allox.md has the proof.
+    each type, the shortest jobs run first. If M_j jobs can run on type j, M_j places are enough, c_j of each position: a smaller
+    position costs each job less, so a job beyond these places could move to the one of them that it leaves free.
 
     Raises `InputError` if the cost matrix is too large.
     """

@@ -50,7 +50,7 @@ def kept(policy: str, *constraints: Any, **options: Any) -> gp.Policy:
 
 @pytest.mark.parametrize("job_id", ["bert", "resnet", "lstm"])
 def test_all_three_jobs_are_held_by_the_level_and_by_both_types(job_id: str) -> None:
-    """docs/policies/max_min_fairness.md: θ = 0.8, and a GPU more is worth 8/15 and 4/15."""
+    """docs/policies/demand.md#max_min_fairness: θ = 0.8, and a GPU more is worth 8/15 and 4/15."""
     explanation = gp.explain(three_jobs(), job_id)
     assert bindings_of(explanation) == [("level", "level"), ("gpus", "v100"), ("gpus", "k80")]
     assert prices(explanation) == pytest.approx({"v100": 8 / 15, "k80": 4 / 15})
