@@ -63,8 +63,9 @@ $(VENV)/ready: requirements/dev.txt pyproject.toml
 	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# The documentation site, in site/. The API reference is read from the source, so gavel-py itself need not be installed for it.
-docs: $(DOCS)/ready
+# The documentation site, in site/. Its tables of fields and options follow from the code.
+docs: $(VENV)/ready $(DOCS)/ready
+	$(BIN)/python docs/tables.py
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 	@echo 'The site is in site/; open site/index.html, or to search it: $(DOCS)/bin/mkdocs serve'
 

@@ -1,6 +1,7 @@
 """Hooks of MkDocs and Griffe: pages that are written for a code host become pages of the site. Used by mkdocs.yml only.
 
 - The home page is the README beside docs/; docs/README.md lists the pages for readers on a code host, where there is no menu.
+- The tables that docs/tables.py has written stand where their markers are.
 - A fenced block that names a file, as in ```csv jobs.csv, gets the name as its title.
 - Links to files beside docs/ lead to copies in the site.
 - In the gallery, the code of each example stands below the link to it.
@@ -10,6 +11,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from html.parser import HTMLParser
@@ -18,14 +20,16 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from griffe import Extension, Object
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 FILES = ("NOTICE", "CITATION.cff", "Containerfile")
 BESIDE = re.compile(rf"\]\(((?:\.\./)+)(examples/[\w./-]+|{'|'.join(map(re.escape, FILES))})\)")
+MARKER = re.compile(r"^<!-- (?:table|options): .+ -->$", re.MULTILINE)
 DOCTEST = re.compile(r"^>>> .*?(?=\n[ \t]*\n|\Z)", re.MULTILINE | re.DOTALL)
-PAGE = re.compile(r"\bdocs/([\w/-]+)\.md")
+PAGE = re.compile(r"\bdocs/([\w/-]+)\.md(#[\w-]+)?")
 SOURCE = re.compile(r"^\[`(examples/\w+\.py)`\]\([^)]+\)$", re.MULTILINE)
 
 
@@ -39,12 +43,21 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Take the home page from the README, rewrite titles of blocks and links to files beside docs/, insert the code of examples."""
+    """Take the home page from the README, insert tables and examples, rewrite titles and links to files beside docs/."""
     if page.file.src_uri == "README.md":
         markdown = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    markdown = MARKER.sub(_table, markdown)
     markdown = SOURCE.sub(_with_code, markdown)
     markdown = re.sub(r"^```(\w+) ([\w.-]+)$", r'```\1 title="\2"', markdown, flags=re.MULTILINE)
     return BESIDE.sub(lambda link: f"]({link[1].removeprefix('../')}{link[2]})", markdown)
+
+
+def _table(marker: re.Match[str]) -> str:
+    file = ROOT / "build" / "tables.json"  # read for each marker, so that `mkdocs serve` shows new ones
+    tables = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if marker[0] not in tables:
+        raise PluginError(f"there is no table for {marker[0]}; `make docs` and `python docs/tables.py` write it")
+    return str(tables[marker[0]])
 
 
 def _with_code(link: re.Match[str]) -> str:
@@ -90,5 +103,5 @@ class Docstrings(Extension):
         if obj.docstring is not None:
             text = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
             obj.docstring.value = PAGE.sub(
-                r"[\g<0>](../\1.html)", text
+                r"[docs/\1.md](../\1.html\2)", text
             )  # what MkDocs inserts into a page is not searched for links

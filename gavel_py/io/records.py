@@ -100,15 +100,16 @@ def _present(value: object) -> object:
     return value
 
 
-# Types of fields. Numbers may be text, such as the cells of a CSV file.
+# Types of fields. Numbers may be text, such as the cells of a CSV file. A text in a type says its values in the documentation.
 _LIMITS = Field(pattern=f"^[^{CONTROL}]*$", max_length=LONGEST_TEXT)
 Text = Annotated[str, _LIMITS, BeforeValidator(_present)]
 PlainName = Annotated[str, _LIMITS, Field(min_length=1)]
 Name = Annotated[PlainName, BeforeValidator(_present)]
 Integer = Annotated[int, BeforeValidator(_plain_number)]
 Whole = Annotated[Integer, Field(ge=1, le=MAX_COUNT)]
-GangSize = Annotated[int | float, PlainValidator(gang_size)]
-JobSize = Annotated[int | float, PlainValidator(job_size)]
+_SIZES = "whole, 1 to 1,000,000, or a fraction from 0.001 to below 1"
+GangSize = Annotated[int | float, PlainValidator(gang_size), _SIZES]
+JobSize = Annotated[int | float, PlainValidator(job_size), _SIZES]
 Finite = Annotated[float, BeforeValidator(_plain_number), Field(allow_inf_nan=False)]
 NotNegative = Annotated[Finite, Field(ge=0)]
 Positive = Annotated[Finite, Field(gt=0)]

@@ -53,35 +53,35 @@ class Job(Record):
 
     Attributes:
         job_id: Unique name.
-        job_type: Row of the throughput profile.
-        num_gpus: GPUs of the gang, all or nothing, or a fraction of one GPU, whose rest other jobs may use; the smallest number of
-            an elastic job.
-        gpu_counts: Numbers of GPUs of an elastic job, among which the scheduler chooses; those that the profile lacks are not
-            offered.
-        min_gpus: Smallest number (1) of an elastic job that may have any gang size of the profile in a range.
-        max_gpus: Largest one, instead of gpu_counts.
+        job_type: Row of the throughput profile; not needed with throughputs by job (`--throughputs`).
+        num_gpus: GPUs of the gang, all or nothing, or a fraction of one GPU (docs/sharing.md#fractions-of-gpus).
+        gpu_counts: Numbers of GPUs that an elastic job may have (docs/elastic.md), as far as the profile has them, instead of
+            `num_gpus`, which is then the smallest.
+        min_gpus: Smallest number of GPUs, 1 by default, of an elastic job that may have any gang size of the profile in a range.
+        max_gpus: Largest one, instead of `gpu_counts`.
         weight: Relative claim: weight 2 is worth twice as much as weight 1.
-        priority: Jobs with higher priority are served first.
-        total_steps: Work in training steps, None if unknown.
+        priority: Jobs with higher priority are served first by `priority`.
+        total_steps: Work in training steps, None if unknown. A job that has done them is finished and left out.
         steps_done: Steps already done.
-        duration_seconds: Run time on `duration_accelerator`, instead of total_steps (steps = duration x throughput there).
+        duration_seconds: Run time on `duration_accelerator`, instead of `total_steps` (steps = duration x throughput there).
         duration_accelerator: The type on which `duration_seconds` was measured.
-        arrival_seconds: Time of arrival, on the clock of the cluster.
-        deadline_seconds: Absolute deadline, on the clock of the cluster.
-        deadline_factor: Deadline after arrival, as a multiple of the job's duration on its fastest accelerator type.
-        tenant: Tenant to which the job belongs, empty for none.
+        arrival_seconds: Time of arrival, on the clock of the cluster. It orders jobs; all jobs of a file count as present.
+        deadline_seconds: Absolute deadline, on the clock of the cluster, for `min_lateness` and the constraint `deadline`.
+        deadline_factor: The same as time from arrival, as a multiple of the job's duration on its fastest type.
+        tenant: Tenant to which the job belongs, empty for none; read by `hierarchical` and by quotas.
         allowed_accelerators: Types on which the job may run, None for all.
-        locality: The gang must fit within one "node", one "rack", or "any" nodes.
-        even_split: Whether a gang on several nodes must have the same number of GPUs on each.
+        locality: Largest part of the topology that the gang may span: anything, one rack, or one node.
+        even_split: Whether a gang on several nodes must have the same number of GPUs on each; it is never spread deliberately.
         gpus_per_node: GPUs that the gang must have on each of its nodes, None for any number; every gang size must be a multiple.
         cpus_per_gpu: Cores that each GPU requires on its node; a fraction of a GPU requires that part.
-        memory_gb_per_gpu: Host memory, GB, that each GPU requires on its node; a fraction of a GPU requires that part.
-        gpu_memory_gb: Memory used on each GPU, GB, not scaled by a fraction of a GPU; by default from the throughput profile.
-        restart_seconds: Cost of a start, move or resumption (checkpoint and load); by default that of the scheduler (0).
-        max_retries: Number of new starts after failures, after which the job is reported as failed.
-        depends_on: What the job waits for, in Slurm's words: "afterok:ID" or "ID" (that job has finished), "afterany:ID" (it has
-            ended), "afternotok:ID" (it has failed for good or was cancelled), "singleton" (all earlier jobs of its workflow and
-            tenant have ended). Until all conditions are fulfilled, the job is blocked and gets no time.
+        memory_gb_per_gpu: Host memory that each GPU requires on its node; a fraction of a GPU requires that part.
+        gpu_memory_gb: Memory used on each GPU (docs/throughput-profiles.md#gpu-memory), not scaled by a fraction of a GPU; by
+            default from the throughput profile.
+        restart_seconds: Cost of each start or move (docs/rounds.md#restarts-and-minimum-run-time), by default of the scheduler.
+        max_retries: Number of new starts after failures (docs/rounds.md#failures), after which the job is reported as failed.
+        depends_on: What the job waits for (docs/workflows.md), in Slurm's words: "afterok:ID" or "ID" (that job has finished),
+            "afterany:ID" (it has ended), "afternotok:ID" (it has failed for good or was cancelled), "singleton" (all earlier jobs
+            of its workflow and tenant have ended). Until all conditions are fulfilled, the job is blocked and gets no time.
         workflow: Name of the workflow to which the job belongs, empty for none.
     """
 

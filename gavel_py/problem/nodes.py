@@ -21,9 +21,9 @@ class AcceleratorType(Record):
     """An accelerator type.
 
     Attributes:
-        name: Name in the throughput profile.
-        memory_gb: Memory of one GPU, GB.
-        price_per_hour: Price of one GPU-hour, in any currency.
+        name: Name in the throughput profile; the key in files.
+        memory_gb: Memory of one GPU; jobs that need more (docs/throughput-profiles.md#gpu-memory) cannot use the type.
+        price_per_hour: Price of one GPU-hour, in any currency; `throughput_per_dollar` needs it above 0.
         profile_name: Name in the throughput profile, if it differs: a group of GPUs of one type, such as those of a Slurm
             partition, may have its own name. It can be set in Python only, not in files.
     """
@@ -42,11 +42,11 @@ class Node(Record):
 
     Attributes:
         name: Unique name.
-        accelerator: Name of the type.
+        accelerator: Name of the type of all its GPUs.
         num_gpus: Number of GPUs.
-        cpus: Number of cores, None if unknown.
-        memory_gb: Host memory, GB, None if unknown.
-        rack: Name of the rack, None for a node that counts as a rack of its own.
+        cpus: Number of cores, for jobs that request CPUs per GPU; None if unknown.
+        memory_gb: Host memory, for jobs that request memory per GPU; None if unknown.
+        rack: Name of the rack, for jobs of locality `rack`; None for a node that counts as a rack of its own.
     """
 
     label: ClassVar[str] = "node"

@@ -42,17 +42,17 @@ class Tenant(Record):
     'fairness'
 
     Attributes:
-        name: Unique in the tree.
+        name: Unique in the tree, as in the field `tenant` of jobs; the key in files.
         weight: Relative share among the tenants with the same parent.
-        policy: "fairness" divides the share by weight among the jobs or tenants below; "fifo" gives all to the first.
-        parent: Name of the tenant above, None at the top.
+        policy: `fairness` divides the share by weight among the jobs or tenants below; `fifo` gives all to the first.
+        parent: Name of the tenant above; None at the top, or for the enclosing tenant in a file.
     """
 
     label: ClassVar[str] = "tenant"
     identifier: ClassVar[str] = "name"
 
     name: Name
-    weight: Annotated[Finite, AfterValidator(_above_zero)] = 1.0
+    weight: Annotated[Finite, AfterValidator(_above_zero), "number, above 0"] = 1.0
     policy: TenantPolicy = "fairness"
     parent: Name | None = None
 

@@ -76,15 +76,17 @@ class Measurement(Record):
         job_type: Job type of the gang.
         num_gpus: GPUs of the gang (of each gang in a pair), or a fraction of one GPU, without partner.
         accelerator: Accelerator type.
-        placement: "consolidated" (on as few nodes as possible) or "spread" (over more nodes).
+        placement: `consolidated` on as few nodes as possible, or `spread` over more nodes.
         steps_per_second: Throughput of `job_type` in `unit`; 0 means that it cannot run there.
-        partner_job_type: Job type of the partner, if the GPUs are shared.
+        partner_job_type: Job type of the other gang of a pair, if the GPUs are shared.
         partner_steps_per_second: Throughput of the partner in the pair, in the same unit.
         source: Origin of the figure.
-        gpu_memory_gb: GPU memory that the gang uses on each GPU, in GB; like the last three attributes, not for pairs.
-        unit: What is counted: "steps/s", "samples/s", "tokens/s", "requests/s", or "1/min", one over the minutes to a target.
-        condition: How requests arrive when serving: "closed_loop", "offline", "server", "interactive" or "slo". It is required
-            with requests/s, possible with tokens/s, and absent with other units.
+        gpu_memory_gb: GPU memory that the gang uses on each GPU (docs/throughput-profiles.md#gpu-memory); like the last three
+            columns, not for pairs.
+        unit: What the throughputs count (docs/throughput-profiles.md#units); 1/min is one over the minutes to a target. It is the
+            same for all measurements of a job type.
+        condition: How requests arrive when serving. It is required with requests/s, possible with tokens/s, absent with other
+            units, and the same for all measurements of a job type.
         family: Model or program that job types with different batch sizes or precisions have in common.
         batch_size: Samples per step.
         sequence_length: Tokens per sample.

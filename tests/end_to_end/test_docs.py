@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 import gavel_py as gp
 from gavel_py import testing
@@ -33,6 +32,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 NOT_RUN = {"docker", "eval", "git", "make", "pip", "python", "python3", "."}
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -183,7 +183,8 @@ def test_python_examples_show_what_happens(page: Path, folder: Path, monkeypatch
 
 @every_page
 def test_links_lead_somewhere(page: Path) -> None:
-    text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    whole: str = TABLES["with_tables"](page.read_text(encoding="utf-8"))
+    text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", whole, flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"\w+:", target):
             continue
@@ -206,6 +207,19 @@ def test_every_policy_has_its_section_and_its_row_of_the_table(name: str) -> Non
     assert "\nSource: " in section
     own = set(gp.policy_options(type(policy))) - set(gp.policy_options(gp.Policy))
     assert section.count(f"\n<!-- options: {name} -->\n") == bool(own)
+
+
+def test_tables_say_what_the_code_declares() -> None:
+    fields, options = TABLES["fields_table"], TABLES["options_table"]
+    assert set(table(fields("Job"))) == set(gp.Job.model_fields)
+    assert "| `min_gpus` | none | whole, 1 to 1,000,000 | Smallest number of GPUs, 1 by default, of" in fields("Job")
+    assert "| `memory_gb` | none | GB, above 0 | Memory of one GPU; jobs that need more ([throughput-profiles](" in fields(
+        "AcceleratorType"
+    )
+    assert "| `deadline` | `job` | none | text | " in fields("Constraint")
+    assert "| `shares[].parent` | text or null | " in fields("TenantShare", "shares[].")
+    assert "| `preemptive` | true | true or false | " in options(["fifo"])
+    assert "| `gandiva` | `seed` | 0 | a whole number | " in options(["fifo", "gandiva"])
 
 
 def test_the_page_on_performance_has_figures() -> None:
@@ -250,48 +264,10 @@ def test_the_gallery_shows_what_each_script_prints(
     assert matches(shown.output, capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    ("heading", "record"),
-    [
-        ("Fields of a job", gp.Job),
-        ("Fields of a node", gp.Node),
-        ("Fields of an accelerator type", gp.AcceleratorType),
-        ("Fields of a tenant", gp.Tenant),
-        ("Columns of a profile", gp.Measurement),
-    ],
-)
-def test_tables_of_fields_are_complete(heading: str, record: type[BaseModel]) -> None:
-    rows = table(sections(ROOT / "docs" / "file-formats.md")[heading])
-    shown = {field: row[0].strip("`") for field, row in rows.items() if field != "count"}
-    assert shown == {name: _default(field) for name, field in record.model_fields.items()}
-
-
-def test_the_table_of_constraints_is_complete() -> None:
-    text = sections(ROOT / "docs" / "file-formats.md")["Fields of a constraint"]
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\w+) \|", text, flags=re.MULTILINE)
-    shown = {(kind, field): default for kind, field, default in rows}
-    assert len(shown) == len(rows)
-    assert shown == {
-        (kind, name): _default(field)
-        for kind, cls in KINDS.items()
-        for name, field in cls.model_fields.items()
-        if name != "penalty"
-    }
-
-
 def test_every_constraint_is_explained() -> None:
     overview = sections(ROOT / "docs" / "constraints.md")["Constraints"]
     shown = dict(re.findall(r"^\| \[`(\w+)`\]\(#[\w-]+\) \| `(\w+)` \|", overview, flags=re.MULTILINE))
     assert shown == {cls.__name__: kind for kind, cls in KINDS.items()}
-
-
-def _default(field: object) -> str:
-    if field.is_required():  # type: ignore[attr-defined]
-        return "required"
-    value = field.default  # type: ignore[attr-defined]
-    if isinstance(value, bool):
-        return str(value).lower()
-    return {None: "none", "": "empty", (): "none"}.get(value, f"{value:g}" if isinstance(value, float) else str(value))
 
 
 def test_the_page_on_architecture_names_existing_paths() -> None:

@@ -74,9 +74,9 @@ class MaxGpus(_Shared):
     """Limit the GPUs of a group of jobs: Σ s_i X_ij <= gpus over these jobs, on one accelerator type or all.
 
     Attributes:
-        gpus: The limit.
+        gpus: Largest number of GPUs in use.
         tenant: The tenant whose jobs count.
-        job: The job that counts. Without tenant and job, all jobs count.
+        job: The only job that counts, instead of a tenant. Without tenant and job, all jobs count.
         accelerator: The type that counts; None for all.
     """
 
@@ -117,8 +117,8 @@ class Quota(_Shared):
 
     Attributes:
         tenant: The tenant.
-        share: Part of all GPUs of the cluster, above 0 and at most 1.
-        gpus: Number of GPUs, instead of share.
+        share: Part of all GPUs of the cluster; this or `gpus` is required.
+        gpus: Number of GPUs.
         guaranteed: The tenant's jobs get at least q, or all they can use if that is less: Σ s_i X_ij >= min(q, max Σ s_i X_ij).
             Elastic jobs can use their largest number of GPUs.
         borrowable: They may use idle GPUs beyond q. If not, Σ s_i X_ij <= q.
@@ -169,7 +169,8 @@ class Reserve(_Shared):
         accelerator: The type.
         gpus: Number of reserved GPUs.
         reserved_for: Tenants and jobs that may use them.
-        min_gang: Gangs of at least this many GPUs may use them too, and elastic jobs while they have that many.
+        min_gang: Gangs of at least this many GPUs may use them too, and elastic jobs while they have that many. This or
+            `reserved_for` is required.
     """
 
     accelerator: Name

@@ -30,7 +30,7 @@ class Pin(Constraint):
 
     Attributes:
         job: The job's id.
-        accelerators: One or more types.
+        accelerators: The only types on which it may run, one or more.
     """
 
     never_soft = "either holds or does not"
@@ -54,7 +54,7 @@ class Forbid(Constraint):
 
     Attributes:
         job: The job's id.
-        accelerators: Types; if empty, the job gets no time at all.
+        accelerators: Types on which it may not run; if empty, the job gets no time at all.
     """
 
     never_soft = "either holds or does not"
@@ -80,7 +80,7 @@ class KeepRunning(Constraint):
     Jobs that can no longer run on their type are left out. It conflicts with limits that require GPUs of these jobs.
 
     Attributes:
-        jobs: Ids of jobs; None for all.
+        jobs: Ids of jobs that are not preempted; None for all that run.
     """
 
     never_soft = "either holds or does not"
@@ -119,7 +119,7 @@ class SwitchCost(Constraint):
     The sum is over the types where a job can run. An elastic job counts for one GPU, whatever its number of GPUs.
 
     Attributes:
-        cost: Loss of the objective per GPU that changes.
+        cost: Loss of the objective per GPU that a job gains or loses on a type.
     """
 
     never_soft = "is itself a price"
@@ -138,7 +138,7 @@ class MinThroughput(Constraint):
 
     Attributes:
         job: The job's id.
-        rate: Steps per second.
+        rate: Its least throughput, steps per second.
     """
 
     job: Name
@@ -161,7 +161,7 @@ class Deadline(Constraint):
 
     Attributes:
         job: The job's id; None for all jobs that have a deadline and can run.
-        seconds: d_i; None for the deadlines of the jobs.
+        seconds: Time d_i until the deadline, from now; None for the deadlines of the jobs.
     """
 
     job: Name | None = None
