@@ -33,7 +33,7 @@ class Hierarchical(FillingPolicy):
     """
 
     tenants: TenantTree | Mapping[Any, Any] | Sequence[Tenant] | str | None = option(
-        None, "file of the tenant tree; none: all tenants that jobs name, side by side"
+        None, "file of the tenant tree; none: all tenants that jobs name, side by side with weight 1"
     )
 
     def __post_init__(self) -> None:
