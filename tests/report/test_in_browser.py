@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +11,10 @@ import pytest
 
 import gavel_py as gp
 from tests.report.some_runs import some_run, some_runs, some_stays
+from tests.support.browser import browser_command, browser_environment, needs_browser
 
 pytestmark = pytest.mark.slow
 
-BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 WIDTHS = (320, 390, 700, 768, 1400)
 
 # A window has a least width; frames in it do not. Frames are read from here, which needs the same origin.
@@ -42,13 +40,15 @@ def browse(tmp_path: Path, report: Path, *, dark: bool) -> tuple[list[list[str]]
     """
     frames = "".join(f'<iframe width="{width}" height="900" src="{report.name}"></iframe>' for width in WIDTHS)
     (tmp_path / "measured.html").write_text(MEASURING.format(frames=frames))
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--enable-logging=stderr"]
-    options += [f"--user-data-dir={tmp_path / 'browser'}", "--virtual-time-budget=20000", "--window-size=1500,1000"]
+    options = [
+        "--allow-file-access-from-files",
+        "--enable-logging=stderr",
+        "--virtual-time-budget=20000",
+        "--window-size=1500,1000",
+    ]
     options += ["--force-dark-mode"] if dark else []
-    command = [str(BROWSER), *options, "--dump-dom", (tmp_path / "measured.html").as_uri()]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, env={**os.environ, "HOME": str(tmp_path)}, check=False
-    )
+    command = [*browser_command(tmp_path, *options), "--dump-dom", (tmp_path / "measured.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=browser_environment(tmp_path), check=False)
     found = re.search(r'<p id="found">([^<]+)</p>', done.stdout)
     if found is None:
         pytest.skip(f"the browser cannot be used here: {done.stderr[-300:]}")
@@ -56,7 +56,7 @@ def browse(tmp_path: Path, report: Path, *, dark: bool) -> tuple[list[list[str]]
     return [row.split(";") for row in found[1].split("|")], console
 
 
-@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+@needs_browser
 @pytest.mark.parametrize(("dark", "page"), [(False, "rgb(255, 255, 255)"), (True, "rgb(22, 25, 29)")], ids=["light", "dark"])
 def test_pages_fit_every_window_in_the_light_and_in_the_dark(tmp_path: Path, dark: bool, page: str) -> None:
     one, *others = some_runs(["max_min_fairness,agnostic=true", "x" * 90, "fifo"], [2.0, 4.0], seeds=2, jobs=30)
