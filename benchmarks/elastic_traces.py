@@ -4,7 +4,7 @@
 
 The data are not part of gavel-py. --traces: the tables of step times and gradient statistics of siasosp23/artifacts
 (sia-simulator/traces), or several folders that have them together; --workloads: workload-1.csv to workload-4.csv of
-sia-simulator/workloads/philly. Takes about five minutes; --write puts the table into docs/elastic.md.
+sia-simulator/workloads/philly. Takes about five minutes; --write puts the table into benchmarks/RESULTS.md.
 
 The cluster, the cost of restarts and the slowdowns are those of Sia's simulator.
 """
@@ -21,7 +21,7 @@ import tables
 
 import gavel_py as gp
 
-PAGE = Path(__file__).parents[1] / "docs" / "elastic.md"
+PAGE = Path(__file__).with_name("RESULTS.md")
 
 NODES = {"t4": (4, 6), "aws": (4, 6), "dgx-ext": (8, 2), "rtx": (8, 3)}
 """GPUs of a node and nodes of each type: T4 (t4 in the tables of Pollux, aws in Sia's), A100, 2080Ti."""
@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, nargs="+", required=True)
     parser.add_argument("--workloads", type=Path, required=True)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/elastic.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/RESULTS.md")
     asked = parser.parse_args()
     profile = profile_of(asked.traces)
     rows: list[list[object]] = [["Sia, as published (SOSP 2023, table 3)", "0.6 ± 0.1", None, 4.0]]

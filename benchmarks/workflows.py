@@ -1,7 +1,7 @@
 """Workflows: what it is worth that the workflow is the unit, how good schedules are, and what dependencies cost a simulation.
 
     python benchmarks/workflows.py               print the tables (about 15 minutes)
-    python benchmarks/workflows.py --write       and put them into docs/workflows.md
+    python benchmarks/workflows.py --write       and put them into benchmarks/RESULTS.md
     python benchmarks/workflows.py --only units  one of them: units, schedules, simulator
     python benchmarks/workflows.py --quick       one seed and few jobs, to see that all of it works
 
@@ -28,7 +28,7 @@ import tables
 
 import gavel_py as gp
 
-PAGE = Path(__file__).parents[1] / "docs" / "workflows.md"
+PAGE = Path(__file__).with_name("RESULTS.md")
 
 TYPES, GPUS = ("a", "b", "c"), np.array([4, 6, 8])
 SPEEDS = np.array([[1.0, 0.3, 0.1], [1.0, 0.5, 0.35], [1.0, 0.8, 0.7], [1.0, 0.25, 0.2]])
