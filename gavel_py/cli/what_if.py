@@ -240,7 +240,7 @@ def _next_lines(now: gp.Allocation, then: Iterable[str], levels: Sequence[NextLe
     yield "next level: what the worst-off of the jobs that could run faster has if -p water_filling divides the rest"
     first, *others = levels
     for name, level in zip(then, others, strict=True):
-        change = (level.levels - first.levels).round(9)  # so that ties do not depend on rounding
+        change = level.levels - first.levels
         gain, lose = _largest(change), _largest(-change)
         most = [f"{now.job_ids[i]} {change[i]:+.4g}" for i in (*gain[:1], *lose[:1])]
         after = "all that jobs can use" if level.value is None else number(level.value)
@@ -270,6 +270,6 @@ def _jobs(name: str, now: gp.Allocation, then: gp.Allocation) -> str:
 
 
 def _largest(change: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the indices of positive changes, the largest first."""
-    order: NDArray[np.int64] = (-change).argsort(kind="stable")
+    """Return the indices of positive changes, the largest first; equal ones, whatever their rounding, in the order of jobs."""
+    order: NDArray[np.int64] = (-change.round(9)).argsort(kind="stable")
     return order[change[order] > TOLERANCE]

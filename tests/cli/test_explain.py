@@ -122,6 +122,13 @@ def test_the_comparison_names_the_jobs_that_gain_and_lose_most(gavel: Gavel) -> 
     assert ["bert", "0.8", "0.2", "-0.6"] in rows
 
 
+def test_jobs_that_lose_the_same_are_named_in_their_order_whatever_their_rounding(gavel: Gavel, tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("job_id\n" + "".join(f"job-{i}\n" for i in range(9)))
+    (tmp_path / "speeds.csv").write_text("job_id,v100\n" + "".join(f"job-{i},{1 / (i + 3)!r}\n" for i in range(9)))
+    _, out, _ = gavel("solve", "jobs.csv", "-c", "v100:5", "--throughputs", "speeds.csv", "--what-if", "v100-1")
+    assert [line.split()[0] for line in out.splitlines() if line.endswith("-0.1111")] == ["job-2", "job-1", "job-0"]
+
+
 def test_newly_excluded_jobs_are_named(gavel: Gavel, tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("job_id,num_gpus\na,1\nb,2\n")
     (tmp_path / "speeds.csv").write_text("job_id,v100\na,1\nb,1\n")
