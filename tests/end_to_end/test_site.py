@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -72,6 +73,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not MKDOCS.exists():
         pytest.skip("MkDocs is not installed: make docs installs it")
     folder = tmp_path_factory.mktemp("site")
+    subprocess.run([sys.executable, "docs/tables.py"], cwd=ROOT, check=True, timeout=600)
     subprocess.run([MKDOCS, "build", "--strict", "--quiet", "--site-dir", folder], cwd=ROOT, check=True, timeout=600)
     return folder
 
