@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 import gavel_py as gp
 from gavel_py import testing
@@ -241,6 +242,16 @@ def test_the_site_has_every_page_once() -> None:
         r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2].partition("\ntheme:")[0]
     )
     assert sorted(listed) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+
+
+def test_the_page_on_citing_says_what_the_file_says() -> None:
+    stated = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    (paper,) = stated["references"]
+    page = (ROOT / "docs" / "cite.md").read_text(encoding="utf-8")
+    names = [f"{author['family-names']}, {author['given-names']}" for author in paper["authors"]]
+    shown = [stated["title"], stated["version"], stated["license"], stated["authors"][0]["name"], stated["abstract"].rstrip(".")]
+    shown += [paper["title"], paper["collection-title"], str(paper["year"]), paper["url"], " and ".join(names)]
+    assert [each for each in shown if f"{{{each}}}" not in page] == []
 
 
 def test_the_reference_has_every_public_name_once() -> None:
