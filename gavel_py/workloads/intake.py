@@ -319,7 +319,7 @@ class Intake:
 class TraceFormat:
     """A trace format, which reads the traces of another system.
 
-    `docs/workloads.md` shows one; `gavel_py.testing.check_trace_format` checks it.
+    `docs/writing-a-trace-format.md` shows one; `gavel_py.testing.check_trace_format` checks it.
 
     Attributes:
         name: Name of the format (`format` of `read_trace`, `--format`).
