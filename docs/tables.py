@@ -9,17 +9,21 @@ A page has a marker where a table belongs: `<!-- table: Job -->` for the fields 
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import json
 import re
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -42,7 +46,9 @@ UNITS = {
     r"throughput$|(.*_)?steps_per_second$": "steps/s",
 }
 """The unit of numbers, by the name of the field."""
-WORDS = {bool: "true, false", int: "whole", float: "number", str: "text"}
+OWN_TABLES = ("stages", "tenant")
+"""Keys whose parts are described elsewhere."""
+WORDS = {bool: "true, false", int: "whole", float: "number"}
 
 
 def with_tables(markdown: str) -> str:
@@ -67,48 +73,99 @@ def options_table(policies: Sequence[str]) -> str:
     return _markdown(heads[first:], [row[first:] for row in rows]) if rows else "No options of its own."
 
 
-def fields_table(name: str, prefix: str = "") -> str:
-    """Return the table of the fields of a class, the keys of a file; prefix: of each key of a result, such as "jobs[]."."""
+def fields_table(name: str, *more: str) -> str:
+    """Return the table of the fields of a class, the keys of a file; more: a prefix of keys ("tenants[]."), "without" and keys."""
     cls = getattr(gp, name)
     if cls is Constraint:
         rows = [[f"`{kind}`", *row] for kind, each in KINDS.items() for row in _fields(each) if row[0] != "`penalty`"]
         return _markdown(["kind", "field", "default", "value, unit", "meaning"], rows)
     if issubclass(cls, BaseModel):
         return _markdown(["field", "default", "value, unit", "meaning"], list(_fields(cls)))
-    return _markdown(["key", "value, unit", "meaning"], list(_keys(cls, prefix)))
+    prefix = next((word for word in more if word.endswith(".")), "")
+    without = more[more.index("without") :] if "without" in more else ()
+    return _markdown(["key", "value, unit", "meaning"], list(_keys(cls, prefix, without)))
 
 
 def _fields(cls: type[BaseModel]) -> Iterator[list[str]]:
-    for name, text in _meanings(cls, cls.model_fields).items():
-        field = cls.model_fields[name]
-        default = dataclasses.MISSING if field.is_required() else field.get_default(call_default_factory=True)
-        yield [f"`{name}`", _default(default), _values(field.annotation, field.metadata, _unit(name)), text]
+    meanings = _meanings(cls, "none")
+    _check(cls, set(cls.model_fields) - set(meanings))
+    for name, text in meanings.items():
+        if field := cls.model_fields.get(name):
+            default = dataclasses.MISSING if field.is_required() else field.get_default(call_default_factory=True)
+            yield [f"`{name}`", _default(default), _values(field.annotation, field.metadata, _unit(name)), text]
 
 
-def _keys(cls: type, prefix: str) -> Iterator[list[str]]:
-    hints = typing.get_type_hints(cls, include_extras=True)
-    for name, text in _meanings(cls, [field.name for field in dataclasses.fields(cls)]).items():
-        yield [f"`{prefix}{name}`", _values(hints[name], (), _unit(name), " or null"), text]
-        for part in get_args(hints[name]):
-            if dataclasses.is_dataclass(part):
-                yield from _keys(typing.cast(type, part), f"{prefix}{name}[].")
+def _keys(cls: type, prefix: str, without: Collection[str] = ()) -> Iterator[list[str]]:
+    """Yield the rows of the keys that `to_dict` returns as a literal, or else of the fields of the class."""
+    meanings, hints = _meanings(cls, "null"), typing.get_type_hints(cls, include_extras=True)
+    hints |= {
+        name: typing.get_type_hints(each.fget)["return"] for name, each in inspect.getmembers(cls) if isinstance(each, property)
+    }
+    keys: dict[str, ast.expr | None] = dict(_returned(cls.to_dict)) if hasattr(cls, "to_dict") else {}
+    keys = keys or dict.fromkeys(field.name for field in dataclasses.fields(cls))
+    for key, value in ((key, value) for key, value in keys.items() if key not in without):
+        name = next((name for name in (key, *_names(value)) if name in meanings), "")
+        _check(cls, set() if name else {key})
+        yield [f"`{prefix}{key}`", _values(hints[name], (), _unit(key), " or null"), _with_members(meanings[name], hints[name])]
+        several = get_origin(hints[name]) in (tuple, Mapping)
+        for part in (hints[name], *get_args(hints[name])):
+            if dataclasses.is_dataclass(part) and key not in OWN_TABLES:
+                yield from _keys(typing.cast(type, part), f"{prefix}{key}{'[]' * several}.")
 
 
-def _meanings(cls: type, fields: Collection[str]) -> dict[str, str]:
-    """Return {field: meaning} from the sections "Attributes" of the docstrings of a class and its bases, in their order."""
-    found: dict[str, str] = {}
+def _with_members(meaning: str, hint: Any) -> str:
+    """Return the meaning with the members of an enumeration in place of its name."""
+    for each in (part for part in get_args(hint) if isinstance(part, type) and issubclass(part, Enum)):
+        meaning = meaning.replace(
+            f"`{each.__name__}`", "; ".join(f"`{name.lower()}`: {each[name].value}" for name in each.__members__)
+        )
+    return meaning
+
+
+def _returned(method: Any) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the keys and values of the dictionary that a method returns, if it is a literal."""
+    for each in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(method)))):
+        if isinstance(each, ast.Return) and isinstance(each.value, ast.Dict):
+            yield from _entries(each.value)
+
+
+def _entries(literal: ast.Dict, outer: str = "") -> Iterator[tuple[str, ast.expr]]:
+    for key, value in zip(literal.keys, literal.values, strict=True):
+        if not isinstance(key, ast.Constant):  # **({} if … else {…})
+            yield from (entry for each in ast.walk(value) if isinstance(each, ast.Dict) for entry in _entries(each, outer))
+        elif isinstance(value, ast.Dict):
+            yield from _entries(value, f"{outer}{key.value!s}.")
+        else:
+            yield f"{outer}{key.value!s}", value
+
+
+def _names(value: ast.expr | None) -> list[str]:
+    """Return the variables and attributes of an expression."""
+    nodes = [] if value is None else list(ast.walk(value))
+    return [
+        each.attr if isinstance(each, ast.Attribute) else each.id for each in nodes if isinstance(each, ast.Attribute | ast.Name)
+    ]
+
+
+def _check(cls: type, missing: Collection[str]) -> None:
+    if missing:
+        raise LookupError(f"the docstring of {cls.__name__} does not explain {', '.join(sorted(missing))}")
+
+
+def _meanings(cls: type, absent: str) -> dict[str, str]:
+    """Return {name: meaning} from the sections "Attributes" of a class and its bases, and from the docstrings of properties."""
+    found = {name: inspect.getdoc(each) or "" for name, each in inspect.getmembers(cls) if isinstance(each, property)}
     for each in reversed(cls.__mro__):
         section = (inspect.cleandoc(each.__doc__ or "") + "\n\n").partition("\nAttributes:\n")[2].partition("\n\n")[0]
-        for name, text in re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section, re.MULTILINE):
-            found[name] = _sentence(text, "none" if issubclass(cls, BaseModel) else "null")
-    if missing := set(fields) - set(found):
-        raise LookupError(f"the docstring of {cls.__name__} does not explain {', '.join(sorted(missing))}")
-    return {name: text for name, text in found.items() if name in fields}
+        found |= dict(re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section, re.MULTILINE))
+    return {name: _sentence(text, absent) for name, text in found.items()}
 
 
 def _sentence(text: str, absent: str) -> str:
-    linked = PAGE.sub(r"[\1](\1.md\2)", " ".join(text.split()).removesuffix("."))
-    return re.sub(r"(?<!^)(?<!\. )\bNone\b", absent, linked)
+    first = re.sub(r"^\([A-Z, ]+\) ", "", " ".join(text.partition("\n\n")[0].split())).removesuffix(".")
+    linked = PAGE.sub(r"[\1](\1.md\2)", first)
+    linked = re.sub(r"(?<=\. )None\b", absent.capitalize(), linked)
+    return re.sub(r"(?<!^)\b(None|NaN)\b", absent, linked)
 
 
 def _unit(name: str) -> str:
@@ -129,9 +186,13 @@ def _values(annotation: Any, limits: Sequence[Any] = (), unit: str = "", null: s
         return ", ".join(f"`{value}`" for value in args)
     if get_origin(annotation) in (tuple, list):
         part = _values(args[0])
-        return {"text": "names", "whole": "whole numbers", "object": "list"}.get(part, f"list of {part}")
+        return {"whole": "list of whole numbers", "object": "list"}.get(part, f"list of {part}")
     if get_origin(annotation) in (dict, Mapping):
-        return "by name: " + _values(args[1], (), unit)
+        return f"{_values(args[1], (), unit)} by name"
+    if get_origin(annotation) is np.ndarray:
+        return "number by type"
+    if isinstance(annotation, type) and issubclass(annotation, str):
+        return "text"
     word = unit if unit and annotation in (int, float) else WORDS.get(annotation, "object")
     return word + _range(limits)
 

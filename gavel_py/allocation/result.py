@@ -91,9 +91,10 @@ class Route:
     """How an answer was found.
 
     Attributes:
-        reduction: "classes" of equal jobs, "merged" classes of nearly equal ones, or "none".
-        classes: The number of classes.
-        algorithm: The algorithm that solved the programs, None if there were none.
+        reduction: `classes` of equal jobs, `merged` classes of nearly equal ones, or `none`: job by job.
+        classes: The number of classes, or jobs, in the programs.
+        algorithm: What solved the programs: `simplex`, `interior point`, `prices`, or `conic interior point` for nonlinear
+            objectives; None if there were none.
         programs: The number of programs solved.
         iterations: The number of iterations in all programs.
         failed: The routes tried before, each with the fault of its answer.
@@ -118,9 +119,11 @@ class Allocation(Tabular):
     Attributes:
         policy: The name of the policy.
         options: The options that differ from their defaults.
-        status: How the allocation was found.
+        status: How the allocation was found: `optimal`, proven; `ordered`, served in an order; `formula`, for comparison; `empty`,
+            without jobs; `direct`, where rounds decide and nothing is promised; `time_limit` (docs/concepts.md#time-limits); in
+            rounds `kept`, after a failed solve (docs/rounds.md#when-a-solve-fails).
         job_ids: N job ids.
-        accelerator_types: The names of the K types.
+        accelerator_types: The names of the K types, in the order of the cluster.
         time_fractions: (N, K) X_ij, the part of wall-clock time of job i on type j; row sums are at most 1.
         spread_fractions: (N, K) the part of X_ij with the gang on more nodes than it needs, None if the placement does not matter.
         pairs: The pairs of jobs that share GPUs, and for how long; None if no jobs may share. Their time is part of X_ij, and a
@@ -130,16 +133,19 @@ class Allocation(Tabular):
         normalized_throughputs: (N,) v_i, throughput over P_i, that on the cluster's mix of GPUs all the time; 0 for excluded jobs.
         vs_fair_share: (N,) v_i / min(1, w_i C / (s_i Σ w)), 1 = as fast as on the job's slice of the cluster; NaN if not in a file.
         utilization: (K,) Σ_i s_i X_ij / c_j, 0 for a type without GPUs.
-        objective_value: The objective, recomputed from time_fractions; None for ordered policies and formulas.
+        objective_value: The objective, recomputed from the time fractions; None for ordered policies and formulas.
         objective_bound: A bound on the objective of all valid allocations, by dual prices.
-        shadow_prices: (K,) gain of the objective per extra GPU with frozen normalisers; >= 0 is better.
-        shadow_prices_at_most: Whether a small part of a GPU may gain less than that, since it may break rows on partners.
+        shadow_prices: (K,) gain of the objective per extra GPU with frozen normalisers, exact for a small part of one, at most that
+            for more; 0 for a type without GPUs; None for ordered policies and formulas.
+        shadow_prices_at_most: Whether a small part of a GPU may gain less than that, since it may break rows on partners
+            (docs/sharing.md#how-it-is-solved).
         excluded: {job_id: reason} of the jobs that can run nowhere.
-        seconds: {"solve": wall-clock seconds, ...}.
-        gap: |bound - value| relative to the larger; None without an objective.
-        stages: Value, bound and gap of each lexicographic stage.
+        seconds: {step: wall-clock seconds}: "solve", and in commands earlier steps, such as "read" and "build".
+        gap: |bound - value| relative to the larger of them, or to the objective's terms where these cancel out: at most 1e-6, plus
+            twice `merge_tolerance` where jobs were merged; unlimited with the status `time_limit`; None without an objective.
+        stages: Value, bound and gap of each lexicographic stage, in order; empty if the answer was found in one step.
         notes: Notes for the reader, such as which jobs will be late.
-        constraints: The outcome of each constraint of the policy.
+        constraints: The outcome of each constraint of the policy, in order.
         route: How the answer was found.
         evidence: The data for `verify`, None for an allocation that was read from a file.
     """

@@ -45,7 +45,7 @@ class JobDelivery:
     Attributes:
         job_id: The job.
         num_gpus: GPUs of its gang.
-        promised_by_type: Σ over rounds of X_ij times the length of the round.
+        promised_by_type: The same for each type.
         delivered_by_type: Seconds for which it held its GPUs.
         waits: Number of rounds in which it waited with a deficit, by reason.
         misplaced_seconds: Delivered time on more nodes than promised, or on fewer if that is slower.
@@ -78,12 +78,12 @@ class JobDelivery:
 
     @property
     def promised_seconds(self) -> float:
-        """Σ_j promised_ij, the current time fractions summed over the rounds."""
+        """Time fractions times the length of the round, summed over types and rounds."""
         return sum(self.promised_by_type.values())
 
     @property
     def delivered_seconds(self) -> float:
-        """Σ_j delivered_ij, the rounds in which it ran."""
+        """Length of the rounds in which it ran, on all types."""
         return sum(self.delivered_by_type.values())
 
     @property
@@ -210,7 +210,7 @@ class DeliveryReport:
     """Promised and delivered time of all jobs with an allocation so far, by job_id; sums are weighted by GPUs.
 
     Attributes:
-        jobs: {job_id: JobDelivery}.
+        jobs: The same of each job, in seconds of its whole gang; in GPU-seconds of an elastic job, whose `num_gpus` is 1.
         offered_by_type: {type: GPU-seconds} that the rounds could give; a type that is missing has no limit.
     """
 
@@ -223,7 +223,7 @@ class DeliveryReport:
 
     @property
     def promised_gpu_seconds(self) -> float:
-        """Σ_i s_i · promised seconds."""
+        """Σ_i s_i · promised seconds: gang size · time fraction · length of the round, over all jobs and rounds."""
         return _sum(self._accounts.num_gpus * _sum_by_job(self._accounts.promised))
 
     @property
@@ -236,12 +236,12 @@ class DeliveryReport:
 
     @property
     def shortfall_gpu_seconds(self) -> float:
-        """Σ_i s_i · shortfall seconds."""
+        """Σ_i s_i · shortfall seconds: promised and not delivered; time on one type does not make up for another."""
         return _sum(self._accounts.num_gpus * self._accounts.shortfalls)
 
     @property
     def least_shortfall_gpu_seconds(self) -> float:
-        """A lower bound on the shortfall, in GPU-seconds, that any choice of whole rounds leaves.
+        """A lower bound on the shortfall of any choice of whole rounds (docs/rounds.md#why-time-is-still-owed).
 
         A job receives either a whole round or nothing. `least_shortfall` has the formula and its proof.
         """
@@ -275,12 +275,12 @@ class DeliveryReport:
 
     @property
     def misplaced_gpu_seconds(self) -> float:
-        """Σ_i s_i · misplaced seconds."""
+        """Σ_i s_i · misplaced seconds, the part of the delivered time in a slower placement than promised."""
         return _sum(self._accounts.num_gpus * self._accounts.misplaced)
 
     @property
     def undelivered_share(self) -> float:
-        """Shortfall over promise, in GPU-seconds; 0 when nothing was promised."""
+        """Shortfall over promise; 0 when nothing was promised."""
         promised = self.promised_gpu_seconds
         return self.shortfall_gpu_seconds / promised if promised else 0.0
 
@@ -292,7 +292,7 @@ class DeliveryReport:
 
     @property
     def shortfall_by_reason(self) -> dict[Wait, float]:
-        """Σ_i s_i · shortfall seconds by reason, adding up to `shortfall_gpu_seconds`. `Wait.BACKOFF` is present only if not 0."""
+        """GPU-seconds of the shortfall by reason (`Wait`), which add up to it. A reason `backoff` is present only if not 0."""
         by_reason = np.where(self._accounts.short > 0, self._accounts.short, 0.0).T
         found = {reason: float(_sum(self._accounts.num_gpus * short)) for reason, short in zip(WAITS, by_reason, strict=True)}
         return {reason: seconds for reason, seconds in found.items() if reason is not Wait.BACKOFF or seconds}

@@ -207,13 +207,14 @@ class Round:
     Attributes:
         index: Number of the round, from 0.
         start_seconds: Start of the round.
-        assignments: {job_id: Assignment} of the jobs that run, the disjoint union of kept and started.
+        assignments: {job_id: assignment} of the jobs that run: those kept and those started.
         kept: Jobs that run on the same GPUs as in the previous round.
         started: Jobs that run, but not on the same GPUs: new, resumed or moved.
         preempted: Jobs that ran in the previous round, are not finished, and do not run now.
         excluded: {job_id: reason} of the jobs that the current allocation excludes.
         end_seconds: End of the leases of this round that are not renewed.
-        failed: {job_id: reason} of the jobs that left since the previous round because they failed too often.
+        failed: {job_id: reason} of the jobs that left since the previous round because they failed too often
+            (docs/rounds.md#failures).
         notes: Notes on the current allocation, such as that a time limit ended its solve.
         fallback: How the current allocation was found although its solve failed; None if it did not fail.
     """

@@ -25,6 +25,7 @@ import yaml
 import gavel_py as gp
 from gavel_py import testing
 from gavel_py.cli import main
+from gavel_py.optimization.checking.certificates import StageProof
 from gavel_py.policies.constraints.compiling import KINDS
 from tests.support.commands import enter_folder
 
@@ -219,6 +220,10 @@ def test_tables_say_what_the_code_declares() -> None:
     )
     assert "| `deadline` | `job` | none | text | " in fields("Constraint")
     assert "| `shares[].parent` | text or null | " in fields("TenantShare", "shares[].")
+    assert "| `objective.gap` | number or null | \\|bound - value\\| " in fields("Allocation", "without", "jobs", "counts", "pairs")
+    assert "(`new`: it has just arrived; `turn`: " in fields("DeliveryReport", "delivery.")
+    with pytest.raises(LookupError, match="the docstring of StageProof does not explain name"):
+        TABLES["_keys"](StageProof, "").__next__()
     assert "| `preemptive` | true | true or false | " in options(["fifo"])
     assert "| `gandiva` | `seed` | 0 | a whole number | " in options(["fifo", "gandiva"])
 

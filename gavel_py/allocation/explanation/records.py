@@ -14,7 +14,8 @@ class Binding:
     """One reason why a job has no higher throughput.
 
     Attributes:
-        kind: "level", "floor", "limit", "gpus", "partners", "time", "place", "order", "discount", "formula" or "count".
+        kind: "level", "floor", "limit", "gpus", "partners", "time", "place", "order", "discount", "formula" or "count"
+            (docs/explain.md#what-can-hold-a-job).
         name: The accelerator type, limit, job or policy that binds.
         price: The largest gain in the objective per unit: per GPU, or per unit by which a limit is relaxed. None if unknown or not
             applicable.
@@ -31,8 +32,15 @@ class Binding:
 class OneMoreGpu:
     """The effect of one more GPU of a type, from solving the problem with it; normalisers stay the same.
 
-    closed: why the job cannot run there, empty if it can; certain: as in `Explanation`; failed: why there is no allocation with
-    this GPU, empty if there is one. If it failed, all numbers are None.
+    Attributes:
+        accelerator: The type.
+        throughput: Throughput of the job in that case; None if it failed.
+        throughput_change: Its increase; None if it failed.
+        objective: Objective of the policy in that case, None if it failed or has none.
+        objective_change: The difference, None where there is no objective.
+        certain: Whether every optimal allocation gives the job this throughput.
+        closed: Why the job cannot run on the type, empty if it can.
+        failed: Why there is no allocation with this GPU, empty if there is one.
     """
 
     accelerator: str
@@ -47,7 +55,12 @@ class OneMoreGpu:
 
 @dataclass(frozen=True)
 class Holder:
-    """A job that holds GPUs which another job lacks. gpus: {type: s_k X_kj}, GPUs averaged over time."""
+    """A job that holds GPUs which another job lacks.
+
+    Attributes:
+        job_id: The job.
+        gpus: {type: s_k X_kj}, its GPUs averaged over time, of types that the other job could use.
+    """
 
     job_id: str
     gpus: dict[str, float]
@@ -55,7 +68,12 @@ class Holder:
 
 @dataclass(frozen=True)
 class Others:
-    """All further holders together. jobs: their number; gpus: {type: GPUs}, averaged over time."""
+    """All further holders together.
+
+    Attributes:
+        jobs: Their number.
+        gpus: {type: GPUs}, averaged over time.
+    """
 
     jobs: int
     gpus: dict[str, float]
@@ -65,7 +83,11 @@ class Others:
 class Partner:
     """A job that shares GPUs with another one.
 
-    time_fraction: fraction of wall-clock time; gain: work of both jobs together over that of one alone in the same time.
+    Attributes:
+        job_id: The job.
+        accelerator: The type on which they share.
+        time_fraction: Fraction of wall-clock time.
+        gain: Work of both jobs together over that of one alone in the same time.
     """
 
     job_id: str
@@ -78,9 +100,13 @@ class Partner:
 class Together:
     """Whether two jobs share GPUs of a type, and if not, why.
 
-    accelerator: None if the reason holds for all types; kind: "shares", "excluded", "gangs", "unknown", "place", "memory",
-    "unmeasured", "no gain", "others", "as good" or "price"; gain: as in `Partner`, None if their joint throughputs are unknown;
-    price: the least loss in the objective per unit of shared time, None if unknown or not the reason; text: the sentence.
+    Attributes:
+        accelerator: The type, None if the reason holds for all types.
+        kind: "shares", "excluded", "gangs", "unknown", "place", "memory", "unmeasured", "no gain", "others", "as good" or "price"
+            (docs/explain.md#jobs-that-share-gpus).
+        gain: As in `Partner`, None if their joint throughputs are unknown.
+        price: The least loss in the objective per unit of shared time, None if unknown or not the reason.
+        text: The reason as a sentence.
     """
 
     accelerator: str | None
@@ -98,32 +124,32 @@ class Explanation:
         job_id: The job.
         policy: Name of the policy.
         options: Options of the policy that differ from their defaults.
-        num_gpus: GPUs of the gang, s; 1 for an elastic job.
+        num_gpus: GPUs of the gang, s, or its fraction of one; 1 for an elastic job.
         equal_jobs: Number of other jobs that are the same for the policy; they get the same time.
         time_fractions: {type: x_j}.
         gpus: {type: s x_j}, the GPUs held on average; shared GPUs count half.
         throughput: Steps per second.
         normalized_throughput: Throughput over that of running all the time on the cluster's mix of GPUs.
-        vs_fair_share: The same over the job's fair share; see `Allocation`. None for an explanation from a file without it.
+        vs_fair_share: The same over the job's fair share; see `Allocation`.
         certain: True if it is proven that every optimal allocation gives the job this throughput.
         objective: Value of the policy's objective, None if it has none.
         bound: Proven bound on the objective, None if the policy has none.
-        excluded: Why the job gets no time, None if it was not excluded.
+        excluded: Why the job gets no time, None if it was not excluded; all lists are empty then.
         notes: Notes of the policy about the job, such as that it will miss its deadline.
         bindings: The reasons why the job has no higher throughput.
         one_more_gpu: The effect of one more GPU of each type.
-        holders: Jobs that hold what the job lacks, the largest first.
+        holders: Jobs that hold what the job lacks, at most five, the largest first.
         others: All further holders.
         partners: Jobs that share GPUs with the job, in descending order of shared time.
-        together: Whether the job shares GPUs with the given partner, by type.
+        together: Whether the job shares GPUs with the given partner (`--with`), by type.
         capacities: {type: GPUs of the cluster}.
         utilization: {type: part of them in use}.
-        start_seconds: When it starts, from now; None for a job that waits. This and the next three are described at `Forecast`.
+        start_seconds: When it starts, from now (docs/explain.md#when-and-at-what-cost); None for a job that waits.
         end_seconds: When it ends while the allocation stands, without new arrivals; None if unknown.
         cost_per_hour: Mean cost of its GPUs over time; None if unknown.
         cost_until_done: Cost until it ends; None if unknown.
-        tenant: The promised and actual share of its tenant, None without one.
-        gpu_counts: {type: {number of GPUs: time fraction}} of an elastic job, None for a fixed gang.
+        tenant: The promised and actual share of its tenant, as in an allocation; None without one.
+        gpu_counts: {type: {number of GPUs: time fraction}} of an elastic job; absent in JSON for a fixed gang.
     """
 
     job_id: str

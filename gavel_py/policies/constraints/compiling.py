@@ -209,7 +209,7 @@ class ConstraintOutcome:
 
     Attributes:
         constraint: The constraint as text.
-        penalty: Its penalty, None if it is hard.
+        penalty: Its penalty, or the cost of change; None if it is hard.
         missed_by: The part of its requirement that is missed, summed over jobs if it applies to single jobs; for a cost of change,
             the number of GPUs that change. The objective loses penalty · missed_by.
         jobs: {job id: part that the job misses}.
