@@ -2,7 +2,7 @@
 
     python benchmarks/all_different.py                 print the table (some minutes)
     python benchmarks/all_different.py --before TREE   and time an earlier checkout beside it, in turns
-    python benchmarks/all_different.py --write         and put it into docs/performance.md
+    python benchmarks/all_different.py --write         and put it into benchmarks/RESULTS.md
     python benchmarks/all_different.py --quick         a tenth of the jobs and one run
 
 Each figure is the CPU time of `gp.Solver.solve`, which `gp.solve` calls: the median of 3 runs in fresh processes that have solved a
@@ -166,7 +166,7 @@ def row(number: int, case: Case, before: Path | None, runs: int, part: int) -> l
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--before", type=Path, help="a checkout to compare with")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/RESULTS.md")
     parser.add_argument("--quick", action="store_true", help="a tenth of the jobs and one run")
     parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--part", type=int, default=1, help=argparse.SUPPRESS)

@@ -17,7 +17,6 @@ import tables
 
 import gavel_py as gp
 
-PAGE = Path(__file__).with_name("RESULTS.md")
 POLICIES = ("max_min_fairness", "shortest_job_first")
 JOBS, PHILLY_JOBS, SEEDS = 200, 500, (0, 1, 2)
 RESTART_SECONDS, HOUR = 30.0, 3600.0
@@ -88,7 +87,7 @@ def main() -> None:
     text += "`python benchmarks/between_rounds.py --philly FILE --write`.\n"
     print(text)
     if options.write:
-        tables.write("between-rounds", text, PAGE)
+        tables.write("between-rounds", text)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What caution keeps of a plan that is based on estimates, and what a quantile keeps of a makespan.
 
     python benchmarks/caution.py               print the tables (under a minute)
-    python benchmarks/caution.py --write       and put them into docs/performance.md
+    python benchmarks/caution.py --write       and put them into benchmarks/RESULTS.md
     python benchmarks/caution.py --quick       one seed, to see that all of it works
 
 120 jobs of the gangs of `gavel-osdi20` (70, 10, 15 and 5 % of 1, 2, 4 and 8 GPUs) on 36 GPUs of each of three types. A part of the
@@ -166,7 +166,7 @@ def printed(rows: Iterable[tuple[object, ...]]) -> list[tuple[object, ...]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into benchmarks/RESULTS.md")
     parser.add_argument("--quick", action="store_true", help="one seed")
     arguments = parser.parse_args()
     seeds = 1 if arguments.quick else SEEDS

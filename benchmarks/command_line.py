@@ -1,7 +1,7 @@
 """Time of the command line: `gavel --help` and solving 1,000 jobs, against an interpreter that runs an empty program.
 
     python benchmarks/command_line.py            print the table
-    python benchmarks/command_line.py --write    and put it into docs/performance.md
+    python benchmarks/command_line.py --write    and put it into benchmarks/RESULTS.md
 
 Each figure is the median of 7 runs of a whole process after one warm-up; the commands alternate, so that a drift of the
 machine's speed affects all of them equally.

@@ -1,7 +1,7 @@
 """Time of choosing the numbers of GPUs of elastic jobs, against the program with one row per job, and of choosing a round.
 
     python benchmarks/elastic.py            print the tables (some minutes)
-    python benchmarks/elastic.py --write    and put them into docs/performance.md
+    python benchmarks/elastic.py --write    and put them into benchmarks/RESULTS.md
 
 Random jobs of 322 kinds, with a fixed seed, on 1.6 GPUs per job of three types with 8, 5 and 6 numbers of GPUs: 19 columns. The
 speed of a kind grows with a power of the number of GPUs, between 0.4 and 1. Medians of the time of 5 runs, on one thread.
@@ -147,7 +147,7 @@ def whole_rounds() -> Iterator[list[object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/RESULTS.md")
     header = ["jobs", "classes", "`from_types`, s", "`solve`, s", "`verify`, s", "proven gap", "to one row per job"]
     text = tables.markdown(header, rows())
     text += "\n### Choosing a round (`direct`)\n\n"

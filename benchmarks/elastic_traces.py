@@ -21,8 +21,6 @@ import tables
 
 import gavel_py as gp
 
-PAGE = Path(__file__).with_name("RESULTS.md")
-
 NODES = {"t4": (4, 6), "aws": (4, 6), "dgx-ext": (8, 2), "rtx": (8, 3)}
 """GPUs of a node and nodes of each type: T4 (t4 in the tables of Pollux, aws in Sia's), A100, 2080Ti."""
 
@@ -121,7 +119,7 @@ def main() -> None:
     text = tables.markdown(["", "mean completion time, h", "restarts per job", "GPU-hours per job"], rows)
     print(text)
     if asked.write:
-        tables.write("elastic_traces", text, PAGE)
+        tables.write("elastic_traces", text)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How well hidden throughputs are estimated, on the built-in profiles: errors, coverage of intervals, and time.
 
     python benchmarks/estimation.py            print the table (some minutes)
-    python benchmarks/estimation.py --write    and put it into docs/performance.md
+    python benchmarks/estimation.py --write    and put it into benchmarks/RESULTS.md
 
 Each line hides measurements of gangs alone and asks `gp.ThroughputProfile(...).with_estimates()` for them, with the method
 `additive` beside it. An error is |estimate / measurement - 1|, pooled over all seeds or folds.
@@ -282,7 +282,7 @@ def row(line: Line) -> tuple[str, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/RESULTS.md")
     arguments = parser.parse_args()
     rows = []
     for line in lines():

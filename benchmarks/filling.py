@@ -1,7 +1,7 @@
 """Time of water-filling and hierarchical policies, and the number of levels and programs they need.
 
     python benchmarks/filling.py            print the table (about a minute)
-    python benchmarks/filling.py --write    and put it into docs/performance.md
+    python benchmarks/filling.py --write    and put it into benchmarks/RESULTS.md
 
 Each figure is the median of 5 runs after one warm-up; each case alternates with its baseline, max-min fairness of the same jobs,
 which is one level instead of several.
@@ -111,7 +111,7 @@ HEADER = ["work", "seconds", "target", "x max-min fairness", "levels", "programs
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/RESULTS.md")
     options = parser.parse_args()
     text = tables.markdown(HEADER, (measured(work) for work in works()))
     text += f"\nMedians of {RUNS} runs; {tables.machine()}; `python benchmarks/filling.py --write`.\n"

@@ -1,7 +1,7 @@
 """What it costs to learn throughputs instead of knowing them, with the published matrix as the truth.
 
     python benchmarks/learning.py              print the tables (some minutes)
-    python benchmarks/learning.py --write      and put them into docs/performance.md
+    python benchmarks/learning.py --write      and put them into benchmarks/RESULTS.md
 
 - online: single-GPU jobs of 26 job types on 12 k80, 12 p100 and 12 v100, Poisson arrivals at a load of 0.95, log-uniform sizes of
   0.2 to 20 hours on a v100, 400 rounds of 360 s under `max_min_fairness`. Nothing is known at first, or 13 job types; each
@@ -197,7 +197,7 @@ def update_seconds(repeats: int = 11) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into benchmarks/RESULTS.md")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", gp.GavelWarning)
     found: dict[str, list[tuple[str, ...]]] = {}

@@ -3,7 +3,7 @@
     python benchmarks/public_calls.py                 print the table (ten minutes)
     python benchmarks/public_calls.py --before TREE   and time an earlier checkout in turns with this one (half an hour)
     python benchmarks/public_calls.py --only events   one of: submit, small, large, rounds, events
-    python benchmarks/public_calls.py --write         and put the table into docs/performance.md
+    python benchmarks/public_calls.py --write         and put the table into benchmarks/RESULTS.md
 
 Each part runs in a process of its own, 3 times for each checkout; the figures are medians of all calls of all processes. Jobs are
 those of `round_scenes`: twice as much demand as GPUs, gangs of 1, 2, 4 and 8, under `max_min_fairness`.
@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="a checkout to compare with")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part only; may be repeated")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/RESULTS.md")
     asked = parser.parse_args()
     if asked.part:
         print(json.dumps(PARTS[asked.part]()))

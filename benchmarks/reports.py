@@ -1,7 +1,7 @@
 """Time and size of reports: many runs, several settings, and one run on a large cluster.
 
     python benchmarks/reports.py            print the table (a minute or two)
-    python benchmarks/reports.py --write    and put it into docs/performance.md
+    python benchmarks/reports.py --write    and put it into benchmarks/RESULTS.md
 
 Synthetic runs with fixed seeds, in a file as `gavel simulate --run-out` writes it; `gavel report` reads it in a separate process.
 Times are CPU times, so other load on the machine does not count.

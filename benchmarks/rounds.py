@@ -1,7 +1,7 @@
 """The part of promised time that rounds deliver, with the deficit mechanism and with the published one.
 
     python benchmarks/rounds.py                 print the tables (some ten minutes)
-    python benchmarks/rounds.py --write         and put them into docs/performance.md
+    python benchmarks/rounds.py --write         and put them into benchmarks/RESULTS.md
     python benchmarks/rounds.py --only churn    one of: first, fixed, churn, curve, turns, small, large, nodes
     python benchmarks/rounds.py --seeds 2       fewer seeds than 10
 
@@ -211,7 +211,7 @@ PARTS: dict[str, Callable[[int], Iterator[str]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into benchmarks/RESULTS.md")
     parser.add_argument("--only", choices=list(PARTS), help="one of the tables")
     parser.add_argument("--seeds", type=int, default=10)
     options = parser.parse_args()

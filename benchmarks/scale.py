@@ -1,7 +1,7 @@
 """Time of large problems: a million jobs; 10,000 jobs against one row per job, against POP, and from round to round.
 
     python benchmarks/scale.py            print the tables (several minutes)
-    python benchmarks/scale.py --write    and put them into docs/performance.md
+    python benchmarks/scale.py --write    and put them into benchmarks/RESULTS.md
     python benchmarks/scale.py --quick    a tenth of the jobs and one run, to see that all of it works
 
 Each figure is the median of 5 runs after one warm-up; compared programs alternate, so that a drift of the machine's speed affects
@@ -333,7 +333,7 @@ def measured(runs: int, part: int) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into benchmarks/RESULTS.md")
     parser.add_argument("--quick", action="store_true", help="a tenth of the jobs and one run")
     options = parser.parse_args()
     texts = []

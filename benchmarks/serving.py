@@ -194,7 +194,7 @@ def main() -> None:
     text = plans(arguments.quick) if arguments.quick else f"{plans(False)}\n{over_time()}\n{known()}\n{line}"
     print(text)
     if arguments.write:
-        tables.write("serving_plans", text, ROOT / "benchmarks" / "RESULTS.md")
+        tables.write("serving_plans", text)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Speed of the request simulator and of what is built on it, and its answers beside published ones.
 
     python benchmarks/serving_requests.py            print the tables (about two minutes)
-    python benchmarks/serving_requests.py --write    and put them into docs/performance.md and benchmarks/RESULTS.md
+    python benchmarks/serving_requests.py --write    and put them into benchmarks/RESULTS.md
 
 Speeds are CPU seconds, medians of 5 runs; the baseline is a simulator written down as its rules are worded, with the same answers,
 in the same run. The published cases need ../shared/data/alpaserve; without it, the table says so.
@@ -28,7 +28,6 @@ sys.path.insert(0, str(ROOT))
 from tests.serving.alpaserve import DATA, LATENCY, OVERHEADS, RATES, STAGES, published  # noqa: E402
 
 RUNS = 5
-SERVING = ROOT / "benchmarks" / "RESULTS.md"
 
 
 class Scene(NamedTuple):
@@ -226,13 +225,13 @@ def main() -> None:
     arguments = parser.parse_args()
     line = f"CPU seconds; {tables.machine()}; `python benchmarks/serving_requests.py --write`.\n"
     texts = {
-        "serving_requests": (f"{speeds()}\n{others()}\n{line}", tables.PERFORMANCE),
-        "serving_published": (f"{published_cases()}\n{two_models()}\n{placements()}\n{line}", SERVING),
+        "serving_requests": f"{speeds()}\n{others()}\n{line}",
+        "serving_published": f"{published_cases()}\n{two_models()}\n{placements()}\n{line}",
     }
-    for name, (text, page) in texts.items():
+    for name, text in texts.items():
         print(text)
         if arguments.write:
-            tables.write(name, text, page)
+            tables.write(name, text)
 
 
 if __name__ == "__main__":

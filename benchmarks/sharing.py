@@ -1,7 +1,7 @@
 """Time of an allocation with space sharing, against the program over all pairs of jobs.
 
     python benchmarks/sharing.py            print the table (some minutes)
-    python benchmarks/sharing.py --write    and put it into docs/performance.md
+    python benchmarks/sharing.py --write    and put it into benchmarks/RESULTS.md
 
 Random single-GPU jobs of the 26 models of the built-in profile, with a fixed seed, on half as many GPUs as jobs, of three types.
 Medians of the CPU time of 5 runs. The program over all pairs is built with NumPy, so that its time is that of HiGHS alone,
@@ -152,7 +152,7 @@ def many() -> Iterator[list[object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/RESULTS.md")
     options = parser.parse_args()
     header = ["policy", "jobs", "target, s", "CPU, s", "all pairs of jobs, CPU, s", "times as long", "difference", "proven gap"]
     text = tables.markdown(header, rows()) + "\n### Jobs of 83 models and gang sizes, CPU time\n\n"

@@ -4,7 +4,7 @@ python benchmarks/simulator.py                      the small ones
 python benchmarks/simulator.py --philly FILE        and Philly, 82,247 jobs: minutes
 python benchmarks/simulator.py --philly FILE --events --decisions 5000    only its first decisions, in event mode
 python benchmarks/simulator.py --generated 1000000  and so many generated jobs on 2,000 GPUs in event mode: a quarter of an hour
-python benchmarks/simulator.py --write ...          and put the table into docs/performance.md
+python benchmarks/simulator.py --write ...          and put the table into benchmarks/RESULTS.md
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--events", action="store_true", help="with --philly: also without rounds, under two policies")
     parser.add_argument("--decisions", type=int, metavar="N", help="with --events: end after so many decisions")
     parser.add_argument("--generated", type=int, metavar="N", help="also so many generated jobs in event mode")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/RESULTS.md")
     options = parser.parse_args()
     rows = [*(of_small_traces(options.traces) if options.traces is not None else ()), *of_active_jobs()]
     if options.philly is not None and options.decisions is None:

@@ -1,7 +1,7 @@
 """Time of the Slurm driver to read, reconcile and decide: 5,000 jobs and 2,000 GPUs in the JSON of Slurm 22.05.
 
 python benchmarks/slurm.py            print the table
-python benchmarks/slurm.py --write    and put it into docs/performance.md
+python benchmarks/slurm.py --write    and put it into benchmarks/RESULTS.md
 """
 
 from __future__ import annotations

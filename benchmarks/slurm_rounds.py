@@ -1,7 +1,7 @@
 """Time of a round on a real Slurm of 27 nodes: 60 jobs take turns on 108 GPUs; needs Slurm (slurm-wlm, munge).
 
 python benchmarks/slurm_rounds.py            print the table
-python benchmarks/slurm_rounds.py --write    and put it into docs/performance.md
+python benchmarks/slurm_rounds.py --write    and put it into benchmarks/RESULTS.md
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/startup.py                    print the table
     python benchmarks/startup.py OTHER_CHECKOUT     and measure another checkout beside this one
-    python benchmarks/startup.py OTHER --write      and put the table into docs/performance.md
+    python benchmarks/startup.py OTHER --write      and put the table into benchmarks/RESULTS.md
 
 Each figure is the median CPU time (user and system) of 9 processes after one warm-up that compiles the modules, as installing does.
 Commands and checkouts alternate, so that a drift of the machine's speed affects all of them equally.

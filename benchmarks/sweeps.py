@@ -1,7 +1,7 @@
 """Overhead of a sweep: cells of 5 ms, and the example of 120 simulations.
 
 python benchmarks/sweeps.py                   1,000 cells of 5 ms, against the same cells without a sweep
-python benchmarks/sweeps.py --write           and put the table into docs/performance.md
+python benchmarks/sweeps.py --write           and put the table into benchmarks/RESULTS.md
 python benchmarks/sweeps.py --example DIR     run examples/sweep.yaml, or continue it, in this folder
 python benchmarks/sweeps.py --quick           a few cells: seconds, and no result
 """
@@ -130,7 +130,7 @@ def _told() -> Callable[[gp.Progress], None]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/RESULTS.md")
     parser.add_argument("--example", type=Path, metavar="DIR", help="play examples/sweep.yaml there")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--quick", action="store_true")

@@ -1,4 +1,4 @@
-"""Support for benchmarks: Markdown tables, a description of the machine, and insertion into a page of docs/."""
+"""Support for benchmarks: Markdown tables, a description of the machine, and insertion into a page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-PERFORMANCE = Path(__file__).parents[1] / "docs" / "performance.md"
+RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -27,7 +27,7 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
 
 
-def write(name: str, text: str, page: Path = PERFORMANCE) -> None:
+def write(name: str, text: str, page: Path = RESULTS) -> None:
     """Put a text between the marks `name: begin` and `name: end` of a page."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, rest = page.read_text().split(begin)

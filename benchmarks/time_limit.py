@@ -1,7 +1,7 @@
 """Delay of solves beyond their time limit, for jobs that all differ, and the gap of their answers.
 
     python benchmarks/time_limit.py                     print the table (about a minute)
-    python benchmarks/time_limit.py --write             and put it into docs/performance.md
+    python benchmarks/time_limit.py --write             and put it into benchmarks/RESULTS.md
     python benchmarks/time_limit.py --jobs 1_000_000    with other jobs (three minutes)
     python benchmarks/time_limit.py --quick             a tenth of the jobs, to see that all of it works
 

@@ -20,15 +20,12 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tables
 
 import gavel_py as gp
-
-PAGE = Path(__file__).with_name("RESULTS.md")
 
 TYPES, GPUS = ("a", "b", "c"), np.array([4, 6, 8])
 SPEEDS = np.array([[1.0, 0.3, 0.1], [1.0, 0.5, 0.35], [1.0, 0.8, 0.7], [1.0, 0.25, 0.2]])
@@ -182,7 +179,7 @@ def main() -> None:
         text = f"{table}\n{notes[name]}{tables.machine()}; `python benchmarks/workflows.py --only {name} --write`.\n"
         print(text, flush=True)
         if given.write:
-            tables.write(f"workflow-{name}", text, PAGE)
+            tables.write(f"workflow-{name}", text)
 
 
 if __name__ == "__main__":

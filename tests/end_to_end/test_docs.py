@@ -32,7 +32,8 @@ from tests.support.commands import enter_folder
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+PAGES = sorted([RESULTS, *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 NOT_RUN = {"docker", "eval", "git", "make", "pip", "python", "python3", "."}
@@ -228,11 +229,16 @@ def test_tables_say_what_the_code_declares() -> None:
     assert "| `gandiva` | `seed` | 0 | a whole number | " in options(["fifo", "gandiva"])
 
 
-def test_the_page_on_performance_has_figures() -> None:
+def test_each_figure_on_performance_has_a_benchmark_with_results() -> None:
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    measured = re.findall(r"<!-- (\w+): begin -->(.*?)<!-- \1: end -->", page, flags=re.DOTALL)
-    assert measured
-    assert all(re.search(r"\| \d+\.\d+ \|", table) for _, table in measured)
+    results = RESULTS.read_text(encoding="utf-8")
+    measured = re.findall(r"<!-- ([\w -]+): begin -->\n(.*?)<!-- \1: end -->", results, flags=re.DOTALL)
+    assert [name for name, text in measured if not re.search(r"\d", text)] == []
+    assert len(measured) == results.count(": begin -->")
+    named = set(re.findall(r"`(\w+\.py)\b", page))
+    assert len(named) >= 12
+    assert named <= {path.name for path in RESULTS.parent.glob("*.py")}
+    assert [name for name in sorted(named) if f"benchmarks/{name}" not in results] == []
 
 
 def menu() -> str:
