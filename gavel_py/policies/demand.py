@@ -253,20 +253,24 @@ class FillingPolicy(Policy):
     def shares(self, jobs: JobClasses) -> Shares:
         """Return the speed at which each job rises, in service s_i · v_i."""
 
-    def groups(self, jobs: JobClasses) -> Groups | None:  # noqa: ARG002
-        """Return the groups of jobs of which the worst-off gives the allocation its value, None if that is the worst-off job."""
+    def groups(self, shares: Any) -> Groups | None:  # noqa: ARG002
+        """Return the groups of jobs of which the worst-off gives the allocation its value, None if that is the worst-off job.
+
+        shares: what `shares` returned.
+        """
         return None
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        from gavel_py.optimization.solving.progressive_filling import fill, gains_of_more_gpus, worst_off
+        from gavel_py.optimization.solving.progressive_filling import fill, first_stop_of, gains_of_more_gpus, worst_off
 
         if jobs.rules.has_penalties:
             text = "optimises its levels one after another, so it cannot weigh them against soft constraints and the cost of change"
             raise InputError(Fault(f"policy {self.name}", "constraints", text))
-        shares, groups = self.shares(jobs), self.groups(jobs)
+        shares = self.shares(jobs)
+        groups = self.groups(shares)
         filled = fill(jobs, shares, solver, self.name, prices=groups is None)
         levels, first = zip(filled.levels, filled.found, strict=True), filled.found[0]
-        fractions, least = filled.found[-1].fractions, LevelCertificate(filled.first_stop, first.prices)
+        fractions, least = filled.found[-1].fractions, LevelCertificate(first_stop_of(jobs, shares, self.name), first.prices)
         certificates = [least, *(LevelCertificate(level, best.prices) for level, best in levels)]
         stages = [Stage(f"level {n}" if n else "first stop", certificate) for n, certificate in enumerate(certificates)]
         answer = _without_dust(jobs, fractions, certificates)
@@ -304,9 +308,10 @@ class FillingPolicy(Policy):
         return proportional_guess(self._first_stop(jobs))
 
     def best_of(self, jobs: JobClasses, candidates: Sequence[Floats], prices: Sequence[Prices]) -> Decision:
-        from gavel_py.optimization.solving.progressive_filling import StoppedCertificate
+        from gavel_py.optimization.solving.progressive_filling import StoppedCertificate, first_stop_of
 
-        levels, groups = self._first_stop(jobs), self.groups(jobs)
+        shares = self.shares(jobs)
+        levels, groups = first_stop_of(jobs, shares, self.name), self.groups(shares)
         if groups is None:
             return best_level_of(levels, candidates, prices)
         return _best(levels, candidates, [StoppedCertificate(levels, each, groups) for each in (*prices, levels.equal_prices())])

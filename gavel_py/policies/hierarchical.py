@@ -69,10 +69,10 @@ class Hierarchical(FillingPolicy):
             arrivals=jobs.arrival_seconds if "arrival_seconds" in self.reads else np.zeros(len(jobs)),
         )
 
-    def groups(self, jobs: JobClasses) -> Groups:
+    def groups(self, shares: ServiceTree) -> Groups:
         from gavel_py.optimization.solving.progressive_filling import Groups
 
-        of, weights = self.shares(jobs).tops
+        of, weights = shares.tops
         return Groups(of, weights)
 
     def peers(self, jobs: JobClasses) -> Sequence[Any]:

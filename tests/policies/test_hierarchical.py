@@ -434,6 +434,20 @@ def test_jobs_of_tenants_that_there_are_not_are_named(tenants: list[str], proble
     assert str(caught.value).startswith(problem)
 
 
+def test_prices_take_hardly_more_than_one_program_per_level_and_type() -> None:
+    """The levels with slightly more GPUs start from the prices of those found: 15 programs for two levels and four types."""
+    chance = np.random.default_rng(0)
+    speeds, kinds, users = chance.lognormal(0, 1, (30, 4)), chance.integers(0, 30, 200), chance.integers(0, 5, 200)
+    names, weights = [f"user {n}" for n in users], chance.integers(1, 9, 200)
+    problem = gp.AllocationProblem.from_types(speeds, kinds, [32, 48, 64, 16], tenants=names, weights=weights)
+    allocation = gp.solve(problem, "hierarchical")
+    assert len(allocation.stages) == 3  # the first stop and two levels
+    assert allocation.shadow_prices is not None
+    assert (allocation.shadow_prices > 0).all()
+    assert allocation.route is not None
+    assert allocation.route.programs <= 20
+
+
 def test_penalties_cannot_be_weighed_level_by_level() -> None:
     policy = Hierarchical(constraints=(gp.Quota("red", 0.5).soft(2),))
     with pytest.raises(

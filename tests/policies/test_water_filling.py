@@ -276,7 +276,8 @@ def small_cluster(seed: int) -> gp.AllocationProblem:
 @pytest.mark.parametrize("policy", ["water_filling", "hierarchical"])
 def test_no_small_cluster_is_refused(policy: str) -> None:
     for seed in range(2_500):
-        assert gp.solve(small_cluster(seed), policy).status == "optimal", seed
+        problem = small_cluster(seed)
+        assert gp.solve(problem, policy).status == ("optimal" if problem.runnable.any() else "empty"), seed
 
 
 @pytest.mark.deep

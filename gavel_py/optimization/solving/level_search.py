@@ -238,15 +238,25 @@ class BestLevel:
     algorithm: str | None = None
 
 
-def find_best_level(levels: Levels, solver: LinearSolver, *, efficiency: bool, shadow_prices: bool = True) -> BestLevel:
+JUST_BEYOND = 1e-3
+"""Part of a level by which the search for that of a similar demand starts beyond it."""
+
+
+def find_best_level(
+    levels: Levels, solver: LinearSolver, *, efficiency: bool, shadow_prices: bool = True, near: BestLevel | None = None
+) -> BestLevel:
     """Return the allocation of the best level; with `efficiency`, the one with the largest Σ_i s_i v_i.
 
     For a level θ, a linear program finds the capacity factor ϕ. Its dual values are prices at which the needs cost as much as
     possible, and the best level that is affordable at these prices is the next θ. ϕ is convex in the needs, so this is Newton's
     method from the side of the levels that are too good, and it ends at ϕ = 1.
+
+    near: the best level of a similar demand, whose level is to be maximised too; the search starts from its prices.
     """
-    prices = _start_prices(levels, solver.prices)
-    level, program = levels.affordable(levels.alone, prices), None
+    prices, guess = _start_prices(levels, solver.prices), None
+    if near is not None:
+        prices, guess = near.prices, min(near.level * (1 + JUST_BEYOND), levels.alone)
+    level, program = levels.affordable(levels.alone, prices, guess=guess), None
     accepted = ROUNDING if levels.given is None and not levels.jobs.rules.can_conflict else TOLERANCE
     scaled: tuple[Floats, ...] = ()  # the last program's allocation, scaled down to the existing GPUs
     try:

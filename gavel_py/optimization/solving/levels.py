@@ -231,6 +231,11 @@ STEP = 1e-6
 MOST_STEP = 1e9
 """Largest factor of a level's change in the search for a worse one."""
 
+FIRST_STEP, WIDER_STEP = 4, 8
+"""The first change of a level in that search, as a multiple of the excess of its cost, and the growth of the next ones, where needs
+may stay the same over some levels.
+"""
+
 
 class Demand(Protocol):
     """The demand function of a policy, need_g(θ), and its inverse, the level θ that a throughput reaches."""
@@ -310,15 +315,16 @@ class Levels:
         apart = np.maximum(np.abs(worse - better), np.spacing(np.abs(worse)))  # at least one digit of the level
         return np.where(some, 2 * step * around / apart, 0.0)
 
-    def affordable(self, start: float, prices: Prices) -> float:
-        """Return the best level, `start` or worse, that is affordable at these prices: the dual bound.
+    def affordable(self, start: float, prices: Prices, *, guess: float | None = None) -> float:
+        """Return the best level, `start` or worse, that is affordable at these prices: the dual bound. guess: a level just better.
 
         At this level, Σ_g n_g h_g(need_g(θ)) equals `Prices.worth`, with h_g of `CheapestMix`. No better level can be
         reached: a job's time costs at least h_g, and the time of all jobs together at most `Prices.worth`.
         """
         chambers = self.chambers
         mix = CheapestMix(chambers.throughputs, chambers.runnable, prices.costs(chambers.representatives))
-        least = self._sum(mix.costs(chambers.lengths, np.minimum(self.jobs.floors, self.jobs.fastest)))
+        floors = np.minimum(self.jobs.floors, self.jobs.fastest)
+        least = self._sum(mix.costs(chambers.lengths, floors)) if floors.any() or mix.lowest.any() else 0.0
         worth = prices.worth(chambers.representatives)
         # Costs beyond those of the rules' floors, divided by the worth that remains for levels, so that 1 is all of it.
         size = worth + 2 * float(np.maximum(0.0, -prices.limits * chambers.representatives.limits[1]).sum())
@@ -335,11 +341,16 @@ class Levels:
 
         # Needs at a given level may cost all resources over many levels; the best of these is returned.
         all_of_it = (1.0 if self.given is None else max(1.0, cost(self.given))) + rounding / left
-        dear, cheap, price, still = start, start, cost(start), 0
+        first = start if guess is None else guess
+        price = cost(first)
+        if price <= all_of_it and first != start:  # better levels may be affordable as well
+            first, price = start, cost(start)
+        dear, cheap, still, part = first, first, 0, FIRST_STEP * (price - 1)
         while price > all_of_it:
             dear, before = cheap, price
             # If needs may stay the same over some levels, a step by their excess may have no effect.
-            factor = min(price if self.given is None else max(price, 2.0), MOST_STEP)
+            factor = min(price if self.given is None else max(price, 1 + part), MOST_STEP)
+            part *= WIDER_STEP
             cheap = cheap * factor**self.worse if cheap > 0 else cheap + self.worse * self.spread * factor
             cheap = self.worse_of(cheap, dear + self.worse * digit(dear) * 2.0**still)
             if self.given is not None and cheap <= self.given:
@@ -350,7 +361,7 @@ class Levels:
             if still > MOST_STILL:
                 text = f"must return less at level {cheap:.6g} than at the better level {dear:.6g}"
                 raise InputError(Fault(f"policy {self.demand.name}", "need", text))
-        if cheap == start:
+        if cheap == first:
             return cheap
         return self._between(excess, dear, cheap)
 

@@ -56,37 +56,73 @@ class Shares(Protocol):
 class Filled:
     """The levels and the best allocation of each, in order; the fractions of the last one are the allocation.
 
-    first_stop: the first level as a demand that ends when one job stops, either for lack of GPUs or because it cannot run faster;
     rising: (G,) for each level, the jobs that could still rise; reached: (G,) steps/s that a job of each class has in the end.
     """
 
     levels: tuple[Levels, ...]
     found: tuple[BestLevel, ...]
-    first_stop: Levels
     rising: tuple[Mask, ...]
     reached: Floats
 
+    @property
+    def jobs(self) -> JobClasses:
+        """The jobs that were raised."""
+        return self.levels[0].jobs
 
-def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str, *, prices: bool = True) -> Filled:
-    """Raise all jobs, level by level, at the rates of `shares` until none can rise further; prices: find those of the first level.
+
+class _Filling:
+    """Jobs that rise level by level at the rates of `shares`, and what they have reached.
 
     A level ends when the throughputs reached cost all resources at some prices. A job can then rise only as far as more throughput
     is free at these prices (`Levels.free_until`); there it stops, and the others continue. Each level is proven by its own prices,
     so that there are rarely more levels than types, and no integer program is needed.
+
+    reached, tops: (G,) steps/s that a job of each class has, and can have at most; base: the last level; demand: the present step.
     """
-    units = jobs.equal_share / jobs.num_gpus  # steps/s per unit of service
-    reached, tops, base = np.zeros(len(jobs)), _tops(jobs), 0.0
-    first_stop = first_stop_of(jobs, shares, name)
+
+    demand: _Step
+
+    def __init__(self, jobs: JobClasses, shares: Shares, name: str) -> None:
+        self.jobs, self.shares, self.name = jobs, shares, name
+        self.units = jobs.equal_share / jobs.num_gpus  # steps/s per unit of service
+        self.reached, self.tops, self.base = np.zeros(len(jobs)), _tops(jobs), 0.0
+
+    @property
+    def rising(self) -> Mask:
+        """(G,) the jobs that can still rise."""
+        can_rise: Mask = self.reached < self.tops * (1 - STOPPED)
+        return can_rise
+
+    def next_level(self) -> Levels | None:
+        """Return the next level as a demand, None if no job can rise."""
+        if not self.rising.any():
+            return None
+        rise = self.shares.rise(np.where(self.rising, (self.tops - self.reached) / self.units, 0.0))
+        if not rise.most > 0:
+            return None
+        self.demand = _Step(self.name, rise, self.reached, self.units, self.tops, self.base)
+        return Levels(self.demand, self.jobs, given=self.base)
+
+    def raise_to(self, best: BestLevel, step: Levels) -> None:
+        """Raise the jobs to the best level of the present step, where some of them stop."""
+        below, before = self.rising, self.tops
+        # Throughput that rules require beyond the level (`Levels.needs`) is not a level: the job waits until the others catch up.
+        reached, self.base = self.demand.need(self.jobs, best.level), best.level
+        tops = np.minimum(before, np.maximum(reached, step.free_until(best.level, best.prices)))
+        has_stopped = below & (reached < before * (1 - STOPPED)) & (reached >= tops * (1 - STOPPED))
+        self.tops = np.where(has_stopped, tops * (1 - HELD_BACK), tops)
+        self.reached = np.minimum(reached, self.tops)
+        if best.level < step.alone and np.array_equal(self.tops, before) and self.rising.any():
+            raise SolverError(f"no job can rise above level {best.level:.9g}, and the prices do not show which jobs stay there")
+
+
+def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str, *, prices: bool = True) -> Filled:
+    """Raise all jobs at the rates of `shares`, level by level, until none can rise; prices: find those of the first level."""
+    filling = _Filling(jobs, shares, name)
     levels: list[Levels] = []
     found: list[BestLevel] = []
     rising: list[Mask] = []
-    while True:
-        can_rise = reached < tops * (1 - STOPPED)
-        rise = shares.rise(np.where(can_rise, (tops - reached) / units, 0.0))
-        if not rise.most > 0:
-            return Filled(tuple(levels), tuple(found), first_stop, tuple(rising), reached)
-        demand = _Step(name, rise, reached, units, tops, base)
-        step = Levels(demand, jobs, given=base)
+    while (step := filling.next_level()) is not None:
         try:
             best = find_best_level(step, solver, efficiency=False, shadow_prices=prices and not found)
         except TimeLimitReached:
@@ -94,17 +130,12 @@ def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str, *, p
                 raise
             raise TimeLimitReached(None, (found[-1].fractions,), (found[0].prices,)) from None
         found.append(best)
-        rising.append(can_rise)
-        # Throughput that rules require beyond the level (`Levels.needs`) is not a level: the job waits until the others catch up.
-        reached, base, before = demand.need(jobs, best.level), best.level, tops
+        rising.append(filling.rising)
+        at_top = filling.demand.need(jobs, best.level) >= filling.tops * (1 - AT_TOP)
         levels.append(copy(step))
-        levels[-1].demand = replace(demand, at_top=reached >= tops * (1 - AT_TOP))
-        below = can_rise & (reached < tops * (1 - STOPPED))
-        tops = np.minimum(tops, np.maximum(reached, step.free_until(best.level, best.prices)))
-        tops = np.where(below & (reached >= tops * (1 - STOPPED)), tops * (1 - HELD_BACK), tops)
-        reached = np.minimum(reached, tops)
-        if best.level < step.alone and np.array_equal(tops, before) and (reached < tops * (1 - STOPPED)).any():
-            raise SolverError(f"no job can rise above level {best.level:.9g}, and the prices do not show which jobs stay there")
+        levels[-1].demand = replace(filling.demand, at_top=at_top)
+        filling.raise_to(best, step)
+    return Filled(tuple(levels), tuple(found), tuple(rising), filling.reached)
 
 
 def _tops(jobs: JobClasses) -> Floats:
@@ -115,7 +146,7 @@ def _tops(jobs: JobClasses) -> Floats:
 
 
 def first_stop_of(jobs: JobClasses, shares: Shares, name: str) -> Levels:
-    """Return the first level as a demand that ends when one job stops (`Filled.first_stop`)."""
+    """Return the first level as a demand that ends when one job stops, either for lack of GPUs or because it cannot run faster."""
     units, tops = jobs.equal_share / jobs.num_gpus, _tops(jobs)
     return Levels(_FirstStop(name, shares.rise(tops / units), np.zeros(len(jobs)), units, tops, 0.0), jobs, given=0.0)
 
@@ -226,7 +257,7 @@ class StoppedCertificate(LevelCertificate):
 
 def worst_off(filled: Filled, groups: Groups) -> tuple[GroupCertificate, int]:
     """Return the proof of what the worst-off group has, and the number of the level at which its last job stops, from 0."""
-    group = int(groups.work(filled.first_stop.jobs, filled.reached).argmin())
+    group = int(groups.work(filled.jobs, filled.reached).argmin())
     number = max(n for n, rising in enumerate(filled.rising) if rising[groups.of == group].any())
     return GroupCertificate(filled.levels[number], filled.found[number].prices, groups, group), number
 
@@ -235,17 +266,29 @@ def gains_of_more_gpus(filled: Filled, shares: Shares, groups: Groups, solver: L
     """Return (K,) what the worst-off group gains per extra GPU of each type, from a small part of one.
 
     More GPUs move each level and so what later levels start from, and at a kink also the jobs that stop there. So jobs are raised
-    again with slightly more GPUs of the type. If a type has GPUs to spare, no level depends on it.
+    again with slightly more GPUs of the type, from the prices of the levels found and only until the worst-off group cannot rise.
+    If a type has GPUs to spare, no level depends on it.
     """
-    jobs, fractions = filled.first_stop.jobs, filled.found[-1].fractions
+    jobs, fractions = filled.jobs, filled.found[-1].fractions
     value = float(groups.work(jobs, filled.reached).min())
     used, capacities = (jobs.counts * jobs.num_gpus) @ fractions, jobs.capacities
     if jobs.columns is not None:
         used, capacities = jobs.columns.gpus(fractions, jobs.counts * jobs.num_gpus), jobs.columns.base.capacities
     prices = np.zeros(len(capacities))
     for j in np.flatnonzero((capacities > 0) & (used > capacities * (1 - LEAST_SPARE))).tolist():
-        found = fill(jobs.with_more_gpus(j, MORE), shares, solver, filled.first_stop.demand.name, prices=False)
-        there = float(groups.work(jobs, found.reached).min())
+        there = _least_work(jobs.with_more_gpus(j, MORE), shares, groups, solver, filled)
         if abs(there - value) > NOISE * max(there, value):
             prices[j] = (there - value) / (MORE * capacities[j])
     return prices
+
+
+def _least_work(jobs: JobClasses, shares: Shares, groups: Groups, solver: LinearSolver, like: Filled) -> float:
+    """Return what the worst-off group has with these jobs, which rise like those of an earlier filling, until it cannot rise."""
+    filling, number = _Filling(jobs, shares, like.levels[0].demand.name), 0
+    while (step := filling.next_level()) is not None:
+        near = like.found[number] if number < len(like.found) else None
+        filling.raise_to(find_best_level(step, solver, efficiency=False, shadow_prices=False, near=near), step)
+        number += 1
+        if not filling.rising[groups.of == groups.work(jobs, filling.reached).argmin()].any():
+            break
+    return float(groups.work(jobs, filling.reached).min())
