@@ -94,16 +94,20 @@ class SumPolicy(Policy):
         return self._decide_by_prices(jobs, solver) or self._decide_by_program(jobs, solver)
 
     def _decide_by_program(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
+        from gavel_py.optimization.checking.infeasibility import check_finite
+
         program, objective = self._program(jobs, self.enough(jobs))
         charged = objective - program.penalty if jobs.rules.has_penalties else objective
         try:
             fractions, certificate, algorithm = self._best(program, charged, solver)
         except SolverError as error:
+            check_finite(program, objective, np.zeros(jobs.throughputs.shape), self.name)
             if isinstance(error, UnboundedError) or program.keeps_growing(charged):
                 raise self._unbounded() from error
             raise
         if program.keeps_growing(charged):
             raise self._unbounded()
+        check_finite(program, objective, fractions, self.name)
         self._check_rows(program, objective, fractions)
         return Decision(fractions, certificate, program.shadow_prices(solver), algorithm)
 

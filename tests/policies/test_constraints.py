@@ -810,9 +810,13 @@ class TestOutcomes:
             assert gain <= (outcome.price or 0.0) * more * (1 + 1e-4) + 1e-9 * abs(before.objective_value)
 
 
-@pytest.mark.parametrize("policy", ["min_makespan", "min_lateness", "finish_time_fairness"])
+NEED_TIME = ["min_makespan", "min_lateness", "finish_time_fairness", "nash_welfare"]
+"""Policies with an objective that is infinitely bad where a job gets no time."""
+
+
+@pytest.mark.parametrize("policy", NEED_TIME)
 class TestJobsLeftWithNothing:
-    """Red's quota is all there is: blue's job never ends, and a makespan of 10^14 s is no answer."""
+    """Red's quota is all there is: blue's job never ends, and neither a makespan of 10^14 s nor the logarithm of 0 is an answer."""
 
     PROBLEM = gp.AllocationProblem.from_arrays(
         [[1.0], [2.0], [1.0]], [2], tenants=["red", "blue", "red"], steps_remaining=[10] * 3, deadlines_seconds=[5] * 3
@@ -835,6 +839,51 @@ class TestJobsLeftWithNothing:
     def test_a_millionth_is_something(self, policy: str) -> None:
         allocation = gp.solve(self.PROBLEM, self.constrained(policy, 1 - 1e-6))
         assert allocation.time_fractions[1, 0] == pytest.approx(2e-6, rel=1e-3)
+
+
+REQUIREMENTS: dict[str, tuple[list[gp.Constraint], list[str]]] = {
+    "quota of a share": ([gp.Quota("red", share=1.0)], ["b"]),
+    "quota of GPUs": ([gp.Quota("red", gpus=2)], ["b"]),
+    "throughputs": ([gp.MinThroughput("a", 1.0), gp.MinThroughput("b", 2.0)], ["c"]),
+    "deadlines": ([gp.Deadline("a", 10.0), gp.Deadline("b", 5.0)], ["c"]),
+    "budget": ([gp.CostBudget(3.0), gp.MinThroughput("a", 1.0)], ["b", "c"]),
+    "limit": ([gp.MaxGpus(1, tenant="red"), gp.MinThroughput("a", 1.0)], ["c"]),
+    "cap of a tenant": ([gp.Quota("red", gpus=1, guaranteed=False, borrowable=False), gp.MinThroughput("a", 1.0)], ["c"]),
+}
+"""Constraints that give everything to other jobs, and the jobs that are left with nothing."""
+
+
+@pytest.mark.parametrize("kind", REQUIREMENTS)
+@pytest.mark.parametrize("policy", gp.policy_names())
+def test_requirements_that_leave_a_job_nothing_are_answered_or_refused(policy: str, kind: str) -> None:
+    """No policy fails to prove its answer: it gives these jobs nothing, needs time for them, or has no room for requirements."""
+    constraints, left = REQUIREMENTS[kind]
+    problem = gp.AllocationProblem.from_arrays(
+        [[1.0], [2.0], [1.0]],
+        [2],
+        job_ids=["a", "b", "c"],
+        tenants=["red", "blue", "red"],
+        steps_remaining=[10] * 3,
+        deadlines_seconds=[500] * 3,
+        prices_per_hour=[3.0],
+    )
+    try:
+        allocation = gp.solve(problem, policy, constraints=constraints)
+    except gp.InputError as error:
+        known = f"job '{left[0]}': can get no time beside" if policy in NEED_TIME else f"is violated by {policy}"
+        assert known in str(error)  # noqa: PT017
+    else:
+        assert policy not in NEED_TIME
+        assert allocation.time_fractions[["abc".index(job) for job in left]].max() < 1e-9
+
+
+def test_the_rules_that_leave_a_job_nothing_are_named() -> None:
+    with pytest.raises(gp.InputError) as caught:
+        gp.solve(three(), policy("nash_welfare", gp.MinThroughput("bert", 4.0), gp.MinThroughput("resnet", 1.0)))
+    assert str(caught.value) == (
+        "job 'lstm': can get no time beside the throughput of 4 steps/s for job 'bert' and the throughput of 1 steps/s for job "
+        "'resnet', but nash_welfare needs some for every job: require less, make it soft, or exclude the job"
+    )
 
 
 class TestPricesOfGpus:
@@ -1042,10 +1091,10 @@ def assert_met_or_named(problem: gp.AllocationProblem, policy: str, constraints:
         assert excess < 1e-9
 
 
-POLICIES = ["max_min_fairness", "water_filling", "hierarchical", "max_total_throughput", "min_makespan", "min_cost"]
+POLICIES = ["max_min_fairness", "water_filling", "hierarchical", "max_total_throughput", "min_makespan", "min_cost", "nash_welfare"]
 
 
-@pytest.mark.parametrize("policy", ["max_min_fairness", "hierarchical", "max_total_throughput"])
+@pytest.mark.parametrize("policy", ["max_min_fairness", "hierarchical", "max_total_throughput", "nash_welfare"])
 @pytest.mark.parametrize("excess", [0.0, 3e-11, 1e-9])
 def test_requirements_that_just_meet_are_kept_or_named(policy: str, excess: float) -> None:
     problem, lists = just_meeting(excess, 0)

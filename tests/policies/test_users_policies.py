@@ -249,6 +249,26 @@ def test_an_optimum_of_zero_is_proven() -> None:
     assert gp.solve(problem, NoIdleTime()).objective_value == pytest.approx(0, abs=1e-9)
 
 
+def test_a_logarithm_needs_time_for_every_job_that_it_counts() -> None:
+    class OfEach(gp.SumPolicy):
+        """The sum of the logarithms."""
+
+        def objective(self, program: gp.Program) -> cp.Expression:
+            return program.total(cp.log(program.normalized_throughput))
+
+    class OfAll(gp.SumPolicy):
+        """The logarithm of the sum, which a job without time does not hurt."""
+
+        def objective(self, program: gp.Program) -> cp.Expression:
+            return cp.log(program.total(program.normalized_throughput))
+
+    problem = gp.AllocationProblem.from_arrays([[2.0], [1.0]], [1], job_ids=["a", "b"])
+    everything = [gp.MinThroughput("a", 2.0)]
+    assert gp.solve(problem, OfAll(), constraints=everything).time_fractions[:, 0] == pytest.approx([1, 0], abs=1e-6)
+    with pytest.raises(gp.InputError, match="job 'b': can get no time beside the throughput of 2 steps/s for job 'a', but of_each"):
+        gp.solve(problem, OfEach(), constraints=everything)
+
+
 def test_an_answer_that_is_worse_than_its_bound_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = gp.AllocationProblem.from_arrays([[2.0], [1.0]], [1])
     half = AllocationLP.fractions_of

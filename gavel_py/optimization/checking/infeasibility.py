@@ -1,18 +1,19 @@
 """Infeasibility diagnosis: an irreducible set of rules that contradict each other (IIS), or jobs that get no time under the rules.
 
-`check_rules` returns an allocation that keeps all rules or raises their conflict. `check_all_served` names the jobs that
-can get no time under the rules, for a policy that must give some to every job.
+`check_rules` returns an allocation that keeps all rules or raises their conflict. `check_all_served` and `check_finite` name the
+jobs that can get no time under the rules, for a policy that must give some to every job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from gavel_py.errors import ConflictError, Fault, InputError
+from gavel_py.optimization.checking.certificates import within_capacity
 from gavel_py.optimization.formulation.linear_rows import MET, TOLERANCE, Floor, Rules
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.job_classes import JobClasses, classes_of
@@ -20,6 +21,11 @@ from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.level_search import CapacityFactorLP
 from gavel_py.optimization.solving.levels import Chambers
 from gavel_py.problem.arrays import Floats, Indices, Mask
+
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+    from gavel_py.optimization.formulation.program import Program
 
 Item = TypeVar("Item")
 
@@ -173,36 +179,75 @@ def _others(count: int) -> str:
 NOTHING = 1e-9
 """Parts of all GPUs up to this size count as 0, since rules hold only to about this tolerance."""
 
+LITTLE = 1e-5
+"""Part of its time up to which a job may have none at the optimum of a curved objective: steep curves hide the last digits."""
+
 MOST_NAMED = 5
 
 
 def check_all_served(jobs: JobClasses, fractions: Floats, policy: str) -> None:
     """Raise `InputError` with the jobs that can get no time under the rules, among those with almost none in (G, K) fractions.
 
-    policy: the name of a policy with an infinitely bad level for a job without time.
+    policy: the name of a policy with an infinitely bad objective for a job without time.
     """
-    gpus = jobs.counts * jobs.num_gpus / jobs.capacities.sum()
-    suspects = np.flatnonzero(gpus * fractions.sum(axis=1) <= NOTHING)
-    suspects = suspects[np.argsort(jobs.rows[suspects])]
+    idle = unserved(jobs, fractions)
     faults: list[Fault] = []
-    for g in suspects.tolist():
-        time, rules = _largest_time(jobs, g)
-        if gpus[g] * time <= NOTHING:
-            because = f" beside {' and '.join(rules)}" if rules else ""
-            text = (
-                f"can get no time{because}, but {policy} needs some for every job: require less, make it soft, or exclude the job"
-            )
-            faults.append(Fault(f"job {jobs.example(g)!r}", "", text))
-        if len(faults) == MOST_NAMED:
-            break
+    for g in idle[np.argsort(jobs.rows[idle])][:MOST_NAMED].tolist():
+        rules = _most_time(jobs, np.array([g]))[1]
+        because = f" beside {_listed(rules)}" if rules else ""
+        text = f"can get no time{because}, but {policy} needs some for every job: require less, make it soft, or exclude the job"
+        faults.append(Fault(f"job {jobs.example(g)!r}", "", text))
     InputError.raise_any(faults)
 
 
-def _largest_time(jobs: JobClasses, g: int) -> tuple[float, list[str]]:
-    """Return the largest time of jobs of one class, and the names of the limits that bind it."""
+def check_finite(program: Program, objective: cp.Expression, fractions: Floats, policy: str) -> None:
+    """Raise `InputError` as `check_all_served` if an objective to be maximised is infinite for the jobs that can get no time.
+
+    Only a curved objective can be, such as a logarithm. Its own variables, if any, decide as well, so that nothing is known then.
+    """
+    jobs = program.jobs
+    if objective.is_pwl() or program.own_variables(objective) or not jobs.rules.can_conflict:
+        return
+    some = np.where(fractions.sum(axis=1, keepdims=True) > LITTLE, fractions, 0.0)
+    others = within_capacity(jobs, np.where(jobs.runnable, 1.0, 0.0))
+    others[unserved(jobs, some)] = 0.0
+    with np.errstate(all="ignore"):
+        value = program.value(objective, others)
+    if np.isneginf(value):
+        check_all_served(jobs, some, policy)
+
+
+def _listed(names: list[str]) -> str:
+    """Return names joined by "and", the number of those beyond a few instead of their names."""
+    more = len(names) - MOST_NAMED
+    return " and ".join(names if more <= 0 else [*names[:MOST_NAMED], f"{more} more"])
+
+
+def unserved(jobs: JobClasses, fractions: Floats) -> Indices:
+    """Return the classes that can get no time under the rules, among those with almost none in (G, K) fractions."""
+    gpus = jobs.counts * jobs.num_gpus / jobs.capacities.sum()
+    suspects = np.flatnonzero(gpus * fractions.sum(axis=1) <= NOTHING)
+    while len(suspects):
+        served = gpus[suspects] * _most_time(jobs, suspects)[0][suspects] > NOTHING
+        if not served.any():
+            break
+        suspects = suspects[~served]
+    return suspects
+
+
+def _most_time(jobs: JobClasses, classes: Indices) -> tuple[Floats, list[str]]:
+    """Return (G,) times with the largest sum over some classes, and the names of the rules that bind it.
+
+    Each of several classes may have a part of its time only, so that as many as possible get some.
+    """
     program = AllocationLP(jobs)
-    program.compile_linear(0.0, np.where(program.rows == g, program.sizes, 0.0))
+    counts = np.isin(program.rows, classes)
+    program.compile_linear(0.0, np.where(counts, program.sizes, 0.0))
+    program.program = replace(program.program, upper=np.where(counts, program.tops / len(classes), program.tops))
     solution = program.solve(LinearSolver(), "time")
     duals = solution.duals[program.blocks.limits]
     names = [row.name for row, dual in zip(jobs.rules.hard_rows, duals, strict=True) if dual > NOTHING]
-    return float(program.fractions_of(solution)[g].sum()), names
+    required = np.flatnonzero(jobs.floors > 0)[solution.duals[program.blocks.own[0]] > NOTHING]
+    names += [jobs.rules.name_of_least(int(jobs.rows[g])) + _others(int(jobs.counts[g])) for g in required.tolist()]
+    times: Floats = program.fractions_of(solution).sum(axis=1)
+    return times, names
