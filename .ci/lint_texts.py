@@ -49,6 +49,8 @@ def of_changelog(text: str) -> Iterator[str]:
         group = line.removeprefix("### ") if line.startswith("### ") else group
         if line.startswith("- ") and len(line) > LONGEST_ENTRY:
             yield f"line {number} has {len(line)} characters; an entry is one line of at most {LONGEST_ENTRY}"
+        elif line.startswith("- ") and line in text.splitlines()[: number - 1]:
+            yield f"line {number} repeats an entry"
         elif line.startswith("### ") and group not in GROUPS:
             yield f"line {number} is {line!r}; entries are grouped by those concerned: {', '.join(GROUPS)}"
         elif line.startswith("- ") and not (released or group):

@@ -34,6 +34,7 @@ CHANGELOG = """# Changelog
             "line 5 is '### Fixed'; entries are grouped by those concerned: Operators, Python, Files, Slurm",
         ),
         ("### Files", "", "line 7 is an entry of no group; these are Operators, Python, Files, Slurm"),
+        ("- What it does.", "- What.\n- What.", "line 12 repeats an entry"),
         ("write", "\n  write", "line 8 continues an entry; an entry is one line"),
         ("## Unreleased", "## Next", "has the sections Next, 0.1.0; Unreleased comes first, then the releases"),
     ],
