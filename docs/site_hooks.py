@@ -46,6 +46,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Take the home page from the README, insert tables and examples, rewrite titles and links to files beside docs/."""
     if page.file.src_uri == "README.md":
         markdown = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+        markdown = re.sub(r"\[([^]]+)\]\(README\.md\)", r"\1", markdown)  # the list of pages, which is the menu here
     markdown = MARKER.sub(_table, markdown)
     markdown = SOURCE.sub(_with_code, markdown)
     markdown = re.sub(r"^```(\w+) ([\w.-]+)$", r'```\1 title="\2"', markdown, flags=re.MULTILINE)
