@@ -106,7 +106,9 @@ def _keys(cls: type, prefix: str, without: Collection[str] = ()) -> Iterator[lis
     for key, value in ((key, value) for key, value in keys.items() if key not in without):
         name = next((name for name in (key, *_names(value)) if name in meanings), "")
         _check(cls, set() if name else {key})
-        yield [f"`{prefix}{key}`", _values(hints[name], (), _unit(key), " or null"), _with_members(meanings[name], hints[name])]
+        word, text = _values(hints[name], (), _unit(key), " or null"), _with_members(meanings[name], hints[name])
+        word = word.replace("number", "number by type") if "_by_type" in _names(value) else word
+        yield [f"`{prefix}{key}`", f"{word} or null" if "null" in text and "null" not in word else word, text]
         several = get_origin(hints[name]) in (tuple, Mapping)
         for part in (hints[name], *get_args(hints[name])):
             if dataclasses.is_dataclass(part) and key not in OWN_TABLES:
@@ -190,7 +192,7 @@ def _values(annotation: Any, limits: Sequence[Any] = (), unit: str = "", null: s
     if get_origin(annotation) in (dict, Mapping):
         return f"{_values(args[1], (), unit)} by name"
     if get_origin(annotation) is np.ndarray:
-        return "number by type"
+        return unit or "number"
     if isinstance(annotation, type) and issubclass(annotation, str):
         return "text"
     word = unit if unit and annotation in (int, float) else WORDS.get(annotation, "object")

@@ -311,11 +311,11 @@ class Forecast:
     earlier and make room. `gavel rounds --until-done` solves again as jobs leave.
 
     Attributes:
-        start_seconds: (N,) from now, 0 for jobs with GPU time, NaN for jobs that wait while the allocation stands.
-        end_seconds: (N,) remaining steps over throughput, from now; NaN if steps are unknown or the job waits.
-        cost_per_hour: (N,) mean cost of the GPUs of each job over time, in the unit of their prices; NaN if the price of one of
-            them is unknown.
-        cost_until_done: (N,) cost until the job ends; NaN if its end or a price is unknown.
+        start_seconds: (N,) Start of the job, from now: 0 with GPU time, NaN for a job that waits while the allocation stands.
+        end_seconds: (N,) Its end, from now: remaining steps over throughput; NaN if steps are unknown or the job waits.
+        cost_per_hour: (N,) Mean cost of its GPUs over time, in the unit of their prices; NaN if the price of one of them is
+            unknown.
+        cost_until_done: (N,) Cost until the job ends; NaN if its end or a price is unknown.
     """
 
     start_seconds: Floats

@@ -135,7 +135,7 @@ class Allocation(Tabular):
         utilization: (K,) Σ_i s_i X_ij / c_j, 0 for a type without GPUs.
         objective_value: The objective, recomputed from the time fractions; None for ordered policies and formulas.
         objective_bound: A bound on the objective of all valid allocations, by dual prices.
-        shadow_prices: (K,) gain of the objective per extra GPU with frozen normalisers, exact for a small part of one, at most that
+        shadow_prices: (K,) Gain of the objective per extra GPU with frozen normalisers, exact for a small part of one, at most that
             for more; 0 for a type without GPUs; None for ordered policies and formulas.
         shadow_prices_at_most: Whether a small part of a GPU may gain less than that, since it may break rows on partners
             (docs/sharing.md#how-it-is-solved).

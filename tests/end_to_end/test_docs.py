@@ -25,7 +25,6 @@ import yaml
 import gavel_py as gp
 from gavel_py import testing
 from gavel_py.cli import main
-from gavel_py.optimization.checking.certificates import StageProof
 from gavel_py.policies.constraints.compiling import KINDS
 from tests.support.commands import enter_folder
 
@@ -223,10 +222,19 @@ def test_tables_say_what_the_code_declares() -> None:
     assert "| `shares[].parent` | text or null | " in fields("TenantShare", "shares[].")
     assert "| `objective.gap` | number or null | \\|bound - value\\| " in fields("Allocation", "without", "jobs", "counts", "pairs")
     assert "(`new`: it has just arrived; `turn`: " in fields("DeliveryReport", "delivery.")
-    with pytest.raises(LookupError, match="the docstring of StageProof does not explain name"):
-        TABLES["_keys"](StageProof, "").__next__()
+    with pytest.raises(LookupError, match="the docstring of Block does not explain line"):
+        list(TABLES["_keys"](Block, ""))
     assert "| `preemptive` | true | true or false | " in options(["fifo"])
     assert "| `gandiva` | `seed` | 0 | a whole number | " in options(["fifo", "gandiva"])
+
+
+def test_file_formats_has_every_key_of_an_allocation() -> None:
+    page = TABLES["with_tables"]((ROOT / "docs" / "file-formats.md").read_text(encoding="utf-8"))
+    named = set(re.findall(r"\b(\w+)`", "\n".join(line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `"))))
+    problem = gp.AllocationProblem.from_arrays([[4, 1], [2, 1]], [1, 1], job_ids=["bert", "resnet"])
+    document = gp.solve(problem, "max_min_fairness").to_dict()
+    parts = (document, document["objective"], document["route"], *document["jobs"], *document["stages"])
+    assert {key for part in parts for key in part} <= named
 
 
 def test_each_figure_on_performance_has_a_benchmark_with_results() -> None:
