@@ -30,8 +30,6 @@ from gavel_py.scheduling.options import SchedulerOptions
 from tests.scheduling.schedulers import PROFILE, job, refused, scheduler
 from tests.scheduling.support import Fixed
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0
 """Seconds after which a test fails instead of waiting for ever."""
@@ -95,6 +93,7 @@ def in_the_middle_of(call: Call, waits: Waits) -> Iterator[None]:
         running.result(PATIENCE)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("calls", [60, pytest.param(200, marks=pytest.mark.deep)])
 def test_four_threads_with_many_mixed_calls_each(calls: int, tmp_path: Path) -> None:
     program = [sys.executable, "-X", "faulthandler", "-m", "tests.support.mixed_calls", str(tmp_path), str(calls)]
@@ -121,6 +120,7 @@ class TestSolver:
         in_threads(*[lambda: solver.solve(problem(0))] * 4)
         assert most == [1] * 4
 
+    @pytest.mark.deep
     @pytest.mark.parametrize("name", ["max_min_fairness", "max_total_throughput", "nash_welfare"])
     def test_in_parallel_they_find_what_they_find_alone(self, name: str) -> None:
         def values() -> list[float | None]:
@@ -136,6 +136,7 @@ class TestSolver:
         expected = value(0, "max_total_throughput", jobs=2500)
         assert [each.objective_value for each in found] == pytest.approx([expected] * 4, rel=1e-9)
 
+    @pytest.mark.deep
     def test_a_policy_may_use_the_solver_that_asks_it(self) -> None:
         """The policy calls back between two programs of the level search, the second of which starts from the first."""
         others: list[float | None] = []
@@ -182,8 +183,10 @@ class TestSolver:
 
     def test_the_calling_program_may_use_highs_with_more_threads(self) -> None:
         """HiGHS keeps the number of threads of its first run on a thread, and refuses another one."""
+        different = np.random.default_rng(0).lognormal(size=(3_100, 2))
+        large = gp.AllocationProblem.from_arrays(different, [250, 250])
 
-        def solve_after_another_program() -> float | None:
+        def solve_after_another_program() -> tuple[float | None, str | None]:
             import highspy
 
             other = highspy.Highs()
@@ -191,9 +194,12 @@ class TestSolver:
             other.setOptionValue("threads", 3)
             other.addVar(0.0, 1.0)
             assert other.run() == highspy.HighsStatus.kOk
-            return gp.solve(problem(0), "max_total_throughput").objective_value
+            route = gp.solve(large, "max_total_throughput").route
+            return gp.solve(problem(0), "max_total_throughput").objective_value, route and route.algorithm
 
-        assert in_threads(solve_after_another_program) == pytest.approx([value(0, "max_total_throughput")], rel=1e-9)
+        ((found, algorithm),) = in_threads(solve_after_another_program)
+        assert found == pytest.approx(value(0, "max_total_throughput"), rel=1e-9)
+        assert algorithm == "prices"
 
 
 class TestScheduler:
@@ -439,6 +445,7 @@ class TestForkedChild:
         with in_the_middle_of(compute, waits):
             in_child(lambda: gp.solve(problem(0)))
 
+    @pytest.mark.deep
     def test_whenever_it_is_forked(self) -> None:
         """Threads solve, each with its own solver."""
         stop = threading.Event()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gavel_py.errors import SolverError
-from gavel_py.optimization.solving.highs import ALGORITHMS, OPTIONS, Algorithm, new_highs
+from gavel_py.optimization.solving.highs import ALGORITHMS, OPTIONS, Algorithm, new_highs, run_here
 from gavel_py.problem.arrays import Floats
 
 PRECISION = 1e-4
@@ -136,7 +136,7 @@ class CuttingPlanes:
 
         The change is positive for prices at the lower end of the box, and negative at the upper end.
         """
-        self._highs.run()
+        run_here(self._highs)
         answer = self._highs.getSolution()
         if not answer.value_valid:
             raise SolverError("HiGHS found no minimum of the cutting planes")

@@ -148,6 +148,16 @@ def _silent_highs() -> Any:
     return SilentHighs
 
 
+def run_here(highs: Any) -> None:
+    """Run a HiGHS on this thread, also where the caller's own use of HiGHS has fixed another number of threads for it."""
+    highs.HandleUserInterrupt = False
+    highs.run()
+    if highs.getModelStatus().name == "kNotset":
+        highs.setOptionValue("threads", 0)
+        highs.run()
+        highs.setOptionValue("threads", OPTIONS["threads"])
+
+
 class Algorithm(StrEnum):
     """The algorithm with which HiGHS solves a program."""
 
@@ -425,7 +435,7 @@ class LinearSolver:
             # HiGHS measures its limit from its first run.
             self._highs.setOptionValue("time_limit", self._highs.getRunTime() + self.limit.remaining)
             if len(program.limits) <= FEW_ROWS:
-                self._run_here()
+                run_here(self._highs)
             else:
                 self._run_interruptibly()
             info = self._highs.getInfo()
@@ -446,16 +456,6 @@ class LinearSolver:
         if status == "timelimit":
             raise TimeLimitReached(found if answer.value_valid and answer.dual_valid else None)
         return found
-
-    def _run_here(self) -> None:
-        """Run HiGHS on this thread."""
-        highs = self._highs
-        highs.HandleUserInterrupt = False
-        highs.run()
-        if highs.getModelStatus().name == "kNotset":  # HiGHS has run with another, now fixed, number of threads in this process
-            highs.setOptionValue("threads", 0)
-            highs.run()
-            highs.setOptionValue("threads", OPTIONS["threads"])
 
     def _run_interruptibly(self) -> None:
         """Run HiGHS on another thread, so that Ctrl-C and the time limit end the wait for it at once."""
