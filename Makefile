@@ -6,8 +6,7 @@ BIN := $(VENV)/bin
 DOCS := .venv-docs
 
 CORES := $(shell $(PYTHON) -c "import os; print(len(getattr(os, 'sched_getaffinity', lambda _: range(os.cpu_count()))(0)))")
-# Many tests wait for processes that they have started, so there are more workers than cores.
-WORKERS ?= $(shell expr $(CORES) + 1)
+WORKERS ?= $(CORES)
 # Tests start hundreds of processes, which would otherwise compile all modules again where bytecode is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 # Modules are compiled when they are first imported; compiling all of them would take nearly as long as installing them.
@@ -18,7 +17,7 @@ endif
 # Several workers on all cores: threads of linear algebra would only wait for each other.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test quick deep faults lint types unit docs package lock clean
+.PHONY: demo test deep faults lint types unit docs package lock clean
 
 EXAMPLE := examples/jobs.csv --cluster examples/cluster.yaml
 
@@ -38,18 +37,17 @@ lint: $(VENV)/ready
 types: $(VENV)/ready
 	$(BIN)/mypy
 
+# CPU time beside the budgets of tests/budgets.toml; BUDGET=enforced fails above them.
+BUDGET ?= printed
 unit: $(VENV)/ready
-	$(BIN)/pytest -q -n $(WORKERS) -m "not deep" --durations=15
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --budget=$(BUDGET) -m "not deep or changed"
 
-# While code is written: few examples of each property, and no processes.
-quick: lint types
-	$(BIN)/pytest -q -n $(CORES) -m "not deep and not slow" --hypothesis-profile=quick
-
-# Long plays of faults, and many more examples of each property, at random: a failing one is printed as a line to paste above its
-# test, and make deep SEED=... draws all of them again.
+# Everything: real daemons, long plays of faults, and ten times as many examples of each property, at random. A failing example is
+# printed as a line to paste above its test, and SEED=... draws all of them again. PACKAGE=slurm runs those of tests/slurm only.
 deep: $(VENV)/ready
 	@echo 'Random examples of seed $(SEED)'
-	$(BIN)/pytest -q -n $(WORKERS) --hypothesis-profile=deep --hypothesis-seed=$(SEED)
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --budget --hypothesis-profile=deep --hypothesis-seed=$(SEED) --doctest-modules \
+		$(if $(PACKAGE),tests/$(PACKAGE),tests gavel_py)
 
 # Does a test notice each seeded fault of benchmarks/faults/? Played in a temporary copy; FAULTS="NAME ..." plays some of them.
 faults: $(VENV)/ready

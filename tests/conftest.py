@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.support.changes import changed_files, packages_of
+from tests.support.costs import add_options, package_of, register
 from tests.support.examples import DEEP, fix_constants, register_profiles
 from tests.support.skips import lines_of_skips
 
 register_profiles()
 
+ALL_DEEP = re.compile(r"^pytestmark = .*\bdeep\b", re.MULTILINE)
 
-def pytest_configure() -> None:
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """After the profile has been chosen on the command line."""
     fix_constants()
+    register(config, deep=settings.get_current_profile_name() == DEEP)
+
+
+def is_changed(package: str) -> bool:
+    """Return whether a package differs from the commit that GAVEL_PY_SINCE names; without it, none does."""
+    return "GAVEL_PY_SINCE" in os.environ and package in packages_of(changed_files(), [package])
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out modules of which all tests are deep where these do not run, since importing them takes seconds."""
+    if "not deep" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    package = package_of(collection_path.relative_to(config.rootpath).as_posix())
+    return True if ALL_DEEP.search(collection_path.read_text(encoding="utf-8")) and not is_changed(package) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of packages that have changed."""
+    changed = {package: is_changed(package) for package in {package_of(item.nodeid) for item in items}}
+    for item in items:
+        if changed[package_of(item.nodeid)]:
+            item.add_marker("changed")
 
 
 @pytest.fixture(autouse=True)

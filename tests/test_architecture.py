@@ -113,7 +113,7 @@ def measured() -> dict[str, float]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_house_gets_no_worse() -> None:
     kept = json.loads(RATCHET.read_text())
     now = measured()
@@ -124,7 +124,6 @@ def test_the_house_gets_no_worse() -> None:
     assert not better, f"these figures are better now; write them into {RATCHET.name}: {better}"
 
 
-@pytest.mark.slow
 def test_modules_are_deep_enough_to_be_worth_opening() -> None:
     steps = [module for module in sources() if not is_package(module) and not module.startswith(INSTANCES)]
     assert statistics.median(lines_of(module) for module in steps) >= 150
@@ -160,6 +159,7 @@ class InThisThread(Executor):
         return future
 
 
+@pytest.mark.deep
 def test_the_four_journeys_enter_as_many_modules_as_the_page_says(tmp_path: Path) -> None:
     """Of docs/architecture.md; warm: what is cached for further calls is there."""
     page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
@@ -233,7 +233,7 @@ def names_in(tree: ast.Module) -> set[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_names_have_the_words_of_the_glossary() -> None:
     public = {name for cls in map(gp.__getattr__, gp.__all__) if inspect.isclass(cls) for name in vars(cls)}
     found = []
@@ -266,7 +266,6 @@ def test_everything_public_is_documented() -> None:
     assert not without
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "heavy"),
     [

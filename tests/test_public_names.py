@@ -71,6 +71,7 @@ PACKAGES = (
 )
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("package", [*PACKAGES, "errors", "integrations.slurm"])
 def test_public_names_are_grouped_by_package(package: str) -> None:
     code = f"import gavel_py as gp; print(*dir(gp.{package}))"
@@ -97,7 +98,7 @@ def test_public_classes_and_functions_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps((gp.Job, gp.solve))) == (gp.Job, gp.solve)  # noqa: S301
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_distributions_hold_the_stub_and_the_marker_of_types(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", tmp_path], cwd=ROOT, capture_output=True, check=True)
     (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")

@@ -41,10 +41,10 @@ def drawn(*words: str, ci: bool) -> str:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_everybody_draws_the_same_examples() -> None:
     here = drawn(ci=False)
-    assert here.startswith("55 ")
+    assert here.startswith("20 ")
     assert drawn(ci=True) == here
     assert drawn("product", ci=False) == here
 
@@ -55,7 +55,7 @@ def test_the_closing_lines_say_why_tests_were_skipped() -> None:
     assert lines_of_skips([]) == []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_seeded_faults_are_noticed_or_named(tmp_path: Path) -> None:
     """Of a module with one test: what the test notices, what it does not, what no longer applies, and what is not tested at all."""
     (tmp_path / "halves.py").write_text("def half(x):\n    return x / 2\n")

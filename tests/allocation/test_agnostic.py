@@ -534,7 +534,6 @@ class TestOwnAndComposedPolicies:
         assert allocation.objective_value == pytest.approx(2.5)
         assert allocation.time_fractions == pytest.approx(np.tile([2 / 3, 1 / 6, 1 / 6], (3, 1)), abs=1e-9)
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         "policy",
         [
@@ -583,7 +582,6 @@ class TestOwnAndComposedPolicies:
         with pytest.raises(gp.InputError, match="cannot preserve the result of max_min_fairness in a sum of agnostic policies"):
             gp.solve(drawn(0), gp.Then(MaxMinFairness(agnostic=True), both))
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("name", PROGRAMS)
     def test_every_job_can_be_explained(self, name: str) -> None:
         problem = drawn(8, jobs=4)

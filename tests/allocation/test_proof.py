@@ -258,7 +258,6 @@ def named_figures_with(part: Any, change: Callable[[float], float]) -> Iterator[
                     yield f".{field.name}{name}", replace(part, **{field.name: changed})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVED)
 def test_every_figure_that_is_stated_is_proven(name: str) -> None:
     allocation = SOLVED[name]()

@@ -70,6 +70,7 @@ def with_tenants(jobs: gp.JobSet) -> gp.JobSet:
     return gp.JobSet([job.model_copy(update={"tenant": "ab"[n % 2], "weight": 1.0 + n % 3}) for n, job in enumerate(jobs)])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("policy", ["water_filling", "hierarchical"])
 def test_regrets_of_filling_are_those_of_the_levels_of_all_jobs(policy: str) -> None:
     """Every estimate at both ends: the k-th worst-off job, under hierarchical of its tenant, against that of another solve."""
@@ -185,6 +186,7 @@ def levels_of(jobs: gp.JobSet, profile: gp.ThroughputProfile, cluster: gp.Cluste
     return sizes * speeds_of(jobs, profile, allocation) / shares / np.array([job.weight for job in jobs])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("policy", ["max_min_fairness", "min_makespan", "water_filling"])
 @pytest.mark.parametrize("seed", [2, 4])
 def test_regrets_with_elastic_jobs_are_those_of_solving_each_case(policy: str, seed: int) -> None:

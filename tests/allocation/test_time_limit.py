@@ -257,6 +257,7 @@ def test_prices_look_at_the_clock_before_each_pass() -> None:
         minimum(dual.at, box)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("policy", ["max_total_throughput", "max_min_fairness", "min_makespan"])
 def test_prices_of_a_sample_give_a_good_allocation_when_the_time_is_up(policy: str) -> None:
     chance = np.random.default_rng(0)
@@ -271,6 +272,7 @@ def test_prices_of_a_sample_give_a_good_allocation_when_the_time_is_up(policy: s
     assert later.gap < 0.3 * at_once.gap
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("rows_for_prices", [10**9, job_classes.PRICED_ROWS])
 def test_the_clock_ends_a_large_solve_and_the_next_one_is_sound(rows_for_prices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is a fraction of what this machine takes, which differs by more than any fixed limit allows for.
@@ -367,7 +369,6 @@ def test_lost_nodes_are_never_planned_with() -> None:
     assert "the time limit" in after.notes[0]
 
 
-@pytest.mark.slow
 def test_the_command_returns_what_is_known(tmp_path: Path, gavel: Gavel) -> None:
     kinds = ["LM (batch size 80)", "ResNet-18 (batch size 64)", "LM (batch size 80)"]
     rows = "".join(f"{job_id},{kind}\n" for job_id, kind in zip("abc", kinds, strict=True))

@@ -27,6 +27,7 @@ def gavel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return runner(capsys)
 
 
+@pytest.mark.deep
 def test_a_trace_is_simulated_with_and_without_elastic_jobs(gavel: Gavel) -> None:
     command = ["simulate", "jobs.csv", "-c", "v100:8,k80:8", "--elastic", "--mechanism", "direct", "--restart-seconds", "30"]
     shown = gavel(*command)
@@ -40,7 +41,7 @@ def test_a_trace_is_simulated_with_and_without_elastic_jobs(gavel: Gavel) -> Non
     assert elastic < fixed
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_direct_is_named_instead_of_a_policy_that_it_does_not_use(gavel: Gavel) -> None:
     command = ["jobs.csv", "-c", "v100:8,k80:8", "--mechanism", "direct"]
     shown = gavel("simulate", *command, "-p", "fifo", "--run-out", "run.json", "--jobs-out", "jobs-out.csv")
@@ -60,7 +61,6 @@ def test_direct_is_named_instead_of_a_policy_that_it_does_not_use(gavel: Gavel) 
     assert "max_min_fairness, mechanism priority" in gavel("simulate", "rigid.csv", *command[1:3], "--mechanism", "priority").out
 
 
-@pytest.mark.slow
 def test_rounds_take_a_mechanism(gavel: Gavel) -> None:
     command = ["rounds", "jobs.csv", "-c", "v100:8,k80:8", "-n", "2"]
     shown = gavel(*command, "--mechanism", "direct")
@@ -73,7 +73,6 @@ def test_rounds_take_a_mechanism(gavel: Gavel) -> None:
     assert deficit["delivery"]["promised_gpu_seconds"]
 
 
-@pytest.mark.slow
 def test_elastic_jobs_have_rows_and_units_of_their_own(gavel: Gavel) -> None:
     shown = gavel("simulate", "jobs.csv", "-c", "v100:8,k80:8", "--jobs-out", "jobs-out.csv")
     table = shown.out[shown.out.index("Queueing delay by gang") :]
@@ -127,7 +126,7 @@ def test_mistakes_are_named_with_their_place(gavel: Gavel) -> None:
     assert "needs one of the mechanisms deficit, direct" in refused.err
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_csv_and_wide_tables_have_the_numbers_of_gpus(gavel: Gavel) -> None:
     command = ["solve", "jobs.csv", "-c", "v100:4,k80:2"]
     rows = {row["job_id"]: row for row in csv.DictReader(gavel(*command, "--csv").out.splitlines())}
@@ -149,7 +148,6 @@ def test_missing_prices_are_named_by_type_once(gavel: Gavel) -> None:
         assert places == ["accelerator type 'v100'", "accelerator type 'k80'"]
 
 
-@pytest.mark.slow
 def test_a_number_above_the_cluster_is_not_said_to_need_an_estimate(gavel: Gavel) -> None:
     Path("jobs.csv").write_text(JOBS.replace("1|2|4|8", "1|64"))
     assert "c cannot run on 64 GPUs: no GPU type can hold that many." in gavel("solve", "jobs.csv", "-c", "v100:8,k80:8").out
@@ -160,6 +158,7 @@ def test_a_number_above_the_cluster_is_not_said_to_need_an_estimate(gavel: Gavel
         assert "measured" not in shown.out
 
 
+@pytest.mark.deep
 def test_numbers_of_gpus_that_a_job_cannot_have_are_named_with_the_reason(gavel: Gavel) -> None:
     Path("jobs.csv").write_text(JOBS.replace("1|2|4|8", "1|3|4|16"))
     shown = gavel("solve", "jobs.csv", "-c", "v100:8,k80:8")

@@ -14,8 +14,6 @@ from gavel_py.cli.estimates import sensitivity_text
 from gavel_py.throughput_profiles.files import Entry
 from tests.support.commands import Gavel, enter_folder, runner, written
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = """job_id,job_type,num_gpus,total_steps
 a,ResNet-50 (batch size 64),1,100000
@@ -53,6 +51,7 @@ def test_missing_speeds_are_an_error_that_names_the_option(gavel: Gavel, command
     assert gavel(*command, *PLACE, "--estimate").code == 0
 
 
+@pytest.mark.deep
 def test_estimates_of_elastic_jobs_are_those_of_each_number_of_gpus(gavel: Gavel) -> None:
     """Both jobs run on 4 L40S by an estimate; 8 fit no type, and those of 2 are of the gang."""
     speeds = "model (batch size 8),1,a100,1.1\nmodel (batch size 8),4,a100,3.9\nother,1,a100,6.1\nother,1,l40s,3.2\n"
@@ -88,6 +87,7 @@ def test_errors_on_a_matrix_of_speeds_do_not_advise_estimates(gavel: Gavel) -> N
     assert "profiles missing" not in found.err
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("command", ["rounds", "simulate"])
 def test_rounds_and_simulations_say_how_many_speeds_are_estimates(gavel: Gavel, command: str) -> None:
     assert (
@@ -125,6 +125,7 @@ def test_each_estimate_is_named_with_its_interval(gavel: Gavel) -> None:
     assert "estimates" not in json.loads(gavel("solve", "jobs.csv", "-c", CLUSTER, "--json").out)
 
 
+@pytest.mark.deep
 def test_what_was_measured_needs_no_estimate(gavel: Gavel) -> None:
     text = gavel("solve", "jobs.csv", "-c", CLUSTER, "--estimate").out
     assert "No speed is estimated: those of all jobs that can run were measured." in text
@@ -166,6 +167,7 @@ def test_confidence_selects_a_quantile(gavel: Gavel) -> None:
     assert "'1.5' is neither a probability above 0 and below 1 nor 'optimistic'" in wrong
 
 
+@pytest.mark.deep
 def test_sensitivity_names_what_to_measure_first(gavel: Gavel) -> None:
     text = gavel("solve", *PLACE, "--estimate", "--sensitivity").out
     assert "Measure first: " in text
@@ -230,6 +232,7 @@ def test_explain_names_the_estimated_speeds_of_the_job(gavel: Gavel) -> None:
     assert (only["job_type"], only["accelerator"]) == ("ResNet-50 (batch size 64)", "p100")
 
 
+@pytest.mark.deep
 def test_gang_sizes_alone_are_extrapolated_everywhere(gavel: Gavel) -> None:
     written("gangs.csv", "job_id,job_type,num_gpus,total_steps\na,ResNet-50 (batch size 64),3,1000\n")
     place = ("gangs.csv", "-c", "k80:4/4,p100:4/4,v100:4/4")
@@ -256,6 +259,7 @@ def test_speeds_by_job_are_not_estimated(gavel: Gavel) -> None:
     assert "--estimate estimates speeds by job type, but --throughputs gives them by job; omit one" in " ".join(found.err.split())
 
 
+@pytest.mark.deep
 def test_sweeps_take_estimates(gavel: Gavel) -> None:
     spec = f"mode: solve\npolicies: [max_min_fairness]\ntraces: [jobs.csv]\nclusters: ['{CLUSTER}']\nprofile: mine.csv\n"
     assert "has no throughput of" in gavel("sweep", written("bare.yaml", spec)).err
@@ -283,6 +287,7 @@ def test_jobs_of_an_unknown_model_are_not_estimated(gavel: Gavel) -> None:
     assert found.err.strip().endswith("gavel profiles missing lists what to measure")
 
 
+@pytest.mark.deep
 def test_traces_get_types_and_steps_from_estimates(gavel: Gavel) -> None:
     """A gang of 3 and a speed on the L40S are in no profile, and only measured accelerators count by default."""
     written("trace.csv", "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,600.0,3,1800.0,11cb48\n")
@@ -296,6 +301,7 @@ def test_traces_get_types_and_steps_from_estimates(gavel: Gavel) -> None:
     assert "--confidence selects values" in gavel(*place, "--confidence", "0.8").err
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("option", ["--estimate", "--extrapolate"])
 def test_traces_are_generated_from_estimates(gavel: Gavel, option: str) -> None:
     place = ("trace", "generate", "--jobs", "2", "--static", "--gangs", "3:1")
@@ -323,6 +329,7 @@ def test_training_jobs_beside_services_have_estimates(gavel: Gavel) -> None:
     assert "give --training JOBS with them" in gavel(*place, "--estimate").err
 
 
+@pytest.mark.deep
 def test_estimated_pairs_are_listed_where_jobs_share(gavel: Gavel) -> None:
     """Pairs on the A100 were never measured; those that the answer uses are listed with their intervals, and counted."""
     jobs = ("ResNet-50 (batch size 64)", "A3C", "LM (batch size 20)", "ResNet-50 (batch size 48)")
@@ -345,6 +352,7 @@ def test_estimated_pairs_are_listed_where_jobs_share(gavel: Gavel) -> None:
     assert f"{len(document['estimates'])} speeds of these jobs are estimates" in gavel("rounds", *place).out
 
 
+@pytest.mark.deep
 def test_the_output_says_which_value_of_the_estimates_is_used(gavel: Gavel) -> None:
     text = "Estimated speeds are exceeded with probability 0.8: the 20 % quantile, not the median"
     assert text in " ".join(gavel("solve", *PLACE, "--estimate", "--confidence", "0.8").out.split())

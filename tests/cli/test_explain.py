@@ -71,7 +71,7 @@ def test_an_excluded_job_is_explained_by_the_reason(gavel: Gavel) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("policy", ["max_min_fairness", "max_total_throughput", "fifo", "isolated"])
 def test_nothing_is_wider_than_the_terminal(gavel: Gavel, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
     for columns in (50, 60, 80):
@@ -174,6 +174,7 @@ def test_types_with_signs_and_digits_in_their_names(gavel: Gavel, tmp_path: Path
     assert document["what_if"][0]["gpus"] == {"a100-40gb": 1, "v100-16": 4}
 
 
+@pytest.mark.deep
 def test_the_first_lines_name_tenant_and_cost(gavel: Gavel) -> None:
     out = " ".join(gavel("explain", "language-019", *EXAMPLE)[1].split())
     assert "All 32 v100s, 40 p100s and 40 k80s are in use; one more v100 would raise what the worst-off jobs get by at most" in out
@@ -193,6 +194,7 @@ def test_the_first_lines_name_tenant_and_cost(gavel: Gavel) -> None:
     assert "Its GPUs cost" not in waits
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("columns", ["40", "80"])
 def test_names_of_any_form_and_partly_unknown_prices(
     gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str

@@ -71,6 +71,7 @@ def test_a_state_may_be_continued_and_saved_in_the_same_file(gavel: Gavel) -> No
     assert "are the same file" in refused.err
 
 
+@pytest.mark.deep
 def test_devices_and_the_same_option_twice_are_no_conflict(gavel: Gavel) -> None:
     assert gavel("solve", "jobs.csv", "-c", "c.yaml", "--out", "/dev/null").code == 0
     twice = gavel("sweep", "sweep.yaml", "--export", "a.csv", "--export", "a.csv", "--workers", "1")

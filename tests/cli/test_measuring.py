@@ -12,8 +12,6 @@ import pytest
 import gavel_py as gp
 from tests.support.commands import Gavel, enter_folder, runner, written
 
-pytestmark = pytest.mark.slow
-
 JOBS = """job_id,job_type,num_gpus,total_steps,allowed_accelerators
 a,ResNet-50 (batch size 64),1,1e5,
 b,ResNet-50 (batch size 64),2,1e5,
@@ -66,6 +64,7 @@ def test_nothing_missing(gavel: Gavel) -> None:
     assert found.err == "Nothing is missing: all that these jobs need was measured.\n"
 
 
+@pytest.mark.deep
 def test_from_missing_rows_to_an_answer_with_estimates(gavel: Gavel) -> None:
     """A form with the measured rows is a profile once some of its rows are filled in; the others are estimated."""
     place = ("jobs.csv", "-c", "v100:8/8,l40s:8/8")
@@ -116,6 +115,7 @@ def test_check_shows_errors_and_coverage_by_method(gavel: Gavel) -> None:
     assert document["profile"] == "gavel-osdi20"
 
 
+@pytest.mark.deep
 def test_check_names_a_misplaced_decimal_point(gavel: Gavel) -> None:
     builtin = gp.ThroughputProfile.builtin("gavel-osdi20")
     alone = [m for m in builtin.measurements if m.partner_job_type is None and m.placement == "consolidated"]

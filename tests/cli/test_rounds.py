@@ -38,7 +38,6 @@ def leaves(tenants: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in tenants if each["tenant"] not in parents]
 
 
-@pytest.mark.slow
 def test_every_command_treats_jobs_that_wait_for_a_finished_one_alike(gavel: Gavel) -> None:
     header = "job_id,total_steps,steps_done,depends_on\n"
     Path("jobs.csv").write_text(header + "a,100,100,\nb,20000,0,a\nc,10000,0,afternotok:a\nd,9000,0,b\n")
@@ -73,7 +72,6 @@ def test_rounds_state_why_jobs_are_left_out(gavel: Gavel) -> None:
     assert "Left out:\n  b: " in shown.out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--sharing"], ["-p", "hierarchical,tenants=" + str(EXAMPLES / "tenants.yaml")]])
 def test_tenants_of_rounds_add_up_to_the_gpus_and_to_the_delivery(gavel: Gavel, more: list[str]) -> None:
     document = json.loads(gavel("rounds", *EXAMPLE, "-n", "4", "--json", *more).out)
@@ -132,6 +130,7 @@ def independent_rounds(folder: Path, policy: str) -> dict[str, tuple[float, floa
     return {job_id: (start[job_id], end[job_id]) for job_id in end}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("policy", ["fifo", "max_min_fairness", "shortest_job_first", "min_makespan"])
 def test_the_forecast_is_that_of_a_loop_over_rounds(gavel: Gavel, tmp_path: Path, policy: str) -> None:
     document = json.loads(gavel("rounds", *SMALL, "--until-done", "--json", "-p", policy).out)
@@ -200,6 +199,7 @@ def test_jobs_without_steps_stay_and_may_starve_others(gavel: Gavel, tmp_path: P
     assert (needy.code, "'a'" in needy.err) == (2, True)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("columns", ["40", "80"])
 def test_bad_input_is_shown(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -238,6 +238,7 @@ def test_prices_that_are_partly_unknown_are_not_summed(gavel: Gavel, tmp_path: P
         assert "cost" not in gavel(*command).out
 
 
+@pytest.mark.deep
 def test_elastic_jobs_are_shown_with_their_range_of_gpus(gavel: Gavel, tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text(
         "job_id,job_type,gpu_counts,num_gpus,total_steps\na,A3C,,1,1e6\nb,ResNet-50 (batch size 64),1|2|4,,1e5\n"

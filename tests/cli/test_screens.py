@@ -18,8 +18,6 @@ import gavel_py as gp
 from gavel_py.cli import tables
 from tests.support.commands import Gavel, enter_folder, runner
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 EXAMPLE = [str(EXAMPLES / "jobs.csv"), "--cluster", str(EXAMPLES / "cluster.yaml")]
@@ -82,6 +80,7 @@ def test_equal_jobs_are_one_row_unless_all_are_wanted(gavel: Gavel, tmp_path: Pa
     assert sum(line.startswith("  job-") for line in everything.splitlines()) == 1000
 
 
+@pytest.mark.deep
 def test_sums_by_tenant_and_type_count_every_job(gavel: Gavel) -> None:
     for by, first in (("tenant", "vision"), ("type", "A3C")):
         out = gavel("solve", *EXAMPLE, "--by", by).out
@@ -104,6 +103,7 @@ def test_wide_output_has_all_columns_and_whole_names(gavel: Gavel, monkeypatch: 
         assert title in header
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("columns", ["40", "80"])
 def test_names_of_any_form_fit(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -126,6 +126,7 @@ def test_control_characters_are_refused_in_files_and_shown_as_a_question_mark(ga
     assert tables.table_text("", ["a"], [["x\x07y\nz"]]).splitlines()[-1] == "  x?y?z"
 
 
+@pytest.mark.deep
 def test_nothing_to_show_is_shown(gavel: Gavel, tmp_path: Path) -> None:
     (tmp_path / "none.csv").write_text("job_id,job_type\n")
     (tmp_path / "large.csv").write_text("job_id,job_type,num_gpus\na,A3C,16\nb,A3C,32\n")
@@ -211,6 +212,7 @@ def in_terminal(*arguments: str, **environment: str) -> str:
     return shown.decode()
 
 
+@pytest.mark.deep
 def test_colours_are_for_terminals_only_and_can_be_switched_off() -> None:
     command = ("solve", *EXAMPLE, "-p", "fifo", "-p", "max_min_fairness")
     assert "\x1b[32m" in in_terminal(*command, COLUMNS="80", NO_COLOR="")
@@ -323,6 +325,7 @@ def test_the_best_policy_is_marked_where_policies_differ() -> None:
     ]
 
 
+@pytest.mark.deep
 def test_the_figures_of_the_sentences_follow_from_the_allocation(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recomputed from the time fractions, without the objective of the policy."""
     monkeypatch.setenv("COLUMNS", "200")

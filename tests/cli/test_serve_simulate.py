@@ -52,6 +52,7 @@ def test_groups_of_an_earlier_run_are_replayed_with_the_same_figures(gavel: Gave
     assert "Requests of seen.csv: attainment" in gavel(*again).out
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("over", ["slo", "rate", "cv"])
 def test_the_attainment_is_drawn(gavel: Gavel, over: str) -> None:
     pytest.importorskip("matplotlib")

@@ -42,6 +42,7 @@ def test_formula_policies_may_return_pairs(gavel: Gavel, jobs: list[str]) -> Non
     assert "No objective: a formula defines the time of each job." in outcome.out
 
 
+@pytest.mark.deep
 def test_the_json_has_all_pairs(gavel: Gavel, jobs: list[str]) -> None:
     document = json.loads(gavel("solve", *jobs, "--sharing", "--json").out)
     (pair,) = document["pairs"]
@@ -51,7 +52,6 @@ def test_the_json_has_all_pairs(gavel: Gavel, jobs: list[str]) -> None:
     assert "pairs" not in json.loads(gavel("solve", *jobs, "--json").out)
 
 
-@pytest.mark.slow
 def test_pairs_below_the_minimum_gain_are_excluded(gavel: Gavel, jobs: list[str]) -> None:
     assert "No two jobs share GPUs.\n" in gavel("solve", *jobs, "--sharing", "--min-gain", "5").out
     assert json.loads(gavel("solve", *jobs, "--sharing", "--min-gain", "5", "--json").out)["pairs"] == []

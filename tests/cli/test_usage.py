@@ -205,6 +205,7 @@ def test_every_command_reads_a_file_from_standard_input(gavel: Gavel, typed: typ
     assert sorted(path.name for path in Path().iterdir() if path.suffix != ".sqlite") == ["cluster.yaml", "jobs.csv"]
 
 
+@pytest.mark.deep
 def test_standard_input_is_read_once_and_named_in_messages(gavel: Gavel, typed: type) -> None:
     typed(JOBS)
     outcome = gavel("solve", "-", "-c", "-")
@@ -241,6 +242,7 @@ def test_unknown_columns_are_ignored_by_name(gavel: Gavel, tmp_path: Path) -> No
     assert gavel("simulate", "trace.csv", "-c", "v100:1", "--ignore-columns", "owner").code == 0
 
 
+@pytest.mark.deep
 def test_all_documents_have_the_version_of_their_schema(gavel: Gavel) -> None:
     solve = ["jobs.csv", "-c", "v100:4", "--json"]
     for arguments in (

@@ -19,8 +19,6 @@ import gavel_py as gp
 from tests.support.commands import Gavel, runner
 from tests.support.shared_data import SHARED, needs_shared_data
 
-pytestmark = pytest.mark.slow
-
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 EXAMPLE = [str(EXAMPLES / "jobs.csv"), "--cluster", str(EXAMPLES / "cluster.yaml")]
 
@@ -175,6 +173,7 @@ def test_no_width_is_told_but_by_the_test_itself() -> None:
     assert "COLUMNS" not in os.environ
 
 
+@pytest.mark.deep
 def test_no_table_is_wider_than_the_terminal(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in (60, 80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -252,6 +251,7 @@ def test_completion_scripts_are_printed(gavel: Gavel, shell: str) -> None:
     assert "_GAVEL_COMPLETE" in outcome.out
 
 
+@pytest.mark.deep
 def test_completion_knows_policies() -> None:
     environment = os.environ | {"_GAVEL_COMPLETE": "bash_complete", "COMP_WORDS": "gavel solve -p max_", "COMP_CWORD": "3"}
     code = "import sys; sys.argv = ['gavel']; from gavel_py.cli import main; main()"
@@ -387,6 +387,7 @@ def test_openb_nodes_are_solved_with_a_few_hundred_jobs(gavel: Gavel, tmp_path: 
     assert outcome.err.count("are ignored") == len(document["unused_gpus"]) == 4
 
 
+@pytest.mark.deep
 def test_ctrl_c_ends_at_once_without_a_traceback(tmp_path: Path) -> None:
     jobs = "job_id,num_gpus\n" + "".join(f"{i},{1 + i % 3}\n" for i in range(20_000))
     speeds = "job_id,a,b,c\n" + "".join(f"{i},{i % 97 + 1},{i % 89 + 1},{i % 83 + 1}\n" for i in range(20_000))
@@ -405,12 +406,14 @@ def test_ctrl_c_ends_at_once_without_a_traceback(tmp_path: Path) -> None:
     assert (process.returncode, out, err.strip()) == (130, "", "Interrupted")
 
 
+@pytest.mark.deep
 def test_closed_standard_output_is_no_error() -> None:
     command = f"{sys.executable} -m gavel_py profiles list >&-"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.deep
 def test_a_reader_that_goes_away_is_no_error() -> None:
     command = f"{sys.executable} -m gavel_py profiles export gavel-osdi20 | head -n 1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)

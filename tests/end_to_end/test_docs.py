@@ -14,10 +14,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -26,9 +27,8 @@ import gavel_py as gp
 from gavel_py import testing
 from gavel_py.cli import main
 from gavel_py.policies.constraints.compiling import KINDS
+from tests.support.changes import changed_files
 from tests.support.commands import enter_folder
-
-pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -36,6 +36,19 @@ PAGES = sorted([RESULTS, *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 NOT_RUN = {"docker", "eval", "git", "make", "pip", "python", "python3", "."}
+
+ALWAYS = {ROOT / "README.md", *(ROOT / "docs").glob("for-*.md")}
+"""Pages of which every run runs the examples; those of the others run under `deep`, and where the page has changed."""
+
+
+def marks(page: Path) -> list[pytest.MarkDecorator]:
+    changed = [pytest.mark.changed] if page.relative_to(ROOT).as_posix() in changed_files() else []
+    return [] if page in ALWAYS else [pytest.mark.deep, *changed]
+
+
+def of(pages: Iterable[Path]) -> list[Any]:
+    return [pytest.param(page, marks=marks(page), id=str(page.relative_to(ROOT))) for page in pages]
+
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -159,7 +172,8 @@ def write_files(found: list[Block], folder: Path) -> None:
         (folder / block.rest).write_text("\n".join(block.lines) + "\n", encoding="utf-8")
 
 
-@every_page
+@pytest.mark.deep
+@pytest.mark.parametrize("page", of(page for page in PAGES if "```console" in page.read_text(encoding="utf-8")))
 def test_console_examples_show_what_happens(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enter_folder(folder, monkeypatch)
     found = list(blocks(page.read_text(encoding="utf-8")))
@@ -175,7 +189,8 @@ def test_console_examples_show_what_happens(page: Path, folder: Path, monkeypatc
             assert matches(command.output, output), f"{where}: shows\n{command.output}\nbut this came out\n{output}"
 
 
-@every_page
+@pytest.mark.deep
+@pytest.mark.parametrize("page", of(page for page in PAGES if ">>> " in page.read_text(encoding="utf-8")))
 def test_python_examples_show_what_happens(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))  # as Python does where a user tries this
@@ -281,6 +296,7 @@ def test_the_reference_has_every_public_name_once() -> None:
     assert sorted(named) == sorted([*gp.__all__, *(f"testing.{name}" for name in testing.__all__)])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_the_gallery_shows_what_each_script_prints(
     script: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

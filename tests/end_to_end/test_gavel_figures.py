@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,6 +19,7 @@ def run(*options: str | Path) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.deep
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     store = tmp_path / "cells.jsonl"
     whole = run("--only", "fifo", "--store", store)
@@ -31,6 +32,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert shown.strip() == whole[whole.index("## ") :].strip()
 
 
+@pytest.mark.deep
 def test_all_jobs_on_v100_take_longer_than_on_all_types(tmp_path: Path) -> None:
     run("--only", "makespan", "--store", tmp_path / "cells.jsonl", "--pictures", tmp_path)
     records = [json.loads(line) for line in (tmp_path / "cells.jsonl").read_text().splitlines()]

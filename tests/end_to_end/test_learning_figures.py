@@ -15,6 +15,7 @@ def learning() -> Iterator[ModuleType]:
         yield made
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
 def test_learning_from_nothing_comes_close_to_knowing(learning: ModuleType) -> None:
     jobs = learning.arrivals(0, 100, 0.95)
@@ -25,6 +26,7 @@ def test_learning_from_nothing_comes_close_to_knowing(learning: ModuleType) -> N
     assert agnostic > 1.2 * known
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
 def test_the_third_pass_loses_little(learning: ModuleType) -> None:
     settings = [learning.Setting(seed, jobs=60) for seed in range(2)]

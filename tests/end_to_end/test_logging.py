@@ -20,8 +20,6 @@ from gavel_py.policies.max_min_fairness import MaxMinFairness
 from tests.scheduling.schedulers import job, scheduler
 from tests.support.commands import Gavel, runner
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = (str(ROOT / "examples/jobs.csv"), "--cluster", str(ROOT / "examples/cluster.yaml"))
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|DEBUG) (gavel_py[\w.]*)( \[\d+\])?: .+")
@@ -36,6 +34,7 @@ def told(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
     return [f"{each.levelname} {each.getMessage()}" for each in caplog.records if each.name == f"gavel_py.{logger}"]
 
 
+@pytest.mark.deep
 def test_nothing_is_written_unless_it_is_asked_for() -> None:
     program = (
         "import gavel_py as gp, logging\n"
@@ -125,6 +124,7 @@ class TestCommand:
         monkeypatch.setenv("GAVEL_PY_STORE", str(tmp_path / "store.sqlite"))
         return runner(capsys)
 
+    @pytest.mark.deep
     def test_what_the_options_add(self, gavel: Gavel) -> None:
         plain, verbose, all_of_it = (gavel(*options, "solve", *EXAMPLE, "--csv") for options in ([], ["-v"], ["-vv"]))
         assert plain.err == ""
@@ -160,6 +160,7 @@ class TestCommand:
         logged = {found[2] for line in done.err.splitlines() if (found := LINE.fullmatch(line))}
         assert logged >= ({f"gavel_py.{logger}"} if logger else set())
 
+    @pytest.mark.deep
     def test_the_processes_of_a_sweep_log_too(self, tmp_path: Path) -> None:
         sweep = ["sweep", "-p", "fifo", "-p", "max_min_fairness", "--jobs", "3", "-c", "v100:4", "--workers", "2"]
         command = [sys.executable, "-m", "gavel_py", "-vv", *sweep]

@@ -14,6 +14,7 @@ def workflows() -> Iterator[ModuleType]:
         yield made
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("policy", "seeds", "least"), [("shortest_job_first", 2, 0.12), ("max_min_fairness", 1, 0.10)])
 def test_workflows_end_earlier_if_they_are_the_unit(workflows: ModuleType, policy: str, seeds: int, least: float) -> None:
     by_job, by_workflow, _ = workflows.gains(policy, range(seeds), 16)

@@ -87,6 +87,7 @@ def test_a_solve_runs_on_one_thread(before: dict[str, int]) -> None:
     assert now(before) == before
 
 
+@pytest.mark.deep
 def test_a_library_that_is_loaded_after_the_first_solve_is_limited_too() -> None:
     """In a process of its own, since the tests before have loaded all libraries."""
     code = """

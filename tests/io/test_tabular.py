@@ -109,6 +109,7 @@ def test_a_simulation_is_a_table() -> None:
     assert frame["measured"].dtype == bool
 
 
+@pytest.mark.deep
 def test_runs_and_sweeps_are_tables(tmp_path: Path) -> None:
     spec = {"policies": ["fifo", "isolated"], "traces": [{"generate": {"jobs": 3}}], "clusters": ["v100:8"]}
     rows = gp.sweep(spec, workers=1)

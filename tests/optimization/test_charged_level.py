@@ -36,7 +36,6 @@ def test_fairness_is_not_worth_any_change(cost: float, value: float, b_has: floa
     assert allocation.objective_bound == pytest.approx(value, abs=1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("penalty", "time", "value"),
     [
@@ -152,7 +151,7 @@ def test_fairness_less_penalties_is_that_of_one_linear_program(wanted: tuple[gp.
     assert allocation.objective_bound == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "need"),
     [("min_makespan", makespan_need), ("min_lateness", lateness_need), ("finish_time_fairness", finish_need)],
@@ -180,7 +179,7 @@ def test_a_time_and_its_penalties_are_the_least_over_all_times(
     assert allocation.verify().gap == allocation.gap
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["max_min_fairness", "min_makespan", "min_lateness", "finish_time_fairness"])
 @settings(max_examples=examples(30, costly=True))
 @given(problem=crowds(max_jobs=12, max_types=4), data=st.data())

@@ -255,7 +255,6 @@ def test_an_answer_that_is_not_good_enough_is_looked_for_again(monkeypatch: pyte
     assert len(calls) > 1
 
 
-@pytest.mark.slow
 def test_an_answer_that_cannot_be_proven_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = gp.AllocationProblem.from_arrays([[2.0, 1.0], [1.0, 3.0]], [1, 1])
     monkeypatch.setattr(solver.ConicProgram, "solve", spoilt(0.999, [], only_first=False))

@@ -159,7 +159,7 @@ def test_all_that_is_promised_can_be_packed(scene: Scene, policy: str) -> None:
         assert scene.deliverable(allocation.time_fractions) >= 1 - 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize(("memory", "cpus"), [(False, False), (True, False), (True, True)])
 def test_of_many_small_instances_none_promises_too_much(memory: bool, cpus: bool) -> None:
     chance = np.random.default_rng(18)

@@ -322,7 +322,7 @@ def test_pairs_of_two_kinds_are_no_more_than_their_jobs() -> None:
         assert np.ptp(shared[np.array(kinds) == kind]) <= 1e-9
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_hundred_thousand_jobs_are_dealt_out_to_the_last_digit() -> None:
     """Sums over many equal jobs give all of them equal times, and partners equal times with each other."""
     chance = np.random.default_rng(3)
@@ -363,7 +363,6 @@ def test_wrong_pairs_are_refused(arrays: dict[str, Any], message: str) -> None:
         gp.AllocationProblem.from_arrays([[1.0], [1.0]], [2], **given)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["nash_welfare", "min_cost", "max_progress_rate", "water_filling", "finish_time_fairness"])
 def test_measured_jobs_share_under_every_policy(policy: str) -> None:
     """What a solver's tolerance leaves is taken out, so that partners agree to the last digit."""
@@ -375,6 +374,7 @@ def test_measured_jobs_share_under_every_policy(policy: str) -> None:
     assert_valid(problem, gp.solve(problem, policy))
 
 
+@pytest.mark.deep
 def test_the_order_of_jobs_changes_nothing() -> None:
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
     jobs = [each.job for each in gp.generate_trace(60, profile, jobs_per_hour=None, seed=8)]

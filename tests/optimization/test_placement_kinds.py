@@ -193,6 +193,7 @@ def test_no_schedule_is_better_than_what_is_promised(scene: Scene) -> None:
     assert promised.objective_value >= -best.fun * (1 - 1e-7)
 
 
+@pytest.mark.deep
 @settings(max_examples=examples(100))
 @given(scene=scenes(), policy=st.sampled_from(["max_min_fairness", "max_total_throughput", "min_makespan", "nash_welfare"]))
 def test_answers_break_no_row(scene: Scene, policy: str) -> None:

@@ -180,6 +180,7 @@ def test_types_that_nobody_needs_for_the_level_go_to_the_most_efficient_jobs(
     assert total_service(other, problem) == pytest.approx(total_service(one, problem), rel=1e-8)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("policy", LEVELS)
 def test_levels_of_many_different_jobs_start_from_old_prices(policy: str) -> None:
     before, after = (all_different(2 * job_classes.PRICED_ROWS, seed=seed) for seed in (0, 1))
@@ -192,6 +193,7 @@ def test_levels_of_many_different_jobs_start_from_old_prices(policy: str) -> Non
     assert total_service(warm, after) == pytest.approx(total_service(cold, after), rel=1e-7)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("policy", ["max_total_throughput", *LEVELS])
 def test_prices_of_a_very_different_cluster_do_no_harm(policy: str) -> None:
     problem = all_different(2 * job_classes.PRICED_ROWS, 5)
@@ -204,6 +206,7 @@ def test_prices_of_a_very_different_cluster_do_no_harm(policy: str) -> None:
     assert warm.objective_value == pytest.approx(cold.objective_value, rel=1e-9)
 
 
+@pytest.mark.deep
 def test_a_price_that_is_0_in_a_sample_may_rise(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = PriceBox.around(np.array([0.0, 1.0]), 0.1)
     assert kept.low.tolist() == [0.0, 0.9]
@@ -215,6 +218,7 @@ def test_a_price_that_is_0_in_a_sample_may_rise(monkeypatch: pytest.MonkeyPatch)
     assert one.objective_value == pytest.approx(gp.solve(problem, "max_min_fairness").objective_value, rel=1e-9)
 
 
+@pytest.mark.deep
 def test_the_answer_does_not_depend_on_the_order_of_the_jobs_nor_on_the_run() -> None:
     problem = all_different(3 * job_classes.PRICED_ROWS)
     order = np.random.default_rng(1).permutation(problem.num_jobs)

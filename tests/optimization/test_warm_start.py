@@ -95,7 +95,6 @@ def test_few_changes_take_few_steps() -> None:
     assert again.route.iterations * 10 <= first.route.iterations
 
 
-@pytest.mark.slow
 def test_a_solve_that_was_interrupted_does_not_spoil_the_next() -> None:
     chance = np.random.default_rng(0)
     rows = chance.lognormal(size=(15_000, 4))

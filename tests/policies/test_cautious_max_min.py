@@ -82,6 +82,7 @@ def test_without_caution_or_without_estimates_nothing_changes() -> None:
         assert np.array_equal(other.shadow_prices, plain.shadow_prices)
 
 
+@pytest.mark.deep
 @settings(max_examples=examples(60, costly=True))
 @given(problem=uncertain(), kappa=st.sampled_from([0.3, 1.0, 1.64]))
 def test_the_level_is_that_of_the_published_program(problem: gp.AllocationProblem, kappa: float) -> None:

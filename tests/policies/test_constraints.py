@@ -830,6 +830,7 @@ class TestJobsLeftWithNothing:
             gp.solve(self.PROBLEM, self.constrained(policy, 1.0))
         assert str(caught.value).startswith("job '1': can get no time beside the quota of 1 of all GPUs for 'red'")
 
+    @pytest.mark.deep
     def test_a_soft_constraint_changes_nothing(self, policy: str) -> None:
         soft = gp.MinThroughput("1", 1.0, penalty=0.01)
         asked = self.constrained(policy, 1.0)

@@ -116,7 +116,6 @@ def test_the_order_of_jobs_is_no_matter(case: dict[str, Any], data: st.DataObjec
     assert {frozenset(pair) for pair in partners(problem)} == {frozenset(pair) for pair in partners(other)}
 
 
-@pytest.mark.slow
 def test_all_pairs_are_as_likely_and_the_seed_decides() -> None:
     problem = equal_jobs(4, 1, job_ids=list("abcd"))
     counts = Counter(tuple(partners(problem, seed=seed)) for seed in range(300))

@@ -272,6 +272,7 @@ def test_a_quota_that_asks_for_more_than_the_level_lets_its_jobs_rise_on() -> No
 # --- the definition
 
 
+@pytest.mark.deep
 @settings(max_examples=examples(200, costly=True))
 @given(case=hierarchies())
 def test_shares_follow_the_definition(case: tuple[gp.AllocationProblem, gp.TenantTree]) -> None:
@@ -525,13 +526,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.usefixtures("folder")
 def test_the_contract_is_kept_with_a_tree() -> None:
     check_policy(gp.resolve_policy("hierarchical", tenants="tenants.yaml"), problems=6)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_contract_is_kept_with_a_tree_of_python() -> None:
     """Its label cannot be parsed, so the check of labels covers the other options only."""
     report = check_policy(Hierarchical(tenants=gp.TenantTree(policy="fifo"), agnostic=True), problems=2)

@@ -211,7 +211,7 @@ class TestFarApart:
         policy = gp.Then(gp.policy_class("min_cost")(), gp.policy_class("max_total_throughput")())
         assert gp.solve(problem, policy).throughputs[0] >= 1e-7 * (1 - 1e-9)
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     @pytest.mark.parametrize("orders", [12, 16])
     def test_shortfall_and_cost_are_exact(self, orders: int) -> None:
         """On random problems, in fractions. Shortfalls are proven to 1e-9, and what that much less shortfall costs may be saved."""

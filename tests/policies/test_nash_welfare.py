@@ -101,6 +101,7 @@ def test_each_job_has_its_part_of_what_it_would_have_alone(problem: gp.Allocatio
     assert np.all(gp.solve(problem, "nash_welfare").throughputs >= share * alone(problem) * (1 - 1e-6))
 
 
+@pytest.mark.deep
 @settings(max_examples=examples(20, costly=True))
 @given(problem=crowds())
 def test_one_row_per_job_gives_the_same_throughputs(problem: gp.AllocationProblem) -> None:
@@ -180,7 +181,6 @@ def test_what_is_kept_is_between_a_part_of_e_and_all(problem: gp.AllocationProbl
     assert np.all(kept >= np.where(rest > 1e-9, least, 1) - 1e-4)
 
 
-@pytest.mark.slow
 def test_what_the_discount_cannot_stand_is_refused() -> None:
     problem = three_jobs()
     strict = NashWelfare(strategy_proof=True)

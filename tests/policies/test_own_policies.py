@@ -216,7 +216,7 @@ class TestNamedClasses:
 
 
 class TestCommand:
-    @pytest.mark.slow
+    @pytest.mark.deep
     def test_takes_a_class_from_the_current_directory(self, tmp_path: Path, jobs: list[str]) -> None:
         (tmp_path / "mine.py").write_text(MODULE)
         done = gavel("solve", *jobs, "-p", "mine:LargestGangFirst,backfill=false", "-p", "fifo", "--json", folder=tmp_path)
@@ -225,7 +225,7 @@ class TestCommand:
         assert [own["jobs"][1]["time_fractions"]["v100"], fifo["jobs"][1]["time_fractions"]["v100"]] == [1.0, 0.0]
         assert done.stderr == ""
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     def test_set_changes_options_of_a_user_class(self, tmp_path: Path, jobs: list[str]) -> None:
         (tmp_path / "mine.py").write_text(MODULE)
         done = gavel("solve", *jobs, "-p", "mine:Budgeted", "--set", "budget=2", "--csv", folder=tmp_path)
@@ -233,14 +233,14 @@ class TestCommand:
         unknown = gavel("solve", *jobs, "-p", "mine:Budgeted,budjet=2", folder=tmp_path)
         assert (unknown.returncode, "there is no option 'budjet'; did you mean 'budget'?" in unknown.stderr) == (2, True)
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     def test_methods_may_import_neighbouring_modules(self, tmp_path: Path, jobs: list[str]) -> None:
         (tmp_path / "helper.py").write_text("sign = -1.0\n")
         text = MODULE.replace("return -jobs", "import helper\n        return helper.sign * jobs")
         (tmp_path / "mine.py").write_text(text)
         assert gavel("solve", *jobs, "-p", "mine:LargestGangFirst", folder=tmp_path).returncode == 0
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     def test_a_local_file_does_not_shadow_imports_of_gavel(self, tmp_path: Path, jobs: list[str]) -> None:
         for name in ("scipy", "highspy", "gavel_py", "colorsys"):
             (tmp_path / f"{name}.py").write_text("raise RuntimeError\n")
@@ -248,14 +248,14 @@ class TestCommand:
         done = gavel("solve", *jobs, "-p", "mine:LargestGangFirst", "-p", "max_min_fairness", folder=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     def test_a_mistake_is_reported_without_a_traceback(self, tmp_path: Path, jobs: list[str]) -> None:
         (tmp_path / "mine.py").write_text("1 / 0\n")
         done = gavel("solve", *jobs, "-p", "mine:LargestGangFirst", folder=tmp_path)
         text = "Error: policy mine:LargestGangFirst: importing mine failed with ZeroDivisionError: division by zero"
         assert (done.returncode, done.stderr) == (2, f"{text} ({tmp_path}/mine.py, line 1)\n")
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     def test_show_explains_a_class(self, tmp_path: Path) -> None:
         (tmp_path / "mine.py").write_text(MODULE)
         lines = gavel("policies", "show", "mine:Budgeted", folder=tmp_path).stdout.splitlines()
@@ -266,7 +266,7 @@ class TestCommand:
         unknown = gavel("policies", "show", "mine:Budget", folder=tmp_path)
         assert (unknown.returncode, "did you mean 'Budgeted'?" in unknown.stderr) == (2, True)
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     def test_a_policy_of_no_family_is_shown_too(self, tmp_path: Path) -> None:
         text = (
             'import gavel_py as gp\nclass Own(gp.Policy):\n    """Decides by itself."""\n    def decide(self, jobs, solver): ...\n'
@@ -275,7 +275,7 @@ class TestCommand:
         shown = gavel("policies", "show", "mine:Own", folder=tmp_path).stdout
         assert shown.startswith("mine:Own (own family, from mine)\n\nDecides by itself.\n")
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     def test_rounds_run_under_a_user_class(self, tmp_path: Path, jobs: list[str]) -> None:
         (tmp_path / "mine.py").write_text(MODULE)
         done = gavel("rounds", *jobs, "-p", "mine:LargestGangFirst", "-n", "1", "--json", folder=tmp_path)
@@ -340,7 +340,7 @@ class TestInstalledPackages:
         monkeypatch.setattr(sys, "path", [*sys.path, str(older.parent)])
         assert gp.policy_source("largest_gang") == "acme-policies 1.2"
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     @pytest.mark.parametrize(
         ("target", "message"),
         [
@@ -376,7 +376,7 @@ class TestInstalledPackages:
         assert gp.policy_names()[-2:] == ("eta", "largest_gang")
         assert gp.policy_source("eta") == "without a name"
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     def test_the_list_shows_the_source_of_each_policy(self, tmp_path: Path) -> None:
         done = gavel("policies", folder=tmp_path, PYTHONPATH=str(tmp_path))
         rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
@@ -389,14 +389,14 @@ class TestInstalledPackages:
         assert by_name["budgeted"]["options"]["budget"] == {"default": None, "required": True, "help": ""}
         assert by_name["fifo"]["options"]["backfill"]["required"] is False
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     def test_the_command_takes_them(self, tmp_path: Path, jobs: list[str]) -> None:
         done = gavel("solve", *jobs, "-p", "largest_gang,backfill=false", "--csv", folder=tmp_path, PYTHONPATH=str(tmp_path))
         assert '"largest_gang_first,backfill=false",b,1.0,0.0' in done.stdout
         shown = gavel("policies", "show", "largest_gang", folder=tmp_path, PYTHONPATH=str(tmp_path)).stdout
         assert shown.startswith("largest_gang (ordered family, from acme-policies 1.2)\n\nThe largest gang first.\n")
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     def test_the_shell_completes_them(self, install: Callable[..., None], tmp_path: Path) -> None:
         install("zeta", "fifo = acme_gangs:LargestGangFirst\n")
         variables = {"_GAVEL_COMPLETE": "bash_complete", "COMP_WORDS": "gavel solve --policy l", "COMP_CWORD": "3"}

@@ -94,33 +94,25 @@ def assert_valid(problem: gp.AllocationProblem, allocation: gp.Allocation) -> No
     assert allocation.throughputs == pytest.approx((problem.throughputs * x).sum(axis=1), rel=1e-12)
 
 
-COSTLY = {
-    *("finish_time_fairness", "min_lateness", "water_filling"),
-    *("max_progress_rate", "throughput_per_dollar", "min_cost", "nash_welfare"),
-}
-"""Policies of linear programs whose agnostic twins have the whole contract checked under `deep` only. Their views of
-the problem are those of `max_min_fairness` or of `min_makespan`, and the tests below check the allocations of all of them."""
+FAMILIES = {"max_min_fairness", "max_total_throughput", "water_filling", "fifo", "isolated", "allox"}
+"""A policy of each family, whose whole contract is checked in each run: a level, a sum, levels one after the other, an order, a
+formula, and a schedule. Under `deep` all are, with the twins and options."""
 
 
-def marks(name: str, options: dict[str, Any]) -> list[pytest.MarkDecorator]:
-    """Return the marks of a policy with a long contract: one program per job, or the twin of another policy."""
-    is_long = options.get("strategy_proof") or (options.get("agnostic") and name in COSTLY)
-    return [pytest.mark.deep] if is_long else []
-
-
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "options"),
-    [pytest.param(name, options, marks=marks(name, options)) for name, options in VARIANTS],
+    [
+        pytest.param(name, options, marks=[] if name in FAMILIES and not options else [pytest.mark.deep])
+        for name, options in VARIANTS
+    ],
     ids=lambda value: str(value),
 )
 def test_the_contract_is_kept(name: str, options: dict[str, Any]) -> None:
     skip = ("units",) if options.get("normalized") is False else NOT_BY_NATURE.get(name, ())
-    twin = options.get("agnostic", False)  # the twin of a policy whose formula is checked on more problems
-    check_policy(gp.resolve_policy(name, **options), problems=examples(12, costly=twin), skip=skip)
+    check_policy(gp.resolve_policy(name, **options), problems=examples(12), skip=skip)
 
 
-@pytest.mark.slow
 @every_policy
 @settings(max_examples=examples(24))
 @given(problem=detailed_problems())

@@ -263,6 +263,7 @@ def test_a_job_of_next_to_no_weight_is_served_in_the_end() -> None:
 # --- properties
 
 
+@pytest.mark.deep
 @given(root=trees())
 @example(root=fair(fifo(job(1e6), job(10**1.25), job(10**1.25), job(0))))  # sums that do not ascend if added in spans
 def test_services_are_those_of_serving_step_by_step(root: dict[str, Any]) -> None:

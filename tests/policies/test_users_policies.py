@@ -378,7 +378,7 @@ def test_equal_jobs_that_get_nothing_are_counted_too(name: str) -> None:
     gp.solve(problem, policy_of(MISCOUNTED[name][1]))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_no_wrong_sum_slips_through() -> None:
     """On 200 random problems, a sum over rows is refused, or equals the sum over jobs with one row per job."""
     rng = np.random.default_rng(7)

@@ -88,7 +88,6 @@ def test_a_promised_throughput_counts_and_is_no_head_start() -> None:
     assert promised.throughputs.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.8, 0.7])
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(150, costly=True))
 @given(problem=st.one_of(problems(max_jobs=6), crowds(max_jobs=9, max_types=4)))
 def test_every_job_has_what_the_definition_gives_it(problem: gp.AllocationProblem) -> None:

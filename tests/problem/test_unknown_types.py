@@ -258,7 +258,6 @@ class TestCommands:
         assert "'H100' of the cluster is treated as 'h100' of profile 'lab'" in outcome.err
         assert "'H100': is not" not in outcome.err
 
-    @pytest.mark.slow
     @commands
     def test_or_show_the_gpus_as_not_used(self, gavel: Gavel, command: tuple[str, ...]) -> None:
         outcome = gavel(*command, *self.ON, "--allow-unknown-types")
@@ -315,7 +314,7 @@ class TestSweeps:
         told = refusal(gp.plan_sweep, self.spec(3))
         assert "cluster 'v100:1,t4:3', cluster, field accelerator 't4': is not in profile 'gavel-osdi20'" in told
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     @pytest.mark.parametrize(("gpus", "mode"), [(4, "simulate"), (5, "solve")])
     def test_allow(self, gpus: int, mode: str) -> None:
         spec = self.spec(gpus, mode=mode, allow_unknown_types=True)

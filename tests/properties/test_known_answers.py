@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 KEPT = Path(__file__).with_name("known_answers.json")
 
 NUMBER = re.compile(r"(-?\d+\.?\d*(?:e[-+]?\d+)?)")
 
 
+@pytest.mark.deep
 def test_earlier_answers_are_given_again() -> None:
     expected = [json.loads(line) for line in KEPT.read_text().splitlines()]
     script = Path(__file__).parents[2] / "benchmarks" / "same_answers.py"

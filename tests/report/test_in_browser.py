@@ -13,7 +13,7 @@ import gavel_py as gp
 from tests.report.some_runs import some_run, some_runs, some_stays
 from tests.support.browser import browser_command, browser_environment, needs_browser
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 WIDTHS = (320, 390, 700, 768, 1400)
 

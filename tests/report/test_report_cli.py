@@ -35,7 +35,7 @@ def policies(path: Path) -> list[str]:
     return [cells[0] for cells in Page(path.read_text()).tables[0] if len(cells) > 1][1:]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_report_of_several_files(gavel: Gavel, tmp_path: Path) -> None:  # noqa: F811
     gp.write_runs(tmp_path / "one.json", RUNS[:2])
     stored(tmp_path / "sweep.sqlite", RUNS[2:])
@@ -47,7 +47,7 @@ def test_a_report_of_several_files(gavel: Gavel, tmp_path: Path) -> None:  # noq
     assert len([*(tmp_path / "charts").iterdir()]) == 14
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_only_some_of_the_runs(gavel: Gavel, tmp_path: Path) -> None:  # noqa: F811
     gp.write_runs(tmp_path / "r.json", RUNS)
     assert gavel("report", "r.json", "--only", "load=4.50", "-o", "a.html").code == 0
@@ -111,7 +111,7 @@ def test_errors_are_one_line(gavel: Gavel, tmp_path: Path, words: list[str], mes
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_report_goes_into_a_pipe_too(tmp_path: Path) -> None:
     gp.write_runs(tmp_path / "r.json", RUNS[:1])
     command = [sys.executable, "-m", "gavel_py", "report", str(tmp_path / "r.json"), "-o", "/dev/stdout"]

@@ -213,7 +213,6 @@ def test_a_png_file_is_written(tmp_path: Path) -> None:
     assert draw(tmp_path / "R.PNG").startswith(b"\x89PNG\r\n")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one.svg", "one.png"])
 def test_the_same_input_makes_the_same_bytes_whatever_the_users_settings(tmp_path: Path, name: str) -> None:
     import matplotlib as mpl
@@ -231,7 +230,7 @@ def test_names_of_any_kind_are_drawn(tmp_path: Path) -> None:
     draw(tmp_path / "r.png", plan)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_large_picture_stays_bounded(tmp_path: Path) -> None:
     cluster = gp.Cluster.from_inline("v100:720/8,k80:360/4")
     gpus = lanes_of(cluster).gpus
@@ -293,7 +292,7 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path, monke
         draw(tmp_path / "r.svg")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_runs_and_simulations_do_not_import_the_libraries_of_pictures() -> None:
     code = """
 import sys

@@ -195,6 +195,7 @@ def test_of_many_tenants_those_with_the_largest_shares_are_listed(tmp_path: Path
     assert any("20 of 30 tenants" in text for text in page.words["p"])
 
 
+@pytest.mark.deep
 def test_the_contents_lead_to_every_part(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", some_runs(["fifo", "las"], [3.0], seeds=1, jobs=20), failures=[({"policy": "x"}, "lost")])
     parts = ["Verdict", "Numbers", "Charts", "Other metrics", "Failed runs", "What the numbers mean"]
@@ -203,7 +204,7 @@ def test_the_contents_lead_to_every_part(tmp_path: Path) -> None:
     assert {"main", "comparison-verdict", "comparison-charts", "failed", "method", "makespan"} <= page.references
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_whole_report_has_its_charts_each_with_title_description_and_table(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", some_runs())
     assert [*filter(None, page.words["h3"])] == ["Verdict", "Numbers", "Charts", "Other metrics"]
@@ -228,7 +229,7 @@ def test_a_whole_report_has_its_charts_each_with_title_description_and_table(tmp
     assert all(len(cells) == len(table[0]) for table in of_charts for cells in table)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_numbers_in_tables_of_charts_are_those_of_the_runs(tmp_path: Path) -> None:
     run = some_run("fifo", 4.0, 0, jobs=500)
     page = report(tmp_path / "r.html", [run])
@@ -240,7 +241,7 @@ def test_numbers_in_tables_of_charts_are_those_of_the_runs(tmp_path: Path) -> No
     assert [float(cells[1]) for cells in shares[1:]] == pytest.approx([each["v100"] for each in run.shares.values()], abs=0.005)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_report_of_one_run_shows_its_gangs_without_comparison(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", [replace(some_run("fifo", 4.0, 0), stays=some_stays())])
     assert page.tables[0][0] == ["metric", "value"]
@@ -251,7 +252,7 @@ def test_a_report_of_one_run_shows_its_gangs_without_comparison(tmp_path: Path) 
     assert "A run of fifo" in page.words["h1"]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_names_with_markup_are_escaped(tmp_path: Path) -> None:
     first, *others = some_runs([HOSTILE, "fifo"], seeds=2, jobs=20, **{f"trace{HOSTILE}": HOSTILE})
     stays = [replace(stay, job_id=HOSTILE, node=HOSTILE, job_type=HOSTILE, accelerator=HOSTILE) for stay in some_stays()[:3]]
@@ -270,7 +271,7 @@ def test_names_with_markup_are_escaped(tmp_path: Path) -> None:
     assert row(page, HOSTILE.replace("\x00", "�").replace("\u202e", "�").replace(" ", ""))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_report_is_self_contained(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", [replace(some_run("fifo", 4.0, 0), stays=some_stays(80, 8, 100))])
     assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
@@ -280,7 +281,7 @@ def test_a_report_is_self_contained(tmp_path: Path) -> None:
     assert not re.search(r"@import|url\((?!#)", text)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_same_runs_make_the_same_bytes(tmp_path: Path) -> None:
     runs = [replace(run, stays=some_stays()) for run in some_runs(["fifo", "las"], [3.0], seeds=2)]
     for name in ("a", "b"):
@@ -293,7 +294,7 @@ def test_the_same_runs_make_the_same_bytes(tmp_path: Path) -> None:
     assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_charts_are_written_as_files_too(tmp_path: Path) -> None:
     written = gp.write_report(bare(some_runs(["fifo", "las"], [3.0], seeds=1)), tmp_path / "r.html", charts=tmp_path / "charts")
     assert written[0] == tmp_path / "r.html"
@@ -304,7 +305,7 @@ def test_charts_are_written_as_files_too(tmp_path: Path) -> None:
     assert ">Makespan<" in svg
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_more_policies_than_styles(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", bare(some_runs([f"policy-{n}" for n in range(12)], [3.0], seeds=1)))
     assert len(page.tables[0]) == 1 + 1 + 12
@@ -321,7 +322,7 @@ def test_more_settings_than_charts(tmp_path: Path) -> None:
     assert sum("No charts" in text for text in page.words["p"]) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_solves_and_simulations_have_separate_sections_and_omit_missing_metrics(tmp_path: Path) -> None:
     solve = gp.Run({"policy": "fifo", "mode": "solve"}, {"objective": 1.5, "gap": None}, shares={"lm": {"v100": 0.5}})
     simulated = replace(some_run("fifo", 4.0, 0), labels={"policy": "fifo", "mode": "simulate"}, metrics={"cost": np.nan})
@@ -395,7 +396,7 @@ def test_invalid_runs_and_chart_folders_are_errors(tmp_path: Path) -> None:
         gp.write_report([plain("fifo")], tmp_path / "r.html", charts=tmp_path / "file")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_many_runs_of_many_jobs_make_a_small_file(tmp_path: Path) -> None:
     runs = some_runs([f"p{n}" for n in range(10)], [1.0, 2.0, 4.0, 8.0], seeds=5, jobs=1000)
     runs[0] = replace(runs[0], stays=some_stays(150, 8, 300))

@@ -147,6 +147,7 @@ def test_odd_numbers_make_no_odd_sentences(tables: list[Table]) -> None:
         assert summaries_of(each)
 
 
+@pytest.mark.deep
 def test_policies_that_do_not_differ_are_seldom_said_to() -> None:
     rng = np.random.default_rng(1)
     best = wrong = 0

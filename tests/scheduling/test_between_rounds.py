@@ -395,6 +395,7 @@ class SharedGpus:
             assert attained(self.made, job_id) == pytest.approx(seconds, abs=1e-6)
 
 
+@pytest.mark.deep
 @given(
     st.lists(st.tuples(st.sampled_from(SharedGpus.CALLS), st.integers(0, 99))),
     st.builds(SharedGpus, st.booleans(), st.integers(1, 3), st.integers(0, 9)),

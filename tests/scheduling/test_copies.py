@@ -147,7 +147,6 @@ def plays_on(made: gp.RoundScheduler, name: str) -> list[gp.Round]:
 
 
 class TestScheduler:
-    @pytest.mark.slow
     @ways
     @pytest.mark.parametrize("name", SCHEDULERS)
     def test_a_copy_plays_the_same_rounds_and_leaves_the_original_alone(self, copied: Callable[[Any], Any], name: str) -> None:
@@ -185,7 +184,7 @@ class TestScheduler:
         copies[1].mechanism = "deficit"
         assert [copies[1].next_round() for _ in range(2)] == rounds[1:]
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     @pytest.mark.parametrize("method", ["spawn", "fork"])
     def test_to_another_process_and_back(self, method: str) -> None:
         made = busy()

@@ -176,6 +176,7 @@ ROUND = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.deep
 @settings(max_examples=examples(200))
 @given(st.lists(ROUND, max_size=15))
 def test_reasons_add_up_to_the_shortfall_whatever_happens(rounds: list[dict[str, list[int]]]) -> None:

@@ -232,6 +232,7 @@ def test_blocked_jobs_are_in_no_problem_whatever_happens(jobs: list[gp.Job], by_
     assert not scheduler.jobs
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.deep)])
 def test_blocked_jobs_of_random_workflows_are_in_no_problem(count: int):
     for seed in range(count):

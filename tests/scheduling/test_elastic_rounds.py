@@ -169,6 +169,7 @@ def test_rounds_give_every_job_an_offered_number_of_gpus(mechanism: str) -> None
     assert any(len(each.gpus) > 1 for job_id, each in found.items() if job_id != "fixed")
 
 
+@pytest.mark.deep
 def test_rounds_deliver_the_gpu_rounds_that_an_allocation_promises() -> None:
     jobs = elastic(5)
     made = scheduler(jobs, restart_seconds=10)
@@ -372,7 +373,7 @@ def test_an_elastic_job_alone_takes_the_time_of_its_best_number_and_a_restart() 
     assert record.lost_gpu_seconds == pytest.approx(8 * 30)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_elastic_jobs_end_much_earlier_than_gangs() -> None:
     durations = gp.LogUniform([(1.0, 900, 7200)])
     trace = gp.generate_trace(25, PROFILE, jobs_per_hour=6, gang_mix={1: 0.5, 2: 0.2, 4: 0.2, 8: 0.1}, durations=durations, seed=1)
@@ -383,7 +384,7 @@ def test_elastic_jobs_end_much_earlier_than_gangs() -> None:
     assert fixed.mean / elastic.mean >= 1.5
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_round_of_ten_thousand_jobs_is_proven_nearly_the_best(caplog: pytest.LogCaptureFixture) -> None:
     made = gp.RoundScheduler(gp.Cluster.from_inline("v100:2000/8,k80:1000/4"), PROFILE, mechanism="direct", restart_seconds=30)
     chance = np.random.default_rng(1)
@@ -411,6 +412,7 @@ def test_a_whole_round_places_gangs_of_many_sizes_on_all_gpus(mechanism: str) ->
     assert len({len(each.gpus) for each in found.values()}) > 1
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("mechanism", ["deficit", "direct"])
 def test_a_simulation_does_all_the_work_and_counts_every_gpu(mechanism: str) -> None:
     chance = np.random.default_rng(3)
@@ -434,6 +436,7 @@ def test_a_simulation_does_all_the_work_and_counts_every_gpu(mechanism: str) -> 
     assert np.mean([r.jct_seconds for r in result.jobs.values()]) < np.mean([r.jct_seconds for r in slower.jobs.values()])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", [0, 3])
 def test_rounds_deliver_the_throughput_that_an_allocation_promises(seed: int) -> None:
     """GPU-rounds alone do not suffice: a job that waits and then has many GPUs does less work with as many GPU-rounds."""

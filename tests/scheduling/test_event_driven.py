@@ -95,7 +95,7 @@ def policy_of(text: str) -> gp.Policy:
     return gp.resolve_policy(name, **dict(each.split("=") for each in rest))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @settings(max_examples=examples(40, costly=True))
 @given(
     trace=traces(),
@@ -152,7 +152,7 @@ def test_most_decisions_of_a_busy_cluster_are_event_driven() -> None:
     assert sum(made) > 0.9 * len(made) > 200
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("round_seconds", [None, 360.0])
 def test_what_has_changed_is_remembered_only_until_the_next_decision(round_seconds: float | None) -> None:
     trace = gp.generate_trace(60, PROFILE, jobs_per_hour=30, seed=3)

@@ -50,7 +50,6 @@ def test_single_gpu_jobs_that_use_every_gpu_all_of_the_time(seed: int, backfill:
     assert (fractions - played.share).max() <= MOST_OWED / 250
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_without_hysteresis_deficits_of_single_gpu_jobs_stay_below_a_round(seed: int) -> None:
     """Fractions that can be delivered exactly, of as many jobs as GPUs or twice as many. A bound of 1 is not proven."""
@@ -72,7 +71,6 @@ def test_single_gpu_jobs_in_competition_for_too_few_gpus(seed: int) -> None:
     assert (fractions - played.share).max() <= MOST_OWED / 250
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(15, costly=True))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_gangs_of_all_sizes_that_can_be_packed(seed: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize(("odd", "least"), [(False, 1.0), (True, 0.99)], ids=["powers of two", "odd sizes"])
 def test_gangs_are_on_the_fewest_nodes_where_a_packing_exists(odd: bool, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)

@@ -79,7 +79,6 @@ def test_the_first_rounds_of_the_example() -> None:
     assert report.least_undelivered_share == pytest.approx(0.08, abs=0.001)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_first_round_is_the_best_possible_one(seed: int) -> None:
     cluster = cluster_of(36)
@@ -121,7 +120,7 @@ def come_and_gone(seed: int, mechanism: str, rounds: int = 72) -> Stays:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_jobs_that_arrive_start_soon_and_short_ones_lack_no_more_than_under_the_published_rule() -> None:
     ours, published = ([come_and_gone(seed, mechanism) for seed in range(3)] for mechanism in ("deficit", "priority"))
     assert np.mean([wait for stays in ours for wait in stays.waits]) <= 1.0

@@ -50,6 +50,7 @@ def by_type(scheduler: gp.RoundScheduler) -> dict[str, list[list[float]]]:
 GROUPS = st.text("012", min_size=6, max_size=6)
 
 
+@pytest.mark.deep
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=9), st.lists(GROUPS, min_size=1, max_size=3), st.booleans())
 @example(sizes=[2, 2, 2, 2, 2, 8], groupings=["000000"], only_v100=True)  # a gang whose first GPUs are not on its first node

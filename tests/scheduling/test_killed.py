@@ -13,9 +13,6 @@ import pytest
 import gavel_py as gp
 from tests.support.deaths import DEATHS
 
-pytestmark = pytest.mark.slow
-
-
 ROOT = Path(__file__).resolve().parents[2]
 
 # One round after the other, each saved; the process ends in the given way at the third save.
@@ -79,6 +76,7 @@ def started(path: Path, way: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("way", "complete"),
     [
@@ -102,6 +100,7 @@ def test_the_last_complete_save_survives(tmp_path: Path, way: str, complete: int
     gp.RoundScheduler.load(path, profile())
 
 
+@pytest.mark.deep
 def test_whenever_it_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     for seconds in (0.0, 0.011, 0.037, 0.083):

@@ -67,6 +67,7 @@ def test_the_profile_is_swapped_between_rounds_and_the_allocation_follows() -> N
     assert scheduler.profile is learner.profile
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("start", [None, OSDI])
 def test_a_round_with_many_new_rates_makes_one_profile(start: gp.ThroughputProfile | None, monkeypatch: pytest.MonkeyPatch) -> None:
     made, given = 0, gp.ThroughputLearner._given
@@ -117,6 +118,7 @@ def test_restarts_longer_than_a_round_are_left_out() -> None:
     assert (seen.count, seen.rate) == (pytest.approx(3, abs=0.01), pytest.approx(rate))
 
 
+@pytest.mark.deep
 def test_reports_count_as_far_as_they_are_trusted() -> None:
     rate = OSDI.throughput(TYPES[0], 1, "v100")
 
@@ -177,6 +179,7 @@ def test_scheduler_continues_from_a_file_with_what_the_learner_knows(tmp_path: P
     assert sum(each.count for each in later.observations.values()) > sum(each.count for each in learner.observations.values())
 
 
+@pytest.mark.deep
 def test_a_new_learner_takes_over_what_was_saved(tmp_path: Path) -> None:
     learner = gp.ThroughputLearner(OSDI, 0.25)
     scheduler = scheduler_of(learner)

@@ -33,6 +33,7 @@ def learning(learner: gp.ThroughputLearner, count: int = 3) -> gp.RoundScheduler
     return made
 
 
+@pytest.mark.deep
 def test_rates_are_observed_by_number_of_gpus() -> None:
     learner = gp.ThroughputLearner()
     scheduler = learning(learner)
@@ -43,6 +44,7 @@ def test_rates_are_observed_by_number_of_gpus() -> None:
     assert not learner.contradictions
 
 
+@pytest.mark.deep
 def test_jobs_that_learn_end_little_later_and_much_before_fixed_gangs() -> None:
     kinds = [("resnet", "bert", "lm")[n % 3] for n in range(8)]
     work = [
@@ -60,6 +62,7 @@ def test_jobs_that_learn_end_little_later_and_much_before_fixed_gangs() -> None:
     assert learned < 0.8 * gangs
 
 
+@pytest.mark.deep
 def test_gpus_that_are_set_aside_measure_numbers_of_gpus_as_well() -> None:
     learner = gp.ThroughputLearner(explore=0.3)
     scheduler = learning(learner, 3)
@@ -70,6 +73,7 @@ def test_gpus_that_are_set_aside_measure_numbers_of_gpus_as_well() -> None:
     assert len(held[-1]) == 4, "all jobs run"
 
 
+@pytest.mark.deep
 def test_a_scheduler_goes_on_with_the_same_rounds_after_loading(tmp_path: Path) -> None:
     learner, done = gp.ThroughputLearner(explore=0.3), dict[str, float]()
     first = learning(learner)
@@ -79,6 +83,7 @@ def test_a_scheduler_goes_on_with_the_same_rounds_after_loading(tmp_path: Path) 
     assert play(first, 10, dict(done)) == play(second, 10, dict(done))
 
 
+@pytest.mark.deep
 def test_elastic_jobs_are_simulated_with_the_numbers_that_the_true_profile_has() -> None:
     jobs = [job.model_copy(update={"total_steps": 2000.0}) for job in elastic(5)]
     jobs.append(gp.Job("range", job_type="lm", min_gpus=2, max_gpus=16, total_steps=2000.0))

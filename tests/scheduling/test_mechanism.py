@@ -215,7 +215,7 @@ def test_a_job_that_is_promised_every_round_goes_before_one_that_can_make_good()
     assert chosen(asked) == [0, -1]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_on_few_gpus_the_choice_is_mostly_the_best_there_is() -> None:
     found = np.array([part_of_the_best(np.random.default_rng(seed)) for seed in range(150)])
     assert (found > 1 - 1e-9).mean() > 0.9

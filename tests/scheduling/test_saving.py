@@ -28,7 +28,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state.json"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", gp.policy_names())
 def test_every_policy_goes_on_with_the_same_rounds(path: Path, name: str) -> None:
     made = _asked_for_much(name) if name in {"min_lateness", "throughput_per_dollar", "min_cost", "allox"} else busy(policy=name)
@@ -240,7 +239,6 @@ def test_a_number_that_is_too_large_is_refused(path: Path, place: tuple[str, ...
     assert message.startswith(f"{path}: is damaged, or was written by another version of gavel-py: OverflowError")
 
 
-@pytest.mark.slow
 def test_every_part_that_is_missing_is_refused(path: Path) -> None:
     """Even in a file with the right checksum."""
     busy().save(path)

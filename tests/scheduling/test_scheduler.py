@@ -229,7 +229,6 @@ def test_types_that_the_profile_does_not_know_are_left_out_where_that_is_allowed
     assert len(made.next_round().assignments) == 1
 
 
-@pytest.mark.slow
 def test_what_a_fixed_allocation_delivers() -> None:
     """2/3 of the time of three jobs on two GPUs, a hundred rounds: the promise is kept within the length of a turn."""
     made = scheduler("v100:2", [job("a"), job("b"), job("c")], round_seconds=10)

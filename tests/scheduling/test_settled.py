@@ -60,6 +60,7 @@ def rounds(trace: list[gp.Submission], cluster: gp.Cluster, policy: str, **optio
     return found
 
 
+@pytest.mark.deep
 @settings(max_examples=examples(40, costly=True))
 @given(
     trace=traces(),

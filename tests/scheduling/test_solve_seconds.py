@@ -374,7 +374,7 @@ class Counting(MaxMinFairness):
 COUNTS: list[int] = []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @given(
     st.lists(st.integers(0, len(KINDS) - 1), min_size=2, max_size=10),
     st.lists(st.integers(0, 2), min_size=1, max_size=4),

@@ -204,6 +204,7 @@ def _expected(scheduler: gp.RoundScheduler, given: dict[str, gp.Job], now: float
     return problem.select(np.arange(len(ready)))
 
 
+@pytest.mark.deep
 @settings(deadline=None, max_examples=30)
 @given(_histories(), st.booleans())
 def test_a_scheduler_keeps_what_follows_from_the_jobs_whatever_happens(history: tuple[list[gp.Job], int], saved: bool):

@@ -104,8 +104,8 @@ def test_a_faulty_request_is_explained(options: dict[str, Any], expected: str) -
     assert expected in str(caught.value)
 
 
+@pytest.mark.deep
 @needs_shared_data
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("times", "intervals"), [(3, 6), *(pytest.param(times, 24, marks=pytest.mark.deep) for times in (1, 2, 3, 4))]
 )

@@ -37,7 +37,7 @@ def deep(*case: Any) -> Any:
     return pytest.param(*case, marks=pytest.mark.deep)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize(("scale", "target"), [deep(2, 0.849), (3, 0.959), deep(5, 0.992), (10, 0.995)])
 def test_eight_bursty_models_on_eight_gpus_share_pairs(scale: float, target: float) -> None:
     services = [gp.Service(f"m{n}", model="m", rate=2.5, cv=3, slo_seconds=scale * 0.148) for n in range(8)]
@@ -47,7 +47,7 @@ def test_eight_bursty_models_on_eight_gpus_share_pairs(scale: float, target: flo
     assert placement.attainment.low <= placement.promised.attainment + 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize(("scale", "target"), [deep(1.5, 0.620), (2, 0.800), deep(3, 0.921)])
 def test_the_published_case_of_24_models_is_met_on_its_trace_unseen(scale: float, target: float) -> None:
     rows = [rate("bert", stages, 5.2 / (op * len(stages)), op) for (op, _), stages in STAGES.items()]
@@ -253,6 +253,7 @@ def test_faults_of_group_files_are_named(tmp_path: Any, text: str, problem: str)
         gp.read_groups(path)
 
 
+@pytest.mark.deep
 def test_rates_of_models_with_stage_times_are_simulated() -> None:
     rows = [rate("m", [0.1], 5.0), rate("m", [0.06, 0.06], 3.0), gp.ServingRate(model="llm", accelerator="v100", **MEASURED)]
     services = [

@@ -51,6 +51,7 @@ def test_promised_and_found_attainment_are_side_by_side(plan: Gavel) -> None:
     assert len(replay["requests"]) == 3
 
 
+@pytest.mark.deep
 def test_stage_times_get_rates_by_simulation(plan: Gavel) -> None:
     written("services.csv", "name,model,rate,slo_seconds,attainment\nchat,m,1,0.5,0.9\n")
     written("rates.csv", "model,accelerator,stage_seconds\nm,a,0.1\n")
@@ -174,8 +175,8 @@ def test_intervals_of_traces_are_planned_and_drawn(plan: Gavel) -> None:
     assert "--times multiplies rates; with a trace" in " ".join(plan("--times", "2").err.split())
 
 
+@pytest.mark.deep
 @needs_shared_data
-@pytest.mark.slow
 def test_the_hour_of_the_tutorial_is_planned_in_intervals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ def test_kingmans_tail_is_that_of_poisson_arrivals_and_exponential_service() -> 
         assert kingman_tail(load, 3.0, 1, 1) == pytest.approx(load * math.exp(-(1 - load) * 3.0))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("cv", "scale", "formula", "simulated"),
     [(2, 2, 0.016, 0.0003), (2, 3, 0.026, 0.007), (4, 2, 0.011, 0.0), (4, 5, 0.016, 0.0), (4, 10, 0.030, 0.005)],
@@ -52,6 +53,7 @@ def test_kingmans_formula_promises_bursts_within_a_short_slo_what_is_not_there(
     assert gp.simulate_requests(trace, [gp.ModelGroup({"a": [SECONDS]})], scale * SECONDS).attainment < 0.985
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("cv", "scale", "formula", "all_served", "refused"), [(2, 5, 0.065, 0.07, 0.08), (1, 10, 0.76, 0.774, 0.86)]
 )
@@ -68,6 +70,7 @@ def test_kingmans_formula_is_too_careful_where_late_requests_are_refused(
     assert attained == pytest.approx(0.99, abs=1e-3)
 
 
+@pytest.mark.deep
 def test_a_trace_at_the_rate_found_has_the_attainment_asked_for() -> None:
     found = gp.rate_at_slo([0.1, 0.1], 1.0, cv=2, attainment=0.9, seeds=8)
     assert found.half_width is not None
@@ -89,6 +92,7 @@ def test_replicas_that_share_requests_serve_more_than_as_many_alone() -> None:
     assert four > 4 * one
 
 
+@pytest.mark.deep
 def test_a_longer_slo_and_a_lower_target_allow_more() -> None:
     rates = [gp.rate_at_slo([0.1], slo, attainment=part, **QUICK).rate for slo, part in ((0.2, 0.99), (0.4, 0.99), (0.4, 0.9))]
     assert rates == sorted(rates)

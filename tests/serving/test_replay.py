@@ -41,6 +41,7 @@ def test_replicas_in_use_are_the_load_of_the_requests() -> None:
     assert replay.utilization == pytest.approx([(2 * 0.5 / 2 + 2 * 0.5 / 1) / replicas], rel=0.03)
 
 
+@pytest.mark.deep
 def test_a_replay_finds_what_simulating_the_replicas_finds() -> None:
     """A plan that serves all of one size on one type is a placement with a group for each replica."""
     row = gp.ServingRate(model="m", accelerator="a", pipeline_parallel=2, stage_seconds=(0.1, 0.06))
@@ -111,8 +112,8 @@ def test_what_cannot_be_replayed_is_named() -> None:
         gp.replayed_plan(plan, traces=0)
 
 
+@pytest.mark.deep
 @needs_shared_data
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factors", "price", "found"),
     [((0.55, 0.55), 14.75, (0.9754, 0.6880)), ((0.35, 0.14), 29.50, (0.9999, 0.9327)), ((0.45, 0.1), 32.45, (0.9984, 0.9758))],

@@ -90,7 +90,7 @@ def test_json_is_one_document(gavel: Gavel, four: list[str]) -> None:
     assert played["summary"]["jct"] == same.jct.to_dict()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_solve_seconds_are_those_of_the_simulation(gavel: Gavel, mixed: list[str]) -> None:
     found = {}
     for seconds in (0.0, 1920.0):
@@ -171,7 +171,7 @@ def test_records_include_jobs_still_in_the_system(gavel: Gavel, four: list[str])
     }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_fairness_is_measured_against_isolated(gavel: Gavel, mixed: list[str]) -> None:
     outcome = gavel(*mixed, *several(["max_min_fairness", "isolated"]), "--json")
     fair, isolated = json.loads(outcome.out)["policies"]
@@ -189,7 +189,7 @@ def test_fairness_is_measured_against_isolated(gavel: Gavel, mixed: list[str]) -
     assert "ρ" not in alone.out
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_gangs_have_their_own_table(gavel: Gavel, mixed: list[str]) -> None:
     alone = gavel(*mixed, "-p", "fifo")
     assert [line.split()[0] for line in alone.out.split("Queueing delay by gang")[1].splitlines()[2:6]] == ["1", "2", "4", "8"]
@@ -197,7 +197,7 @@ def test_gangs_have_their_own_table(gavel: Gavel, mixed: list[str]) -> None:
     assert re.search(r"Queueing delay by gang, mean \(\w+\)\n +GPUs +fifo +shortest_job_first\n", both.out)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_same_options_give_the_same_bytes(gavel: Gavel, mixed: list[str]) -> None:
     random = ["--job-failures", "0.1", "--node-mtbf", "20", "--node-repair", "1", "--maintenance", "v100-0:1h:3h", "--seed", "7"]
     texts = []
@@ -209,6 +209,7 @@ def test_the_same_options_give_the_same_bytes(gavel: Gavel, mixed: list[str]) ->
     assert texts[0] == texts[1] != texts[2]
 
 
+@pytest.mark.deep
 def test_traces_without_job_types_get_them_by_the_seed(gavel: Gavel, tmp_path: Path) -> None:
     philly = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,66.0,1,66.0,a\n2017-10-09 06:13:03,2951.0,16,1,b\n"
     (tmp_path / "philly.csv").write_text(philly)
@@ -223,7 +224,6 @@ def test_traces_without_job_types_get_them_by_the_seed(gavel: Gavel, tmp_path: P
     assert any("seed 3" in said for said in document["trace"]["assumptions"])
 
 
-@pytest.mark.slow
 def test_jobs_with_types_are_extrapolated_too(gavel: Gavel, tmp_path: Path) -> None:
     (tmp_path / "wide.csv").write_text("job_id,job_type,num_gpus,total_steps\na,LM (batch size 10),16,5000\n")
     asked = ["wide.csv", "-c", "v100:32/16", "-p", "fifo"]
@@ -242,7 +242,7 @@ def test_jobs_that_fit_nowhere_are_named(gavel: Gavel, tmp_path: Path) -> None:
     assert "fifo: job 'w' has no GPUs at the end: its gang of 8 GPUs fits nowhere" in outcome.out
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("columns", ["25", "40", "80"])
 def test_tables_fit_a_narrow_terminal(gavel: Gavel, mixed: list[str], monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -327,7 +327,7 @@ def wait_for_rounds(process: subprocess.Popen[str], path: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_ctrl_c_prints_the_results_so_far(tmp_path: Path) -> None:
     command, rounds = long_command(tmp_path), tmp_path / "rounds.csv"
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -376,7 +376,7 @@ def test_results_are_printed_if_a_later_policy_fails(gavel: Gavel, four: list[st
     assert "Not simulated: broken." in outcome.out
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal of its own")
 def test_a_terminal_shows_progress(tmp_path: Path) -> None:
     command, (above, below) = long_command(tmp_path), pty.openpty()

@@ -25,6 +25,7 @@ def used_at_most_once(begun: gp.Round) -> None:
     assert all(part <= 1 + 1e-9 for part in used.values())
 
 
+@pytest.mark.deep
 @given(
     st.integers(0, 10**6), st.sampled_from(["max_min_fairness", "fifo"]), st.sampled_from([0.0, 0.1]), st.booleans(), st.booleans()
 )
@@ -55,7 +56,7 @@ def test_time_of_gpus_is_conserved(seed: int, policy: str, interference: float, 
     assert len(jobs) == 12
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.skipif(not OPENB.exists(), reason="needs the openb trace beside the project")
 def test_pods_of_openb_are_replayed_on_a_part_of_its_cluster() -> None:
     """The first pods of the trace, closer together, on 96 GPUs: no GPU or node is ever oversubscribed."""

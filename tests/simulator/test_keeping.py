@@ -16,8 +16,6 @@ import gavel_py as gp
 from gavel_py.simulator.simulation import SIMULATION
 from tests.support.commands import Gavel, runner
 
-pytestmark = pytest.mark.slow
-
 RANDOM = ["--job-failures", "0.1", "--node-mtbf", "20", "--node-repair", "1", "--maintenance", "v100-0:1h:3h", "--seed", "7"]
 FILES = ["--jobs-out", "jobs.csv", "--timeline-out", "rounds.csv"]
 
@@ -58,6 +56,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
     monkeypatch.setattr(gp.Simulation, "step", stepping)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("policies", [("max_min_fairness",), ("fifo", "max_min_fairness", "isolated")])
 def test_an_interrupt_writes_the_state(gavel: Gavel, policies: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     options = [*command(*policies), *RANDOM, *FILES]
@@ -77,6 +76,7 @@ def test_an_interrupt_writes_the_state(gavel: Gavel, policies: tuple[str, ...], 
         assert [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")] == files
 
 
+@pytest.mark.deep
 def test_a_killed_process_continues_from_its_last_state(gavel: Gavel, tmp_path: Path) -> None:
     options = [*command("fifo", "isolated"), *RANDOM, *FILES, "--round-seconds", "60"]
     whole = gavel(*options)
@@ -104,6 +104,7 @@ def test_a_state_without_solve_seconds_is_loaded(gavel: Gavel) -> None:
     assert told(again.out) == told(whole.out)
 
 
+@pytest.mark.deep
 def test_a_continued_simulation_may_have_a_later_end(gavel: Gavel) -> None:
     whole = gavel(*command("fifo"), "--events", "--until", "5h")
     gavel(*command("fifo"), "--events", "--until", "2h", "--save-state", "state", "--state-every", "1round")
@@ -111,6 +112,7 @@ def test_a_continued_simulation_may_have_a_later_end(gavel: Gavel) -> None:
     assert told(again.out) == told(whole.out)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -148,6 +150,7 @@ def test_invalid_options_are_refused(gavel: Gavel, options: list[str], said: str
     assert said in outcome.err
 
 
+@pytest.mark.deep
 def test_files_that_have_become_shorter_are_refused(gavel: Gavel) -> None:
     options = [*command("fifo"), "--jobs-out", "jobs.csv"]
     gavel(*options, "--until", "5h", "--save-state", "state", "--state-every", "1round")

@@ -33,6 +33,7 @@ def mean_jct(result: gp.SimulationResult) -> float:
     return result.summary.jct.mean
 
 
+@pytest.mark.deep
 def test_learning_costs_little_and_agnosticism_much() -> None:
     jobs = trace(60)
     known = mean_jct(gp.simulate(jobs, CLUSTER, OSDI))
@@ -42,6 +43,7 @@ def test_learning_costs_little_and_agnosticism_much() -> None:
     assert agnostic > known * 1.2
 
 
+@pytest.mark.deep
 def test_a_learner_that_knows_all_changes_nothing() -> None:
     jobs = trace(30)
     learner = gp.ThroughputLearner(OSDI)
@@ -53,6 +55,7 @@ def test_a_learner_that_knows_all_changes_nothing() -> None:
         assert seen.rate == pytest.approx(OSDI.throughput(*entry[:3]))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("learn", ["median", 0.2])
 def test_jobs_finish_with_all_their_steps(learn: str | float) -> None:
     jobs = trace(20)
@@ -80,6 +83,7 @@ def test_accelerators_without_specifications_can_be_learned() -> None:
     assert learner.summary.outcomes["finished"] == 6
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("learn", "every"), [("optimistic", 4), ("median", 7), (0.2, 5)])
 def test_a_simulation_that_learns_continues_bit_for_bit(tmp_path: Path, learn: Explore, every: int) -> None:
     jobs, state = trace(8), tmp_path / "state"

@@ -25,6 +25,7 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     return runner(capsys, "simulate")
 
 
+@pytest.mark.deep
 def test_each_policy_is_compared_with_learning_and_agnosticism(gavel: Gavel) -> None:
     found = gavel("jobs.csv", *CLUSTER, "--learn").out
     table = found[found.index("Simulation (") :]
@@ -34,6 +35,7 @@ def test_each_policy_is_compared_with_learning_and_agnosticism(gavel: Gavel) -> 
     assert "max_min_fairness (learning): 0 speeds were known at first," in found
 
 
+@pytest.mark.deep
 def test_results_as_json(gavel: Gavel) -> None:
     document = json.loads(
         gavel("--learn", "jobs.csv", *CLUSTER, "--known", "0.5", "-p", "fifo", "-p", "min_makespan", "--json").out
@@ -53,6 +55,7 @@ def test_results_as_json(gavel: Gavel) -> None:
     assert (document["settings"]["learn"], document["settings"]["known"]) == ("optimistic", "0.5")
 
 
+@pytest.mark.deep
 def test_a_profile_that_knows_all_makes_learning_free(gavel: Gavel) -> None:
     text = gavel("jobs.csv", *CLUSTER, "--learn=median", "--known", "gavel-osdi20", "--csv").out
     header, known, learned, _ = (line.split(",") for line in text.strip().splitlines())
@@ -60,6 +63,7 @@ def test_a_profile_that_knows_all_makes_learning_free(gavel: Gavel) -> None:
     assert float(known[column]) == float(learned[column]) == 1
 
 
+@pytest.mark.deep
 def test_what_was_learned_is_saved_and_continued(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["jobs.csv", *CLUSTER, "--learn", "--until", "1h", "-p", "max_min_fairness", "-p", "fifo", "--json"]
     whole = gavel(*options)

@@ -64,6 +64,7 @@ def traces(draw: st.DrawFn) -> list[gp.Submission]:
     return found
 
 
+@pytest.mark.deep
 @settings(max_examples=examples(40, costly=True), suppress_health_check=[HealthCheck.too_slow])
 @given(
     trace=traces(),
@@ -213,7 +214,7 @@ def test_invalid_windows_are_refused(window: Any) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_loaded_simulation_continues_measuring(tmp_path: Path) -> None:
     options: dict[str, Any] = {"measure_jobs": [3, 7], "node_failures": gp.NodeFailures(4000, 700), "job_failures": "recorded"}
     whole = simulation(some(), **options).run()
@@ -240,7 +241,6 @@ def test_finish_time_fairness_is_of_the_measured_jobs() -> None:
     assert sorted(result.finish_time_fairness(isolated)) == [f"j{number}" for number in range(*window)]
 
 
-@pytest.mark.slow
 def test_a_run_is_of_the_measured_jobs() -> None:
     options: dict[str, Any] = {"measure_jobs": (3, 8)}
     isolated = {f"j{number}": 1000.0 for number in range(12)}
@@ -273,7 +273,7 @@ class TestCommand:
         Path("speeds.csv").write_text(SPEEDS)
         return runner(capsys, "simulate", "jobs.csv", "-c", "v100:4/2,k80:2/2", "--throughputs", "speeds.csv")
 
-    @pytest.mark.slow
+    @pytest.mark.deep
     def test_the_output_names_the_window(self, simulate: Gavel) -> None:
         window = ("--measure-jobs", "3:8", "-p", "max_min_fairness", "-p", "isolated")
         rows = {
@@ -299,7 +299,6 @@ class TestCommand:
         table = simulate(*window, "--csv").out.splitlines()[0].split(",")
         assert {"measured", "unfinished", "ended_after_arrivals"} <= set(table)
 
-    @pytest.mark.slow
     def test_without_a_window_the_output_does_not_mention_it(self, simulate: Gavel) -> None:
         assert "measured" not in simulate("--jobs-out", "done.csv").out
         assert {line.split(",")[-1] for line in Path("done.csv").read_text().splitlines()[1:]} == {"True"}

@@ -31,7 +31,7 @@ def as_text(column: str, value: Any) -> str:
     return "" if value is None else str(int(value) if column == "num_gpus" else value)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @with_pyarrow
 @pytest.mark.parametrize("rows_at_once", [1, 7, 20_000])
 def test_parquet_holds_the_same_values_as_csv(gavel: Gavel, monkeypatch: pytest.MonkeyPatch, rows_at_once: int) -> None:

@@ -28,7 +28,7 @@ def trace(jobs: int = 24, seed: int = 0) -> gp.Trace:
     return gp.generate_trace(jobs, PROFILE, jobs_per_hour=12, gang_mix={1: 0.6, 2: 0.3, 4: 0.1}, durations=durations, seed=seed)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("policy", ["max_min_fairness", "fifo", "isolated"])
 @pytest.mark.parametrize("mode", ["rounds", "between", "events"])
 def test_the_run_agrees_with_the_records_and_the_usage(policy: str, mode: str) -> None:
@@ -60,7 +60,7 @@ def test_the_run_agrees_with_the_records_and_the_usage(policy: str, mode: str) -
     )
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_no_node_holds_more_gangs_than_it_has_gpus() -> None:
     stays = gp.record_run(trace(), CLUSTER, PROFILE, "max_min_fairness", stays=True).stays
     sizes = {node.name: node.num_gpus for node in CLUSTER.nodes}
@@ -72,7 +72,7 @@ def test_no_node_holds_more_gangs_than_it_has_gpus() -> None:
         assert 0 <= held[node] <= sizes[node]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_jobs_in_the_system_and_promises_over_time() -> None:
     run = gp.record_run(trace(), CLUSTER, PROFILE, "max_min_fairness")
     over_time = run.over_time
@@ -99,7 +99,7 @@ def test_time_until_an_arrival_has_no_jobs() -> None:
     assert over_time.delivered_gpu_seconds.tolist() == [360, 0, 360, 360]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_run_agrees_if_nodes_and_jobs_fail() -> None:
     options = {"job_failures": 0.3, "node_failures": gp.NodeFailures(20000, 3000), "seed": 3, "restart_seconds": 30}
     result = gp.simulate(trace(), CLUSTER, PROFILE, "fifo", **options)
@@ -109,7 +109,7 @@ def test_the_run_agrees_if_nodes_and_jobs_fail() -> None:
     assert used <= held <= used * 1.1  # GPUs lost within a round count to its end
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_finish_time_fairness_is_that_of_the_results() -> None:
     isolated = gp.simulate(trace(), CLUSTER, PROFILE, "isolated")
     rho = gp.simulate(trace(), CLUSTER, PROFILE, "fifo").finish_time_fairness(isolated)
@@ -191,7 +191,7 @@ def test_an_invalid_file_is_refused_before_the_simulation(gavel: Gavel, options:
     assert outcome.out == ""
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_file_is_json_without_nan(gavel: Gavel) -> None:
     gavel("-p", "fifo", "--until", "0", "--run-out", "runs.json")
     assert json.loads(Path("runs.json").read_text(), parse_constant=pytest.fail)["runs"][0]["labels"]["policy"] == "fifo"

@@ -62,7 +62,6 @@ def play_as_seldom(document: dict[str, Any], policy: str) -> gp.SimulationResult
     return play(document, policy, solve_seconds=document["minimum_time_between_allocation_resets"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("played", [play, play_as_seldom])
 @pytest.mark.parametrize("trace", TRACES)
 @pytest.mark.parametrize("policy", FAIR)
@@ -86,7 +85,6 @@ def test_the_makespan_is_as_good_as_published() -> None:
     assert play(document, "min_makespan").summary.makespan_seconds <= 1.05 * document["metrics"]["makespan_s"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("trace", TRACES)
 @pytest.mark.parametrize(("policy", "published"), [("min_makespan", "min_total_duration"), *((each, each) for each in FAIR)])
 def test_makespans_are_as_good_as_published_with_as_few_allocations(trace: str, policy: str, published: str) -> None:
@@ -97,7 +95,7 @@ def test_makespans_are_as_good_as_published_with_as_few_allocations(trace: str, 
     assert summary.makespan_seconds <= 1.05 * document["metrics"]["makespan_s"]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("published", TWINS)
 def test_agnostic_twins_are_as_good_as_published(published: str) -> None:
     document = case("artifact_evaluation", published)
@@ -116,7 +114,7 @@ def test_first_come_first_served_is_the_same() -> None:
     assert summary.makespan_seconds == pytest.approx(document["metrics"]["makespan_s"], rel=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("trace", TRACES)
 @pytest.mark.parametrize("policy", ["max_min_fairness", "finish_time_fairness", "min_makespan"])
 def test_gangs_of_several_sizes_share_gpus(trace: str, policy: str) -> None:

@@ -24,9 +24,6 @@ from tests.support.deaths import DEATHS
 from tests.support.examples import examples
 from tests.support.fakes import refusal
 
-pytestmark = pytest.mark.slow
-
-
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("v100", "k80")
 CLUSTER = "v100:4/2,k80:4/4"
@@ -96,6 +93,7 @@ IN_ROUNDS = ("fifo", "shortest_job_first", "max_min_fairness", "finish_time_fair
 BY_EVENTS = ("fifo", "shortest_job_first", "priority")
 
 
+@pytest.mark.deep
 @settings(max_examples=examples(40, costly=True), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trace=traces(), data=st.data())
 def test_a_loaded_simulation_continues_with_the_same_bytes(trace: list[gp.Submission], data: st.DataObject, path: Path) -> None:
@@ -132,6 +130,7 @@ def test_a_loaded_simulation_continues_with_the_same_bytes(trace: list[gp.Submis
     assert parts == rounds
 
 
+@pytest.mark.deep
 def test_saving_changes_nothing(path: Path) -> None:
     plain, saved = (begin(few(), policy="finish_time_fairness", job_failures="recorded") for _ in range(2))
     more = True
@@ -268,6 +267,7 @@ def started(path: Path, way: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("way", ["before_it_is_on_the_disk", "before_it_is_in_place", "after_it_is_in_place"])
 def test_a_process_killed_while_it_saves_leaves_a_complete_state(path: Path, way: str, whole: str) -> None:
     process = started(path, way)
@@ -278,6 +278,7 @@ def test_a_process_killed_while_it_saves_leaves_a_complete_state(path: Path, way
     assert told(again.run()) == whole
 
 
+@pytest.mark.deep
 def test_whenever_it_is_killed(path: Path, whole: str) -> None:
     for seconds in (0.0, 0.013, 0.041):
         path.unlink(missing_ok=True)

@@ -137,7 +137,7 @@ def test_time_of_gpus_is_conserved(
     assert len(jobs) == 8
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_saved_simulation_continues_with_the_same_partners(tmp_path: Path) -> None:
     cluster = gp.Cluster([gp.Node(name=f"{t}-0", accelerator=t, num_gpus=2) for t in ("v100", "p100", "k80")])
     durations = gp.LogUniform(((1, 1800, 3600),))

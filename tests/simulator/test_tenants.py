@@ -45,7 +45,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @settings(max_examples=examples(60, costly=True))
 @given(st.integers(0, 50), st.sampled_from(list(MODES)), st.booleans())
 def test_tenants_add_up_to_the_jobs_and_to_the_gpus(seed: int, mode: str, nested: bool) -> None:
@@ -92,6 +92,7 @@ def test_promised_shares_are_means_over_the_time_with_jobs() -> None:
     assert (x.cost, x.cost_per_hour) == (None, None)
 
 
+@pytest.mark.deep
 def test_a_saved_simulation_has_the_same_tenants_in_the_end(tmp_path: Path) -> None:
     def made() -> gp.Simulation:
         return gp.Simulation(jobs_of(3), cluster(2.0, None), PROFILE, "hierarchical", job_failures=0.2, seed=1)
@@ -106,6 +107,7 @@ def test_a_saved_simulation_has_the_same_tenants_in_the_end(tmp_path: Path) -> N
     assert [each.cost for each in found].count(None) > 0
 
 
+@pytest.mark.deep
 def test_a_state_of_an_earlier_version_gives_no_partial_sums(tmp_path: Path) -> None:
     simulation = gp.Simulation(jobs_of(3), cluster(2.0, 1.0), PROFILE)
     simulation.step()
@@ -118,6 +120,7 @@ def test_a_state_of_an_earlier_version_gives_no_partial_sums(tmp_path: Path) -> 
     assert loaded.jobs == simulation.run().jobs
 
 
+@pytest.mark.deep
 def test_windows_measure_their_own_jobs() -> None:
     jobs = jobs_of(5, 30)
     result = gp.simulate(jobs, cluster(2.0, 1.0), PROFILE, "max_min_fairness", measure_jobs=(10, 20))
@@ -142,7 +145,7 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     return runner(capsys)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_runs_files_and_sweeps_record_tenants(gavel: Gavel, tmp_path: Path) -> None:
     lines = [f"j{i},ResNet-18 (batch size 16),{1 + i % 2},{3600 * i},200000,{'ab'[i % 2]}" for i in range(6)]
     (tmp_path / "jobs.csv").write_text("job_id,job_type,num_gpus,arrival_seconds,total_steps,tenant\n" + "\n".join(lines) + "\n")
@@ -182,7 +185,7 @@ def test_runs_files_and_sweeps_record_tenants(gavel: Gavel, tmp_path: Path) -> N
         gp.read_runs("damaged.json")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_static_solves_of_sweeps_record_the_tenants_of_the_allocation(gavel: Gavel, tmp_path: Path) -> None:
     lines = [f"j{i},A3C,2000000,{'ab'[i % 2]}" for i in range(5)]
     (tmp_path / "jobs.csv").write_text("job_id,job_type,total_steps,tenant\n" + "\n".join(lines) + "\n")

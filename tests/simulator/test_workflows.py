@@ -118,6 +118,7 @@ def test_a_saved_simulation_continues_with_the_same_workflows(tmp_path: Path):
     assert loaded.run().jobs == whole.jobs
 
 
+@pytest.mark.deep
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["fifo", "max_min_fairness"]), st.sampled_from([None, 60.0]))
 def test_no_job_starts_before_those_it_waits_for_have_ended(seed: int, policy: str, round_seconds: float | None):

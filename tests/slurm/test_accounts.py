@@ -182,6 +182,7 @@ def used_by(slurm: FakeSlurm, account: str) -> int:
     return sum(sum(job.held.values()) for number, job in slurm.jobs.items() if account_of(slurm, number) == account)
 
 
+@pytest.mark.deep
 def test_jobs_below_a_limit_take_turns(tmp_path: Path) -> None:
     """Twenty jobs of an account that may use 4 of 8 GPUs have a fifth of the time each, to a turn, and disturb no others.
 
@@ -249,6 +250,7 @@ def test_a_job_that_gives_way_is_warned_before(tmp_path: Path) -> None:
     assert stops == set(range(1, 7)) <= {number for number, _, _ in slurm.signalled}
 
 
+@pytest.mark.deep
 def test_a_driver_that_is_killed_while_a_job_gives_way_goes_on(tmp_path: Path) -> None:
     for command in (2, 5, 8, 11):
         slurm = site(1)
@@ -286,6 +288,7 @@ def test_accounts_are_tenants_with_their_fairshare() -> None:
     }
 
 
+@pytest.mark.deep
 def test_jobs_share_by_account_and_changes_are_followed(tmp_path: Path) -> None:
     """physics has 3 of 4 shares, chem 1: of 8 equal GPUs 6 and 2, whoever has more jobs; later both have the same."""
     slurm = with_accounts(cluster(), enforce=False)

@@ -28,7 +28,7 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     return runner(capsys, "slurm")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_status(gavel: Gavel) -> None:
     done = gavel("status", "--partition", "opt")
     assert (done.code, done.err) == (0, "")
@@ -47,7 +47,6 @@ def test_plan_changes_nothing(gavel: Gavel, tmp_path: Path) -> None:
     assert not (tmp_path / "states").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -67,6 +66,7 @@ def test_mistakes_are_reported(gavel: Gavel, words: tuple[str, ...], text: str) 
     assert "Traceback" not in done.err
 
 
+@pytest.mark.deep
 def test_slurm_is_missing_or_does_not_answer(gavel: Gavel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "bin" / "squeue").rename(tmp_path / "bin" / "elsewhere")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -148,6 +148,7 @@ def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.deep
 def test_the_log_level_decides_what_is_reported(gavel: Gavel, tmp_path: Path) -> None:
     told = {}
     for level in ("warning", "info", "debug"):

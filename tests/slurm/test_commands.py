@@ -23,7 +23,7 @@ print(gp.SlurmCommands().run(["squeue", "--json"]).code)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_ctrl_c_does_not_cut_off_a_command(tmp_path: Path) -> None:
     """A terminal sends the signal to the whole process group of the driver."""
     begun, program = tmp_path / "begun", tmp_path / "squeue"

@@ -261,7 +261,7 @@ def test_gangs_unknown_to_the_profile_are_refused_with_a_reason(tmp_path: Path) 
     assert decided.picture.refused == {"1": "job 1: asks for GPUs of type h100, which no node of partition gpu has"}
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
     slurm = cluster_with(4, 4)
     calls = [0]
@@ -281,7 +281,6 @@ def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
     assert all(job.restarts > 0 or job.state == "RUNNING" for job in slurm.jobs.values())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", range(1, 26))
 def test_a_driver_killed_at_any_command_is_succeeded_by_the_next(tmp_path: Path, at: int) -> None:
     """Killed before or after any command, the driver loses no job, runs none twice and leaves none on hold."""

@@ -286,6 +286,7 @@ def test_a_report_counts_gpus_as_they_were_and_parts_of_time_by_the_clock(tmp_pa
     assert 0.8 < run.shares["bert"]["v100"] <= 1.0
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("speeds", "best"), [({4: 3.6, 8: 6.5, 12: 9.0, 16: 11.0}, 16), ({4: 3.6, 8: 3.4, 12: 3.2, 16: 3.0}, 4)])
 def test_a_learner_tries_other_numbers_and_keeps_the_best(tmp_path: Path, speeds: dict[int, float], best: int) -> None:
     slurm, progress, done = cluster(), tmp_path / "progress", 0.0

@@ -84,6 +84,7 @@ def test_a_job_grows_up_to_the_limit_of_its_account_and_shares_that_with_others(
         assert play(slurm, driven, 2) == {3: 8, 4: 4, 9: 16}
 
 
+@pytest.mark.deep
 def test_a_limit_that_is_lifted_or_not_enforced_is_forgotten(tmp_path: Path) -> None:
     slurm = limited(8, nodes=4)
     of_chem(slurm, 1)

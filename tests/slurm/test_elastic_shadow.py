@@ -71,6 +71,7 @@ def work_of(run: gp.Run, job_id: str) -> float:
     return sum(SPEEDS[gpus[start]] * seconds[start] for start in gpus)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("steps", [True, False])
 def test_a_job_that_slurm_runs_on_one_node_has_all_of_them_in_the_shadow(tmp_path: Path, steps: bool) -> None:
     """3,960 steps take 1,100 s on 4 GPUs and 360 s on 16; without steps, the shadow knows its work once it has ended in Slurm."""
@@ -95,6 +96,7 @@ def test_the_queue_of_a_shadow_has_the_gpus_that_a_job_would_have(tmp_path: Path
     assert (job.gpus, job.gpu_counts, len(job.nodes)) == (16, (4, 8, 16), 4)
 
 
+@pytest.mark.deep
 def test_jobs_share_the_nodes_in_the_shadow_and_do_all_of_their_work(tmp_path: Path) -> None:
     slurm = ElasticSlurm()
     for number, (after, nodes, work) in enumerate(((0.0, 4, 3960.0), (50.0, 2, 2600.0), (220.0, 1, 720.0)), 1):

@@ -54,7 +54,6 @@ def test_at_the_end_only_jobs_on_its_own_hold_are_released(tmp_path: Path) -> No
     assert released == {waiting[1], 5, 6, 9}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", range(1, 26))
 def test_holds_are_known_without_plugin_and_state(tmp_path: Path, at: int) -> None:
     """The driver is killed before or after any command; jobs ran or waited before its first start."""
@@ -88,7 +87,7 @@ def no_annotations(line: str) -> str:
     return "Access/permission denied" if "AdminComment" in line else ""
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("slow", [30.0, 150.0])
 def test_jobs_that_stop_for_long_are_known_although_drivers_die(tmp_path: Path, slow: float) -> None:
     """Jobs are not annotated, so only the saved state tells that a hold of a job that was stopped is the driver's."""

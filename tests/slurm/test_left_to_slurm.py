@@ -249,7 +249,6 @@ def test_a_released_job_that_slurm_has_started_takes_its_turns_again(tmp_path: P
     assert job["role"] == "managed"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", range(1, 26))
 def test_no_released_job_is_lost_when_the_driver_is_killed(tmp_path: Path, at: int) -> None:
     slurm = cluster()

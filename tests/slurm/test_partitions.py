@@ -238,6 +238,7 @@ def test_a_job_of_a_partition_that_is_not_managed_as_well_is_left_alone() -> Non
     assert plan.picture.left_alone == {"1": "it may run in partitions that are not managed, too (--partition=a,b)"}
 
 
+@pytest.mark.deep
 def test_equal_jobs_of_two_partitions_stay_where_they_are(tmp_path: Path) -> None:
     """Moving from one group of a type to another gains nothing: no preemption, for 12 jobs on 12 GPUs, nor for fewer."""
     slurm = site({"v100-0": ["gpu"], "v100-1": BOTH.split(","), "v100-2": ["long"]})

@@ -128,6 +128,7 @@ def test_a_job_runs_where_it_would_have_run(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("policy", ["fifo", "shortest_job_first", "max_min_fairness"])
 def test_the_schedule_is_that_of_a_simulation(tmp_path: Path, policy: str) -> None:
     """Up to the intervals at which the queue is read, once for each job that runs before."""
@@ -279,6 +280,7 @@ def test_a_restart_costs_the_work_of_its_time(tmp_path: Path) -> None:
         assert done == pytest.approx({"1": 6400, "3": 3200}[stays[0].job_id] + lost, rel=0.01)
 
 
+@pytest.mark.deep
 def test_it_continues_after_it_was_killed(tmp_path: Path) -> None:
     """The same schedule as without, up to a round, since rounds begin at other times."""
     schedules = []
@@ -317,6 +319,7 @@ PLAYS = st.lists(
 )
 
 
+@pytest.mark.deep
 @settings(max_examples=4, deadline=None)
 @given(
     plays=PLAYS,
@@ -399,6 +402,7 @@ def test_directories_of_drivers_and_shadows_are_not_mixed(tmp_path: Path) -> Non
     assert gp.slurm_comparison(tmp_path / "driver" / "log.jsonl") is None
 
 
+@pytest.mark.deep
 def test_the_report_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slurm = PlainSlurm(pace=0.5)
     for number, account in enumerate(("team", "other", "team"), 1):

@@ -122,7 +122,6 @@ def test_a_profile_may_be_one_that_the_driver_has_measured(gavel: Gavel, tmp_pat
     assert "has no profile 'slurm'" in done.err
 
 
-@pytest.mark.slow
 def test_no_home_directory_is_needed(gavel: Gavel, tmp_path: Path) -> None:
     assert gavel("status", "--partition", "opt").code == 0
     assert gavel("plan", "--partition", "opt", "--state", str(tmp_path / "state")).code == 0

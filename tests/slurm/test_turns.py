@@ -48,6 +48,7 @@ def test_equal_jobs_with_room_for_all_stay(tmp_path: Path, round_seconds: float)
     assert sum(node.startswith("v100") for job in slurm.jobs.values() for node in job.held) == 36
 
 
+@pytest.mark.deep
 def test_waiting_jobs_get_turns_that_cost_two_percent_at_most(tmp_path: Path) -> None:
     """Stops take 4 s, and rounds 30 s: the turns of twelve jobs on eight GPUs are longer than a round."""
     slurm = FakeSlurm(FakeClock(), {"v100-0": ("v100", 4), "k80-0": ("k80", 4)})

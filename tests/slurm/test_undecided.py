@@ -10,6 +10,7 @@ import gavel_py as gp
 from tests.slurm.support import BERT, cluster, driver, events
 
 
+@pytest.mark.deep
 def test_failed_decisions_stop_no_job(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:2", comment=BERT, more={"features": "v100"})

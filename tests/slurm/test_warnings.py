@@ -106,6 +106,7 @@ def test_who_reacts_at_once_leaves_the_gpus_at_once(tmp_path: Path, reacts: Call
         assert slurm.jobs[number].start > when, "it has run again"
 
 
+@pytest.mark.deep
 def test_jobs_choose_their_signal(tmp_path: Path) -> None:
     slurm = cluster()
     comments = ["warn=B:USR2@20", "warn=no", "warn=HUP@9999", ""]

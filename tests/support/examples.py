@@ -1,9 +1,9 @@
 """How many examples a property test draws, and which, by hypothesis profile.
 
-A test asks for the number that suits it, and the profile scales it: `quick` while code is written, `ci` for every change, `deep`
-for faults that only many examples show. Choose one with `pytest --hypothesis-profile NAME`; the default is `ci`.
+A test asks for the number that suits it, and the profile scales it: `test` for every change, `deep` for faults that only many
+examples show. Choose one with `pytest --hypothesis-profile NAME`; the default is `test`.
 
-`quick` and `ci` draw the same examples on every machine and in every run. `deep` draws others each time, or those of a seed
+`test` draws the same examples on every machine and in every run. `deep` draws others each time, or those of a seed
 (`--hypothesis-seed`).
 """
 
@@ -17,7 +17,7 @@ from hypothesis.internal.conjecture import providers
 __all__ = ["DEEP", "examples", "fix_constants", "register_profiles"]
 
 DEEP = "deep"
-PERCENT = {"quick": 12, "ci": 55, DEEP: 1000}
+PERCENT = {"test": 20, DEEP: 200}
 """Percentage of the requested examples that each profile draws. It is also the profile's `max_examples`, since tests that request
 no number have the default of hypothesis, which is 100."""
 
@@ -39,7 +39,7 @@ def register_profiles() -> None:
     for name, percent in PERCENT.items():
         parent = settings.get_profile("default")
         settings.register_profile(name, parent, max_examples=percent, derandomize=name != DEEP, **common)
-    settings.load_profile("ci")
+    settings.load_profile("test")
 
 
 def fix_constants() -> None:

@@ -12,8 +12,6 @@ import gavel_py as gp
 from gavel_py.cli.sweep import progress_text
 from tests.support.commands import Gavel, runner
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 SOLVE = ["--mode", "solve", "-p", "fifo", "-p", "isolated", "--jobs", "4", "-c", "v100:8", "--workers", "1"]
 
@@ -25,6 +23,7 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     return runner(capsys, "sweep")
 
 
+@pytest.mark.deep
 def test_options_alone_define_a_sweep_that_can_be_continued(gavel: Gavel) -> None:
     first = gavel(*SOLVE, "--seed", "0-1", "--seed", "5", "--results", "cells.sqlite", "--export", "rows.csv")
     assert first.code == 0
@@ -52,6 +51,7 @@ def test_a_dry_run_shows_the_grid_and_writes_no_file(gavel: Gavel) -> None:
     assert not Path("cells.sqlite").exists()
 
 
+@pytest.mark.deep
 def test_a_window_of_jobs_is_measured(gavel: Gavel) -> None:
     spec = ["-p", "fifo", "--jobs", "6", "--load", "60", "-c", "v100:8", "--measure-jobs", "1:4", "--workers", "1"]
     dry = gavel(*spec, "--dry-run")
@@ -68,6 +68,7 @@ def test_a_window_of_jobs_is_measured(gavel: Gavel) -> None:
         assert said in refused.err
 
 
+@pytest.mark.deep
 def test_a_dry_run_counts_cells_that_have_ended(gavel: Gavel) -> None:
     gavel(*SOLVE, "--results", "cells.sqlite")
     dry = gavel(*SOLVE, "--seed", "0-4", "--results", "cells.sqlite", "--dry-run")
@@ -77,6 +78,7 @@ def test_a_dry_run_counts_cells_that_have_ended(gavel: Gavel) -> None:
     assert "basis: nothing is left\n" in done.out
 
 
+@pytest.mark.deep
 def test_the_example_runs_at_a_small_scale(gavel: Gavel) -> None:
     """All policies of the example, on fewer jobs, GPUs, loads and seeds."""
     spec = yaml.safe_load((ROOT / "examples" / "sweep.yaml").read_text())
@@ -95,6 +97,7 @@ def test_the_example_runs_at_a_small_scale(gavel: Gavel) -> None:
     assert all(len(run.fairness) == 6 for run in runs)
 
 
+@pytest.mark.deep
 def test_failed_cells_are_listed_and_set_the_exit_code(gavel: Gavel) -> None:
     Path("own.py").write_text(
         "import gavel_py as gp\n"

@@ -16,11 +16,12 @@ import pytest
 import gavel_py as gp
 from tests.sweeps.support import Dying, Failing, simulations, solves, timeless
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 pytest.importorskip("distributed")
 
 
+@pytest.mark.deep
 def test_a_killed_worker_costs_only_its_cell(tmp_path: Path) -> None:
     spec = solves("fifo", Dying(mark=str(tmp_path / "once"), times=1), "isolated", Failing(), seeds=3)
     spec["results"] = str(tmp_path / "cells.sqlite")
@@ -96,6 +97,7 @@ def test_what_swallows_packets_or_speaks_otherwise_is_an_error(answer: bytes | N
 
 
 # Dask may leave a coroutine or a socket of the workers that died to the garbage collector.
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_workers_that_die_at_their_start_are_an_error_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distributed = pytest.importorskip("distributed")

@@ -22,8 +22,7 @@ from gavel_py.report.runs.files import CellStore, StoredCell
 from tests.support.commands import runner
 from tests.sweeps.support import simulations, solves, timeless
 
-pytestmark = pytest.mark.slow
-
+pytestmark = pytest.mark.deep
 
 SPEC = """\
 policies: [fifo, isolated, shortest_job_first]
@@ -84,7 +83,6 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in path.read_text().split()] if path.exists() else []
 
 
-@pytest.mark.deep
 def test_a_killed_sweep_continues(whole: list[dict[str, str]], tmp_path: Path) -> None:
     workers: list[int] = []
     for cells in (2, 6):
@@ -101,7 +99,6 @@ def test_a_killed_sweep_continues(whole: list[dict[str, str]], tmp_path: Path) -
     assert rows(tmp_path) == whole
 
 
-@pytest.mark.deep
 def test_a_worker_that_is_killed_from_outside_is_replaced(whole: list[dict[str, str]], tmp_path: Path) -> None:
     with begun(tmp_path) as process:
         until(lambda: stored(tmp_path) >= 2, process)
@@ -115,7 +112,8 @@ def test_a_worker_that_is_killed_from_outside_is_replaced(whole: list[dict[str, 
     assert found == [{k: v for k, v in row.items() if k not in ("status", "attempts")} for row in whole]
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_ends_it_cleanly(
     times: int,
     whole: list[dict[str, str]],
@@ -153,6 +151,7 @@ with ThreadPoolExecutor(1) as executor:
 """
 
 
+@pytest.mark.deep
 def test_a_full_disk_loses_no_stored_cell(tmp_path: Path) -> None:
     path = tmp_path / "cells.sqlite"
     command = [sys.executable, "-c", FULL, str(path), "44000"]
@@ -181,6 +180,7 @@ def test_a_full_store_keeps_its_cells(tmp_path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.deep
 def test_a_transaction_of_a_killed_process_is_rolled_back(tmp_path: Path) -> None:
     """The process is killed within a transaction after pages of it have been written to the file."""
     program = """

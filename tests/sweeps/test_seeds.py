@@ -24,8 +24,6 @@ from gavel_py.report.verdict import verdict_of
 from tests.support.commands import runner
 from tests.sweeps.support import simulations, solves
 
-pytestmark = pytest.mark.slow
-
 LM = "LM (batch size 80)"
 ROWS = [
     f"{name},{LM},{gpus},{steps},{arrival}"
@@ -53,6 +51,7 @@ def keys(path: Path) -> list[tuple[Any, str]]:
     return sorted({(json.loads(labels)["policy"], key) for labels, key in places})
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("mode", ["simulate", "solve"])
 @pytest.mark.usefixtures("recorded")
 def test_copies_count_once_everywhere(
@@ -81,6 +80,7 @@ def test_copies_count_once_everywhere(
     assert not re.search("±|p [<≤]|[0-9] seed|each seed|whiskers", text)
 
 
+@pytest.mark.deep
 def test_a_recorded_and_a_generated_trace_in_one_sweep(recorded: str, tmp_path: Path) -> None:
     policies = ["fifo", "shortest_job_first"]
     spec = simulations(*policies, seeds=3, results=str(tmp_path / "s.sqlite"))

@@ -37,7 +37,6 @@ def told(tmp_path: Path, text: str) -> str:
     return str(caught.value).replace(str(tmp_path) + "/", "")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -136,7 +135,6 @@ def test_all_faults_come_together(tmp_path: Path) -> None:
     assert len(told(tmp_path, text).splitlines()) == 4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -198,7 +196,6 @@ def test_paths_are_relative_to_the_spec_and_those_of_changes_to_the_working_dire
     assert [labels["trace"] for labels in changed.labels] == ["u.csv"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -226,7 +223,6 @@ def test_nested_paths_of_changes_are_relative_to_the_working_directory(
     assert len(gp.plan_sweep("../specs/s.yaml", **changes)) == 1
 
 
-@pytest.mark.slow
 def test_objects_with_the_same_label_need_names() -> None:
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
     traces = [gp.generate_trace(2, profile, jobs_per_hour=4, seed=seed) for seed in range(2)]

@@ -19,8 +19,6 @@ from gavel_py.sweeps.dispatcher import PAUSE_SECONDS, ExecutorError
 from gavel_py.sweeps.planning import Estimate
 from tests.sweeps.support import Dying, Failing, Leaving, simulations, solves, timeless
 
-pytestmark = pytest.mark.slow
-
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 
 
@@ -31,6 +29,7 @@ def threads() -> ThreadPoolExecutor:
         yield executor
 
 
+@pytest.mark.deep
 def test_a_cell_equals_the_simulation(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     spec = simulations("fifo", "max_min_fairness", seeds=1, round_seconds=[360, 720], results=str(tmp_path / "s.sqlite"))
     rows = gp.sweep(spec, executor=threads)
@@ -58,6 +57,7 @@ def test_a_cell_equals_the_simulation(threads: ThreadPoolExecutor, tmp_path: Pat
                 np.testing.assert_array_equal(getattr(run.over_time, part)[name], curve)
 
 
+@pytest.mark.deep
 def test_a_window_of_jobs_is_measured_in_each_cell(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     spec = simulations("fifo", "max_min_fairness", seeds=1, fairness=True, results=str(tmp_path / "s.sqlite"))
     rows = gp.sweep(spec, executor=threads, measure_jobs=(2, 6))
@@ -94,6 +94,7 @@ def test_a_static_cell_equals_solve(threads: ThreadPoolExecutor, tmp_path: Path)
         assert list(share.values()) == pytest.approx(allocation.time_fractions[of_type].mean(axis=0).tolist())
 
 
+@pytest.mark.deep
 def test_policies_with_and_without_sharing_run_side_by_side(threads: ThreadPoolExecutor) -> None:
     shared = {"policy": "max_min_fairness", "sharing": True}
     spec = simulations("fifo", "max_min_fairness", shared, seeds=1, fairness=True, settings={"min_gain": 1.1})
@@ -125,6 +126,7 @@ def test_a_static_cell_with_sharing_equals_solve(threads: ThreadPoolExecutor) ->
     assert [row["objective"] for row in rows] == pytest.approx([gp.solve(each).objective_value for each in problems])
 
 
+@pytest.mark.deep
 def test_fractions_of_gpus_interfere_as_in_a_simulation(threads: ThreadPoolExecutor) -> None:
     jobs = [gp.Job(f"j{n}", job_type="A3C", num_gpus=0.5, total_steps=1e5) for n in range(2)]
     spec = {"policies": "fifo", "traces": [gp.Trace(map(gp.Submission, jobs))], "clusters": "v100:1"}
@@ -134,6 +136,7 @@ def test_fractions_of_gpus_interfere_as_in_a_simulation(threads: ThreadPoolExecu
     assert slow["mean_jct_seconds"] == pytest.approx(2 * float(str(fast["mean_jct_seconds"])))
 
 
+@pytest.mark.deep
 def test_fairness_is_relative_to_isolated_which_runs_once(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     spec = simulations("fifo", "isolated", seeds=2, fairness=True, results=str(tmp_path / "s.sqlite"))
     plan = gp.plan_sweep(spec)
@@ -157,6 +160,7 @@ def test_equal_cells_run_once(threads: ThreadPoolExecutor) -> None:
     assert len({row["mean_jct_seconds"] for row in rows}) == 1
 
 
+@pytest.mark.deep
 def test_a_failed_cell_has_its_error_and_the_others_continue(tmp_path: Path) -> None:
     spec = solves("fifo", Failing(), "isolated", Leaving()) | {"results": str(tmp_path / "s.sqlite")}
     rows = gp.sweep(spec, workers=1)
@@ -222,6 +226,7 @@ def test_progress_is_reported_at_most_ten_times_a_second(threads: ThreadPoolExec
     assert len(told) <= told[-1].seconds / PAUSE_SECONDS + 3  # plus those at the beginning and at the end
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("times", "status", "attempts"), [(1, "done", 2), (2, "failed", 2)])
 def test_the_cell_of_a_dead_process_is_tried_once_more(times: int, status: str, attempts: int, tmp_path: Path) -> None:
     dying = Dying(mark=str(tmp_path / "mark"), times=times)
@@ -236,6 +241,7 @@ def test_the_cell_of_a_dead_process_is_tried_once_more(times: int, status: str, 
         assert sorted(died.values()) in ([("failed", 2)], [("done", 2), ("done", 2)])
 
 
+@pytest.mark.deep
 def test_a_cell_whose_process_dies_each_time_fails(tmp_path: Path) -> None:
     rows = gp.sweep(solves("fifo", Dying(mark=str(tmp_path / "mark")), "isolated", seeds=1), workers=2)
     found = {(row["policy"].partition(",")[0], row["status"], row["attempts"]) for row in rows}
@@ -245,6 +251,7 @@ def test_a_cell_whose_process_dies_each_time_fails(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.deep
 def test_a_broken_executor_of_the_user_is_an_error_and_the_sweep_can_be_continued(tmp_path: Path) -> None:
     spec = solves("fifo", Dying(mark=str(tmp_path / "mark"), times=1), seeds=2) | {"results": str(tmp_path / "s.sqlite")}
     with (
@@ -255,6 +262,7 @@ def test_a_broken_executor_of_the_user_is_an_error_and_the_sweep_can_be_continue
     assert [row["status"] for row in gp.sweep(spec, workers=1)] == ["done"] * 4
 
 
+@pytest.mark.deep
 def test_a_changed_spec_keeps_stored_cells_and_returns_its_own(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     path = str(tmp_path / "s.sqlite")
     first = gp.sweep(solves("fifo", "isolated", seeds=2), executor=threads, results=path)

@@ -101,6 +101,7 @@ def test_wrong_names_of_mechanisms(name: str, text: str, tmp_path: Path) -> None
     assert text in refusal(played, name)
 
 
+@pytest.mark.deep
 def test_sweeps_take_mechanisms_by_name() -> None:
     spec = {"policies": ["max_min_fairness"], "traces": [{"generate": {"jobs": 3}}], "clusters": ["v100:8"]}
     rows = gp.sweep(spec, workers=1, settings={"mechanism": "our_plugins:largest_first"})
@@ -110,6 +111,7 @@ def test_sweeps_take_mechanisms_by_name() -> None:
     assert "has no function 'missing'" in text
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["deficit", "priority"])
 def test_built_in_mechanisms_keep_the_contract(name: str) -> None:
     mechanism = resolve_mechanism(name, ["v100", "p100", "k80"])

@@ -211,7 +211,7 @@ def report_of(policy: gp.Policy, **options: Any) -> ContractReport:
     return report
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize(("check", "policy", "expected", "found"), BROKEN, ids=lambda value: getattr(value, "name", None))
 def test_each_rule_is_broken_by_some_policy(check: str, policy: gp.Policy, expected: str, found: str) -> None:
     failures = {failure.name: failure for failure in report_of(policy, problems=4).failures}
@@ -306,14 +306,13 @@ def test_the_code_reproduces_the_failure(policy: gp.Policy) -> None:
     assert any(f"to get {row} " in failure.expected for row in before)
 
 
-@pytest.mark.slow
 def test_the_code_names_the_options_that_were_changed() -> None:
     code = report_of(gp.resolve_policy("max_total_throughput", normalized=False), problems=0).failures[0].code
     assert "from gavel_py.policies.max_total_throughput import MaxTotalThroughput" in code
     assert "policy = MaxTotalThroughput(normalized=False)" in code
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_code_of_a_policy_made_of_policies_makes_the_parts_too() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Half(gp.DemandPolicy):
@@ -404,13 +403,13 @@ def test_a_problem_may_be_refused_for_what_is_wrong_with_it() -> None:
     assert f"refused {len(report.refusals)} problems, the first one: job job-" in str(report)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_reference_of_an_agnostic_policy_is_in_the_problems() -> None:
     report = check_policy(gp.resolve_policy("min_makespan", agnostic=True, reference="v100"), problems=4)
     assert report.checks[0].problems > 10
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_same_seed_gives_the_same_report() -> None:
     reports = [str(report_of(Sneaks(), seed=seed)) for seed in (0, 0)]
     assert reports[0] == reports[1]
@@ -418,7 +417,6 @@ def test_the_same_seed_gives_the_same_report() -> None:
     assert refused[0] != refused[1]
 
 
-@pytest.mark.slow
 def test_checks_are_skipped_by_name() -> None:
     report = check_policy("max_total_throughput", problems=0, skip="units")
     assert "units" not in {check.name for check in report.checks}

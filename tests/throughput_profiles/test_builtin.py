@@ -49,7 +49,6 @@ def test_names() -> None:
         ThroughputProfile.builtin("gavel-osdi2")
 
 
-@pytest.mark.slow
 def test_importing_and_loading_needs_no_heavy_library() -> None:
     code = """
 import sys
@@ -131,7 +130,6 @@ class TestNvidia:
 
 class TestMade:
     @needs_shared_data
-    @pytest.mark.slow
     def test_the_script_makes_them_again(self, tmp_path: Path) -> None:
         sys.path.insert(0, str(ROOT / "benchmarks"))
         try:

@@ -177,7 +177,6 @@ def test_reading_restores_what_was_written(tmp_path_factory: pytest.TempPathFact
     assert profile.measurements == tuple(row.canonical() for row in rows)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ThroughputProfile.builtin_names())
 def test_the_built_in_profiles_survive_the_round_trip(tmp_path: Path, name: str) -> None:
     profile = ThroughputProfile.builtin(name)

@@ -114,7 +114,7 @@ def test_duplicate_keys_are_refused(tmp_path: Path) -> None:
         ThroughputProfile.from_gavel_json(path)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_shared_data
 def test_the_published_file_equals_the_built_in_profile() -> None:
     published = ThroughputProfile.from_gavel_json(SHARED / "gavel" / "simulation_throughputs.json")

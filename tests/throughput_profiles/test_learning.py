@@ -50,6 +50,7 @@ def test_from_nothing_the_first_observation_sets_the_level_of_its_type() -> None
     assert 4.4 / 3 < found[1, 2] < 4.4 * 3
 
 
+@pytest.mark.deep
 def test_speeds_in_other_units_are_not_expected_of_new_job_types() -> None:
     learner = gp.ThroughputLearner(gp.ThroughputProfile.builtin("nvidia-2023"), explore="median")
     for job_type in (TYPES[2], "Transformer (batch size 256)"):  # the profile has tokens/s of a "Transformer (PyTorch, ...)"

@@ -35,7 +35,7 @@ from tests.throughput_profiles.test_store import (  # noqa: F401 (the tests run 
     test_several_processes_write_while_others_read,
 )
 
-pytestmark = [needs_postgres, pytest.mark.slow]
+pytestmark = [needs_postgres, pytest.mark.deep]
 
 NUMBERS = itertools.count()
 
@@ -138,6 +138,7 @@ def add_batches(url: str, number: int) -> None:
     store.save(profile(f"own-{number}"))
 
 
+@pytest.mark.deep
 def test_sixteen_processes_write_at_once_and_nothing_is_lost(store: gp.ThroughputStore, server: Server, name: str) -> None:
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=add_batches, args=(server.url(name), number)) for number in range(16)]
@@ -239,6 +240,7 @@ class TestServersThatGoAway:
         with run_server() as running:
             yield running
 
+    @pytest.mark.deep
     @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
     def test_while_storing(
         self, own: Server, how: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -267,6 +269,7 @@ class TestServersThatGoAway:
             assert store.load("mine") == profile("mine")
         assert capsys.readouterr().err == "", "the error says it all"
 
+    @pytest.mark.deep
     def test_of_a_command_is_a_message_without_a_traceback(
         self, own: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
@@ -408,6 +411,7 @@ def test_a_forked_process_opens_connections_of_its_own(store: gp.ThroughputStore
     assert store.load("mine") == profile("mine")
 
 
+@pytest.mark.deep
 def test_observations_are_kept_as_in_a_file(store: gp.ThroughputStore, tmp_path: Path) -> None:
     file = gp.ThroughputStore(tmp_path / "store.sqlite")
     for each in (store, file):

@@ -186,7 +186,6 @@ class TestMatrix:
             "throughput profile 'mine', field accelerator: 'h100' is missing, needed by job 'a' and 1 more; did you mean 'v100'?"
         ]
 
-    @pytest.mark.slow
     def test_thousands_of_unknown_job_types_are_all_counted(self, profile: ThroughputProfile) -> None:
         jobs = [Job(str(n), job_type=f"type-{n}") for n in range(3000)]
         with pytest.raises(MissingThroughputError) as caught:

@@ -57,6 +57,7 @@ class TestKeeping:
     def test_a_built_in_profile_is_loaded_by_name(self, store: ThroughputStore) -> None:
         assert store.load("nvidia-2023") == ThroughputProfile.builtin("nvidia-2023")
 
+    @pytest.mark.deep
     def test_the_largest_built_in_profile_can_be_saved(self, store: ThroughputStore) -> None:
         rows = ThroughputProfile.builtin("gavel-osdi20").rows
         copy = ThroughputProfile("copy", ThroughputProfile.builtin("gavel-osdi20").measurements)
@@ -164,7 +165,6 @@ class TestFirstSchema:
             connection.executescript(OLD)
         return ThroughputStore(tmp_path / "old.sqlite")
 
-    @pytest.mark.slow
     def test_is_read_without_migration(self, old: ThroughputStore) -> None:
         before = old.path.read_bytes()
         assert old.load("old") == self.THEN
@@ -458,7 +458,7 @@ def test_all_reads_of_a_transaction_see_the_same_state(store: ThroughputStore, m
 ROWS = 400
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_several_processes_write_while_others_read(store: ThroughputStore) -> None:
     names = [f"profile-{n}" for n in range(20)]
     with multiprocessing.get_context("spawn").Pool(4) as pool:
@@ -472,7 +472,7 @@ def test_several_processes_write_while_others_read(store: ThroughputStore) -> No
     assert all(store.load(name) == profile(name, ROWS) for name in names)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_several_processes_replace_one_profile_while_others_read(store: ThroughputStore) -> None:
     store.save(profile("mine", ROWS))
     with multiprocessing.get_context("spawn").Pool(4) as pool:
@@ -486,7 +486,7 @@ def test_several_processes_replace_one_profile_while_others_read(store: Throughp
     assert len(store.load("mine")) in range(ROWS, ROWS + 20)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_several_processes_add_to_one_profile(store: ThroughputStore) -> None:
     batches = [("mine", [measurement(f"type-{n}-{i}") for i in range(20)]) for n in range(20)]
     with multiprocessing.get_context("spawn").Pool(4) as pool:

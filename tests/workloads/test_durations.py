@@ -240,6 +240,7 @@ def test_a_group_needs_what_uses_it(trace_command: Gavel) -> None:
     assert (outcome.code, "did you mean 'user'" in outcome.err) == (2, True)
 
 
+@pytest.mark.deep
 @needs_shared_data
 def test_figures_of_philly() -> None:
     """Those of docs/workloads.md; a program of its own on tables gave 38 %, 63 % and .49 in 43 groups."""

@@ -31,6 +31,7 @@ def within(found: float, expected: float, deviation: float, draws: int = MANY) -
     return abs(found - expected) < 5 * deviation / draws**0.5
 
 
+@pytest.mark.deep
 def test_the_published_gangs(many: Trace) -> None:
     sizes = Counter(submission.job.num_gpus for submission in many)
     for size, part in ((1, 0.70), (2, 0.10), (4, 0.15), (8, 0.05)):
@@ -62,7 +63,7 @@ def test_heavy_share_sets_the_number_of_heavy_jobs(many: Trace) -> None:
     assert within(weights[5] / MANY, 0.2, 0.4)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("burstiness", [1.0, 2.0, 4.0])
 def test_gaps_between_arrivals_have_the_given_mean_and_variation(burstiness: float) -> None:
     gaps = np.diff([s.job.arrival_seconds for s in generated(MANY, burstiness=burstiness, seed=1)])
@@ -70,7 +71,7 @@ def test_gaps_between_arrivals_have_the_given_mean_and_variation(burstiness: flo
     assert gaps.std() / gaps.mean() == pytest.approx(burstiness, rel=0.15)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_poisson_arrivals_are_exponential() -> None:
     gaps = np.sort(np.diff([s.job.arrival_seconds for s in generated(MANY)]))
     # Kolmogorov and Smirnov: the largest distance between the two distributions, at a level of one in ten thousand.

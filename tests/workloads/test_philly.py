@@ -171,7 +171,7 @@ class TestTable:
             read_trace("p.csv", strict=True)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_shared_data
 def test_the_real_table() -> None:
     trace = read_trace(SHARED / "philly" / "philly_jobs.csv", strict=True)

@@ -22,27 +22,24 @@ def words(name: str) -> set[str]:
     return set(re.findall(r"<text[^>]*>([^<]+)</text>", Path(name).read_text()))
 
 
-@pytest.mark.slow
 def test_load_and_durations() -> None:
     plot_trace(TRACE, "trace.svg")
     shown = words("trace.svg")
     assert shown >= {"200 jobs: GPUs held if no job had to wait", "Arrivals", "Durations", "1 GPU", "8 GPUs"}
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_same_trace_makes_the_same_bytes() -> None:
     plot_trace(TRACE, "a.svg")
     plot_trace(TRACE, "b.svg")
     assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
 
 
-@pytest.mark.slow
 def test_png() -> None:
     plot_trace(TRACE, "trace.png")
     assert Path("trace.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_the_rarest_gang_sizes_share_a_line() -> None:
     plot_trace(Trace(Submission(Job(str(n), num_gpus=n, arrival_seconds=n), run_seconds=n) for n in range(1, 20)), "many.svg")
     assert "others" in words("many.svg")
@@ -67,7 +64,6 @@ def test_invalid_arguments_are_refused() -> None:
     assert refusal(plot_trace, TRACE, "nowhere/trace.svg") == "nowhere/trace.svg: cannot be written: there is no folder 'nowhere'"
 
 
-@pytest.mark.slow
 def test_the_command_plots_too(capsys: pytest.CaptureFixture[str]) -> None:
     name = file("a.csv", "job_id,arrival_seconds,recorded_run_seconds\na,0,5\nb,9,7\n")
     with pytest.raises(SystemExit) as exit_:

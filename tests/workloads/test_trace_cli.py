@@ -64,7 +64,7 @@ def test_broken_lines_are_reported_and_with_strict_refused(trace: Gavel) -> None
     assert not Path("strict.csv").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_job_types_and_estimates(trace: Gavel) -> None:
     name = file("p.csv", PHILLY)
     refused = trace("import", name, "--out", "jobs.csv", "--profile", "gavel-osdi20")
@@ -160,7 +160,6 @@ def test_describe_shows_tables(trace: Gavel, monkeypatch: pytest.MonkeyPatch) ->
     assert "No jobs." in trace("describe", file("none.csv", "job_id\n")).out
 
 
-@pytest.mark.slow
 def test_short_traces_have_digits_that_show_something(trace: Gavel) -> None:
     rows = "".join(f"{n},{20 * n},4\n" for n in range(5))
     out = trace("describe", file("short.csv", f"job_id,arrival_seconds,recorded_run_seconds\n{rows}"), "--periods", "4").out
@@ -193,7 +192,7 @@ def test_without_durations_gpu_hours_are_unknown_and_not_zero(trace: Gavel) -> N
     assert "unknown" not in known
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gavel_py", "trace", "generate", "--jobs", "20000", "--static"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:

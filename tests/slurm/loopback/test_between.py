@@ -14,7 +14,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import crowd, faster_are_ahead, finish
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 SHORT_FIRST = ("--policy", "shortest_job_first")
 
@@ -45,7 +45,7 @@ def preferences_of(decision: Decision) -> tuple[list[int], list[int], list[int]]
     return sorted(stop - start), sorted(stop & start), sorted(start - stop)
 
 
-@pytest.mark.parametrize("happen", [jobs_leave_and_change, pytest.param(nodes_drain_and_fail, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("happen", [jobs_leave_and_change, nodes_drain_and_fail])
 def test_only_the_affected_jobs_differ_from_the_plan(
     cluster: LoopbackCluster, happen: Callable[[LoopbackCluster, Decision], set[int]]
 ) -> None:

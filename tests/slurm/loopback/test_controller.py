@@ -15,7 +15,7 @@ from tests.slurm.loopback.scenes import crowd
 from tests.slurm.loopback.submitting import stays
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, pytest.mark.deep, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["restarted", "killed"])

@@ -16,7 +16,7 @@ from tests.slurm.loopback.presence import needs_root, needs_slurm
 from tests.slurm.loopback.scenes import gang
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 SOMEBODY = 65_534
 
@@ -56,7 +56,6 @@ def test_jobs_pass_without_a_driver_and_those_of_a_dead_one_are_released(small: 
         assert gavel(cluster, "release", timeout_only=True).stdout == "0 jobs released.\n"
 
 
-@pytest.mark.deep
 def test_the_silence_of_a_driver_on_another_host_is_noticed(small: Settings) -> None:
     """Nothing of the driver is left but its job in Slurm."""
     with booted(small) as cluster:

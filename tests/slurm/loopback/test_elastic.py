@@ -21,7 +21,7 @@ from tests.slurm.loopback.submitting import Work, stays, submit
 from tests.slurm.loopback.test_rights import timestamp
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 PROFILE = "job_type,num_gpus,accelerator,steps_per_second\n" + "".join(
     f"elastic,{gpus},v100,{speed}\n" for gpus, speed in ((4, 4.0), (8, 7.0), (16, 12.0))
@@ -53,7 +53,6 @@ def test_numbers_in_the_comment_change_the_cpus_of_the_only_task(submit_plugin: 
             driver.end()
 
 
-@pytest.mark.deep
 @needs_accounting
 def test_delivered_time_agrees_with_sacct_while_sizes_change(submit_plugin: str) -> None:
     """In log, report and picture, within 2 %; a job that has had more GPUs has no larger part of its time."""
@@ -97,7 +96,6 @@ def accounted(cluster: LoopbackCluster, end: float) -> list[tuple[int, int, floa
     return found
 
 
-@pytest.mark.deep
 def test_a_job_grows_and_shrinks_and_gets_its_range_back(submit_plugin: str) -> None:
     with booted(Settings((Nodes("v100", 4),), submit_plugin)) as cluster:
         (cluster.folder / "speeds.csv").write_text(PROFILE)

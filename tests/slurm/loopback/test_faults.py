@@ -14,7 +14,7 @@ from tests.slurm.loopback.faults import DEAD_SECONDS, Play, Toll
 from tests.slurm.loopback.presence import needs_accounting, needs_root, needs_slurm
 from tests.slurm.loopback.test_rights import OPERATOR, known_as
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 NONE = Toll([], [], [], [])
 SMALL = (Nodes("v100", 2), Nodes("p100", 2))
@@ -32,7 +32,6 @@ def test_an_excerpt_of_the_play(settings: Settings) -> None:
         assert Play(cluster, seed=1).run(faults) == NONE
 
 
-@pytest.mark.deep
 @needs_accounting
 @needs_root
 @pytest.mark.parametrize("seed", [1, 2])

@@ -11,7 +11,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import gang
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 # {how users ask: the GPUs that their gang has on each of its nodes, where all nodes are free}
 REQUESTS = {

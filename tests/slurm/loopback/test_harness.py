@@ -14,7 +14,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.submitting import Work, stays, steps_done, submit
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -16,7 +16,7 @@ from tests.slurm.loopback.logbook import events
 from tests.slurm.loopback.presence import needs_root, needs_slurm
 from tests.slurm.loopback.scenes import gang
 
-pytestmark = [needs_slurm, needs_root, pytest.mark.deep, pytest.mark.slow]
+pytestmark = [needs_slurm, needs_root, pytest.mark.deep]
 
 
 def slurm_user() -> str:

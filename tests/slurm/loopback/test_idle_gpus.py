@@ -14,7 +14,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import finish, gang
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 ROUND_SECONDS = 90.0
 

@@ -20,7 +20,7 @@ from tests.slurm.loopback.scenes import crowd, faster_are_ahead, finish
 from tests.slurm.loopback.submitting import stays
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, pytest.mark.deep, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 SHORT_FIRST = ("--policy", "shortest_job_first")
 

@@ -14,7 +14,7 @@ from tests.slurm.loopback.logbook import events
 from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.submitting import Work, submit
 
-pytestmark = [needs_slurm, pytest.mark.deep, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 TRUE = {"steady": {"v100": 4.0, "p100": 2.0, "k80": 1.0}, "level": {"v100": 3.0, "p100": 2.5, "k80": 2.0}}
 KNOWN = {("steady", "v100"), ("steady", "p100"), ("level", "k80")}

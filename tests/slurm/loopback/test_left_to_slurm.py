@@ -16,7 +16,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import crowd, gang
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 PLANNED = (
     ("--gpus=4", "--cpus-per-gpu=8"),
@@ -91,7 +91,6 @@ def test_all_kinds_of_requests_run(cluster: LoopbackCluster) -> None:
         assert given.get(job, why) == why, request
 
 
-@pytest.mark.deep
 def test_running_unplannable_jobs_continue(settings: Settings) -> None:
     """Without the plugin, Slurm has started jobs anywhere, and more arrive than there is room for."""
     with booted(replace(settings, submit_plugin="")) as cluster:
@@ -124,7 +123,6 @@ def test_running_unplannable_jobs_continue(settings: Settings) -> None:
         assert not [why for line in applied for why in line["waiting"].values() if why.startswith("Slurm")]
 
 
-@pytest.mark.deep
 def test_a_job_waiting_for_the_whole_cluster_blocks_no_start(cluster: LoopbackCluster) -> None:
     """Slurm would soon reserve all nodes for the large job."""
     where = ("--partition=plain", "--nodelist=k80-0", "--gres=gpu:4", "--time=5")
@@ -143,7 +141,6 @@ def test_a_job_waiting_for_the_whole_cluster_blocks_no_start(cluster: LoopbackCl
     assert (cluster.jobs()[wide].state, cluster.jobs()[wide].restarts) == ("RUNNING", 0)
 
 
-@pytest.mark.deep
 def test_jobs_in_several_partitions_are_left_to_slurm(settings: Settings) -> None:
     """Such jobs are submitted while no driver runs; otherwise the plugin refuses them."""
     with booted(replace(settings, submit_plugin=plugin(dead_seconds=60.0))) as cluster:

@@ -13,7 +13,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import crowd
 from tests.slurm.loopback.submitting import stays
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 
 def test_a_draining_node_is_emptied_and_used_again_afterwards(cluster: LoopbackCluster) -> None:
@@ -38,7 +38,6 @@ def impatient(settings: Settings) -> Settings:
     return replace(settings, options={"SlurmdTimeout": "10"})
 
 
-@pytest.mark.deep
 def test_a_job_whose_node_dies_runs_again_elsewhere(impatient: Settings) -> None:
     with booted(impatient) as cluster:
         crowd(cluster)

@@ -22,7 +22,7 @@ from tests.slurm.loopback.presence import needs_accounting, needs_root, needs_sl
 from tests.slurm.loopback.test_rights import OPERATOR, SOMEBODY, STRANGER, known_as
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, needs_accounting, needs_root, pytest.mark.deep, pytest.mark.slow]
+pytestmark = [needs_slurm, needs_accounting, needs_root, pytest.mark.deep]
 
 PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("slurm.md", "slurm-users.md"))
 

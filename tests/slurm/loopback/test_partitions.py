@@ -18,7 +18,7 @@ from tests.slurm.loopback.seen import JobSeen, names_in
 from tests.slurm.loopback.submitting import Work, submit
 from tests.slurm.loopback.test_reservations import reserve
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 MANAGED = "gpu,long,own"
 PARTITIONS = {"gpu": "v100-[0-1]", "long": "v100-[1-2]", "own": "k80-0", "plain": "ALL"}
@@ -92,7 +92,6 @@ def test_jobs_of_overlapping_partitions_share_nodes_and_stay_within_theirs(site:
         assert {asked[job] for job, each in site.jobs().items() if each.held} <= left
 
 
-@pytest.mark.deep
 def test_partitions_are_played(site: LoopbackCluster) -> None:
     """Jobs come and go, are moved to other partitions, and a partition is down for a while."""
     rng = random.Random(7)  # noqa: S311

@@ -14,7 +14,7 @@ from tests.slurm.loopback.driving import driving, plugin
 from tests.slurm.loopback.presence import needs_root, needs_slurm
 from tests.slurm.loopback.scenes import gang, sleeper
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 REFUSED = {
     ("--gpus=a100:1",): "no node of partition gavel has GPUs of type a100; there are k80,v100",

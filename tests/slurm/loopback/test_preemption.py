@@ -18,7 +18,7 @@ from tests.slurm.loopback.submitting import SPEEDS, Stay, stays, steps_done
 from tests.slurm.loopback.test_rights import timestamp
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, pytest.mark.deep, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 
 def test_gangs_take_turns_until_all_are_done(cluster: LoopbackCluster) -> None:

@@ -19,7 +19,7 @@ from tests.slurm.loopback.presence import needs_accounting, needs_root, needs_sl
 from tests.slurm.loopback.scenes import sleeper
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, needs_accounting, needs_root, pytest.mark.slow]
+pytestmark = [needs_slurm, needs_accounting, needs_root, pytest.mark.deep]
 
 OPERATOR, STRANGER = "daemon", "games"
 """Accounts of every Linux without a writable home directory."""
@@ -84,7 +84,6 @@ def holds_by_root_are_kept(cluster: LoopbackCluster, job: int) -> None:
         driver.until(lambda: cluster.jobs()[job].placement, "the job that root has released")
 
 
-@pytest.mark.deep
 def test_delivered_time_agrees_with_the_accounts_of_slurm(cluster: LoopbackCluster) -> None:
     """In log, report and picture, within 2 %; each job has 4 GPUs."""
     for _ in range(5):
@@ -107,7 +106,6 @@ def timestamp(word: str, otherwise: float) -> float:
     return otherwise if word == "Unknown" else datetime.fromisoformat(word).timestamp()
 
 
-@pytest.mark.deep
 def test_missing_rights_are_reported_at_the_start_with_a_remedy(cluster: LoopbackCluster) -> None:
     job = sleeper(cluster, SOMEBODY, gpus=4)
     before = cluster.jobs()[job]
@@ -138,7 +136,6 @@ def test_missing_rights_are_reported_at_the_start_with_a_remedy(cluster: Loopbac
     assert cluster.jobs()[late].held
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("moment", ["before-change-2", "after-change-3"])
 def test_without_state_an_operator_knows_its_holds_by_the_plugin(cluster: LoopbackCluster, moment: str) -> None:
     cluster.tell("sacctmgr", "-i", "add", "user", OPERATOR, "account=root", "adminlevel=operator")

@@ -14,10 +14,10 @@ from tests.slurm.loopback.seen import JobSeen
 from tests.slurm.loopback.submitting import stays
 from tests.slurm.loopback.waiting import until
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(10, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("rounds", [5, 10])
 def test_60_jobs_run_as_planned(cluster: LoopbackCluster, rounds: int) -> None:
     jobs = [job for number in range(15) for job in mixed(cluster, number)]
     assert len(jobs) == 60

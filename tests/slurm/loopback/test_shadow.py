@@ -21,7 +21,7 @@ from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import comment
 from tests.slurm.loopback.submitting import Work, submit
 
-pytestmark = [needs_slurm, pytest.mark.deep, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 COMMANDS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
 

@@ -41,7 +41,6 @@ pytestmark = [
     needs_slurm,
     needs_root,
     pytest.mark.deep,
-    pytest.mark.slow,
     pytest.mark.skipif(not systemd(), reason="systemd, systemctl, nsenter or unshare is missing, or namespaces are not allowed"),
 ]
 

@@ -14,7 +14,7 @@ from tests.slurm.loopback.logbook import events
 from tests.slurm.loopback.presence import needs_root, needs_slurm
 from tests.slurm.loopback.scenes import gang
 
-pytestmark = [needs_slurm, pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.deep]
 
 
 def test_the_second_driver_is_refused_with_a_reason(cluster: LoopbackCluster) -> None:

@@ -12,7 +12,7 @@ from tests.slurm.loopback.driving import driving
 from tests.slurm.loopback.presence import needs_slurm
 from tests.slurm.loopback.scenes import sleeper
 
-pytestmark = [needs_slurm, pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user"), pytest.mark.slow]
+pytestmark = [needs_slurm, pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user"), pytest.mark.deep]
 
 SOMEBODY = 65_534
 

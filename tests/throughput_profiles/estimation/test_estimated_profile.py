@@ -32,6 +32,7 @@ def hidden(profile: gp.ThroughputProfile, share: float, seed: int) -> tuple[gp.T
     return kept, [alone[row] for row in order[:count] if alone[row].job_type in kept.job_types]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("profile", "share", "median", "tail"), [(OSDI, 0.2, 0.10, 0.36), (OSDI, 0.5, 0.137, 0.44), (NVIDIA, 0.5, 0.10, 0.32)]
 )
@@ -76,6 +77,7 @@ def test_order_does_not_matter_and_units_scale(method: str, random: object, fact
     assert np.allclose(np.array(first) * factor, third, rtol=1e-6)
 
 
+@pytest.mark.deep
 def test_confidence_selects_the_value_that_is_used() -> None:
     kept, left_out = hidden(NVIDIA, 0.5, 0)
     entry = left_out[0].entry
@@ -124,6 +126,7 @@ def test_accelerators_of_the_user_extend_the_table() -> None:
     assert profile.with_estimates(accelerators=table).throughput("b", 1, "x9") > 4.0
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["gavel-osdi20", "nvidia-2023", "mpt-2023", "trtllm"])
 def test_the_less_is_known_of_an_accelerator_the_wider_are_intervals(name: str) -> None:
     profile = gp.ThroughputProfile.builtin(name)
@@ -215,6 +218,7 @@ def test_speeds_in_other_units_do_not_change_the_level_of_estimates(method: str)
     assert abs(np.log(beside.median / alone.median)) < 0.5
 
 
+@pytest.mark.deep
 def test_public_profiles_of_two_units_are_not_averaged() -> None:
     estimated = gp.combine_profiles([OSDI, NVIDIA]).with_estimates()
     found = estimated.estimate(Entry("Transformer (batch size 512)", 1, "v100"))
@@ -266,6 +270,7 @@ def test_fractions_of_a_gpu_run_as_fast_as_a_whole_one() -> None:
     assert profile.throughput("a", 0.5, "k80") == profile.throughput("a", 1, "k80")
 
 
+@pytest.mark.deep
 def test_every_missing_entry_of_jobs_is_listed_once() -> None:
     jobs = [gp.Job(f"j{n}", job_type=NVIDIA.job_types[0]) for n in range(3)]
     jobs += [gp.Job("k", job_type=NVIDIA.job_types[1], allowed_accelerators=["h100"])]
@@ -278,6 +283,7 @@ def test_every_missing_entry_of_jobs_is_listed_once() -> None:
     assert len(found) == 3
 
 
+@pytest.mark.deep
 def test_values_replace_estimates_and_not_measurements() -> None:
     estimated = NVIDIA.with_estimates()
     entry = Entry(NVIDIA.job_types[0], 1, "h100")
@@ -287,6 +293,7 @@ def test_values_replace_estimates_and_not_measurements() -> None:
         estimated.with_values({NVIDIA.measurements[0].entry: 7.0})
 
 
+@pytest.mark.deep
 def test_draws_have_the_intervals_of_the_estimates() -> None:
     estimated = NVIDIA.with_estimates()
     known, unknown = NVIDIA.measurements[0], Entry(NVIDIA.job_types[0], 1, "h100")
@@ -298,6 +305,7 @@ def test_draws_have_the_intervals_of_the_estimates() -> None:
     assert (estimated.sample([unknown], 5, seed=2) == estimated.sample([unknown], 5, seed=2)).all()
 
 
+@pytest.mark.deep
 def test_pairs_are_estimated_from_pairs() -> None:
     rng = np.random.default_rng(0)
     rows = [m for m in OSDI.measurements if m.placement == "consolidated" and m.num_gpus == 1]
@@ -320,6 +328,7 @@ def test_a_profile_without_pairs_has_none_estimated() -> None:
     assert NVIDIA.with_estimates().pair_matrix([gp.Job("j", job_type=NVIDIA.job_types[0])], ["v100-16gb"]) is None
 
 
+@pytest.mark.deep
 def test_a_problem_is_solved_on_estimates() -> None:
     jobs = [gp.Job(f"j{n}", job_type=job_type) for n, job_type in enumerate(NVIDIA.job_types[:6])]
     cluster = gp.Cluster.from_inline("a100-80gb:4,h100:4")
@@ -329,6 +338,7 @@ def test_a_problem_is_solved_on_estimates() -> None:
     allocation.verify()
 
 
+@pytest.mark.deep
 def test_profiles_of_estimates_travel_between_processes() -> None:
     estimated = NVIDIA.with_estimates(confidence=0.8)
     entry = Entry(NVIDIA.job_types[0], 1, "h100")

@@ -37,6 +37,7 @@ def test_a_check_needs_types_that_were_measured_twice() -> None:
         gp.check_estimates(gp.ThroughputProfile("few", once))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("profile", [OSDI, NVIDIA], ids=["osdi", "nvidia"])
 def test_entries_off_by_a_factor_of_ten_are_found(profile: gp.ThroughputProfile) -> None:
     measured = gangs(profile)
@@ -58,6 +59,7 @@ def test_entries_off_by_a_factor_of_ten_are_found(profile: gp.ThroughputProfile)
     assert gp.contradictions(profile) == []
 
 
+@pytest.mark.deep
 def test_a_contradiction_comes_with_what_was_to_be_expected() -> None:
     given = gangs(NVIDIA)
     given[100] = given[100].model_copy(update={"steps_per_second": given[100].steps_per_second * 10})
@@ -140,6 +142,7 @@ def test_what_a_check_hides_is_checked(hidden: object, seeds: object) -> None:
         gp.check_estimates(OSDI, hidden=hidden, seeds=seeds)  # type: ignore[arg-type]
 
 
+@pytest.mark.deep
 def test_missing_entries_are_counted_by_job() -> None:
     jobs = [gp.Job(f"j{n}", job_type=OSDI.job_types[0]) for n in range(3)]
     pair = next(m.job_type for m in gangs(OSDI) if m.num_gpus == 2)
@@ -178,6 +181,7 @@ def test_a_range_without_any_measured_size_needs_its_smallest() -> None:
         assert [entry.num_gpus for entry in empty.missing([job], ["a100"])] == ([] if least is None else [least])
 
 
+@pytest.mark.deep
 def test_a_plan_of_thousands_of_measurements_has_the_errors_of_the_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gaussian_process, "JOINT_LIMIT", 100)
     jobs = [gp.Job(f"{m.job_type} {m.num_gpus}", job_type=m.job_type, num_gpus=m.num_gpus) for m in gangs(NVIDIA)]
@@ -197,6 +201,7 @@ def test_a_plan_without_measurements_needs_jobs() -> None:
     assert planned.entry.job_type == "a"
 
 
+@pytest.mark.deep
 def test_many_candidates_are_reduced_to_the_least_sure() -> None:
     jobs = [gp.Job(f"{m.job_type} {m.num_gpus}", job_type=m.job_type, num_gpus=m.num_gpus) for m in gangs(NVIDIA)]
     names = [spec.name for spec in gp.AcceleratorTable.builtin()][:20]
