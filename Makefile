@@ -64,7 +64,7 @@ $(VENV)/ready: requirements/dev.txt pyproject.toml
 
 # The documentation site, in site/. Its tables of fields and options follow from the code.
 docs: $(VENV)/ready $(DOCS)/ready
-	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/site_tables.py
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 	@echo 'The site is in site/; open site/index.html, or to search it: $(DOCS)/bin/mkdocs serve'
 

@@ -1,7 +1,7 @@
 """Hooks of MkDocs and Griffe: pages that are written for a code host become pages of the site. Used by mkdocs.yml only.
 
 - The home page is the README beside docs/; docs/README.md lists the pages for readers on a code host, where there is no menu.
-- The tables that docs/tables.py has written stand where their markers are.
+- The tables that docs/site_tables.py has written stand where their markers are.
 - A fenced block that names a file, as in ```csv jobs.csv, gets the name as its title.
 - Links to files beside docs/ lead to copies in the site.
 - In the gallery, the code of each example stands below the link to it.
@@ -57,7 +57,7 @@ def _table(marker: re.Match[str]) -> str:
     file = ROOT / "build" / "tables.json"  # read for each marker, so that `mkdocs serve` shows new ones
     tables = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if marker[0] not in tables:
-        raise PluginError(f"there is no table for {marker[0]}; `make docs` and `python docs/tables.py` write it")
+        raise PluginError(f"there is no table for {marker[0]}; `make docs` and `python docs/site_tables.py` write it")
     return str(tables[marker[0]])
 
 

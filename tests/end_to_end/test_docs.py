@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 PAGES = sorted([RESULTS, *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
-TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
+TABLES = runpy.run_path(str(ROOT / "docs" / "site_tables.py"))
 NOT_RUN = {"docker", "eval", "git", "make", "pip", "python", "python3", "."}
 
 ALWAYS = {ROOT / "README.md", *(ROOT / "docs").glob("for-*.md")}

@@ -73,7 +73,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not MKDOCS.exists():
         pytest.skip("MkDocs is not installed: make docs installs it")
     folder = tmp_path_factory.mktemp("site")
-    subprocess.run([sys.executable, "docs/tables.py"], cwd=ROOT, check=True, timeout=600)
+    subprocess.run([sys.executable, "docs/site_tables.py"], cwd=ROOT, check=True, timeout=600)
     subprocess.run([MKDOCS, "build", "--strict", "--quiet", "--site-dir", folder], cwd=ROOT, check=True, timeout=600)
     return folder
 

@@ -3,8 +3,8 @@
 A page has a marker where a table belongs: `<!-- table: Job -->` for the fields of `gavel_py.Job`, of a class with the section
 "Attributes" in its docstring; `<!-- options: fifo -->` for the options of one or several policies.
 
-    python docs/tables.py PAGE...  prints pages with their tables
-    python docs/tables.py          writes the tables of all pages for docs/site_hooks.py, as `make docs` does
+    python docs/site_tables.py PAGE...  prints pages with their tables
+    python docs/site_tables.py          writes the tables of all pages for docs/site_hooks.py, as `make docs` does
 """
 
 from __future__ import annotations
