@@ -33,6 +33,7 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python .ci/lint_texts.py
+	$(BIN)/pytest -q .ci/lint_house.py
 
 types: $(VENV)/ready
 	$(BIN)/mypy

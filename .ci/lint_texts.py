@@ -72,7 +72,7 @@ def new_subjects(folder: Path) -> list[str]:
     """Return the subjects of commits that the main branch lacks, none where there is no such branch or no git."""
     command = ["git", "-C", str(folder), "log", "--no-merges", "--format=%s"]
     for main in ("origin/main", "main"):
-        found = subprocess.run([*command, f"{main}..HEAD", "--"], capture_output=True, encoding="utf-8", check=False)  # noqa: S603
+        found = subprocess.run([*command, f"{main}..HEAD", "--"], capture_output=True, encoding="utf-8", check=False)
         if found.returncode == 0:
             return found.stdout.splitlines()
     return []

@@ -106,3 +106,24 @@ def test_distributions_hold_the_stub_and_the_marker_of_types(tmp_path: Path) -> 
     assert wanted <= set(zipfile.ZipFile(wheel).namelist())
     with tarfile.open(sdist) as archive:
         assert wanted <= {name.partition("/")[2] for name in archive.getnames()}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("statement", "heavy"),
+    [
+        ("import gavel_py", ["numpy", "pydantic", "cvxpy", "scipy", "highspy", "rich", "yaml", "matplotlib"]),
+        ("from gavel_py.cli import main", ["numpy", "pydantic", "cvxpy", "scipy", "highspy", "rich", "yaml", "matplotlib"]),
+        (  # as `gavel --help` does
+            "import importlib; from gavel_py.cli import COMMANDS\n"
+            "for name in COMMANDS.values(): importlib.import_module(f'gavel_py.cli.{name}')",
+            ["numpy", "pydantic", "cvxpy", "scipy", "highspy", "rich", "yaml", "matplotlib"],
+        ),
+        ("import gavel_py as gp; gp.policy_options(gp.policy_class('max_min_fairness'))", ["cvxpy", "scipy", "highspy"]),
+        ("import gavel_py as gp; gp.solve(gp.AllocationProblem.from_arrays([[1.0]], [1]), 'fifo')", ["cvxpy", "scipy", "highspy"]),
+    ],
+)
+def test_heavy_imports_wait_until_they_are_needed(statement: str, heavy: list[str]) -> None:
+    code = f"{statement}\nimport sys\nprint([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from benchmarks.faults.play import Fault, played, read_faults
+from tests.support import costs
+from tests.support.changes import packages_of
 from tests.support.skips import lines_of_skips
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,3 +83,56 @@ def test_seeded_faults_are_noticed_or_named(tmp_path: Path) -> None:
 def test_the_names_of_seeded_faults_are_unique() -> None:
     names = [fault.name for fault in read_faults()]
     assert len(names) == len(set(names)) > 50
+
+
+def test_packages_that_differ_are_those_of_their_files() -> None:
+    packages = {"policies", "slurm", "io", "end_to_end"}
+    files = ["gavel_py/policies/fifo.py", "gavel_py/integrations/slurm/turns.py", "docs/io.md", "tests/end_to_end/test_cli.py"]
+    assert packages_of(files, packages) == {"policies", "slurm", "end_to_end"}
+    assert packages_of(["README.md"], packages) == set()
+    assert packages_of(["requirements/dev.txt"], packages) == packages
+
+
+class Reporter:
+    """What a budget needs of pytest's plugins: the lines that it prints."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def get_plugin(self, _: str) -> Reporter:
+        return self
+
+    def write_line(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def finished(test: str, seconds: float, *marks: str) -> Any:
+    return SimpleNamespace(
+        nodeid=test, when="teardown", failed=False, keywords=dict.fromkeys(marks), user_properties=[("cost", (seconds, 0))]
+    )
+
+
+@pytest.mark.parametrize(("alone", "code"), [(1.9, pytest.ExitCode.OK), (2.1, pytest.ExitCode.TESTS_FAILED)])
+def test_a_budget_counts_units_and_fails_for_a_test_that_is_too_long_twice(
+    alone: float, code: pytest.ExitCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costs, "cost_alone", lambda _: 0.5 * alone)
+    reporter = Reporter()
+    budget = costs.Budget(reporter, deep=False, enforced=True)  # type: ignore[arg-type]
+    budget.budgets = {"policies": 5.0, "io": 4.0}
+    budget.outputs = [{"unit": 0.4, "peak": 300}, {"unit": 0.6, "peak": 200}]
+    tests = {"tests/policies/a.py::test_1": 1.5, "tests/policies/a.py::test_2": 1.0, "tests/io/b.py::test_3": 0.5}
+    budget.begin([*tests, "tests/io/b.py::test_4"], 2)
+    for test, seconds in tests.items():
+        budget.pytest_runtest_logreport(finished(test, seconds))
+    budget.pytest_runtest_logreport(finished("tests/io/b.py::test_4", 9.0, "deep"))
+    session = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    budget.pytest_sessionfinish(session)  # type: ignore[arg-type]
+    assert session.exitstatus == code
+    assert reporter.lines == ["4 tests, about 1 minute on 2 cores"]
+    first, packages, *rest = budget.lines()
+    assert first == "6 of 9 units of 0.50 CPU seconds: 12 CPU seconds; largest process 300 MiB"
+    assert packages.strip() == "io 1 of 4; policies 5 of 5"
+    assert rest == (["not marked deep, but 2.1 units (at most 2): tests/policies/a.py::test_1"] if alone > 2 else [])
+    budget.budgets["policies"] = 4.5
+    assert budget.over() == ["policies"]

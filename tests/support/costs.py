@@ -30,7 +30,7 @@ import highspy
 import numpy as np
 import pytest
 
-__all__ = ["add_options", "package_of", "register"]
+__all__ = ["Budget", "add_options", "package_of", "register"]
 
 BUDGETS = Path(__file__).parents[1] / "budgets.toml"
 ALLOWED = 1.1
@@ -139,7 +139,7 @@ class Budget:
             return
         self.tests = Counter(map(package_of, tests))
         minutes = sum(self.budgets.get(package, 0.0) for package in self.tests) * USUAL_UNIT / workers / 60
-        self.say(f"{self.tests.total():,} tests, about {in_minutes(minutes)} on {workers} cores")
+        self.say(f"{counted(self.tests.total(), 'test')}, about {in_minutes(minutes)} on {counted(workers, 'core')}")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
@@ -224,8 +224,12 @@ class Budget:
 
 def in_minutes(minutes: float) -> str:
     """Return a time in whole minutes, at least one."""
-    whole = max(1, round(minutes))
-    return f"{whole} minute{'s' * (whole > 1)}"
+    return counted(max(1, round(minutes)), "minute")
+
+
+def counted(count: int, word: str) -> str:
+    """Return a number of things."""
+    return f"{count:,} {word}{'s' * (count != 1)}"
 
 
 def cost_alone(test: str) -> float:
