@@ -1103,6 +1103,22 @@ def test_requirements_that_just_meet_are_kept_or_named(policy: str, excess: floa
         assert_met_or_named(problem, policy, each, excess)
 
 
+@pytest.mark.parametrize("policy", ["nash_welfare", "max_min_fairness", "min_makespan", "water_filling"])
+@pytest.mark.parametrize(("seed", "spare"), [(6, 1e-5), (7, 1e-7), (7, 1e-9)])
+def test_hardly_anything_left_is_divided_or_counts_as_nothing(policy: str, seed: int, spare: float) -> None:
+    """The jobs that run where the sum is largest keep all but a small part of that, and the others may have this part."""
+    chance = np.random.default_rng(seed)
+    speeds, gangs = chance.lognormal(0, 0.7, (6, 2)), chance.choice([1.0, 1, 2], 6)
+    problem = gp.AllocationProblem.from_arrays(speeds, [2, 3], num_gpus=gangs, steps_remaining=[10.0] * 6)
+    most = dict(zip(problem.job_ids, gp.solve(problem, "max_total_throughput").throughputs.tolist(), strict=True))
+    floors = [gp.MinThroughput(job, speed * (1 - spare)) for job, speed in most.items() if speed]
+    try:
+        status = gp.solve(problem, policy, constraints=floors).status
+    except gp.InputError as error:
+        status = f"can get no time: {'can get no time' in str(error)}"
+    assert status == "optimal" or (status == "can get no time: True" and policy in NEED_TIME and spare < 1e-8)
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_requirements_that_just_meet_end_in_another_error(policy: str) -> None:

@@ -19,6 +19,7 @@ from cvxpy.atoms.elementwise.elementwise import Elementwise
 
 from gavel_py.errors import InputError, SolverError
 from gavel_py.optimization.checking.certificates import Prices, SumCertificate, gap, priced_bound, within_capacity
+from gavel_py.optimization.formulation.linear_rows import TOLERANCE, shortfalls
 from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.best_responses import tightest_prices
@@ -256,8 +257,18 @@ class _Answer:
 
     fractions: Floats
     own: list[Floats]
-    gap: float = np.inf
+    gap: float = np.inf  # or, if that is worse, how far rules are broken
     touching: Floats | None = None
+
+
+def _broken(jobs: JobClasses, fractions: Floats) -> float:
+    """Return the part by which (G, K) time fractions break a rule, as an interior point may where rules leave hardly any room."""
+    if not jobs.rules:
+        return 0.0
+    costs, most = jobs.limits
+    over = costs @ (jobs.counts[:, None] * fractions).ravel() - most
+    short = shortfalls(jobs.floors, (jobs.throughputs * fractions).sum(axis=1))
+    return max(float(over.max(initial=0.0)), float(short.max(initial=0.0)))
 
 
 class _Search:
@@ -342,6 +353,7 @@ class _Search:
             self._failure = error
             return False
         found = gap(certificate.value(answer.fractions), certificate.bound(), certificate.scale(answer.fractions))
+        found = max(found, ENOUGH * _broken(self._program.jobs, answer.fractions) / TOLERANCE)
         if found < self.gap:
             self._best = replace(answer, gap=found)
             self._proven = self._best, certificate
@@ -362,7 +374,12 @@ class _Search:
         return ConcaveCertificate(self._program, self._objective, above, self._sign)
 
     def _between(self, before: _Answer, after: _Answer) -> _Answer:
-        """Return the farthest point between two answers, of a few tried, that is not worse than the first."""
+        """Return the farthest point between two answers, of a few tried, that is not worse than the first.
+
+        An answer that breaks rules may have a better value than the optimum.
+        """
+        if _broken(self._program.jobs, before.fractions) > TOLERANCE:
+            return after
         value = self._value(before)
         for part in (1.0, 0.5, 0.25, 0.1, 0.01):
             way = _Answer(

@@ -12,7 +12,7 @@ import numpy as np
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import Prices
-from gavel_py.optimization.formulation.linear_rows import TOLERANCE, SparseMatrix
+from gavel_py.optimization.formulation.linear_rows import MET, TOLERANCE, SparseMatrix
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.solving.highs import LinearSolver, Solution, TimeLimitReached
 from gavel_py.optimization.solving.levels import NEARLY, Cells, Chambers, Levels, digit
@@ -215,7 +215,7 @@ MOST_PROGRAMS = 30
 
 ROUNDING = 1e-12
 """A factor that exceeds 1 by at most this counts as 1: a level may look infeasible because of its last bit. At a given level, which
-has the errors of the levels before, `TOLERANCE` takes its place.
+has the errors of the levels before, `TOLERANCE` takes its place, and `MET` beside requirements, which are that exact only.
 """
 
 
@@ -257,7 +257,7 @@ def find_best_level(
     if near is not None:
         prices, guess = near.prices, min(near.level * (1 + JUST_BEYOND), levels.alone)
     level, program = levels.affordable(levels.alone, prices, guess=guess), None
-    accepted = ROUNDING if levels.given is None and not levels.jobs.rules.can_conflict else TOLERANCE
+    accepted = MET if levels.jobs.rules.can_conflict else ROUNDING if levels.given is None else TOLERANCE
     scaled: tuple[Floats, ...] = ()  # the last program's allocation, scaled down to the existing GPUs
     try:
         for attempt in range(MOST_PROGRAMS):
