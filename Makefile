@@ -33,7 +33,7 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python .ci/lint_texts.py
-	$(BIN)/pytest -q .ci/lint_house.py
+	$(BIN)/pytest -q .ci/lint_house.py .ci/lint_pages.py
 
 types: $(VENV)/ready
 	$(BIN)/mypy
