@@ -222,8 +222,11 @@ def kept_levels(name: str, jobs: JobClasses, certificate: LevelCertificate, frac
     """Return lower bounds that keep the level of given time fractions, except for a relative loss of `tolerance`."""
     levels = certificate.levels
     level = certificate.value(fractions)
-    worse = level + levels.worse * tolerance * max(abs(level), certificate.scale(fractions))
-    return Rules(floors=(jobs.floor(name, levels.needs(worse)),))
+    worse = level + levels.worse * tolerance * max(abs(level), certificate.change(fractions))
+    needs = levels.needs(worse)
+    if levels.worse < 0 and level <= DUST * levels.alone:  # some job has nothing but a rounding error
+        needs = np.where(needs > DUST * jobs.fastest, needs, 0.0)
+    return Rules(floors=(jobs.floor(name, needs),))
 
 
 SAME = 1e-9
@@ -342,7 +345,7 @@ class FillingPolicy(Policy):
         (floor,) = kept_levels(self.name, jobs, last, decision.time_fractions, tolerance).floors
         # Jobs saturated before the last level keep their throughput, up to rounding.
         throughputs = np.einsum("ij,ij->i", jobs.throughputs, decision.time_fractions)
-        least = np.minimum(floor.throughputs[jobs.rows], throughputs) * (1 - ROOM)
+        least = np.minimum(floor.throughputs[jobs.rows], np.where(throughputs > DUST * jobs.fastest, throughputs, 0.0)) * (1 - ROOM)
         return Rules(floors=(jobs.floor(self.name, least),))
 
 

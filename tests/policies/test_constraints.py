@@ -878,6 +878,38 @@ def test_requirements_that_leave_a_job_nothing_are_answered_or_refused(policy: s
         assert allocation.time_fractions[["abc".index(job) for job in left]].max() < 1e-9
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("max_min_fairness", "min_cost"),
+        ("max_min_fairness", "nash_welfare"),
+        ("hierarchical", "max_total_throughput"),
+        ("water_filling", "min_makespan"),
+        ("max_total_throughput", "nash_welfare"),
+    ],
+)
+def test_a_level_of_nothing_is_kept_by_a_second_objective(first: str, second: str) -> None:
+    """Rounding leaves a level of 10⁻¹⁴, which no time has to be reserved for."""
+    problem = replace(TestJobsLeftWithNothing.PROBLEM, prices_per_hour=np.array([3.0]))
+    chain = gp.Then(gp.resolve_policy(first), gp.resolve_policy(second))
+    if second in NEED_TIME:
+        with pytest.raises(gp.InputError, match="job '1': can get no time beside the quota of 1 of all GPUs for 'red'"):
+            gp.solve(problem, chain, constraints=[gp.Quota("red", share=1.0)])
+    else:
+        allocation = gp.solve(problem, chain, constraints=[gp.Quota("red", share=1.0)])
+        assert allocation.time_fractions[:, 0] == pytest.approx([1, 0, 1], abs=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["water_filling", "hierarchical"])
+def test_a_level_of_nothing_takes_nothing_from_jobs_that_reach_their_tops(policy: str) -> None:
+    """b stops at its full speed just where its tenant's GPU is used up; what rounding left c was missing there."""
+    problem = gp.AllocationProblem.from_arrays(
+        [[1.0], [2.0], [1.0]], [2], tenants=["red", "blue", "red"], job_ids=["a", "b", "c"], weights=[1.0, 2.0, 1.0]
+    )
+    allocation = gp.solve(problem, policy, constraints=[gp.Quota("blue", gpus=1.0), gp.MinThroughput("a", 1.0)])
+    assert allocation.time_fractions[:, 0] == pytest.approx([1, 1, 0], abs=1e-9)
+
+
 def test_the_rules_that_leave_a_job_nothing_are_named() -> None:
     with pytest.raises(gp.InputError) as caught:
         gp.solve(three(), policy("nash_welfare", gp.MinThroughput("bert", 4.0), gp.MinThroughput("resnet", 1.0)))

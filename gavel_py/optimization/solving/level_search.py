@@ -219,6 +219,10 @@ has the errors of the levels before, `TOLERANCE` takes its place, and `MET` besi
 """
 
 
+STILL = ROUNDING / 4
+"""Rise above a given level, as a part of the utopia bound, that is rounding of costs. Other jobs would lack it at their tops."""
+
+
 @dataclass(frozen=True)
 class BestLevel:
     """The allocation with the best level.
@@ -256,7 +260,7 @@ def find_best_level(
     prices, guess = _start_prices(levels, solver.prices), None
     if near is not None:
         prices, guess = near.prices, min(near.level * (1 + JUST_BEYOND), levels.alone)
-    level, program = levels.affordable(levels.alone, prices, guess=guess), None
+    level, program = _above_rounding(levels, levels.affordable(levels.alone, prices, guess=guess)), None
     accepted = MET if levels.jobs.rules.can_conflict else ROUNDING if levels.given is None else TOLERANCE
     scaled: tuple[Floats, ...] = ()  # the last program's allocation, scaled down to the existing GPUs
     try:
@@ -273,9 +277,7 @@ def find_best_level(
             prices = program.scarcity
             # If needs depend on the last digits of the level, the last step must be one such digit.
             digits = level + levels.worse * max(digit(level), digit(levels.spread)) * 4**attempt
-            level = levels.worse_of(levels.affordable(level, prices), digits)
-            if levels.given is not None and levels.worse_of(level, levels.given) == level:
-                level = levels.given
+            level = _above_rounding(levels, levels.worse_of(levels.affordable(level, prices), digits))
     except TimeLimitReached as reached:
         raise TimeLimitReached(None, reached.fractions + scaled, (*reached.prices, prices)) from None
     assert program is not None  # noqa: S101
@@ -291,6 +293,13 @@ def find_best_level(
         fractions = levels.chambers.expand(program.cells, times, needs)
         raise TimeLimitReached(None, (fractions,), (prices,)) from None
     return BestLevel(level, levels.chambers.expand(program.cells, best_times, needs), prices, gains)
+
+
+def _above_rounding(levels: Levels, level: float) -> float:
+    """Return the level, or the given one if it is no better than that but for rounding of costs."""
+    if levels.given is None or (level - levels.given) * -levels.worse > STILL * abs(levels.alone):
+        return level
+    return levels.given
 
 
 def _start_prices(levels: Levels, kept: Floats | None) -> Prices:

@@ -237,6 +237,10 @@ may stay the same over some levels.
 """
 
 
+LEAST_LEVEL = 1e-6
+"""Part of the utopia bound below which a level to be maximised is not known to all digits, since rounding of costs moves it."""
+
+
 class Demand(Protocol):
     """The demand function of a policy, need_g(θ), and its inverse, the level θ that a throughput reaches."""
 
@@ -441,7 +445,14 @@ class LevelCertificate:
         return self.levels.affordable(self.levels.alone, self.prices)
 
     def scale(self, fractions: Floats) -> float:
-        """Return the change of the level when throughputs are halved, the size that counts if the level itself is near 0."""
+        """Return the size that counts if the level itself is near 0: its change when throughputs are halved.
+
+        A level to be maximised may be nothing but rounding, where a job gets no time. Then a part of the utopia bound counts.
+        """
+        return max(self.change(fractions), LEAST_LEVEL * abs(self.levels.alone) if self.levels.worse < 0 else 0.0)
+
+    def change(self, fractions: Floats) -> float:
+        """Return the change of the level when the throughputs of these (G, K) time fractions are halved."""
         throughputs = self._throughputs(fractions)
         return abs(self.levels.reached(throughputs / 2) - self.levels.reached(throughputs))
 

@@ -13,7 +13,7 @@ from gavel_py.optimization.formulation.linear_rows import TOLERANCE
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.optimization.solving.level_search import BestLevel, find_best_level
-from gavel_py.optimization.solving.levels import LevelCertificate, Levels
+from gavel_py.optimization.solving.levels import LEAST_LEVEL, LevelCertificate, Levels
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
 STOPPED = 10 * TOLERANCE
@@ -228,7 +228,7 @@ class GroupCertificate(LevelCertificate):
 
     def scale(self, fractions: Floats) -> float:
         """Return the level, of which a group whose turn has not come may have a small part only."""
-        return abs(super().value(fractions))
+        return max(abs(super().value(fractions)), LEAST_LEVEL * self.levels.alone)
 
 
 @dataclass(frozen=True)
