@@ -11,6 +11,7 @@ import pytest
 import gavel_py as gp
 from gavel_py import testing
 from gavel_py.policies.constraints.compiling import KINDS
+from gavel_py.testing.checks import CHECKS
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -113,3 +114,8 @@ def test_the_page_on_architecture_says_which_file_to_open() -> None:
     rows = re.findall(r"^\| (\w.*) \| (.*) \|$", text, flags=re.MULTILINE)[1:]
     assert len(rows) == 11
     assert [task for task, places in rows if "`gavel_py/" not in places] == []
+
+
+def test_the_page_on_writing_policies_lists_every_check() -> None:
+    text = sections(ROOT / "docs" / "writing-a-policy.md")["Checking it"]
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == [check.name for check in CHECKS]

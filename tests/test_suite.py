@@ -133,6 +133,6 @@ def test_a_budget_counts_units_and_fails_for_a_test_that_is_too_long_twice(
     first, packages, *rest = budget.lines()
     assert first == "6 of 9 units of 0.50 CPU seconds: 12 CPU seconds; largest process 300 MiB"
     assert packages.strip() == "io 1 of 4; policies 5 of 5"
-    assert rest == (["not marked deep, but 2.1 units (at most 2): tests/policies/a.py::test_1"] if alone > 2 else [])
+    assert rest == (["neither deep nor guard, but 2.1 units (at most 2): tests/policies/a.py::test_1"] if alone > 2 else [])
     budget.budgets["policies"] = 4.5
     assert budget.over() == ["policies"]

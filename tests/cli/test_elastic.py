@@ -126,7 +126,6 @@ def test_mistakes_are_named_with_their_place(gavel: Gavel) -> None:
     assert "needs one of the mechanisms deficit, direct" in refused.err
 
 
-@pytest.mark.deep
 def test_csv_and_wide_tables_have_the_numbers_of_gpus(gavel: Gavel) -> None:
     command = ["solve", "jobs.csv", "-c", "v100:4,k80:2"]
     rows = {row["job_id"]: row for row in csv.DictReader(gavel(*command, "--csv").out.splitlines())}

@@ -352,7 +352,6 @@ def test_estimated_pairs_are_listed_where_jobs_share(gavel: Gavel) -> None:
     assert f"{len(document['estimates'])} speeds of these jobs are estimates" in gavel("rounds", *place).out
 
 
-@pytest.mark.deep
 def test_the_output_says_which_value_of_the_estimates_is_used(gavel: Gavel) -> None:
     text = "Estimated speeds are exceeded with probability 0.8: the 20 % quantile, not the median"
     assert text in " ".join(gavel("solve", *PLACE, "--estimate", "--confidence", "0.8").out.split())

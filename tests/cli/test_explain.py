@@ -174,7 +174,6 @@ def test_types_with_signs_and_digits_in_their_names(gavel: Gavel, tmp_path: Path
     assert document["what_if"][0]["gpus"] == {"a100-40gb": 1, "v100-16": 4}
 
 
-@pytest.mark.deep
 def test_the_first_lines_name_tenant_and_cost(gavel: Gavel) -> None:
     out = " ".join(gavel("explain", "language-019", *EXAMPLE)[1].split())
     assert "All 32 v100s, 40 p100s and 40 k80s are in use; one more v100 would raise what the worst-off jobs get by at most" in out

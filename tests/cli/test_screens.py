@@ -325,7 +325,6 @@ def test_the_best_policy_is_marked_where_policies_differ() -> None:
     ]
 
 
-@pytest.mark.deep
 def test_the_figures_of_the_sentences_follow_from_the_allocation(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recomputed from the time fractions, without the objective of the policy."""
     monkeypatch.setenv("COLUMNS", "200")

@@ -242,7 +242,6 @@ def test_unknown_columns_are_ignored_by_name(gavel: Gavel, tmp_path: Path) -> No
     assert gavel("simulate", "trace.csv", "-c", "v100:1", "--ignore-columns", "owner").code == 0
 
 
-@pytest.mark.deep
 def test_all_documents_have_the_version_of_their_schema(gavel: Gavel) -> None:
     solve = ["jobs.csv", "-c", "v100:4", "--json"]
     for arguments in (

@@ -41,7 +41,7 @@ ALWAYS = {ROOT / "README.md", *(ROOT / "docs").glob("for-*.md")}
 
 def marks(page: Path) -> list[pytest.MarkDecorator]:
     changed = [pytest.mark.changed] if page.relative_to(ROOT).as_posix() in changed_files() else []
-    return [] if page in ALWAYS else [pytest.mark.deep, *changed]
+    return [pytest.mark.guard] if page in ALWAYS else [pytest.mark.deep, *changed]
 
 
 def of(pages: Iterable[Path]) -> list[Any]:

@@ -120,7 +120,6 @@ class TestSolver:
         in_threads(*[lambda: solver.solve(problem(0))] * 4)
         assert most == [1] * 4
 
-    @pytest.mark.deep
     @pytest.mark.parametrize("name", ["max_min_fairness", "max_total_throughput", "nash_welfare"])
     def test_in_parallel_they_find_what_they_find_alone(self, name: str) -> None:
         def values() -> list[float | None]:

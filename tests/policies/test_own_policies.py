@@ -275,7 +275,6 @@ class TestCommand:
         shown = gavel("policies", "show", "mine:Own", folder=tmp_path).stdout
         assert shown.startswith("mine:Own (own family, from mine)\n\nDecides by itself.\n")
 
-    @pytest.mark.deep
     def test_rounds_run_under_a_user_class(self, tmp_path: Path, jobs: list[str]) -> None:
         (tmp_path / "mine.py").write_text(MODULE)
         done = gavel("rounds", *jobs, "-p", "mine:LargestGangFirst", "-n", "1", "--json", folder=tmp_path)
@@ -389,7 +388,6 @@ class TestInstalledPackages:
         assert by_name["budgeted"]["options"]["budget"] == {"default": None, "required": True, "help": ""}
         assert by_name["fifo"]["options"]["backfill"]["required"] is False
 
-    @pytest.mark.deep
     def test_the_command_takes_them(self, tmp_path: Path, jobs: list[str]) -> None:
         done = gavel("solve", *jobs, "-p", "largest_gang,backfill=false", "--csv", folder=tmp_path, PYTHONPATH=str(tmp_path))
         assert '"largest_gang_first,backfill=false",b,1.0,0.0' in done.stdout

@@ -33,7 +33,6 @@ def learning(learner: gp.ThroughputLearner, count: int = 3) -> gp.RoundScheduler
     return made
 
 
-@pytest.mark.deep
 def test_rates_are_observed_by_number_of_gpus() -> None:
     learner = gp.ThroughputLearner()
     scheduler = learning(learner)

@@ -148,7 +148,6 @@ def test_cpus_of_a_node_must_do_for_both() -> None:
             assert begun.assignments
 
 
-@pytest.mark.deep
 def test_what_is_promised_to_many_is_delivered() -> None:
     """Pairs of changing partners on three types: deficits stay bounded, and shortfalls small."""
     jobs = jobs_of([n % len(KINDS) for n in range(0, 96, 2)])

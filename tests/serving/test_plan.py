@@ -156,7 +156,6 @@ def many(count: int, seed: int, gpus: int) -> tuple[list[gp.Service], gp.Cluster
     return services, cluster_of(dict.fromkeys(names, gpus)), gp.ServingProfile("many", rows)
 
 
-@pytest.mark.deep
 def test_many_services_get_a_plan_near_its_bound() -> None:
     services, cluster, profile = many(30, 0, 32)
     with pytest.warns(gp.GavelWarning, match="below the best one"):

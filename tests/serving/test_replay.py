@@ -41,7 +41,6 @@ def test_replicas_in_use_are_the_load_of_the_requests() -> None:
     assert replay.utilization == pytest.approx([(2 * 0.5 / 2 + 2 * 0.5 / 1) / replicas], rel=0.03)
 
 
-@pytest.mark.deep
 def test_a_replay_finds_what_simulating_the_replicas_finds() -> None:
     """A plan that serves all of one size on one type is a placement with a group for each replica."""
     row = gp.ServingRate(model="m", accelerator="a", pipeline_parallel=2, stage_seconds=(0.1, 0.06))

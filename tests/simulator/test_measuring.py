@@ -273,7 +273,6 @@ class TestCommand:
         Path("speeds.csv").write_text(SPEEDS)
         return runner(capsys, "simulate", "jobs.csv", "-c", "v100:4/2,k80:2/2", "--throughputs", "speeds.csv")
 
-    @pytest.mark.deep
     def test_the_output_names_the_window(self, simulate: Gavel) -> None:
         window = ("--measure-jobs", "3:8", "-p", "max_min_fairness", "-p", "isolated")
         rows = {

@@ -120,7 +120,6 @@ def test_a_state_of_an_earlier_version_gives_no_partial_sums(tmp_path: Path) -> 
     assert loaded.jobs == simulation.run().jobs
 
 
-@pytest.mark.deep
 def test_windows_measure_their_own_jobs() -> None:
     jobs = jobs_of(5, 30)
     result = gp.simulate(jobs, cluster(2.0, 1.0), PROFILE, "max_min_fairness", measure_jobs=(10, 20))

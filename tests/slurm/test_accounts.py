@@ -250,7 +250,6 @@ def test_a_job_that_gives_way_is_warned_before(tmp_path: Path) -> None:
     assert stops == set(range(1, 7)) <= {number for number, _, _ in slurm.signalled}
 
 
-@pytest.mark.deep
 def test_a_driver_that_is_killed_while_a_job_gives_way_goes_on(tmp_path: Path) -> None:
     for command in (2, 5, 8, 11):
         slurm = site(1)

@@ -28,7 +28,6 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
     return runner(capsys, "slurm")
 
 
-@pytest.mark.deep
 def test_status(gavel: Gavel) -> None:
     done = gavel("status", "--partition", "opt")
     assert (done.code, done.err) == (0, "")

@@ -319,7 +319,6 @@ PLAYS = st.lists(
 )
 
 
-@pytest.mark.deep
 @settings(max_examples=4, deadline=None)
 @given(
     plays=PLAYS,

@@ -2,8 +2,8 @@
 
 With `--budget`, pytest prints at its start how many tests there are and about how long they take, once a minute how far they are,
 and at the end the CPU seconds of each package, in units beside its budget in `tests/budgets.toml`. With `--budget=enforced` a run
-fails if a package is above 110 % of its budget, or if a test without the mark `deep` takes more than two units again when it is run
-alone.
+fails if a package is above 110 % of its budget, or if a test without the mark `deep` or `guard` takes more than two units again
+when it is run alone.
 
 A unit is the CPU time of a fixed piece of work, which each worker does once before its first test: the same tests take as many
 units on a slow machine, or beside other work, as on a fast one. The time of a test is that of its process and of the processes
@@ -37,7 +37,7 @@ ALLOWED = 1.1
 """Share of its budget that a package may take."""
 
 LONGEST = 2.0
-"""Units that a test without the mark `deep` may take."""
+"""Units that a test without the mark `deep` or `guard` may take."""
 
 USUAL_UNIT = 1.0
 """CPU seconds of a unit, about, before it has been measured."""
@@ -126,6 +126,7 @@ class Budget:
         self.done: Counter[str] = Counter()
         self.costs: dict[str, float] = {}
         self.deep: set[str] = set()
+        self.guards: set[str] = set()
         self.too_long: dict[str, float] = {}
         self.start = self.printed = time.monotonic()
 
@@ -169,6 +170,8 @@ class Budget:
         self.costs[report.nodeid] = dict(report.user_properties)[PROPERTY][0]
         if "deep" in report.keywords:
             self.deep.add(report.nodeid)
+        if "guard" in report.keywords:
+            self.guards.add(report.nodeid)
         if time.monotonic() > self.printed + 60:
             self.printed = time.monotonic()
             self.say(self.progress())
@@ -185,7 +188,7 @@ class Budget:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Measure again, alone, what took too long, and fail where budgets are enforced."""
         self.unit = statistics.fmean([output["unit"] for output in self.outputs if "unit" in output] or [USUAL_UNIT])
-        suspects = [test for test, cost in self.costs.items() if cost > LONGEST * self.unit and test not in self.deep]
+        suspects = [test for test, cost in self.costs.items() if cost > LONGEST * self.unit and test not in self.deep | self.guards]
         if self.enforced and self.name == "test":
             again = {test: cost_alone(test) / self.unit for test in suspects}
             self.too_long = {test: units for test, units in again.items() if units > LONGEST}
@@ -214,7 +217,10 @@ class Budget:
             f"{all_} of {self.unit:.2f} CPU seconds: {sum(self.costs.values()):.0f} CPU seconds; largest process {peak} MiB",
             *textwrap.wrap("; ".join(each), 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False),
             *(f"over its budget by more than a tenth: {package}" for package in self.over()),
-            *(f"not marked deep, but {units:.1f} units (at most {LONGEST:g}): {test}" for test, units in self.too_long.items()),
+            *(
+                f"neither deep nor guard, but {units:.1f} units (at most {LONGEST:g}): {test}"
+                for test, units in self.too_long.items()
+            ),
         ]
 
     def pytest_terminal_summary(self) -> None:

@@ -29,7 +29,6 @@ def threads() -> ThreadPoolExecutor:
         yield executor
 
 
-@pytest.mark.deep
 def test_a_cell_equals_the_simulation(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     spec = simulations("fifo", "max_min_fairness", seeds=1, round_seconds=[360, 720], results=str(tmp_path / "s.sqlite"))
     rows = gp.sweep(spec, executor=threads)

@@ -111,7 +111,6 @@ def test_sweeps_take_mechanisms_by_name() -> None:
     assert "has no function 'missing'" in text
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("name", ["deficit", "priority"])
 def test_built_in_mechanisms_keep_the_contract(name: str) -> None:
     mechanism = resolve_mechanism(name, ["v100", "p100", "k80"])

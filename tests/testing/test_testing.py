@@ -17,7 +17,6 @@ import gavel_py as gp
 from gavel_py.policies import Decision
 from gavel_py.testing import ContractReport, check_policy
 from gavel_py.testing.checks import CHECKS
-from tests.end_to_end.test_docs import ROOT, sections, table
 from tests.support.instances import Floats
 
 
@@ -427,8 +426,3 @@ def test_checks_are_skipped_by_name() -> None:
 def test_an_unknown_policy_is_named() -> None:
     with pytest.raises(gp.UnknownNameError, match="there is no policy 'fiffo'"):
         check_policy("fiffo")
-
-
-def test_the_page_on_writing_policies_lists_every_check() -> None:
-    rows = table(sections(ROOT / "docs" / "writing-a-policy.md")["Checking it"])
-    assert list(rows) == [check.name for check in CHECKS]

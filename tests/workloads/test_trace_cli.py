@@ -64,7 +64,6 @@ def test_broken_lines_are_reported_and_with_strict_refused(trace: Gavel) -> None
     assert not Path("strict.csv").exists()
 
 
-@pytest.mark.deep
 def test_job_types_and_estimates(trace: Gavel) -> None:
     name = file("p.csv", PHILLY)
     refused = trace("import", name, "--out", "jobs.csv", "--profile", "gavel-osdi20")
