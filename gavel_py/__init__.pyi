@@ -27,6 +27,7 @@ from gavel_py.errors import GavelError as GavelError
 from gavel_py.errors import GavelWarning as GavelWarning
 from gavel_py.errors import InputError as InputError
 from gavel_py.errors import MissingThroughputError as MissingThroughputError
+from gavel_py.errors import NameWarning as NameWarning
 from gavel_py.errors import PolicyContractError as PolicyContractError
 from gavel_py.errors import PolicyError as PolicyError
 from gavel_py.errors import ProofError as ProofError

@@ -52,6 +52,18 @@ class GavelWarning(UserWarning):
     """Warning that an input was accepted, but its meaning may differ from what the user intended."""
 
 
+class NameWarning(GavelWarning):
+    """Warning that accelerators of a cluster were found in a profile under other names; the message lists them.
+
+    Attributes:
+        count: The number of these accelerators.
+    """
+
+    def __init__(self, message: str, count: int = 1) -> None:
+        super().__init__(message)
+        self.count = count
+
+
 @dataclass(frozen=True)
 class Fault:
     """One defect of the input.

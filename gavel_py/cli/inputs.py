@@ -488,23 +488,48 @@ def import_solver(policies: Iterable[gp.Policy]) -> None:
         importlib.import_module(gp.Program.__module__)  # imports cvxpy
 
 
+NAMES_FOUND = "GPU names: {} found in the profile under other names; gavel -v lists them"
+
+
 @contextmanager
 def warnings_shown() -> Iterator[None]:
-    """Print each `GavelWarning` once, as a line on standard error; other warnings are not affected."""
+    """Print each `GavelWarning` once, as a line on standard error; other warnings are not affected.
+
+    Names of GPUs that were found under others are counted in one line after the answer; they are listed with -v and before errors.
+    """
     show_other = warnings.showwarning
+    context = click.get_current_context(silent=True)
+    verbose = context is not None and context.find_root().params.get("verbose", 0)
     printed: set[str] = set()
+    names: dict[str, gp.NameWarning] = {}
+
+    def print_once(text: str) -> None:
+        if text not in printed:
+            printed.add(text)
+            click.echo(with_names(f"warning: {text}"), err=True)
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if not issubclass(category, gp.GavelWarning):
             show_other(message, category, *rest, **more)
-        elif str(message) not in printed:
-            printed.add(str(message))
-            click.echo(with_names(f"warning: {message}"), err=True)
+        elif isinstance(message, gp.NameWarning) and not verbose:
+            names[str(message)] = message
+        else:
+            print_once(str(message))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", gp.GavelWarning)
         warnings.showwarning = show
-        yield
+        try:
+            yield
+        except BaseException:
+            for text in names:
+                print_once(text)
+            raise
+    if names and context is not None:
+        counted = context.meta.setdefault(__name__, {})
+        if not counted:
+            context.call_on_close(lambda: click.echo(NAMES_FOUND.format(sum(each.count for each in counted.values())), err=True))
+        counted |= names
 
 
 GAIN_NOTE = "gain: combined work of both, relative to one of them alone\n"

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import field_validator, model_validator
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, NameWarning
 from gavel_py.io import reading
 from gavel_py.io.names import same_name
 from gavel_py.io.records import Name, Positive, Record, Text, check_records
@@ -271,8 +271,8 @@ def how_the_same(name: str, other: str) -> str:
     return "they differ only in case" if name.casefold() == other.casefold() else "they name the same accelerator"
 
 
-def notes_on_names(renamed: Mapping[str, str], profile_name: str, measured: Container[str]) -> Iterator[str]:
-    """Yield a sentence for all {accelerator of a cluster: accelerator of a profile} that are the same in one way.
+def notes_on_names(renamed: Mapping[str, str], profile_name: str, measured: Container[str]) -> Iterator[NameWarning]:
+    """Yield a warning for all {accelerator of a cluster: accelerator of a profile} that are the same in one way.
 
     measured: the accelerators with measurements in the profile; of others it has only specifications.
     """
@@ -282,10 +282,11 @@ def notes_on_names(renamed: Mapping[str, str], profile_name: str, measured: Cont
     for (how, is_measured), pairs in alike.items():
         there = f"profile {profile_name!r}" if is_measured else f"the specifications (profile {profile_name!r} has no measurement)"
         if len(pairs) == 1:
-            yield f"accelerator {pairs[0][0]!r} of the cluster is treated as {pairs[0][1]!r} of {there}: {how}"
+            note = f"accelerator {pairs[0][0]!r} of the cluster is treated as {pairs[0][1]!r} of {there}: {how}"
         else:
             listed, how = ", ".join(f"{name!r} as {other!r}" for name, other in pairs), how.replace("accelerator", "accelerators")
-            yield f"accelerators of the cluster are treated as those of {there}: {listed}; {how}"
+            note = f"accelerators of the cluster are treated as those of {there}: {listed}; {how}"
+        yield NameWarning(note, len(pairs))
 
 
 def _same_form(form: str, wanted: str) -> bool:

@@ -291,7 +291,7 @@ class Cluster:
                 problem = f"is the same as {other!r}, since {how_the_same(name, other)}, but has another price; rename one of them"
                 raise InputError(Fault("cluster", f"accelerator {name!r}", problem))
         for note in notes_on_names(renamed, profile.name, getattr(profile, "measured", profile).accelerators):
-            warnings.warn(note, GavelWarning, stacklevel=4)
+            warnings.warn(note, stacklevel=4)
         return self.renamed(renamed) if renamed else self
 
     @classmethod

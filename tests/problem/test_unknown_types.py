@@ -264,6 +264,15 @@ class TestCommands:
         assert outcome.code == 0
         assert outcome.err.count("32 GPUs are ignored: accelerator 't4' is not in profile 'lab'") == 1
         assert "GPUs not used, since the profile lacks their type: 32 of t4\n" in outcome.out
+        assert outcome.err.splitlines()[-1] == "GPU names: 1 found in the profile under other names; gavel -v lists them"
+        assert "treated as" not in outcome.err
+
+    def test_names_under_which_gpus_were_found_are_listed_on_demand(self, gavel: Gavel) -> None:
+        outcome = gavel("-v", "solve", "jobs.csv", "-c", "H100:2,V100:1", "--profile", "lab.csv")
+        assert f"warning: {TestOtherCase.NOTES[0]}\n" in outcome.err
+        assert "GPU names: " not in outcome.err
+        brief = gavel("solve", "jobs.csv", "-c", "H100:2,V100:1", "--profile", "lab.csv")
+        assert brief.err == "GPU names: 2 found in the profile under other names; gavel -v lists them\n"
 
     @pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[1], COMMANDS[3]], ids=lambda command: command[0])
     def test_in_json_too(self, gavel: Gavel, command: tuple[str, ...]) -> None:
