@@ -40,8 +40,9 @@ def last_end(problem: gp.AllocationProblem, times: Any) -> float:
     return float((problem.steps_remaining / (problem.throughputs * times).sum(axis=1)).max())
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(("policy", "value", "sign"), [("max_min_fairness", worst_off, 1), ("min_makespan", last_end, -1)])
-@pytest.mark.parametrize("seed", [1, 3])
+@pytest.mark.parametrize("seed", [1, pytest.param(3, marks=pytest.mark.deep)])
 def test_regrets_are_those_of_solving_each_case(policy: str, value: Value, sign: int, seed: int) -> None:
     """Every estimate at both ends, by `solve` and the formula of the objective; those that are not shown have no larger regret."""
     jobs, cluster, profile = half_known(seed)

@@ -153,6 +153,7 @@ def test_each_gang_starts_as_soon_as_gpus_on_which_it_may_run_are_free(data):
         _check(schedule, jobs, speeds)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(("tasks", "most"), [(200, 1.2), (1000, 1.01)])
 def test_schedules_of_layered_workflows_are_close_to_the_bound(tasks, most):
     ratios = []

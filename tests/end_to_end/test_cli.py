@@ -173,6 +173,7 @@ def test_no_width_is_told_but_by_the_test_itself() -> None:
     assert "COLUMNS" not in os.environ
 
 
+@pytest.mark.guard
 def test_no_table_is_wider_than_the_terminal(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in (60, 80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -405,6 +406,7 @@ def test_ctrl_c_ends_at_once_without_a_traceback(tmp_path: Path) -> None:
     assert (process.returncode, out, err.strip()) == (130, "", "Interrupted")
 
 
+@pytest.mark.guard
 def test_closed_standard_output_is_no_error() -> None:
     command = f"{sys.executable} -m gavel_py profiles list >&-"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)

@@ -388,6 +388,7 @@ class TestInstalledPackages:
         assert by_name["budgeted"]["options"]["budget"] == {"default": None, "required": True, "help": ""}
         assert by_name["fifo"]["options"]["backfill"]["required"] is False
 
+    @pytest.mark.guard
     def test_the_command_takes_them(self, tmp_path: Path, jobs: list[str]) -> None:
         done = gavel("solve", *jobs, "-p", "largest_gang,backfill=false", "--csv", folder=tmp_path, PYTHONPATH=str(tmp_path))
         assert '"largest_gang_first,backfill=false",b,1.0,0.0' in done.stdout

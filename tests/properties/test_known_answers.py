@@ -20,6 +20,7 @@ KEPT = Path(__file__).with_name("known_answers.json")
 NUMBER = re.compile(r"(-?\d+\.?\d*(?:e[-+]?\d+)?)")
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("count", [14, pytest.param(20, marks=pytest.mark.deep)])  # problems, then rounds, a simulation and a sweep
 def test_earlier_answers_are_given_again(count: int) -> None:
     expected = [json.loads(line) for line in KEPT.read_text().splitlines()]

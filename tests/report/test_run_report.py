@@ -252,6 +252,7 @@ def test_a_report_of_one_run_shows_its_gangs_without_comparison(tmp_path: Path) 
     assert "A run of fifo" in page.words["h1"]
 
 
+@pytest.mark.guard
 def test_names_with_markup_are_escaped(tmp_path: Path) -> None:
     first, *others = some_runs([HOSTILE, "fifo"], seeds=2, jobs=20, **{f"trace{HOSTILE}": HOSTILE})
     stays = [replace(stay, job_id=HOSTILE, node=HOSTILE, job_type=HOSTILE, accelerator=HOSTILE) for stay in some_stays()[:3]]
@@ -270,6 +271,7 @@ def test_names_with_markup_are_escaped(tmp_path: Path) -> None:
     assert row(page, HOSTILE.replace("\x00", "�").replace("\u202e", "�").replace(" ", ""))
 
 
+@pytest.mark.guard
 def test_a_report_is_self_contained(tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", [replace(some_run("fifo", 4.0, 0), stays=some_stays(80, 8, 100))])
     assert all(address.startswith("data:image/png;base64,") for address in page.addresses)

@@ -95,6 +95,7 @@ def policy_of(text: str) -> gp.Policy:
     return gp.resolve_policy(name, **dict(each.split("=") for each in rest))
 
 
+@pytest.mark.guard
 @settings(max_examples=examples(40, costly=True))
 @given(
     trace=traces(),

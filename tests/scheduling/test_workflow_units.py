@@ -101,6 +101,7 @@ def _ends(jobs: list[gp.Job], seconds: dict[str, float]) -> tuple[Ends, bool]:
     return ends, is_unique
 
 
+@pytest.mark.deep
 @settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_figures_of_workflows_are_those_of_a_run_in_which_all_jobs_that_start_succeed(data: st.DataObject):

@@ -175,6 +175,7 @@ def test_intervals_of_traces_are_planned_and_drawn(plan: Gavel) -> None:
     assert "--times multiplies rates; with a trace" in " ".join(plan("--times", "2").err.split())
 
 
+@pytest.mark.guard
 @needs_shared_data
 def test_the_hour_of_the_tutorial_is_planned_in_intervals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -327,6 +327,7 @@ def wait_for_rounds(process: subprocess.Popen[str], path: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.guard
 def test_ctrl_c_prints_the_results_so_far(tmp_path: Path) -> None:
     command, rounds = long_command(tmp_path), tmp_path / "rounds.csv"
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

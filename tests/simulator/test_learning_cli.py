@@ -55,6 +55,7 @@ def test_results_as_json(gavel: Gavel) -> None:
     assert (document["settings"]["learn"], document["settings"]["known"]) == ("optimistic", "0.5")
 
 
+@pytest.mark.guard
 def test_a_profile_that_knows_all_makes_learning_free(gavel: Gavel) -> None:
     text = gavel("jobs.csv", *CLUSTER, "--learn=median", "--known", "gavel-osdi20", "--csv").out
     header, known, learned, _ = (line.split(",") for line in text.strip().splitlines())

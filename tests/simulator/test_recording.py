@@ -60,6 +60,7 @@ def test_the_run_agrees_with_the_records_and_the_usage(policy: str, mode: str) -
     )
 
 
+@pytest.mark.guard
 def test_no_node_holds_more_gangs_than_it_has_gpus() -> None:
     stays = gp.record_run(trace(), CLUSTER, PROFILE, "max_min_fairness", stays=True).stays
     sizes = {node.name: node.num_gpus for node in CLUSTER.nodes}

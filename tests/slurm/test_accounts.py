@@ -210,6 +210,7 @@ def test_jobs_below_a_limit_take_turns(tmp_path: Path) -> None:
     assert all(abs(delivered[str(number)] - 100 * ran[number]) <= 100 for number in range(1, 21)), "the log knows it"
 
 
+@pytest.mark.guard
 @settings(deadline=None, max_examples=3)
 @given(
     st.lists(st.tuples(st.sampled_from([1, 1, 2, 4, 8]), st.sampled_from(["chem", "physics"])), min_size=3, max_size=10),

@@ -65,6 +65,7 @@ def learned(learner: gp.ThroughputLearner, entries: set[tuple[str, str]]) -> dic
     return {(kind, name): learner.profile.throughput(kind, 1, name) for kind, name in entries}
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("explore", ["optimistic", 0.25])
 def test_missing_speeds_are_learned_and_survive_a_kill(tmp_path: Path, explore: Any) -> None:
     lab, state, store = Lab(tmp_path, {BERT: 6, LSTM: 6}), tmp_path / "state", gp.ThroughputStore(tmp_path / "store.sqlite")

@@ -319,6 +319,7 @@ PLAYS = st.lists(
 )
 
 
+@pytest.mark.guard
 @settings(max_examples=4, deadline=None)
 @given(
     plays=PLAYS,

@@ -97,6 +97,7 @@ def test_the_example_runs_at_a_small_scale(gavel: Gavel) -> None:
     assert all(len(run.fairness) == 6 for run in runs)
 
 
+@pytest.mark.guard
 def test_failed_cells_are_listed_and_set_the_exit_code(gavel: Gavel) -> None:
     Path("own.py").write_text(
         "import gavel_py as gp\n"

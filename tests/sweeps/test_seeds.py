@@ -80,6 +80,7 @@ def test_copies_count_once_everywhere(
     assert not re.search("±|p [<≤]|[0-9] seed|each seed|whiskers", text)
 
 
+@pytest.mark.guard
 def test_a_recorded_and_a_generated_trace_in_one_sweep(recorded: str, tmp_path: Path) -> None:
     policies = ["fifo", "shortest_job_first"]
     spec = simulations(*policies, seeds=3, results=str(tmp_path / "s.sqlite"))

@@ -29,6 +29,7 @@ def threads() -> ThreadPoolExecutor:
         yield executor
 
 
+@pytest.mark.guard
 def test_a_cell_equals_the_simulation(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     spec = simulations("fifo", "max_min_fairness", seeds=1, round_seconds=[360, 720], results=str(tmp_path / "s.sqlite"))
     rows = gp.sweep(spec, executor=threads)
@@ -197,6 +198,7 @@ def test_a_cell_that_ended_just_before_an_interrupt_is_stored(tmp_path: Path, mo
     assert gp.plan_sweep(spec).kept() == {"done": 1, "failed": 0}
 
 
+@pytest.mark.guard
 def test_failed_cells_remain_only_if_they_are_retried(tmp_path: Path) -> None:
     plan = gp.plan_sweep(solves(Failing(), seeds=2) | {"results": str(tmp_path / "s.sqlite")})
     assert plan.estimate(8).workers == 2  # no more processes than cells

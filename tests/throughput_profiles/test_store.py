@@ -486,6 +486,7 @@ def test_several_processes_replace_one_profile_while_others_read(store: Throughp
     assert len(store.load("mine")) in range(ROWS, ROWS + 20)
 
 
+@pytest.mark.guard
 def test_several_processes_add_to_one_profile(store: ThroughputStore) -> None:
     batches = [("mine", [measurement(f"type-{n}-{i}") for i in range(20)]) for n in range(20)]
     with multiprocessing.get_context("spawn").Pool(4) as pool:

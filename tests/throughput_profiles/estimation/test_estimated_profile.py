@@ -328,6 +328,7 @@ def test_a_profile_without_pairs_has_none_estimated() -> None:
     assert NVIDIA.with_estimates().pair_matrix([gp.Job("j", job_type=NVIDIA.job_types[0])], ["v100-16gb"]) is None
 
 
+@pytest.mark.guard
 def test_a_problem_is_solved_on_estimates() -> None:
     jobs = [gp.Job(f"j{n}", job_type=job_type) for n, job_type in enumerate(NVIDIA.job_types[:6])]
     cluster = gp.Cluster.from_inline("a100-80gb:4,h100:4")
