@@ -39,6 +39,12 @@ class TestPromises:
         allocation = gp.solve(problem(jobs, node("n", 24, cpus=16)))
         assert allocation.time_fractions[:, 0] == pytest.approx(16 / 12 / 24)
 
+    def test_a_gang_needs_them_for_each_of_its_gpus(self) -> None:
+        jobs = [gp.Job(f"j{i}", job_type="t", num_gpus=2, cpus_per_gpu=6) for i in range(24)]
+        measured = gp.Measurement(job_type="t", num_gpus=2, accelerator="v100", steps_per_second=1)
+        large = gp.AllocationProblem.from_jobs(jobs, gp.Cluster([node("n", 48, cpus=16)]), gp.ThroughputProfile("p", [measured]))
+        assert gp.solve(large).time_fractions[:, 0] == pytest.approx(16 / 12 / 24)
+
     def test_nodes_that_do_not_say_have_enough(self) -> None:
         allocation = gp.solve(problem(list(self.JOBS), node("n", 1, cpus=16), node("m", 2)))
         assert allocation.time_fractions[:, 0] == pytest.approx([1, 1, 1])
@@ -126,6 +132,11 @@ class TestPlaces:
         nodes, needs = [node("n", 4, cpus=16, memory_gb=64)], Resources(memory_gb=16)
         assert place(nodes, [Gang("a", 2, "v100", per_gpu=needs)], loads={"n": Resources(memory_gb=33)}) == {}
         assert largest_free(nodes, loads={"n": Resources(memory_gb=33)}, per_gpu=needs)["any"] == {"v100": 1}
+
+    def test_a_gang_takes_memory_for_each_of_its_gpus(self) -> None:
+        pair = [Gang(name, 2, "v100", per_gpu=Resources(memory_gb=16)) for name in "ab"]
+        assert len(place([node("n", 4, memory_gb=48)], pair)) == 1
+        assert len(place([node("n", 4, memory_gb=64)], pair)) == 2
 
     def test_smaller_gangs_move_where_cpus_are_short(self) -> None:
         """One core-hungry job on each node: one of them makes room, though GPUs are free on both."""
