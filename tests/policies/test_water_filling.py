@@ -46,7 +46,7 @@ def levels_of(problem: gp.AllocationProblem, allocation: gp.Allocation) -> Float
 
 
 def assert_levels(problem: gp.AllocationProblem, allocation: gp.Allocation, expected: Floats) -> None:
-    assert levels_of(problem, allocation) == pytest.approx(expected, rel=1e-5, abs=1e-5 * expected.max(initial=0.0))
+    assert levels_of(problem, allocation) == pytest.approx(expected, rel=1e-6, abs=1e-6 * expected.max(initial=0.0))
 
 
 def test_a_job_that_cannot_run_faster_leaves_the_others_to_rise() -> None:
@@ -242,46 +242,3 @@ def test_speeds_that_differ_by_rounding_count_as_equal(part: float) -> None:
         for each in (speeds, speeds * (1 + part * signs))
     )
     assert near.throughputs == pytest.approx(exact.throughputs, rel=1e-8)
-
-
-def nearly_equal(seed: int, part: float) -> gp.AllocationProblem:
-    """3 to 8 jobs with few different speeds, each of which is off by about this part."""
-    chance = np.random.default_rng([seed, 9])
-    count, types = int(chance.integers(3, 9)), int(chance.integers(1, 4))
-    whole, kinds = chance.choice([1.0, 2, 3, 4], (count, types)), chance.lognormal(0, 0.5, (2, types))
-    speeds = (whole if seed % 2 else kinds[chance.integers(0, 2, count)]) * (1 + part * chance.standard_normal((count, types)))
-    weights = chance.choice([1.0, 1, 2], count)
-    tenants = ["ab"[i % 2] for i in range(count)]
-    return gp.AllocationProblem.from_arrays(speeds, chance.choice([1.0, 2, 3, 4], types), weights=weights, tenants=tenants)
-
-
-def small_cluster(seed: int) -> gp.AllocationProblem:
-    """3 to 8 jobs of one or two kinds and whole gangs, with small whole numbers, on two or three types."""
-    chance = np.random.default_rng([seed, 17])
-    types = ["v100", "p100", "k80"][: int(chance.integers(2, 4))]
-    count, kinds = int(chance.integers(3, 9)), int(chance.integers(1, 3))
-    speeds = chance.choice([1.0, 2, 3, 4, 6], (kinds, len(types)))[chance.integers(0, kinds, count)]
-    nodes = [(int(chance.integers(1, 6)), int(chance.choice([1, 2, 4, 8]))) for _ in types]
-    each = zip(
-        chance.choice([1, 1, 2, 3, 4], count), chance.choice([0.5, 1, 1, 2], count), chance.choice(["a", "b"], count), strict=True
-    )
-    jobs = [gp.Job(f"j{i}", num_gpus=int(s), weight=float(w), tenant=str(t)) for i, (s, w, t) in enumerate(each)]
-    profile = gp.ThroughputProfile.from_matrix(speeds, job_ids=[job.job_id for job in jobs], accelerators=types)
-    cluster = gp.Cluster.from_inline(",".join(f"{t}:{n * size}/{size}" for t, (n, size) in zip(types, nodes, strict=True)))
-    return gp.AllocationProblem.from_jobs(jobs, cluster, profile)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("policy", ["water_filling", "hierarchical"])
-def test_no_small_cluster_is_refused(policy: str) -> None:
-    for seed in range(2_500):
-        problem = small_cluster(seed)
-        assert gp.solve(problem, policy).status == ("optimal" if problem.runnable.any() else "empty"), seed
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("policy", ["water_filling", "hierarchical"])
-def test_no_nearly_equal_speeds_are_refused(policy: str) -> None:
-    for part in (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12):
-        for seed in range(280):
-            assert gp.solve(nearly_equal(seed, part), policy).status == "optimal", (part, seed)

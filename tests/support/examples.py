@@ -9,17 +9,21 @@ examples show. Choose one with `pytest --hypothesis-profile NAME`; the default i
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-__all__ = ["DEEP", "examples", "fix_constants", "register_profiles"]
+__all__ = ["DEEP", "examples", "fix_constants", "register_profiles", "seeds"]
 
 DEEP = "deep"
 PERCENT = {"test": 20, DEEP: 200}
 """Percentage of the requested examples that each profile draws. It is also the profile's `max_examples`, since tests that request
 no number have the default of hypothesis, which is 100."""
+
+SEEDS = "GAVEL_PY_SEEDS"
+"""Environment variable with the number of seeds of each test that draws problems by seed."""
 
 COSTLY = 0.5
 """Further factor for tests whose single example takes more than 20 ms, except under `deep`."""
@@ -57,3 +61,8 @@ def examples(count: int, *, costly: bool = False) -> int:
     percent = settings.default.max_examples
     factor = COSTLY if costly and percent < PERCENT[DEEP] else 1.0
     return max(1, round(count * percent * factor / 100))
+
+
+def seeds(count: int) -> range:
+    """Return the seeds of a `deep` test with problems of its own: `count`, or as many as the environment variable `SEEDS` says."""
+    return range(int(os.environ.get(SEEDS, count)))

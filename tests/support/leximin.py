@@ -1,23 +1,26 @@
-"""Lexicographic max-min by its definition, with a sequence of dense linear programs in scipy: for small problems only."""
+"""Lexicographic max-min by its definition, in exact arithmetic: for small problems only."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 import gavel_py as gp
-from tests.support.instances import TIGHT, Floats, valid_rows
+from tests.support.instances import Floats, valid_rows
+from tests.support.rational import fill
 
-__all__ = ["leximin"]
+__all__ = ["Space", "leximin"]
 
-SLACKS = (1e-11, 1e-10, 1e-9)
-"""Relative tolerances of the levels reached so far: the first that leaves the next program feasible is used."""
+SLACK = 1e-11
+"""Relative tolerance of further constraints, which rounding may have made impossible to meet."""
 
-RISES = 1e-7
-"""A job that can rise by no more than this part of its level cannot rise."""
+SAME_SPEED = 1e-9
+"""Relative difference up to which the fastest types of a job count as equally fast, or it would take all time of others on one of
+them for a last digit.
+"""
 
 
 def leximin(
@@ -30,66 +33,81 @@ def leximin(
 ) -> Floats:
     """Return (N,) u_i = Σ_j gains_ij X_ij of the valid X with the largest minimum, then the largest second smallest u, and so on.
 
-    All free jobs are raised to the largest common level; those that cannot exceed it, even if every other job only keeps its
-    level, are fixed. Jobs that can run nowhere stay at 0.
-    rows, limits: (R, N K) and (R,) of further constraints, rows X <= limits; allowed: (N, K) where jobs may run.
+    Jobs that can run nowhere stay at 0. The arguments are those of `Space.of_times`.
     """
-    space = _Space.of(problem, gains, rows, limits, allowed)
-    undecided = set(np.flatnonzero(space.allowed.any(axis=1)).tolist())
-    levels = np.zeros(problem.num_jobs)
-    while undecided:
-        best = space.most(levels, sorted(undecided))
-        levels[list(undecided)] = best
-        stuck = {i for i in undecided if space.most(levels, [i]) <= best * (1 + RISES) + 1e-12}
-        assert stuck, f"nobody is stopped at level {best}"
-        undecided -= stuck
-    return levels
+    return Space.of_times(problem, gains, rows=rows, limits=limits, allowed=allowed).leximin()
 
 
-@dataclass
-class _Space:
-    """The feasible allocations, rows X <= limits and X = 0 where not allowed, and their values for each job."""
+class Space(NamedTuple):
+    """Values gains·z of N jobs over the z >= 0 with rows·z <= limits. gains: (N, n); rows: (R, n); limits: (R,)."""
 
     gains: Floats
     rows: Floats
     limits: Floats
-    allowed: NDArray[np.bool_]
 
     @classmethod
-    def of(
+    def of_times(
         cls,
         problem: gp.AllocationProblem,
         gains: Floats,
-        rows: Floats | None,
-        limits: Floats | None,
-        allowed: NDArray[np.bool_] | None,
-    ) -> _Space:
+        *,
+        rows: Floats | None = None,
+        limits: Floats | None = None,
+        allowed: NDArray[np.bool_] | None = None,
+        same_speed: float = SAME_SPEED,
+    ) -> Space:
+        """Return the values Σ_j gains_ij X_ij of valid time fractions.
+
+        rows, limits: (R, N K) and (R,) of further constraints, rows X <= limits; allowed: (N, K) where jobs may run; same_speed:
+        the relative difference up to which the largest gains of a job count as equal.
+        """
         valid, most = valid_rows(problem)
         if rows is not None and limits is not None:
-            valid, most = np.vstack([valid, rows]), np.concatenate([most, limits])
-        return cls(gains, valid, most, problem.runnable if allowed is None else allowed)
+            valid, most = np.vstack([valid, rows]), np.concatenate([most, limits + SLACK * np.abs(limits)])
+        allowed = problem.runnable if allowed is None else allowed
+        table = np.eye(len(gains))[:, :, None] * _as_one_speed(gains, allowed, same_speed)
+        columns = np.flatnonzero(allowed)
+        return cls(table.reshape(len(gains), -1)[:, columns], valid[:, columns], most)
 
-    def most(self, levels: Floats, rising: list[int]) -> float:
-        """Return the largest common level of all `rising` jobs, while every other job keeps its level."""
-        n, k = self.gains.shape
-        fastest = self.gains.max(axis=1)
-        units = np.where(fastest > 0, fastest, 1.0)
-        rises = np.isin(np.arange(n), rising)
-        per_job = np.zeros((n, n * k + 1))
-        for i in range(n):
-            per_job[i, i * k : (i + 1) * k] = -self.gains[i] / units[i]
-        per_job[:, -1] = rises / units
-        own = np.hstack([self.rows, np.zeros((len(self.rows), 1))])
-        for slack in SLACKS:
-            kept = np.where(rises, 0.0, -levels * (1 - slack) / units)
-            answer = linprog(
-                np.append(np.zeros(n * k), -1.0),
-                np.vstack([own, per_job]),
-                np.concatenate([self.limits, kept]),
-                bounds=[*((0, float(runs)) for runs in self.allowed.ravel()), (0, None)],
-                method="highs",
-                options=TIGHT,
-            )
-            if answer.status == 0:
-                return float(-answer.fun)
-        raise AssertionError(answer.message)
+    @classmethod
+    def of_whole_gangs(cls, problem: gp.AllocationProblem, gains: Floats) -> Space:
+        """Return the values that mixes of the sets of whole gangs deliver which fit on the GPUs of all types at once."""
+        gains = np.column_stack(
+            [_as_one_speed(gains, problem.runnable, SAME_SPEED), np.zeros(len(gains))]
+        )  # the last place is nowhere
+        places = np.array(list(_placements(problem)))
+        return cls(gains[np.arange(len(gains)), places].T, np.ones((1, len(places))), np.ones(1))
+
+    def leximin(self) -> Floats:
+        """Return (N,) the values with the largest minimum, then the largest second smallest, and so on."""
+        return self.risen(lambda rising: np.isin(np.arange(len(self.gains)), rising).astype(float))
+
+    def risen(self, rates: Callable[[list[int]], Floats]) -> Floats:
+        """Return (N,) the values to which jobs rise at (N,) `rates`, a function of those that can rise."""
+        return fill(self.gains, rates, self.rows, self.limits)
+
+
+def _as_one_speed(gains: Floats, allowed: NDArray[np.bool_], same_speed: float) -> Floats:
+    """Return (N, K) gains in which those of each job that nearly are its largest are all the least of them."""
+    nearly = allowed & (gains >= np.where(allowed, gains, 0.0).max(axis=1, keepdims=True) * (1 - same_speed))
+    least = np.where(nearly, gains, np.inf).min(axis=1, keepdims=True)
+    return np.where(nearly, least, gains)
+
+
+def _placements(problem: gp.AllocationProblem) -> Iterator[list[int]]:
+    """Yield the type of each job, K for nowhere, in all ways that fit at once and leave no room for a further job."""
+    nowhere = problem.throughputs.shape[1]
+    sizes, types = problem.num_gpus.tolist(), [np.flatnonzero(able).tolist() for able in problem.runnable]
+
+    def extended(placed: list[int], free: list[float]) -> Iterator[list[int]]:
+        if len(placed) == len(sizes):
+            if not any(j == nowhere and any(free[k] >= sizes[i] for k in types[i]) for i, j in enumerate(placed)):
+                yield placed
+            return
+        size = sizes[len(placed)]
+        for j in types[len(placed)]:
+            if free[j] >= size:
+                yield from extended([*placed, j], [gpus - size * (k == j) for k, gpus in enumerate(free)])
+        yield from extended([*placed, nowhere], free)
+
+    return extended([], problem.capacities.tolist())

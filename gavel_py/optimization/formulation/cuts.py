@@ -38,7 +38,12 @@ SAME_TIME = 1e-9
 """Time fractions that differ by no more than this count as equal."""
 
 LEAST_EXCESS = 1e-7
-"""Relative excess up to which time fractions count as deliverable."""
+"""Relative excess up to which time fractions count as deliverable. It must be small: equally good answers may or may not exceed it,
+and the value would depend on which of them is found.
+"""
+
+ENOUGH = 1 - LEAST_EXCESS
+"""The part of time fractions that some mix must deliver."""
 
 NO_SECOND: Mapping[int, int] = MappingProxyType({})
 
@@ -329,21 +334,18 @@ def group_of(size: int, locality: str, entries: Indices, times: Floats, limit: i
     return Group(size, locality, entries, limit, [*ends.tolist(), len(entries)])
 
 
-def row_of_patterns(
-    groups: Sequence[Group], times: Floats, patterns: Indices, enough: float = 1 - LEAST_EXCESS
-) -> tuple[list[Floats], float] | None:
+def row_of_patterns(groups: Sequence[Group], times: Floats, patterns: Indices) -> tuple[list[Floats], float] | None:
     """Return a row that all mixes of (P, groups) patterns satisfy and these times break, None if some mix delivers them.
 
-    The row consists of coefficients of the entries of each group and the right-hand side. enough: the part of the times that
-    must be delivered.
+    The row consists of coefficients of the entries of each group and the right-hand side.
     """
     requested = [group.requested(times) for group in groups]
     rooms = np.vstack([group.rooms(counts) for group, counts in zip(groups, patterns.T, strict=True)])
     # Patterns near the mean suffice for most mixes. Each pattern has as many gangs of the last group as fit.
     near = (np.abs(patterns[:, :-1] - [each[-1] for each in requested[:-1]]) < 1).all(axis=1)
-    if near.any() and best_mix(rooms[:, near], np.concatenate(requested))[0] >= enough:
+    if near.any() and best_mix(rooms[:, near], np.concatenate(requested))[0] >= ENOUGH:
         return None
-    found = broken_row(rooms, np.concatenate(requested), enough)
+    found = broken_row(rooms, np.concatenate(requested))
     if found is None:
         return None
     ends = np.cumsum([len(group.numbers) for group in groups])
@@ -351,15 +353,15 @@ def row_of_patterns(
     return [group.coefficients(times, each) for group, each in zip(groups, own, strict=True)], found[1]
 
 
-def broken_row(rooms: Floats, requested: Floats, enough: float = 1 - LEAST_EXCESS) -> tuple[Floats, float] | None:
+def broken_row(rooms: Floats, requested: Floats) -> tuple[Floats, float] | None:
     """Return (R,) prices y >= 0 and the largest Σ_r y_r rooms_rp of (R, P) patterns, which Σ_r y_r requested_r exceeds.
 
-    None if a mix delivers the part `enough` of the requests. Rows without a request get the largest price that does not weaken the
+    None if a mix delivers the requests up to `LEAST_EXCESS`. Rows without a request get the largest price that does not weaken the
     cut, so that time does not move there next (lifting).
     """
     some = requested > 0
     deliverable, own = best_mix(rooms[some], requested[some])
-    if deliverable >= enough:
+    if deliverable >= ENOUGH:
         return None
     prices = np.zeros(len(requested))
     prices[some] = own

@@ -260,9 +260,6 @@ MOST_GPUS = 8
 LARGE = 64
 """Maximum size of a type for rows; for larger types, they gain little over those of `fraction_rows`."""
 
-ENOUGH = 0.99
-"""Part of the time fractions of a type that a mix of packings must deliver, so that the type gets no row."""
-
 
 def packing_rows(problem: AllocationProblem, fractions: Floats, columns: Widths = ONE_EACH) -> list[Load]:
     """Return rows that all deliverable allocations satisfy and (N, K') `fractions` break, none if they break none.
@@ -340,7 +337,7 @@ def _of_one_type(problem: AllocationProblem, hosts: Hosts, times: Floats, j: int
     if patterns is None:
         found = _gpu_by_gpu(groups, items, times[:, j], gpus, room)
     else:
-        found = row_of_patterns(groups, times[:, j], patterns, ENOUGH)
+        found = row_of_patterns(groups, times[:, j], patterns)
     if found is None:
         return None
     table = np.zeros_like(times)
@@ -361,7 +358,7 @@ def _gpu_by_gpu(
     rooms[:-1, :-1], rooms[-1, -1] = one, 1.0  # the last column: GPUs of whole gangs
     means = np.array([times[group.entries].sum() for group in groups])
     sizes = np.array([item.gpus for item in items])
-    found = broken_row(gpus * rooms.T, np.append(means[small], sizes[~small] @ means[~small]), ENOUGH)
+    found = broken_row(gpus * rooms.T, np.append(means[small], sizes[~small] @ means[~small]))
     if found is None:
         return None
     prices, limit = found

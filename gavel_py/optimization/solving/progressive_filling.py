@@ -13,7 +13,7 @@ from gavel_py.optimization.formulation.linear_rows import TOLERANCE
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.optimization.solving.level_search import BestLevel, find_best_level
-from gavel_py.optimization.solving.levels import LEAST_LEVEL, LevelCertificate, Levels
+from gavel_py.optimization.solving.levels import COST_ROUNDING, LEAST_LEVEL, LevelCertificate, Levels
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
 STOPPED = 10 * TOLERANCE
@@ -22,13 +22,16 @@ STOPPED = 10 * TOLERANCE
 SAME_SPEED = TOLERANCE
 """Relative difference up to which a job's fastest types count as equally fast: the solver's rows do not tell them apart."""
 
-HELD_BACK = TOLERANCE / 100
-"""Part of its throughput that a job gives up where it stops below its top. Types that stopped jobs use up then have slack, far more
-than the rounding of costs (`COST_ROUNDING`) and far less than any tolerance, so that later levels are not infeasible by rounding.
+HELD_BACK = 4 * COST_ROUNDING
+"""Part of its throughput that a job gives up where it stops below its top, per square root of the number of classes, as the
+rounding of costs. Types that stopped jobs use up then have slack, so that later levels are not infeasible by rounding. It must be
+small: where a job's speeds hardly differ, others get many times what it gives up.
 """
 
-AT_TOP = TOLERANCE / 1000
-"""Relative distance to its top at which a level gives a job all of it. A job that stops below it must not count as at its top."""
+AT_TOP = HELD_BACK / 10
+"""Relative distance to its top, per square root of the number of classes, at which a level gives a job all of it. A job that stops
+below it must not count as at its top.
+"""
 
 
 class Rise(Protocol):
@@ -77,7 +80,8 @@ class _Filling:
     is free at these prices (`Levels.free_until`); there it stops, and the others continue. Each level is proven by its own prices,
     so that there are rarely more levels than types, and no integer program is needed.
 
-    reached, tops: (G,) steps/s that a job of each class has, and can have at most; base: the last level; demand: the present step.
+    reached, tops: (G,) steps/s that a job of each class has, and can have at most; base: the last level; demand: the present step;
+    terms: the factor of `HELD_BACK` and `AT_TOP`.
     """
 
     demand: _Step
@@ -85,6 +89,7 @@ class _Filling:
     def __init__(self, jobs: JobClasses, shares: Shares, name: str) -> None:
         self.jobs, self.shares, self.name = jobs, shares, name
         self.units = jobs.equal_share / jobs.num_gpus  # steps/s per unit of service
+        self.terms = float(np.sqrt(len(jobs)))
         self.reached, self.tops, self.base = np.zeros(len(jobs)), _tops(jobs), 0.0
 
     @property
@@ -110,7 +115,7 @@ class _Filling:
         reached, self.base = self.demand.need(self.jobs, best.level), best.level
         tops = np.minimum(before, np.maximum(reached, step.free_until(best.level, best.prices)))
         has_stopped = below & (reached < before * (1 - STOPPED)) & (reached >= tops * (1 - STOPPED))
-        self.tops = np.where(has_stopped, tops * (1 - HELD_BACK), tops)
+        self.tops = np.where(has_stopped, tops * (1 - HELD_BACK * self.terms), tops)
         self.reached = np.minimum(reached, self.tops)
         if best.level < step.alone and np.array_equal(self.tops, before) and self.rising.any():
             raise SolverError(f"no job can rise above level {best.level:.9g}, and the prices do not show which jobs stay there")
@@ -131,7 +136,7 @@ def fill(jobs: JobClasses, shares: Shares, solver: LinearSolver, name: str, *, p
             raise TimeLimitReached(None, (found[-1].fractions,), (found[0].prices,)) from None
         found.append(best)
         rising.append(filling.rising)
-        at_top = filling.demand.need(jobs, best.level) >= filling.tops * (1 - AT_TOP)
+        at_top = filling.demand.need(jobs, best.level) >= filling.tops * (1 - AT_TOP * filling.terms)
         levels.append(copy(step))
         levels[-1].demand = replace(filling.demand, at_top=at_top)
         filling.raise_to(best, step)
