@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.policies.max_min_fairness import MaxMinFairness
 from tests.support.constraint_strategies import tenanted
 from tests.support.examples import examples
 from tests.support.instances import Floats, crowds, problems
+
+MaxMinFairness = gp.policy_class("max_min_fairness")
 
 
 def two_jobs(**changes: Any) -> gp.AllocationProblem:

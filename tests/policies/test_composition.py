@@ -10,17 +10,14 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.optimization.formulation.program import Program
-from gavel_py.policies import SumPolicy
-from gavel_py.policies.constraints.shares import CostBudget
-from gavel_py.policies.constraints.single_jobs import Pin
-from gavel_py.policies.max_min_fairness import MaxMinFairness
-from gavel_py.policies.max_progress_rate import MaxProgressRate
-from gavel_py.policies.max_total_throughput import MaxTotalThroughput
-from gavel_py.policies.min_cost import MinCost
-from gavel_py.policies.min_makespan import MinMakespan
 from tests.support.examples import examples
 from tests.support.instances import TIGHT, Floats, best_level, best_value, crowds, valid_rows
+
+MaxMinFairness = gp.policy_class("max_min_fairness")
+MaxProgressRate = gp.policy_class("max_progress_rate")
+MaxTotalThroughput = gp.policy_class("max_total_throughput")
+MinCost = gp.policy_class("min_cost")
+MinMakespan = gp.policy_class("min_makespan")
 
 PRICES = [3.0, 1.0]
 
@@ -172,12 +169,12 @@ def test_an_answer_in_stages_survives_a_file() -> None:
     assert gp.Allocation.from_json(allocation.to_json()).stages == allocation.stages
 
 
-class Indifferent(SumPolicy):
+class Indifferent(gp.SumPolicy):
     """Anything is as good as anything else: 3."""
 
     name = "indifferent"
 
-    def objective(self, program: Program) -> cp.Expression:  # noqa: ARG002
+    def objective(self, program: gp.Program) -> cp.Expression:  # noqa: ARG002
         return cp.Constant(3.0)
 
 
@@ -197,7 +194,7 @@ def test_kinks_are_kept_by_a_sum() -> None:
 
 
 def test_constraints_of_the_parts_hold_for_the_whole() -> None:
-    budget, pin = CostBudget(2), Pin("bert", "v100")
+    budget, pin = gp.CostBudget(2), gp.Pin("bert", "v100")
     allocation = gp.solve(three_jobs(), gp.Then(MaxMinFairness(constraints=[budget]), MaxTotalThroughput(constraints=[pin])))
     assert float(allocation.time_fractions.sum(axis=0) @ PRICES) <= 2 + 1e-9
     assert allocation.time_fractions[0, 1] == 0

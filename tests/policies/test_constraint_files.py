@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from gavel_py.cli import main
 from gavel_py.policies.constraints.compiling import KINDS
+from tests.support.commands import runner
 from tests.support.fakes import refusal
 
 Gavel = Callable[..., tuple[int, str, str]]
@@ -171,10 +171,8 @@ class TestCommand:
         file("speeds.csv", self.SPEEDS)
 
         def run(command: str, *arguments: str) -> tuple[int, str, str]:
-            with pytest.raises(SystemExit) as exit_:
-                main([command, "jobs.csv", "--cluster", "v100:1,k80:1", "--throughputs", "speeds.csv", *arguments])
-            captured = capsys.readouterr()
-            return int(exit_.value.code or 0), captured.out, captured.err
+            done = runner(capsys, command, "jobs.csv", "--cluster", "v100:1,k80:1", "--throughputs", "speeds.csv")(*arguments)
+            return done.code, done.out, done.err
 
         return run
 

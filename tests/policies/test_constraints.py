@@ -25,7 +25,7 @@ from tests.support.instances import Floats
 POLICIES = ["max_total_throughput", "max_min_fairness", "min_makespan"]
 every_policy = pytest.mark.parametrize("name", POLICIES)
 
-ignore_idle_constraints = pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
+ignore_idle_constraints = pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")
 
 
 def policy(name: str, *constraints: gp.Constraint, **options: Any) -> gp.Policy:

@@ -13,10 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.cli import main
 from gavel_py.cli.allocation_text import stages_text
-from gavel_py.policies.hierarchical import Hierarchical
-from gavel_py.testing import check_policy
+from tests.support.commands import runner
 from tests.support.constrained_programs import wishes
 from tests.support.constraint_strategies import constraints, tenanted
 from tests.support.examples import examples
@@ -24,6 +22,8 @@ from tests.support.fakes import refusal
 from tests.support.instances import Floats, crowds
 from tests.support.leximin import leximin
 from tests.support.rising import incremental_leximin
+
+Hierarchical = gp.policy_class("hierarchical")
 
 POLICIES = st.sampled_from(["fairness", "fairness", "fifo"])
 WEIGHTS = st.sampled_from([0.5, 1.0, 2.0, 3.0])
@@ -286,7 +286,7 @@ def test_shares_follow_the_definition(case: tuple[gp.AllocationProblem, gp.Tenan
         assert allocation.objective_bound == pytest.approx(allocation.objective_value, rel=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
+@pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")
 @every_tree
 @settings(max_examples=examples(60, costly=True))
 @given(data=st.data())
@@ -529,13 +529,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.deep
 @pytest.mark.usefixtures("folder")
 def test_the_contract_is_kept_with_a_tree() -> None:
-    check_policy(gp.resolve_policy("hierarchical", tenants="tenants.yaml"), problems=6)
+    gp.testing.check_policy(gp.resolve_policy("hierarchical", tenants="tenants.yaml"), problems=6)
 
 
 @pytest.mark.deep
 def test_the_contract_is_kept_with_a_tree_of_python() -> None:
     """Its label cannot be parsed, so the check of labels covers the other options only."""
-    report = check_policy(Hierarchical(tenants=gp.TenantTree(policy="fifo"), agnostic=True), problems=2)
+    report = gp.testing.check_policy(Hierarchical(tenants=gp.TenantTree(policy="fifo"), agnostic=True), problems=2)
     assert [check.problems for check in report.checks if check.name == "options"] == [1]
 
 
@@ -595,10 +595,8 @@ class TestCommand:
         """In the folder with the files."""
 
     def gavel(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit_:
-            main([arguments[0], *self.JOBS, *arguments[1:]])
-        shown = capsys.readouterr()
-        return int(exit_.value.code or 0), shown.out, shown.err
+        done = runner(capsys, arguments[0], *self.JOBS)(*arguments[1:])
+        return done.code, done.out, done.err
 
     def test_shows_the_levels(self, capsys: pytest.CaptureFixture[str]) -> None:
         code, out, _ = self.gavel(capsys, "solve", "-p", "hierarchical,tenants=tenants.yaml")
@@ -614,11 +612,8 @@ class TestCommand:
         Path("four.csv").write_text("job_id,tenant,weight\na,red,3\nb,red,1\nc,blue,1\nd,blue,1\n")
         Path("four-speeds.csv").write_text("job_id,v100\na,1\nb,1\nc,1\nd,1\n")
         command = ["solve", "four.csv", "-c", "v100:3", "--throughputs", "four-speeds.csv", "-p", "hierarchical"]
-        shown = []
-        for more in ([], ["--json"]):
-            with pytest.raises(SystemExit):
-                main([*command, "--what-if", "v100-1", "--what-if", "v100+1", *more])
-            shown.append(capsys.readouterr().out)
+        run = runner(capsys, *command, "--what-if", "v100-1", "--what-if", "v100+1")
+        shown = [run(*more).out for more in ([], ["--json"])]
         document = json.loads(shown[1])
         least = []
         for each in (document, *(what_if["allocation"] for what_if in document["what_if"])):
@@ -631,10 +626,9 @@ class TestCommand:
     @pytest.mark.parametrize("command", ["solve", "rounds", "explain"])
     def test_json_has_the_tree(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
         name = ("explain", "b") if command == "explain" else (command,)
-        with pytest.raises(SystemExit) as exit_:
-            main([*name, *self.JOBS, "-p", "hierarchical,tenants=tenants.yaml", "--json"])
-        document = json.loads(capsys.readouterr().out)
-        assert exit_.value.code in (0, None)
+        done = runner(capsys, *name)(*self.JOBS, "-p", "hierarchical,tenants=tenants.yaml", "--json")
+        assert done.code == 0
+        document = json.loads(done.out)
         assert document["options"]["tenants"]["tenants"]["blue"] == {}
 
     @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.policies.constraints.shares import MaxGpus
-from gavel_py.policies.nash_welfare import NashWelfare
 from tests.support.examples import examples
 from tests.support.instances import Floats, best_value, crowds, problems
+
+NashWelfare = gp.policy_class("nash_welfare")
 
 
 def able(problem: gp.AllocationProblem) -> gp.AllocationProblem:
@@ -185,7 +185,7 @@ def test_what_the_discount_cannot_stand_is_refused() -> None:
     problem = three_jobs()
     strict = NashWelfare(strategy_proof=True)
     with pytest.raises(gp.InputError, match="option strategy_proof: cannot be used with constraints"):
-        gp.solve(problem, NashWelfare(strategy_proof=True, constraints=(MaxGpus(gpus=1),)))
+        gp.solve(problem, NashWelfare(strategy_proof=True, constraints=(gp.MaxGpus(gpus=1),)))
     for composed in (lambda: 2 * strict, lambda: strict + NashWelfare()):
         with pytest.raises(gp.InputError, match="nash_welfare,strategy_proof=true is not defined by its objective alone"):
             composed()

@@ -15,7 +15,7 @@ from textwrap import dedent
 import pytest
 
 import gavel_py as gp
-from gavel_py.cli import main
+from tests.support.commands import runner
 from tests.support.fakes import refusal
 
 MODULE = '''
@@ -405,6 +405,4 @@ class TestInstalledPackages:
 
 
 def test_without_other_packages_the_list_has_no_column_for_them(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["policies"])
-    assert " from " not in capsys.readouterr().out.splitlines()[0]
+    assert " from " not in runner(capsys)("policies").out.splitlines()[0]

@@ -10,7 +10,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.testing import check_policy
 from tests.support.examples import examples
 from tests.support.instances import best_level, best_value, problems
 
@@ -110,7 +109,7 @@ formula, and a schedule. Under `deep` all are, with the twins and options."""
 )
 def test_the_contract_is_kept(name: str, options: dict[str, Any]) -> None:
     skip = ("units",) if options.get("normalized") is False else NOT_BY_NATURE.get(name, ())
-    check_policy(gp.resolve_policy(name, **options), problems=examples(12), skip=skip)
+    gp.testing.check_policy(gp.resolve_policy(name, **options), problems=examples(12), skip=skip)
 
 
 @every_policy

@@ -14,7 +14,6 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.optimization.formulation.matrices import AllocationLP
-from gavel_py.policies.max_total_throughput import MaxTotalThroughput
 from tests.support.examples import examples
 from tests.support.instances import Floats, best_value, crowds, problems, valid_rows
 
@@ -278,7 +277,7 @@ def test_an_answer_that_is_worse_than_its_bound_is_an_error(monkeypatch: pytest.
             gp.solve(problem, policy)
 
 
-class Written(MaxTotalThroughput):
+class Written(gp.policy_class("max_total_throughput")):
     """The most throughput, written as an expression, less a part of the time."""
 
     def objective(self, program: gp.Program) -> cp.Expression:
@@ -296,7 +295,7 @@ class Charged(Written):
 @settings(max_examples=examples(60))
 @given(problem=problems())
 def test_a_linear_sum_is_the_same_with_and_without_an_expression(problem: gp.AllocationProblem) -> None:
-    plain, written = gp.solve(problem, MaxTotalThroughput()), gp.solve(problem, Written())
+    plain, written = gp.solve(problem, gp.resolve_policy("max_total_throughput")), gp.solve(problem, Written())
     assert plain.objective_value == pytest.approx(written.objective_value, rel=1e-9)
     assert plain.objective_bound == pytest.approx(written.objective_bound, rel=1e-6)
     assert plain.time_fractions == pytest.approx(written.time_fractions, abs=1e-9)

@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.simulator import SimulationResult
 from tests.simulator.test_engine import jcts, play
 from tests.support.examples import examples
 from tests.support.fakes import refusal
 
 
-def between(jobs: list[Any], gpus: str = "v100:1", **options: Any) -> SimulationResult:
+def between(jobs: list[Any], gpus: str = "v100:1", **options: Any) -> gp.SimulationResult:
     """Simulate under `fifo` with `backfill`, which makes no difference to jobs of one GPU but that they may fill idle ones."""
     return play(jobs, gpus, gp.resolve_policy("fifo", backfill=True), starts_between_rounds=True, **options)  # type: ignore[arg-type]
 

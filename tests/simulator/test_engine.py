@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.simulator import NodeFailures, NodeWindow, Outcome, Simulation, SimulationResult, simulate
-from gavel_py.workloads.submission import Submission
 from tests.support.examples import examples
 from tests.support.fakes import refusal
 
@@ -27,14 +25,14 @@ def speeds(jobs: Jobs, *rows: list[float], accelerators: tuple[str, ...] = ("v10
     return gp.ThroughputProfile.from_matrix(table, job_ids=ids, accelerators=list(accelerators))
 
 
-def play(jobs: Sequence[gp.Job | Submission], gpus: str = "v100:1", policy: str = "fifo", **options: Any) -> SimulationResult:
+def play(jobs: Sequence[gp.Job | gp.Submission], gpus: str = "v100:1", policy: str = "fifo", **options: Any) -> gp.SimulationResult:
     """Simulate jobs of one step per second on an inline cluster."""
     cluster = gp.Cluster.from_inline(gpus)
-    alone = [each.job if isinstance(each, Submission) else each for each in jobs]
-    return simulate(jobs, cluster, speeds(alone, accelerators=cluster.accelerator_names), policy, **options)
+    alone = [each.job if isinstance(each, gp.Submission) else each for each in jobs]
+    return gp.simulate(jobs, cluster, speeds(alone, accelerators=cluster.accelerator_names), policy, **options)
 
 
-def jcts(result: SimulationResult) -> list[float | None]:
+def jcts(result: gp.SimulationResult) -> list[float | None]:
     return [result.jobs[job_id].jct_seconds for job_id in sorted(result.jobs)]
 
 
@@ -111,7 +109,7 @@ class TestKnownAnswers:
         assert (result.summary.with_deadline, result.summary.late) == (1, 1)
 
     def test_only_finished_jobs_meet_or_miss_deadlines(self) -> None:
-        cancelled = Submission(gp.Job("b", total_steps=4000, deadline_seconds=9000), cancelled_seconds=500)
+        cancelled = gp.Submission(gp.Job("b", total_steps=4000, deadline_seconds=9000), cancelled_seconds=500)
         result = play([gp.Job("a", total_steps=100, deadline_seconds=5000), cancelled])
         assert (result.summary.with_deadline, result.summary.late) == (1, 0)
         active = play([gp.Job("a", total_steps=10_000, deadline_seconds=500)], until_seconds=720)
@@ -122,7 +120,7 @@ class TestKnownAnswers:
         jobs = [gp.Job("a", total_steps=100), *between, gp.Job("a", total_steps=100, arrival_seconds=9000)]
         speeds = gp.ThroughputProfile.from_matrix([[1.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])
         text = "job 'a', field job_id: is that of an earlier job; each job of a trace needs an id of its own"
-        assert refusal(lambda: simulate(jobs, gp.Cluster.from_inline("v100:4"), speeds)) == text
+        assert refusal(lambda: gp.simulate(jobs, gp.Cluster.from_inline("v100:4"), speeds)) == text
 
     def test_a_job_with_earlier_progress_fails_within_the_rest_of_its_work(self) -> None:
         job = gp.Job("a", total_steps=100_000, steps_done=99_000, max_retries=50)
@@ -148,14 +146,14 @@ class TestKnownAnswers:
     def test_duration_stands_for_steps(self) -> None:
         job = gp.Job("a", duration_seconds=100, duration_accelerator="k80")
         cluster = gp.Cluster.from_counts({"v100": 1, "k80": 1})
-        result = simulate([job], cluster, speeds([job], [4.0, 1.0], accelerators=("v100", "k80")), "fifo")
+        result = gp.simulate([job], cluster, speeds([job], [4.0, 1.0], accelerators=("v100", "k80")), "fifo")
         assert result.jobs["a"].jct_seconds == 25
 
 
 class TestNodes:
     def test_maintenance_takes_gpus_away_and_gives_them_back(self) -> None:
         job = gp.Job("a", total_steps=1000)
-        window = NodeWindow("v100-0", 720, 1440)
+        window = gp.NodeWindow("v100-0", 720, 1440)
         result = play([job], round_seconds=360, maintenance=[window])
         # The job runs for two rounds; its node is down from 720 s to 1440 s.
         assert result.jobs["a"].jct_seconds == 1440 + 1000 - 720
@@ -163,9 +161,9 @@ class TestNodes:
 
     def test_a_job_loses_what_it_did_in_the_round_in_which_its_node_fails(self) -> None:
         jobs = [gp.Job("a", total_steps=5000)]
-        result = play(jobs, "v100:1", round_seconds=100, node_failures=NodeFailures(1000, 50), seed=3)
+        result = play(jobs, "v100:1", round_seconds=100, node_failures=gp.NodeFailures(1000, 50), seed=3)
         job = result.jobs["a"]
-        assert job.outcome is Outcome.FINISHED
+        assert job.outcome is gp.Outcome.FINISHED
         assert job.lost_gpu_seconds > 0
         assert job.running_seconds == pytest.approx(5000 + job.lost_gpu_seconds)
         usage = result.summary.usage["v100"]
@@ -173,7 +171,7 @@ class TestNodes:
 
     def test_a_job_that_can_run_nowhere_has_a_reason(self) -> None:
         result = play([gp.Job("a", total_steps=10), gp.Job("wide", num_gpus=4, total_steps=10)], "v100:2")
-        assert result.jobs["wide"].outcome is Outcome.ACTIVE
+        assert result.jobs["wide"].outcome is gp.Outcome.ACTIVE
         assert result.jobs["wide"].reason == "its gang of 4 GPUs fits nowhere (largest gang that fits: v100: 2)"
         assert result.summary.outcomes == {"finished": 1, "failed": 0, "cancelled": 0, "active": 1}
 
@@ -181,36 +179,36 @@ class TestNodes:
 class TestFates:
     def test_failed_attempts_of_the_trace_are_replayed(self) -> None:
         job = gp.Job("a", total_steps=1000, max_retries=1)
-        fine = play([Submission(job, failed_attempts=1)], job_failures="recorded")
-        assert fine.jobs["a"].outcome is Outcome.FINISHED
+        fine = play([gp.Submission(job, failed_attempts=1)], job_failures="recorded")
+        assert fine.jobs["a"].outcome is gp.Outcome.FINISHED
         assert fine.jobs["a"].failures == 1
         assert fine.jobs["a"].running_seconds == pytest.approx(1000 + fine.jobs["a"].lost_gpu_seconds)
-        lost = play([Submission(job, failed_attempts=2)], job_failures="recorded")
-        assert lost.jobs["a"].outcome is Outcome.FAILED
+        lost = play([gp.Submission(job, failed_attempts=2)], job_failures="recorded")
+        assert lost.jobs["a"].outcome is gp.Outcome.FAILED
         assert lost.summary.outcomes["failed"] == 1
 
     def test_a_job_is_cancelled_when_the_trace_says(self) -> None:
-        jobs = [Submission(gp.Job("a", total_steps=1000), cancelled_seconds=500), Submission(gp.Job("b", total_steps=100))]
+        jobs = [gp.Submission(gp.Job("a", total_steps=1000), cancelled_seconds=500), gp.Submission(gp.Job("b", total_steps=100))]
         result = play(jobs)
-        assert result.jobs["a"].outcome is Outcome.CANCELLED
+        assert result.jobs["a"].outcome is gp.Outcome.CANCELLED
         assert result.jobs["a"].running_seconds == 500
         assert result.jobs["b"].end_seconds == 600
 
     def test_a_job_that_can_run_nowhere_is_cancelled_too(self) -> None:
-        result = play([Submission(gp.Job("wide", num_gpus=4, total_steps=5), cancelled_seconds=500)])
+        result = play([gp.Submission(gp.Job("wide", num_gpus=4, total_steps=5), cancelled_seconds=500)])
         assert result.jobs["wide"].end_seconds == 500
-        assert result.jobs["wide"].outcome is Outcome.CANCELLED
+        assert result.jobs["wide"].outcome is gp.Outcome.CANCELLED
 
     def test_policies_see_estimates_and_jobs_do_their_true_steps(self) -> None:
         """b has the shorter estimate, but takes far longer."""
         jobs = [
-            Submission(gp.Job("a", total_steps=400), run_seconds=400, estimate_seconds=400),
-            Submission(gp.Job("b", total_steps=1000), run_seconds=1000, estimate_seconds=100),
+            gp.Submission(gp.Job("a", total_steps=400), run_seconds=400, estimate_seconds=400),
+            gp.Submission(gp.Job("b", total_steps=1000), run_seconds=1000, estimate_seconds=100),
         ]
         exact, expected = (play(jobs, policy="shortest_job_first", estimates=e) for e in ("exact", "recorded"))
         assert exact.jobs["a"].end_seconds == 400
         assert expected.jobs["b"].first_start_seconds == 0
-        assert {job.outcome for job in expected.jobs.values()} == {Outcome.FINISHED}
+        assert {job.outcome for job in expected.jobs.values()} == {gp.Outcome.FINISHED}
         assert expected.jobs["b"].steps_done == 1000
 
 
@@ -242,19 +240,19 @@ class TestWrongInput:
             ({"seed": -1}, "field seed: must be a whole number of at least 0, found -1"),
             ({"estimates": "guess"}, 'must be "exact" or "recorded", found \'guess\''),
             ({"by_events": True}, "field by_events: must be left out, since round_seconds=None selects event-driven mode"),
-            ({"maintenance": [NodeWindow("v1", 0, 1)]}, "'v1' is not in the cluster"),
+            ({"maintenance": [gp.NodeWindow("v1", 0, 1)]}, "'v1' is not in the cluster"),
         ],
     )
     def test_settings(self, options: dict[str, Any], text: str) -> None:
         assert text in refusal(play, [self.JOB], **options)
 
     def test_node_failures(self) -> None:
-        assert "mean_seconds_up" in refusal(NodeFailures, 0, 1)
-        assert "must be after start_seconds (2), found 1" in refusal(NodeWindow, "n", 2, 1)
+        assert "mean_seconds_up" in refusal(gp.NodeFailures, 0, 1)
+        assert "must be after start_seconds (2), found 1" in refusal(gp.NodeWindow, "n", 2, 1)
 
 
 @st.composite
-def traces(draw: st.DrawFn) -> list[Submission]:
+def traces(draw: st.DrawFn) -> list[gp.Submission]:
     count = draw(st.integers(1, 12))
     arrivals = sorted(draw(st.lists(st.integers(0, 3000), min_size=count, max_size=count)))
     found = []
@@ -269,7 +267,7 @@ def traces(draw: st.DrawFn) -> list[Submission]:
             locality=draw(st.sampled_from(["any", "node"])),
         )
         cancelled = draw(st.none() | st.integers(arrival, arrival + 2000))
-        found.append(Submission(job, failed_attempts=draw(st.integers(0, 2)), cancelled_seconds=cancelled))
+        found.append(gp.Submission(job, failed_attempts=draw(st.integers(0, 2)), cancelled_seconds=cancelled))
     return found
 
 
@@ -285,7 +283,7 @@ def traces(draw: st.DrawFn) -> list[Submission]:
     seed=st.integers(0, 5),
 )
 def test_steps_and_gpu_time_are_conserved(
-    trace: list[Submission],
+    trace: list[gp.Submission],
     policy: str,
     restart: float,
     fails: bool,
@@ -299,14 +297,14 @@ def test_steps_and_gpu_time_are_conserved(
     profile = speeds(jobs, *([2.0, 1.0] for _ in jobs), accelerators=("v100", "k80"))
     settings_: dict[str, Any] = {
         "restart_seconds": restart,
-        "node_failures": NodeFailures(3000, 400) if fails else None,
+        "node_failures": gp.NodeFailures(3000, 400) if fails else None,
         "job_failures": "recorded",
         "seed": seed,
         "starts_between_rounds": between,
         "checkpoint_seconds": checkpoint,
         "retry_seconds": retry,
     }
-    result = simulate(trace, cluster, profile, policy, until_seconds=9_000, **settings_)
+    result = gp.simulate(trace, cluster, profile, policy, until_seconds=9_000, **settings_)
     usage = result.summary.usage
     for each in usage.values():
         assert min(each.values()) >= -1e-6
@@ -317,13 +315,13 @@ def test_steps_and_gpu_time_are_conserved(
         job = result.jobs.get(submitted.job.job_id)
         if job is None:  # the simulation ended before it arrived
             continue
-        if job.outcome is Outcome.FINISHED:
+        if job.outcome is gp.Outcome.FINISHED:
             assert job.steps_done == submitted.job.total_steps
             assert job.jct_seconds == pytest.approx(job.running_seconds + job.queueing_seconds)
             # The time that was not lost suffices for all steps at no more than 2 steps/s.
             assert job.running_seconds - job.lost_gpu_seconds / job.num_gpus >= submitted.job.total_steps / 2 - 1e-6
         assert job.failures <= submitted.failed_attempts
-    again = simulate(trace, cluster, profile, policy, until_seconds=9_000, **settings_)
+    again = gp.simulate(trace, cluster, profile, policy, until_seconds=9_000, **settings_)
     assert _told(again) == _told(result)
 
 
@@ -356,7 +354,7 @@ def test_gangs_started_one_by_one_or_all_at_once_have_the_same_records(
 def test_gangs_stop_that_a_caller_takes_from_the_scheduler_between_rounds(change: Callable[[gp.RoundScheduler], object]) -> None:
     jobs = [gp.Job(name, total_steps=1e6) for name in "ab"]
     cluster = gp.Cluster([gp.Node(name=name, accelerator="v100", num_gpus=1) for name in ("n", "m")])
-    simulation = Simulation(jobs, cluster, speeds(jobs, [1.0], [1.0]))
+    simulation = gp.Simulation(jobs, cluster, speeds(jobs, [1.0], [1.0]))
     simulation.step()
     change(simulation.scheduler)
     simulation.step()
@@ -364,7 +362,7 @@ def test_gangs_stop_that_a_caller_takes_from_the_scheduler_between_rounds(change
     assert sorted(job.running_seconds for job in simulation.result().jobs.values()) == [360.0, 720.0]
 
 
-def _told(result: SimulationResult) -> str:
+def _told(result: gp.SimulationResult) -> str:
     summary = replace(result.summary, solver_seconds=0.0, wall_seconds=0.0)
     return json.dumps(replace(result, summary=summary).to_dict())
 
@@ -372,8 +370,8 @@ def _told(result: SimulationResult) -> str:
 def test_a_stopped_simulation_continues_with_the_same_results() -> None:
     jobs = [gp.Job(f"j{i}", total_steps=400 * (i + 1), arrival_seconds=200 * i) for i in range(6)]
     cluster = gp.Cluster.from_counts({"v100": 2})
-    whole = Simulation(jobs, cluster, speeds(jobs), "max_min_fairness").run()
-    stopped = Simulation(jobs, cluster, speeds(jobs), "max_min_fairness")
+    whole = gp.Simulation(jobs, cluster, speeds(jobs), "max_min_fairness").run()
+    stopped = gp.Simulation(jobs, cluster, speeds(jobs), "max_min_fairness")
     assert stopped.run(until_seconds=1000).summary.outcomes["active"] > 0
     assert _told(stopped.run()) == _told(whole)
 

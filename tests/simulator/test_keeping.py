@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from gavel_py.simulator.simulation import SIMULATION
+from tests.simulator.support import saved_state, write_state
 from tests.support.commands import Gavel, runner
 
 RANDOM = ["--job-failures", "0.1", "--node-mtbf", "20", "--node-repair", "1", "--maintenance", "v100-0:1h:3h", "--seed", "7"]
@@ -97,9 +97,9 @@ def test_a_killed_process_continues_from_its_last_state(gavel: Gavel, tmp_path: 
 def test_a_state_without_solve_seconds_is_loaded(gavel: Gavel) -> None:
     options = [*command("fifo"), "--until", "2h", "--save-state", "state", "--state-every", "1round"]
     whole = gavel(*options)
-    document = SIMULATION.read("state")
+    document = saved_state("state")
     del document["note"]["asked"]["solve_seconds"]
-    SIMULATION.write("state", document)
+    write_state("state", document)
     again = gavel(*options, "--continue", "state")
     assert told(again.out) == told(whole.out)
 

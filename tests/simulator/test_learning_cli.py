@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from gavel_py.simulator.simulation import SIMULATION
+from tests.simulator.support import saved_state
 from tests.simulator.test_keeping import interrupted, told
 from tests.support.commands import Gavel, runner
 
@@ -71,7 +71,7 @@ def test_what_was_learned_is_saved_and_continued(gavel: Gavel, monkeypatch: pyte
         interrupted(patched, 40)  # within the fifth of six simulations, of which the second and the fifth learn
         stopped = gavel(*options, "--save-state", "state")
     assert stopped.code == 130
-    assert len(SIMULATION.read("state")["note"]["played"]) == 4
+    assert len(saved_state("state")["note"]["played"]) == 4
     again = gavel(*options, "--continue", "state")
     assert (again.code, told(again.out)) == (0, told(whole.out))
 

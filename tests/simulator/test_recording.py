@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.report.runs.run import MAX_INTERVALS, OverTimeCollector
-from gavel_py.simulator.recorder import RunRecorder, run_and_record
+from gavel_py.simulator.recorder import run_and_record
 from tests.support.commands import Gavel, runner
 from tests.support.examples import examples
 
@@ -120,9 +120,9 @@ def test_finish_time_fairness_is_that_of_the_results() -> None:
 
 
 def test_jobs_in_the_system_at_the_end_count() -> None:
-    recorder: RunRecorder
+    recorder: gp.RunRecorder
     simulation = gp.Simulation(trace(), CLUSTER, PROFILE, "fifo", on_round=lambda begun: recorder.round(begun))
-    recorder = RunRecorder(simulation, stays=True)
+    recorder = gp.RunRecorder(simulation, stays=True)
     run_and_record(simulation, recorder, 7200.0)
     run = recorder.run({}, simulation.result().summary)
     assert run.metrics["active"]

@@ -18,8 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.policies.fifo import Fifo
-from gavel_py.simulator.simulation import SIMULATION
+from tests.simulator.support import saved_state, write_state
 from tests.support.deaths import DEATHS
 from tests.support.examples import examples
 from tests.support.fakes import refusal
@@ -178,7 +177,7 @@ def test_another_trace_is_refused(path: Path) -> None:
 
 
 def test_a_policy_class_of_the_user_is_passed_again(path: Path) -> None:
-    class Mine(Fifo):
+    class Mine(gp.policy_class("fifo")):
         """First in, first out, in a class that a file cannot name."""
 
         name = "mine"
@@ -226,7 +225,7 @@ def test_every_part_that_is_missing_is_refused(path: Path) -> None:
     simulation = begin(few(), policy="fifo", node_failures=gp.NodeFailures(1000, 10))
     simulation.run(900)
     simulation.save(path)
-    state = SIMULATION.read(path)
+    state = saved_state(path)
     parts = {name: state[name] for name in ("settings", "simulation", "admission")}
     inner = {name: state["simulation"][name] for name in ("events", "usage", "tally")}
     for way, part in [
@@ -242,7 +241,7 @@ def test_every_part_that_is_missing_is_refused(path: Path) -> None:
             for step in way if way != ("",) else ():
                 place = place[step]
             del place[name]
-            SIMULATION.write(path, changed)
+            write_state(path, changed)
             assert str(path) in refusal(gp.Simulation.load, path, few(), speeds()), f"was loaded without {way} {name}"
 
 

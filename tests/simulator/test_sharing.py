@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.problem.tenants import TenantTree
 from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.simulation_state import SimulationState
 from tests.end_to_end.test_cli import Gavel, gavel
@@ -174,7 +173,7 @@ def test_partners_of_an_earlier_run_in_an_old_snapshot_do_not_count() -> None:
     document = simulation._state.to_dict()
     for job in document["active"]:
         job["with_there"] = ["x"]
-    state = SimulationState.from_dict(document, "old", trace, ONE, TenantTree.of(None))
+    state = SimulationState.from_dict(document, "old", trace, ONE, gp.TenantTree.of(None))
     assert {job_id: job.partners for job_id, job in state.active.items()} == {
         job_id: ("x",) if job_id in document["holds"] else () for job_id in state.active
     }

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.simulator.simulation import SIMULATION
+from tests.simulator.support import saved_state, write_state
 from tests.support.commands import Gavel, enter_folder, runner
 from tests.support.examples import examples
 
@@ -112,9 +112,9 @@ def test_a_state_of_an_earlier_version_gives_no_partial_sums(tmp_path: Path) -> 
     simulation = gp.Simulation(jobs_of(3), cluster(2.0, 1.0), PROFILE)
     simulation.step()
     simulation.save(tmp_path / "state")
-    state = SIMULATION.read(tmp_path / "state")
+    state = saved_state(tmp_path / "state")
     del state["simulation"]["tenants"]
-    SIMULATION.write(tmp_path / "state", state)
+    write_state(tmp_path / "state", state)
     loaded = gp.Simulation.load(tmp_path / "state", jobs_of(3), PROFILE).run()
     assert loaded.summary.tenants == ()
     assert loaded.jobs == simulation.run().jobs
