@@ -6,89 +6,77 @@ import pickle
 
 import pytest
 
+import gavel_py as gp
 from gavel_py import errors
-from gavel_py.errors import (
-    Fault,
-    GavelError,
-    GavelWarning,
-    InputError,
-    MissingThroughputError,
-    PolicyContractError,
-    ProofError,
-    SolverError,
-    UnknownNameError,
-    nearest,
-    together,
-)
 
 
 class TestFault:
     @pytest.mark.parametrize(
         ("fault", "text"),
         [
-            (Fault("jobs.csv, line 3", "weight", "must be a number"), "jobs.csv, line 3, field weight: must be a number"),
-            (Fault("jobs.csv", "", "is empty"), "jobs.csv: is empty"),
-            (Fault("", "weights", "must have 2 entries"), "field weights: must have 2 entries"),
-            (Fault("", "", "there are no jobs"), "there are no jobs"),
+            (gp.Fault("jobs.csv, line 3", "weight", "must be a number"), "jobs.csv, line 3, field weight: must be a number"),
+            (gp.Fault("jobs.csv", "", "is empty"), "jobs.csv: is empty"),
+            (gp.Fault("", "weights", "must have 2 entries"), "field weights: must have 2 entries"),
+            (gp.Fault("", "", "there are no jobs"), "there are no jobs"),
         ],
     )
-    def test_names_its_place_first(self, fault: Fault, text: str) -> None:
+    def test_names_its_place_first(self, fault: gp.Fault, text: str) -> None:
         assert str(fault) == text
 
 
 class TestInputError:
     def test_message_has_one_line_per_fault(self) -> None:
-        first, second = Fault("job 'a'", "weight", "is required"), Fault("job 'b'", "num_gpus", "must be at least 1, found 0")
-        error = InputError(first, second)
+        first, second = gp.Fault("job 'a'", "weight", "is required"), gp.Fault("job 'b'", "num_gpus", "must be at least 1, found 0")
+        error = gp.InputError(first, second)
         assert error.faults == (first, second)
         assert str(error) == "job 'a', field weight: is required\njob 'b', field num_gpus: must be at least 1, found 0"
 
     def test_takes_plain_text(self) -> None:
-        error = InputError("there are no jobs")
-        assert error.faults == (Fault("", "", "there are no jobs"),)
+        error = gp.InputError("there are no jobs")
+        assert error.faults == (gp.Fault("", "", "there are no jobs"),)
         assert str(error) == "there are no jobs"
 
     def test_shows_the_first_twenty_faults_and_counts_the_rest(self) -> None:
-        error = InputError(*(Fault(f"job {i}", "", "is wrong") for i in range(23)))
+        error = gp.InputError(*(gp.Fault(f"job {i}", "", "is wrong") for i in range(23)))
         shown = str(error).splitlines()
         assert shown[:2] == ["job 0: is wrong", "job 1: is wrong"]
         assert shown[19:] == ["job 19: is wrong", "... and 3 more faults of this kind"]
         assert len(error.faults) == 23
 
     def test_shows_twenty_faults_without_a_remark(self) -> None:
-        assert str(InputError(*(Fault(f"job {i}", "", "is wrong") for i in range(20)))).splitlines()[-1] == "job 19: is wrong"
+        assert str(gp.InputError(*(gp.Fault(f"job {i}", "", "is wrong") for i in range(20)))).splitlines()[-1] == "job 19: is wrong"
 
     def test_raise_any_is_quiet_without_faults(self) -> None:
-        InputError.raise_any([])
+        gp.InputError.raise_any([])
 
     def test_raise_any_raises_the_class_it_is_called_on(self) -> None:
-        fault = Fault("", "policy", "is not known")
-        with pytest.raises(UnknownNameError) as error:
-            UnknownNameError.raise_any([fault])
+        fault = gp.Fault("", "policy", "is not known")
+        with pytest.raises(gp.UnknownNameError) as error:
+            gp.UnknownNameError.raise_any([fault])
         assert error.value.faults == (fault,)
 
     def test_pickling_keeps_class_and_faults(self) -> None:
-        error = InputError(Fault("job 'a'", "weight", "is required"), "and more")
+        error = gp.InputError(gp.Fault("job 'a'", "weight", "is required"), "and more")
         copy = pickle.loads(pickle.dumps(error))  # noqa: S301
-        assert (type(copy), copy.faults, str(copy)) == (InputError, error.faults, str(error))
+        assert (type(copy), copy.faults, str(copy)) == (gp.InputError, error.faults, str(error))
 
 
 class TestTogether:
     def test_collects_the_faults_of_all_checks_in_one_error(self) -> None:
-        first, second, third = (Fault(f"job {i}", "", "is wrong") for i in range(3))
-        checks = [lambda: InputError.raise_any([first, second]), lambda: 7, lambda: UnknownNameError.raise_any([third])]
+        first, second, third = (gp.Fault(f"job {i}", "", "is wrong") for i in range(3))
+        checks = [lambda: gp.InputError.raise_any([first, second]), lambda: 7, lambda: gp.UnknownNameError.raise_any([third])]
         results: list[object] = []
-        with pytest.raises(InputError) as error, together() as attempt:
+        with pytest.raises(gp.InputError) as error, gp.errors.together() as attempt:
             results.extend(attempt(check) for check in checks)
         assert error.value.faults == (first, second, third)
         assert results == [None, 7, None]
 
     def test_returns_the_result_of_a_check_that_passes(self) -> None:
-        with together() as attempt:
+        with gp.errors.together() as attempt:
             assert attempt(lambda: 7) == 7
 
     def test_other_errors_propagate_at_once(self) -> None:
-        with pytest.raises(ZeroDivisionError), together() as attempt:
+        with pytest.raises(ZeroDivisionError), gp.errors.together() as attempt:
             attempt(lambda: 1 / 0)
 
 
@@ -96,14 +84,14 @@ class TestTree:
     @pytest.mark.parametrize(
         ("error", "builtin"),
         [
-            (InputError, ValueError),
-            (UnknownNameError, LookupError),
-            (UnknownNameError, InputError),
-            (MissingThroughputError, LookupError),
-            (MissingThroughputError, InputError),
-            (SolverError, RuntimeError),
-            (ProofError, SolverError),
-            (PolicyContractError, AssertionError),
+            (gp.InputError, ValueError),
+            (gp.UnknownNameError, LookupError),
+            (gp.UnknownNameError, gp.InputError),
+            (gp.MissingThroughputError, LookupError),
+            (gp.MissingThroughputError, gp.InputError),
+            (gp.SolverError, RuntimeError),
+            (gp.ProofError, gp.SolverError),
+            (gp.PolicyContractError, AssertionError),
         ],
     )
     def test_each_error_derives_from_the_builtin_a_caller_expects(self, error: type[Exception], builtin: type[Exception]) -> None:
@@ -112,13 +100,13 @@ class TestTree:
     def test_all_errors_have_one_root(self) -> None:
         public = [getattr(errors, name) for name in errors.__all__]
         found = [kind for kind in public if isinstance(kind, type) and issubclass(kind, Exception)]
-        assert [kind for kind in found if not issubclass(kind, GavelError)] == [GavelWarning]
+        assert [kind for kind in found if not issubclass(kind, gp.GavelError)] == [gp.GavelWarning]
 
     def test_a_failure_at_run_time_is_not_an_input_error(self) -> None:
-        assert not issubclass(SolverError, InputError)
+        assert not issubclass(gp.SolverError, gp.InputError)
 
     def test_the_warning_can_be_filtered_as_a_user_warning(self) -> None:
-        assert issubclass(GavelWarning, UserWarning)
+        assert issubclass(gp.GavelWarning, UserWarning)
 
 
 class TestNearest:
@@ -136,12 +124,12 @@ class TestNearest:
         ],
     )
     def test_suggests_or_lists(self, name: str, known: list[str], text: str) -> None:
-        assert nearest(name, known) == text
+        assert gp.errors.nearest(name, known) == text
 
     def test_suggests_three_at_most(self) -> None:
-        assert nearest("aaaa", ["aaab", "aaac", "aaad", "aaae"]).count(" or ") == 2
+        assert gp.errors.nearest("aaaa", ["aaab", "aaac", "aaad", "aaae"]).count(" or ") == 2
 
     def test_lists_twelve_names_and_counts_all(self) -> None:
         listed = ", ".join(f"n{i}" for i in range(12))
-        assert nearest("x", [f"n{i}" for i in range(12)]) == f"; known: {listed}"
-        assert nearest("x", [f"n{i}" for i in range(13)]) == f"; known: {listed}, ... (13 in total)"
+        assert gp.errors.nearest("x", [f"n{i}" for i in range(12)]) == f"; known: {listed}"
+        assert gp.errors.nearest("x", [f"n{i}" for i in range(13)]) == f"; known: {listed}, ... (13 in total)"

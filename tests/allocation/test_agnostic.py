@@ -17,26 +17,26 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.optimization.formulation.program import Program
-from gavel_py.policies.max_min_fairness import MaxMinFairness
-from gavel_py.policies.max_progress_rate import MaxProgressRate
-from gavel_py.policies.max_total_throughput import MaxTotalThroughput
-from gavel_py.policies.min_cost import MinCost
-from gavel_py.policies.min_makespan import MinMakespan
-from gavel_py.policies.nash_welfare import NashWelfare
-from gavel_py.policies.throughput_per_dollar import ThroughputPerDollar
-from gavel_py.policies.water_filling import WaterFilling
 from tests.allocation.test_time_limit import stopped_after
 from tests.support.constraint_strategies import constraints, tenanted
 from tests.support.examples import examples
 from tests.support.instances import Floats
 from tests.support.leximin import leximin
 
+MaxMinFairness = gp.policy_class("max_min_fairness")
+MaxProgressRate = gp.policy_class("max_progress_rate")
+MaxTotalThroughput = gp.policy_class("max_total_throughput")
+MinCost = gp.policy_class("min_cost")
+MinMakespan = gp.policy_class("min_makespan")
+NashWelfare = gp.policy_class("nash_welfare")
+ThroughputPerDollar = gp.policy_class("throughput_per_dollar")
+WaterFilling = gp.policy_class("water_filling")
+
 DEMANDS = ("max_min_fairness", "min_makespan", "finish_time_fairness")
 SUMS = ("max_total_throughput", "max_progress_rate", "nash_welfare")
 PRICED = ("throughput_per_dollar", "min_cost")
 PROGRAMS = (*DEMANDS, "min_lateness", "water_filling", "hierarchical", *SUMS, *PRICED)
-pytestmark = pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning", "ignore:Solution may be inaccurate")
+pytestmark = pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning", "ignore:Solution may be inaccurate")
 """Constraints on tenants without jobs, and the accuracy that is asked of Clarabel."""
 
 NOTE = "time is split over accelerator types as the solver returned it"
@@ -492,7 +492,7 @@ class TestPrices:
 class LeastTime(gp.SumPolicy):
     """An objective with a kink that depends on total times only."""
 
-    def objective(self, program: Program) -> cp.Expression:
+    def objective(self, program: gp.Program) -> cp.Expression:
         return program.minimum(program.throughput)
 
 
@@ -502,7 +502,7 @@ class FirstType(gp.SumPolicy):
 
     agnostic_view: ClassVar[Any] = "ones"
 
-    def objective(self, program: Program) -> cp.Expression:
+    def objective(self, program: gp.Program) -> cp.Expression:
         return program.gpus[0] + 0.5 * cp.sum(program.gpus[1:])
 
 
@@ -510,7 +510,7 @@ class FirstType(gp.SumPolicy):
 class GangsFirst(gp.SumPolicy):
     """An objective that ignores jobs of one GPU."""
 
-    def objective(self, program: Program) -> cp.Expression:
+    def objective(self, program: gp.Program) -> cp.Expression:
         return program.total(cp.multiply(program.num_gpus - 1, program.throughput))
 
 

@@ -14,7 +14,6 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.optimization.checking.certificates import CheapestMix, StageProof
-from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.optimization.job_classes import separate_jobs
 from gavel_py.optimization.solving import highs as solver
 from gavel_py.optimization.solving import level_search as factor_program
@@ -251,7 +250,7 @@ def named_figures_with(part: Any, change: Callable[[float], float]) -> Iterator[
         for key, value in part.items():
             for name, changed in figures_with(value, change):
                 yield f"[{key}]{name}", part | {key: changed}
-    elif isinstance(part, StageProof | gp.ConstraintOutcome | Pairs | gp.Allocation):
+    elif isinstance(part, StageProof | gp.ConstraintOutcome | gp.Pairs | gp.Allocation):
         for field in fields(part):
             if field.name not in ("options", "seconds", "route", "evidence", "scale"):
                 for name, changed in figures_with(getattr(part, field.name), change):
@@ -284,7 +283,7 @@ def test_every_figure_that_is_stated_is_proven(name: str) -> None:
         {"shadow_prices": None},
         {"stages": (StageProof("another", 1.0, 1.0, 0.0),)},
         {"constraints": (gp.ConstraintOutcome("another"),)},
-        {"pairs": Pairs.nobody()},
+        {"pairs": gp.Pairs.nobody()},
         {"spread_fractions": np.zeros((3, 2))},
         {"excluded": {"0": "so"}},
         {"time_fractions": np.zeros((3, 1))},

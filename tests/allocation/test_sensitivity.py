@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.throughput_profiles.estimation import EstimatedProfile
 
 Value = Callable[[gp.AllocationProblem, Any], float]
 
 
-def half_known(seed: int = 0) -> tuple[gp.JobSet, gp.Cluster, EstimatedProfile]:
+def half_known(seed: int = 0) -> tuple[gp.JobSet, gp.Cluster, gp.EstimatedProfile]:
     """Jobs of four types, of whose throughputs in a built-in profile half are known."""
     builtin, chance = gp.ThroughputProfile.builtin("gavel-osdi20"), np.random.default_rng(seed)
     batches = [name for name in builtin.job_types if "batch size" in name]
@@ -115,7 +114,7 @@ def test_limits_of_whole_gangs_leave_the_bound_tight() -> None:
     assert gp.sensitivity(jobs, cluster, profile, "max_total_throughput", count=1).largest_other is not None
 
 
-def two_types() -> tuple[list[gp.Job], gp.Cluster, EstimatedProfile]:
+def two_types() -> tuple[list[gp.Job], gp.Cluster, gp.EstimatedProfile]:
     """Two job types on two accelerators; the throughput of the second type on the second accelerator is an estimate."""
     speeds = {("a", "h100"): 4.0, ("a", "l40s"): 1.0, ("b", "h100"): 4.0}
     rows = [gp.Measurement(job_type=job, num_gpus=1, accelerator=name, steps_per_second=v) for (job, name), v in speeds.items()]
@@ -145,7 +144,7 @@ def test_a_policy_that_does_not_look_at_throughputs_has_no_regret() -> None:
     assert found.largest_other == 0.0
 
 
-def half_known_elastic(seed: int) -> tuple[gp.JobSet, gp.Cluster, EstimatedProfile]:
+def half_known_elastic(seed: int) -> tuple[gp.JobSet, gp.Cluster, gp.EstimatedProfile]:
     """Elastic jobs and gangs of four types on nodes of 4 GPUs, where gangs of 3 leave one idle; half of the speeds are known."""
     chance, types, names = np.random.default_rng(seed), [f"model{i // 2} (batch size {8 + i})" for i in range(4)], ("v100", "k80")
     known = [

@@ -92,7 +92,7 @@ def test_a_stopped_solve_is_valid_and_its_bound_holds(policy: str | gp.Policy, p
     check(stopped_after(looks, problem, policy), best)
 
 
-@pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
+@pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")
 @pytest.mark.parametrize("policy", ["max_min_fairness", "min_makespan", "max_total_throughput", "min_cost", "water_filling"])
 @settings(max_examples=examples(60, costly=True))
 @given(data=st.data(), problem=tenanted(), looks=st.integers(0, 40))
@@ -201,9 +201,9 @@ def test_an_objective_with_kinks_and_variables_of_its_own_is_bounded(looks: int)
 
 def test_a_policy_that_solves_by_itself_gets_a_valid_allocation_without_a_value() -> None:
     class Own(gp.Policy):
-        def decide(self, jobs: gp.JobClasses, solver: object) -> gp.Decision:
+        def decide(self, jobs: gp.JobClasses, solver: object) -> gp.policies.Decision:
             inner = gp.resolve_policy("max_total_throughput")
-            return gp.Decision(inner.decide(jobs, solver).time_fractions)  # type: ignore[arg-type]
+            return gp.policies.Decision(inner.decide(jobs, solver).time_fractions)  # type: ignore[arg-type]
 
     found = stopped_after(0, gp.AllocationProblem.from_arrays([[4.0], [1.0]], [1]), Own())
     assert found.status is STOPPED

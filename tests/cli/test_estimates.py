@@ -11,7 +11,6 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.cli.estimates import sensitivity_text
-from gavel_py.throughput_profiles.files import Entry
 from tests.support.commands import Gavel, enter_folder, runner, written
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,7 +194,7 @@ def test_sensitivity_names_what_to_measure_first(gavel: Gavel) -> None:
 )
 def test_counts_of_estimates_add_up(shown: int, examined: int, largest_other: float | None, text: str) -> None:
     """The number in the clause and the rows of the table are all estimates."""
-    estimate = gp.Estimate(Entry("a", 1, "v100"), 1.0, 1.0, 0.5, 2.0, "estimated")
+    estimate = gp.Estimate(gp.throughput_profiles.Entry("a", 1, "v100"), 1.0, 1.0, 0.5, 2.0, "estimated")
     effects = [gp.EstimateEffect(estimate, 1, 1.0, 0.1 * (n < shown), 0.0) for n in range(examined)]
     allocation = SimpleNamespace(policy="min_cost")
     found = gp.Sensitivity(allocation, tuple(effects), 17, largest_other)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ def learning() -> Iterator[ModuleType]:
 
 
 @pytest.mark.deep
-@pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
+@pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")
 def test_learning_from_nothing_comes_close_to_knowing(learning: ModuleType) -> None:
     jobs = learning.arrivals(0, 100, 0.95)
     known, agnostic, optimistic = (
@@ -27,7 +27,7 @@ def test_learning_from_nothing_comes_close_to_knowing(learning: ModuleType) -> N
 
 
 @pytest.mark.deep
-@pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
+@pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")
 def test_the_third_pass_loses_little(learning: ModuleType) -> None:
     settings = [learning.Setting(seed, jobs=60) for seed in range(2)]
     for policy, first, third in (("min_makespan", 3.0, 0.05), ("max_total_throughput", 0.2, 0.03)):

@@ -7,16 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.errors import SolverError
-from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import Algorithm, LinearSolver
-from gavel_py.policies.base import Decision
-from gavel_py.policies.max_min_fairness import MaxMinFairness
 from tests.scheduling.schedulers import job, scheduler
 from tests.support.commands import Gavel, runner
 
@@ -82,10 +78,10 @@ def test_programs_and_routes_for_those_who_look_for_the_cause(caplog: pytest.Log
 
 
 def test_fallbacks(caplog: pytest.LogCaptureFixture) -> None:
-    class Difficult(MaxMinFairness):
-        def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-            if solver.algorithm is Algorithm.SIMPLEX:
-                raise SolverError("there is no answer this way")
+    class Difficult(gp.policy_class("max_min_fairness")):
+        def decide(self, jobs: gp.JobClasses, solver: Any) -> gp.policies.Decision:
+            if solver.algorithm == "simplex":
+                raise gp.SolverError("there is no answer this way")
             return super().decide(jobs, solver)
 
     with caplog.at_level(logging.DEBUG, "gavel_py"):

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gavel_py as gp
 from gavel_py import AllocationProblem, Cluster, Job, JobSet
-from gavel_py.errors import GavelWarning, InputError
 from gavel_py.io import reading
 from tests.support.fakes import FakeProfile, refusal
 
@@ -47,7 +47,7 @@ def job(job_id="a", **f):
 def test_a_gang_beyond_all_reason_is_not_runnable(gang: Any) -> None:
     try:
         problem = from_arrays([[1.0]], [4], num_gpus=[gang])
-    except InputError:
+    except gp.InputError:
         return
     assert not problem.runnable.any()
 
@@ -123,7 +123,7 @@ def test_capacities_frozen() -> None:
 
 def test_allowed_in_cluster_only() -> None:
     cluster = Cluster.from_counts({"v100": 8, "mi300": 8})
-    with pytest.warns(GavelWarning):
+    with pytest.warns(gp.GavelWarning):
         problem = from_jobs([job(allowed_accelerators="v100|mi300")], cluster, PROFILE, allow_unknown_types=True)
     assert problem.runnable.tolist() == [[True]]
 
@@ -161,7 +161,7 @@ def test_profiles_array_not_frozen() -> None:
 )
 def test_file_closed_after_fault(read: Any) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(InputError) as error:  # noqa: F841, the kept traceback keeps the readers alive
+    with pytest.raises(gp.InputError) as error:  # noqa: F841, the kept traceback keeps the readers alive
         read()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
@@ -228,7 +228,7 @@ def test_wrong_kind(values: Any) -> None:
 
 
 def test_locality_typo() -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(gp.InputError):
         CLUSTER.largest_gang("v100", "Node")
 
 
@@ -247,7 +247,7 @@ def test_json_huge_int() -> None:
 
 
 def test_warning_punctuation() -> None:
-    with pytest.warns(GavelWarning) as caught:
+    with pytest.warns(gp.GavelWarning) as caught:
         from_jobs([job()], Cluster.from_counts({"v100": 8, "v10": 8}), PROFILE, allow_unknown_types=True)
     assert "?;" not in str(caught[0].message)
 

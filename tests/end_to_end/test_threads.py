@@ -21,11 +21,7 @@ import pytest
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.optimization.job_classes import JobClasses, classes_of
-from gavel_py.optimization.solving.highs import LinearSolver
-from gavel_py.policies.base import Decision
-from gavel_py.policies.max_min_fairness import MaxMinFairness
-from gavel_py.scheduling import RoundDemand, choose_jobs
+from gavel_py.optimization.job_classes import classes_of
 from gavel_py.scheduling.options import SchedulerOptions
 from tests.scheduling.schedulers import PROFILE, job, refused, scheduler
 from tests.scheduling.support import Fixed
@@ -62,7 +58,7 @@ def asking(call: Call) -> gp.Policy:
     """A policy that makes this call whenever it decides, and gives each job half of its time."""
 
     class Asking(Fixed):
-        def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
+        def decide(self, jobs: gp.JobClasses, solver: Any) -> gp.policies.Decision:
             call()
             return super().decide(jobs, solver)
 
@@ -140,8 +136,8 @@ class TestSolver:
         """The policy calls back between two programs of the level search, the second of which starts from the first."""
         others: list[float | None] = []
 
-        class Curious(MaxMinFairness):
-            def need(self, jobs: JobClasses, level: float) -> NDArray[np.float64]:
+        class Curious(gp.policy_class("max_min_fairness")):
+            def need(self, jobs: gp.JobClasses, level: float) -> NDArray[np.float64]:
                 if jobs.num_jobs == 12:
                     others.append(solver.solve(problem(7, jobs=9)).objective_value)
                 return super().need(jobs, level)
@@ -355,9 +351,9 @@ class TestScheduler:
 def called_back(by: str, call: Call) -> dict[str, Any]:
     """The policy and the mechanism of a scheduler, of which one makes this call whenever it decides."""
 
-    def mechanism(demand: RoundDemand) -> NDArray[np.int64]:
+    def mechanism(demand: gp.RoundDemand) -> NDArray[np.int64]:
         call()
-        return choose_jobs(demand)
+        return gp.scheduling.choose_jobs(demand)
 
     return {"policy": asking(call)} if by == "policy" else {"policy": asking(int), "mechanism": mechanism}
 

@@ -7,17 +7,14 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import gavel_py as gp
 from gavel_py.io.locking import one_blas_thread
-from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.policies.max_min_fairness import MaxMinFairness
-from gavel_py.problem.arrays import Floats
 
 
 def libraries() -> dict[str, int]:
@@ -76,10 +73,10 @@ def test_an_error_gives_the_threads_back(before: dict[str, int]) -> None:
 def test_a_solve_runs_on_one_thread(before: dict[str, int]) -> None:
     seen: list[set[int]] = []
 
-    class Watching(MaxMinFairness):
-        def need(self, jobs: JobClasses, level: float) -> Floats:
+    class Watching(gp.policy_class("max_min_fairness")):
+        def need(self, jobs: gp.JobClasses, level: float) -> NDArray[np.float64]:
             seen.append(set(now(before).values()))
-            return cast(Floats, np.asarray(super().need(jobs, level)))
+            return super().need(jobs, level)
 
     gp.solve(gp.AllocationProblem.from_arrays([[4.0, 1.0], [2.0, 1.0]], [1, 1]), Watching())
     assert seen

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.errors import decimal_hint
 from tests.support.commands import Gavel, enter_folder, runner, written
 from tests.support.fakes import refusal
+
+decimal_hint = gp.errors.decimal_hint
 
 FORMS = {
     "010": "10, or 8 if it is octal",

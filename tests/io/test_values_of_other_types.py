@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from gavel_py.serving import read_groups
 
 VALUES: list[Any] = [[], ["x"], [[1]], {"a": {"b": 1}}, 5, -1.5, 10**400, True, None, "", "text", float("inf"), float("nan")]
 
@@ -60,7 +59,7 @@ READERS: dict[str, tuple[Any, Callable[[Path], object]]] = {
     "services": (SERVICES, gp.read_services),
     "rates": (RATES, gp.ServingProfile.from_file),
     "profile": (PROFILE, gp.ThroughputProfile.from_file),
-    "groups": (GROUPS, read_groups),
+    "groups": (GROUPS, gp.read_groups),
 }
 
 

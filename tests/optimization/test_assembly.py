@@ -9,8 +9,7 @@ from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.optimization.formulation.program import Program
-from gavel_py.optimization.job_classes import JobClasses, classes_of
+from gavel_py.optimization.job_classes import classes_of
 from gavel_py.optimization.solving.compilation import compiled
 from gavel_py.optimization.solving.highs import LinearProgram, LinearSolver
 from gavel_py.policies.constraints.compiling import constrained
@@ -18,7 +17,7 @@ from tests.support.constraint_strategies import constraints, tenanted
 
 
 @st.composite
-def classes_drawn(draw: st.DrawFn) -> JobClasses:
+def classes_drawn(draw: st.DrawFn) -> gp.JobClasses:
     """Classes of jobs, with limits and floors or without."""
     problem = draw(tenanted())
     try:
@@ -29,10 +28,10 @@ def classes_drawn(draw: st.DrawFn) -> JobClasses:
     return classes_of(problem, "test", (), rules)
 
 
-@pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
+@pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")
 @given(classes_drawn(), st.booleans())
-def test_a_linear_objective(jobs: JobClasses, constant: bool) -> None:
-    program = Program(jobs)
+def test_a_linear_objective(jobs: gp.JobClasses, constant: bool) -> None:
+    program = gp.Program(jobs)
     objective = program.total(program.normalized_throughput) + (3.0 if constant else 0.0)
     program.compile(cp.Maximize(objective), program.rules)
     by_cvxpy, keys = program.program, program.keys
@@ -44,10 +43,10 @@ def test_a_linear_objective(jobs: JobClasses, constant: bool) -> None:
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(program.keys, keys, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
+@pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")
 @given(classes_drawn())
-def test_the_capacity_factor(jobs: JobClasses) -> None:
-    ours = Program(jobs)
+def test_the_capacity_factor(jobs: gp.JobClasses) -> None:
+    ours = gp.Program(jobs)
     speeds = jobs.throughputs[ours.rows, ours.columns]
     least = 0.3 * jobs.throughputs.max(axis=1)
     ours.compile_factor(ours.rows_by_job(speeds), least, 0.7)
@@ -83,6 +82,6 @@ def same(ours: LinearProgram, theirs: LinearProgram) -> None:
 
 def test_an_objective_with_kinks_is_compiled_by_cvxpy() -> None:
     jobs = classes_of(gp.AllocationProblem.from_arrays([[1.0], [2.0]], [1]), "test", ())
-    program = Program(jobs)
+    program = gp.Program(jobs)
     program.maximize(program.minimum(program.throughput), LinearSolver())
     assert program.solution.value == pytest.approx(-2 / 3)

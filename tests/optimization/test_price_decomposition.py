@@ -15,10 +15,11 @@ from gavel_py.optimization.checking.certificates import CheapestMix
 from gavel_py.optimization.solving import price_decomposition
 from gavel_py.optimization.solving.best_responses import BestResponses
 from gavel_py.optimization.solving.cutting_planes import PriceBox
-from gavel_py.policies.max_progress_rate import MaxProgressRate
-from gavel_py.policies.max_total_throughput import MaxTotalThroughput
 from tests.support.examples import examples
 from tests.support.instances import best_level, best_value, problems
+
+MaxProgressRate = gp.policy_class("max_progress_rate")
+MaxTotalThroughput = gp.policy_class("max_total_throughput")
 
 FEW, NEVER = 1, 10**9
 

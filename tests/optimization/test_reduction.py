@@ -15,7 +15,6 @@ from gavel_py.optimization.job_classes import classes_of, separate_jobs
 from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.level_search import find_best_level
 from gavel_py.optimization.solving.levels import Chambers, Levels
-from gavel_py.policies import DemandPolicy
 from tests.support.examples import examples
 from tests.support.instances import TIGHT, best_level, best_value, crowds, valid_rows
 
@@ -81,7 +80,7 @@ def test_levels_are_those_of_an_independent_program(name: str, problem: gp.Alloc
     theta = gp.solve(problem, name).objective_value
     assert theta is not None
     policy = gp.resolve_policy(name)
-    assert isinstance(policy, DemandPolicy)
+    assert isinstance(policy, gp.DemandPolicy)
     jobs = separate_jobs(problem, name, policy.reads)
     better, worse = (0.999, 1.001) if policy.direction == "min" else (1.001, 0.999)
     assert best_level(problem, np.asarray(policy.need(jobs, theta))) == pytest.approx(1, rel=1e-5)
@@ -194,7 +193,7 @@ def test_a_million_jobs_of_few_types_are_a_few_rows() -> None:
 def test_levels_of_unknown_form_are_searched_from_the_side_of_too_much() -> None:
     problem = gp.AllocationProblem.from_arrays([[4.0, 1.0], [2.0, 1.0], [1.0, 1.0]], [1, 1], steps_remaining=[240, 60, 60])
     policy = gp.resolve_policy("min_makespan")
-    assert isinstance(policy, DemandPolicy)
+    assert isinstance(policy, gp.DemandPolicy)
     levels = Levels(policy, classes_of(problem, policy.name, policy.reads))
     assert levels.alone == 60
     best = find_best_level(levels, LinearSolver(), efficiency=False)

@@ -15,12 +15,11 @@ from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.optimization.formulation.cuts import gang_rows
-from gavel_py.problem.from_jobs import Profile
 from tests.support.examples import examples
 from tests.support.instances import TIGHT, Floats
 
 
-def one_speed(jobs: Sequence[gp.Job], types: Sequence[str] = ("v100",)) -> Profile:
+def one_speed(jobs: Sequence[gp.Job], types: Sequence[str] = ("v100",)) -> gp.Profile:
     ids = [job.job_id for job in jobs]
     return gp.ThroughputProfile.from_matrix([[1.0] * len(types)] * len(ids), job_ids=ids, accelerators=list(types))
 

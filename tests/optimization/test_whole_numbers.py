@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel_py.errors import SolverError
+import gavel_py as gp
 from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.solving.highs import LinearProgram, TimeLimit, solve_whole
 
@@ -57,5 +57,5 @@ def test_a_valid_start_is_kept_when_the_time_is_over() -> None:
 
 
 def test_a_program_without_valid_values_is_an_error() -> None:
-    with pytest.raises(SolverError, match="infeasible"):
+    with pytest.raises(gp.SolverError, match="infeasible"):
         solve_whole(program([1.0], [[-1.0]], [-5.0], [2.0]), np.array([True]))

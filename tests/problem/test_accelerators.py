@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.errors import InputError
-from gavel_py.throughput_profiles import AcceleratorSpec, AcceleratorTable, ThroughputProfile
 from tests.support.shared_data import SHARED, needs_shared_data
 
-TABLE = AcceleratorTable.builtin()
+TABLE = gp.AcceleratorTable.builtin()
 
 SPELLINGS = {
     "h100": ["H100", "h100-sxm", "h100_sxm5", "H100 80GB HBM3", "NVIDIA H100 80GB HBM3", "NVIDIA H100-SXM5-80GB", "h100-80gb"],
@@ -88,8 +86,8 @@ def test_figures_that_estimates_were_tuned_on() -> None:
 
 
 def test_the_accelerators_of_the_built_in_profiles_are_in_the_table() -> None:
-    for name in ThroughputProfile.builtin_names():
-        for accelerator in ThroughputProfile.builtin(name).accelerators:
+    for name in gp.ThroughputProfile.builtin_names():
+        for accelerator in gp.ThroughputProfile.builtin(name).accelerators:
             spec = TABLE.find(accelerator)
             assert spec is not None
             assert spec.name == accelerator
@@ -121,7 +119,7 @@ class TestExtending:
         assert TABLE.find("lab-x") is None
 
     def test_rows_are_records_or_mappings(self) -> None:
-        table = TABLE.extended([AcceleratorSpec(name="a", aliases=["b"]), {"name": "c", "memory_gb": "7"}])
+        table = TABLE.extended([gp.AcceleratorSpec(name="a", aliases=["b"]), {"name": "c", "memory_gb": "7"}])
         assert [table.find(name).name for name in "abc"] == ["a", "a", "c"]  # type: ignore[union-attr]
 
     @pytest.mark.parametrize(
@@ -139,7 +137,7 @@ class TestExtending:
     def test_each_fault_names_its_line(self, tmp_path: Path, text: str, line: int, problem: str) -> None:
         path = tmp_path / "own.csv"
         path.write_text(text)
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(gp.InputError) as caught:
             TABLE.extended(path)
         (fault,) = caught.value.faults
         assert str(fault).startswith(f"{path}, line {line}")

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.throughput_profiles import Entry
-from gavel_py.throughput_profiles.learning import Explore
 from tests.support.fakes import refusal
 
 OSDI = gp.ThroughputProfile.builtin("gavel-osdi20")
@@ -54,7 +52,7 @@ def test_groups_open_to_all_jobs_are_worth_as_much_as_the_type() -> None:
 
 
 @pytest.mark.parametrize("explore", ["optimistic", 0.4])
-def test_a_learner_learns_the_type_and_a_saved_scheduler_goes_on(tmp_path: Path, explore: Explore) -> None:
+def test_a_learner_learns_the_type_and_a_saved_scheduler_goes_on(tmp_path: Path, explore: str | float) -> None:
     learner = gp.ThroughputLearner(explore=explore)
     scheduler = gp.RoundScheduler(cluster_of(GROUPS), learner)
     for i in range(6):
@@ -65,7 +63,10 @@ def test_a_learner_learns_the_type_and_a_saved_scheduler_goes_on(tmp_path: Path,
         for job_id, held in scheduler.next_round().assignments.items():
             done[job_id] += 360.0 * OSDI.throughput(TYPES[0], 1, GROUPS[held.accelerator])
             scheduler.report(job_id, steps_done=done[job_id])
-    assert set(learner.observations) == {Entry(TYPES[0], 1, "v100"), Entry(TYPES[0], 1, "k80")}
+    assert set(learner.observations) == {
+        gp.throughput_profiles.Entry(TYPES[0], 1, "v100"),
+        gp.throughput_profiles.Entry(TYPES[0], 1, "k80"),
+    }
     scheduler.save(tmp_path / "state.json")
     again = gp.RoundScheduler.load(tmp_path / "state.json", gp.ThroughputLearner(explore=explore))
     assert again.cluster == scheduler.cluster

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.errors import ProofError
 from tests.serving.known_answers import case, cluster_of, cut_plans, equal_shares, grids, melange, rate
 from tests.support.examples import examples
 from tests.support.shared_data import needs_shared_data
@@ -391,15 +390,15 @@ def test_a_changed_plan_fails_its_check(two: Any) -> None:
     plan = gp.plan_serving(*two)
     rows = gp.serving.plan.Rows  # type: ignore[attr-defined]
     fewer = replace(plan, replicas=rows({**row, "replicas": row["replicas"] - 1} for row in plan.replicas))
-    with pytest.raises(ProofError, match=r"serve more than their rates|whole"):
+    with pytest.raises(gp.ProofError, match=r"serve more than their rates|whole"):
         fewer.verify()
     lost = replace(plan, routes=rows(plan.routes[1:]))
-    with pytest.raises(ProofError, match="is routed"):
+    with pytest.raises(gp.ProofError, match="is routed"):
         lost.verify()
-    with pytest.raises(ProofError, match="the value is"):
+    with pytest.raises(gp.ProofError, match="the value is"):
         replace(plan, value=plan.value + 0.1, bound=plan.bound + 0.1).verify()
     more = replace(plan, replicas=rows({**row, "replicas": row["replicas"] + 9} for row in plan.replicas))
-    with pytest.raises(ProofError, match="are taken"):
+    with pytest.raises(gp.ProofError, match="are taken"):
         more.verify()
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.errors import ProofError
 from gavel_py.optimization.formulation import packings
 from gavel_py.serving.shapes import options_of, program_of_shapes, proposals
 
@@ -130,7 +129,7 @@ def test_a_plan_that_the_nodes_cannot_hold_fails_its_check() -> None:
     rows = [{**row, "replicas": 3} if row["service"] == "y" else row for row in plan.replicas]
     more = replace(plan, replicas=type(plan.replicas)(rows))
     assert sum(row["replicas"] * row["num_gpus"] for row in rows) <= 12
-    with pytest.raises(ProofError, match="on one node"):
+    with pytest.raises(gp.ProofError, match="on one node"):
         more.verify()
 
 

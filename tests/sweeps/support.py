@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 import gavel_py as gp
-from gavel_py.optimization.job_classes import JobClasses
 
 __all__ = ["CLOCKS", "Dying", "Failing", "Leaving", "simulations", "solves", "timeless"]
 
@@ -52,7 +51,7 @@ def simulations(*policies: Any, seeds: int = 2, **more: Any) -> dict[str, Any]:
 class _Misbehaving(gp.OrderedPolicy):
     reads = ("arrival_seconds",)
 
-    def sort_key(self, jobs: JobClasses) -> np.ndarray:
+    def sort_key(self, jobs: gp.JobClasses) -> np.ndarray:
         self.misbehave()
         return jobs.arrival_seconds
 

@@ -17,7 +17,6 @@ import pytest
 from scipy import stats
 
 import gavel_py as gp
-from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.report.run_report import section_of
 from gavel_py.report.settings import settings_of
 from gavel_py.report.verdict import verdict_of
@@ -113,7 +112,7 @@ class Lottery(gp.OrderedPolicy):
 
     seed: int = gp.option(0, "seed of the order")
 
-    def sort_key(self, jobs: JobClasses) -> np.ndarray:
+    def sort_key(self, jobs: gp.JobClasses) -> np.ndarray:
         return np.random.default_rng(self.seed).random(len(jobs))
 
 
@@ -124,7 +123,7 @@ class Dice(gp.OrderedPolicy):
     is_random: ClassVar[bool] = True
     reads = ("job_ids",)
 
-    def sort_key(self, jobs: JobClasses) -> np.ndarray:
+    def sort_key(self, jobs: gp.JobClasses) -> np.ndarray:
         return np.random.default_rng().random(len(jobs))
 
 

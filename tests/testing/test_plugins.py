@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 import gavel_py as gp
 from gavel_py.scheduling.mechanism.rules import _named, resolve_mechanism
-from gavel_py.testing import check_mechanism, check_trace_format
 from gavel_py.workloads.formats import FORMATS
 from tests.support.fakes import refusal
 
@@ -114,7 +113,7 @@ def test_sweeps_take_mechanisms_by_name() -> None:
 @pytest.mark.parametrize("name", ["deficit", "priority"])
 def test_built_in_mechanisms_keep_the_contract(name: str) -> None:
     mechanism = resolve_mechanism(name, ["v100", "p100", "k80"])
-    report = check_mechanism(mechanism, demands=400)
+    report = gp.testing.check_mechanism(mechanism, demands=400)
     assert not report.failures
     assert all(check.problems for check in report.checks)
 
@@ -164,7 +163,7 @@ def fills(demand: gp.RoundDemand) -> NDArray[np.int64]:
 )
 def test_a_mechanism_that_breaks_a_rule(mechanism: object, check: str) -> None:
     with pytest.raises(gp.PolicyContractError) as error:
-        check_mechanism(mechanism)  # type: ignore[arg-type]
+        gp.testing.check_mechanism(mechanism)  # type: ignore[arg-type]
     failed = {each.name: each for each in error.value.report.failures}
     assert check in failed
     values: dict[str, object] = {"mechanism": nothing}
@@ -209,7 +208,7 @@ def test_an_error_of_a_trace_format_is_an_error_of_the_format() -> None:
 def test_our_trace_format_keeps_the_contract() -> None:
     import our_plugins
 
-    report = check_trace_format(our_plugins.SITE, "trace.txt")
+    report = gp.testing.check_trace_format(our_plugins.SITE, "trace.txt")
     assert all(check.problems for check in report.checks)
     assert str(report).startswith("trace format site fulfils the contract")
 
@@ -243,7 +242,7 @@ def test_built_in_formats_keep_the_contract(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"built_in.{name if name in ('csv', 'json') else 'txt'}"
     path.write_text(textwrap.dedent(EXAMPLES[name]))
     (trace_format,) = (each for each in FORMATS if each.name == name)
-    assert not check_trace_format(trace_format, path).failures
+    assert not gp.testing.check_trace_format(trace_format, path).failures
 
 
 def test_a_trace_format_that_breaks_rules() -> None:
@@ -255,6 +254,6 @@ def test_a_trace_format_that_breaks_rules() -> None:
 
     careless = gp.TraceFormat("careless", "splits each line", lambda head: True, read)  # noqa: ARG005
     with pytest.raises(gp.PolicyContractError) as error:
-        check_trace_format(careless, "trace.txt")
+        gp.testing.check_trace_format(careless, "trace.txt")
     assert {each.name for each in error.value.report.failures} == {"recognised", "damaged", "one_line"}
     assert "ValueError" in str(error.value)

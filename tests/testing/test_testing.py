@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.policies import Decision
-from gavel_py.testing import ContractReport, check_policy
 from gavel_py.testing.checks import CHECKS
 from tests.support.instances import Floats
+
+check_policy = gp.testing.check_policy
 
 
 class HeaviestFirst(gp.OrderedPolicy):
@@ -56,8 +56,8 @@ class ShadowWithoutSun(gp.FormulaPolicy):
     def fractions(self, jobs: gp.JobClasses) -> Floats:
         return np.zeros(jobs.throughputs.shape)
 
-    def decide(self, jobs: gp.JobClasses, solver: Any) -> Decision:
-        return Decision(super().decide(jobs, solver).time_fractions, None, np.ones(len(jobs.capacities)))
+    def decide(self, jobs: gp.JobClasses, solver: Any) -> gp.policies.Decision:
+        return gp.policies.Decision(super().decide(jobs, solver).time_fractions, None, np.ones(len(jobs.capacities)))
 
 
 class TakesTurns(gp.OrderedPolicy):
@@ -203,10 +203,10 @@ BROKEN: list[tuple[str, gp.Policy, str, str]] = [
 ]
 
 
-def report_of(policy: gp.Policy, **options: Any) -> ContractReport:
+def report_of(policy: gp.Policy, **options: Any) -> gp.testing.ContractReport:
     with pytest.raises(gp.PolicyContractError) as error:
         check_policy(policy, **options)
-    report: ContractReport = error.value.report
+    report: gp.testing.ContractReport = error.value.report
     return report
 
 

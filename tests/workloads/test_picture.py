@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gavel_py import Job, Submission, ThroughputProfile, Trace, generate_trace, plot_trace
-from gavel_py.cli import main
+from tests.support.commands import runner
 from tests.support.fakes import refusal
 from tests.workloads.support import file
 
@@ -66,11 +66,9 @@ def test_invalid_arguments_are_refused() -> None:
 
 def test_the_command_plots_too(capsys: pytest.CaptureFixture[str]) -> None:
     name = file("a.csv", "job_id,arrival_seconds,recorded_run_seconds\na,0,5\nb,9,7\n")
-    with pytest.raises(SystemExit) as exit_:
-        main(["trace", "describe", name, "--plot", "a.svg"])
-    assert exit_.value.code == 0
-    assert "2 jobs arrive" in capsys.readouterr().out
+    describe = runner(capsys, "trace", "describe", name, "--plot")
+    drawn = describe("a.svg")
+    assert drawn.code == 0
+    assert "2 jobs arrive" in drawn.out
     assert "Durations" in words("a.svg")
-    with pytest.raises(SystemExit) as exit_:
-        main(["trace", "describe", name, "--plot", "a.pdf"])
-    assert exit_.value.code == 2
+    assert describe("a.pdf").code == 2
