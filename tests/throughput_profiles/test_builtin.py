@@ -13,8 +13,7 @@ from statistics import median
 
 import pytest
 
-from gavel_py.errors import UnknownNameError
-from gavel_py.throughput_profiles import AcceleratorTable, Entry, ThroughputProfile
+import gavel_py as gp
 from tests.support.shared_data import SHARED, needs_shared_data
 
 ROOT = Path(__file__).parents[2]
@@ -27,15 +26,15 @@ def four_digits(speed: float) -> float:
     return float(f"{speed:.4g}")
 
 
-@pytest.mark.parametrize("name", ThroughputProfile.builtin_names())
+@pytest.mark.parametrize("name", gp.ThroughputProfile.builtin_names())
 class TestEveryBuiltin:
     def test_it_passes_the_checks_that_loading_it_skips(self, name: str) -> None:
-        profile = ThroughputProfile.builtin(name)
+        profile = gp.ThroughputProfile.builtin(name)
         about = {field: getattr(profile, field) for field in ("description", "licence", "notice", "url")}
-        assert ThroughputProfile(name, profile.measurements, **about) == profile
+        assert gp.ThroughputProfile(name, profile.measurements, **about) == profile
 
     def test_it_names_its_origin(self, name: str) -> None:
-        profile = ThroughputProfile.builtin(name)
+        profile = gp.ThroughputProfile.builtin(name)
         assert profile.description
         assert profile.licence
         assert profile.notice
@@ -44,9 +43,9 @@ class TestEveryBuiltin:
 
 
 def test_names() -> None:
-    assert ThroughputProfile.builtin_names() == ("gavel-osdi20", "nvidia-2023", *MADE)
-    with pytest.raises(UnknownNameError, match="'gavel-osdi2' is not built in; did you mean 'gavel-osdi20'"):
-        ThroughputProfile.builtin("gavel-osdi2")
+    assert gp.ThroughputProfile.builtin_names() == ("gavel-osdi20", "nvidia-2023", *MADE)
+    with pytest.raises(gp.UnknownNameError, match="'gavel-osdi2' is not built in; did you mean 'gavel-osdi20'"):
+        gp.ThroughputProfile.builtin("gavel-osdi2")
 
 
 def test_importing_and_loading_needs_no_heavy_library() -> None:
@@ -62,13 +61,13 @@ print([name for name in ("cvxpy", "matplotlib", "pandas", "scipy", "yaml") if na
 
 class TestGavel:
     def test_size(self) -> None:
-        profile = ThroughputProfile.builtin("gavel-osdi20")
+        profile = gp.ThroughputProfile.builtin("gavel-osdi20")
         assert len(profile.job_types) == 26
         assert profile.accelerators == ("k80", "p100", "v100")
         assert profile.gang_sizes == (1, 2, 4, 8)
 
     def test_known_values(self) -> None:
-        profile = ThroughputProfile.builtin("gavel-osdi20")
+        profile = gp.ThroughputProfile.builtin("gavel-osdi20")
         assert profile.throughput("A3C", 1, "k80") == 3.439
         assert profile.throughput("ResNet-18 (batch size 16)", 1, "v100") == 32.35
         assert profile.throughput("ResNet-50 (batch size 128)", 2, "k80") == 0.0
@@ -76,7 +75,7 @@ class TestGavel:
     @needs_shared_data
     def test_it_has_exactly_the_entries_of_the_source(self) -> None:
         published = json.loads((SHARED / "gavel" / "simulation_throughputs.json").read_text())
-        expected: dict[Entry, float] = {}
+        expected: dict[gp.throughput_profiles.Entry, float] = {}
         for kind, table in published.items():
             accelerator = kind.removesuffix("_unconsolidated")
             placement = "consolidated" if kind == accelerator else "spread"
@@ -85,8 +84,8 @@ class TestGavel:
                 for other, figures in cells.items():
                     partner = None if other == "null" else ast.literal_eval(other)[0]
                     own = figures if partner is None else figures[0]
-                    expected[Entry(job_type, num_gpus, accelerator, placement, partner)] = own
-        profile = ThroughputProfile.builtin("gavel-osdi20")
+                    expected[gp.throughput_profiles.Entry(job_type, num_gpus, accelerator, placement, partner)] = own
+        profile = gp.ThroughputProfile.builtin("gavel-osdi20")
         pairs = [entry for entry in expected if entry.partner is not None]
         assert len(pairs) == 5 * 1759 + 1543
         assert {entry: profile.throughput(*entry) for entry in expected} == {e: four_digits(s) for e, s in expected.items()}
@@ -98,16 +97,16 @@ class TestGavel:
 
 class TestNvidia:
     def test_size(self) -> None:
-        profile = ThroughputProfile.builtin("nvidia-2023")
+        profile = gp.ThroughputProfile.builtin("nvidia-2023")
         assert len(profile.job_types) == 121
         assert profile.accelerators == ("v100-16gb", "v100-32gb", "a100-40gb", "a100-80gb")
 
     def test_a_known_value(self) -> None:
-        profile = ThroughputProfile.builtin("nvidia-2023")
+        profile = gp.ThroughputProfile.builtin("nvidia-2023")
         assert profile.throughput("BERT-Large pre-train seq128 (TensorFlow1, mixed, batch 64)", 256, "a100-40gb") == 77480.0
 
     def test_images_and_tokens_are_not_in_one_unit(self) -> None:
-        profile = ThroughputProfile.builtin("nvidia-2023")
+        profile = gp.ThroughputProfile.builtin("nvidia-2023")
         assert profile.units == ("samples/s", "tokens/s")
         assert profile.unit_of("Transformer (PyTorch, mixed, batch 10240)").unit == "tokens/s"
         assert profile.unit_of("nnU-Net 2D (PyTorch, full, batch 64)").unit == "samples/s"
@@ -116,7 +115,7 @@ class TestNvidia:
     def test_it_has_exactly_the_rows_of_the_source(self) -> None:
         with open(SHARED / "nvidia" / "training_throughput.csv", encoding="utf-8", newline="") as file:
             published = list(csv.DictReader(file))
-        profile = ThroughputProfile.builtin("nvidia-2023")
+        profile = gp.ThroughputProfile.builtin("nvidia-2023")
         found = {(r.job_type, r.num_gpus, r.accelerator): (r.steps_per_second, r.source, r.unit) for r in profile.rows}
         expected = {}
         for row in published:
@@ -145,7 +144,7 @@ class TestMade:
     @pytest.mark.parametrize("name", MADE)
     def test_files_are_small_and_state_their_licence(self, name: str) -> None:
         assert (ROOT / "gavel_py" / "throughput_profiles" / "data" / f"{name}.csv").stat().st_size < 150_000
-        assert ThroughputProfile.builtin(name).licence == "Apache-2.0"
+        assert gp.ThroughputProfile.builtin(name).licence == "Apache-2.0"
         assert f"\n{name}.csv: " in (ROOT / "NOTICE").read_text()
 
     @pytest.mark.parametrize(
@@ -162,12 +161,12 @@ class TestMade:
         ],
     )
     def test_known_values(self, name: str, gang: tuple[str, int, str], expected: float) -> None:
-        assert ThroughputProfile.builtin(name).throughput(*gang) == four_digits(expected)
+        assert gp.ThroughputProfile.builtin(name).throughput(*gang) == four_digits(expected)
 
     def test_units(self) -> None:
-        units = {name: ThroughputProfile.builtin(name).units for name in MADE}
+        units = {name: gp.ThroughputProfile.builtin(name).units for name in MADE}
         assert units == dict.fromkeys(MADE, ("tokens/s",)) | {"mlperf-training": ("1/min",), "elasticflow": ("steps/s",)}
-        assert {row.condition for row in ThroughputProfile.builtin("trtllm").rows} == {"closed_loop"}
+        assert {row.condition for row in gp.ThroughputProfile.builtin("trtllm").rows} == {"closed_loop"}
 
     @needs_shared_data
     def test_times_to_train_are_medians_of_all_closed_results(self) -> None:
@@ -176,11 +175,11 @@ class TestMade:
             with open(SHARED / f"mlperf-training-v{version}" / "time_to_train.csv", encoding="utf-8", newline="") as file:
                 for row in csv.DictReader(file):
                     if row["division"] == "closed":
-                        spec = AcceleratorTable.builtin().find(row["accelerator"])
+                        spec = gp.AcceleratorTable.builtin().find(row["accelerator"])
                         assert spec is not None
                         key = row["benchmark"], int(row["num_accelerators"]), spec.name
                         minutes.setdefault(key, []).append(float(row["median_minutes"]))
-        profile = ThroughputProfile.builtin("mlperf-training")
+        profile = gp.ThroughputProfile.builtin("mlperf-training")
         found = {(row.job_type, row.num_gpus, row.accelerator): row.steps_per_second for row in profile.rows}
         assert found == {key: four_digits(1 / median(each)) for key, each in minutes.items()}
         assert all("results repository as of 20" in row.source for row in profile.rows)
@@ -189,7 +188,7 @@ class TestMade:
 
 def test_the_figures_of_mpt_in_the_readme_are_those_of_the_profile() -> None:
     speeds: dict[tuple[str, float], dict[str, float]] = {}
-    for row in ThroughputProfile.builtin("mpt-2023").rows:
+    for row in gp.ThroughputProfile.builtin("mpt-2023").rows:
         speeds.setdefault((row.job_type, row.num_gpus), {})[row.accelerator] = row.steps_per_second
     gains = {key: each["h100"] / each["a100-80gb"] for key, each in speeds.items() if {"h100", "a100-80gb"} <= each.keys()}
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())

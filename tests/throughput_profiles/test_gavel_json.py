@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gavel_py.errors import InputError
-from gavel_py.throughput_profiles import Measurement, ThroughputProfile
+import gavel_py as gp
 from tests.support.shared_data import SHARED, needs_shared_data
 
 A = "('a (batch size 1)', 1)"
@@ -31,7 +30,7 @@ def write(folder: Path, document: object) -> Path:
 
 
 def test_throughputs_alone_spread_and_in_pairs(tmp_path: Path) -> None:
-    profile = ThroughputProfile.from_gavel_json(write(tmp_path, GOOD))
+    profile = gp.ThroughputProfile.from_gavel_json(write(tmp_path, GOOD))
     assert profile.name == "throughputs"
     assert profile.accelerators == ("v100",)
     assert profile.throughput("a (batch size 1)", 1, "v100") == 4.0
@@ -41,10 +40,10 @@ def test_throughputs_alone_spread_and_in_pairs(tmp_path: Path) -> None:
 
 
 def test_each_pair_is_kept_once(tmp_path: Path) -> None:
-    profile = ThroughputProfile.from_file(write(tmp_path, GOOD), name="mine")
+    profile = gp.ThroughputProfile.from_file(write(tmp_path, GOOD), name="mine")
     assert profile.name == "mine"
     assert len(profile) == 6
-    assert profile.measurements[2] == Measurement(
+    assert profile.measurements[2] == gp.Measurement(
         job_type="a (batch size 1)",
         num_gpus=1,
         accelerator="v100",
@@ -93,8 +92,8 @@ FAULTS: dict[str, tuple[object, str, str]] = {
 @pytest.mark.parametrize(("document", "place", "problem"), FAULTS.values(), ids=FAULTS.keys())
 def test_each_fault_names_file_type_and_key(tmp_path: Path, document: object, place: str, problem: str) -> None:
     path = write(tmp_path, document)
-    with pytest.raises(InputError) as caught:
-        ThroughputProfile.from_gavel_json(path)
+    with pytest.raises(gp.InputError) as caught:
+        gp.ThroughputProfile.from_gavel_json(path)
     (fault,) = caught.value.faults
     assert str(fault).startswith(f"{path}{place}")
     assert problem in str(fault)
@@ -102,23 +101,23 @@ def test_each_fault_names_file_type_and_key(tmp_path: Path, document: object, pl
 
 def test_all_faults_are_reported_together(tmp_path: Path) -> None:
     document = {"k80": 1, "v100": {"x": {"null": 1}, A: {"null": -1}, B: {"null": 1}}}
-    with pytest.raises(InputError) as caught:
-        ThroughputProfile.from_gavel_json(write(tmp_path, document))
+    with pytest.raises(gp.InputError) as caught:
+        gp.ThroughputProfile.from_gavel_json(write(tmp_path, document))
     assert len(caught.value.faults) == 3
 
 
 def test_duplicate_keys_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "throughputs.json"
     path.write_text('{"v100": {}, "v100": {}}')
-    with pytest.raises(InputError, match="key 'v100' appears twice in one object"):
-        ThroughputProfile.from_gavel_json(path)
+    with pytest.raises(gp.InputError, match="key 'v100' appears twice in one object"):
+        gp.ThroughputProfile.from_gavel_json(path)
 
 
 @pytest.mark.deep
 @needs_shared_data
 def test_the_published_file_equals_the_built_in_profile() -> None:
-    published = ThroughputProfile.from_gavel_json(SHARED / "gavel" / "simulation_throughputs.json")
-    builtin = ThroughputProfile.builtin("gavel-osdi20")
+    published = gp.ThroughputProfile.from_gavel_json(SHARED / "gavel" / "simulation_throughputs.json")
+    builtin = gp.ThroughputProfile.builtin("gavel-osdi20")
     assert len(published) == len(builtin)
     assert set(published.job_types) == set(builtin.job_types)
     for row in published.rows:

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from gavel_py.errors import InputError, UnknownNameError
-from gavel_py.throughput_profiles import ThroughputProfile
 from tests.support.commands import runner
 from tests.support.shared_data import SHARED, needs_shared_data
 
@@ -54,12 +52,12 @@ FOUNDRY = """# MPT
 """
 
 
-def read(folder: Path, name: str, text: str, format: str | None = None) -> ThroughputProfile:  # noqa: A002
+def read(folder: Path, name: str, text: str, format: str | None = None) -> gp.ThroughputProfile:  # noqa: A002
     (folder / name).write_text(text)
-    return ThroughputProfile.from_file(folder / name, format=format)
+    return gp.ThroughputProfile.from_file(folder / name, format=format)
 
 
-def speeds(profile: ThroughputProfile) -> dict[tuple[str, float, str], float]:
+def speeds(profile: gp.ThroughputProfile) -> dict[tuple[str, float, str], float]:
     return {(row.job_type, row.num_gpus, row.accelerator): row.steps_per_second for row in profile.rows}
 
 
@@ -95,9 +93,9 @@ class TestMlperf:
         entries = [entry, entry | {"Category": "open"}, entry | {"Suite": "edge"}]
         profile = read(tmp_path, "summary_results.json", json.dumps(entries))
         assert speeds(profile) == {("llama (offline)", 8, "mi300x"): 20.5}
-        with pytest.raises(InputError, match=r"\[0\], field result: is required"):
+        with pytest.raises(gp.InputError, match=r"\[0\], field result: is required"):
             read(tmp_path, "summary_results.json", json.dumps([entry | {"Performance_Result": None}]))
-        with pytest.raises(InputError, match=r"\[0\], field Model: must be text or a number"):
+        with pytest.raises(gp.InputError, match=r"\[0\], field Model: must be text or a number"):
             read(tmp_path, "summary_results.json", json.dumps([entry | {"Model": ["llama"]}]))
 
 
@@ -131,7 +129,7 @@ class TestTables:
             (name.format(64), 2, "a100-40gb"): 8.5,
             (name.format(128), 2, "a100-40gb"): 4.5,
         }
-        with pytest.raises(InputError, match=r"must be named throughputs_ACCELERATOR_MODEL\.csv"):
+        with pytest.raises(gp.InputError, match=r"must be named throughputs_ACCELERATOR_MODEL\.csv"):
             read(tmp_path, "bert.csv", text)
 
     def test_both_shapes_of_trtllm(self, tmp_path: Path) -> None:
@@ -179,7 +177,7 @@ FAULTS = {
 @pytest.mark.parametrize(("name", "text", "line", "problem"), FAULTS.values(), ids=FAULTS.keys())
 def test_each_fault_names_file_line_and_field(tmp_path: Path, name: str, text: str, line: int, problem: str) -> None:
     is_table = name.startswith("throughputs")
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(gp.InputError) as caught:
         read(tmp_path, name, text, "elasticflow" if is_table else None)
     (fault,) = caught.value.faults
     assert str(fault).startswith(f"{tmp_path / name}, line {line}")
@@ -187,7 +185,7 @@ def test_each_fault_names_file_line_and_field(tmp_path: Path, name: str, text: s
 
 
 def test_all_faults_are_reported_together(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(gp.InputError) as caught:
         read(tmp_path, "t.csv", TRAINING + "x,bert,L40S,x,closed,9\nx,bert,L40S,8,closed,9\nx,bert,L40S,8,closed,y\n")
     assert [fault.where.rpartition(" ")[2] for fault in caught.value.faults] == ["2", "4"]
 
@@ -195,11 +193,11 @@ def test_all_faults_are_reported_together(tmp_path: Path) -> None:
 class TestFormats:
     def test_a_name_selects_a_format(self, tmp_path: Path) -> None:
         assert read(tmp_path, "notes.txt", FOUNDRY, "llm-foundry").job_types[0] == "MPT-7B (sequence length 2048)"
-        with pytest.raises(UnknownNameError, match="'llm-foundri' is not known; did you mean 'llm-foundry'"):
+        with pytest.raises(gp.UnknownNameError, match="'llm-foundri' is not known; did you mean 'llm-foundry'"):
             read(tmp_path, "notes.txt", FOUNDRY, "llm-foundri")
 
     def test_a_file_without_throughputs_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="has no throughput in the format mlperf-training"):
+        with pytest.raises(gp.InputError, match="has no throughput in the format mlperf-training"):
             read(tmp_path, "t.csv", TRAINING)
 
     def test_the_user_s_own_csv_comes_first(self, tmp_path: Path) -> None:
@@ -207,7 +205,7 @@ class TestFormats:
         assert speeds(read(tmp_path, "mine.csv", text)) == {("a", 1, "h100"): 2}
 
     def test_an_unknown_file_is_refused_by_its_suffix(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"it must end in \.csv, \.json"):
+        with pytest.raises(gp.InputError, match=r"it must end in \.csv, \.json"):
             read(tmp_path, "page.md", "# nothing\n")
 
     def test_every_format_has_a_description(self) -> None:
@@ -232,17 +230,17 @@ PUBLISHED = {
 @pytest.mark.parametrize(("file", "expected"), PUBLISHED.items())
 def test_published_files_are_recognised(tmp_path: Path, file: str, expected: tuple[int, int]) -> None:
     shutil.copy(SHARED / file, tmp_path)
-    profile = ThroughputProfile.from_file(tmp_path / Path(file).name)
+    profile = gp.ThroughputProfile.from_file(tmp_path / Path(file).name)
     assert (len(profile), len(profile.job_types)) == expected
 
 
 def test_the_command_warns_of_figures_that_contradict_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profile = ThroughputProfile.builtin("mpt-2023")
+    profile = gp.ThroughputProfile.builtin("mpt-2023")
     rows = [
         m if n != 50 else m.model_copy(update={"steps_per_second": 10 * m.steps_per_second})
         for n, m in enumerate(profile.measurements)
     ]
-    ThroughputProfile("wrong", rows).to_csv(tmp_path / "wrong.csv")
+    gp.ThroughputProfile("wrong", rows).to_csv(tmp_path / "wrong.csv")
     gavel = runner(capsys, "profiles", "--store", str(tmp_path / "store.sqlite"))
     done = gavel("import", str(tmp_path / "wrong.csv"))
     assert done.code == 0

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.io import locking
-from gavel_py.throughput_profiles import Entry
 from gavel_py.throughput_profiles.estimation.gaussian_process import _expected
 from gavel_py.throughput_profiles.estimation.variance_components import Posterior
+
+Entry = gp.throughput_profiles.Entry
 
 TYPES = ("ResNet-50 (batch size 64)", "ResNet-50 (batch size 32)", "A3C", "LM (batch size 20)")
 ACCELERATORS = ("k80", "p100", "v100")
@@ -184,7 +185,7 @@ def test_contradictions_are_reported_and_not_averaged() -> None:
     assert speed(learner, TYPES[1], "v100") == OSDI.throughput(TYPES[1], 1, "v100")
 
 
-@pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
+@pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")
 def test_rates_that_outnumber_what_they_contradict_take_its_place() -> None:
     learner = gp.ThroughputLearner(HALF)
     seen(learner, TYPES[0], "p100", 3.0, times=2)

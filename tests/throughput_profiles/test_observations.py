@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from gavel_py.throughput_profiles import Entry
 
-KEY = Entry("bert", 2, "v100")
+KEY = gp.throughput_profiles.Entry("bert", 2, "v100")
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def test_measurements_are_never_overwritten(store: gp.ThroughputStore) -> None:
     assert store.load("mine").rows == (measured.row(),)
     store.save(gp.ThroughputProfile("mine", [measured]), replace=True)
     assert store.load("mine").url == ""
-    assert list(store.observations("mine")) == [KEY, Entry("bert", 1, "v100", "consolidated", "gpt")]
+    assert list(store.observations("mine")) == [KEY, gp.throughput_profiles.Entry("bert", 1, "v100", "consolidated", "gpt")]
     store.delete("mine")
     store.save(gp.ThroughputProfile("mine", []))
     assert store.observations("mine") == {}

@@ -11,18 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.errors import GavelWarning, InputError, UnknownNameError
-from gavel_py.throughput_profiles import Measurement, ThroughputProfile, ThroughputStore
 from gavel_py.throughput_profiles.units import UNITS, conversion
 
 HEADER = "job_type,num_gpus,accelerator,steps_per_second,unit,condition,family,batch_size,sequence_length\n"
 
 
-def measurement(job_type: str, speed: float = 1.0, accelerator: str = "h100", **fields: object) -> Measurement:
-    return Measurement(**{"job_type": job_type, "num_gpus": 1, "accelerator": accelerator, "steps_per_second": speed} | fields)
+def measurement(job_type: str, speed: float = 1.0, accelerator: str = "h100", **fields: object) -> gp.Measurement:
+    return gp.Measurement(**{"job_type": job_type, "num_gpus": 1, "accelerator": accelerator, "steps_per_second": speed} | fields)
 
 
-MIXED = ThroughputProfile(
+MIXED = gp.ThroughputProfile(
     "mixed",
     [
         measurement("bert", 4.0, family="BERT", batch_size=32),
@@ -60,56 +58,56 @@ class TestOneUnit:
     def test_each_fault_names_its_lines(self, tmp_path: Path, rows: str, line: int, problem: str) -> None:
         path = tmp_path / "mine.csv"
         path.write_text(HEADER + rows)
-        with pytest.raises(InputError) as caught:
-            ThroughputProfile.from_csv(path)
+        with pytest.raises(gp.InputError) as caught:
+            gp.ThroughputProfile.from_csv(path)
         (fault,) = caught.value.faults
         assert str(fault).startswith(f"{path}, line {line}")
         assert problem in str(fault)
 
     def test_the_partner_of_a_pair_counts_too(self) -> None:
         pair = measurement("b", partner_job_type="a", partner_steps_per_second=1.0)
-        with pytest.raises(InputError, match="'a' has steps/s here, but tokens/s at measurement 1"):
-            ThroughputProfile("p", [measurement("a", unit="tokens/s"), pair])
+        with pytest.raises(gp.InputError, match="'a' has steps/s here, but tokens/s at measurement 1"):
+            gp.ThroughputProfile("p", [measurement("a", unit="tokens/s"), pair])
 
     def test_a_pair_has_no_structure(self) -> None:
-        with pytest.raises(InputError, match="family describes one job type; give it where the gang runs alone"):
+        with pytest.raises(gp.InputError, match="family describes one job type; give it where the gang runs alone"):
             measurement("b", partner_job_type="a", partner_steps_per_second=1.0, family="x")
 
 
 class TestKeeping:
     def test_only_the_columns_in_use_are_written(self) -> None:
         target = io.StringIO()
-        ThroughputProfile("p", [measurement("a", unit="samples/s", batch_size=8)]).to_csv(target)
+        gp.ThroughputProfile("p", [measurement("a", unit="samples/s", batch_size=8)]).to_csv(target)
         header, row = target.getvalue().splitlines()
         assert header.endswith(",source,unit,batch_size")
         assert row.endswith(",,samples/s,8")
 
     def test_files_restore_units_and_structure(self, tmp_path: Path) -> None:
         MIXED.to_csv(tmp_path / "mixed.csv")
-        assert ThroughputProfile.from_csv(tmp_path / "mixed.csv") == MIXED
+        assert gp.ThroughputProfile.from_csv(tmp_path / "mixed.csv") == MIXED
 
     def test_the_store_restores_units_and_structure(self, tmp_path: Path) -> None:
-        store = ThroughputStore(tmp_path / "store.sqlite")
+        store = gp.ThroughputStore(tmp_path / "store.sqlite")
         store.save(MIXED)
         assert store.load("mixed") == MIXED
 
     def test_the_store_keeps_the_unit_of_a_job_type(self, tmp_path: Path) -> None:
-        store = ThroughputStore(tmp_path / "store.sqlite")
+        store = gp.ThroughputStore(tmp_path / "store.sqlite")
         store.save(MIXED)
-        with pytest.raises(InputError, match=r"'gpt' has steps/s here, but tokens/s at profile store .*, profile 'mixed'"):
+        with pytest.raises(gp.InputError, match=r"'gpt' has steps/s here, but tokens/s at profile store .*, profile 'mixed'"):
             store.add("mixed", [measurement("gpt", 5.0, "l40s")])
         assert store.load("mixed") == MIXED
         store.add("mixed", [measurement("bert", 4.5), measurement("gpt", 5.0, "l40s", unit="tokens/s")])
         assert store.load("mixed").rows[0] == MIXED.rows[0]._replace(steps_per_second=4.5)
 
     def test_estimates_of_gangs_have_the_unit_of_the_job_type(self) -> None:
-        profile = ThroughputProfile("p", [measurement("a", n, num_gpus=n, unit="tokens/s") for n in (1, 2)])
+        profile = gp.ThroughputProfile("p", [measurement("a", n, num_gpus=n, unit="tokens/s") for n in (1, 2)])
         assert gp.extend_profile(profile, [4]).units == ("tokens/s",)
 
 
 class TestConverting:
     def test_by_the_figure_of_each_job_type(self) -> None:
-        profile = ThroughputProfile("p", [m for m in MIXED.measurements if m.job_type in ("bert", "gpt")])
+        profile = gp.ThroughputProfile("p", [m for m in MIXED.measurements if m.job_type in ("bert", "gpt")])
         samples = profile.converted("samples/s", {"bert": 32, "gpt": 2000})
         assert samples.units == ("samples/s",)
         assert samples.throughput("bert", 1, "h100") == 4.0 * 32
@@ -117,15 +115,15 @@ class TestConverting:
         assert samples.rows[0].batch_size == 32
 
     def test_runs_per_minute_become_steps_per_second(self) -> None:
-        profile = ThroughputProfile("p", [measurement("lora", 0.5, unit="1/min")])
+        profile = gp.ThroughputProfile("p", [measurement("lora", 0.5, unit="1/min")])
         assert profile.converted("steps/s", {"lora": 1200}).throughput("lora", 1, "h100") == pytest.approx(0.5 * 1200 / 60)
 
     def test_both_sides_of_a_pair(self) -> None:
         pair = measurement("a", 2.0, partner_job_type="b", partner_steps_per_second=3.0)
-        assert ThroughputProfile("p", [pair]).converted("samples/s", {"a": 10, "b": 100}).pair("b", "a", 1, "h100") == (300, 20)
+        assert gp.ThroughputProfile("p", [pair]).converted("samples/s", {"a": 10, "b": 100}).pair("b", "a", 1, "h100") == (300, 20)
 
     def test_the_error_names_what_is_missing(self) -> None:
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(gp.InputError) as caught:
             MIXED.converted("samples/s", {"gpt": 0})
         assert [str(fault) for fault in caught.value.faults] == [
             "throughput profile 'mixed', job type 'bert': its throughputs are in steps/s; to convert them to samples/s, "
@@ -138,9 +136,9 @@ class TestConverting:
         ]
 
     def test_unknown_names(self) -> None:
-        with pytest.raises(UnknownNameError, match="'bart' is missing; did you mean 'bert'"):
+        with pytest.raises(gp.UnknownNameError, match="'bart' is missing; did you mean 'bert'"):
             MIXED.converted("tokens/s", {"bart": 1})
-        with pytest.raises(UnknownNameError, match="'token/s' is not known; did you mean 'tokens/s'"):
+        with pytest.raises(gp.UnknownNameError, match="'token/s' is not known; did you mean 'tokens/s'"):
             MIXED.converted("token/s", {})
 
     @given(st.sampled_from(UNITS), st.sampled_from(UNITS), st.floats(1e-3, 1e6), st.floats(1e-3, 1e6))
@@ -163,7 +161,7 @@ class TestAdding:
     def test_a_sum_over_units_warns(self, policy: str) -> None:
         raw = gp.resolve_policy("max_total_throughput", normalized=False)
         chosen = raw if policy != "then" else gp.Then(gp.resolve_policy("max_min_fairness"), 2 * raw)
-        with pytest.warns(GavelWarning, match=r"adds throughputs in different units \(steps/s, tokens/s\)"):
+        with pytest.warns(gp.GavelWarning, match=r"adds throughputs in different units \(steps/s, tokens/s\)"):
             gp.solve(self.problem("bert", "gpt"), chosen)
 
     def test_nothing_else_warns(self) -> None:
@@ -178,5 +176,5 @@ class TestAdding:
         scheduler = gp.RoundScheduler(self.CLUSTER, MIXED, policy=gp.resolve_policy("max_total_throughput", normalized=False))
         scheduler.submit(gp.Job("a", job_type="bert"))
         scheduler.submit(gp.Job("b", job_type="gpt"))
-        with pytest.warns(GavelWarning, match="adds throughputs in different units"):
+        with pytest.warns(gp.GavelWarning, match="adds throughputs in different units"):
             scheduler.next_round(0)

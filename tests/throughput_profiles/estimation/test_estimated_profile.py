@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.throughput_profiles import Entry
 from gavel_py.throughput_profiles.estimation import gaussian_process
 from tests.support.examples import examples
+
+Entry = gp.throughput_profiles.Entry
 
 OSDI, NVIDIA = (gp.ThroughputProfile.builtin(name) for name in ("gavel-osdi20", "nvidia-2023"))
 

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.throughput_profiles import Entry
-from gavel_py.throughput_profiles.estimation import EstimatedProfile
 
 TYPES = ("k80", "p100", "v100")
 SHARES = np.array([0.5, 0.25, 0.25])
 CLUSTER = gp.Cluster.from_counts({"k80": (8, 4), "p100": (4, 4), "v100": (4, 4)})
 
 
-def half_known() -> EstimatedProfile:
+def half_known() -> gp.EstimatedProfile:
     builtin, chance = gp.ThroughputProfile.builtin("gavel-osdi20"), np.random.default_rng(0)
     alone = [m for m in builtin.measurements if m.partner_job_type is None and m.placement == "consolidated" and m.steps_per_second]
     lm = [m for m in alone if m.job_type.startswith("LM") and m.accelerator != "v100"]
@@ -30,7 +28,7 @@ def test_deviations_are_those_of_many_draws() -> None:
     found = profile.uncertainty_matrix(jobs, TYPES, SHARES)
     assert found is not None
     for each, row in zip(jobs, found, strict=True):
-        drawn = profile.sample([Entry(each.job_type, each.num_gpus, name) for name in TYPES], 20_000, seed=7)
+        drawn = profile.sample([gp.throughput_profiles.Entry(each.job_type, each.num_gpus, name) for name in TYPES], 20_000, seed=7)
         expected = np.log(drawn / (drawn @ SHARES)[:, None]).std(axis=0)
         assert row == pytest.approx(expected, rel=0.15, abs=1e-6)
         assert (row > 0).any() == (drawn != drawn[0]).any()
