@@ -9,27 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import LinearSolver
-from gavel_py.policies import Policy
-from gavel_py.policies.base import Decision
-from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.job import Job
-from gavel_py.problem.nodes import Node
-from gavel_py.scheduling import RoundDemand, choose_jobs
+import gavel_py as gp
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.placement.free_gpus import FreeResources
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests, Spans
 from gavel_py.scheduling.placement.topology import Layout
-from gavel_py.scheduling.round import Assignment, Assignments
+from gavel_py.scheduling.round import Assignments
 from gavel_py.scheduling.round_planning import plan_round
+
+choose_jobs = gp.scheduling.choose_jobs
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed(Policy):
+class Fixed(gp.Policy):
     """A policy that returns fixed fractions {job_id: {accelerator: fraction}}, 0 for all other jobs."""
 
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -42,9 +37,9 @@ class Fixed(Policy):
     reads = ("job_ids",)
     reduces = False
 
-    def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:  # noqa: ARG002
+    def decide(self, jobs: gp.JobClasses, solver: Any) -> gp.policies.Decision:  # noqa: ARG002
         rows = [[self.shares.get(job, {}).get(name, 0.0) for name in jobs.accelerator_types] for job in jobs.job_ids]
-        return Decision(np.array(rows))
+        return gp.policies.Decision(np.array(rows))
 
 
 def demand(
@@ -61,11 +56,11 @@ def demand(
     locked: ArrayLike = False,
     new: ArrayLike = False,
     promised: ArrayLike = np.inf,
-) -> RoundDemand:
+) -> gp.RoundDemand:
     """Return a demand; by default of waiting single-GPU jobs, equally fast, without deficits. A throughput of 0: not runnable."""
     x = np.array(fractions, dtype=float)
     speeds = np.array(np.broadcast_to(throughputs, x.shape), dtype=float)
-    return RoundDemand(
+    return gp.RoundDemand(
         deficits=np.array(np.broadcast_to(deficits, x.shape), dtype=float),
         fractions=x,
         runnable=speeds > 0,
@@ -121,7 +116,7 @@ def play(
     return Played(np.array(columns), np.array(deficits))
 
 
-def assert_feasible(asked: RoundDemand, chosen: NDArray[np.int64]) -> None:
+def assert_feasible(asked: gp.RoundDemand, chosen: NDArray[np.int64]) -> None:
     """One type at most per job, only where it may run, and no more GPUs than there are."""
     assert chosen.shape == (len(asked.num_gpus),)
     seated = np.flatnonzero(chosen >= 0)
@@ -130,20 +125,20 @@ def assert_feasible(asked: RoundDemand, chosen: NDArray[np.int64]) -> None:
     assert (used <= asked.capacities).all()
 
 
-def nodes(*shapes: tuple[int, str | None] | int, accelerator: str = "v100") -> list[Node]:
+def nodes(*shapes: tuple[int, str | None] | int, accelerator: str = "v100") -> list[gp.Node]:
     """Nodes n0, n1, ... of these sizes, each given as GPUs or (GPUs, rack)."""
     pairs = [shape if isinstance(shape, tuple) else (shape, None) for shape in shapes]
-    return [Node(name=f"n{i}", accelerator=accelerator, num_gpus=size, rack=rack) for i, (size, rack) in enumerate(pairs)]
+    return [gp.Node(name=f"n{i}", accelerator=accelerator, num_gpus=size, rack=rack) for i, (size, rack) in enumerate(pairs)]
 
 
 def planned(
-    asked: RoundDemand,
-    jobs: Sequence[Job],
-    cluster: Cluster,
-    before: Mapping[str, Assignment],
+    asked: gp.RoundDemand,
+    jobs: Sequence[gp.Job],
+    cluster: gp.Cluster,
+    before: Mapping[str, gp.Assignment],
     mechanism: Mechanism = choose_jobs,
     spans: Spans | None = None,
-) -> Mapping[str, Assignment]:
+) -> Mapping[str, gp.Assignment]:
     """Return {job_id: Assignment} of one round of jobs, which must be sorted by their ids; before: those of the last one."""
     layout, ids = Layout(cluster.nodes, cluster.accelerator_names), [job.job_id for job in jobs]
     gpus = [layout.numbers(before[job_id].gpus).tolist() if job_id in before else [] for job_id in ids]
@@ -160,8 +155,8 @@ def named(ids: Sequence[str], held: HeldGpus, layout: Layout) -> Assignments:
 
 
 def play_on(
-    rounds: int, cluster: Cluster, jobs: Sequence[Job], fractions: Floats, *, backfill: bool = True
-) -> tuple[list[Mapping[str, Assignment]], DeliveryLedger]:
+    rounds: int, cluster: gp.Cluster, jobs: Sequence[gp.Job], fractions: Floats, *, backfill: bool = True
+) -> tuple[list[Mapping[str, gp.Assignment]], DeliveryLedger]:
     """Play rounds of fixed fractions on a cluster where every job is equally fast on every type that holds its gang.
 
     The jobs are sorted by their ids; their rows in the ledger are their places.
@@ -171,7 +166,7 @@ def play_on(
     ids, layout, ledger = [job.job_id for job in jobs], Layout(cluster.nodes, names), DeliveryLedger(names)
     ledger.fit(len(jobs))
     requests, pool = ResourceRequests.of(jobs, layout), FreeResources(layout)
-    held, history = HeldGpus.none(len(jobs)), list[Mapping[str, Assignment]]()
+    held, history = HeldGpus.none(len(jobs)), list[Mapping[str, gp.Assignment]]()
     for _ in range(rounds):
         asked = demand(
             fractions,

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.scheduling.mechanism.demand import RoundDemand
 from tests.scheduling.schedulers import PROFILE, job, refused, scheduler, shares
 from tests.support.examples import examples
 
@@ -286,7 +285,7 @@ def test_a_mechanism_may_report_changes_while_it_selects() -> None:
     made = scheduler("v100:3/3", [job("a")], round_seconds=SECONDS)
     made.next_round()
 
-    def mechanism(demand: RoundDemand) -> np.ndarray:
+    def mechanism(demand: gp.RoundDemand) -> np.ndarray:
         if "c" in {each.job_id for each in made.jobs}:
             made.cancel("c")
             made.gpu_lost("v100-0", 1)

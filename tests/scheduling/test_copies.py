@@ -14,7 +14,6 @@ import pytest
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.scheduling import RoundDemand, choose_jobs
 from tests.scheduling.schedulers import busy, goes_on, job, scheduler, shares
 
 
@@ -81,8 +80,8 @@ class TestSolver:
         assert again.solve(second).objective_value == solver.solve(second).objective_value
 
 
-def priority_of_the_first(demand: RoundDemand) -> NDArray[np.int64]:
-    return choose_jobs(demand, hysteresis_rounds=2.0)
+def priority_of_the_first(demand: gp.RoundDemand) -> NDArray[np.int64]:
+    return gp.scheduling.choose_jobs(demand, hysteresis_rounds=2.0)
 
 
 def planned() -> gp.RoundScheduler:
@@ -175,9 +174,9 @@ class TestScheduler:
     def test_policy_and_mechanism_may_copy_the_scheduler(self) -> None:
         copies: list[gp.RoundScheduler] = []
 
-        def mechanism(demand: RoundDemand) -> NDArray[np.int64]:
+        def mechanism(demand: gp.RoundDemand) -> NDArray[np.int64]:
             copies.append(copy.deepcopy(made))
-            return choose_jobs(demand)
+            return gp.scheduling.choose_jobs(demand)
 
         made = scheduler("v100:1", [job("a"), job("b")], mechanism=mechanism)
         rounds = [made.next_round() for _ in range(3)]

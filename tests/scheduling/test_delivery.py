@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.scheduling import JobDelivery
-from gavel_py.scheduling.delivery import WAITS, DeliveryReport, Wait
+from gavel_py.scheduling.delivery import WAITS
 from gavel_py.scheduling.ledger import DeliveryLedger
 from tests.scheduling.support import Fixed
 from tests.support.examples import examples
@@ -108,9 +107,9 @@ def test_deficits_stay_within_their_bounds_whatever_happens_within_rounds() -> N
 
 def test_a_job_that_is_forgotten_leaves_no_reason_to_the_next_in_its_row() -> None:
     ledger = ledger_after()
-    waits = np.array([WAITS.index(Wait.NODE), -1])
+    waits = np.array([WAITS.index(gp.Wait.NODE), -1])
     ledger.record(AB, GANGS, ANYWHERE, np.full((2, 2), 0.5), np.array([-1, 0]), 100.0, waits)
-    assert [ledger.wait_of(row) for row in AB] == [Wait.NODE, None]
+    assert [ledger.wait_of(row) for row in AB] == [gp.Wait.NODE, None]
     ledger.forget([0])
     assert ledger.wait_of(0) is None
 
@@ -148,7 +147,7 @@ def test_forgetting_a_job_changes_no_other_account(lives: list[tuple[set[int], s
         assert ledger.deficits.tolist() == [alone[row].deficits[0].tolist() if row in alone else [0, 0] for row in range(6)]
 
 
-def accounts_add_up(report: DeliveryReport) -> None:
+def accounts_add_up(report: gp.DeliveryReport) -> None:
     """What every report must keep, whatever has happened."""
     for job in report.jobs.values():
         assert sum(job.shortfall_by_reason.values()) == pytest.approx(job.shortfall_seconds, abs=1e-6)
@@ -201,8 +200,8 @@ def test_reasons_add_up_to_the_shortfall_whatever_happens(rounds: list[dict[str,
 
 def test_the_reason_other_type() -> None:
     job = ledger_after(([[0.5, 0.5], [0.0, 0.0]], [1, -1])).report(ROWS).jobs["a"]
-    assert job.shortfall_by_reason == {Wait.OTHER_TYPE: 50}
-    assert job.why is Wait.OTHER_TYPE
+    assert job.shortfall_by_reason == {gp.Wait.OTHER_TYPE: 50}
+    assert job.why is gp.Wait.OTHER_TYPE
     assert job.waits == {}
 
 
@@ -210,13 +209,13 @@ def test_a_shortfall_that_falls_reduces_all_reasons() -> None:
     """Half a round is owed since a job had just arrived, half since it ran elsewhere; two rounds pay both."""
     ledger = DeliveryLedger(["fast", "slow"])
 
-    def enter(fractions: list[float], column: int, wait: int = -1) -> dict[Wait, float]:
+    def enter(fractions: list[float], column: int, wait: int = -1) -> dict[gp.Wait, float]:
         ledger.record(AB[:1], GANGS[:1], ANYWHERE[:1], np.array([fractions]), np.array([column]), 100.0, np.array([wait]))
         return ledger.report(ROWS).jobs["a"].shortfall_by_reason
 
-    assert enter([0.5, 0.5], -1, WAITS.index(Wait.NEW)) == {Wait.NEW: 100}
-    assert enter([0.5, 0.0], 1) == {Wait.NEW: 50, Wait.OTHER_TYPE: 50}
-    assert enter([0.5, 0.0], 0) == {Wait.NEW: 25, Wait.OTHER_TYPE: 25}
+    assert enter([0.5, 0.5], -1, WAITS.index(gp.Wait.NEW)) == {gp.Wait.NEW: 100}
+    assert enter([0.5, 0.0], 1) == {gp.Wait.NEW: 50, gp.Wait.OTHER_TYPE: 50}
+    assert enter([0.5, 0.0], 0) == {gp.Wait.NEW: 25, gp.Wait.OTHER_TYPE: 25}
     assert enter([0.5, 0.0], 0) == {}
 
 
@@ -285,12 +284,12 @@ def least(sizes: Sequence[int], promised: np.ndarray, there: Sequence[int | None
     """Return the least shortfall of a report, in GPU-rounds of 7 s."""
     names, none = ["fast", "slow"][: promised.shape[1]], dict.fromkeys(["fast", "slow"], 0.0)
     jobs = {
-        f"j{i}": JobDelivery(
+        f"j{i}": gp.scheduling.JobDelivery(
             f"j{i}", size, dict(zip(names, (7.0 * promised[i]).tolist(), strict=True)), none, round_seconds=7.0, rounds=n
         )
         for i, (size, n) in enumerate(zip(sizes, there, strict=True))
     }
-    report = DeliveryReport(jobs, {name: 7.0 * float(gpus) for name, gpus in zip(names, offered, strict=True)})
+    report = gp.DeliveryReport(jobs, {name: 7.0 * float(gpus) for name, gpus in zip(names, offered, strict=True)})
     return report.least_shortfall_gpu_seconds / 7.0
 
 

@@ -10,23 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gavel_py as gp
 from gavel_py import AllocationProblem, Cluster, Job, Measurement, RoundScheduler, ThroughputProfile
 from gavel_py.problem.eligibility import ANY_SPLIT, EVEN_SPLIT, even_nodes
-from gavel_py.problem.job import Locality
-from gavel_py.problem.nodes import Node
-from gavel_py.scheduling import Gang, place
 from gavel_py.scheduling.placement.topology import Gpu, Resources
 from tests.scheduling.support import nodes
 from tests.support.examples import examples
 
+Gang = gp.scheduling.Gang
+place = gp.scheduling.place
+
 CPUS = Resources(2.0, 0.0)
 
 
-def even(job_id: str, size: int, locality: Locality = "any") -> Gang:
+def even(job_id: str, size: int, locality: str = "any") -> Gang:
     return Gang(job_id, size, "v100", locality, split=EVEN_SPLIT)
 
 
-def single(job_id: str, at: Gpu, locality: Locality = "any") -> Gang:
+def single(job_id: str, at: Gpu, locality: str = "any") -> Gang:
     return Gang(job_id, 1, "v100", locality, previous=(at,), per_gpu=CPUS)
 
 
@@ -74,7 +75,7 @@ def test_an_even_gang_stays_in_its_rack() -> None:
 
 @pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("locality", ["any", "node"])
-def test_the_fewest_gangs_move_for_it(limited: bool, locality: Locality) -> None:
+def test_the_fewest_gangs_move_for_it(limited: bool, locality: str) -> None:
     cluster = nodes(4, 4, 4, 4)
     if limited:
         cluster = [node.model_copy(update={"cpus": 8.0}) for node in cluster]
@@ -98,7 +99,7 @@ nodes_drawn = st.lists(st.tuples(st.integers(1, 5), st.sampled_from(["r1", "r2",
 
 @given(nodes_drawn, gangs_drawn, st.data())
 def test_whatever_the_gangs_even_ones_are_split_evenly_and_the_first_is_placed(
-    sizes: list[tuple[int, str | None]], asked: list[tuple[int, int, Locality]], data: st.DataObject
+    sizes: list[tuple[int, str | None]], asked: list[tuple[int, int, str]], data: st.DataObject
 ) -> None:
     cluster = nodes(*sizes)
     gangs = [
@@ -117,7 +118,7 @@ def test_whatever_the_gangs_even_ones_are_split_evenly_and_the_first_is_placed(
     assert ("g0" in found) == fits(gangs[0], cluster)
 
 
-def fits(gang: Gang, cluster: Sequence[Node]) -> bool:
+def fits(gang: Gang, cluster: Sequence[gp.Node]) -> bool:
     """Whether an empty cluster holds it."""
     racks: dict[str, list[int]] = {}
     for node in cluster:

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.policies.fifo import Fifo
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
 from gavel_py.scheduling.event_driven.queue import can_keep_order
 from gavel_py.scheduling.event_driven.queued_jobs import QueuedJob
 from gavel_py.scheduling.planner import RoundPlanner
 from tests.support.examples import examples
 from tests.support.fakes import refusal
+
+Fifo = gp.policy_class("fifo")
 
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = ("ResNet-50 (batch size 64)", "LM (batch size 40)", "Transformer (batch size 64)", "ResNet-18 (batch size 64)")
@@ -171,7 +171,7 @@ class LongestFirst(Fifo):
 
     reads = ("arrival_seconds", "total_steps")
 
-    def sort_key(self, jobs: JobClasses) -> NDArray[np.float64]:
+    def sort_key(self, jobs: gp.JobClasses) -> NDArray[np.float64]:
         return -jobs.total_steps + len(jobs)  # type: ignore[no-any-return]
 
 

@@ -401,7 +401,7 @@ def something_happens(made: gp.RoundScheduler, draw: np.random.Generator, jobs: 
 
 
 @pytest.mark.deep
-@pytest.mark.filterwarnings("ignore::gavel_py.errors.GavelWarning")
+@pytest.mark.filterwarnings("ignore::gavel_py.GavelWarning")
 @pytest.mark.parametrize("kind", [name for name in CASES if name != "workflows"])
 def test_random_histories_with_failures(kind: str, breaks: Breaks) -> None:
     for seed in range(100):

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gavel_py.scheduling import choose_jobs
+import gavel_py as gp
 from tests.scheduling.support import play
 from tests.support.examples import examples
 
@@ -57,7 +57,7 @@ def test_without_hysteresis_deficits_of_single_gpu_jobs_stay_below_a_round(seed:
     capacities = rng.integers(1, 5, size=rng.integers(1, 5))
     sizes = np.ones((1 + seed % 2) * capacities.sum(), dtype=np.int64)
     fractions = mixture(rng, sizes, capacities, int(rng.integers(2, 12)))
-    by_deadline = partial(choose_jobs, hysteresis_rounds=0.0, urgent_rounds=1.0)
+    by_deadline = partial(gp.scheduling.choose_jobs, hysteresis_rounds=0.0, urgent_rounds=1.0)
     assert play(150, fractions, capacities.tolist(), mechanism=by_deadline).deficits.max() <= 1 + 1e-9
 
 

@@ -16,9 +16,10 @@ from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, milp
 from scipy.sparse import csr_array
 
 import gavel_py as gp
-from gavel_py.scheduling import choose_jobs
 from tests.scheduling.support import demand
 from tests.support.examples import examples
+
+choose_jobs = gp.scheduling.choose_jobs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")

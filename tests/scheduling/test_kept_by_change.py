@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.io.names import natural_key
-from gavel_py.policies import OrderedPolicy
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
 from gavel_py.scheduling.event_driven.queue import JobQueue
 from gavel_py.scheduling.event_driven.queued_jobs import JobProfile, JobProfiler, QueuedJob
@@ -69,7 +68,7 @@ def counted_anew() -> Iterator[None]:
         yield
 
 
-def check_selection(queue: JobQueue, policy: OrderedPolicy, running_on: dict[QueuedJob, int]) -> None:
+def check_selection(queue: JobQueue, policy: gp.OrderedPolicy, running_on: dict[QueuedJob, int]) -> None:
     """Compare the types of all jobs and the free GPUs with those that the policy selects."""
     order, left = sorted(queue.by_row.values(), key=queue._position), list(map(float, queue._capacities))
     may_stay = [running_on[each] if running_on[each] in each.profile.types else -1 for each in order]
@@ -156,7 +155,7 @@ def test_the_incremental_selection_equals_a_full_one(
 ) -> None:
     """Jobs arrive, leave, change and get other sort keys."""
     chosen = policy_of(policy)
-    assert isinstance(chosen, OrderedPolicy)
+    assert isinstance(chosen, gp.OrderedPolicy)
     table = JobTable()
     profiles = [
         JobProfile(size, True, types, 1.0, 0, [0, 0, 0], [1, 1, 1], None) for size, types in zip(sizes, wishes, strict=True)

@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gavel_py as gp
 from gavel_py.scheduling.event_driven import PlacementCache, batch_of
 from gavel_py.scheduling.event_driven.queued_jobs import JobProfile, QueuedJob
 from gavel_py.scheduling.mechanism.demand import hysteresis_of
 from gavel_py.scheduling.placement import migration, place_on_type
 from gavel_py.scheduling.placement.free_gpus import FreeResources
-from gavel_py.scheduling.placement.gangs import PlacementPreference
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, Layout
 from tests.scheduling.support import nodes
 from tests.support.examples import examples
+
+PlacementPreference = gp.scheduling.PlacementPreference
 
 ON_EACH = 4
 

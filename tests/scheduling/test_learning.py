@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.throughput_profiles import Entry
 
 OSDI = gp.ThroughputProfile.builtin("gavel-osdi20")
 CLUSTER = gp.Cluster.from_counts({"v100": 2, "k80": 2})
@@ -163,7 +162,7 @@ def test_a_share_of_the_gpus_measures_each_entry_once() -> None:
     for number in range(6):
         scheduler.submit(gp.Job(str(number), job_type=TYPES[number % 2], total_steps=1e9))
     run(scheduler, 30)
-    assert set(learner.observations) == {Entry(name, 1, gpu) for name in TYPES for gpu in ("v100", "k80")}
+    assert set(learner.observations) == {gp.throughput_profiles.Entry(name, 1, gpu) for name in TYPES for gpu in ("v100", "k80")}
     assert learner.deviations(list(learner.observations)) == [0.0] * 4
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from gavel_py.throughput_profiles import Entry
 from tests.scheduling.test_elastic_rounds import CLUSTER, PROFILE, SIZES, elastic
+
+Entry = gp.throughput_profiles.Entry
 
 SECONDS = 100.0
 

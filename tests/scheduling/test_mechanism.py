@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from gavel_py.scheduling import RoundDemand, choose_jobs
+import gavel_py as gp
 from gavel_py.scheduling.mechanism.demand import TypeSelection
 from gavel_py.scheduling.mechanism.local_search import displace, exchange, improve, replace_one
 from gavel_py.scheduling.mechanism.rules import select_in_order
 from tests.scheduling.support import assert_feasible, demand, play
 from tests.support.examples import examples
 
+choose_jobs = gp.scheduling.choose_jobs
+
 at_once = partial(choose_jobs, hysteresis_rounds=0.0, urgent_rounds=1.0)
 Floats = NDArray[np.float64]
 
 
-def chosen(asked: RoundDemand) -> list[int]:
+def chosen(asked: gp.RoundDemand) -> list[int]:
     columns: list[int] = choose_jobs(asked).tolist()
     return columns
 
@@ -152,7 +154,7 @@ def test_nothing_to_choose_from() -> None:
 
 
 @st.composite
-def demands(draw: st.DrawFn) -> RoundDemand:
+def demands(draw: st.DrawFn) -> gp.RoundDemand:
     n, k = draw(st.integers(0, 12)), draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     tenths = rng.integers(0, 11, size=(n, k)) / 10
@@ -170,7 +172,7 @@ def demands(draw: st.DrawFn) -> RoundDemand:
 
 @settings(max_examples=examples(300))
 @given(asked=demands(), hysteresis=st.sampled_from([0.0, 2.4]))
-def test_any_choice_fits_wastes_nothing_and_can_be_repeated(asked: RoundDemand, hysteresis: float) -> None:
+def test_any_choice_fits_wastes_nothing_and_can_be_repeated(asked: gp.RoundDemand, hysteresis: float) -> None:
     columns = choose_jobs(asked, hysteresis_rounds=hysteresis)
     assert_feasible(asked, columns)
     assert choose_jobs(asked, hysteresis_rounds=hysteresis).tobytes() == columns.tobytes()
@@ -186,7 +188,7 @@ def test_any_choice_fits_wastes_nothing_and_can_be_repeated(asked: RoundDemand, 
 
 @settings(max_examples=examples(200))
 @given(asked=demands(), seed=st.integers(0, 2**32 - 1))
-def test_locked_jobs_stay_whatever_other_claims_are(asked: RoundDemand, seed: int) -> None:
+def test_locked_jobs_stay_whatever_other_claims_are(asked: gp.RoundDemand, seed: int) -> None:
     """Those that ran together may all be locked; a job that may not run any more on its type cannot be."""
     rng = np.random.default_rng(seed)
     rows = np.flatnonzero(asked.running_on >= 0)

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 
 import gavel_py as gp
-from gavel_py.scheduling import RoundDemand, choose_by_priority, choose_jobs
 from gavel_py.scheduling.mechanism.rules import choose_by_deficit, published_order, resolve_mechanism
 from tests.scheduling.support import assert_feasible, demand, play
 from tests.scheduling.test_mechanism import demands
 from tests.support.examples import examples
+
+choose_by_priority = gp.scheduling.choose_by_priority
 
 
 def test_two_jobs_on_one_gpu_by_hand() -> None:
@@ -46,7 +47,7 @@ def test_jobs_without_a_fraction_fill_what_is_left() -> None:
 
 @settings(max_examples=examples(200))
 @given(asked=demands())
-def test_any_choice_fits_and_wastes_nothing(asked: RoundDemand) -> None:
+def test_any_choice_fits_and_wastes_nothing(asked: gp.RoundDemand) -> None:
     columns = choose_by_priority(asked)
     assert_feasible(asked, columns)
     assert choose_by_priority(asked).tobytes() == columns.tobytes()
@@ -82,9 +83,9 @@ def test_a_scheduler_takes_a_mechanism_by_name() -> None:
 def test_what_was_received_counts_from_the_allocation_in_force() -> None:
     seen = []
 
-    def watch(asked: RoundDemand) -> np.ndarray:
+    def watch(asked: gp.RoundDemand) -> np.ndarray:
         seen.append(asked.received.sum())
-        return choose_jobs(asked)
+        return gp.scheduling.choose_jobs(asked)
 
     made = scheduler(watch)
     for _ in range(3):

@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel_py.problem.nodes import Node
+import gavel_py as gp
 from gavel_py.scheduling.placement import migration
 from gavel_py.scheduling.placement.free_gpus import FreeGpus
-from gavel_py.scheduling.placement.gangs import PlacementPreference
 from gavel_py.scheduling.placement.migration import MisplacedGang, migrate_misplaced
 from gavel_py.scheduling.placement.topology import ANYWHERE, Layout
+
+PlacementPreference = gp.scheduling.PlacementPreference
 
 
 @st.composite
 def misplaced_gangs(draw: st.DrawFn) -> tuple[Layout, list[int], list[MisplacedGang]]:
     """Nodes, the GPUs that are free, and gangs outside their preferred placement; the other GPUs are held by gangs that stay."""
     sizes = draw(st.lists(st.sampled_from([2, 4, 4]), min_size=2, max_size=6))
-    layout = Layout([Node(name=f"n{i}", accelerator="v100", num_gpus=size) for i, size in enumerate(sizes)])
+    layout = Layout([gp.Node(name=f"n{i}", accelerator="v100", num_gpus=size) for i, size in enumerate(sizes)])
     gpus, descending = draw(st.permutations(range(sum(sizes)))), sorted(sizes, reverse=True)
     gangs: list[MisplacedGang] = []
     while gpus and draw(st.integers(0, 8)):
@@ -60,7 +61,7 @@ def test_no_exchange_that_a_trial_finds_is_left_out(state: tuple[Layout, list[in
 
 
 def test_gangs_exchange_gpus_to_fill_nodes() -> None:
-    layout = Layout([Node(name=f"n{i}", accelerator="v100", num_gpus=4) for i in range(3)])
+    layout = Layout([gp.Node(name=f"n{i}", accelerator="v100", num_gpus=4) for i in range(3)])
     halves = [[0, 1, 4, 5], [2, 3, 6, 7]]
     part, wanted = layout.parts[0], PlacementPreference.CONSOLIDATED
     gangs = [MisplacedGang(gpus, part.parts_of(gpus), wanted, 4, ANYWHERE, 1) for gpus in halves]

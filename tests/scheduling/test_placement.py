@@ -10,30 +10,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.job import Locality
-from gavel_py.problem.nodes import Node
-from gavel_py.scheduling import Gang, place
+import gavel_py as gp
 from gavel_py.scheduling.placement import largest_free
-from gavel_py.scheduling.placement.topology import Gpu
 from tests.scheduling.support import nodes
 from tests.support.examples import examples
 
-LOCALITIES: tuple[Locality, ...] = ("any", "rack", "node")
+Gang = gp.scheduling.Gang
+place = gp.scheduling.place
+
+LOCALITIES = ("any", "rack", "node")
 
 
-def gang(job_id: str, size: int, locality: Locality = "any", at: str = "", accelerator: str = "v100") -> Gang:
+def gang(job_id: str, size: int, locality: str = "any", at: str = "", accelerator: str = "v100") -> Gang:
     """A gang that has been running on the GPUs named as in "n0:0,1 n1:3"."""
     previous = [(part.split(":")[0], int(i)) for part in at.split() for i in part.split(":")[1].split(",")]
     return Gang(job_id, size, accelerator, locality, tuple(previous))
 
 
-def where(cluster: Sequence[Node], *gangs: Gang) -> dict[str, str]:
+def where(cluster: Sequence[gp.Node], *gangs: Gang) -> dict[str, str]:
     """The places in the same short form."""
     return {job_id: short(gpus) for job_id, gpus in place(cluster, gangs).items()}
 
 
-def short(gpus: Sequence[Gpu]) -> str:
+def short(gpus: Sequence[tuple[str, int]]) -> str:
     by_node = itertools.groupby(gpus, key=lambda gpu: gpu[0])
     return " ".join(f"{node}:{','.join(str(index) for _, index in group)}" for node, group in by_node)
 
@@ -78,7 +77,7 @@ def test_a_node_gang_never_leaves_its_node() -> None:
 
 
 def test_a_gang_stays_on_one_accelerator_type() -> None:
-    mixed = [Node(name="a", accelerator="v100", num_gpus=2), Node(name="b", accelerator="k80", num_gpus=4)]
+    mixed = [gp.Node(name="a", accelerator="v100", num_gpus=2), gp.Node(name="b", accelerator="k80", num_gpus=4)]
     assert where(mixed, gang("x", 3)) == {}
     assert where(mixed, gang("x", 3, accelerator="k80")) == {"x": "b:0,1,2"}
     assert where(mixed, gang("x", 1, accelerator="t4")) == {}
@@ -142,11 +141,11 @@ def test_taken_gpus_are_left_alone() -> None:
 
 
 @st.composite
-def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
+def crowds(draw: st.DrawFn) -> tuple[list[gp.Node], list[Gang]]:
     """A cluster of mixed nodes, and gangs of which some run where an earlier round has put them."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     cluster = [
-        Node(name=f"n{i}", accelerator=preference, num_gpus=int(rng.integers(0, 9)), rack=[None, "r1", "r2"][rng.integers(3)])
+        gp.Node(name=f"n{i}", accelerator=preference, num_gpus=int(rng.integers(0, 9)), rack=[None, "r1", "r2"][rng.integers(3)])
         for i, preference in enumerate(rng.choice(["v100", "k80"], size=rng.integers(1, 8)))
     ]
 
@@ -167,7 +166,7 @@ def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
 
 @settings(max_examples=examples(400))
 @given(batch=crowds())
-def test_any_placement_keeps_the_rules(batch: tuple[list[Node], list[Gang]]) -> None:
+def test_any_placement_keeps_the_rules(batch: tuple[list[gp.Node], list[Gang]]) -> None:
     cluster, gangs = batch
     places = place(cluster, gangs)
     by_name = {node.name: node for node in cluster}
@@ -185,16 +184,16 @@ def test_any_placement_keeps_the_rules(batch: tuple[list[Node], list[Gang]]) -> 
 
 @settings(max_examples=examples(400))
 @given(batch=crowds())
-def test_the_first_gang_is_placed_if_it_fits_the_empty_cluster(batch: tuple[list[Node], list[Gang]]) -> None:
+def test_the_first_gang_is_placed_if_it_fits_the_empty_cluster(batch: tuple[list[gp.Node], list[Gang]]) -> None:
     cluster, gangs = batch
     for g in gangs[:1]:
-        fits = g.num_gpus <= Cluster(cluster).largest_gang(g.accelerator, g.locality)
+        fits = g.num_gpus <= gp.Cluster(cluster).largest_gang(g.accelerator, g.locality)
         assert (g.job_id in place(cluster, gangs)) == fits
 
 
 @settings(max_examples=examples(200))
 @given(batch=crowds())
-def test_a_running_gang_that_fits_beside_the_others_stays(batch: tuple[list[Node], list[Gang]]) -> None:
+def test_a_running_gang_that_fits_beside_the_others_stays(batch: tuple[list[gp.Node], list[Gang]]) -> None:
     cluster, gangs = batch
     running = [g for g in gangs if g.previous]
     places = place(cluster, running)
@@ -207,7 +206,7 @@ def test_a_running_gang_that_fits_beside_the_others_stays(batch: tuple[list[Node
 
 @settings(max_examples=examples(200))
 @given(batch=crowds())
-def test_no_hole_is_left_that_would_hold_a_gang_left_out(batch: tuple[list[Node], list[Gang]]) -> None:
+def test_no_hole_is_left_that_would_hold_a_gang_left_out(batch: tuple[list[gp.Node], list[Gang]]) -> None:
     cluster, gangs = batch
     places = place(cluster, gangs)
     index = largest_free(cluster, {gpu for gpus in places.values() for gpu in gpus})
@@ -216,7 +215,7 @@ def test_no_hole_is_left_that_would_hold_a_gang_left_out(batch: tuple[list[Node]
             assert g.num_gpus > index[g.locality].get(g.accelerator, 0)
 
 
-def assert_local(g: Gang, on: Sequence[Node]) -> None:
+def assert_local(g: Gang, on: Sequence[gp.Node]) -> None:
     if g.locality == "node":
         assert len({node.name for node in on}) == 1
     if g.locality == "rack":

@@ -11,10 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.job import Job
-from gavel_py.problem.nodes import Node
-from gavel_py.scheduling import Gang, PlacementPreference, RoundDemand, place
 from gavel_py.scheduling.placement import largest_free
 from gavel_py.scheduling.placement.gangs import Spans
 from gavel_py.scheduling.placement.topology import NOTHING, Gpu, Resources
@@ -22,6 +18,10 @@ from tests.scheduling.support import demand, nodes, planned
 from tests.scheduling.test_placement import LOCALITIES, assert_local, gang, where
 from tests.scheduling.test_planning import Scene, assert_nothing_wasted, assert_rules, scenes
 from tests.support.examples import examples
+
+Gang = gp.scheduling.Gang
+PlacementPreference = gp.scheduling.PlacementPreference
+place = gp.scheduling.place
 
 
 def apart(*arguments: object, **options: object) -> Gang:
@@ -92,7 +92,7 @@ class TestRunning:
 
 
 def test_what_is_the_fewest_nodes_is_a_matter_of_the_type() -> None:
-    cluster = Cluster([*nodes(8, 4, 4, 2), Node(name="k", accelerator="k80", num_gpus=4)])
+    cluster = gp.Cluster([*nodes(8, 4, 4, 2), gp.Node(name="k", accelerator="k80", num_gpus=4)])
     assert [Spans(cluster).min_nodes("v100", size) for size in (1, 8, 9, 12, 13, 18, 40)] == [1, 1, 2, 2, 3, 4, 4]
     assert Spans(cluster).min_nodes("k80", 4) == 1
     assert Spans(cluster).is_spread("v100", ["n1", "n2"])
@@ -100,40 +100,40 @@ def test_what_is_the_fewest_nodes_is_a_matter_of_the_type() -> None:
 
 
 class TestRounds:
-    JOBS = (Job("a", num_gpus=2), Job("b", num_gpus=2))
+    JOBS = (gp.Job("a", num_gpus=2), gp.Job("b", num_gpus=2))
 
-    def asked(self, preferences: list[list[int]], running_on: Sequence[int] = (-1, -1)) -> RoundDemand:
+    def asked(self, preferences: list[list[int]], running_on: Sequence[int] = (-1, -1)) -> gp.RoundDemand:
         made = demand([[1.0], [1.0]], [8], num_gpus=[2, 2], running_on=running_on)
-        return RoundDemand(**{**vars(made), "preferences": np.array(preferences, dtype=np.int8)})
+        return gp.RoundDemand(**{**vars(made), "preferences": np.array(preferences, dtype=np.int8)})
 
     def test_preferences_are_those_of_the_demand(self) -> None:
-        first = planned(self.asked([[2], [1]]), self.JOBS, Cluster(nodes(4, 4)), {})
-        spans = Spans(Cluster(nodes(4, 4)))
+        first = planned(self.asked([[2], [1]]), self.JOBS, gp.Cluster(nodes(4, 4)), {})
+        spans = Spans(gp.Cluster(nodes(4, 4)))
         assert spans.is_spread("v100", [node for node, _ in first["a"].gpus])
         assert not spans.is_spread("v100", [node for node, _ in first["b"].gpus])
-        again = planned(self.asked([[2], [1]], (0, 0)), self.JOBS, Cluster(nodes(4, 4)), first)
+        again = planned(self.asked([[2], [1]], (0, 0)), self.JOBS, gp.Cluster(nodes(4, 4)), first)
         assert again == first
-        other = planned(self.asked([[1], [2]], (0, 0)), self.JOBS, Cluster(nodes(4, 4)), first)
+        other = planned(self.asked([[1], [2]], (0, 0)), self.JOBS, gp.Cluster(nodes(4, 4)), first)
         assert not spans.is_spread("v100", [node for node, _ in other["a"].gpus])
         assert spans.is_spread("v100", [node for node, _ in other["b"].gpus])
 
     def test_least_numbers_of_nodes_may_be_those_of_the_whole_cluster(self) -> None:
         """With the node of 8 down, two nodes are the fewest there are, but spread all the same."""
-        jobs, up = [Job("a", num_gpus=6)], nodes(4, 4)
+        jobs, up = [gp.Job("a", num_gpus=6)], nodes(4, 4)
         asked = demand([[1.0]], [8], num_gpus=[6])
-        asked = RoundDemand(**{**vars(asked), "preferences": np.array([[2]], dtype=np.int8)})
-        whole = Cluster([*nodes(4, 4), Node(name="large", accelerator="v100", num_gpus=8)])
-        held = planned(asked, jobs, Cluster(up), {}, spans=Spans(whole))
+        asked = gp.RoundDemand(**{**vars(asked), "preferences": np.array([[2]], dtype=np.int8)})
+        whole = gp.Cluster([*nodes(4, 4), gp.Node(name="large", accelerator="v100", num_gpus=8)])
+        held = planned(asked, jobs, gp.Cluster(up), {}, spans=Spans(whole))
         assert Spans(whole).is_spread("v100", [node for node, _ in held["a"].gpus])
 
 
 @st.composite
-def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
+def crowds(draw: st.DrawFn) -> tuple[list[gp.Node], list[Gang]]:
     """Mixed nodes, some with few CPUs, and gangs of all preferences, some of them running and misplaced."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     cores = rng.random() < 0.3
     cluster = [
-        Node(
+        gp.Node(
             name=f"n{i}",
             accelerator=str(name),
             num_gpus=int(rng.integers(0, 9)),
@@ -165,17 +165,17 @@ def crowds(draw: st.DrawFn) -> tuple[list[Node], list[Gang]]:
     return cluster, [batch[i] for i in rng.permutation(len(batch))]
 
 
-def fewest_nodes(cluster: Sequence[Node], g: Gang) -> int:
+def fewest_nodes(cluster: Sequence[gp.Node], g: Gang) -> int:
     sizes = sorted((node.num_gpus for node in cluster if node.accelerator == g.accelerator), reverse=True)
     return next((count for count in range(1, len(sizes) + 1) if sum(sizes[:count]) >= g.num_gpus), len(sizes))
 
 
-def is_of_its_kind(cluster: Sequence[Node], g: Gang, gpus: Sequence[Gpu]) -> bool:
+def is_of_its_kind(cluster: Sequence[gp.Node], g: Gang, gpus: Sequence[Gpu]) -> bool:
     spread = len({name for name, _ in gpus}) > fewest_nodes(cluster, g)
     return g.num_gpus == 1 or g.preference is PlacementPreference.ANY or spread == (g.preference is PlacementPreference.SPREAD)
 
 
-def could_be_of_its_kind(cluster: Sequence[Node], g: Gang, places: dict[str, tuple[Gpu, ...]], gangs: Sequence[Gang]) -> bool:
+def could_be_of_its_kind(cluster: Sequence[gp.Node], g: Gang, places: dict[str, tuple[Gpu, ...]], gangs: Sequence[Gang]) -> bool:
     """Return whether the GPUs that no other gang holds allow the preferred placement, region by region."""
     room: Counter[str] = Counter()
     for node in cluster:
@@ -199,7 +199,7 @@ def could_be_of_its_kind(cluster: Sequence[Node], g: Gang, places: dict[str, tup
 
 @settings(max_examples=examples(400))
 @given(batch=crowds())
-def test_any_placement_keeps_the_rules_and_the_preferences_that_it_can(batch: tuple[list[Node], list[Gang]]) -> None:
+def test_any_placement_keeps_the_rules_and_the_preferences_that_it_can(batch: tuple[list[gp.Node], list[Gang]]) -> None:
     cluster, gangs = batch
     places = place(cluster, gangs)
     by_name = {node.name: node for node in cluster}
@@ -220,7 +220,7 @@ def test_any_placement_keeps_the_rules_and_the_preferences_that_it_can(batch: tu
 
 @settings(max_examples=examples(200))
 @given(batch=crowds())
-def test_only_gangs_of_the_wrong_kind_move_for_it(batch: tuple[list[Node], list[Gang]]) -> None:
+def test_only_gangs_of_the_wrong_kind_move_for_it(batch: tuple[list[gp.Node], list[Gang]]) -> None:
     cluster, gangs = batch
     running = [g for g in gangs if g.previous]
     places = place(cluster, running)
@@ -232,7 +232,7 @@ def test_only_gangs_of_the_wrong_kind_move_for_it(batch: tuple[list[Node], list[
 
 @settings(max_examples=examples(200))
 @given(batch=crowds())
-def test_the_first_gang_is_placed_whatever_its_preference(batch: tuple[list[Node], list[Gang]]) -> None:
+def test_the_first_gang_is_placed_whatever_its_preference(batch: tuple[list[gp.Node], list[Gang]]) -> None:
     cluster, gangs = batch
     for g in gangs[:1]:
         index = largest_free(cluster, per_gpu=g.per_gpu)
@@ -280,7 +280,7 @@ def test_any_round_with_preferences_keeps_the_rules(scene: Scene, seed: int) -> 
             running_on=running,
             backfill=scene.backfill,
         )
-        asked = RoundDemand(**{**vars(made), "preferences": rng.integers(0, 3, made.fractions.shape).astype(np.int8)})
+        asked = gp.RoundDemand(**{**vars(made), "preferences": rng.integers(0, 3, made.fractions.shape).astype(np.int8)})
         now = planned(asked, scene.jobs, scene.cluster, held)
         assert now == planned(asked, scene.jobs, scene.cluster, held)
         assert_rules(scene, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,37 +13,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.job import Job
-from gavel_py.problem.nodes import Node
-from gavel_py.scheduling.ledger import DeliveryLedger
+import gavel_py as gp
 from gavel_py.scheduling.placement import largest_free
-from gavel_py.scheduling.round import Assignment
 from tests.scheduling.support import nodes, play_on
 from tests.support.examples import examples
 
 
-def names(rounds: list[Mapping[str, Assignment]]) -> list[str]:
+def names(rounds: list[Mapping[str, gp.Assignment]]) -> list[str]:
     """The jobs of each round in one word, for jobs named by a letter."""
     return ["".join(assignments) for assignments in rounds]
 
 
 def test_gpus_that_a_node_gang_cannot_use_go_to_the_next_in_line() -> None:
     """By count there are GPUs for a, b and c, but no third node for c; d, e and f, without a deficit, get the rest."""
-    jobs = [*(Job(name, num_gpus=4, locality="node") for name in "abc"), Job("d", num_gpus=2), Job("e"), Job("f"), Job("g")]
-    rounds, _ = play_on(1, Cluster(nodes(4, 2, 2, 4)), jobs, np.array([[0.9], [0.8], [0.7], [0.0], [0.0], [0.0], [0.0]]))
+    jobs = [
+        *(gp.Job(name, num_gpus=4, locality="node") for name in "abc"),
+        gp.Job("d", num_gpus=2),
+        gp.Job("e"),
+        gp.Job("f"),
+        gp.Job("g"),
+    ]
+    rounds, _ = play_on(1, gp.Cluster(nodes(4, 2, 2, 4)), jobs, np.array([[0.9], [0.8], [0.7], [0.0], [0.0], [0.0], [0.0]]))
     assert names(rounds) == ["abdef"]
 
 
 def test_unclaimed_gpus_idle_if_the_policy_forbids_backfilling() -> None:
-    jobs = [Job("b", num_gpus=4, locality="node"), Job("c", num_gpus=4, locality="node"), Job("d")]
-    rounds, _ = play_on(1, Cluster(nodes(4, 3)), jobs, np.array([[0.9], [0.8], [0.0]]), backfill=False)
+    jobs = [gp.Job("b", num_gpus=4, locality="node"), gp.Job("c", num_gpus=4, locality="node"), gp.Job("d")]
+    rounds, _ = play_on(1, gp.Cluster(nodes(4, 3)), jobs, np.array([[0.9], [0.8], [0.0]]), backfill=False)
     assert names(rounds) == ["b"]
 
 
 def test_node_gangs_that_never_fit_together_take_turns() -> None:
-    jobs = [Job(name, num_gpus=4, locality="node") for name in "abc"]
-    rounds, ledger = play_on(90, Cluster(nodes(4, 2, 2, 4)), jobs, np.array([[2 / 3]] * 3))
+    jobs = [gp.Job(name, num_gpus=4, locality="node") for name in "abc"]
+    rounds, ledger = play_on(90, gp.Cluster(nodes(4, 2, 2, 4)), jobs, np.array([[2 / 3]] * 3))
     assert all(len(assignments) == 2 for assignments in rounds)
     assert [
         job.delivered_seconds for job in ledger.report({name: row for row, name in enumerate("abc")}).jobs.values()
@@ -55,8 +58,8 @@ def test_node_gangs_that_never_fit_together_take_turns() -> None:
 class Scene:
     """A cluster, jobs, and fractions that are valid by count, though not always deliverable."""
 
-    cluster: Cluster
-    jobs: list[Job]
+    cluster: gp.Cluster
+    jobs: list[gp.Job]
     fractions: NDArray[np.float64]
     backfill: bool
 
@@ -65,12 +68,12 @@ class Scene:
 def scenes(draw: st.DrawFn) -> Scene:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     kinds = ["v100", "k80"][: rng.integers(1, 3)]
-    cluster = Cluster(
-        Node(name=f"n{i}", accelerator=str(kind), num_gpus=int(rng.integers(0, 9)), rack=[None, "r1", "r2"][rng.integers(3)])
+    cluster = gp.Cluster(
+        gp.Node(name=f"n{i}", accelerator=str(kind), num_gpus=int(rng.integers(0, 9)), rack=[None, "r1", "r2"][rng.integers(3)])
         for i, kind in enumerate(rng.choice(kinds, size=rng.integers(1, 7)))
     )
     gangs = rng.choice([1, 1, 2, 3, 4, 8], size=rng.integers(0, 20))
-    jobs = [Job(f"j{i:02d}", num_gpus=int(s), locality=["any", "rack", "node"][rng.integers(3)]) for i, s in enumerate(gangs)]
+    jobs = [gp.Job(f"j{i:02d}", num_gpus=int(s), locality=["any", "rack", "node"][rng.integers(3)]) for i, s in enumerate(gangs)]
     types = cluster.accelerator_names
     fits = np.array([[j.num_gpus <= cluster.largest_gang(t, j.locality) for t in types] for j in jobs]).reshape(
         len(jobs), len(types)
@@ -96,7 +99,7 @@ def test_any_round_keeps_the_rules(scene: Scene) -> None:
     assert_account(scene, rounds, ledger)
 
 
-def assert_rules(scene: Scene, assignments: Mapping[str, Assignment]) -> None:
+def assert_rules(scene: Scene, assignments: Mapping[str, gp.Assignment]) -> None:
     """No GPU twice, gangs whole, one type per gang, localities kept, only GPUs that exist."""
     by_name = {node.name: node for node in scene.cluster.nodes}
     used = [gpu for assignment in assignments.values() for gpu in assignment.gpus]
@@ -112,7 +115,7 @@ def assert_rules(scene: Scene, assignments: Mapping[str, Assignment]) -> None:
             assert job.locality == "any" or len(regions) == 1
 
 
-def assert_nothing_wasted(scene: Scene, assignments: Mapping[str, Assignment]) -> None:
+def assert_nothing_wasted(scene: Scene, assignments: Mapping[str, gp.Assignment]) -> None:
     """No waiting job would fit what is left, by count and locality."""
     holes = largest_free(scene.cluster.nodes, {gpu for assignment in assignments.values() for gpu in assignment.gpus})
     for job in scene.jobs:
@@ -120,7 +123,7 @@ def assert_nothing_wasted(scene: Scene, assignments: Mapping[str, Assignment]) -
             assert job.num_gpus > max(holes[job.locality].values())
 
 
-def assert_account(scene: Scene, rounds: list[Mapping[str, Assignment]], ledger: DeliveryLedger) -> None:
+def assert_account(scene: Scene, rounds: list[Mapping[str, gp.Assignment]], ledger: Any) -> None:
     """The ledger agrees with the rounds."""
     report = ledger.report({job.job_id: row for row, job in enumerate(scene.jobs)})
     for i, job in enumerate(scene.jobs):

@@ -14,13 +14,14 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.io.snapshots import SnapshotFormat, decode, encode
-from gavel_py.policies.max_min_fairness import MaxMinFairness
-from gavel_py.policies.max_progress_rate import MaxProgressRate
-from gavel_py.policies.max_total_throughput import MaxTotalThroughput
 from gavel_py.scheduling.snapshot import SCHEDULER
 from tests.scheduling.schedulers import PROFILE, busy, goes_on, job, refused, scheduler, shares
 from tests.scheduling.support import Fixed
 from tests.support.fakes import FakeProfile, refusal
+
+MaxMinFairness = gp.policy_class("max_min_fairness")
+MaxProgressRate = gp.policy_class("max_progress_rate")
+MaxTotalThroughput = gp.policy_class("max_total_throughput")
 
 
 @pytest.fixture

@@ -15,11 +15,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.optimization.solving.highs import LinearSolver
-from gavel_py.policies.base import Decision
-from gavel_py.policies.max_min_fairness import MaxMinFairness
-from gavel_py.problem.problem import AllocationProblem
-from gavel_py.scheduling import RoundDemand
 from tests.scheduling.schedulers import PROFILE, job, line, refused, scheduler, shares
 from tests.support.examples import examples
 
@@ -28,13 +23,13 @@ from tests.support.examples import examples
 class Recorder(gp.Policy):
     """Gives nothing, and keeps the problems that it was shown."""
 
-    seen: list[AllocationProblem] = field(default_factory=list)
+    seen: list[gp.AllocationProblem] = field(default_factory=list)
 
     reduces = False
 
-    def decide(self, jobs: gp.JobClasses, solver: LinearSolver) -> Decision:  # noqa: ARG002
+    def decide(self, jobs: gp.JobClasses, solver: Any) -> gp.policies.Decision:  # noqa: ARG002
         self.seen.append(jobs.problem)
-        return Decision(np.zeros(jobs.throughputs.shape))
+        return gp.policies.Decision(np.zeros(jobs.throughputs.shape))
 
 
 def test_two_jobs_share_a_gpu() -> None:
@@ -265,7 +260,7 @@ def test_deficits_outlive_a_new_allocation() -> None:
 
 
 def test_another_mechanism_can_be_put_in() -> None:
-    def last_first(demand: RoundDemand) -> NDArray[np.int64]:
+    def last_first(demand: gp.RoundDemand) -> NDArray[np.int64]:
         columns = np.full(len(demand.num_gpus), -1)
         runnable = np.flatnonzero(demand.runnable[:, 0])
         columns[runnable[-1:]] = 0
@@ -349,8 +344,8 @@ def test_progress_counts_as_isolated_time_at_the_share_of_its_day() -> None:
 
 
 def test_rounds_keep_constraints_too() -> None:
-    never = scheduler("v100:3", policy=MaxMinFairness(constraints=[gp.Forbid("a")]))
-    few = scheduler("v100:3", policy=MaxMinFairness(constraints=[gp.MaxGpus(1)]))
+    never = scheduler("v100:3", policy=gp.resolve_policy("max_min_fairness", constraints=[gp.Forbid("a")]))
+    few = scheduler("v100:3", policy=gp.resolve_policy("max_min_fairness", constraints=[gp.MaxGpus(1)]))
     for made in (never, few):
         made.submit(job("a", total_steps=10_000))
         made.submit(job("b", total_steps=10_000))
@@ -360,7 +355,7 @@ def test_rounds_keep_constraints_too() -> None:
 
 
 def test_a_cost_of_change_counts_from_the_last_allocation() -> None:
-    made = scheduler("v100:1", policy=MaxMinFairness(constraints=[gp.SwitchCost(0.8)]))
+    made = scheduler("v100:1", policy=gp.resolve_policy("max_min_fairness", constraints=[gp.SwitchCost(0.8)]))
     made.submit(job("a", total_steps=10_000))
     assert set(made.next_round().assignments) == {"a"}  # level 1 for 0.8
     made.submit(job("b", total_steps=10_000))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.scheduling import planner as choosing
-from gavel_py.scheduling.placement import Gang, place
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
 from gavel_py.scheduling.placement.topology import Layout
 from tests.support.examples import examples
@@ -87,10 +86,10 @@ def test_rounds_are_the_same(
 def test_the_tightest_node_equals_place(sizes: list[int], size: int, data: st.DataObject) -> None:
     """`take_tightest` equals `place` for gangs that fit on one node."""
     nodes = gp.Cluster.from_inline("v100:13/4").nodes
-    gangs = [Gang(f"g{i}", each, "v100") for i, each in enumerate(sizes)]
-    places = place(nodes, gangs)
+    gangs = [gp.scheduling.Gang(f"g{i}", each, "v100") for i, each in enumerate(sizes)]
+    places = gp.scheduling.place(nodes, gangs)
     taken = {gpu for gpus in places.values() if data.draw(st.booleans()) for gpu in gpus}
-    alone = place(nodes, [Gang("new", size, "v100", "node")], taken)
+    alone = gp.scheduling.place(nodes, [gp.scheduling.Gang("new", size, "v100", "node")], taken)
     pool = FreeResources(Layout(nodes), taken)
     found = FreeGpus(pool.layout.parts[0], pool.free, pool.cpus, pool.memory_gb).take_tightest(size)
     assert tuple(pool.layout.named(found)) == alone.get("new", ())

@@ -15,10 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.optimization.solving.highs import LinearSolver
-from gavel_py.policies.base import Decision
-from gavel_py.policies.max_min_fairness import MaxMinFairness
-from gavel_py.problem.problem import AllocationProblem
 from tests.scheduling.schedulers import PROFILE, job, line, refused, scheduler, shares
 from tests.scheduling.support import Fixed
 from tests.scheduling.test_sharing import GAINING, KINDS, check_round, cluster_of, jobs_of, scheduler_of, two_that_gain
@@ -37,18 +33,18 @@ class Equal(gp.Policy):
     reduces = False
 
     @cached_property
-    def seen(self) -> list[AllocationProblem]:
+    def seen(self) -> list[gp.AllocationProblem]:
         return []
 
     @property
     def backfills(self) -> bool:
         return self.fills
 
-    def decide(self, jobs: gp.JobClasses, solver: LinearSolver) -> Decision:  # noqa: ARG002
+    def decide(self, jobs: gp.JobClasses, solver: Any) -> gp.policies.Decision:  # noqa: ARG002
         self.seen.append(jobs.problem)
         able = jobs.runnable & (np.array(jobs.accelerator_types) == "v100")
         asked = float((jobs.problem.num_gpus[:, None] * able).sum()) or 1.0
-        return Decision(able * min(1.0, float(jobs.capacities[list(jobs.accelerator_types).index("v100")]) / asked))
+        return gp.policies.Decision(able * min(1.0, float(jobs.capacities[list(jobs.accelerator_types).index("v100")]) / asked))
 
     @property
     def asked(self) -> list[str]:
@@ -109,7 +105,7 @@ def test_new_jobs_wait_if_the_policy_forbids_backfilling() -> None:
 
 @pytest.mark.filterwarnings("ignore:the ban of job 'c'")
 def test_nor_where_constraints_keep_gpus_free_and_they_hold_for_jobs_that_came() -> None:
-    policy = MaxMinFairness(constraints=[gp.Forbid("c", "v100"), gp.MaxGpus(2)])
+    policy = gp.resolve_policy("max_min_fairness", constraints=[gp.Forbid("c", "v100"), gp.MaxGpus(2)])
     made, _ = seldom("v100:2,k80:2", policy=policy)
     made.next_round()
     made.submit(job("c"))
@@ -125,7 +121,7 @@ def test_nor_where_constraints_keep_gpus_free_and_they_hold_for_jobs_that_came()
 
 
 def test_the_returned_allocation_is_the_proven_one() -> None:
-    made, _ = seldom(policy=MaxMinFairness())
+    made, _ = seldom(policy=gp.resolve_policy("max_min_fairness"))
     made.next_round()
     proven = made.allocation
     made.submit(job("c"))
@@ -363,10 +359,10 @@ def test_the_rest_of_a_pair_runs_alone_until_the_next_solve() -> None:
     assert (begun.kept, begun.started, begun.assignments["b"].shared_with) == (("b",), ("c",), ("c",))
 
 
-class Counting(MaxMinFairness):
+class Counting(gp.policy_class("max_min_fairness")):
     """Counts how often it is asked."""
 
-    def decide(self, jobs: gp.JobClasses, solver: LinearSolver) -> Decision:
+    def decide(self, jobs: gp.JobClasses, solver: Any) -> gp.policies.Decision:
         COUNTS.append(len(jobs.problem.job_ids))
         return super().decide(jobs, solver)
 

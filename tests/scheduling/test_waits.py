@@ -7,7 +7,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.scheduling.commit import waits_of
-from gavel_py.scheduling.delivery import WAITS, Wait
+from gavel_py.scheduling.delivery import WAITS
 
 
 def scheduler(jobs: list[gp.Job], *nodes: int, rack: str | None = None) -> gp.RoundScheduler:
@@ -27,9 +27,9 @@ def test_the_first_reason_that_holds_counts() -> None:
     new = np.array([True] + [False] * 6)
     told = waits_of(claims, ran, open_types, np.array([2.0, 0.0]), sizes, new)
     assert [WAITS[code] if code >= 0 else None for code in told.tolist()] == [
-        Wait.NEW, Wait.GANG, Wait.GANG, Wait.PLACE, Wait.NODE, None, None
+        gp.Wait.NEW, gp.Wait.GANG, gp.Wait.GANG, gp.Wait.PLACE, gp.Wait.NODE, None, None
     ]  # fmt: skip
-    assert WAITS[int(waits_of(claims, ran, open_types, np.zeros(2), sizes, new)[1])] is Wait.TURN
+    assert WAITS[int(waits_of(claims, ran, open_types, np.zeros(2), sizes, new)[1])] is gp.Wait.TURN
 
 
 def test_two_jobs_on_one_gpu_wait_for_their_turns() -> None:
@@ -37,8 +37,8 @@ def test_two_jobs_on_one_gpu_wait_for_their_turns() -> None:
     for _ in range(6):
         made.next_round()
     waits = [job.waits for job in made.delivery().jobs.values()]
-    assert sum(each.get(Wait.NEW, 0) for each in waits) == 1
-    assert sum(each.get(Wait.TURN, 0) for each in waits) >= 2
+    assert sum(each.get(gp.Wait.NEW, 0) for each in waits) == 1
+    assert sum(each.get(gp.Wait.TURN, 0) for each in waits) >= 2
 
 
 def test_a_gang_waits_for_enough_gpus() -> None:
@@ -48,7 +48,7 @@ def test_a_gang_waits_for_enough_gpus() -> None:
     for _ in range(5):
         made.next_round()
     report = made.delivery()
-    assert sum(job.waits.get(Wait.GANG, 0) for job in report.jobs.values()) >= 1
+    assert sum(job.waits.get(gp.Wait.GANG, 0) for job in report.jobs.values()) >= 1
     assert sum(report.shortfall_by_reason.values()) == pytest.approx(report.shortfall_gpu_seconds, abs=1e-6)
 
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_delivered_may_be_promised_as_published() -> None:
         made.next_round()
     report = made.delivery()
     assert report.undelivered_share == pytest.approx(1 / 3, abs=0.01)
-    assert max(report.shortfall_by_reason, key=lambda reason: report.shortfall_by_reason[reason]) is Wait.GANG
+    assert max(report.shortfall_by_reason, key=lambda reason: report.shortfall_by_reason[reason]) is gp.Wait.GANG
 
 
 def test_a_node_that_is_down_is_named() -> None:
@@ -72,8 +72,8 @@ def test_a_node_that_is_down_is_named() -> None:
     for _ in range(3):
         made.next_round()
     account = made.delivery().jobs["a"]
-    assert account.why is Wait.NODE
-    assert account.to_dict()["waits"] == {"node": account.waits[Wait.NODE]}
+    assert account.why is gp.Wait.NODE
+    assert account.to_dict()["waits"] == {"node": account.waits[gp.Wait.NODE]}
 
 
 def test_the_reason_of_the_latest_round_is_that_of_now_and_not_the_most_frequent() -> None:
@@ -87,13 +87,13 @@ def test_the_reason_of_the_latest_round_is_that_of_now_and_not_the_most_frequent
         (held,) = made.next_round().assignments
         assert made.wait_of(held) is None
         waits.append(made.wait_of("b" if held == "a" else "a"))
-    assert set(waits) == {None, Wait.TURN}  # a job that is ahead of its promise is owed nothing
+    assert set(waits) == {None, gp.Wait.TURN}  # a job that is ahead of its promise is owed nothing
     made.node_down("n0")
     made.next_round()
-    assert [made.wait_of(job_id) for job_id in ("a", "b")] == [Wait.NODE, Wait.NODE]
+    assert [made.wait_of(job_id) for job_id in ("a", "b")] == [gp.Wait.NODE, gp.Wait.NODE]
     account = made.delivery_of("a")
     assert account is not None
-    assert account.waits[Wait.TURN] > account.waits[Wait.NODE]
+    assert account.waits[gp.Wait.TURN] > account.waits[gp.Wait.NODE]
     made.cancel("b")
     assert made.wait_of("b") is None
     made.node_up("n0")
@@ -106,7 +106,7 @@ def test_a_job_that_starts_between_rounds_waits_no_longer() -> None:
     made = scheduler([gp.Job("a"), gp.Job("b")], 1)
     (held,) = made.next_round().assignments
     (other,) = {"a", "b"} - {held}
-    assert made.wait_of(other) is Wait.NEW
+    assert made.wait_of(other) is gp.Wait.NEW
     made.complete(held)
     assert list(made.start_waiting(60.0)) == [other]
     assert made.wait_of(other) is None
@@ -116,7 +116,7 @@ def test_a_job_that_can_run_nowhere_does_not_wait() -> None:
     made = scheduler([gp.Job("a"), gp.Job("b")], 1)
     (held,) = made.next_round().assignments
     (other,) = {"a", "b"} - {held}
-    assert made.wait_of(other) is Wait.NEW
+    assert made.wait_of(other) is gp.Wait.NEW
     made.update(other, num_gpus=2)
     assert other in made.next_round().excluded
     assert made.wait_of(other) is None
