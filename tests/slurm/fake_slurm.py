@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from gavel_py.errors import SlurmError
+import gavel_py as gp
 from gavel_py.integrations.slurm.client.commands import CommandResult
 from gavel_py.integrations.slurm.client.notation import gpus_in
 
@@ -94,6 +94,11 @@ class FakeJob:
     more: dict[str, Any] = field(default_factory=dict)
 
 
+def answered(text: str) -> CommandResult:
+    """What a command that succeeds returns."""
+    return CommandResult(0, text, "")
+
+
 class FakeSlurm:
     """nodes: {name: (type, GPUs)}; members: {node: its partitions}; new: whether the output is that of 24.05 instead of 22.05;
     stuck: jobs that never start; blocked: nodes on which none starts; counted: {node: further fields of sinfo};
@@ -140,14 +145,14 @@ class FakeSlurm:
         if self.fails is not None:
             self.fails(arguments)
         if self.is_down:  # recorded from 22.05
-            return CommandResult(0, DOWN, "") if "--json" in arguments else CommandResult(1, "", "Unable to contact controller")
+            return answered(DOWN) if "--json" in arguments else CommandResult(1, "", "Unable to contact controller")
         if arguments[0] == "sinfo":
-            return CommandResult(0, json.dumps(self._sinfo()), "")
+            return answered(json.dumps(self._sinfo()))
         if arguments[0] in ("sbatch", "scancel") or "--name=gavel-driver" in arguments or "update" in arguments:
             return self._single(arguments)
         if arguments[0] == "squeue":
             self._schedule()
-            return CommandResult(0, json.dumps({"jobs": [self._shape(job) for job in self.jobs.values()]}), "")
+            return answered(json.dumps({"jobs": [self._shape(job) for job in self.jobs.values()]}))
         if len(arguments) > 1:
             return self._shown(arguments)
         assert list(arguments) == ["scontrol"]
@@ -162,28 +167,28 @@ class FakeSlurm:
     def _single(self, arguments: Sequence[str]) -> CommandResult:
         """Carry out a command on one job, which is a sign of life except for signals."""
         if arguments[0] == "squeue":
-            return CommandResult(0, json.dumps({"jobs": [self._sign(number) for number in self.beacons]}), "")
+            return answered(json.dumps({"jobs": [self._sign(number) for number in self.beacons]}))
         if error := self.refuses(" ".join(arguments)):
             return CommandResult(1, "", error)
         if arguments[0] == "sbatch":
             number = str(max(map(int, self.beacons), default=89_999) + 1)
             self.beacons[number] = next(w for w in arguments if w.startswith("--comment="))[10:]
-            return CommandResult(0, f"{number}\n", "")
+            return answered(f"{number}\n")
         if arguments[0] == "scancel":
             self._scancel(arguments[1:])
         elif int(number := arguments[2].removeprefix("JobId=")) in self.jobs:
             self.jobs[int(number)].comment = arguments[3].removeprefix("Comment=")
         else:
             self.beacons[number] = arguments[3].removeprefix("Comment=")
-        return CommandResult(0, "", "")
+        return answered("")
 
     def _shown(self, arguments: Sequence[str]) -> CommandResult:
         """Answer a question about the cluster."""
         if arguments[0] == "sacctmgr":
             table = self.tables.get(arguments[4])
-            return CommandResult(1, "", "sacctmgr: error: no slurmdbd") if table is None else CommandResult(0, table, "")
+            return CommandResult(1, "", "sacctmgr: error: no slurmdbd") if table is None else answered(table)
         texts = {"config": self.config, "partition": self.partitions, "assoc_mgr": self.accounts, "reservation": self.reservations}
-        return CommandResult(0, texts[arguments[arguments.index("show") + 1]], "")
+        return answered(texts[arguments[arguments.index("show") + 1]])
 
     def _scancel(self, words: Sequence[str]) -> None:
         if not words[0].startswith("--signal="):
@@ -397,4 +402,4 @@ class FakeSlurm:
 
 
 def no_answer(*_: object) -> None:
-    raise SlurmError("squeue has not answered within 60 s; is slurmctld up?")
+    raise gp.SlurmError("squeue has not answered within 60 s; is slurmctld up?")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.client.commands import CommandResult
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
 
 __all__ = [
@@ -104,7 +103,7 @@ def dying_at(slurm: FakeSlurm, command: int) -> Iterator[None]:
     """Kill the driver at its n-th opportunity: odd ones are before a command, even ones after it."""
     calls, plain = 0, slurm.run
 
-    def dying(arguments: Sequence[str], text: str = "") -> CommandResult:
+    def dying(arguments: Sequence[str], text: str = "") -> Any:
         nonlocal calls
         calls += 1
         if calls == command and command % 2:

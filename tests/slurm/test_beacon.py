@@ -12,9 +12,8 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, notify, signs_of_life
-from gavel_py.integrations.slurm.client.commands import CommandResult
 from gavel_py.integrations.slurm.monitoring.event_log import EventLog
-from tests.slurm.fake_slurm import FakeClock, FakeSlurm
+from tests.slurm.fake_slurm import FakeClock, FakeSlurm, answered
 from tests.slurm.support import cluster_with, driver, events
 
 
@@ -43,7 +42,7 @@ def test_entries_of_unexpected_structure_are_no_signs_of_life() -> None:
     slurm = FakeSlurm(FakeClock(), {})
     odd = '{"name": "gavel-driver", "comment": "gavel:driver=a:1:b alive=1", "user_id": 1e400}'
     listed = f'{{"jobs": [null, "gavel-driver", [], {odd}]}}'
-    slurm.run = lambda *_: CommandResult(0, listed, "")  # type: ignore[method-assign]
+    slurm.run = lambda *_: answered(listed)  # type: ignore[method-assign]
     assert signs_of_life(slurm, ["gpu"]) == []
 
 

@@ -9,7 +9,6 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, signs_of_life
-from gavel_py.integrations.slurm.client.commands import WallClock
 from tests.slurm.support import cluster_with, driver, events
 
 HOUR = 3600.0
@@ -20,7 +19,7 @@ def test_time_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None
     times = iter(machine)
     monkeypatch.setattr(time, "time", lambda: next(times))
     monkeypatch.setattr(time, "monotonic", lambda: next(steady))
-    clock = WallClock()
+    clock = gp.WallClock()
     assert [clock.now() for _ in range(4)] == [1e9 + 5, 1e9 + 10, 1e9 + 20, 1e9 + HOUR], "set back, and forward again"
 
 

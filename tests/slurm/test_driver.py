@@ -11,7 +11,6 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.cli.slurm.driving import applied_text
-from gavel_py.integrations.slurm.client.records import Phase
 from gavel_py.integrations.slurm.monitoring.metrics import metrics_text
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm, no_answer
 from tests.slurm.support import BERT, LSTM, KilledError, cluster, cluster_with, driver, dying_at, events, profile
@@ -353,7 +352,7 @@ def test_planning_and_looking_change_nothing(tmp_path: Path) -> None:
     assert picture.standings["1"].role == "managed"
     assert slurm.sent == []
     assert list(tmp_path.iterdir()) == []
-    assert picture.snapshot.jobs["1"].phase is Phase.WAITING
+    assert picture.snapshot.jobs["1"].phase == "waiting"
 
 
 def test_texts_of_users_are_checked_before_commands_and_log(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.cli.slurm.driving import status_text
 from gavel_py.integrations.slurm.accounts import Accounts, Association, Qos
-from gavel_py.integrations.slurm.client.commands import CommandResult
 from gavel_py.integrations.slurm.client.records import Phase
 from gavel_py.integrations.slurm.turns import Turns
 from tests.slurm.fake_slurm import FakeJob, FakeSlurm
@@ -34,7 +33,7 @@ def limited(gpus: int, nodes: int = 8) -> FakeSlurm:
     assert f"gres/gpu={gpus}" in slurm.tables["assoc"]
     plain = slurm.run
 
-    def run(arguments: Sequence[str], text: str = "") -> CommandResult:
+    def run(arguments: Sequence[str], text: str = "") -> Any:
         answer = plain(arguments, text)
         assert used(slurm) <= gpus
         return answer

@@ -6,7 +6,6 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.integrations.slurm.speeds import Speeds
-from gavel_py.throughput_profiles import Entry
 
 
 def lab() -> gp.EstimatedProfile:
@@ -33,4 +32,4 @@ def test_estimates_stay_when_something_is_measured() -> None:
 def test_without_estimates_only_gang_sizes_are_extrapolated() -> None:
     speeds = Speeds(lab().measured)
     assert speeds.speed("b", 1, "k80") == 0.0
-    assert Entry("b", 1, "k80") not in {m.entry for m in speeds.profile.measurements}
+    assert gp.throughput_profiles.Entry("b", 1, "k80") not in {m.entry for m in speeds.profile.measurements}

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from gavel_py.throughput_profiles import Entry
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
 from tests.slurm.support import BERT, LSTM, KilledError, cluster, driver, dying_at, events, profile, recorded_commands
 from tests.support.commands import Gavel, runner
@@ -128,7 +127,7 @@ def test_long_finished_runs_without_progress_files_count(tmp_path: Path, rounds:
         slurm.end(1)
         driven.round()
     rates = {entry: rate.rate for entry, rate in learner.observations.items()}
-    assert rates == ({Entry("bert", 1, "k80"): pytest.approx(2.0, rel=0.02)} if counts else {})
+    assert rates == ({gp.throughput_profiles.Entry("bert", 1, "k80"): pytest.approx(2.0, rel=0.02)} if counts else {})
 
 
 @pytest.mark.parametrize(("options", "count"), [({}, 1), ({"trust": 2.0}, 0), ({"trust": 2.0, "trusted": {"anna": 20.0}}, 1)])

@@ -15,7 +15,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.client.commands import CommandResult
 from gavel_py.integrations.slurm.turns import MECHANISM
 from tests.slurm.fake_slurm import START, FakeClock, FakeSlurm, no_answer
 from tests.slurm.support import BERT, SPEEDS, KilledError, driver, events, profile
@@ -74,7 +73,7 @@ class PlainSlurm(FakeSlurm):
         (kind,) = {self.nodes[node][0] for node in held}
         return SPEEDS["bert"][("v100", "k80").index(kind)] * sum(held.values())
 
-    def run(self, arguments: Sequence[str], text: str = "") -> CommandResult:
+    def run(self, arguments: Sequence[str], text: str = "") -> Any:
         self.issued.append(list(arguments))
         return super().run(arguments, text)
 

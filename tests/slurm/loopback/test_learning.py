@@ -7,7 +7,6 @@ import signal
 import pytest
 
 import gavel_py as gp
-from gavel_py.throughput_profiles import Entry
 from tests.slurm.loopback.cluster import LoopbackCluster
 from tests.slurm.loopback.driving import driving, log_of
 from tests.slurm.loopback.logbook import events
@@ -18,7 +17,7 @@ pytestmark = [needs_slurm, pytest.mark.deep]
 
 TRUE = {"steady": {"v100": 4.0, "p100": 2.0, "k80": 1.0}, "level": {"v100": 3.0, "p100": 2.5, "k80": 2.0}}
 KNOWN = {("steady", "v100"), ("steady", "p100"), ("level", "k80")}
-ALL = {Entry(kind, 4, name): speed for kind, speeds in TRUE.items() for name, speed in speeds.items()}
+ALL = {gp.throughput_profiles.Entry(kind, 4, name): speed for kind, speeds in TRUE.items() for name, speed in speeds.items()}
 MISSING = {entry: speed for entry, speed in ALL.items() if (entry.job_type, entry.accelerator) not in KNOWN}
 
 
