@@ -99,7 +99,7 @@ def error_on_times(problem: gp.AllocationProblem, policy: str) -> float:
     """
     levels, exact = gp.solve(problem, policy).throughputs / units_of(problem, policy), exactly(problem, policy, same_speed=0.0)
     least = least_difference(problem)
-    if least > 1e-8:
+    if least > 1e-7:
         error = float(np.max(np.abs(levels - exact) / np.where(exact > 0, exact, 1.0)))
         assert error <= max(1e-6, 1e-9 / least)
         return error
