@@ -499,7 +499,7 @@ def warnings_shown() -> Iterator[None]:
     """
     show_other = warnings.showwarning
     context = click.get_current_context(silent=True)
-    verbose = context is not None and context.find_root().params.get("verbose", 0)
+    listed = context is None or context.find_root().params.get("verbose", 0) > 0
     printed: set[str] = set()
     names: dict[str, gp.NameWarning] = {}
 
@@ -511,7 +511,7 @@ def warnings_shown() -> Iterator[None]:
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if not issubclass(category, gp.GavelWarning):
             show_other(message, category, *rest, **more)
-        elif isinstance(message, gp.NameWarning) and not verbose:
+        elif isinstance(message, gp.NameWarning) and not listed:
             names[str(message)] = message
         else:
             print_once(str(message))
@@ -525,7 +525,7 @@ def warnings_shown() -> Iterator[None]:
             for text in names:
                 print_once(text)
             raise
-    if names and context is not None:
+    if names and context is not None:  # without a context, they have been listed
         counted = context.meta.setdefault(__name__, {})
         if not counted:
             context.call_on_close(lambda: click.echo(NAMES_FOUND.format(sum(each.count for each in counted.values())), err=True))

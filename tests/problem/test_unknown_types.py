@@ -12,6 +12,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py import AllocationProblem, Cluster, Job
+from gavel_py.cli.inputs import warnings_shown
 from tests.support.commands import Gavel, runner
 from tests.support.fakes import FakeProfile, refusal
 
@@ -273,6 +274,17 @@ class TestCommands:
         assert "GPU names: " not in outcome.err
         brief = gavel("solve", "jobs.csv", "-c", "H100:2,V100:1", "--profile", "lab.csv")
         assert brief.err == "GPU names: 2 found in the profile under other names; gavel -v lists them\n"
+
+    def test_names_are_listed_beside_an_error(self, gavel: Gavel) -> None:
+        outcome = gavel("solve", "jobs.csv", "-c", "H100:2,V100:1", "--profile", "lab.csv", "--what-if", "none=1")
+        assert outcome.code == 2
+        assert outcome.err.index(TestOtherCase.NOTES[0]) < outcome.err.index("none")
+        assert "GPU names: " not in outcome.err
+
+    def test_names_are_listed_outside_a_command(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with warnings_shown():
+            warnings.warn(gp.NameWarning("'A' is 'a'"), stacklevel=1)
+        assert capsys.readouterr().err == "warning: 'A' is 'a'\n"
 
     @pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[1], COMMANDS[3]], ids=lambda command: command[0])
     def test_in_json_too(self, gavel: Gavel, command: tuple[str, ...]) -> None:
