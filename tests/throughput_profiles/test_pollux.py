@@ -109,16 +109,15 @@ def test_the_published_completion_times_are_met() -> None:
 def test_elastic_jobs_of_sia_end_about_when_published_and_half_as_late_as_fixed_gangs() -> None:
     with imported("elastic_traces") as benchmark:
         profile = benchmark.profile_of([SIA / "traces", DATA / "traces"])
-        found = {}
-        for name, *setting in benchmark.SETTINGS:
-            each = [benchmark.played(SIA / "workloads" / f"workload-{n}.csv", profile, *setting) for n in benchmark.WORKLOADS]
-            found[name] = np.mean(each, axis=0)
-    times = [float(each[0]) for each in found.values()]
-    hours, restarts, gpu_hours = found["`direct`, elastic, rounds of 60 s"]
+        found = []
+        for _, setting in (each for each in benchmark.SETTINGS if not each[1][-1]):  # those without starts between rounds
+            runs = [benchmark.played(SIA / "workloads" / f"workload-{n}.csv", profile, *setting) for n in benchmark.WORKLOADS]
+            found.append(np.mean(runs, axis=0))
+    hours, restarts, gpu_hours = found[0]
     assert hours <= 0.58
     assert restarts <= 2.5
     assert gpu_hours == pytest.approx(4.0, abs=0.4)
-    elastic, kept, fixed, fair, fair_fixed = times
+    elastic, kept, fixed, fair, fair_fixed, _ = (float(each[0]) for each in found)
     assert fixed > 2.1 * elastic
     assert fair_fixed > 1.9 * fair
     assert elastic < kept < fixed
