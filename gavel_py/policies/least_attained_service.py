@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -36,6 +37,10 @@ class LeastAttainedService(OrderedPolicy):
         if not all(math.isfinite(t) and t > 0 for t in found) or any(a >= b for a, b in pairwise(found)):
             text = f"must be GPU-seconds above 0, each larger than the one before, found {':'.join(map(str, found))}"
             raise InputError(Fault(f"policy {self.name}", "option thresholds", text))
+
+    @property
+    def changes_at(self) -> Mapping[str, tuple[float, ...]]:
+        return {"attained_gpu_seconds": self.thresholds} if self.thresholds else {}
 
     def sort_key(self, jobs: JobClasses) -> Floats:
         attained: Floats = jobs.attained_gpu_seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,15 @@ class OrderedPolicy(Policy):
         Args:
             jobs: One row per job, as this policy sees them.
         """
+
+    @property
+    def changes_at(self) -> Mapping[str, tuple[float, ...]]:
+        """{field: ascending values} of `attained_gpu_seconds` and `waiting_seconds`, for schedulers, in which these grow with time.
+
+        The order of given jobs changes only when a job reaches one of these values, or falls below it. If the policy reads such a
+        field without listing it here, its order may change at any time.
+        """
+        return {}
 
     @property
     def backfills(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,11 @@ class Priority(OrderedPolicy):
     @property
     def by_job(self) -> bool:
         return self.max_wait_seconds is None
+
+    @property
+    def changes_at(self) -> Mapping[str, tuple[float, ...]]:
+        # A job is overdue once it has waited longer. With a limit of 0, jobs that wait and run change places all the time.
+        return {"waiting_seconds": (float(np.nextafter(self.max_wait_seconds, np.inf)),)} if self.max_wait_seconds else {}
 
     def sort_key(self, jobs: JobClasses) -> Floats:
         if self.max_wait_seconds is None:

@@ -90,11 +90,14 @@ def begin_round(
 ) -> Round:
     """Begin a planned round now: enter it in accounts, histories and running gangs, and return it.
 
-    The event-driven mode keeps no accounts: its rounds last until the next event, and no policy that it follows divides time.
+    The event-driven mode keeps no accounts of promises: its rounds last until the next event, and no policy that it follows divides
+    time.
     """
     if isinstance(plan, EventPlan) and plan.changes is not None:
         return _begin_at_event(state, plan.assignments, plan.changes, start, round_seconds)
     gangs, columns, rows, held = state.gangs, state.table.columns, plan.rows, plan.held
+    if by_events:
+        state.count_until(start)
     keeps = gangs.of(rows).same_as(held)
     new_round = build_round(state, rows, held, keeps, start, round_seconds)
     if new_round.fallback is not None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gavel_py.optimization.checking.time_shares import Pairs
     from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.cluster import Cluster
+    from gavel_py.scheduling.options import JobTimes
     from gavel_py.scheduling.problem_cache import ProblemCache
 
 BY_JOB = ("waiting_seconds", "isolated_seconds", "attained_gpu_seconds", "running_on", "previous_fractions")
@@ -88,8 +89,7 @@ class PolicyInput:
         now_seconds: float,
         running_on: Indices,
         before: CurrentAllocation | None,
-        *,
-        with_history: bool = True,
+        times: JobTimes,
         **options: Any,
     ) -> PolicyInput:
         """Return the input for jobs of the table.
@@ -100,21 +100,16 @@ class PolicyInput:
             now_seconds: The time of the decision.
             running_on: (N,) columns of the types on which jobs run and may continue, -1 for none.
             before: The current allocation; None if there is none, or the policy does not read it.
-            with_history: Whether to read times that are counted in rounds (waiting, isolated, attained); zeros otherwise.
+            times: (N,) times of the jobs.
             options: whole_gangs, sharing, min_gain and outlook.
         """
-        columns = table.columns
         requests = table.requests_at(rows)
-        waiting = isolated = attained = np.zeros(len(rows))
-        if with_history:
-            speeds = np.zeros(table.capacity)
-            if before is not None:
-                speeds[before.rows] = before.problem.isolated_throughput
-            waiting = np.maximum(0.0, now_seconds - columns["waiting_since_seconds"][rows])
-            isolated = _isolated_seconds(table, rows, speeds[rows])
-            attained = columns["attained_gpu_seconds"][rows]
+        speeds = np.zeros(table.capacity)
+        if before is not None:
+            speeds[before.rows] = before.problem.isolated_throughput
+        isolated = _isolated_seconds(table, rows, speeds[rows])
         previous = None if before is None else before.fractions_for(table, rows)
-        history = waiting, isolated, attained, running_on, previous
+        history = times.waiting_seconds, isolated, times.attained_gpu_seconds, running_on, previous
         return cls(now_seconds, rows, table.jobs[rows], table.gangs[rows], requests, *history, **options)
 
     @classmethod

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.problem.workflows import WorkflowOutlook
 from gavel_py.scheduling.colocation import plan_groups
 from gavel_py.scheduling.colocation.fractional import pack_fractional
 from gavel_py.scheduling.current_allocation import (
@@ -46,7 +45,7 @@ from gavel_py.scheduling.mechanism import NAMES as MECHANISMS
 from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizeDemand, SizingMechanism
 from gavel_py.scheduling.nodes import NodeStates
-from gavel_py.scheduling.options import SchedulerOptions
+from gavel_py.scheduling.options import SchedulerOptions, TimedOrder
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests
 from gavel_py.scheduling.problem_cache import ProblemCache
 from gavel_py.scheduling.round import Fallback
@@ -110,7 +109,7 @@ class RoundPlanner:
     def _allocation(self, state: SchedulerState, start: float) -> CurrentAllocation:
         """Return the current allocation, unchanged or applied to the current jobs, or a new one."""
         before = None if state.inputs_changed else state.current_allocation
-        if before is not None and (before.is_up_to_date or self._is_too_early(before, start)):
+        if before is not None and (self._is_too_early(before, start) or self._still_holds(before, state, start)):
             logger.debug("the current allocation is kept: nothing has changed since")
             return before
         policy_input = self.policy_input(state, start)
@@ -121,6 +120,18 @@ class RoundPlanner:
                 logger.debug("the allocation of %g s is carried over to the %d current jobs", found.solved_seconds, len(found.jobs))
                 return found
         return self._solve_in_time(policy_input, state)
+
+    @cached_property
+    def order(self) -> TimedOrder | None:
+        """How the order of the policy depends on time; None if it does not, or nothing asks it."""
+        return None if self.options.mechanism == "direct" else TimedOrder.of(self.solver.policy)
+
+    def _still_holds(self, before: CurrentAllocation, state: SchedulerState, start: float) -> bool:
+        """Return whether the policy would decide the same again, although time has passed."""
+        if self.order is None or not before.is_up_to_date:
+            return before.is_up_to_date
+        now = state.times_of(before.rows, start, by_events=self.options.by_events)
+        return not self.order.has_changed(before.policy_input, now)
 
     def _is_too_early(self, before: CurrentAllocation, start: float) -> bool:
         """Return whether `solve_seconds` have not passed, so that changes of jobs alone do not cause a solve."""
@@ -133,22 +144,10 @@ class RoundPlanner:
         if not options.by_events or policy.constraints or "previous_fractions" in policy.reads:
             before = state.current_allocation
         rows = state.table.in_natural_order
-        return PolicyInput.of(
-            state.table,
-            rows,
-            start,
-            state.continuing_types[rows],
-            before,
-            with_history=not options.by_events,
-            whole_gangs=options.whole_gangs,
-            sharing=options.sharing,
-            min_gain=options.min_gain,
-            outlook=self._outlook(state, rows),
-        )
-
-    def _outlook(self, state: SchedulerState, rows: Indices) -> WorkflowOutlook | None:
-        """Return the workflow outlook of these jobs, None if workflows do not count as a whole."""
-        return outlook_of(state.table, state.blocked, rows, self.cache(state)) if self.options.by_workflow else None
+        times = state.times_of(rows, start, by_events=options.by_events)
+        outlook = outlook_of(state.table, state.blocked, rows, self.cache(state)) if options.by_workflow else None
+        given = {name: getattr(options, name) for name in ("whole_gangs", "sharing", "min_gain")}
+        return PolicyInput.of(state.table, rows, start, state.continuing_types[rows], before, times, outlook=outlook, **given)
 
     def cache(self, state: SchedulerState) -> ProblemCache:
         """Return the problem cache of the state for the profile and options of this planner."""

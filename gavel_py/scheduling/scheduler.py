@@ -115,10 +115,10 @@ class RoundScheduler(Synchronized):
         whole_gangs: As for `AllocationProblem.from_jobs`.
         sharing: As for `AllocationProblem.from_jobs`.
         min_gain: As for `AllocationProblem.from_jobs`.
-        by_events: Event-driven mode: rounds begin at events, and time is not counted in rounds. For policies that give
-            each job either all of the time or none.
-        solve_seconds: Shortest time between two solves while only jobs change, as in Gavel's published simulator (OSDI 2020).
-            Jobs that arrive in between run on GPUs left over.
+        by_events: Event-driven mode: rounds begin at events and at `next_change_seconds`, and time is not counted in rounds. For
+            policies that give each job either all of the time or none. Times that they read count from when they are used.
+        solve_seconds: Shortest time between two solves while only jobs or their order change, as in Gavel's published simulator
+            (OSDI 2020). Jobs that arrive in between run on GPUs left over.
         time_limit_seconds: Time limit of a solve. After a solve that reaches it, the current allocation is kept and the next round
             tries again (`Round.notes`).
         retry_seconds: Back-off of a job after a failure (`job_failed`, `interrupted`): the time for which it is not started again.
@@ -465,6 +465,18 @@ class RoundScheduler(Synchronized):
     def last_start_seconds(self) -> float | None:
         """Start of the latest round, None before the first."""
         return None if self._state.last is None else self._state.last.start_seconds
+
+    @property
+    @synchronized
+    def next_change_seconds(self) -> float:
+        """When time alone changes what the next round decides: in event-driven mode, call `next_round` then, if not before.
+
+        A job reaches a time at which the order changes (`OrderedPolicy.changes_at`), or the minimum run time of a gang ends.
+        Infinite if neither will happen, or if the order may change at any time. Rounds of a fixed length ask at their start.
+        """
+        state, order = self._state, self._planner.order
+        change = math.inf if order is None else order.next_change(state, by_events=self.by_events)
+        return min(change, state.next_unlock(self.min_run_seconds)) if self.by_events else change
 
     @property
     @synchronized

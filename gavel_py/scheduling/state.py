@@ -25,6 +25,7 @@ from gavel_py.scheduling.jobs import JobTable, on_groups
 from gavel_py.scheduling.jobs.waiting import Backoffs, BlockedJobs
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.nodes import NodeStates, cluster_from_dict, cluster_to_dict
+from gavel_py.scheduling.options import JobTimes
 from gavel_py.scheduling.placement.free_gpus import FreeResources
 from gavel_py.scheduling.placement.gangs import HeldGpus, Spans, preferences_of
 from gavel_py.scheduling.placement.topology import Layout, Resources
@@ -627,6 +628,36 @@ class SchedulerState:
         self.note_change(changed=changed)
         self.must_solve |= changed
         self.must_solve_meanwhile |= changed
+
+    # Time that passes
+
+    def times_of(self, rows: Indices, now: float, *, by_events: bool) -> JobTimes:
+        """Return (N,) the times of these jobs. Those of rounds are counted in full when they begin, by events as they pass."""
+        attained, since = (self.table.columns[name] for name in ("attained_gpu_seconds", "waiting_since_seconds"))
+        if by_events:
+            attained, since = attained.copy(), since.copy()
+            self._add_latest(now, attained, since)
+        return JobTimes(attained[rows], np.maximum(0.0, now - since[rows]))
+
+    def count_until(self, now: float) -> None:
+        """Enter in the job table how long the gangs of the latest round have run, in event-driven mode."""
+        self._add_latest(now, self.table.columns["attained_gpu_seconds"], self.table.columns["waiting_since_seconds"])
+
+    def _add_latest(self, now: float, attained: Floats, since: Floats) -> None:
+        """Add the time from the start of the latest round until now; attained, since: columns of the job table."""
+        if self.last is not None:
+            assert isinstance(self.last.assignments, Assignments)  # noqa: S101
+            ran = self.rows_of_last
+            attained[ran] += (now - self.last.start_seconds) * self.last.assignments.held_by(self.table.ids[ran].tolist()).shares
+            since[ran] = now
+
+    def next_unlock(self, min_run_seconds: float) -> float:
+        """Return when the minimum run time of a gang ends next, infinite if no job waits for that."""
+        rows, columns = self.gangs.rows, self.table.columns
+        if self.last is None or len(rows) == len(self.table):
+            return math.inf
+        ends = np.fmax(columns["running_since_seconds"][rows] + min_run_seconds, columns["kept_until_seconds"][rows])
+        return float(ends[ends > self.last.start_seconds].min(initial=np.inf))
 
     # Gangs that stop between rounds
 

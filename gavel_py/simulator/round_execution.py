@@ -300,7 +300,8 @@ class RoundExecution:
         if self._round_seconds is not None:
             return state.now + self._round_seconds
         event = math.nextafter(state.events.next_seconds, math.inf)  # so that the event is within the round
-        return max(state.now, min(first_stop, state.arrivals.next_seconds, event, self.next_retry(state.now)))
+        order = self._scheduler.next_change_seconds
+        return max(state.now, min(first_stop, state.arrivals.next_seconds, event, self.next_retry(state.now), order))
 
     def next_retry(self, after: float) -> float:
         """Return when the next back-off of a job ends after this time, infinite if none does."""

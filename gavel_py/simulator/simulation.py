@@ -63,8 +63,9 @@ class Simulation:
         cluster: the nodes.
         profile: steps/s of the jobs.
         policy: a name or a `Policy`.
-        round_seconds: the length of a round. None for event-driven mode: decisions only when a job arrives or ends or a node
-            changes, for policies that give each job either all of the time or none (ordered policies).
+        round_seconds: the length of a round. None for event-driven mode: decisions only when a job arrives or ends, a node
+            changes, or time alone changes the order of jobs, for policies that give each job either all of the time or none
+            (ordered policies).
         node_failures: random failures of nodes.
         maintenance: windows in which nodes are down.
         job_failures: the probability that an attempt of a job fails, at a random point of its work, or "recorded" for the
@@ -345,10 +346,15 @@ class Simulation:
             self._execution.advance_clock(min(until, state.arrivals.next_seconds))
             return True
         current = self._begin_round()
-        if not current.assignments and state.next_change == self._execution.next_retry(state.now) == math.inf:
-            return False  # no gang runs, and no event will change that
+        if not current.assignments and self._is_stuck():
+            return False
         self._execution.run_round(current)
         return not state.measuring.is_complete
+
+    def _is_stuck(self) -> bool:
+        """Return whether neither an event nor time alone will change that no gang runs."""
+        state, later = self._state, (self.scheduler.next_change_seconds, self._execution.next_retry(self._state.now))
+        return min(state.next_change, *later) == math.inf
 
     def _admit(self, submission: Submission) -> None:
         job, progress = submission.job, self._admission.admit(submission, self._state.arrivals.taken - 1)

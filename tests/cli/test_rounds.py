@@ -246,3 +246,12 @@ def test_elastic_jobs_are_shown_with_their_range_of_gpus(gavel: Gavel, tmp_path:
     for more in (["-n", "1"], ["--until-done"]):
         lines = gavel("rounds", "e.csv", "-c", "v100:4/4", *more).out.splitlines()
         assert sorted(line.split()[:2] for line in lines if line.startswith(("  a ", "  b "))) == [["a", "1"], ["b", "1-4"]]
+
+
+def test_a_forecast_has_jobs_give_way_as_time_passes(gavel: Gavel) -> None:
+    """One v100; the first job has run for an hour, the threshold of the policy, after ten rounds."""
+    Path("jobs.csv").write_text("job_id,total_steps,arrival_seconds\na,144000,0\nb,3600,100\n")
+    forecast = gavel("rounds", "jobs.csv", "-c", "v100:1", *SMALL[3:], "-p", "least_attained_service", "--until-done", "--json")
+    jobs = {each["job_id"]: each for each in json.loads(forecast.out)["jobs"]}
+    assert jobs["b"]["end_seconds"] == 3600 + 1800
+    assert jobs["a"]["end_seconds"] == 36000 + 1800

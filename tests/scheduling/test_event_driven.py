@@ -215,9 +215,9 @@ def test_a_decision_that_differs_from_the_policy_raises(monkeypatch: pytest.Monk
 
 def test_policies_that_need_rounds_are_refused() -> None:
     cluster = gp.Cluster.from_inline("v100:1")
-    assert "least_attained_service" in refusal(
-        lambda: gp.RoundScheduler(cluster, PROFILE, "least_attained_service", by_events=True)
-    )
+    continuous = gp.resolve_policy("least_attained_service", thresholds=())
+    found = refusal(lambda: gp.RoundScheduler(cluster, PROFILE, continuous, by_events=True))
+    assert "cannot be used with least_attained_service, whose order may change at any time (attained_gpu_seconds)" in found
     scheduler = gp.RoundScheduler(cluster, PROFILE, "fifo", by_events=True)
     with pytest.raises(gp.InputError, match="fractions of their time"):
         scheduler.policy = "max_min_fairness"  # type: ignore[assignment]

@@ -171,6 +171,13 @@ def test_records_include_jobs_still_in_the_system(gavel: Gavel, four: list[str])
     }  # fmt: skip
 
 
+def test_events_include_the_time_at_which_the_order_changes(gavel: Gavel, four: list[str]) -> None:
+    """Job 0 gives way at 12 s, job 2 at 22 s and job 3 at 24 s, when all three go by arrival; job 1 is done before."""
+    gavel(*four, "--events", "-p", "least_attained_service,thresholds=12", "--jobs-out", "out.csv")
+    with Path("out.csv").open() as lines:
+        assert {row["job_id"]: float(row["end_seconds"]) for row in csv.DictReader(lines)} == {"0": 40, "1": 10, "2": 37, "3": 65}
+
+
 @pytest.mark.deep
 def test_fairness_is_measured_against_isolated(gavel: Gavel, mixed: list[str]) -> None:
     outcome = gavel(*mixed, *several(["max_min_fairness", "isolated"]), "--json")

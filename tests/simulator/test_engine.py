@@ -25,7 +25,9 @@ def speeds(jobs: Jobs, *rows: list[float], accelerators: tuple[str, ...] = ("v10
     return gp.ThroughputProfile.from_matrix(table, job_ids=ids, accelerators=list(accelerators))
 
 
-def play(jobs: Sequence[gp.Job | gp.Submission], gpus: str = "v100:1", policy: str = "fifo", **options: Any) -> gp.SimulationResult:
+def play(
+    jobs: Sequence[gp.Job | gp.Submission], gpus: str = "v100:1", policy: str | gp.Policy = "fifo", **options: Any
+) -> gp.SimulationResult:
     """Simulate jobs of one step per second on an inline cluster."""
     cluster = gp.Cluster.from_inline(gpus)
     alone = [each.job if isinstance(each, gp.Submission) else each for each in jobs]
@@ -212,6 +214,55 @@ class TestFates:
         assert expected.jobs["b"].steps_done == 1000
 
 
+class TestTimeAlone:
+    """One GPU: a arrives first, b of half an hour 100 s later, with a lower priority; nothing else happens."""
+
+    LONG = (gp.Job("a", total_steps=36000, priority=1), gp.Job("b", total_steps=1800, arrival_seconds=100))
+
+    @pytest.mark.parametrize(("round_seconds", "start"), [(360.0, 3600), (500.0, 4000), (None, 3600)])
+    def test_a_job_that_has_run_for_the_threshold_gives_way(self, round_seconds: float | None, start: float) -> None:
+        jobs = play(self.LONG, policy="least_attained_service", round_seconds=round_seconds).jobs
+        assert (jobs["b"].first_start_seconds, jobs["b"].end_seconds) == (start, start + 1800)
+
+    def test_at_events_a_gang_gives_way_when_its_gpus_add_up_to_the_threshold(self) -> None:
+        """a runs alone until 900 s (4 GPUs), then b and c until each has run for an hour as well, then a again, which is first."""
+        jobs = [gp.Job("a", num_gpus=4, total_steps=2000)]
+        jobs += [gp.Job(name, num_gpus=2, total_steps=4000, arrival_seconds=100) for name in "bc"]
+        assert jcts(play(jobs, "v100:4", "least_attained_service", round_seconds=None)) == [3800, 5900, 5900]
+
+    def test_at_events_an_overdue_job_runs_until_the_other_is_overdue(self) -> None:
+        """b runs from 3,700 s on, when it has waited for an hour."""
+        jobs = play(self.LONG, policy=gp.resolve_policy("priority", max_wait_seconds=3600), round_seconds=None).jobs
+        assert (jobs["b"].first_start_seconds, jobs["b"].end_seconds) == pytest.approx((3700, 5500))
+        longer = [self.LONG[0], self.LONG[1].model_copy(update={"total_steps": 5000})]
+        jobs = play(longer, policy=gp.resolve_policy("priority", max_wait_seconds=3600), round_seconds=None).jobs
+        assert jobs["b"].preemptions == 1
+        assert jobs["b"].end_seconds == pytest.approx(3700 + 3600 + 3600 + 1400)
+
+    def test_in_rounds_an_overdue_job_runs_for_a_round(self) -> None:
+        """It has waited for more than an hour at 3,960 s and again at 8,280 s, 3,960 s after its round."""
+        starts: dict[str, list[float]] = {"a": [], "b": []}
+
+        def note(current: gp.Round) -> None:
+            for job_id in current.started:
+                starts[job_id].append(current.start_seconds)
+
+        policy = gp.resolve_policy("priority", max_wait_seconds=3600)
+        play(self.LONG, policy=policy, until_seconds=9000, on_round=note)
+        assert starts == {"a": [0, 4320, 8640], "b": [3960, 8280]}
+
+    def test_at_events_a_job_starts_when_the_minimum_run_time_of_another_ends(self) -> None:
+        jobs = [gp.Job("a", total_steps=1000), gp.Job("b", total_steps=20, arrival_seconds=10)]
+        assert jcts(play(jobs, policy="shortest_job_first", round_seconds=None, min_run_seconds=100)) == [1020, 110]
+
+    def test_events_of_other_jobs_change_nothing(self) -> None:
+        here = [each.model_copy(update={"allowed_accelerators": ("v100",)}) for each in self.LONG]
+        others = [gp.Job(f"c{i}", total_steps=7, arrival_seconds=777 * i, allowed_accelerators=("k80",)) for i in range(9)]
+        jobs = sorted([*here, *others], key=lambda each: each.arrival_seconds)
+        found = play(jobs, "v100:1,k80:1", "least_attained_service", round_seconds=None).jobs
+        assert (found["b"].first_start_seconds, found["b"].end_seconds) == (3600, 5400)
+
+
 class TestWrongInput:
     JOB = gp.Job("a", total_steps=10)
 
@@ -220,9 +271,8 @@ class TestWrongInput:
             "simulation, field round_seconds: must be given for max_min_fairness, which gives jobs fractions of their time; these "
             "need rounds"
         )
-        assert "reads values that are counted in rounds" in refusal(
-            play, [self.JOB], policy="least_attained_service", round_seconds=None
-        )
+        continuous = gp.resolve_policy("least_attained_service", thresholds=())
+        assert "whose order may change at any time" in refusal(play, [self.JOB], policy=continuous, round_seconds=None)
 
     def test_jobs_must_have_an_end(self) -> None:
         assert "is unknown, so it is not known when the job ends" in refusal(play, [gp.Job("a")])

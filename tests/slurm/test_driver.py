@@ -439,3 +439,15 @@ def test_a_round_whose_solve_fails_keeps_jobs_running_and_says_so(tmp_path: Path
     logged = [each for each in events(tmp_path, "round") if "fallback" in each]
     assert [each["fallback"] for each in logged] == [{"policy": "max_min_fairness", "kind": "kept"}]
     assert_sound(slurm)
+
+
+def test_a_job_gives_way_as_time_passes_although_nothing_else_happens(tmp_path: Path) -> None:
+    slurm = cluster()
+    for number in (1, 2, 3):  # two of them run
+        slurm.submit(number, per_job="gpu:4", comment=BERT)
+    with driver(slurm, tmp_path, policy=gp.resolve_policy("least_attained_service", thresholds=(1000,))) as driven:
+        for seconds in range(0, 400, 100):
+            driven.round()
+            runs = {number for number, each in slurm.jobs.items() if each.state == "RUNNING"}
+            assert (3 in runs) == (seconds >= 300), "of 4 GPUs each, three rounds of 100 s are 1,200 GPU-seconds"
+            slurm.clock.seconds += 100
