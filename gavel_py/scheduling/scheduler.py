@@ -476,7 +476,9 @@ class RoundScheduler(Synchronized):
         """
         state, order = self._state, self._planner.order
         change = math.inf if order is None else order.next_change(state, by_events=self.by_events)
-        return min(change, state.next_unlock(self.min_run_seconds)) if self.by_events else change
+        if not self.by_events or state.event_planner is not None:  # incremental decisions know no minimum run times
+            return change
+        return min(change, state.next_unlock(self.min_run_seconds))
 
     @property
     @synchronized
