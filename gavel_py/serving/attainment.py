@@ -343,9 +343,10 @@ def runs_at(table: ServerTable, arrivals: Sequence[Floats], rates: Floats, limit
     """Return a run for each of (seeds, P) rates of arrivals with a rate of 1."""
     runs = []
     for unit, tried in zip(arrivals, rates, strict=True):
+        services = np.zeros(len(unit), dtype=np.intp)
         for rate in tried.tolist():
             seconds = unit / rate
-            runs.append(Run(seconds, np.zeros(len(seconds), dtype=np.intp), seconds + limit, table))
+            runs.append(Run(seconds, services, seconds + limit, table))
     return runs
 
 

@@ -167,12 +167,12 @@ class Evaluator:
         self._weights[order] = options.weights
         self._weight_of = self._weights[trace.service_index]
         self._order = order
+        self._run = run_of(trace, self._slo, compile_groups([], trace.services, overheads), overheads)
         self.requests = np.bincount(trace.service_index, minlength=len(order)).astype(float)[order]
 
     def evaluate(self, placements: Sequence[Sequence[Held]]) -> list[Evaluation]:
         """Simulate the placements and return the evaluation of each."""
-        tables = [self._table(groups) for groups in placements]
-        runs = [run_of(self._trace, self._slo, table, self._overheads) for table in tables]
+        runs = [self._run._replace(table=self._table(groups)) for groups in placements]
         found = []
         for run, served in zip(runs, serve(runs), strict=True):
             missed = np.isnan(served.ends)

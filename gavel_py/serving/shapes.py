@@ -34,8 +34,8 @@ ATTAINMENTS = (0.99, 0.95, 0.9, 0.75, 0.5)
 MAX_LISTS = 12
 """Maximum number of lists of shapes that are tried."""
 
-MAX_CASES = 8
-"""Maximum number of cases (stage times, SLO, cv) that are simulated together, which needs some 100 MB."""
+MAX_CASES = 4
+"""Maximum number of cases (stage times, SLO, cv) that are simulated together, which needs some 30 MB."""
 
 NODES = 200
 """Limit on branch-and-bound nodes of the program for shapes, whose rates are only approximate."""

@@ -29,6 +29,9 @@ from gavel_py.serving.requests import RequestTrace
 SIDE_BY_SIDE = 16
 """Number of runs from which one array step per request is faster than plain Python for each run."""
 
+REQUESTS_AT_ONCE = 2**17
+"""Number of requests, of all runs together, whose arrays are stacked at a time: some 8 MB, which caches hold."""
+
 MANY_GROUPS = 32
 """Number of groups from which a heap of equal groups is faster than array steps."""
 
@@ -306,10 +309,25 @@ def _first_four(times: Sequence[float]) -> tuple[tuple[float, float, float, floa
 
 def _serve_side_by_side(runs: Sequence[Run]) -> list[Served]:
     """Simulate R runs together: step n handles the n-th request of each."""
-    seconds, rows, deadlines, lead, stages = _stacked(runs)
+    lead, stages, first_rows = _stacked_tables(runs)
+    clocks = [np.full((len(runs), lead.shape[1]), -np.inf) for _ in stages]
+    found = [Served(np.empty(len(run.seconds)), np.empty(len(run.seconds), dtype=np.intp)) for run in runs]
+    steps = max(1, REQUESTS_AT_ONCE // len(runs))
+    for start in range(0, max(len(run.seconds) for run in runs), steps):
+        part = slice(start, start + steps)
+        ends, groups = _serve_steps(*_stacked_requests(runs, first_rows, len(lead) - 1, part), lead, stages, clocks)
+        for r, served in enumerate(found):
+            count = len(served.ends[part])
+            served.ends[part], served.groups[part] = ends[:count, r], groups[:count, r]
+    return found
+
+
+def _serve_steps(
+    seconds: Floats, rows: NDArray[np.intp], deadlines: Floats, lead: Floats, stages: Sequence[Floats], clocks: Sequence[Floats]
+) -> tuple[Floats, NDArray[np.intp]]:
+    """Simulate (steps, R) requests from the (R, G) clocks on, which move; return their ends and groups, as in `Served`."""
     steps, count = seconds.shape
     num_groups = lead.shape[1]
-    clocks = [np.full((count, num_groups), -np.inf) for _ in stages]
     passed = [np.empty((count, num_groups)) for _ in stages]
     flat = [(clock.reshape(-1), moment.reshape(-1)) for clock, moment in zip(clocks, passed, strict=True)]
     moment, taken = np.empty((count, num_groups)), np.empty((count, num_groups))
@@ -337,34 +355,39 @@ def _serve_side_by_side(runs: Sequence[Run]) -> list[Served]:
             clock_values[taking] = passed_values[taking]
     is_served = ends <= deadlines
     ends[~is_served] = np.nan
-    groups = np.where(is_served, chosen - first if num_groups > 1 else 0, REFUSED)
-    return [Served(ends[: len(run.seconds), r].copy(), groups[: len(run.seconds), r].copy()) for r, run in enumerate(runs)]
+    return ends, np.where(is_served, chosen - first if num_groups > 1 else 0, REFUSED)
 
 
-def _stacked(runs: Sequence[Run]) -> tuple[Floats, NDArray[np.intp], Floats, Floats, list[Floats]]:
-    """Return seconds, rows and deadlines (steps, R), lead (rows, G) and stages, each (rows, G).
+def _stacked_tables(runs: Sequence[Run]) -> tuple[Floats, list[Floats], list[int]]:
+    """Return lead (rows, G), stages, each (rows, G), and for each run its first row.
 
     A row is a service of a run; the last one is served by no group, and pads the shorter runs.
     """
     tables = list({id(run.table): run.table for run in runs}.values())
     sizes = [len(table.lead) for table in tables]
     first_row = dict(zip(map(id, tables), np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
-    steps, no_service = max(len(run.seconds) for run in runs), sum(sizes)
-    num_groups = max(table.lead.shape[1] for table in tables) or 1
-    clocks = max(len(table.stages) for table in tables)
-    lead, stages = np.full((no_service + 1, num_groups), np.inf), [np.zeros((no_service + 1, num_groups)) for _ in range(clocks)]
+    shape = sum(sizes) + 1, max(table.lead.shape[1] for table in tables) or 1
+    lead, stages = np.full(shape, np.inf), [np.zeros(shape) for _ in range(max(len(table.stages) for table in tables))]
     for table in tables:
         part = slice(first_row[id(table)], first_row[id(table)] + len(table.lead)), slice(table.lead.shape[1])
         lead[part] = table.lead
         for k, times in enumerate(table.stages):
             stages[k][part] = times
+    return lead, stages, [first_row[id(run.table)] for run in runs]
+
+
+def _stacked_requests(
+    runs: Sequence[Run], first_rows: Sequence[int], no_service: int, part: slice
+) -> tuple[Floats, NDArray[np.intp], Floats]:
+    """Return seconds, rows of the tables and deadlines (steps, R) of a part of the requests of each run."""
+    steps = max(len(run.seconds[part]) for run in runs)
     seconds, deadlines = np.zeros((steps, len(runs))), np.zeros((steps, len(runs)))
     rows = np.full((steps, len(runs)), no_service, dtype=np.intp)
-    for r, run in enumerate(runs):
-        count = len(run.seconds)
-        seconds[:count, r], deadlines[:count, r] = run.seconds, run.deadlines
-        rows[:count, r] = run.services + first_row[id(run.table)]
-    return seconds, rows, deadlines, lead, stages
+    for r, (run, first_row) in enumerate(zip(runs, first_rows, strict=True)):
+        count = len(run.seconds[part])
+        seconds[:count, r], deadlines[:count, r] = run.seconds[part], run.deadlines[part]
+        rows[:count, r] = run.services[part] + first_row
+    return seconds, rows, deadlines
 
 
 def busy_seconds(run: Run, served: Served) -> Floats:
