@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.throughput_profiles.estimation.estimates import Estimates, FindSpec, checksum, draws, speeds_alone
 from gavel_py.throughput_profiles.estimation.features import Features, Vocabulary, given_structures
 from gavel_py.throughput_profiles.estimation.variance_components import JITTER, Effects, Posterior
@@ -78,25 +78,21 @@ GANGS = {
 }
 
 
-def _similarities(a: Features, b: Features) -> dict[str, Floats]:
+def _similarities(a: Features, b: Features) -> dict[str, Floats | Mask]:
     """Return the (n, m) similarities of entries by one property each; effects are products of them."""
-
-    def same(first: Indices, second: Indices) -> Floats:
-        return np.asarray((first[:, None] == second[None, :]).astype(float))
-
-    accelerator = same(a.accelerators, b.accelerators)
+    accelerator = equal(a.accelerators, b.accelerators)
     # An unknown specification is one number for all entries on an accelerator.
     power = accelerator * (a.unknown @ UNKNOWN @ UNKNOWN.T @ b.unknown.T) / 4
     bound = accelerator * ((a.unknown * (1, -1)) @ UNKNOWN @ UNKNOWN.T @ (b.unknown * (1, -1)).T)
     found = {
-        "unit": same(a.units, b.units),
-        "type": same(a.job_types, b.job_types),
+        "unit": equal(a.units, b.units),
+        "type": equal(a.job_types, b.job_types),
         "accelerator": accelerator,
         "unknown": power,
-        "family": same(a.families, b.families),
+        "family": equal(a.families, b.families),
         "tags": a.tags @ b.tags.T,
         "size": np.multiply.outer(a.gang_log2, b.gang_log2),
-        "gang": same(a.gangs, b.gangs),
+        "gang": equal(a.gangs, b.gangs),
         "power": np.multiply.outer(_power(a), _power(b)) + power,
         "bound": np.multiply.outer(a.compute - a.bandwidth, b.compute - b.bandwidth) + bound,
     }
@@ -107,6 +103,11 @@ def _similarities(a: Features, b: Features) -> dict[str, Floats]:
 
 def _power(features: Features) -> Floats:
     return (features.compute + features.bandwidth) / 2
+
+
+def equal(a: Indices, b: Indices) -> Mask:
+    """Return the (n, m) similarities of values without an order; as booleans, since these matrices are large."""
+    return np.asarray(np.equal.outer(a, b))
 
 
 def numbers_near(a: Floats, b: Floats) -> Floats:

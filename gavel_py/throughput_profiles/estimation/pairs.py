@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.throughput_profiles.estimation.estimates import Estimates, checksum
 from gavel_py.throughput_profiles.estimation.features import Features, Vocabulary
-from gavel_py.throughput_profiles.estimation.gaussian_process import numbers_near
+from gavel_py.throughput_profiles.estimation.gaussian_process import equal, numbers_near
 from gavel_py.throughput_profiles.estimation.variance_components import Effects, Posterior
 from gavel_py.throughput_profiles.files import Entry
 
@@ -66,20 +66,16 @@ class PairFeatures:
         return PairFeatures(self.own.take(rows), self.partner.take(rows))
 
 
-def _similarities(a: PairFeatures, b: PairFeatures) -> dict[str, Floats]:
+def _similarities(a: PairFeatures, b: PairFeatures) -> dict[str, Floats | Mask]:
     """Return the (n, m) similarities of pairs by one property each."""
-
-    def same(first: Indices, second: Indices) -> Floats:
-        return np.asarray((first[:, None] == second[None, :]).astype(float))
-
     return {
-        "one": np.ones((len(a), len(b))),
-        "accelerator": same(a.own.accelerators, b.own.accelerators),
-        "gang": same(a.own.gangs, b.own.gangs),
-        "type": same(a.own.job_types, b.own.job_types),
-        "partner": same(a.partner.job_types, b.partner.job_types),
-        "family": same(a.own.families, b.own.families),
-        "partner_family": same(a.partner.families, b.partner.families),
+        "one": np.ones((len(a), len(b)), dtype=bool),
+        "accelerator": equal(a.own.accelerators, b.own.accelerators),
+        "gang": equal(a.own.gangs, b.own.gangs),
+        "type": equal(a.own.job_types, b.own.job_types),
+        "partner": equal(a.partner.job_types, b.partner.job_types),
+        "family": equal(a.own.families, b.own.families),
+        "partner_family": equal(a.partner.families, b.partner.families),
         "near": _near(a.own.numbers, b.own.numbers),
         "partner_near": _near(a.partner.numbers, b.partner.numbers),
     }

@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 from gavel_py.io.locking import one_blas_thread
-from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.arrays import Floats, Indices, Mask
 
 
 class Rows(Protocol):
@@ -62,7 +62,7 @@ class Effects(Generic[X]):
     """
 
     terms: Mapping[str, tuple[str, float]]
-    similarities: Callable[[X, X], Mapping[str, Floats]]
+    similarities: Callable[[X, X], Mapping[str, Floats | Mask]]
     noise: float = 0.001
 
     @property
@@ -70,7 +70,7 @@ class Effects(Generic[X]):
         """The E prior variances of the effects."""
         return [prior for _, prior in self.terms.values()]
 
-    def covariances(self, first: X, second: X) -> Iterator[Floats]:
+    def covariances(self, first: X, second: X) -> Iterator[Floats | Mask]:
         """Yield the (n, m) covariances of each effect at variance 1."""
         found = self.similarities(first, second)
         for names, _ in self.terms.values():
@@ -79,7 +79,9 @@ class Effects(Generic[X]):
     def fitted_variances(self, features: X, residuals: Floats) -> Floats:
         """Return the (E + 1,) variances of greatest posterior density given observed residuals; the last is that of the noise."""
         count, prior = len(residuals), np.log([*self.priors, self.noise])
-        stacked = np.stack([each.ravel() for each in self.covariances(features, features)])
+        stacked = np.empty((len(self.terms), count * count))
+        for row, each in zip(stacked, self.covariances(features, features), strict=True):
+            row[:] = each.ravel()
         eye = np.eye(count)
 
         def minus_log_density(logs: Floats) -> tuple[float, Floats]:
