@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from tests.support.commands import Gavel, enter_folder, runner, written
+from tests.support.examples import CHARACTERS
 from tests.support.fakes import refusal
 
 decimal_hint = gp.errors.decimal_hint
@@ -260,6 +261,6 @@ def test_counts_of_a_sweep(tmp_path: Path) -> None:
     ]
 
 
-@given(st.text())
+@given(st.text(CHARACTERS))
 def test_any_text_has_a_hint_or_none(text: str) -> None:
     assert decimal_hint(text) == "" or decimal_hint(text).startswith("; write ")

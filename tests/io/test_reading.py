@@ -322,7 +322,7 @@ class TestJsonLines:
                 id="deep nesting",
             ),
             pytest.param(
-                '1\n"' + "x" * (8 << 20) + '"\n', "t.jsonl, line 2: the line is longer than 1,048,576 characters", id="long line"
+                '1\n"' + "x" * (1 << 20) + '"\n', "t.jsonl, line 2: the line is longer than 1,048,576 characters", id="long line"
             ),
         ],
     )

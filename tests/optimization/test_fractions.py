@@ -21,6 +21,7 @@ from gavel_py.optimization.formulation.packings import fraction_rows
 from tests.support.commands import Gavel, runner
 from tests.support.examples import examples
 from tests.support.instances import best_level, best_value
+from tests.support.profiles import OSDI
 
 BERT = {"job_type": "bert", "accelerator": "v100", "placement": "consolidated"}
 
@@ -308,10 +309,8 @@ class TestRows:
 
 
 class TestTraces:
-    PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
-
     def trace(self) -> gp.Trace:
-        return gp.generate_trace(200, self.PROFILE, jobs_per_hour=10, gang_mix={0.25: 0.3, 0.5: 0.3, 1: 0.2, 4: 0.2}, seed=3)
+        return gp.generate_trace(200, OSDI, jobs_per_hour=10, gang_mix={0.25: 0.3, 0.5: 0.3, 1: 0.2, 4: 0.2}, seed=3)
 
     def test_a_mix_may_have_parts_of_gpus(self) -> None:
         trace = self.trace()
@@ -319,7 +318,7 @@ class TestTraces:
         for submission in trace:
             job = submission.job
             assert job.total_steps is not None
-            speed = self.PROFILE.throughput(job.job_type, max(1, job.num_gpus), "v100")
+            speed = OSDI.throughput(job.job_type, max(1, job.num_gpus), "v100")
             assert submission.run_seconds == pytest.approx(job.total_steps / speed)
 
     @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
@@ -347,16 +346,16 @@ class TestTraces:
         with pytest.raises(
             gp.InputError, match=r"gang_mix: a gang must be a whole number of GPUs, or a fraction of one, found 1\.5"
         ):
-            gp.generate_trace(5, self.PROFILE, jobs_per_hour=1, gang_mix={1.5: 1.0})
+            gp.generate_trace(5, OSDI, jobs_per_hour=1, gang_mix={1.5: 1.0})
         outcome = gavel("trace", "generate", "--jobs", "9", "--static", "--gangs", "0.5:1")
         assert outcome.code == 0
         assert {line.split(",")[2] for line in outcome.out.splitlines()[1:]} == {"0.5"}
 
     def test_types_are_drawn_for_them_as_for_one_gpu(self) -> None:
         plain = gp.Trace([gp.Submission(gp.Job("a", num_gpus=0.3), run_seconds=60.0)])
-        typed, profile = gp.assign_job_types(plain, self.PROFILE, seed=1, extrapolate=True)
-        whole, _ = gp.assign_job_types(plain.on_whole_gpus(), self.PROFILE, seed=1)
-        assert profile is self.PROFILE
+        typed, profile = gp.assign_job_types(plain, OSDI, seed=1, extrapolate=True)
+        whole, _ = gp.assign_job_types(plain.on_whole_gpus(), OSDI, seed=1)
+        assert profile is OSDI
         assert (typed[0].job.job_type, typed[0].job.total_steps) == (whole[0].job.job_type, whole[0].job.total_steps)
 
     def test_no_part_of_a_gpu_is_estimated(self) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from tests.support.fakes import refusal
+from tests.support.profiles import OSDI
 
-OSDI = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = ("ResNet-50 (batch size 64)", "LM (batch size 5)")
 GROUPS = {"v100 near": "v100", "v100 far": "v100", "k80": "k80"}
 

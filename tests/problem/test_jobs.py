@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gavel_py import InputError, Job, JobSet
 from gavel_py.scheduling.jobs import jobs_from_dict, jobs_to_dict
+from tests.support.examples import CHARACTERS
 from tests.support.fakes import refusal
 from tests.support.shared_data import SHARED, needs_shared_data
 
@@ -613,7 +614,10 @@ def test_saved_jobs_that_cannot_be_are_refused(column: str, values: list[object]
         jobs_from_dict(good | {column: values})
 
 
-@given(value=st.one_of(st.none(), st.booleans(), st.text(), st.floats(), st.integers(), st.lists(st.integers())), data=st.data())
+@given(
+    value=st.one_of(st.none(), st.booleans(), st.text(CHARACTERS), st.floats(), st.integers(), st.lists(st.integers())),
+    data=st.data(),
+)
 def test_a_field_is_taken_or_refused_as_input_error(value: object, data: st.DataObject) -> None:
     field = data.draw(st.sampled_from(list(Job.model_fields)))
     with suppress(InputError):

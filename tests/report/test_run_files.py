@@ -15,9 +15,10 @@ from hypothesis.extra import numpy as hnp
 import gavel_py as gp
 from gavel_py.report.runs.files import CellStore, GridPlace, StoredCell, packed
 from gavel_py.report.runs.run import document_of, quantiles, run_from
+from tests.support.examples import CHARACTERS
 
 finite = st.floats(-1e12, 1e12)
-names = st.text(max_size=8)
+names = st.text(CHARACTERS, max_size=8)
 numbers = st.one_of(st.none(), finite, st.integers(0, 1000))
 samples = hnp.arrays(float, st.integers(0, 8), elements=finite)
 

@@ -20,10 +20,10 @@ from gavel_py.scheduling.event_driven.queued_jobs import QueuedJob
 from gavel_py.scheduling.planner import RoundPlanner
 from tests.support.examples import examples
 from tests.support.fakes import refusal
+from tests.support.profiles import OSDI
 
 Fifo = gp.policy_class("fifo")
 
-PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = ("ResNet-50 (batch size 64)", "LM (batch size 40)", "Transformer (batch size 64)", "ResNet-18 (batch size 64)")
 POLICIES = (
     *("fifo", "fifo,preemptive=false", "fifo,backfill=true", "fifo,agnostic=true", "priority", "priority,preemptive=false"),
@@ -81,7 +81,7 @@ def traces(draw: st.DrawFn) -> list[gp.Submission]:
 def played(trace: list[gp.Submission], cluster: gp.Cluster, policy: Any, **options: Any) -> tuple[Any, ...]:
     """Return the rounds of a simulation, its job records and summary, and some of its allocations."""
     rounds: list[gp.Round] = []
-    simulation = gp.Simulation(trace, cluster, PROFILE, policy, round_seconds=None, on_round=rounds.append, **options)
+    simulation = gp.Simulation(trace, cluster, OSDI, policy, round_seconds=None, on_round=rounds.append, **options)
     allocations = []
     while simulation.now < 2e4 and simulation.step(2e4):
         if len(rounds) % 7 == 3 and (now := simulation.scheduler.allocation) is not None:
@@ -146,19 +146,17 @@ def test_time_lost_with_a_node_puts_no_job_ahead_of_the_order() -> None:
 
 
 def test_most_decisions_of_a_busy_cluster_are_event_driven() -> None:
-    jobs = gp.generate_trace(150, PROFILE, jobs_per_hour=30, seed=3)
+    jobs = gp.generate_trace(150, OSDI, jobs_per_hour=30, seed=3)
     with counting() as made:
-        gp.simulate(jobs, gp.Cluster.from_inline("v100:16/4,k80:16/4"), PROFILE, "shortest_job_first", round_seconds=None)
+        gp.simulate(jobs, gp.Cluster.from_inline("v100:16/4,k80:16/4"), OSDI, "shortest_job_first", round_seconds=None)
     assert sum(made) > 0.9 * len(made) > 200
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("round_seconds", [None, 360.0])
 def test_what_has_changed_is_remembered_only_until_the_next_decision(round_seconds: float | None) -> None:
-    trace = gp.generate_trace(60, PROFILE, jobs_per_hour=30, seed=3)
-    simulation = gp.Simulation(
-        trace, gp.Cluster.from_inline("v100:16/4"), PROFILE, "shortest_job_first", round_seconds=round_seconds
-    )
+    trace = gp.generate_trace(60, OSDI, jobs_per_hour=30, seed=3)
+    simulation = gp.Simulation(trace, gp.Cluster.from_inline("v100:16/4"), OSDI, "shortest_job_first", round_seconds=round_seconds)
     while simulation.step():
         table = simulation.scheduler._state.table
         assert len(table.changed) <= 3  # within a step few jobs come or end
@@ -187,7 +185,7 @@ class LastType(Fifo):
 
 def test_a_subclass_that_selects_types_in_its_own_way_is_asked() -> None:
     assert not can_keep_order(LastType())
-    scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:1,k80:1"), PROFILE, LastType(), by_events=True)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:1,k80:1"), OSDI, LastType(), by_events=True)
     scheduler.submit_all([gp.Job(name, job_type=TYPES[0], total_steps=1e5, arrival_seconds=i) for i, name in enumerate("ab")])
     types = {job_id: held.accelerator for job_id, held in scheduler.next_round().assignments.items()}
     assert types == {"a": "k80", "b": "v100"}
@@ -200,7 +198,7 @@ def test_a_subclass_that_overrides_the_order_does_not_inherit_by_job() -> None:
 
 
 def test_a_decision_that_differs_from_the_policy_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:1"), PROFILE, "fifo", by_events=True)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:1"), OSDI, "fifo", by_events=True)
     for name in "ab":
         scheduler.submit(gp.Job(name, job_type=TYPES[0], total_steps=100))
     scheduler.next_round()
@@ -216,9 +214,9 @@ def test_a_decision_that_differs_from_the_policy_raises(monkeypatch: pytest.Monk
 def test_policies_that_need_rounds_are_refused() -> None:
     cluster = gp.Cluster.from_inline("v100:1")
     continuous = gp.resolve_policy("least_attained_service", thresholds=())
-    found = refusal(lambda: gp.RoundScheduler(cluster, PROFILE, continuous, by_events=True))
+    found = refusal(lambda: gp.RoundScheduler(cluster, OSDI, continuous, by_events=True))
     assert "cannot be used with least_attained_service, whose order may change at any time (attained_gpu_seconds)" in found
-    scheduler = gp.RoundScheduler(cluster, PROFILE, "fifo", by_events=True)
+    scheduler = gp.RoundScheduler(cluster, OSDI, "fifo", by_events=True)
     with pytest.raises(gp.InputError, match="fractions of their time"):
         scheduler.policy = "max_min_fairness"  # type: ignore[assignment]
     assert scheduler.policy.name == "fifo"
@@ -226,7 +224,7 @@ def test_policies_that_need_rounds_are_refused() -> None:
 
 def test_jobs_whose_steps_are_unknown() -> None:
     def played() -> list[gp.Round]:
-        scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:2"), PROFILE, "fifo", by_events=True)
+        scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:2"), OSDI, "fifo", by_events=True)
         rounds = []
         for i in range(6):
             scheduler.submit(gp.Job(f"j{i}", job_type=TYPES[i % 4], num_gpus=1 + i % 2, arrival_seconds=i))
@@ -244,7 +242,7 @@ def test_jobs_whose_steps_are_unknown() -> None:
 
 def assignments_with_another_policy_in_between() -> list[dict[str, gp.Assignment]]:
     fifo = Fifo()
-    scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:2"), PROFILE, fifo, by_events=True)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:2"), OSDI, fifo, by_events=True)
     scheduler.submit_all([gp.Job(f"j{i}", job_type=TYPES[i % 4], total_steps=1e5 * (i + 1)) for i in range(6)])
     progressed = []
     for seconds, policy in enumerate((fifo, LongestFirst(), LongestFirst(), fifo, fifo)):

@@ -18,16 +18,16 @@ from scipy.sparse import csr_array
 import gavel_py as gp
 from tests.scheduling.support import demand
 from tests.support.examples import examples
+from tests.support.profiles import OSDI
 
 choose_jobs = gp.scheduling.choose_jobs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 SIZES, PARTS = (1, 2, 4, 8), (0.7, 0.1, 0.15, 0.05)
 
 
 def scheduler(cluster: gp.Cluster, jobs: Sequence[gp.Job], mechanism: str = "deficit") -> gp.RoundScheduler:
-    made = gp.RoundScheduler(cluster, PROFILE, mechanism=mechanism)  # type: ignore[arg-type]
+    made = gp.RoundScheduler(cluster, OSDI, mechanism=mechanism)  # type: ignore[arg-type]
     made.submit_all(list(jobs))
     return made
 
@@ -42,7 +42,7 @@ def cluster_of(per_type: int) -> gp.Cluster:
 
 def drawn(chance: np.random.Generator, name: str) -> gp.Job:
     size = int(chance.choice(SIZES, p=PARTS))
-    kinds = [kind for kind in PROFILE.job_types if PROFILE.has(kind, size, "v100")]
+    kinds = [kind for kind in OSDI.job_types if OSDI.has(kind, size, "v100")]
     return gp.Job(name, job_type=str(chance.choice(kinds)), num_gpus=size)
 
 
@@ -56,7 +56,7 @@ def demanding(seed: int, cluster: gp.Cluster) -> list[gp.Job]:
 
 def best_first_round(cluster: gp.Cluster, jobs: Sequence[gp.Job]) -> float:
     """The least share that any first round leaves undelivered: max Σ s_i X_ij y_ij, y in {0, 1}, by an exact program."""
-    problem = gp.AllocationProblem.from_jobs(jobs, cluster, PROFILE)
+    problem = gp.AllocationProblem.from_jobs(jobs, cluster, OSDI)
     fractions, sizes = gp.solve(problem, "max_min_fairness").time_fractions, problem.num_gpus
     rows, columns = np.nonzero(fractions > 1e-9)
     pairs, worth = np.arange(len(rows)), (sizes[:, None] * fractions)[rows, columns]

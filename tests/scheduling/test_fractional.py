@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from tests.scheduling.support import Fixed
 from tests.support.examples import examples
+from tests.support.profiles import OSDI
 
-PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = {"v100": 16.0, "p100": 12.0, "k80": 12.0}
 KINDS = ("ResNet-18 (batch size 64)", "LM (batch size 80)", "A3C")
 PARTS = (0.1, 0.25, 1 / 3, 0.5, 0.6, 0.9, 1, 2)
@@ -51,7 +51,7 @@ def job_list(drawn: list[tuple[str, float, float | None, float]]) -> list[gp.Job
     return [
         gp.Job(f"j{n}", job_type=kind, num_gpus=part, gpu_memory_gb=memory, cpus_per_gpu=cpus)
         for n, (kind, part, memory, cpus) in enumerate(drawn)
-        if part < 2 or PROFILE.has(kind, 2, "v100")
+        if part < 2 or OSDI.has(kind, 2, "v100")
     ]
 
 
@@ -62,7 +62,7 @@ def test_no_gpu_gives_more_than_it_has(
 ) -> None:
     jobs = {job.job_id: job for job in job_list(drawn)}
     policy = data.draw(st.sampled_from(["max_min_fairness", "max_total_throughput"] + ["fifo"] * (not sharing)))
-    scheduler = gp.RoundScheduler(cluster_of(nodes), PROFILE, policy, sharing=sharing)
+    scheduler = gp.RoundScheduler(cluster_of(nodes), OSDI, policy, sharing=sharing)
     for job in jobs.values():
         scheduler.submit(job)
     for _ in range(4):
@@ -73,7 +73,7 @@ def test_no_gpu_gives_more_than_it_has(
 
 
 def played(jobs: list[gp.Job], rounds: int = 4, **options: object) -> list[gp.Round]:
-    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), PROFILE, **options)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), OSDI, **options)
     for job in jobs:
         scheduler.submit(job)
     return [scheduler.next_round() for _ in range(rounds)]
@@ -114,7 +114,7 @@ def test_jobs_without_a_claim_fill_idle_parts() -> None:
 def test_a_job_that_changes_its_type_does_not_separate_those_that_run_there() -> None:
     """It has the largest claim, and half of their GPU would suffice for it: they stay together on theirs, and it gets another."""
     shares = {"a": {"k80": 0.25}, "b": {"k80": 0.25}, "c": {"v100": 1.0}}
-    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1, "k80": 2}), PROFILE, Fixed(shares=shares))
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1, "k80": 2}), OSDI, Fixed(shares=shares))
     for job_id in "abc":
         scheduler.submit(gp.Job(job_id, job_type="A3C", num_gpus=0.5))
     for _ in range(12):  # a and b get more than promised: their claims fall
@@ -131,14 +131,14 @@ def test_a_job_that_changes_its_type_does_not_separate_those_that_run_there() ->
 
 def test_a_saved_scheduler_packs_the_same(tmp_path: object) -> None:
     jobs = [gp.Job(f"j{n}", job_type=KINDS[n % 3], num_gpus=PARTS[n % 7]) for n in range(14)]
-    scheduler = gp.RoundScheduler(cluster_of(["v100", "k80"]), PROFILE)
+    scheduler = gp.RoundScheduler(cluster_of(["v100", "k80"]), OSDI)
     for job in jobs:
         scheduler.submit(job)
     for _ in range(3):
         scheduler.next_round()
     path = f"{tmp_path}/state"
     scheduler.save(path)
-    again = gp.RoundScheduler.load(path, PROFILE)
+    again = gp.RoundScheduler.load(path, OSDI)
     for _ in range(3):
         assert again.next_round().to_dict() == scheduler.next_round().to_dict()
 

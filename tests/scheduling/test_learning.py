@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
+from tests.support.profiles import OSDI
 
-OSDI = gp.ThroughputProfile.builtin("gavel-osdi20")
 CLUSTER = gp.Cluster.from_counts({"v100": 2, "k80": 2})
 TYPES = ("ResNet-50 (batch size 64)", "A3C")
 

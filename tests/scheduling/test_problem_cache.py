@@ -17,8 +17,8 @@ from gavel_py.scheduling.jobs import JobTable
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.problem_cache import ProblemCache
 from tests.support.examples import examples
+from tests.support.profiles import OSDI
 
-PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 CLUSTER = gp.Cluster(
     [
         gp.Node(name=f"{kind}-{i}", accelerator=kind, num_gpus=4, rack=f"r{i % 2}", cpus=8 + i)
@@ -58,7 +58,7 @@ def jobs(draw: st.DrawFn, number: int) -> gp.Job:
 @given(data=st.data(), whole_gangs=st.booleans(), down=st.booleans(), sharing=st.booleans())
 def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs: bool, down: bool, sharing: bool) -> None:
     nodes, table = NodeStates(CLUSTER), JobTable()
-    cache = ProblemCache(CLUSTER, PROFILE, whole_gangs, table.models)
+    cache = ProblemCache(CLUSTER, OSDI, whole_gangs, table.models)
     if down:
         nodes.put("v100-0", gp.NodeState.DOWN)
     there: dict[str, gp.Job] = {}
@@ -78,7 +78,7 @@ def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs
         policy_input = PolicyInput(now, given[3], objects, requests["gangs"], requests, *given, previous, **options)
         history = dict(zip(("waiting_seconds", "isolated_seconds", "attained_gpu_seconds", "running_on"), given, strict=True))
         expected = gp.AllocationProblem.from_jobs(
-            there.values(), CLUSTER, PROFILE, now_seconds=now, **history, previous_fractions=previous, **options
+            there.values(), CLUSTER, OSDI, now_seconds=now, **history, previous_fractions=previous, **options
         )
         assert_same(cache.problem_if_up(policy_input), expected)
         if down:
@@ -106,7 +106,7 @@ def assert_same(one: Any, other: Any, where: str = "problem") -> None:
 
 def test_an_error_names_the_job_that_is_refused_and_not_an_equal_one_before_it() -> None:
     """What is kept of a gang begins with a job of that gang, which may have been refused."""
-    scheduler = gp.RoundScheduler(CLUSTER, PROFILE)
+    scheduler = gp.RoundScheduler(CLUSTER, OSDI)
     wide = [gp.Job(f"j{i}", job_type="A3C", num_gpus=2, total_steps=10) for i in range(5)]
     for some in (wide[:1], wide[1:2], wide[2:]):
         with pytest.raises(gp.MissingThroughputError, match=f"needed by job '{some[0].job_id}'"):

@@ -15,8 +15,8 @@ from gavel_py.scheduling import planner as choosing
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
 from gavel_py.scheduling.placement.topology import Layout
 from tests.support.examples import examples
+from tests.support.profiles import OSDI
 
-PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = ("ResNet-50 (batch size 64)", "LM (batch size 40)", "Transformer (batch size 64)")
 POLICIES = ("fifo", "fifo,preemptive=false", "fifo,backfill=true", "shortest_job_first", "priority", "max_min_fairness", "isolated")
 
@@ -55,7 +55,7 @@ def rounds(trace: list[gp.Submission], cluster: gp.Cluster, policy: str, **optio
     name, *rest = policy.split(",")
     chosen = gp.resolve_policy(name, **dict(each.split("=") for each in rest))
     found: list[gp.Round] = []
-    gp.simulate(trace, cluster, PROFILE, chosen, on_round=found.append, job_failures="recorded", until_seconds=2e4, **options)
+    gp.simulate(trace, cluster, OSDI, chosen, on_round=found.append, job_failures="recorded", until_seconds=2e4, **options)
     return found
 
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.scheduling.colocation.groups import ColocationLedger, PartnerKey
 from tests.support.examples import examples
+from tests.support.profiles import OSDI
 
-PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = ("v100", "p100", "k80")
 KINDS = [
     (name, size)
-    for name in PROFILE.job_types
+    for name in OSDI.job_types
     for size in (1, 2, 4)
-    if all(PROFILE.has(name, size, kind) and PROFILE.throughput(name, size, kind) > 0 for kind in TYPES)
+    if all(OSDI.has(name, size, kind) and OSDI.throughput(name, size, kind) > 0 for kind in TYPES)
 ]
 GAINING = ("LM (batch size 80)", "ResNet-18 (batch size 64)")
 
@@ -36,7 +36,7 @@ def cluster_of(nodes: list[int]) -> gp.Cluster:
 
 
 def scheduler_of(jobs: list[gp.Job], cluster: gp.Cluster, **options: object) -> gp.RoundScheduler:
-    scheduler = gp.RoundScheduler(cluster, PROFILE, **({"sharing": True} | options))
+    scheduler = gp.RoundScheduler(cluster, OSDI, **({"sharing": True} | options))
     for job in jobs:
         scheduler.submit(job)
     return scheduler
@@ -164,7 +164,7 @@ def test_a_saved_scheduler_continues_with_the_same_partners(tmp_path: Path) -> N
     for _ in range(5):
         scheduler.next_round()
     scheduler.save(tmp_path / "state")
-    again = gp.RoundScheduler.load(tmp_path / "state", PROFILE)
+    again = gp.RoundScheduler.load(tmp_path / "state", OSDI)
     for _ in range(5):
         assert again.next_round().to_dict() == scheduler.next_round().to_dict()
 
@@ -231,7 +231,7 @@ def test_gangs_that_need_different_numbers_of_gpus_on_a_node_do_not_share() -> N
 @pytest.mark.parametrize("least", [0.5, float("nan"), "much"])
 def test_a_gain_below_one_is_refused(least: object) -> None:
     with pytest.raises(gp.InputError, match="min_gain"):
-        gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), PROFILE, sharing=True, min_gain=least)
+        gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), OSDI, sharing=True, min_gain=least)
 
 
 def attained(scheduler: gp.RoundScheduler, *job_ids: str) -> list[float]:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from tests.support.examples import examples
+from tests.support.profiles import OSDI
 
-PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 PARTS = {0.2: 0.3, 0.5: 0.3, 0.7: 0.1, 1: 0.2, 2: 0.1}
 OPENB = Path(__file__).parents[2].parent / "shared" / "data" / "openb" / "openb_pod_list_gpuspec33.csv"
 
@@ -33,11 +33,11 @@ def used_at_most_once(begun: gp.Round) -> None:
 def test_time_of_gpus_is_conserved(seed: int, policy: str, interference: float, by_events: bool, between: bool) -> None:
     cluster = gp.Cluster([gp.Node(name=f"{t}-0", accelerator=t, num_gpus=2) for t in ("v100", "p100", "k80")])
     durations = gp.LogUniform(((1, 600, 3600),))
-    trace = gp.generate_trace(12, PROFILE, jobs_per_hour=20, gang_mix=PARTS, durations=durations, seed=seed)
+    trace = gp.generate_trace(12, OSDI, jobs_per_hour=20, gang_mix=PARTS, durations=durations, seed=seed)
     result = gp.simulate(
         trace,
         cluster,
-        PROFILE,
+        OSDI,
         policy,
         restart_seconds=15.0,
         interference=interference,
@@ -69,12 +69,12 @@ def test_pods_of_openb_are_replayed_on_a_part_of_its_cluster() -> None:
         for t in ("v100", "p100", "k80")
         for n in range(4)
     ]
-    names = [name for name in PROFILE.job_types if all(PROFILE.has(name, 1, t) for t in ("v100", "p100", "k80"))]
+    names = [name for name in OSDI.job_types if all(OSDI.has(name, 1, t) for t in ("v100", "p100", "k80"))]
     played = [
         job.model_copy(
             update={
                 "job_type": names[n % len(names)],
-                "total_steps": 3600.0 * PROFILE.throughput(names[n % len(names)], 1, "v100"),
+                "total_steps": 3600.0 * OSDI.throughput(names[n % len(names)], 1, "v100"),
                 "arrival_seconds": 60.0 * n,
                 "allowed_accelerators": tuple(sorted({kinds.get(each, "k80") for each in job.allowed_accelerators or ()})) or None,
             }
@@ -94,7 +94,7 @@ def test_pods_of_openb_are_replayed_on_a_part_of_its_cluster() -> None:
         assert all(each <= 96 + 1e-6 for each in cpus.values())
         assert all(each <= 400 + 1e-6 for each in memory.values())
 
-    result = gp.simulate(played, gp.Cluster(nodes), PROFILE, on_round=check)
+    result = gp.simulate(played, gp.Cluster(nodes), OSDI, on_round=check)
     assert result.summary.outcomes["finished"] == len(played)
     assert sum(kind["used"] for kind in result.summary.usage.values()) == pytest.approx(
         sum(job.gpu_seconds for job in result.jobs.values())

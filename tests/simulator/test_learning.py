@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
+from tests.support.profiles import OSDI
 
-OSDI = gp.ThroughputProfile.builtin("gavel-osdi20")
 TYPES = sorted({m.job_type for m in OSDI.measurements if m.num_gpus == 1})[::3]
 CLUSTER = gp.Cluster.from_counts({"k80": 3, "p100": 3, "v100": 3})
 

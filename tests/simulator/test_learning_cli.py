@@ -10,8 +10,8 @@ import gavel_py as gp
 from tests.simulator.support import saved_state
 from tests.simulator.test_keeping import interrupted, told
 from tests.support.commands import Gavel, runner
+from tests.support.profiles import OSDI
 
-OSDI = gp.ThroughputProfile.builtin("gavel-osdi20")
 CLUSTER = ("-c", "v100:2,k80:2")
 
 

@@ -18,14 +18,14 @@ from gavel_py.report.runs.run import MAX_INTERVALS, OverTimeCollector
 from gavel_py.simulator.recorder import run_and_record
 from tests.support.commands import Gavel, runner
 from tests.support.examples import examples
+from tests.support.profiles import OSDI
 
-PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 CLUSTER = gp.Cluster.from_inline("v100:6/4,p100:4/2,k80:4/4")
 
 
 def trace(jobs: int = 24, seed: int = 0) -> gp.Trace:
     durations = gp.LogUniform(((1, 600, 20000),))
-    return gp.generate_trace(jobs, PROFILE, jobs_per_hour=12, gang_mix={1: 0.6, 2: 0.3, 4: 0.1}, durations=durations, seed=seed)
+    return gp.generate_trace(jobs, OSDI, jobs_per_hour=12, gang_mix={1: 0.6, 2: 0.3, 4: 0.1}, durations=durations, seed=seed)
 
 
 @pytest.mark.deep
@@ -36,8 +36,8 @@ def test_the_run_agrees_with_the_records_and_the_usage(policy: str, mode: str) -
     if events and policy != "fifo":
         return
     options: dict[str, Any] = {"round_seconds": None} if events else {"starts_between_rounds": mode == "between"}
-    result = gp.simulate(trace(), CLUSTER, PROFILE, policy, **options)
-    run = gp.record_run(trace(), CLUSTER, PROFILE, policy, labels={"trace": "t", "seed": 0}, stays=True, **options)
+    result = gp.simulate(trace(), CLUSTER, OSDI, policy, **options)
+    run = gp.record_run(trace(), CLUSTER, OSDI, policy, labels={"trace": "t", "seed": 0}, stays=True, **options)
     summary, over_time = result.summary, run.over_time
     assert over_time is not None
     assert run.labels == {"policy": policy, "trace": "t", "seed": 0}
@@ -62,7 +62,7 @@ def test_the_run_agrees_with_the_records_and_the_usage(policy: str, mode: str) -
 
 @pytest.mark.guard
 def test_no_node_holds_more_gangs_than_it_has_gpus() -> None:
-    stays = gp.record_run(trace(), CLUSTER, PROFILE, "max_min_fairness", stays=True).stays
+    stays = gp.record_run(trace(), CLUSTER, OSDI, "max_min_fairness", stays=True).stays
     sizes = {node.name: node.num_gpus for node in CLUSTER.nodes}
     held = dict.fromkeys(sizes, 0)
     changes = [(stay.end_seconds, 0, stay.node, -stay.gpus) for stay in stays]
@@ -74,7 +74,7 @@ def test_no_node_holds_more_gangs_than_it_has_gpus() -> None:
 
 @pytest.mark.deep
 def test_jobs_in_the_system_and_promises_over_time() -> None:
-    run = gp.record_run(trace(), CLUSTER, PROFILE, "max_min_fairness")
+    run = gp.record_run(trace(), CLUSTER, OSDI, "max_min_fairness")
     over_time = run.over_time
     assert over_time is not None
     lengths = np.diff(over_time.seconds)
@@ -102,8 +102,8 @@ def test_time_until_an_arrival_has_no_jobs() -> None:
 @pytest.mark.deep
 def test_the_run_agrees_if_nodes_and_jobs_fail() -> None:
     options = {"job_failures": 0.3, "node_failures": gp.NodeFailures(20000, 3000), "seed": 3, "restart_seconds": 30}
-    result = gp.simulate(trace(), CLUSTER, PROFILE, "fifo", **options)
-    run = gp.record_run(trace(), CLUSTER, PROFILE, "fifo", stays=True, **options)
+    result = gp.simulate(trace(), CLUSTER, OSDI, "fifo", **options)
+    run = gp.record_run(trace(), CLUSTER, OSDI, "fifo", stays=True, **options)
     held = sum(stay.gpus * (stay.end_seconds - stay.start_seconds) for stay in run.stays)
     used = sum(each["used"] for each in result.summary.usage.values())
     assert used <= held <= used * 1.1  # GPUs lost within a round count to its end
@@ -111,17 +111,17 @@ def test_the_run_agrees_if_nodes_and_jobs_fail() -> None:
 
 @pytest.mark.deep
 def test_finish_time_fairness_is_that_of_the_results() -> None:
-    isolated = gp.simulate(trace(), CLUSTER, PROFILE, "isolated")
-    rho = gp.simulate(trace(), CLUSTER, PROFILE, "fifo").finish_time_fairness(isolated)
+    isolated = gp.simulate(trace(), CLUSTER, OSDI, "isolated")
+    rho = gp.simulate(trace(), CLUSTER, OSDI, "fifo").finish_time_fairness(isolated)
     jcts = {job_id: job.jct_seconds for job_id, job in isolated.jobs.items()}
-    run = gp.record_run(trace(), CLUSTER, PROFILE, "fifo", isolated=jcts)
+    run = gp.record_run(trace(), CLUSTER, OSDI, "fifo", isolated=jcts)
     np.testing.assert_allclose(run.fairness, sorted(rho.values()))
     assert run.metrics["finish_time_fairness"] == pytest.approx(np.mean(list(rho.values())))
 
 
 def test_jobs_in_the_system_at_the_end_count() -> None:
     recorder: gp.RunRecorder
-    simulation = gp.Simulation(trace(), CLUSTER, PROFILE, "fifo", on_round=lambda begun: recorder.round(begun))
+    simulation = gp.Simulation(trace(), CLUSTER, OSDI, "fifo", on_round=lambda begun: recorder.round(begun))
     recorder = gp.RunRecorder(simulation, stays=True)
     run_and_record(simulation, recorder, 7200.0)
     run = recorder.run({}, simulation.result().summary)
@@ -167,7 +167,7 @@ def test_the_command_writes_the_runs_of_its_policies(gavel: Gavel) -> None:
     fifo, isolated = gp.read_runs("runs.json")
     assert fifo.labels["policy"] == "fifo"
     assert fifo.labels["trace"] == "t.csv"
-    whole = gp.record_run(trace(12), CLUSTER, PROFILE, "fifo", stays=True)
+    whole = gp.record_run(trace(12), CLUSTER, OSDI, "fifo", stays=True)
     assert fifo.stays == whole.stays
     assert fifo.over_time is not None
     assert whole.over_time is not None

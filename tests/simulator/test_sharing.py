@@ -14,10 +14,10 @@ from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.simulation_state import SimulationState
 from tests.end_to_end.test_cli import Gavel, gavel
 from tests.support.examples import examples
+from tests.support.profiles import OSDI
 
 __all__ = ["gavel"]
 
-PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 ONE = gp.Cluster.from_counts({"v100": 1})
 
 
@@ -111,11 +111,11 @@ def test_time_of_gpus_is_conserved(
         [gp.Node(name=f"{t}-{n}", accelerator=t, num_gpus=4) for t in ("v100", "p100", "k80") for n in range(nodes)]
     )
     durations = gp.LogUniform(((1, 600, 3600),))
-    trace = gp.generate_trace(8, PROFILE, jobs_per_hour=load, gang_mix={1: 0.7, 2: 0.2, 4: 0.1}, durations=durations, seed=seed)
+    trace = gp.generate_trace(8, OSDI, jobs_per_hour=load, gang_mix={1: 0.7, 2: 0.2, 4: 0.1}, durations=durations, seed=seed)
     result = gp.simulate(
         trace,
         cluster,
-        PROFILE,
+        OSDI,
         sharing=True,
         restart_seconds=15.0,
         job_failures=failures,
@@ -140,15 +140,15 @@ def test_time_of_gpus_is_conserved(
 def test_a_saved_simulation_continues_with_the_same_partners(tmp_path: Path) -> None:
     cluster = gp.Cluster([gp.Node(name=f"{t}-0", accelerator=t, num_gpus=2) for t in ("v100", "p100", "k80")])
     durations = gp.LogUniform(((1, 1800, 3600),))
-    trace = gp.generate_trace(14, PROFILE, jobs_per_hour=12, gang_mix={1: 1.0}, durations=durations, seed=5)
+    trace = gp.generate_trace(14, OSDI, jobs_per_hour=12, gang_mix={1: 1.0}, durations=durations, seed=5)
     settings = {"sharing": True, "restart_seconds": 10.0}
-    whole = gp.Simulation(trace, cluster, PROFILE, **settings)
-    half = gp.Simulation(trace, cluster, PROFILE, **settings)
+    whole = gp.Simulation(trace, cluster, OSDI, **settings)
+    half = gp.Simulation(trace, cluster, OSDI, **settings)
     for _ in range(8):
         half.step()
     assert any(held.shared_with for held in half.scheduler.running.values())
     half.save(tmp_path / "state")
-    again = gp.Simulation.load(tmp_path / "state", trace, PROFILE)
+    again = gp.Simulation.load(tmp_path / "state", trace, OSDI)
     expected, found = whole.run(), again.run()
     assert [job.to_dict() for job in found.jobs.values()] == [job.to_dict() for job in expected.jobs.values()]
 
@@ -166,8 +166,8 @@ def test_the_command_simulates_sharing(tmp_path: Path, gavel: Gavel) -> None:
 
 
 def test_partners_of_an_earlier_run_in_an_old_snapshot_do_not_count() -> None:
-    trace = gp.generate_trace(12, PROFILE, jobs_per_hour=None, seed=1)
-    simulation = gp.Simulation(trace, ONE, PROFILE, sharing=True)
+    trace = gp.generate_trace(12, OSDI, jobs_per_hour=None, seed=1)
+    simulation = gp.Simulation(trace, ONE, OSDI, sharing=True)
     for _ in range(3):
         simulation.step()
     document = simulation._state.to_dict()

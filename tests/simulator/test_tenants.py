@@ -15,8 +15,8 @@ import gavel_py as gp
 from tests.simulator.support import saved_state, write_state
 from tests.support.commands import Gavel, enter_folder, runner
 from tests.support.examples import examples
+from tests.support.profiles import OSDI
 
-PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 TREE = {"research": {"weight": 2, "tenants": {"vision": {"weight": 3}, "language": {}}}, "product": {}}
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -30,7 +30,7 @@ def cluster(*prices: float | None) -> gp.Cluster:
 
 
 def jobs_of(seed: int, jobs: int = 18) -> list[gp.Job]:
-    drawn = gp.generate_trace(jobs, PROFILE, jobs_per_hour=15, gang_mix={1: 0.7, 2: 0.3}, durations=DURATIONS, seed=seed)
+    drawn = gp.generate_trace(jobs, OSDI, jobs_per_hour=15, gang_mix={1: 0.7, 2: 0.3}, durations=DURATIONS, seed=seed)
     names = ("vision", "language", "product")
     return [each.job.model_copy(update={"tenant": names[(7 * i + seed + i * i) % 3]}) for i, each in enumerate(drawn)]
 
@@ -50,7 +50,7 @@ MODES: dict[str, dict[str, Any]] = {
 @given(st.integers(0, 50), st.sampled_from(list(MODES)), st.booleans())
 def test_tenants_add_up_to_the_jobs_and_to_the_gpus(seed: int, mode: str, nested: bool) -> None:
     policy = "fifo" if mode == "events" else gp.resolve_policy("hierarchical", tenants=TREE) if nested else "max_min_fairness"
-    result = gp.simulate(jobs_of(seed), cluster(2.0, 1.0), PROFILE, policy, **MODES[mode])
+    result = gp.simulate(jobs_of(seed), cluster(2.0, 1.0), OSDI, policy, **MODES[mode])
     summary, records = result.summary, list(result.jobs.values())
     parents = {each.parent for each in summary.tenants}
     leaves = [each for each in summary.tenants if each.tenant not in parents]
@@ -95,13 +95,13 @@ def test_promised_shares_are_means_over_the_time_with_jobs() -> None:
 @pytest.mark.deep
 def test_a_saved_simulation_has_the_same_tenants_in_the_end(tmp_path: Path) -> None:
     def made() -> gp.Simulation:
-        return gp.Simulation(jobs_of(3), cluster(2.0, None), PROFILE, "hierarchical", job_failures=0.2, seed=1)
+        return gp.Simulation(jobs_of(3), cluster(2.0, None), OSDI, "hierarchical", job_failures=0.2, seed=1)
 
     whole, first = made().run(), made()
     for _ in range(20):
         first.step()
     first.save(tmp_path / "state")
-    second = gp.Simulation.load(tmp_path / "state", jobs_of(3), PROFILE)
+    second = gp.Simulation.load(tmp_path / "state", jobs_of(3), OSDI)
     found, wanted = second.run().summary.tenants, whole.summary.tenants
     assert found == wanted
     assert [each.cost for each in found].count(None) > 0
@@ -109,20 +109,20 @@ def test_a_saved_simulation_has_the_same_tenants_in_the_end(tmp_path: Path) -> N
 
 @pytest.mark.deep
 def test_a_state_of_an_earlier_version_gives_no_partial_sums(tmp_path: Path) -> None:
-    simulation = gp.Simulation(jobs_of(3), cluster(2.0, 1.0), PROFILE)
+    simulation = gp.Simulation(jobs_of(3), cluster(2.0, 1.0), OSDI)
     simulation.step()
     simulation.save(tmp_path / "state")
     state = saved_state(tmp_path / "state")
     del state["simulation"]["tenants"]
     write_state(tmp_path / "state", state)
-    loaded = gp.Simulation.load(tmp_path / "state", jobs_of(3), PROFILE).run()
+    loaded = gp.Simulation.load(tmp_path / "state", jobs_of(3), OSDI).run()
     assert loaded.summary.tenants == ()
     assert loaded.jobs == simulation.run().jobs
 
 
 def test_windows_measure_their_own_jobs() -> None:
     jobs = jobs_of(5, 30)
-    result = gp.simulate(jobs, cluster(2.0, 1.0), PROFILE, "max_min_fairness", measure_jobs=(10, 20))
+    result = gp.simulate(jobs, cluster(2.0, 1.0), OSDI, "max_min_fairness", measure_jobs=(10, 20))
     measured = [record for record in result.jobs.values() if record.measured]
     tenants = result.summary.tenants
     assert sum(each.jobs for each in tenants) == len(measured) == 10
@@ -134,7 +134,7 @@ def test_windows_measure_their_own_jobs() -> None:
 
 def test_jobs_without_tenants_have_none() -> None:
     jobs = [job.model_copy(update={"tenant": ""}) for job in jobs_of(1, 4)]
-    assert gp.simulate(jobs, cluster(None, None), PROFILE).summary.tenants == ()
+    assert gp.simulate(jobs, cluster(None, None), OSDI).summary.tenants == ()
 
 
 @pytest.fixture
@@ -190,5 +190,5 @@ def test_static_solves_of_sweeps_record_the_tenants_of_the_allocation(gavel: Gav
     (tmp_path / "jobs.csv").write_text("job_id,job_type,total_steps,tenant\n" + "\n".join(lines) + "\n")
     sweep = ["sweep", "--mode", "solve", "-p", "fifo", "--trace", "jobs.csv", "-c", "v100:2", "--workers", "1"]
     assert gavel(*sweep, "--results", "cells.sqlite").code == 0
-    problem = gp.AllocationProblem.from_jobs(gp.JobSet.from_file("jobs.csv"), gp.Cluster.from_inline("v100:2"), PROFILE)
+    problem = gp.AllocationProblem.from_jobs(gp.JobSet.from_file("jobs.csv"), gp.Cluster.from_inline("v100:2"), OSDI)
     assert tuple(gp.read_runs("cells.sqlite")[0].tenants) == gp.solve(problem, "fifo").tenants()

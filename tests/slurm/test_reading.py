@@ -16,6 +16,7 @@ from gavel_py.integrations.slurm.client.notation import StopSignal, as_number, a
 from gavel_py.integrations.slurm.client.parsing import jobs_from, nodes_from, phase_of
 from gavel_py.integrations.slurm.job_roles import JobComment, NodeRange, annotated, parse_annotation, parse_comment
 from tests.slurm.support import RECORDED
+from tests.support.examples import CHARACTERS
 
 both_shapes = pytest.mark.parametrize("version", ["22.05", "24.05"])
 
@@ -168,7 +169,7 @@ def test_invalid_node_lists(text: str) -> None:
         expand(text)
 
 
-@given(st.text())
+@given(st.text(CHARACTERS))
 def test_node_names_are_safe(text: str) -> None:
     try:
         names = expand(text)
@@ -177,7 +178,7 @@ def test_node_names_are_safe(text: str) -> None:
     assert all(map(is_node_name, names))
 
 
-@given(st.text())
+@given(st.text(CHARACTERS))
 def test_any_comment_can_be_read(text: str) -> None:
     parsed = parse_comment(text)
     assert parsed.total_steps is None or parsed.total_steps > 0
@@ -213,7 +214,7 @@ def test_comments(comment: str, expected: JobComment) -> None:
 ranges_drawn = st.none() | st.builds(NodeRange, st.integers(1, 999_999), st.integers(0, 999_999), st.integers(1, 999_999))
 
 
-@given(st.text(alphabet=st.characters(codec="ascii")), st.integers(0, 10**11), st.sampled_from(["any", "node"]), ranges_drawn)
+@given(st.text(st.characters(max_codepoint=127)), st.integers(0, 10**11), st.sampled_from(["any", "node"]), ranges_drawn)
 def test_annotations_survive_a_round_trip_and_are_safe_in_a_command(
     text: str, seconds: int, place: Any, nodes: NodeRange | None
 ) -> None:

@@ -13,9 +13,10 @@ import os
 from typing import Any
 
 from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
-__all__ = ["DEEP", "examples", "fix_constants", "register_profiles", "seeds"]
+__all__ = ["CHARACTERS", "DEEP", "examples", "fix_constants", "register_profiles", "seeds"]
 
 DEEP = "deep"
 PERCENT = {"test": 20, DEEP: 200}
@@ -24,6 +25,9 @@ no number have the default of hypothesis, which is 100."""
 
 SEEDS = "GAVEL_PY_SEEDS"
 """Environment variable with the number of seeds of each test that draws problems by seed."""
+
+CHARACTERS = st.characters(exclude_categories=["Cs"])
+"""The characters of `st.text()`, which finds them, once in each checkout, by trying to encode all: 200 MiB and a CPU second."""
 
 COSTLY = 0.5
 """Further factor for tests whose single example takes more than 20 ms, except under `deep`."""

@@ -17,9 +17,8 @@ import gavel_py as gp
 from gavel_py.sweeps import dispatcher
 from gavel_py.sweeps.dispatcher import PAUSE_SECONDS, ExecutorError
 from gavel_py.sweeps.planning import Estimate
+from tests.support.profiles import OSDI
 from tests.sweeps.support import Dying, Failing, Leaving, simulations, solves, timeless
-
-PROFILE = gp.ThroughputProfile.builtin("gavel-osdi20")
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +39,12 @@ def test_a_cell_equals_the_simulation(threads: ThreadPoolExecutor, tmp_path: Pat
         ("max_min_fairness", 720),
     ]
     trace = gp.generate_trace(
-        8, PROFILE, jobs_per_hour=4, gang_mix={1: 0.5, 2: 0.5}, durations=gp.LogUniform(((1, 600, 7200),)), seed=0
+        8, OSDI, jobs_per_hour=4, gang_mix={1: 0.5, 2: 0.5}, durations=gp.LogUniform(((1, 600, 7200),)), seed=0
     )
     cluster = gp.Cluster.from_counts({"v100": 4, "k80": 4})
     runs = gp.read_runs(tmp_path / "s.sqlite")
     for row, run in zip(rows, runs, strict=True):
-        alone = gp.record_run(trace, cluster, PROFILE, row["policy"], round_seconds=row["round_seconds"])
+        alone = gp.record_run(trace, cluster, OSDI, row["policy"], round_seconds=row["round_seconds"])
         assert run.labels == {name: row[name] for name in ("policy", "trace", "load", "cluster", "seed", "round_seconds")}
         assert timeless([run.metrics]) == timeless([alone.metrics])
         assert run.shares == alone.shares
@@ -62,12 +61,12 @@ def test_a_window_of_jobs_is_measured_in_each_cell(threads: ThreadPoolExecutor, 
     spec = simulations("fifo", "max_min_fairness", seeds=1, fairness=True, results=str(tmp_path / "s.sqlite"))
     rows = gp.sweep(spec, executor=threads, measure_jobs=(2, 6))
     trace = gp.generate_trace(
-        8, PROFILE, jobs_per_hour=4, gang_mix={1: 0.5, 2: 0.5}, durations=gp.LogUniform(((1, 600, 7200),)), seed=0
+        8, OSDI, jobs_per_hour=4, gang_mix={1: 0.5, 2: 0.5}, durations=gp.LogUniform(((1, 600, 7200),)), seed=0
     )
     cluster = gp.Cluster.from_counts({"v100": 4, "k80": 4})
-    isolated = gp.simulate(trace, cluster, PROFILE, "isolated", measure_jobs=(2, 6))
+    isolated = gp.simulate(trace, cluster, OSDI, "isolated", measure_jobs=(2, 6))
     for row, run in zip(rows, gp.read_runs(tmp_path / "s.sqlite"), strict=True):
-        result = gp.simulate(trace, cluster, PROFILE, row["policy"], measure_jobs=(2, 6))
+        result = gp.simulate(trace, cluster, OSDI, row["policy"], measure_jobs=(2, 6))
         ratios = result.finish_time_fairness(isolated)
         assert (row["measure_jobs"], row["finished"], row["unfinished"]) == ("2:6", 4, 0)
         assert row["mean_jct_seconds"] == result.summary.jct.mean
@@ -82,8 +81,8 @@ def test_a_window_of_jobs_is_measured_in_each_cell(threads: ThreadPoolExecutor, 
 
 def test_a_static_cell_equals_solve(threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     rows = gp.sweep(solves("max_min_fairness", "fifo", seeds=1), executor=threads, results=str(tmp_path / "s.sqlite"))
-    trace = gp.generate_trace(5, PROFILE, jobs_per_hour=None, gang_mix={1: 0.5, 2: 0.5}, seed=0)
-    problem = gp.AllocationProblem.from_jobs(trace.jobs, gp.Cluster.from_counts({"v100": 4, "k80": 4}), PROFILE)
+    trace = gp.generate_trace(5, OSDI, jobs_per_hour=None, gang_mix={1: 0.5, 2: 0.5}, seed=0)
+    problem = gp.AllocationProblem.from_jobs(trace.jobs, gp.Cluster.from_counts({"v100": 4, "k80": 4}), OSDI)
     allocation = gp.solve(problem, "max_min_fairness")
     assert rows[0]["objective"] == pytest.approx(allocation.objective_value)
     assert rows[1]["objective"] is None
@@ -102,11 +101,11 @@ def test_policies_with_and_without_sharing_run_side_by_side(threads: ThreadPoolE
     rows = {row["policy"]: row for row in gp.sweep(spec, executor=threads)}
     assert list(rows) == ["fifo", "max_min_fairness", "max_min_fairness, sharing"]
     trace = gp.generate_trace(
-        8, PROFILE, jobs_per_hour=4, gang_mix={1: 0.5, 2: 0.5}, durations=gp.LogUniform(((1, 600, 7200),)), seed=0
+        8, OSDI, jobs_per_hour=4, gang_mix={1: 0.5, 2: 0.5}, durations=gp.LogUniform(((1, 600, 7200),)), seed=0
     )
     cluster = gp.Cluster.from_counts({"v100": 2})
     for label, settings in {"max_min_fairness": {}, "max_min_fairness, sharing": {"sharing": True, "min_gain": 1.1}}.items():
-        alone = gp.simulate(trace, cluster, PROFILE, "max_min_fairness", **settings)
+        alone = gp.simulate(trace, cluster, OSDI, "max_min_fairness", **settings)
         assert rows[label]["mean_jct_seconds"] == alone.summary.jct.mean
     assert rows["max_min_fairness"]["mean_jct_seconds"] != rows["max_min_fairness, sharing"]["mean_jct_seconds"]
     # Without sharing, min_gain has no effect and makes no other cells.
@@ -120,8 +119,8 @@ def test_policies_with_and_without_sharing_run_side_by_side(threads: ThreadPoolE
 def test_a_static_cell_with_sharing_equals_solve(threads: ThreadPoolExecutor) -> None:
     spec = solves("max_min_fairness", {"policy": "max_min_fairness", "sharing": False, "name": "alone"}, seeds=1)
     rows = gp.sweep(spec, executor=threads, settings={"sharing": True, "min_gain": 1.2})
-    trace = gp.generate_trace(5, PROFILE, jobs_per_hour=None, gang_mix={1: 0.5, 2: 0.5}, seed=0)
-    given = trace.jobs, gp.Cluster.from_counts({"v100": 4, "k80": 4}), PROFILE
+    trace = gp.generate_trace(5, OSDI, jobs_per_hour=None, gang_mix={1: 0.5, 2: 0.5}, seed=0)
+    given = trace.jobs, gp.Cluster.from_counts({"v100": 4, "k80": 4}), OSDI
     problems = [gp.AllocationProblem.from_jobs(*given, sharing=sharing, min_gain=1.2) for sharing in (True, False)]
     assert [row["objective"] for row in rows] == pytest.approx([gp.solve(each).objective_value for each in problems])
 
@@ -131,7 +130,7 @@ def test_fractions_of_gpus_interfere_as_in_a_simulation(threads: ThreadPoolExecu
     jobs = [gp.Job(f"j{n}", job_type="A3C", num_gpus=0.5, total_steps=1e5) for n in range(2)]
     spec = {"policies": "fifo", "traces": [gp.Trace(map(gp.Submission, jobs))], "clusters": "v100:1"}
     slow, fast = (gp.sweep(spec, executor=threads, settings=each)[0] for each in ({"interference": 0.5}, {}))
-    alone = gp.simulate(jobs, gp.Cluster.from_counts({"v100": 1}), PROFILE, "fifo", interference=0.5)
+    alone = gp.simulate(jobs, gp.Cluster.from_counts({"v100": 1}), OSDI, "fifo", interference=0.5)
     assert slow["mean_jct_seconds"] == alone.summary.jct.mean
     assert slow["mean_jct_seconds"] == pytest.approx(2 * float(str(fast["mean_jct_seconds"])))
 

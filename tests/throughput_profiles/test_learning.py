@@ -13,12 +13,12 @@ import gavel_py as gp
 from gavel_py.io import locking
 from gavel_py.throughput_profiles.estimation.gaussian_process import _expected
 from gavel_py.throughput_profiles.estimation.variance_components import Posterior
+from tests.support.profiles import OSDI
 
 Entry = gp.throughput_profiles.Entry
 
 TYPES = ("ResNet-50 (batch size 64)", "ResNet-50 (batch size 32)", "A3C", "LM (batch size 20)")
 ACCELERATORS = ("k80", "p100", "v100")
-OSDI = gp.ThroughputProfile.builtin("gavel-osdi20")
 JOBS = [gp.Job(str(n), job_type=name) for n, name in enumerate(TYPES)]
 HALF = gp.ThroughputProfile(
     "half", [m for m in OSDI.measurements if m.partner_job_type is None and (m.job_type != TYPES[0] or m.accelerator == "v100")]

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel_py import Empirical, LogUniform, ThroughputProfile, Trace, generate_trace, trace_text
+from gavel_py import Empirical, LogUniform, Trace, generate_trace, trace_text
 from tests.support.examples import examples
 from tests.support.fakes import refusal
+from tests.support.profiles import OSDI
 
-PROFILE = ThroughputProfile.builtin("gavel-osdi20")
 MANY = 20_000
 
 
 def generated(num_jobs: int = 50, **options: object) -> Trace:
-    return generate_trace(num_jobs, PROFILE, **{"jobs_per_hour": 4.0, **options})  # type: ignore[arg-type]
+    return generate_trace(num_jobs, OSDI, **{"jobs_per_hour": 4.0, **options})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_steps_are_the_duration_times_the_throughput_on_v100(many: Trace) -> Non
         steps = submission.job.total_steps
         assert steps is not None
         assert steps == round(steps)
-        speed = PROFILE.job_throughput(submission.job, "v100")
+        speed = OSDI.job_throughput(submission.job, "v100")
         assert submission.run_seconds == pytest.approx(steps / speed)
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from gavel_py import Job, Submission, ThroughputProfile, Trace, generate_trace, plot_trace
+from gavel_py import Job, Submission, Trace, generate_trace, plot_trace
 from tests.support.commands import runner
 from tests.support.fakes import refusal
+from tests.support.profiles import OSDI
 from tests.workloads.support import file
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (the extra plot)")
 
-TRACE = generate_trace(200, ThroughputProfile.builtin("gavel-osdi20"), jobs_per_hour=4)
+TRACE = generate_trace(200, OSDI, jobs_per_hour=4)
 
 
 def words(name: str) -> set[str]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel_py import InputError, Job, Submission, Trace, read_trace, trace_formats, trace_text
+from tests.support.examples import CHARACTERS
 from tests.support.fakes import refusal
 from tests.workloads.support import file
 
@@ -59,7 +60,7 @@ def test_a_file_without_a_valid_entry() -> None:
     assert said.startswith("a.trace: contains no job that can be read as 'gavel'\na.trace, line 1: has 2 tab-separated fields")
 
 
-@given(name=st.sampled_from(sorted(trace_formats())), content=st.text(max_size=60) | st.binary(max_size=60))
+@given(name=st.sampled_from(sorted(trace_formats())), content=st.text(CHARACTERS, max_size=60) | st.binary(max_size=60))
 def test_random_bytes_are_refused_or_reported(name: str, content: str | bytes) -> None:
     Path("rubbish").write_bytes(content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content)
     try:

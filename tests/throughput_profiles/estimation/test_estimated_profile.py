@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.throughput_profiles.estimation import gaussian_process
 from tests.support.examples import examples
+from tests.support.profiles import NVIDIA, OSDI
 
 Entry = gp.throughput_profiles.Entry
-
-OSDI, NVIDIA = (gp.ThroughputProfile.builtin(name) for name in ("gavel-osdi20", "nvidia-2023"))
 
 
 def measured(*cells: tuple[str, float, str, float], **more: float) -> gp.ThroughputProfile:

@@ -7,8 +7,7 @@ import gavel_py as gp
 from gavel_py.throughput_profiles.estimation import gaussian_process
 from gavel_py.throughput_profiles.estimation.evaluation import CANDIDATES
 from gavel_py.throughput_profiles.estimation.gaussian_process import GaussianProcess
-
-OSDI, NVIDIA = (gp.ThroughputProfile.builtin(name) for name in ("gavel-osdi20", "nvidia-2023"))
+from tests.support.profiles import NVIDIA, OSDI
 
 
 def gangs(profile: gp.ThroughputProfile) -> list[gp.Measurement]:
