@@ -126,6 +126,14 @@ class GpuCounts:
         """Return the throughputs restricted to the numbers of GPUs that the types have."""
         return replace(self, fits=self.fits & (self.counts <= capacities[:, None]))
 
+    def restricted(self, rows: Indices, numbers: Mask) -> GpuCounts:
+        """Return the throughputs with some of the jobs restricted to (K, L) numbers of GPUs."""
+        kinds = self.kinds.copy()
+        kinds[rows] += np.where(kinds[rows] >= 0, len(self.speeds), 0)
+        used, places = np.unique(np.maximum(kinds, 0), return_inverse=True)
+        speeds, fits = np.tile(self.speeds, (2, 1, 1)), np.concatenate([self.fits, self.fits & numbers])
+        return _sorted(GpuCounts(np.where(kinds >= 0, places.ravel(), -1), self.counts, speeds[used], fits[used]))
+
     def select(self, rows: Indices) -> GpuCounts:
         """Return the throughputs of some of the jobs."""
         return replace(self, kinds=self.kinds[rows])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.optimization.formulation.linear_rows import Limit
 from gavel_py.optimization.job_classes import separate_jobs
 from gavel_py.optimization.solving.highs import LinearSolver
+from gavel_py.policies.constraints.base import Scope
 from gavel_py.policies.constraints.compiling import constrained
+from gavel_py.policies.constraints.shares import usable_at_once
 from tests.support.constrained_programs import Wishes, best_level, best_sum, excess, wishes
 from tests.support.constraint_strategies import constraints, tenanted
 from tests.support.examples import examples
@@ -206,6 +211,70 @@ def test_gangs_count_with_all_their_gpus_and_large_ones_may_have_a_reserve() -> 
     allocation = gp.solve(problem, policy("max_min_fairness", reserve, gp.MaxGpus(2, job="other")))
     assert allocation.time_fractions[2].tolist() == pytest.approx([0.5])
     assert allocation.time_fractions[:2, 0].tolist() == pytest.approx([1.0, 1.0])
+
+
+def gangs(sizes: Sequence[float], capacities: Sequence[float] = (16,), **arrays: Any) -> gp.AllocationProblem:
+    return gp.AllocationProblem.from_arrays(np.ones((len(sizes), len(capacities))), capacities, num_gpus=sizes, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "promised"),
+    [
+        pytest.param([3, 3], 4, 3, id="one gang at a time"),
+        pytest.param([3, 1], 4, 4, id="both gangs"),
+        pytest.param([8, 1, 1], 4, 2, id="without the gang that exceeds it"),
+        pytest.param([2, 2, 2], 5, 4, id="two of three gangs"),
+        pytest.param([1, 2, 4] * 4, 7.5, 7, id="no half of a GPU"),
+        pytest.param([0.3] * 9, 1, 0.9, id="three fractions"),
+    ],
+)
+def test_a_limit_of_every_round_promises_what_whole_gangs_can_use_at_once(sizes: list[float], most: float, promised: float) -> None:
+    found = gp.solve(gangs(sizes), policy("max_min_fairness", gp.MaxGpus(most, every_round=True)))
+    assert np.array(sizes) @ found.time_fractions[:, 0] == pytest.approx(promised)
+    assert set(found.excluded) == {str(i) for i, size in enumerate(sizes) if size > most}
+    assert all("the limit of 4 GPUs in every round" in why for why in found.excluded.values())
+
+
+def test_a_budget_of_every_round_pays_whole_gangs_of_all_types() -> None:
+    problem = gangs([2, 2, 2], (4, 4), prices_per_hour=[3, 1.5])
+    found = gp.solve(problem, policy("max_total_throughput", gp.CostBudget(8, every_round=True), normalized=False))
+    assert np.array([2, 2, 2]) @ found.time_fractions @ problem.prices_per_hour == pytest.approx(6)  # 3 on each of two gangs
+
+
+def test_the_least_sums_of_gangs_are_those_of_all_choices() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(100):
+        sizes = rng.choice([1, 2, 3, 5, 0.25, 0.4], rng.integers(1, 6))
+        per_gpu, most = rng.choice([1.0, 0.0, 2.5, 0.9], 2), rng.choice([1.0, 2.5, 4.0, 7.0, 11.3])
+        choices = np.array(list(product([0.0, *per_gpu], repeat=len(sizes)))) @ sizes
+        limit = Limit("most", np.ones(len(sizes), dtype=bool), per_gpu, most)
+        best = choices[choices <= most + 1e-9].max() if choices.max() > most else most
+        assert usable_at_once(Scope(gangs(sizes.tolist(), (16, 16))), limit) == pytest.approx(best)
+
+
+def test_a_guarantee_above_what_gangs_can_use_at_once_conflicts_with_the_limit() -> None:
+    limits = [gp.MaxGpus(4, every_round=True), gp.Quota("a", gpus=4)]
+    with pytest.raises(gp.ConflictError, match=r"of 4 GPUs in every round \(whole gangs can use 3 of it at once\)"):
+        gp.solve(gangs([3, 3], tenants=["a", "a"]), policy("max_min_fairness", *limits))
+    both = gp.Quota("a", gpus=4, borrowable=False, every_round=True)  # its guarantee is for what gangs can use at once, too
+    found = gp.solve(gangs([3, 3, 1], tenants=["a", "a", "b"]), policy("max_min_fairness", both))
+    assert found.time_fractions[:, 0] == pytest.approx([0.5, 0.5, 1])
+
+
+def test_elastic_jobs_have_no_number_of_gpus_above_a_limit_of_every_round() -> None:
+    held = []
+    for limits in ((), (gp.MaxGpus(1.5, every_round=True),)):
+        counts = gp.solve(elastic(), policy("max_total_throughput", *limits)).counts
+        assert counts is not None
+        held.append(counts.counts.tolist())
+    assert held == [[2], [1]]
+
+
+def test_a_limit_of_every_round_is_hard() -> None:
+    assert "every_round cannot be soft" in refusal(gp.MaxGpus, 4, every_round=True, penalty=1.0)
+    assert "every_round cannot be soft" in refusal(gp.MaxGpus(4, every_round=True).soft, 1.0)
+    assert "every_round needs borrowable: false" in refusal(gp.Quota, "a", gpus=4, every_round=True)
+    assert repr(gp.MaxGpus(4, "a", every_round=True)) == "MaxGpus(gpus=4.0, tenant='a', every_round=True)"
 
 
 # A soft constraint is missed by as much as is worth its penalty, or not at all.

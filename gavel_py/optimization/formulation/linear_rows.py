@@ -242,7 +242,8 @@ class Place:
     """The accelerator types on which the M jobs in `rows` may run. allowed: (M, K); name_of: the rule for job i, for messages.
 
     insists: whether a job must be able to run there, so that other rules must leave it at least one type; shared: whether the rule
-    is a limit of 0 on a group of jobs.
+    is a limit on a group of jobs; numbers: (K, L) the numbers of GPUs (`GpuCounts.counts`) that elastic ones of these jobs may
+    have, None for all.
     """
 
     name_of: Callable[[int], str]
@@ -250,6 +251,7 @@ class Place:
     allowed: Mask
     insists: bool = False
     shared: bool = False
+    numbers: Mask | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,7 +99,7 @@ class Scope:
 class Constraint(Record):
     """A rule that allocations of any policy must keep, or may break at a penalty (`soft`).
 
-    Fields other than `penalty` may be positional.
+    Fields may be positional, except those in `by_keyword`.
 
     Attributes:
         penalty: Loss of the policy's objective if the constraint is missed completely; a partial miss costs the same part of it.
@@ -110,11 +110,13 @@ class Constraint(Record):
     kind: ClassVar[str] = "constraint"
     never_soft: ClassVar[str] = ""
     """Why constraints of this class cannot be soft, empty if they can."""
+    by_keyword: ClassVar[tuple[str, ...]] = ("penalty",)
+    """Fields that are not positional."""
 
     penalty: Positive | None = None
 
     def __init__(self, /, *values: Any, **fields: Any) -> None:
-        names = [name for name in type(self).model_fields if name != "penalty"]
+        names = [name for name in type(self).model_fields if name not in self.by_keyword]
         if len(values) > len(names):
             raise TypeError(f"{type(self).__name__} takes at most {len(names)} values: {', '.join(names)}")
         super().__init__(**dict(zip(names, values, strict=False)), **fields)
@@ -133,9 +135,9 @@ class Constraint(Record):
         return f"must be true or false, found {error['input']!r}" if error["type"].startswith("bool_") else super()._wording(error)
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the fields that differ from their defaults, the penalty last."""
+        """Yield the fields that differ from their defaults, the positional ones first."""
         fields = type(self).model_fields
-        for name in sorted(fields, key=lambda name: name == "penalty"):
+        for name in sorted(fields, key=(*(name for name in fields if name not in self.by_keyword), *self.by_keyword).index):
             if getattr(self, name) != fields[name].default:
                 yield name, getattr(self, name)
 

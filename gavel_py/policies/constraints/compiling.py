@@ -28,7 +28,7 @@ from gavel_py.optimization.formulation.linear_rows import (
     shortfalls,
 )
 from gavel_py.policies.constraints.base import Constraint, Scope
-from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve
+from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve, Shared
 from gavel_py.policies.constraints.single_jobs import Deadline, Forbid, KeepRunning, MinThroughput, Pin, SwitchCost
 
 if TYPE_CHECKING:
@@ -155,10 +155,17 @@ def constrained(problem: AllocationProblem, constraints: Sequence[Constraint]) -
         floors=floors_of([need for each in compiled for need in each.needs], scope.problem.fastest),
         switch_cost=sum(each.switch_cost for each in compiled),
         constraints=compiled,
-        unplaced=problem,
+        unplaced=problem if problem.counts is scope.problem.counts else replace(problem, counts=scope.problem.counts),
     )
     check_single_jobs(scope.problem, rules)
     return scope.problem, rules
+
+
+def limits_on(problem: AllocationProblem, constraints: Sequence[Constraint]) -> list[tuple[Shared, list[Limit]]]:
+    """Return the hard constraints that limit the GPUs of groups, with their limits for the jobs of a problem."""
+    scope = Scope(problem)
+    hard = (each for each in constraints if isinstance(each, Shared) and each.penalty is None)
+    return [(each, limits) for each in hard if (limits := each.limits(scope))]
 
 
 def placed(problem: AllocationProblem, constraints: Sequence[Constraint]) -> AllocationProblem:
@@ -184,19 +191,21 @@ def _guaranteed(scope: Scope, constraints: Sequence[Constraint]) -> list[Fault]:
 
 
 def _placed(problem: AllocationProblem, compiled: Sequence[CompiledConstraint]) -> AllocationProblem:
-    """Return the problem in which jobs run only on the types that their places allow; jobs without a type are excluded."""
+    """Return the problem in which jobs run only where their places allow it; jobs without a type are excluded."""
     places = [place for each in compiled for place in each.places]
     if not places:
         return problem
-    runnable = problem.runnable.copy()
+    runnable, counts = problem.runnable.copy(), problem.counts
     for place in places:
         runnable[place.rows] &= place.allowed
+        if place.numbers is not None and counts is not None:
+            counts = counts.restricted(place.rows, place.numbers)
     names: dict[int, list[str]] = {i: [] for i in np.flatnonzero(problem.runnable.any(axis=1) & ~runnable.any(axis=1)).tolist()}
     for place in places if names else ():
         for i in names.keys() & place.rows.tolist():
             names[i].append(place.name_of(i))
     excluded = {problem.job_ids[i]: f"a constraint forbids it: {'; '.join(found)}" for i, found in names.items()}
-    return replace(problem, runnable=runnable, excluded=problem.excluded | excluded)
+    return replace(problem, runnable=runnable, excluded=problem.excluded | excluded, counts=counts)
 
 
 KEPT = 1e-8

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Annotated
+from fractions import Fraction
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from gavel_py.errors import Fault, nearest
 from gavel_py.io.records import Finite, Name, NotNegative, Positive, Whole
-from gavel_py.optimization.formulation.linear_rows import Limit, Place, Row
+from gavel_py.optimization.formulation.linear_rows import MET, TOLERANCE, Limit, Place, Row
 from gavel_py.policies.constraints.base import Constraint, Scope, listed, uniform_place
 from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.row_hashing import number_equal
@@ -19,32 +21,65 @@ from gavel_py.problem.row_hashing import number_equal
 Share = Annotated[Finite, Field(gt=0, le=1)]
 
 
-class _Shared(Constraint):
+class Shared(Constraint):
     """Base of upper limits on groups of jobs. A hard limit of 0 keeps the group off the types that count.
 
     Elastic jobs of which only the smaller numbers of GPUs count stay on these types, with a row for those numbers.
+
+    Attributes:
+        every_round: Whether the limit holds in every round, not only on average. Gangs that exceed it get no time, and no more is
+            promised than whole gangs can use at once.
     """
 
+    by_keyword = ("every_round", "penalty")
+
+    every_round: bool = False
+
+    @model_validator(mode="after")
+    def _check_every_round(self) -> Self:
+        if self.every_round and self.penalty is not None:
+            raise ValueError("every_round cannot be soft: a penalty is paid for the average over rounds; give only one of both")
+        return self
+
+    @property
+    def text(self) -> str:
+        return f"{self.quantity} in every round" if self.every_round else self.quantity
+
+    @property
     @abstractmethod
-    def _limits(self, scope: Scope) -> list[Limit]:
+    def quantity(self) -> str:
+        """The limit as text for messages, without the time for which it holds."""
+
+    @abstractmethod
+    def limits(self, scope: Scope) -> list[Limit]:
         """Return the upper limits."""
 
     def places(self, scope: Scope) -> list[Place]:
-        return [
+        limits = self.limits(scope)
+        bans = [
             uniform_place(limit.name, np.flatnonzero(limit.group & ~_in_part(scope, limit)), limit.per_gpu == 0, shared=True)
-            for limit in self._limits(scope)
+            for limit in limits
             if self._bans(limit)
         ]
+        return bans + [place for limit in limits if self.every_round for place in _too_large(scope, limit)]
 
     def rows(self, scope: Scope) -> list[Row]:
-        limits = [replace(limit, group=_in_part(scope, limit)) if self._bans(limit) else limit for limit in self._limits(scope)]
-        return [limit.charged(self.penalty, scope.problem) for limit in limits if limit.group.any()]
+        limits = [replace(limit, group=_in_part(scope, limit)) if self._bans(limit) else limit for limit in self.limits(scope)]
+        limits = [self._at_once(scope, limit) for limit in limits if limit.group.any()]
+        return [limit.charged(self.penalty, scope.problem) for limit in limits]
 
     def _bans(self, limit: Limit) -> bool:
         return not limit.limit and self.penalty is None
 
+    def _at_once(self, scope: Scope, limit: Limit) -> Limit:
+        """Return the limit, lowered to what whole gangs can use at once if it holds in every round."""
+        most = usable_at_once(scope, limit) if self.every_round and limit.limit else limit.limit
+        if most >= limit.limit * (1 - MET):
+            return limit
+        return replace(limit, limit=most, name=f"{limit.name} (whole gangs can use {most:g} of it at once)")
 
-class CostBudget(_Shared):
+
+class CostBudget(Shared):
     """Limit the cost of all GPUs in use: Σ_ij s_i price_j X_ij <= per_hour.
 
     Every type with GPUs needs a price. It conflicts with lower bounds that cost more.
@@ -56,7 +91,7 @@ class CostBudget(_Shared):
     per_hour: NotNegative
 
     @property
-    def text(self) -> str:
+    def quantity(self) -> str:
         return f"the budget of {self.per_hour:g} per hour"
 
     def faults(self, scope: Scope) -> list[Fault]:
@@ -65,12 +100,12 @@ class CostBudget(_Shared):
         names = [problem.accelerator_types[j] for j in np.flatnonzero(unpriced).tolist()]
         return [Fault(f"accelerator type {name!r}", "price_per_hour", f"is unknown, but {self.where} needs it") for name in names]
 
-    def _limits(self, scope: Scope) -> list[Limit]:
+    def limits(self, scope: Scope) -> list[Limit]:
         prices = np.nan_to_num(scope.problem.prices_per_hour)
         return [Limit(self.text, np.ones(scope.num_jobs, dtype=bool), prices, self.per_hour)]
 
 
-class MaxGpus(_Shared):
+class MaxGpus(Shared):
     """Limit the GPUs of a group of jobs: Σ s_i X_ij <= gpus over these jobs, on one accelerator type or all.
 
     Attributes:
@@ -92,7 +127,7 @@ class MaxGpus(_Shared):
         return self
 
     @property
-    def text(self) -> str:
+    def quantity(self) -> str:
         group = f" for tenant {self.tenant!r}" if self.tenant else f" for job {self.job!r}" if self.job else ""
         where = f" on {self.accelerator}" if self.accelerator else ""
         return f"the limit of {self.gpus:g} GPUs{group}{where}"
@@ -100,7 +135,7 @@ class MaxGpus(_Shared):
     def faults(self, scope: Scope) -> list[Fault]:
         return self._unknown_types(scope, "accelerator", () if self.accelerator is None else (self.accelerator,))
 
-    def _limits(self, scope: Scope) -> list[Limit]:
+    def limits(self, scope: Scope) -> list[Limit]:
         group = np.ones(scope.num_jobs, dtype=bool)
         if self.tenant is not None:
             group = scope.tenant(self.tenant, self)
@@ -110,7 +145,7 @@ class MaxGpus(_Shared):
         return [Limit(self.text, group, counts, self.gpus)] if group.any() else []
 
 
-class Quota(_Shared):
+class Quota(Shared):
     """The quota of a tenant: q = share · C, or q = gpus.
 
     A guarantee conflicts with constraints that keep the tenant's jobs off too many GPUs, or require them for other jobs.
@@ -136,10 +171,12 @@ class Quota(_Shared):
             raise ValueError("either share (0.5 for half of all GPUs) or gpus must be given")
         if self.borrowable and not self.guaranteed:
             raise ValueError("a quota that is neither guaranteed nor a limit has no effect; set guaranteed, or borrowable: false")
+        if self.borrowable and self.every_round:
+            raise ValueError("every_round needs borrowable: false; a quota that is borrowable is no limit")
         return self
 
     @property
-    def text(self) -> str:
+    def quantity(self) -> str:
         return f"the quota of {f'{self.share:.4g} of all' if self.share is not None else f'{self.gpus:g}'} GPUs for {self.tenant!r}"
 
     def gpus_of(self, scope: Scope) -> float:
@@ -147,20 +184,22 @@ class Quota(_Shared):
         return float(self.gpus if self.gpus is not None else (self.share or 0.0) * scope.problem.capacities.sum())
 
     def rows(self, scope: Scope) -> list[Row]:
-        rows, group, quota = super().rows(scope), scope.tenant(self.tenant, self), self.gpus_of(scope)
+        rows, group = super().rows(scope), scope.tenant(self.tenant, self)
+        # In every round, gangs of the tenant can use no more than the limit above allows at once.
+        quota = min([self.gpus_of(scope), *(row.rhs for row in rows)])
         if self.guaranteed and group.any() and (least := min(quota, usable_gpus(scope, group, quota))) > 0:
             everywhere = np.ones(len(scope.problem.capacities))
             rows.append(Limit(self.text, group, everywhere, least, at_least=True).charged(self.penalty, scope.problem))
         return rows
 
-    def _limits(self, scope: Scope) -> list[Limit]:
+    def limits(self, scope: Scope) -> list[Limit]:
         group, everywhere = scope.tenant(self.tenant, self), np.ones(len(scope.problem.capacities))
         if self.borrowable or not group.any():
             return []
         return [Limit(self.text, group, everywhere, self.gpus_of(scope))]
 
 
-class Reserve(_Shared):
+class Reserve(Shared):
     """Reserve GPUs of one type for some jobs (reserve-and-pack; Weng et al., NSDI 2022, section 6).
 
     All other jobs together get Σ s_i X_ij <= c_j − gpus on the type.
@@ -185,7 +224,7 @@ class Reserve(_Shared):
         return self
 
     @property
-    def text(self) -> str:
+    def quantity(self) -> str:
         owners = [", ".join(self.reserved_for)] if self.reserved_for else []
         owners += [] if self.min_gang is None else [f"gangs of {self.min_gang} or more GPUs"]
         return f"the reserve of {self.gpus:g} {self.accelerator} GPUs for {' and '.join(owners)}"
@@ -197,7 +236,7 @@ class Reserve(_Shared):
         available = scope.problem.capacities[column]
         return [self._fault("gpus", f"must be at most {available:g}, found {self.gpus:g}")] if self.gpus > available else []
 
-    def _limits(self, scope: Scope) -> list[Limit]:
+    def limits(self, scope: Scope) -> list[Limit]:
         problem, column = scope.problem, scope.column(self.accelerator)
         others = ~self._entitled(scope)
         on_type = np.arange(len(problem.capacities)) == column
@@ -219,6 +258,89 @@ def _in_part(scope: Scope, limit: Limit) -> Mask:
     """Return (N,) the elastic jobs of a limit of which only the smaller numbers of GPUs count."""
     exempt: Mask = scope.problem.most_gpus >= limit.below
     return limit.group & exempt
+
+
+def _too_large(scope: Scope, limit: Limit) -> list[Place]:
+    """Return the restriction of the gangs that exceed a limit alone, and of the numbers of GPUs with which elastic jobs do."""
+    problem, most, counts, numbers = scope.problem, limit.limit * (1 + MET), scope.problem.counts, None
+    fits = problem.num_gpus[:, None] * limit.per_gpu <= most
+    exceeding = (problem.runnable & ~fits).any(axis=1)
+    if counts is not None:
+        numbers = (counts.counts * limit.per_gpu[:, None] <= most) | (counts.counts >= limit.below)
+        fits = counts.by_job((counts.able & numbers).any(axis=2), fits)
+        exceeding = counts.by_job((counts.able & ~numbers).any(axis=(1, 2)), exceeding)
+    rows = np.flatnonzero(limit.group & exceeding)
+    return [Place(lambda i: limit.name, rows, fits[rows], shared=True, numbers=numbers)] if len(rows) else []  # noqa: ARG005
+
+
+MOST_UNITS = 1 << 20
+"""Largest limit, in units of the common divisor of all gangs, for which sums of gangs are computed."""
+
+
+def usable_at_once(scope: Scope, limit: Limit) -> float:
+    """Return the largest sum within a limit that whole gangs of its group can have on some of their types at one time.
+
+    This is a subset sum: bit n of `sums` is set if some gangs have a sum of n units. The GPUs of types are left out. If sizes and
+    prices have no simple common divisor, it is the limit.
+    """
+    kinds = _costs_of_gangs(scope, limit)
+    if sum(number * max(costs) for costs, number in kinds) <= limit.limit:
+        return limit.limit
+    unit = common_divisor(np.array([cost for costs, _ in kinds for cost in costs]))
+    most = MOST_UNITS if unit is None else int(limit.limit / unit * (1 + MET))
+    if unit is None or most >= MOST_UNITS:
+        return limit.limit
+    sums, within = 1, (2 << most) - 1
+    for costs, number in kinds:
+        units = [round(cost / unit) for cost in costs]
+        for times in _doubling(number) if len(units) == 1 else [1] * min(number, most // units[0]):
+            before = sums
+            for size in units:
+                sums |= (before << size * times) & within
+            if sums == before or sums >> most:
+                break
+    return (sums.bit_length() - 1) * unit
+
+
+def _costs_of_gangs(scope: Scope, limit: Limit) -> list[tuple[list[float], int]]:
+    """Return the different units of a limit that a gang can use, ascending, with the number of such gangs; small gangs first."""
+    problem = scope.problem
+    rows = np.flatnonzero(limit.group & (problem.runnable & (limit.per_gpu > 0)).any(axis=1))
+    if not len(rows):
+        return []
+    table = np.where(problem.runnable[rows], problem.num_gpus[rows, None] * limit.per_gpu, 0.0)
+    if problem.pairs is not None:  # one of two jobs that share GPUs counts for half of them
+        table = np.hstack([table, table / 2])
+    if (counts := problem.counts) is not None:
+        counted = np.where(counts.counts < limit.below, counts.counts, 0) * limit.per_gpu[:, None]
+        options = np.where(counts.able, counted, 0.0)[np.maximum(counts.kinds[rows], 0)] * problem.runnable[rows][:, :, None]
+        fixed = np.zeros(options.shape)
+        fixed[:, :, 0] = table
+        table = np.where(counts.is_elastic[rows][:, None, None], options, fixed).reshape(len(rows), -1)
+    alike = number_equal(list(table.T), len(rows))
+    kinds = zip(table[alike.first].tolist(), alike.counts.tolist(), strict=True)
+    return sorted((costs, number) for row, number in kinds if (costs := sorted({cost for cost in row if cost > 0})))
+
+
+def _doubling(number: int) -> list[int]:
+    """Return numbers of which the sums are all numbers from 0 to this one: 1, 2, 4, ..., and what remains."""
+    powers = [1 << n for n in range((number + 1).bit_length() - 1)]
+    rest = number - sum(powers)
+    return [*powers, rest] if rest else powers
+
+
+LARGEST_DENOMINATOR, MOST_PARTS = 10_000, 1_000_000
+"""Numbers have a common divisor if they are fractions with denominators up to the first, and of a common one up to the second."""
+
+
+def common_divisor(values: Floats) -> float | None:
+    """Return the largest number of which all these positive numbers are multiples, None if it is not simple."""
+    parts = [Fraction(value).limit_denominator(LARGEST_DENOMINATOR) for value in np.unique(values).tolist()]
+    denominator = math.lcm(*(part.denominator for part in parts))
+    exact = np.allclose([float(part) for part in parts], np.unique(values), rtol=TOLERANCE, atol=0.0)
+    if not exact or denominator > MOST_PARTS:
+        return None
+    return math.gcd(*(part.numerator * (denominator // part.denominator) for part in parts)) / denominator
 
 
 def usable_gpus(scope: Scope, group: Mask, enough: float) -> float:
