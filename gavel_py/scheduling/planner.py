@@ -44,6 +44,7 @@ from gavel_py.scheduling.learning import ProgressObserver
 from gavel_py.scheduling.mechanism import NAMES as MECHANISMS
 from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizeDemand, SizingMechanism
+from gavel_py.scheduling.mechanism.limits import RoundLimit, first_within
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.options import SchedulerOptions, TimedOrder
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests
@@ -85,9 +86,12 @@ class RoundPlanner:
         measures = self.observer is not None and self.observer.choose(state, current)
         running, held = state.continuing_gangs(current.rows), None
         if self.options.mechanism in FOLLOWING and not measures and not state.is_backing_off(start):
-            held = forced_gangs(state, current, running, backfill=self.backfills)
+            held = forced_gangs(state, current, running, self._limits(state, current), backfill=self.backfills)
         if held is None:
-            fixed = self._locked(state, current, running, start)
+            # No preemption during a restart, where numbers of GPUs are chosen.
+            chooses = current.problem.counts is not None or self.options.mechanism == "direct"
+            least = np.maximum(self.options.min_run_seconds, self._restart_seconds(current) if chooses else 0.0)
+            fixed = state.locked_gangs(current, running, start, least, self._limits(state, current))
             held = self.place(state, current, self.demand(state, current, fixed, start), fixed, running, start)
         return plan_of(state, start, current.rows, held, current)
 
@@ -100,6 +104,8 @@ class RoundPlanner:
         places = np.full(state.table.capacity, -1, dtype=np.int64)
         places[plan.rows[valid]] = np.flatnonzero(valid)
         fixed, running = plan.held.take(places[current.rows]), state.continuing_gangs(current.rows)
+        if limits := self._limits(state, current):  # a gang without its partner counts in full
+            fixed = fixed.where(first_within(limits, fixed))
         demand = self.demand(state, current, fixed, plan.start_seconds)
         held = self.place(state, current, demand, fixed, running, plan.start_seconds)
         return plan_of(state, plan.start_seconds, current.rows, held, plan.allocation)
@@ -351,7 +357,12 @@ class RoundPlanner:
             promised=ledger.promised[rows].sum(axis=1) / self.options.round_seconds,
             new=columns["has_run"][rows] == 0,
             sizes=sizes,
+            limits=self._limits(state, current),
         )
+
+    def _limits(self, state: SchedulerState, current: CurrentAllocation) -> tuple[RoundLimit, ...]:
+        """Return the limits that hold in every round, for the jobs of an allocation."""
+        return state.limits_of(current, self.solver.policy.constraints).in_every_round
 
     def _sizes(self, state: SchedulerState, current: CurrentAllocation, running_on: Indices, start: float) -> SizeDemand | None:
         """Return the data for choosing numbers of GPUs, None if all are fixed and the mechanism follows the allocation."""
@@ -379,17 +390,3 @@ class RoundPlanner:
     def _restart_seconds(self, current: CurrentAllocation) -> Floats:
         """Return (N,) what a restart of each job costs: its own value, or that of the scheduler."""
         return np.where(np.isnan(own := current.policy_input.requests["restart_seconds"]), self.options.restart_seconds, own)
-
-    def _locked(self, state: SchedulerState, current: CurrentAllocation, held: HeldGpus, start: float) -> HeldGpus:
-        """Return (N,) the GPUs of running gangs that have not reached their minimum run time; held: (N,) GPUs that may be kept."""
-        since = state.table.columns["running_since_seconds"][current.rows]
-        kept_until = state.table.columns["kept_until_seconds"][current.rows]
-        new = held.runs & ((start - since < self.options.min_run_seconds * (1 - ROUNDING)) | (start < kept_until))
-        if current.problem.counts is not None or self.options.mechanism == "direct":  # no preemption during a restart
-            new |= held.runs & (start - since < self._restart_seconds(current))
-        if not new.any():
-            return HeldGpus.none(len(held))
-        index = {job_id: i for i, job_id in enumerate(current.problem.job_ids)} if held.partners else {}
-        for i in np.flatnonzero(new).tolist():  # co-located jobs stay or go together
-            new[[index[other] for other in held.partners.get(i, ()) if other in index]] = True
-        return held.where(new & current.problem.runnable[np.arange(len(held)), held.types])

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,8 @@ import numpy as np
 from gavel_py.errors import InputError
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.eligibility import ANY_SPLIT, even_nodes
-from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizingMechanism, hysteresis_of, rounded
+from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizingMechanism, hysteresis_of, rounded, scores_of
+from gavel_py.scheduling.mechanism.limits import RoundLimit, first_within, reduced_to_limits, within_limits
 from gavel_py.scheduling.placement import Places, place_batch
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
 from gavel_py.scheduling.placement.gangs import ANY_PLACEMENT, GangBatch, HeldGpus, ResourceRequests, Spans
@@ -39,7 +40,8 @@ def plan_round(
     """Return (N,) the GPUs of the jobs that run.
 
     The mechanism only counts GPUs. A selected gang that cannot be placed because of its locality, CPUs or memory is dropped. The
-    remaining GPUs are offered to the jobs without a place whose gangs still fit, until the mechanism selects none that fits.
+    remaining GPUs are offered to the jobs without a place whose gangs still fit, until the mechanism selects none that fits. The
+    jobs that are added to those of `fixed` keep the limits of the demand.
 
     Args:
         demand: Demand of N jobs for the GPUs of all nodes; columns in the order of `pool.layout.types`.
@@ -54,9 +56,10 @@ def plan_round(
     pool, waiting = pool.copy(), ~held.runs
     if not waiting.all():
         _take(pool, held, np.flatnonzero(held.runs), requests)
+        demand = _less(demand, [float(limit.used(held).sum()) for limit in demand.limits])
     while True:
-        left = _remaining_demand(demand, requests, waiting, pool)
-        selection, before = mechanism(left), previous
+        left = _within_limits(_remaining_demand(demand, requests, waiting, pool))
+        selection, before = _keeping_limits(mechanism(left), left), previous
         if isinstance(selection, GangSelection):
             left = replace(left, num_gpus=selection.num_gpus)
             before = resized(previous, selection, pool, requests.splits)
@@ -66,11 +69,13 @@ def plan_round(
         new = selected.placed(places)
         placed = selected.rows[new.runs[selected.rows]]
         held = held.replaced(placed, new.take(placed)) if held.runs.any() else new
-        # Once all selected gangs are placed, another pass would select no more: the mechanism knew of these free GPUs.
-        if len(placed) in {0, len(selected.rows)}:
+        # Once all selected gangs are placed, another pass would select no more: the mechanism knew of these free GPUs, but not of
+        # the jobs that limits left out.
+        if not len(placed) or (len(placed) == len(selected.rows) and not demand.limits):
             return held
         _take(pool, new, placed, requests)
         waiting[placed] = False
+        demand = _less(demand, [limit.costs(placed, columns[placed], left.num_gpus[placed]).sum() for limit in demand.limits])
 
 
 class SelectedGangs:
@@ -210,12 +215,35 @@ def _remaining_demand(demand: RoundDemand, requests: ResourceRequests, waiting: 
     return replace(demand, runnable=runnable, capacities=room[0, ANYWHERE])
 
 
+def _less(demand: RoundDemand, used: Sequence[float]) -> RoundDemand:
+    """Return the demand with less left of each limit."""
+    if not demand.limits:
+        return demand
+    return replace(demand, limits=tuple(limit.less(each) for limit, each in zip(demand.limits, used, strict=True)))
+
+
+def _within_limits(demand: RoundDemand) -> RoundDemand:
+    """Return the demand in which only those jobs are runnable that keep all limits together."""
+    if not demand.limits:
+        return demand
+    return replace(demand, runnable=within_limits(demand.possible, scores_of(demand), demand.num_gpus, demand.limits))
+
+
+def _keeping_limits(selection: Indices | GangSelection, demand: RoundDemand) -> Indices | GangSelection:
+    """Return a selection with fewer GPUs for elastic jobs where limits require it."""
+    if not isinstance(selection, GangSelection) or not demand.limits:
+        return selection  # gangs of fixed sizes that are runnable keep all limits
+    return GangSelection(*reduced_to_limits(*selection, scores_of(demand), demand.limits, demand.sizes))
+
+
 NOISE_ROUNDS = 5e-7
 """Deficits below this are zero: mechanisms round deficits to 6 digits."""
 
 
-def forced_gangs(state: SchedulerState, current: CurrentAllocation, running: HeldGpus, *, backfill: bool) -> HeldGpus | None:
-    """Return (N,) the GPUs in a round in which no mechanism has a choice, None if there is a choice.
+def forced_gangs(
+    state: SchedulerState, current: CurrentAllocation, running: HeldGpus, limits: Sequence[RoundLimit], *, backfill: bool
+) -> HeldGpus | None:
+    """Return (N,) the GPUs in a round in which no mechanism has a choice, None if there is a choice, or if they exceed a limit.
 
     running: (N,) GPUs of the jobs that may stay where they are (`SchedulerState.continuing_gangs`).
 
@@ -246,7 +274,8 @@ def forced_gangs(state: SchedulerState, current: CurrentAllocation, running: Hel
         return None
     if backfill and _fits_waiting_gang(current, given):
         return None
-    return _with_new_gang(state, current, running, int(other[0]), int(given[other[0]])) if len(other) else running
+    held = _with_new_gang(state, current, running, int(other[0]), int(given[other[0]])) if len(other) else running
+    return None if limits and held is not None and not first_within(limits, held)[held.runs].all() else held
 
 
 def _placed_as_promised(state: SchedulerState, current: CurrentAllocation, running: HeldGpus) -> bool:
@@ -307,6 +336,8 @@ def place_elsewhere(
         alone = replace(demand, runnable=demand.runnable & (jobs == job)[:, None])
         if place(replace(alone, locked=none.runs), none, none, closed=gpus).runs[job]:
             others = held.where(jobs != job)
+            if demand.limits:  # its partner counts in full without it
+                others = others.where(first_within(demand.limits, others, fixed.runs))
             held = place(replace(alone, locked=others.runs), others, none, closed=gpus)
             waits[job] = not held.runs[job]
     if not waits.any():

@@ -17,13 +17,13 @@ from gavel_py.errors import Fault, InputError, UnknownNameError
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
-from gavel_py.scheduling.colocation.groups import ColocationGroups, ColocationLedger, PartnerKey
-from gavel_py.scheduling.colocation.matching import match_partners
+from gavel_py.scheduling.colocation.groups import ColocationGroups, ColocationLedger, PartnerKey, match_partners
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
 from gavel_py.scheduling.delivery import Wait
 from gavel_py.scheduling.jobs import JobTable, on_groups
 from gavel_py.scheduling.jobs.waiting import Backoffs, BlockedJobs
 from gavel_py.scheduling.ledger import DeliveryLedger
+from gavel_py.scheduling.mechanism.limits import NO_LIMITS, RoundLimit, RoundLimits, first_within
 from gavel_py.scheduling.nodes import NodeStates, cluster_from_dict, cluster_to_dict
 from gavel_py.scheduling.options import JobTimes
 from gavel_py.scheduling.placement.free_gpus import FreeResources
@@ -33,6 +33,7 @@ from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
 from gavel_py.scheduling.round import Assignment, Assignments, Fallback, Round
 
 if TYPE_CHECKING:
+    from gavel_py.policies.constraints.base import Constraint
     from gavel_py.scheduling.event_driven import EventDrivenPlanner, GangChanges
     from gavel_py.scheduling.mechanism.demand import RoundDemand
 
@@ -222,6 +223,7 @@ class SchedulerState:
     # Caches, which are neither saved nor copied.
     cache: ProblemCache | None = None
     event_planner: EventDrivenPlanner | None = None
+    limits: RoundLimits = NO_LIMITS
 
     def __post_init__(self) -> None:
         cluster = self.nodes.cluster
@@ -232,7 +234,7 @@ class SchedulerState:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, in which no decision is in progress and caches are empty."""
-        return vars(self) | {"is_calling_out": False, "cache": None, "event_planner": None}
+        return vars(self) | {"is_calling_out": False, "cache": None, "event_planner": None, "limits": NO_LIMITS}
 
     def drop_caches(self) -> None:
         """Empty the caches, and discard the decision in progress, if any."""
@@ -650,6 +652,37 @@ class SchedulerState:
             ran = self.rows_of_last
             attained[ran] += (now - self.last.start_seconds) * self.last.assignments.held_by(self.table.ids[ran].tolist()).shares
             since[ran] = now
+
+    def locked_gangs(
+        self, current: CurrentAllocation, held: HeldGpus, start: float, least: Floats, limits: tuple[RoundLimit, ...]
+    ) -> HeldGpus:
+        """Return (N,) the GPUs of running gangs that must keep them in the round that begins at `start` seconds.
+
+        Args:
+            current: The allocation, of N jobs.
+            held: (N,) GPUs that they may keep.
+            start: The start of the round.
+            least: (N,) or a number, the seconds for which gangs run at least.
+            limits: The limits that hold in every round, which come first.
+        """
+        columns = self.table.columns
+        since, kept_until = (columns[name][current.rows] for name in ("running_since_seconds", "kept_until_seconds"))
+        new = held.runs & ((start - since < least * (1 - ROUNDING)) | (start < kept_until))
+        if not new.any():
+            return HeldGpus.none(len(held))
+        index = {job_id: i for i, job_id in enumerate(current.problem.job_ids)} if held.partners else {}
+        for i in np.flatnonzero(new).tolist():  # co-located jobs stay or go together
+            new[[index[other] for other in held.partners.get(i, ()) if other in index]] = True
+        locked = held.where(new & current.problem.runnable[np.arange(len(held)), held.types])
+        return locked.where(first_within(limits, locked)) if limits else locked
+
+    def limits_of(self, current: CurrentAllocation | LazyAllocation | None, constraints: tuple[Constraint, ...]) -> RoundLimits:
+        """Return the limits of constraints in rounds, for the jobs of an allocation."""
+        if not constraints or not isinstance(current, CurrentAllocation):
+            return NO_LIMITS
+        if self.limits.problem is not current.problem or self.limits.constraints != constraints:
+            self.limits = RoundLimits.of(current.problem, constraints)
+        return self.limits
 
     def next_unlock(self, min_run_seconds: float) -> float:
         """Return when the minimum run time of a gang ends next, infinite if no job waits for that."""

@@ -1,4 +1,4 @@
-"""Co-location: rounds in which jobs share GPUs, whole (`matching`) or in parts (`fractional`).
+"""Co-location: rounds in which jobs share GPUs, whole (`groups`) or in parts (`fractional`).
 
 Each co-location group (`groups`) is planned as one gang. GPUs that remain idle are then offered to the jobs of groups without a
 place.
@@ -45,8 +45,10 @@ def plan_groups(
     """
 
     def assign(groups: ColocationGroups, fixed: HeldGpus) -> HeldGpus:
-        joint = requests.joined([group.rows for group in groups.groups], parts) if groups.groups else requests
-        return groups.expanded(plan(groups.demand, joint, previous=groups.reduced(previous), fixed=fixed))
+        rows = [group.rows for group in groups.groups]
+        joint = requests.joined(rows, parts) if rows else requests
+        joined = replace(groups.demand, limits=tuple(limit.joined(rows, parts) for limit in demand.limits))
+        return groups.expanded(plan(joined, joint, previous=groups.reduced(previous), fixed=fixed))
 
     groups = pack(pairs)
     found = assign(groups, fixed)

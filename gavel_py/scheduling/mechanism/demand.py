@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.scheduling.mechanism.limits import RoundLimit
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +93,8 @@ class RoundDemand:
         promised: (N,) rounds promised so far on all types; infinite by default.
         preferences: (N, K) `PlacementPreference` of each job on each type; ANY by default.
         sizes: The data for choosing numbers of GPUs; None if all are fixed.
+        limits: What is left of the limits that hold in every round. All jobs that are `runnable` keep them together, so mechanisms
+            need not read them.
     """
 
     deficits: Floats
@@ -109,6 +112,7 @@ class RoundDemand:
     promised: Floats = field(default_factory=lambda: np.full((), np.inf))
     preferences: NDArray[np.int8] = field(default_factory=lambda: np.zeros((), dtype=np.int8))
     sizes: SizeDemand | None = None
+    limits: tuple[RoundLimit, ...] = ()
 
     def __post_init__(self) -> None:
         """Fill in the defaults in their full shape."""
@@ -147,7 +151,7 @@ class RoundDemand:
         return replace(self, **arrays)
 
 
-FIELDS_APART = ("backfill", "sizes")
+FIELDS_APART = ("backfill", "sizes", "limits")
 """Fields of a demand that are not arrays."""
 
 Mechanism = Callable[[RoundDemand], NDArray[np.int64]]
