@@ -19,8 +19,8 @@ from gavel_py.optimization.job_classes import rounded
 from tests.optimization.test_placement_kinds import measured, nodes_of
 from tests.scheduling.schedulers import PROFILE, job, scheduler
 from tests.scheduling.test_elastic_rounds import PROFILE as ELASTIC
-from tests.scheduling.test_sharing import PROFILE as SHARED
 from tests.support.commands import enter_folder, runner, written
+from tests.support.profiles import OSDI
 
 SECONDS = 10.0
 
@@ -85,7 +85,7 @@ CASES = {
     ),
     "pairs": Case(
         "v100:2/1,k80:1",
-        SHARED,
+        OSDI,
         [shared_job(f"a{i}", i) for i in range(6)],
         [shared_job("b0", 0), shared_job("b1", 1)],
         {"sharing": True},

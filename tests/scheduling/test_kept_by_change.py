@@ -19,8 +19,9 @@ from gavel_py.scheduling.event_driven.queue import JobQueue
 from gavel_py.scheduling.event_driven.queued_jobs import JobProfile, JobProfiler, QueuedJob
 from gavel_py.scheduling.jobs import JobTable, SortedRows
 from gavel_py.scheduling.state import SchedulerState
-from tests.scheduling.test_event_driven import CLUSTERS, POLICIES, PROFILE, TYPES, policy_of, traces
+from tests.scheduling.test_event_driven import CLUSTERS, POLICIES, TYPES, policy_of, traces
 from tests.support.examples import examples
+from tests.support.profiles import OSDI
 
 
 @contextmanager
@@ -97,7 +98,7 @@ def check_selection(queue: JobQueue, policy: gp.OrderedPolicy, running_on: dict[
     ),
 )
 def test_in_a_simulation(trace: list[gp.Submission], policy: str, gpus: str, options: dict[str, Any]) -> None:
-    simulation = gp.Simulation(trace, gp.Cluster.from_inline(gpus), PROFILE, policy_of(policy), round_seconds=None, **options)
+    simulation = gp.Simulation(trace, gp.Cluster.from_inline(gpus), OSDI, policy_of(policy), round_seconds=None, **options)
     with counted_anew():
         while simulation.now < 2e4 and simulation.step(2e4):
             pass
@@ -119,11 +120,11 @@ CALLS = (*("submit",) * 4, *("next",) * 4, "plan", "down", "up", *TOLD)
     calls=st.lists(st.tuples(st.sampled_from(CALLS), st.integers(0, 10**6)), max_size=80),
 )
 def test_any_sequence_of_events(policy: str, calls: list[tuple[str, int]]) -> None:
-    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:8/4,k80:8/4"), PROFILE, policy_of(policy), by_events=True)
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:8/4,k80:8/4"), OSDI, policy_of(policy), by_events=True)
     with counted_anew():
         for number, (call, pick) in enumerate(calls):
             tell(made, call, number, pick)
-        made = gp.RoundScheduler.from_dict(made.to_dict(), PROFILE, policy=policy_of(policy))
+        made = gp.RoundScheduler.from_dict(made.to_dict(), OSDI, policy=policy_of(policy))
         for _ in range(2):
             made.next_round()
 
