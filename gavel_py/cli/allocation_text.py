@@ -7,7 +7,7 @@ share* is its speed relative to that on its weighted slice of the cluster.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -522,11 +522,14 @@ def _metrics(screens: Sequence[Screen]) -> Iterator[Metric]:
     yield Metric("objective, in its own unit", [screen.allocation.objective_value for screen in screens], number)
 
 
-def constraints_text(allocations: Iterable[tuple[str, gp.Allocation]]) -> str:
+def constraints_text(
+    allocations: Iterable[tuple[str, gp.Allocation]], on_average: Container[str] = (), exceeded: Sequence[str] = ()
+) -> str:
     """Return a table with the outcome of each constraint, with a column for the policy if there are several; "" without
     constraints.
 
-    allocations: (label of the policy, allocation) pairs.
+    allocations: (label of the policy, allocation) pairs; on_average: the constraints that rounds keep on average only;
+    exceeded: notes on those that rounds exceed.
     """
     outcomes = [(label, each) for label, allocation in allocations for each in allocation.constraints]
     if not outcomes:
@@ -538,10 +541,11 @@ def constraints_text(allocations: Iterable[tuple[str, gp.Allocation]]) -> str:
     for label, each in outcomes:
         first = [*([label] if has_policies else []), each.constraint]
         violation, lost = (None, None) if each.kept else (each.missed_by, (each.penalty or 0.0) * each.missed_by)
-        rows.append([*first, "yes" if each.kept else styled("no", "bad"), number(violation), number(lost), number(each.price)])
+        kept = "on average" if each.constraint in on_average else "yes"
+        rows.append([*first, kept if each.kept else styled("no", "bad"), number(violation), number(lost), number(each.price)])
         worst = sorted(each.jobs.items(), key=lambda item: -item[1])
         if worst:
             more = f" and {len(worst) - MAX_MISSES} more" if len(worst) > MAX_MISSES else ""
             jobs = ", ".join(f"{job} ({part:.1%})" for job, part in worst[:MAX_MISSES])
             notes.append(f"{': '.join(first)}: missed by {jobs}{more}")
-    return table_text("Constraints", columns, rows) + wrapped(notes)
+    return table_text("Constraints", columns, rows) + wrapped([*notes, *exceeded])

@@ -201,6 +201,7 @@ class SimulatedRounds:
             "constraints": [] if allocation is None else [outcome.to_dict() for outcome in allocation.constraints],
             "rounds": [round_.to_dict() for round_ in self.rounds],
             **({"fallback_rounds": fallbacks} if (fallbacks := self.scheduler.fallback_rounds) else {}),
+            **({"limit_rounds": limits} if (limits := self.scheduler.limit_rounds) else {}),
             "delivery": delivery.to_dict(),
             **({"blocked": blocked} if (blocked := self.scheduler.blocked) else {}),
             **({"left_out": left_out} if (left_out := self.left_out) else {}),
@@ -221,7 +222,8 @@ class SimulatedRounds:
             shown = rounds_text(loaded.cluster, rounds, "each job: --all", down=request.down_nodes)
         money_text = f"Cost of the GPUs in use, on average over these rounds: {hourly(cost)}." if priced else ""
         delivered = delivery_text(delivery, rounds) + late_jobs_text(delivery, loaded.jobs)
-        constraints = "" if allocation is None else allocation_text.constraints_text([(self.policy.label, allocation)])
+        limits = self.scheduler.limit_rounds, self.scheduler.exceeded_notes
+        constraints = "" if allocation is None else allocation_text.constraints_text([(self.policy.label, allocation)], *limits)
         lines = [request.title(self.policy), down_text(loaded.cluster, request.down_nodes)]
         down, cost_text = (wrapped(found) if (found := [line for line in each if line]) else "" for each in (lines, [money_text]))
         reasons = {job_id: f"waits for {', '.join(waits)}" for job_id, waits in self.scheduler.blocked.items()}

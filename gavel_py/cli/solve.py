@@ -209,6 +209,7 @@ class Result:
     what_ifs: tuple[WhatIf, ...] = ()
     sensitivity: gp.Sensitivity | None = None
     next_levels: tuple[NextLevel, ...] = ()
+    exceeded: tuple[str, ...] = ()
 
     def screen(self, jobs: gp.JobSet) -> allocation_text.Screen:
         """Return what the screens of an allocation show."""
@@ -244,7 +245,8 @@ def _result(
     scheduler, rounds = run_rounds(loaded, policy, request.num_rounds, **options, min_gain=request.min_gain or 1.0)
     delivery = scheduler.delivery()
     document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
-    return Result(policy.label, problem, allocation, rounds, delivery, document, (), found)
+    document |= {"limit_rounds": limits} if (limits := scheduler.limit_rounds) else {}
+    return Result(policy.label, problem, allocation, rounds, delivery, document, (), found, exceeded=scheduler.exceeded_notes)
 
 
 def _unknown_memory(loaded: inputs.Inputs, problem: gp.AllocationProblem, allocation: gp.Allocation) -> list[dict[str, Any]]:
@@ -306,7 +308,9 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
         parts.append(inputs.sharing_text(result.label if len(results) > 1 else "", result.allocation, sizes))
     excluded = results[0].allocation.excluded
     parts.append(allocation_text.left_out_text("Left out", excluded, all_of_them=request.all_jobs))
-    parts.append(allocation_text.constraints_text((result.label, result.allocation) for result in results))
+    on_average = {name for result in results for name in result.document.get("limit_rounds", {})}
+    exceeded = [f"{each.label}: {note}" if len(results) > 1 else note for each in results for note in each.exceeded]
+    parts.append(allocation_text.constraints_text(((each.label, each.allocation) for each in results), on_average, exceeded))
     parts += [
         what_if_text(result.label, result.allocation, result.what_ifs, result.next_levels) for result in results if result.what_ifs
     ]

@@ -7,7 +7,7 @@ wait in a round; `delivery.py` has the reasons.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +15,10 @@ import numpy as np
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
-from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
+from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation, least_gpus
 from gavel_py.scheduling.delivery import WAITS, Wait
 from gavel_py.scheduling.event_driven import GangChanges
+from gavel_py.scheduling.mechanism.limits import NO_LIMITS, RoundLimit, RoundLimits
 from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.round import Assignment, Assignments, Round
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
@@ -51,7 +52,15 @@ def _replace_allocation(state: SchedulerState, allocation: CurrentAllocation | L
     state.allocation = allocation
 
 
-def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mask, start: float, round_seconds: float) -> Round:
+def build_round(
+    state: SchedulerState,
+    rows: Indices,
+    held: HeldGpus,
+    keeps: Mask,
+    start: float,
+    round_seconds: float,
+    limits: Sequence[RoundLimit],
+) -> Round:
     """Return the round that follows the latest one with these gangs.
 
     Args:
@@ -61,6 +70,7 @@ def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mas
         keeps: (N,) which of them hold these GPUs now.
         start: Start of the round in seconds.
         round_seconds: Length of the round.
+        limits: The limits on average, for the current allocation.
     """
     current = state.allocation
     if isinstance(current, LazyAllocation) and current.assignments.held is held:
@@ -82,11 +92,34 @@ def build_round(state: SchedulerState, rows: Indices, held: HeldGpus, keeps: Mas
         failed=dict(state.newly_failed),
         notes=state.notes,
         fallback=state.fallback,
+        exceeded=_exceeded(state, current, rows, held, limits) if limits else (),
     )
 
 
+def _exceeded(
+    state: SchedulerState, current: object, rows: Indices, held: HeldGpus, limits: Sequence[RoundLimit]
+) -> tuple[str, ...]:
+    """Return the limits that gangs exceed, by name; rows: (M,) rows of the gangs; held: (M,) their GPUs."""
+    assert isinstance(current, CurrentAllocation)  # event-driven mode has no constraints  # noqa: S101
+    own = _of_jobs(state, current, rows, held)
+    return tuple(dict.fromkeys(limit.name for limit in limits if limit.is_exceeded(float(limit.used(own).sum()))))
+
+
+def _of_jobs(state: SchedulerState, current: CurrentAllocation, rows: Indices, held: HeldGpus) -> HeldGpus:
+    """Return (N,) the GPUs of all jobs of an allocation; rows: (M,) rows of the gangs that run; held: (M,) their GPUs."""
+    places = np.full(state.table.capacity, -1, dtype=np.int64)
+    places[rows] = np.arange(len(rows))
+    return held.take(places[current.rows])
+
+
 def begin_round(
-    state: SchedulerState, plan: RoundPlan | EventPlan, start: float, round_seconds: float, *, by_events: bool
+    state: SchedulerState,
+    plan: RoundPlan | EventPlan,
+    start: float,
+    round_seconds: float,
+    limits: RoundLimits = NO_LIMITS,
+    *,
+    by_events: bool,
 ) -> Round:
     """Begin a planned round now: enter it in accounts, histories and running gangs, and return it.
 
@@ -99,7 +132,10 @@ def begin_round(
     if by_events:
         state.count_until(start)
     keeps = gangs.of(rows).same_as(held)
-    new_round = build_round(state, rows, held, keeps, start, round_seconds)
+    new_round = build_round(state, rows, held, keeps, start, round_seconds, limits.on_average)
+    for name in dict.fromkeys(limit.name for limit in limits.on_average):
+        rounds, exceeded = state.limit_rounds.get(name, (0, 0))
+        state.limit_rounds[name] = rounds + 1, exceeded + (name in new_round.exceeded)
     if new_round.fallback is not None:
         state.fallback_rounds[new_round.fallback] += 1
     if not gangs.holds(rows, held):
@@ -116,7 +152,7 @@ def begin_round(
         gangs.begin(rows, held, is_spread)
     gangs.moved = set()
     if isinstance(state.allocation, CurrentAllocation) and not by_events:
-        _account(state, state.allocation, new_round, rows, held, round_seconds)
+        _account(state, state.allocation, new_round, rows, held, round_seconds, limits.in_every_round)
     _make_latest(state, new_round, rows)
     return new_round
 
@@ -161,13 +197,16 @@ def _make_latest(state: SchedulerState, new_round: Round, rows: Indices | None) 
     state.plan, state.last, state.last_rows, state.newly_failed, state.counted_since = None, new_round, rows, {}, {}
 
 
-def begin_starts(state: SchedulerState, starts: RoundPlan, plan: RoundPlan | None) -> Assignments:
+def begin_starts(
+    state: SchedulerState, starts: RoundPlan, plan: RoundPlan | None, limits: Sequence[RoundLimit] = ()
+) -> Assignments:
     """Enter gangs that start within the latest round in accounts, histories and running gangs, and return their GPUs.
 
     Args:
         state: The scheduler's state.
         starts: The gangs, their time, and the current allocation applied to the current jobs.
         plan: The next round if it is planned, including the gangs that continue in it.
+        limits: The limits on average of the allocation of `starts`.
     """
     rows, held, now, last = starts.rows, starts.held, starts.start_seconds, state.last
     assert last is not None  # noqa: S101
@@ -180,7 +219,15 @@ def begin_starts(state: SchedulerState, starts: RoundPlan, plan: RoundPlan | Non
     columns["starts"][rows] += 1
     columns["waiting_since_seconds"][rows] = last.end_seconds
     state.last_rows = np.union1d(state.rows_of_last, rows)
-    state.last = replace(last, assignments=last.assignments.updated(started))
+    new = []
+    if limits:
+        running = state.gangs.rows
+        found = _exceeded(state, starts.allocation, running, state.gangs.of(running), limits)
+        new = [name for name in found if name not in last.exceeded]
+    for name in new:
+        rounds, exceeded = state.limit_rounds.get(name, (1, 0))
+        state.limit_rounds[name] = rounds, exceeded + 1
+    state.last = replace(last, assignments=last.assignments.updated(started), exceeded=(*last.exceeded, *new))
     state.counted_since |= dict.fromkeys(started.ids, now)
     if plan is not None:
         if plan.allocation is not state.allocation:
@@ -233,7 +280,13 @@ def _receive(state: SchedulerState, starts: RoundPlan, gangs: Indices, started: 
 
 
 def _account(
-    state: SchedulerState, current: CurrentAllocation, new_round: Round, rows: Indices, held: HeldGpus, round_seconds: float
+    state: SchedulerState,
+    current: CurrentAllocation,
+    new_round: Round,
+    rows: Indices,
+    held: HeldGpus,
+    round_seconds: float,
+    limits: Sequence[RoundLimit],
 ) -> None:
     """Enter promised and received time of a round in all accounts."""
     problem = current.problem
@@ -243,6 +296,8 @@ def _account(
     columns, shares = state.gangs.types[current.rows], np.zeros(state.table.capacity)
     shares[rows] = held.shares
     waits = _waits(state, current, fractions, columns, present, shares[current.rows], new_round.start_seconds)
+    if limits:
+        waits[_lacks_room(limits, _of_jobs(state, current, rows, held), waits == WAITS.index(Wait.PLACE), problem)] = LIMITED
     units = current.units_of(shares[current.rows])
     offered = _offered(problem, columns, units)
     runnable, ledger = current.runnable_if_up, state.ledger
@@ -275,6 +330,19 @@ def _waits(
     if not state.backoffs.by_job:
         return codes
     return np.where(state.waits_after_failure(current.rows, start) & (codes >= 0), WAITS.index(Wait.BACKOFF), codes)
+
+
+LIMITED = WAITS.index(Wait.LIMIT)
+
+
+def _lacks_room(limits: Sequence[RoundLimit], held: HeldGpus, waits: Mask, problem: AllocationProblem) -> Mask:
+    """Return (N,) which of the jobs that wait would exceed a limit on every type where they can run; held: (N,) GPUs of jobs."""
+    lacks, rows = np.zeros(len(held), dtype=bool), np.flatnonzero(waits)
+    for limit in limits:
+        left = limit.less(float(limit.used(held).sum()))
+        costs = np.where(problem.runnable[rows], limit.cost_table(least_gpus(problem))[rows], np.inf).min(axis=1, initial=np.inf)
+        lacks[rows] |= (costs > 0) & (costs > left.most)
+    return lacks
 
 
 MIN_DEFICIT_ROUNDS = 1e-6

@@ -26,6 +26,7 @@ class Wait(StrEnum):
     NODE = "nodes were down"
     OTHER_TYPE = "it ran on another of its types"
     BACKOFF = "it had failed, and was not to be tried again yet"
+    LIMIT = "a limit that holds in every round left it no room"
 
 
 WAITS = tuple(Wait)

@@ -28,6 +28,9 @@ full shortfall."""
 BY_REASON = frozenset({"waits", "short"})
 """Tables with a column for each reason in `WAITS`."""
 
+FIRST_REASONS = 6
+"""Number of reasons that the files of all versions have."""
+
 
 class DeliveryLedger:
     """Accounts of all jobs over all rounds, for K accelerator types, by the rows of the jobs in the `JobTable`.
@@ -81,9 +84,12 @@ class DeliveryLedger:
         return {"accelerator_types": list(self.accelerator_types), **tables, **common}
 
     def _saved(self, name: str) -> Floats:
-        """Return a table for saving. The last reason, which earlier versions did not have, is omitted unless it occurs."""
+        """Return a table for saving, without the last reasons, which earlier versions did not have, as far as they do not occur."""
         table: Floats = getattr(self, name)
-        return table[:, :-1] if name in BY_REASON and not table[:, -1].any() else table
+        if name not in BY_REASON:
+            return table
+        occur = np.flatnonzero(table.any(axis=0))
+        return table[:, : max(FIRST_REASONS, int(occur.max(initial=-1)) + 1)]
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> DeliveryLedger:
@@ -93,8 +99,8 @@ class DeliveryLedger:
         ledger.fit(count)
         for name in ("num_gpus", *cls.TABLES):
             table = decode(document[name])
-            if name in BY_REASON and table.shape[1:] == (len(WAITS) - 1,):
-                table = np.pad(table, ((0, 0), (0, 1)))
+            if name in BY_REASON and table.shape[1:] in {(reasons,) for reasons in range(FIRST_REASONS, len(WAITS))}:
+                table = np.pad(table, ((0, 0), (0, len(WAITS) - table.shape[1])))
             if table.shape != getattr(ledger, name).shape:
                 raise ValueError(f"the accounts have {table.shape} entries of {name}")
             setattr(ledger, name, table)

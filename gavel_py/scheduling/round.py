@@ -200,6 +200,13 @@ def fallback_text(rounds: Mapping[str, Mapping[str, int]]) -> str:
     return " ".join(f"Rounds without a proven answer of {policy}: {text}." for policy, text in counts.items())
 
 
+def exceeded_notes(limits: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
+    """Return {constraint: {"rounds": number, "exceeded": of these, those above it}} as notes on the limits that were exceeded."""
+    hint = "rounds; every_round: true forbids it"
+    exceeded = {name: each for name, each in limits.items() if each["exceeded"]}
+    return tuple(f"{name}: exceeded in {each['exceeded']} of {each['rounds']} {hint}" for name, each in exceeded.items())
+
+
 @dataclass(frozen=True)
 class Round:
     """One round. All job ids are sorted.
@@ -217,6 +224,7 @@ class Round:
             (docs/rounds.md#failures).
         notes: Notes on the current allocation, such as that a time limit ended its solve.
         fallback: How the current allocation was found although its solve failed; None if it did not fail.
+        exceeded: Constraints that this round exceeds, since they limit the average over rounds (`every_round`).
     """
 
     index: int
@@ -230,6 +238,7 @@ class Round:
     failed: dict[str, str]
     notes: tuple[str, ...] = ()
     fallback: Fallback | None = None
+    exceeded: tuple[str, ...] = ()
 
     def copied(self) -> Round:
         """Return a copy whose dictionaries callers may change."""
@@ -251,6 +260,7 @@ class Round:
             "failed": dict(self.failed),
             **({"notes": list(self.notes)} if self.notes else {}),
             **({} if self.fallback is None else {"fallback": asdict(self.fallback)}),
+            **({"exceeded": list(self.exceeded)} if self.exceeded else {}),
         }
 
     @classmethod
@@ -259,7 +269,8 @@ class Round:
         assignments = {job_id: Assignment.from_dict(held) for job_id, held in document["assignments"].items()}
         lists = {name: tuple(document[name]) for name in ("kept", "started", "preempted")}
         fallback = Fallback(**document["fallback"]) if "fallback" in document else None
-        optional = {"notes": tuple(document.get("notes", ())), "fallback": fallback}
+        texts = {name: tuple(document.get(name, ())) for name in ("notes", "exceeded")}
+        optional = texts | {"fallback": fallback}
         return cls(**{**document, **lists, "assignments": assignments, **optional})
 
 

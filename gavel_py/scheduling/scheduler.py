@@ -48,7 +48,7 @@ from gavel_py.scheduling.options import SchedulerOptions, fault
 from gavel_py.scheduling.placement.topology import Gpu
 from gavel_py.scheduling.planner import ROUNDING, RoundPlanner
 from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
-from gavel_py.scheduling.round import Assignment, Lease, Round, fallback_text
+from gavel_py.scheduling.round import Assignment, Lease, Round, exceeded_notes, fallback_text
 from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
@@ -228,7 +228,8 @@ class RoundScheduler(Synchronized):
             plan = self._planner.revise(state, plan)
         if state.backoffs.by_job:
             self._end_backoffs(start)
-        new_round = begin_round(state, plan, start, self.round_seconds, by_events=self.by_events)
+        limits = state.limits_of(state.allocation, self.policy.constraints)
+        new_round = begin_round(state, plan, start, self.round_seconds, limits, by_events=self.by_events)
         if any(state.blocked.news):
             state.blocked.take_news()
         if new_round.fallback is not None:
@@ -258,7 +259,8 @@ class RoundScheduler(Synchronized):
         rows = plan.rows[valid]
         held = plan.held.take(valid).with_partners_among(state.table.ids[rows].tolist())
         keeps = state.gangs.of(rows).same_as(held)
-        return build_round(state, rows, held, keeps, plan.start_seconds, self.round_seconds)
+        limits = state.limits_of(state.allocation, self.policy.constraints).on_average
+        return build_round(state, rows, held, keeps, plan.start_seconds, self.round_seconds, limits)
 
     @synchronized
     def start_waiting(self, now_seconds: float) -> dict[str, Assignment]:
@@ -289,7 +291,10 @@ class RoundScheduler(Synchronized):
         if last is None or now >= last.end_seconds:
             return {}
         found = select_starts(self._planner, state, now)
-        started = {} if found is None else dict(begin_starts(state, *found))
+        started: dict[str, Assignment] = {}
+        if found is not None:
+            limits = state.limits_of(found[0].allocation, self.policy.constraints).on_average
+            started = dict(begin_starts(state, *found, limits))
         if started:
             logger.info("%d jobs start at %.9g s, within round %d", len(started), now, last.index)
         return started
@@ -459,6 +464,18 @@ class RoundScheduler(Synchronized):
     def fallback_text(self) -> str:
         """`fallback_rounds` as a sentence, empty without such rounds."""
         return fallback_text(self.fallback_rounds)
+
+    @property
+    @synchronized
+    def limit_rounds(self) -> dict[str, dict[str, int]]:
+        """{constraint: {"rounds": number, "exceeded": of these, those above it}} of limits that hold on average (`every_round`)."""
+        counts = self._state.limit_rounds.items()
+        return {name: {"rounds": rounds, "exceeded": exceeded} for name, (rounds, exceeded) in counts}
+
+    @property
+    def exceeded_notes(self) -> tuple[str, ...]:
+        """Notes on the limits of `limit_rounds` that were exceeded."""
+        return exceeded_notes(self.limit_rounds)
 
     @property
     @synchronized

@@ -217,6 +217,8 @@ class SchedulerState:
     backoffs: Backoffs = field(default_factory=Backoffs)  # of jobs that have failed and not succeeded since
     failed_meanwhile: set[str] = field(default_factory=set)  # jobs that have failed since the next round was planned
     fallback_rounds: Counter[Fallback] = field(default_factory=Counter)  # rounds that began after a failed solve
+    # {constraint: number of rounds, and of those that exceeded it} of limits that hold on average.
+    limit_rounds: dict[str, tuple[int, int]] = field(default_factory=dict)
     newly_failed: dict[str, str] = field(default_factory=dict)  # {job_id: reason} of jobs that have failed for good since `last`
     colocation_ledger: ColocationLedger = field(default_factory=ColocationLedger)
     solver_seconds: float = 0.0  # wall-clock time of allocations in this process
@@ -264,6 +266,7 @@ class SchedulerState:
             **(
                 {"fallback_rounds": [[*astuple(k), n] for k, n in fallbacks.items()]} if (fallbacks := self.fallback_rounds) else {}
             ),
+            **({"limit_rounds": {name: list(each) for name, each in self.limit_rounds.items()}} if self.limit_rounds else {}),
             **({"failed_meanwhile": sorted(self.failed_meanwhile)} if self.failed_meanwhile else {}),
             **({"blocked": blocked} if (blocked := self.blocked.to_dict()) else {}),
         }
@@ -288,6 +291,7 @@ class SchedulerState:
             counted_since=dict(document.get("counted_since", {})),
             backoffs=Backoffs.from_dict(document.get("backoffs", {})),
             failed_meanwhile=set(document.get("failed_meanwhile", ())),
+            limit_rounds={name: (rounds, exceeded) for name, (rounds, exceeded) in document.get("limit_rounds", {}).items()},
             fallback_rounds=Counter({Fallback(*each): number for *each, number in document.get("fallback_rounds", ())}),
         )
         if not state.backoffs.by_job.keys() <= state.table.by_id.keys():

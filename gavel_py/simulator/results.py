@@ -22,7 +22,7 @@ from gavel_py.errors import Fault, InputError
 from gavel_py.io.snapshots import DAMAGED
 from gavel_py.io.tabular import Tabular, array_of
 from gavel_py.problem.arrays import plain_size
-from gavel_py.scheduling.round import fallback_text
+from gavel_py.scheduling.round import exceeded_notes, fallback_text
 from gavel_py.simulator.measurements import JobWindow, Measuring, TenantUsage, Usage, job_window
 
 
@@ -185,6 +185,8 @@ class Summary:
         queueing_elastic: that of elastic jobs.
         fallback_rounds: {policy: {kind: number of rounds}} of the rounds, of the whole simulation, for which no proven answer was
             found (`Round.fallback`).
+        limit_rounds: {constraint: {"rounds": number, "exceeded": of these, those above it}} of the limits that hold on average, for
+            the whole simulation (docs/constraints.md#in-every-round).
     """
 
     outcomes: dict[str, int]
@@ -213,11 +215,17 @@ class Summary:
     blocked_seconds: float = 0.0
     queueing_elastic: Distribution = Distribution(0, *[None] * 5)
     fallback_rounds: dict[str, dict[str, int]] = field(default_factory=dict)
+    limit_rounds: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def fallback_text(self) -> str:
         """`fallback_rounds` as a sentence, empty without such rounds."""
         return fallback_text(self.fallback_rounds)
+
+    @property
+    def exceeded_notes(self) -> tuple[str, ...]:
+        """Notes on the limits of `limit_rounds` that were exceeded."""
+        return exceeded_notes(self.limit_rounds)
 
     @property
     def unfinished(self) -> int:
@@ -265,7 +273,7 @@ class Summary:
         )
 
 
-ADDED = ("workflow_jct", "blocked_seconds", "queueing_elastic", "fallback_rounds")
+ADDED = ("workflow_jct", "blocked_seconds", "queueing_elastic", "fallback_rounds", "limit_rounds")
 """Fields of a summary that earlier versions did not have."""
 
 ELASTIC = 0

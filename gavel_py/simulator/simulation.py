@@ -235,7 +235,8 @@ class Simulation:
             self._add_to(tenants, progress, record)
             records[job_id] = record
         summary = tally.summary(state.usage, state.measuring, state.wall_seconds, tenants)
-        return SimulationResult(self.policy.label, replace(summary, fallback_rounds=self.scheduler.fallback_rounds), records)
+        rounds = {name: getattr(self.scheduler, name) for name in ("fallback_rounds", "limit_rounds")}
+        return SimulationResult(self.policy.label, replace(summary, **rounds), records)
 
     def step(self, until_seconds: float = math.inf) -> bool:
         """Simulate one round, or advance to the next arrival if no job is in the system.

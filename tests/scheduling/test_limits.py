@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -385,3 +386,49 @@ def test_no_round_exceeds_a_limit_whatever_happens(seed: int) -> None:
             if life.made.jobs:
                 life.rng.choice(changes)()
             life.play(now)
+
+
+# Limits that hold on average
+
+
+def test_rounds_count_those_that_exceed_a_limit_on_average(tmp_path: Path) -> None:
+    limits = gp.MaxGpus(4), gp.MaxGpus(2, job="a0"), gp.MaxGpus(7, every_round=True), gp.MaxGpus(1).soft(0.01)
+    jobs = [*gangs(3, 3, 2), job("b0", 1, "b")]
+    made, used = scheduler(jobs, *limits, restart_seconds=10), list[Mapping[str, gp.Assignment]]()
+    for _ in range(12):
+        begun = made.next_round()
+        used.append(begun.assignments)
+        assert (limits[0].text in begun.exceeded) == (gpus(begun.assignments, jobs) > 4)
+    above = {limits[0].text: sum(gpus(held, jobs) > 4 for held in used), limits[1].text: sum("a0" in held for held in used)}
+    assert made.limit_rounds == {name: {"rounds": 12, "exceeded": number} for name, number in above.items()}
+    assert 0 < above[limits[0].text] < 12
+    assert f"in {above[limits[1].text]} of 12 rounds; every_round: true forbids it" in made.exceeded_notes[1]
+    made.save(tmp_path / "saved.json")
+    assert gp.RoundScheduler.load(tmp_path / "saved.json", PROFILE).limit_rounds == made.limit_rounds
+
+
+def test_a_round_that_exceeds_a_limit_by_a_start_within_it_counts_once() -> None:
+    made = scheduler(gangs(3, 3), gp.MaxGpus(4), cluster="v100:8/4")
+    made.node_down("v100-1")
+    assert not made.next_round(0).exceeded
+    made.node_up("v100-1")
+    assert [len(made.start_waiting(now)) for now in (100, 200)] == [1, 0]
+    made.interrupted(min(made.running))
+    assert len(made.start_waiting(300)) == 1
+    assert made.limit_rounds == {"the limit of 4 GPUs": {"rounds": 1, "exceeded": 1}}
+
+
+def test_a_job_that_waits_for_a_limit_says_so() -> None:
+    made = scheduler(gangs(3, 3, 3), LIMIT)
+    ran = {*made.next_round().assignments, *made.next_round().assignments}
+    (waits,) = {each.job_id for each in made.jobs} - ran
+    assert str(made.wait_of(waits)) == "a limit that holds in every round left it no room"
+
+
+def test_the_summary_of_a_simulation_counts_rounds_above_limits() -> None:
+    jobs = [gp.Job(f"a{n}", job_type="resnet", num_gpus=3, total_steps=1e4) for n in range(2)]
+    cluster, limits = gp.Cluster.from_inline("v100:8/8"), [gp.MaxGpus(4)]
+    found = gp.simulate(jobs, cluster, PROFILE, policy=gp.resolve_policy("max_min_fairness", constraints=limits))
+    (counted,) = found.summary.limit_rounds.values()
+    assert 0 < counted["exceeded"] < counted["rounds"] == found.summary.rounds
+    assert gp.Summary.from_dict(found.summary.to_dict()) == found.summary

@@ -441,6 +441,18 @@ def test_a_round_whose_solve_fails_keeps_jobs_running_and_says_so(tmp_path: Path
     assert_sound(slurm)
 
 
+def test_status_log_and_metrics_say_which_rounds_exceed_a_limit_on_average(tmp_path: Path) -> None:
+    slurm = cluster()
+    slurm.submit(1, per_job="gpu:4", comment=BERT)
+    limit = gp.MaxGpus(2)
+    with driver(slurm, tmp_path, policy=gp.resolve_policy("max_min_fairness", constraints=[limit])) as driven:
+        decided, applied = driven.round()
+        assert applied.started == ["1"]
+        assert driven.look().notes == (f"{limit.text}: exceeded in 1 of 1 rounds; every_round: true forbids it",)
+        assert f'gavel_exceeded_rounds_total{{constraint="{limit.text}"}} 1' in metrics_text(decided, applied, {})
+    assert [each["exceeded"] for each in events(tmp_path, "round")] == [[limit.text]]
+
+
 def test_a_job_gives_way_as_time_passes_although_nothing_else_happens(tmp_path: Path) -> None:
     slurm = cluster()
     for number in (1, 2, 3):  # two of them run

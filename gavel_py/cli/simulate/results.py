@@ -215,6 +215,8 @@ def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
     yield Metric("rounds", "rounds", "count", _of("rounds"))
     if any(each.result.summary.fallback_rounds for each in results):
         yield Metric("fallback_rounds", "rounds without a proven answer", "count", _fallbacks, best="least")
+    if any(each.result.summary.limit_rounds for each in results):
+        yield Metric("exceeded_rounds", "rounds above limits on average", "count", _exceeded, best="least")
     yield Metric("solver_seconds", "time to solve", "clock", _of("solver_seconds"))
     yield Metric("wall_seconds", "total run time", "clock", _of("wall_seconds"))
 
@@ -263,6 +265,10 @@ def _consolidated(result: PolicyResult) -> float | None:
 
 def _fallbacks(result: PolicyResult) -> float:
     return sum(sum(kinds.values()) for kinds in result.result.summary.fallback_rounds.values())
+
+
+def _exceeded(result: PolicyResult) -> float:
+    return sum(each["exceeded"] for each in result.result.summary.limit_rounds.values())
 
 
 def _undelivered(result: PolicyResult) -> float | None:
@@ -389,6 +395,7 @@ def _notes(result: PolicyResult) -> Iterator[str]:
         yield f"{result.label}: {measured:,} speeds were known at first, {observed:,} were observed."
     if text := result.result.summary.fallback_text:
         yield text
+    yield from (f"{result.label}: {note}" for note in result.result.summary.exceeded_notes)
     left_out = reasons(result.result)
     for job_id, reason in list(left_out.items())[:MAX_JOBS]:
         yield f"{result.label}: job {job_id!r} has no GPUs at the end: {reason}"

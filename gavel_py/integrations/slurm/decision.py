@@ -150,6 +150,7 @@ class Decided:
             "solver_seconds": 0.0 if allocation is None else allocation.seconds.get("solve", 0.0),
             "prices": prices,
             **({} if self.begun.fallback is None else {"fallback": asdict(self.begun.fallback), "notes": list(self.begun.notes)}),
+            **({"exceeded": list(self.begun.exceeded)} if self.begun.exceeded else {}),
         }
 
 
@@ -237,6 +238,7 @@ class SlurmPlanner:
             self._log("not_elastic", why=self._why_fixed)
         self._reported_why_fixed |= bool(fixed)
         notes = (*partition.notes, *snapshot.unreadable, *fixed, *filter(None, [state.scheduler.fallback_text]))
+        notes += state.scheduler.exceeded_notes
         return ClusterSnapshot(snapshot, state, roles, self.reconciler.refused, let_go, known, notes, self.reconciler.ahead)
 
     def _partition(self, snapshot: Snapshot, ahead: Mapping[str, Reservation], *, must_exist: bool) -> Partition:

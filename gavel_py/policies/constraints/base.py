@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 class Scope:
     """The problem to which constraints apply, with lookup of jobs, tenants and types by name.
 
-    original: the problem before constraints ruled out types.
+    original: the problem before constraints ruled out types; warns: whether to warn of what constraints do not apply to.
     """
 
-    def __init__(self, problem: AllocationProblem) -> None:
+    def __init__(self, problem: AllocationProblem, *, warns: bool = True) -> None:
         self.problem = self.original = problem
-        self._warned: set[str] = set()
+        self._warns, self._warned = warns, set[str]()
 
     @property
     def num_jobs(self) -> int:
@@ -79,7 +79,7 @@ class Scope:
 
     def warn(self, constraint: Constraint, text: str) -> None:
         """Warn, once, that a constraint or a part of it applies to no job."""
-        if text not in self._warned:
+        if self._warns and text not in self._warned:
             self._warned.add(text)
             warnings.warn(f"{constraint.where}: {text}", GavelWarning, stacklevel=2)
 

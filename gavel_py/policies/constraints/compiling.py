@@ -162,8 +162,8 @@ def constrained(problem: AllocationProblem, constraints: Sequence[Constraint]) -
 
 
 def limits_on(problem: AllocationProblem, constraints: Sequence[Constraint]) -> list[tuple[Shared, list[Limit]]]:
-    """Return the hard constraints that limit the GPUs of groups, with their limits for the jobs of a problem."""
-    scope = Scope(problem)
+    """Return the hard constraints that limit the GPUs of groups, with their limits for the jobs of a problem, without warnings."""
+    scope = Scope(problem, warns=False)
     hard = (each for each in constraints if isinstance(each, Shared) and each.penalty is None)
     return [(each, limits) for each in hard if (limits := each.limits(scope))]
 

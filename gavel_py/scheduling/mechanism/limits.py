@@ -72,9 +72,14 @@ class RoundLimit:
         used[runs] = fractions * sizes * self.per_gpu[held.types[runs]]
         return used
 
+    @property
+    def most(self) -> float:
+        """The limit with its tolerance."""
+        return self.limit + ROUNDING * max(1.0, self.limit)
+
     def is_exceeded(self, used: float) -> bool:
         """Return whether this use exceeds the limit."""
-        return used > self.limit + ROUNDING * max(1.0, self.limit)
+        return used > self.most
 
     def less(self, used: float) -> RoundLimit:
         """Return the rest of the limit."""
@@ -113,7 +118,7 @@ def within_limits(runnable: Mask, scores: Floats, num_gpus: Indices, limits: Seq
         here = np.arange(len(rows))
         cost, score = costs[rows, best], order[here, best]
         worths = np.where(np.isfinite(score), (score + ROUNDING) * num_gpus[rows], 0.0)
-        chosen = _chosen(cost, worths, limit.limit + ROUNDING * max(1.0, limit.limit))
+        chosen = _chosen(cost, worths, limit.most)
         most = np.where(chosen, cost, 0.0)
         left[rows] &= costs[rows] <= most[:, None] * (1 + ROUNDING)
     return left

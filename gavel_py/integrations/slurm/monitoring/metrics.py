@@ -38,6 +38,7 @@ HELP = {
     "gavel_price": ("gauge", "Relative gain of the objective of the policy by one more GPU of a type."),
     "gavel_solve_seconds": ("gauge", "Time that the latest allocation took."),
     "gavel_restart_seconds": ("gauge", "Cost of a stop and a start with which rounds are planned."),
+    "gavel_exceeded_rounds_total": ("counter", "Rounds that exceeded a limit that holds on average, by constraint."),
     "gavel_fallback_rounds_total": ("counter", "Rounds for which no proven answer of the policy was found, by policy and kind."),
     "gavel_failed_starts": ("gauge", "Jobs that did not start in the latest round."),
     "gavel_gpu_seconds_promised_total": ("counter", "Time promised so far; it restarts at 0 when the cluster changes."),
@@ -141,6 +142,8 @@ def _samples(decided: Decided, applied: Applied) -> Iterator[tuple[str, Labels, 
     yield "gavel_restart_seconds", {}, account["restart_seconds"]
     for policy, kinds in decided.picture.state.scheduler.fallback_rounds.items():
         yield from (("gavel_fallback_rounds_total", {"policy": policy, "kind": kind}, n) for kind, n in kinds.items())
+    for name, rounds in decided.picture.state.scheduler.limit_rounds.items():
+        yield "gavel_exceeded_rounds_total", {"constraint": name}, rounds["exceeded"]
     yield "gavel_failed_starts", {}, len(applied.waiting)
     yield "gavel_gpu_seconds_promised_total", {}, totals["promised_gpu_seconds"]
     yield "gavel_gpu_seconds_delivered_total", {}, totals["delivered_gpu_seconds"]
