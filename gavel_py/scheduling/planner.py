@@ -315,7 +315,8 @@ class RoundPlanner:
         if not self.options.sharing and (parts == 1).all():
             return plan(demand, requests, previous=previous, fixed=fixed)
         running = state.continuing_gangs(current.rows)
-        first = [running.gpus.item(start) if runs else None for start, runs in zip(running.starts, running.runs, strict=False)]
+        first = np.full(len(running), -1, dtype=np.int64)
+        first[running.runs] = running.gpus[running.starts[:-1][running.runs]]
         pack = partial(pack_fractional, parts=parts, memory=cache.memory_of(current.policy_input.gangs), gpus=first)
         partners = state.partners(current, demand, running)
         return plan_groups(plan, pack, partners, demand, requests, problem.job_ids, parts, previous, fixed)

@@ -1,20 +1,25 @@
-"""Rounds of jobs that ask for parts of GPUs: packed onto one each, and no GPU given away more than once."""
+"""Rounds of jobs that ask for parts of GPUs: packed onto one each, no GPU given away more than once, and no room left unused."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import count
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
 from tests.scheduling.support import Fixed
-from tests.support.examples import examples
+from tests.support.examples import examples, seeds
 from tests.support.profiles import OSDI
 
 TYPES = {"v100": 16.0, "p100": 12.0, "k80": 12.0}
 KINDS = ("ResNet-18 (batch size 64)", "LM (batch size 80)", "A3C")
+SPEEDS = gp.ThroughputProfile(
+    "any", [gp.Measurement(job_type="any", num_gpus=gpus, accelerator="v100", steps_per_second=1.0 * gpus) for gpus in (1, 2, 3)]
+)
 PARTS = (0.1, 0.25, 1 / 3, 0.5, 0.6, 0.9, 1, 2)
 
 
@@ -100,6 +105,101 @@ def test_parts_that_do_not_fit_one_gpu_take_turns() -> None:
     rounds = played([gp.Job(job_id, job_type="A3C", num_gpus=0.6) for job_id in "ab"], 12)
     assert all(len(begun.assignments) == 1 for begun in rounds)
     assert {job_id for begun in rounds for job_id in begun.assignments} == {"a", "b"}
+
+
+def waiting(sizes: list[float], gpus: int, rounds: int, **options: object) -> list[set[str]]:
+    """The jobs that wait in each round; after each, no waiting job has room, and no GPU gives more than itself."""
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": gpus}), SPEEDS, **options)
+    for n, size in enumerate(sizes):
+        scheduler.submit(gp.Job(f"j{n:03d}", job_type="any", num_gpus=size))
+    return [check_room(scheduler.next_round(), scheduler) for _ in range(rounds)]
+
+
+def check_room(begun: gp.Round, scheduler: gp.RoundScheduler) -> set[str]:
+    """Check that no job waits beside GPUs that could hold it; return those that wait."""
+    free = {(node.name, n): 1.0 for node in scheduler.cluster.nodes for n in range(node.num_gpus)}
+    jobs = {job.job_id: job.num_gpus for job in scheduler.jobs}
+    for job_id, held in begun.assignments.items():
+        for gpu in held.gpus:
+            free[gpu] -= min(1, jobs[job_id])
+    assert min(free.values()) >= -1e-9
+    waits = jobs.keys() - begun.assignments.keys()
+    idle = sum(left > 1 - 1e-9 for left in free.values())
+    assert all(jobs[job] > (idle if jobs[job] >= 1 else max(free.values()) + 1e-9) for job in waits)
+    return waits
+
+
+@pytest.mark.parametrize(
+    ("size", "number", "gpus", "at_once"), [(0.5, 3, 1, 2), (0.3, 5, 1, 3), (0.05, 21, 1, 20), (0.18, 26, 5, 25), (0.6, 4, 3, 3)]
+)
+def test_equal_fractions_take_the_turns_of_whole_gpus(size: float, number: int, gpus: int, at_once: int) -> None:
+    """As many wait in each round, and none longer."""
+    fractions, whole = waiting([size] * number, gpus, 40), waiting([1] * number, at_once, 40)
+    assert [len(waits) for waits in fractions] == [len(waits) for waits in whole]
+    assert longest(fractions) <= longest(whole)
+
+
+def longest(waits: list[set[str]]) -> int:
+    """The largest number of rounds in a row in which a job waits."""
+    gaps: dict[str, int] = {}
+    most = 0
+    for each in waits:
+        gaps = {job: gaps.get(job, 0) + 1 for job in each}
+        most = max(most, *gaps.values(), 0)
+    return most
+
+
+def test_fractions_of_mixed_sizes_receive_what_packings_deliver() -> None:
+    """The promise is the largest that packings can deliver, so nearly every round must be one of the best packings."""
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 2}), SPEEDS)
+    for n, size in enumerate((0.3, 0.3, 0.5, 0.5, 0.7, 0.2, 0.2, 0.9)):
+        scheduler.submit(gp.Job(f"j{n}", job_type="any", num_gpus=size))
+    for _ in range(60):
+        check_room(scheduler.next_round(), scheduler)
+    report = scheduler.delivery()
+    assert report.undelivered_share < 0.03
+    assert report.most_rounds_behind <= 3
+
+
+rooms_drawn = st.lists(st.sampled_from([0.05, 0.18, 0.25, 0.3, 1 / 3, 0.5, 0.6, 0.7, 0.9, 1, 2, 3]), min_size=1, max_size=16)
+
+
+@given(rooms_drawn, st.integers(1, 5), st.data())
+@settings(max_examples=examples(40, costly=True), suppress_health_check=[HealthCheck.too_slow])
+def test_no_job_waits_beside_room_while_jobs_come_and_go(sizes: list[float], gpus: int, data: st.DataObject) -> None:
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": gpus}), SPEEDS)
+    for n, size in enumerate(sizes):
+        scheduler.submit(gp.Job(f"j{n:03d}", job_type="any", num_gpus=min(size, gpus)))
+    for n in range(8):
+        check_room(scheduler.next_round(), scheduler)
+        present = sorted(job.job_id for job in scheduler.jobs)
+        if len(present) > 1 and data.draw(st.booleans()):
+            scheduler.complete(data.draw(st.sampled_from(present)))
+            scheduler.submit(gp.Job(f"k{n:03d}", job_type="any", num_gpus=min(data.draw(st.sampled_from([0.3, 0.7, 1])), gpus)))
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.deep
+def test_what_is_owed_stays_small_over_long_histories(seed: int) -> None:
+    """In 300 rounds with arrivals and departures, jobs of mixed sizes are never more than a few rounds behind."""
+    chance, job = np.random.default_rng(seed), count()
+    gpus = int(chance.integers(1, 6))
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": gpus}), SPEEDS)
+
+    def submit() -> None:
+        size = chance.choice([0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9, 1, min(2, gpus)])
+        scheduler.submit(gp.Job(f"j{next(job):03d}", job_type="any", num_gpus=float(size)))
+
+    for _ in range(3 * gpus + 3):
+        submit()
+    for _ in range(300):
+        check_room(scheduler.next_round(), scheduler)
+        if chance.random() < 0.1:
+            scheduler.complete(str(chance.choice(sorted(job.job_id for job in scheduler.jobs))))
+            submit()
+    report = scheduler.delivery()
+    assert report.undelivered_share < 0.03
+    assert report.most_rounds_behind < 8
 
 
 def test_jobs_without_a_claim_fill_idle_parts() -> None:

@@ -11,17 +11,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.scheduling.colocation.groups import ColocationGroups
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests
 
 __all__ = ["plan_groups"]
 
+MOST_PASSES = 4
+"""Maximum number of times that fractional jobs are packed, each time onto fewer GPUs."""
+
 
 def plan_groups(
     plan: Callable[..., HeldGpus],
-    pack: Callable[[ColocationGroups], ColocationGroups],
+    pack: Callable[..., ColocationGroups],
     pairs: ColocationGroups,
     demand: RoundDemand,
     requests: ResourceRequests,
@@ -34,7 +37,7 @@ def plan_groups(
 
     Args:
         plan: `plan_round` for given nodes and mechanism.
-        pack: Adds groups of fractional jobs (`pack_fractional`).
+        pack: Adds groups of fractional jobs, for at most `most` GPUs of each type (`pack_fractional`).
         pairs: Groups of jobs that share whole GPUs.
         demand: The demand of all jobs, without regard to groups.
         requests: Resource requests of the jobs.
@@ -50,14 +53,27 @@ def plan_groups(
         joined = replace(groups.demand, limits=tuple(limit.joined(rows, parts) for limit in demand.limits))
         return groups.expanded(plan(joined, joint, previous=groups.reduced(previous), fixed=fixed))
 
-    groups = pack(pairs)
-    found = assign(groups, fixed)
-    waits = groups.without_place(found)
-    if demand.backfill and waits.any():
-        zeros = np.zeros_like(demand.fractions)
-        idle = replace(demand, deficits=zeros, fractions=zeros, received=zeros, runnable=demand.runnable & waits[:, None])
-        found = assign(pack(ColocationGroups((), idle)), found)
+    fractional, idle = parts < 1, _idle_gpus(demand, fixed)
+    for _ in range(MOST_PASSES):
+        groups, most = pack(pairs, most=idle), idle
+        found = assign(groups, fixed)
+        waits, idle = groups.without_place(found), _idle_gpus(demand, found.where(fixed.runs | ~fractional))
+        # Whole gangs may have taken GPUs of fractional jobs: pack these onto the GPUs that are left.
+        if not (fractional & waits).any() or (idle >= most).all():
+            break
+    waits |= fractional & ~found.runs
+    if demand.backfill and waits.any() and _idle_gpus(demand, found).any():
+        zeros, most = np.zeros_like(demand.fractions), np.full(len(most), len(parts))
+        rest = replace(demand, deficits=zeros, fractions=zeros, received=zeros, runnable=demand.runnable & waits[:, None])
+        found = assign(pack(ColocationGroups((), rest), most=most), found)
     return _with_partners(found, ids, parts)
+
+
+def _idle_gpus(demand: RoundDemand, held: HeldGpus) -> Indices:
+    """Return (K,) the number of GPUs of each type that no gang holds."""
+    _, first = np.unique(held.gpus, return_index=True)
+    idle: Indices = np.maximum(0, demand.capacities - np.bincount(held.types[held.owners[first]], minlength=len(demand.capacities)))
+    return idle
 
 
 def _with_partners(held: HeldGpus, ids: Sequence[str], parts: Floats) -> HeldGpus:
