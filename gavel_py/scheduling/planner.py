@@ -21,6 +21,7 @@ from gavel_py.allocation.solver import Solver
 from gavel_py.errors import InputError, SolverError
 from gavel_py.optimization.job_classes import rounded
 from gavel_py.policies import OrderedPolicy
+from gavel_py.policies.constraints.shares import Shared
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.problem import AllocationProblem
@@ -385,8 +386,12 @@ class RoundPlanner:
 
     @property
     def backfills(self) -> bool:
-        """Whether idle GPUs go to waiting jobs; with constraints they do not, since these may be meant to keep GPUs free."""
-        return self.solver.policy.backfills and not self.solver.policy.constraints
+        """Whether idle GPUs go to waiting jobs.
+
+        With constraints they do not, since these may be meant to keep GPUs free, unless all of them hold in every round anyway.
+        """
+        policy = self.solver.policy
+        return policy.backfills and all(isinstance(each, Shared) and each.every_round for each in policy.constraints)
 
     def _restart_seconds(self, current: CurrentAllocation) -> Floats:
         """Return (N,) what a restart of each job costs: its own value, or that of the scheduler."""

@@ -226,7 +226,8 @@ def _within_limits(demand: RoundDemand) -> RoundDemand:
     """Return the demand in which only those jobs are runnable that keep all limits together."""
     if not demand.limits:
         return demand
-    return replace(demand, runnable=within_limits(demand.possible, scores_of(demand), demand.num_gpus, demand.limits))
+    left = within_limits(demand.possible, scores_of(demand), demand.claims, demand.num_gpus, demand.limits)
+    return replace(demand, runnable=left)
 
 
 def _keeping_limits(selection: Indices | GangSelection, demand: RoundDemand) -> Indices | GangSelection:

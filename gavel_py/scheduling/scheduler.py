@@ -267,9 +267,9 @@ class RoundScheduler(Synchronized):
         """Start waiting jobs on GPUs that idle within the round in progress, preempting none, and return those that start.
 
         For use after jobs have arrived or GPUs have become free. The mechanism selects the jobs under the current allocation; jobs
-        that this does not cover yet get the GPUs that remain. If the policy does not fill idle GPUs, or has constraints, only jobs
-        with a claim to time start. The rest of the round counts as delivered and attained. A round that is already planned does not
-        change: gangs lose GPUs that it needs when it starts, even within `min_run_seconds`.
+        that this does not cover yet get the GPUs that remain. If the policy does not fill idle GPUs, or constraints may keep them
+        free, only jobs with a claim to time start. The rest of the round counts as delivered and attained. A round that is already
+        planned does not change: gangs lose GPUs that it needs when it starts, even within `min_run_seconds`.
 
         Nothing starts before the first round, or once the round has ended (`Round.end_seconds`) and until the next one starts.
 

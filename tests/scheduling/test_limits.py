@@ -17,6 +17,7 @@ import pytest
 import gavel_py as gp
 from gavel_py.scheduling.mechanism.demand import GangSelection, sizing
 from gavel_py.scheduling.mechanism.limits import RoundLimit, within_limits
+from tests.scheduling.support import Fixed
 
 PRICES = {"v100": 2.5, "k80": 0.9}
 SIZES = (1, 2, 3, 4, 8)
@@ -77,10 +78,21 @@ LIMIT = gp.MaxGpus(4, every_round=True)
 
 
 @pytest.mark.parametrize("policy", ["max_min_fairness", "fifo", "max_total_throughput"])
-def test_two_gangs_of_3_take_turns_under_a_limit_of_4(policy: str) -> None:
-    made = scheduler(jobs := gangs(3, 3), LIMIT, policy=policy)
-    assert played(made, jobs) == [3] * 8
-    assert made.delivery().undelivered_share < 1e-9
+def test_two_gangs_of_3_take_turns_under_a_limit_of_4_as_on_3_gpus(policy: str) -> None:
+    limited, small = scheduler(gangs(3, 3), LIMIT, policy=policy), scheduler(gangs(3, 3), policy=policy, cluster="v100:3/3")
+    rounds = [[tuple(made.next_round().assignments) for _ in range(12)] for made in (limited, small)]
+    assert rounds[0] == rounds[1]
+    assert {len(each) for each in rounds[0]} == {1}
+
+
+@pytest.mark.parametrize("others", [(), (gp.MaxGpus(8),)])
+def test_idle_gpus_go_to_waiting_jobs_if_no_other_constraint_may_keep_them_free(others: tuple[gp.Constraint, ...]) -> None:
+    quarters = Fixed(shares={f"a{n}": {"v100": 0.25} for n in range(4)}, constraints=(LIMIT, *others))
+    made = gp.RoundScheduler(gp.Cluster.from_inline("v100:8/8"), PROFILE, policy=quarters)
+    made.submit_all(jobs := gangs(1, 2, 2, 1))
+    used = played(made, jobs, 12)
+    assert max(used) == 4
+    assert (min(used) >= 3) == (not others)
 
 
 def test_a_gang_of_8_has_no_part_in_rounds_under_a_limit_of_4() -> None:
@@ -231,7 +243,7 @@ def test_the_jobs_of_largest_worth_that_keep_a_limit_remain_runnable() -> None:
         sizes, scores = rng.choice([1, 2, 3, 5], count), rng.integers(0, 9, (count, 1)) / 2
         parts, price, most = rng.choice([0.0, 0.5, 1.0], count), rng.choice([1.0, 0.9, 2.5]), rng.choice([1.0, 4.0, 7.5])
         limit = RoundLimit("most", parts, np.array([price]), most)
-        left = within_limits(np.ones((count, 1), dtype=bool), scores, sizes, [limit])[:, 0]
+        left = within_limits(np.ones((count, 1), dtype=bool), scores, scores, sizes, [limit])[:, 0]
         costs, worths = parts * price * sizes, (scores[:, 0] + 1e-6) * sizes * (parts > 0)
         best = max(worths[list(some)].sum() for some in subsets(count) if costs[list(some)].sum() <= most + 1e-9)
         assert costs[left].sum() <= most + 1e-5
@@ -243,7 +255,8 @@ def test_a_large_limit_is_used_to_the_last_gpu() -> None:
     rng = np.random.default_rng(4)
     sizes = rng.choice([1, 2, 4, 8], 3000)
     limit = RoundLimit("most", np.ones(3000), np.ones(2), 2001.0)
-    left = within_limits(np.ones((3000, 2), dtype=bool), rng.random((3000, 2)), sizes, [limit])
+    scores = rng.random((3000, 2))
+    left = within_limits(np.ones((3000, 2), dtype=bool), scores, scores, sizes, [limit])
     assert sizes[left.any(axis=1)].sum() == 2001
 
 
@@ -262,7 +275,8 @@ def any_constraints(rng: random.Random) -> list[gp.Constraint]:
         partial(gp.Reserve, "v100", min(most, 4), reserved_for="a"),
         partial(gp.Reserve, "v100", min(most, 4), min_gang=4),
     ]
-    return [make(every_round=True) for make in rng.sample(makers, rng.randint(1, 3))]
+    others = [gp.MaxGpus(1000)] if rng.random() < 0.5 else []  # idle GPUs stay idle
+    return [*(make(every_round=True) for make in rng.sample(makers, rng.randint(1, 3))), *others]
 
 
 def counted(constraint: Any, each: gp.Job, held: gp.Assignment) -> float:

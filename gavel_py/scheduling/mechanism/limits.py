@@ -98,14 +98,16 @@ class RoundLimit:
         return replace(self, parts=parts)
 
 
-def within_limits(runnable: Mask, scores: Floats, num_gpus: Indices, limits: Sequence[RoundLimit]) -> Mask:
+def within_limits(runnable: Mask, scores: Floats, claims: Floats, num_gpus: Indices, limits: Sequence[RoundLimit]) -> Mask:
     """Return (N, K) the pairs of job and type that all limits leave: jobs that keep all limits together, wherever they run.
 
-    Each job counts on its best type, and may run on types that cost no more. Jobs with a score come before those without one.
+    Each job counts on its best type, and may run on types that cost no more. Jobs with a score come before those without one, which
+    follow in the order of their claims.
 
     Args:
         runnable: (N, K) the pairs that are possible.
         scores: (N, K) scores of pairs, at least 0, or -inf.
+        claims: (N, K).
         num_gpus: (N,) gang sizes, of elastic jobs the smallest.
         limits: What is left of all limits.
     """
@@ -114,21 +116,22 @@ def within_limits(runnable: Mask, scores: Floats, num_gpus: Indices, limits: Seq
         costs = limit.cost_table(num_gpus)
         rows = np.flatnonzero((left & (costs > 0)).any(axis=1))
         order = np.where(left[rows], scores[rows], -np.inf)
-        best = np.where(np.isfinite(order).any(axis=1), order.argmax(axis=1), left[rows].argmax(axis=1))
+        claimed = np.where(left[rows], claims[rows], -np.inf)
+        best = np.where(np.isfinite(order).any(axis=1), order.argmax(axis=1), claimed.argmax(axis=1))
         here = np.arange(len(rows))
         cost, score = costs[rows, best], order[here, best]
         worths = np.where(np.isfinite(score), (score + ROUNDING) * num_gpus[rows], 0.0)
-        chosen = _chosen(cost, worths, limit.most)
+        chosen = _chosen(cost, worths, claimed[here, best], limit.most)
         most = np.where(chosen, cost, 0.0)
         left[rows] &= costs[rows] <= most[:, None] * (1 + ROUNDING)
     return left
 
 
-def _chosen(costs: Floats, worths: Floats, limit: float) -> Mask:
+def _chosen(costs: Floats, worths: Floats, claims: Floats, limit: float) -> Mask:
     """Return (M,) a set of jobs of (nearly) the largest worth that costs at most the limit; first jobs first.
 
     The jobs with the largest worth per cost are taken up to a rest of the limit, which is divided exactly (`_knapsack`). Jobs
-    without worth get what remains after that, in order.
+    without worth get what remains after that, in the order of their claims.
     """
     chosen = costs <= 0
     rows = np.flatnonzero(~chosen & (costs <= limit))
@@ -148,7 +151,8 @@ def _chosen(costs: Floats, worths: Floats, limit: float) -> Mask:
         )
         chosen[order[taken]] = True
     left = limit - costs[chosen].sum()
-    for row in rows[~chosen[rows]].tolist():
+    others = rows[~chosen[rows]]
+    for row in others[np.argsort(-claims[others], kind="stable")].tolist():
         if costs[row] <= left:
             chosen[row], left = True, left - costs[row]
     return chosen
