@@ -302,7 +302,7 @@ def saved_learner(
     This is the given learner, or a new one if the given one lacks GPU types of the saved scheduler. base: the profile with which
     the scheduler began.
     """
-    from gavel_py.throughput_profiles.learning import ThroughputLearner as Learner  # imports scipy.stats
+    from gavel_py.throughput_profiles.learning import ThroughputLearner as Learner  # imports scipy
 
     if "learner" not in scheduler:
         return None
