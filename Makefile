@@ -16,6 +16,8 @@ SEED := $(shell $(PYTHON) -c "import secrets; print(secrets.randbelow(2**32))")
 endif
 # Several workers on all cores: threads of linear algebra would only wait for each other.
 export OPENBLAS_NUM_THREADS := 1
+# Tests start threads that do not outlive them; a heap of its own for each would keep what it once held.
+export MALLOC_ARENA_MAX := 1
 
 .PHONY: demo test deep faults lint types unit docs package lock clean
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def is_changed(package: str) -> bool:
     """Return whether a package differs from the commit that GAVEL_PY_SINCE names; without it, none does."""
     return "GAVEL_PY_SINCE" in os.environ and package in packages_of(changed_files(), [package])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector the modules and tests, which stay: it would go through all of them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
