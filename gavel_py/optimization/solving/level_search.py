@@ -21,10 +21,8 @@ from gavel_py.problem.arrays import Floats, Mask
 SLIGHTLY = 1e-6
 """Relative increase of a need that moves it across the border of its chamber."""
 
-MOST_BELOW = 1 / NEARLY
-"""A type that is slower than B by more than this multiple of the difference of both speeds counts as useless: it could have at most
-the inverse of this part of a job's time.
-"""
+MOST_BELOW = 1e6
+"""A coefficient of a second row of needs (`CapacityFactorLP`) below minus this is left out, since HiGHS would not solve the row."""
 
 EXTRA_GPUS = (1e-5, 1e-8)
 """Numbers of additional GPUs with which a shadow price is computed, as parts of the capacity of a type."""
@@ -37,9 +35,10 @@ class CapacityFactorLP(AllocationLP):
     Σ_j T_kj y_sj >= (sum of their needs) / n_k, Σ_j y_sj <= (their number) / n_k, Σ_s n_k s_k y_sj <= ϕ c_j. Limits grow with ϕ as
     well, so that some ϕ is always enough, and ϕ = 1 is the problem itself. Another level changes right-hand sides only.
 
-    Needs between types of nearly equal speed (`Chambers.is_near`) take all of the time, up to `NEARLY` of it, and count from the
-    speed B of the slower one: Σ_j (T_kj - B) y_sj >= the sum of (need - B) / n_k, with Σ_j y_sj >= (their number) / n_k. Divided by
-    the small difference of both speeds, these rows are as exact as any others.
+    Needs between types of nearly equal speed (`Chambers.is_near`) have a second row, which follows from those of needs and time:
+    Σ_j (T_kj - B) y_sj >= the sum of (need - B) / n_k over nearly fastest types j, with B the speed of the slower one. Divided by
+    the small difference of both speeds, it is as exact as any other. Slower types are left out, which only relaxes the row: their
+    coefficients would be large, and the row of needs counts their time exactly.
     """
 
     def __init__(self, chambers: Chambers, cells: Cells) -> None:
@@ -47,12 +46,10 @@ class CapacityFactorLP(AllocationLP):
         self.cells = cells
         super().__init__(chambers.jobs.rows_as(chambers.first[cells.groups], chambers.counts[cells.groups], cells.keys))
         near, borders = chambers.is_near(cells), chambers.borders_below(cells)
-        self._near, self._borders = np.flatnonzero(near), np.where(near, borders, 0.0)
-        above = self.jobs.throughputs[self.rows, self.columns] - self._borders[self.rows]
-        width = (chambers.fastest[cells.groups] - borders)[self.rows]
-        useful = ~near[self.rows] | (above > -MOST_BELOW * width)
-        needed, self._largest = self.normalized_rows(np.where(useful, above, 0.0))
-        self.compile_factor(self._with_time(needed, useful), self._least(cells), self._time_limits(cells))
+        self._cells = np.append(np.arange(len(cells.groups)), np.flatnonzero(near))
+        self._borders = np.append(np.zeros(len(near)), borders[near])
+        needed, self._largest = self._rows_of_needs(near, borders)
+        self.compile_factor(needed, self._least(cells), self._time_limits(cells))
         self._is_solved = False
 
     def fits(self, cells: Cells) -> bool:
@@ -74,20 +71,36 @@ class CapacityFactorLP(AllocationLP):
     def _time_limits(self, cells: Cells) -> Floats:
         return cells.counts / self.chambers.counts[cells.groups]
 
-    def _least(self, cells: Cells) -> Floats:
-        """Return the right-hand sides of `_with_time`."""
-        counts = self.chambers.counts[cells.groups]
-        needed = (cells.needs - self._borders * cells.counts) / counts / self._largest
-        return np.append(needed, self._time_limits(cells)[self._near])
+    def _rows_of_needs(self, near: Mask, borders: Floats) -> tuple[SparseMatrix, Floats]:
+        """Return the rows of all cells, then the second ones of the (S,) near cells, and the unit of each (`normalized_rows`)."""
+        speeds = self.jobs.throughputs[self.rows, self.columns]
+        needed, units = self.normalized_rows(speeds)
+        if not near.any():
+            return needed, units
+        above = np.where(near[self.rows], speeds - borders[self.rows], 1.0)
+        fastest = self.jobs.fastest[self.rows]
+        least = np.maximum(-NEARLY * fastest, -MOST_BELOW * (fastest - borders[self.rows]))
+        second, widths = self.normalized_rows(np.where(above > least, above, 0.0))
+        number, pairs = len(near) + np.cumsum(near) - 1, np.flatnonzero(near[self.rows])
+        both = SparseMatrix(
+            np.append(needed.rows, number[second.rows[pairs]]),
+            np.append(needed.columns, second.columns[pairs]),
+            np.append(needed.values, second.values[pairs]),
+            (len(self._cells), needed.shape[1]),
+        )
+        return both, np.append(units, widths[near])
 
-    def _with_time(self, needed: SparseMatrix, useful: Mask) -> SparseMatrix:
-        """Return the rows of needs, and the rows of all time on useful types for the cells whose needs count from a border."""
-        number = np.full(len(self.jobs), -1)
-        number[self._near] = len(self.jobs) + np.arange(len(self._near))
-        pairs = np.flatnonzero(useful & (number[self.rows] >= 0))
-        rows, columns = np.append(needed.rows, number[self.rows[pairs]]), np.append(needed.columns, pairs)
-        values = np.append(needed.values, self.sizes[pairs])
-        return SparseMatrix(rows, columns, values, (len(self.jobs) + len(self._near), needed.shape[1]))
+    def _least(self, cells: Cells) -> Floats:
+        """Return the right-hand sides of the rows of needs."""
+        rows = self._cells
+        least: Floats = (cells.needs[rows] - self._borders * cells.counts[rows]) / self._all_counts / self._largest
+        return least
+
+    @property
+    def _all_counts(self) -> Floats:
+        """The number of jobs in the group of each row of needs."""
+        counts: Floats = self.chambers.counts[self.cells.groups[self._cells]]
+        return counts
 
     @property
     def factor(self) -> float:
@@ -152,7 +165,7 @@ class CapacityFactorLP(AllocationLP):
         """Return (S,) the increase of each row's need per unit of θ; needs that rules set do not depend on θ."""
         rising = np.where(needs > levels.jobs.floors, levels.rates(needs), 0.0)
         rates = levels.chambers.sums(self.cells.of, rising, len(self.cells.groups))
-        return np.append(rates / self.chambers.counts[self.cells.groups] / self._largest, np.zeros(len(self._near)))
+        return rates[self._cells] / self._all_counts / self._largest
 
     def _at_better_needs(self, levels: Levels, needs: Floats, solver: LinearSolver) -> CapacityFactorLP:
         """Return the solved program with these needs, in the cells of a slightly better level.

@@ -28,9 +28,10 @@ from gavel_py.problem.row_hashing import content_keys
 JUST_ABOVE = 4 * TOLERANCE
 """Relative difference of throughputs that is within the solver's tolerance, with the rounding of both."""
 
-NEARLY = 1e-6
-"""Relative difference of speeds up to which a type is nearly as fast as a job's fastest one. HiGHS drops pivots of up to 1e-7, such
-as those that weigh two of these types against each other, so that their difference must be a coefficient of its own.
+NEARLY = 1e-3
+"""Relative difference of speeds up to which a type is nearly as fast as a job's fastest one. Where a job needs both, the solver's
+tolerance of its need may be a large part of the difference, and HiGHS drops pivots of up to 1e-7, such as those that weigh two of
+these types against each other. So their difference must be a coefficient of its own.
 """
 
 NOTHING = 1e-250
