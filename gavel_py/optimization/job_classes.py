@@ -39,6 +39,9 @@ PRICED_ROWS = 3_000
 PRICED_TYPES = 16
 """Maximum number of types for which prices are faster, since the number of cutting planes grows with the dimension."""
 
+SAME_SPEED = 3e-7
+"""Relative difference up to which speeds of a job may count as equal: more than the rounding of a few steps in single precision."""
+
 MUST_BE_KNOWN = ("steps_remaining", "total_steps")
 """Attributes that may be unknown (NaN) unless a policy reads them."""
 
@@ -285,6 +288,25 @@ class JobClasses:
     def with_throughputs(self, throughputs: Floats) -> JobClasses:
         """Return the same classes with another (G, K) throughput matrix."""
         return replace(self, throughputs=throughputs)
+
+    def with_equal_speeds(self) -> JobClasses:
+        """Return the same classes with each speed up to 1 + `SAME_SPEED` times a slower one of the job made equal to it.
+
+        From the slowest type on, the first speed that is not made equal is the next to be compared with. Groups with a floor keep
+        their speeds, since only the fastest of them may meet it.
+        """
+        ordered = np.sort(self.throughputs, axis=1)
+        apart, below = np.diff(ordered), ordered[:, :-1]
+        nearly = np.flatnonzero(((apart > 0) & (apart <= SAME_SPEED * below)).any(axis=1))
+        if not len(nearly):
+            return self
+        has_floor = np.bincount(self.kinds, self.floors > 0)[self.kinds] > 0
+        usable, speeds, slower = self.runnable & ~has_floor[:, None], self.throughputs.copy(), np.zeros(len(nearly))
+        for types in np.argsort(speeds[nearly], axis=1).T:
+            there = nearly, types
+            slower = np.where(usable[there] & (speeds[there] > slower * (1 + SAME_SPEED)), speeds[there], slower)
+            speeds[there] = np.where(usable[there], slower, speeds[there])
+        return self.with_throughputs(speeds)
 
     def regrouped(self, moved: int = 0) -> tuple[JobClasses, Indices]:
         """Return the same jobs in other rows, with the original row of each.

@@ -210,6 +210,11 @@ class Policy(ABC):
         return (UNITS,) if meet else ()
 
     @property
+    def equates_speeds(self) -> bool:
+        """Whether nearly equal speeds of a job count as equal (`JobClasses.with_equal_speeds`), which its optimum may depend on."""
+        return False
+
+    @property
     def backfills(self) -> bool:
         """Whether a round may give GPUs that the allocation leaves idle to other jobs."""
         return True
@@ -296,13 +301,13 @@ class Policy(ABC):
         """Return the jobs as this policy sees them.
 
         agnostic: T_ij := 1 (view "ones") or T_ij := T_i,reference (view "reference"). Jobs still get no time where they cannot
-        run. Normalisers are computed from the whole matrix, before any masking.
+        run. Normalisers are computed from the whole matrix, before any masking. Otherwise, `equates_speeds` says what changes.
 
         Raises:
             InputError: An attribute of jobs or types that the policy requires is missing or out of range.
         """
         if not self.agnostic:
-            return jobs
+            return jobs.with_equal_speeds() if self.equates_speeds else jobs
         speed = np.ones(len(jobs)) if self.agnostic_view == "ones" else self._reference_speed(jobs)
         return jobs.with_throughputs(np.repeat(speed[:, None], len(jobs.capacities), axis=1))
 

@@ -72,6 +72,11 @@ class Then(Policy):
         return str(getattr(self.first, "direction", "max"))
 
     @property
+    def equates_speeds(self) -> bool:
+        """Whether one of the policies does; the other must see the same speeds, so that it preserves the same levels."""
+        return self.first.equates_speeds or self.second.equates_speeds
+
+    @property
     def reads(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.first.reads, *self.second.reads)))
 

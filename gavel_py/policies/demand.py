@@ -252,6 +252,11 @@ class FillingPolicy(Policy):
 
     family: ClassVar[str] = "demand"
 
+    @property
+    def equates_speeds(self) -> bool:
+        """Levels jump where speeds begin to differ: for the least gain, a job takes all time there of others with more than it."""
+        return True
+
     @abstractmethod
     def shares(self, jobs: JobClasses) -> Shares:
         """Return the speed at which each job rises, in service s_i · v_i."""

@@ -231,7 +231,7 @@ def test_a_column_of_single_precision_is_no_obstacle(policy: str) -> None:
     assert allocation.objective_value == pytest.approx(exact.objective_value, rel=1e-6)
 
 
-@pytest.mark.parametrize("part", [1e-15, 1e-12, 1e-10])
+@pytest.mark.parametrize("part", [1e-15, 1e-12, 1e-10, 1e-8, 3e-8])
 def test_speeds_that_differ_by_rounding_count_as_equal(part: float) -> None:
     """Row 2 reaches its top at the level of row 0: for its last digits it must not take what the others can use."""
     speeds = np.array([[2.0, 2, 3], [3, 4, 4], [3, 2, 4], [3, 4, 4], [4, 3, 1], [1, 4, 4]])
@@ -241,4 +241,18 @@ def test_speeds_that_differ_by_rounding_count_as_equal(part: float) -> None:
         gp.solve(gp.AllocationProblem.from_arrays(each, [3, 3, 1], **arrays), "water_filling")
         for each in (speeds, speeds * (1 + part * signs))
     )
-    assert near.throughputs == pytest.approx(exact.throughputs, rel=1e-8)
+    assert near.throughputs == pytest.approx(exact.throughputs, rel=1e-8 + 10 * part)
+
+
+@pytest.mark.parametrize(("part", "second"), [(2e-7, 2.0), (4e-7, 1.0)])
+def test_others_keep_what_they_have_beyond_a_job_that_would_gain_within_3e_7(part: float, second: float) -> None:
+    """One step more a second for a job at 1 makes it worth any loss of a job that has 2."""
+    problem = gp.AllocationProblem.from_arrays([[1, 1 + part], [0, 4]], [1, 1])
+    assert gp.solve(problem, "water_filling").normalized_throughputs == pytest.approx([1, second], rel=1e-6)
+
+
+def test_a_guarantee_of_the_fastest_of_nearly_equal_speeds_is_kept() -> None:
+    fastest = 1 + 2e-7
+    problem = gp.AllocationProblem.from_arrays([[1, fastest], [0, 2]], [1, 1], job_ids=["a", "b"])
+    allocation = gp.solve(problem, water_filling(gp.MinThroughput("a", fastest)))
+    assert allocation.throughputs.tolist() == pytest.approx([fastest, 0], abs=1e-9)

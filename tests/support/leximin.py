@@ -12,14 +12,14 @@ import gavel_py as gp
 from tests.support.instances import Floats, valid_rows
 from tests.support.rational import fill
 
-__all__ = ["Space", "leximin"]
+__all__ = ["Space", "equal_speeds", "leximin"]
 
 SLACK = 1e-11
 """Relative tolerance of further constraints, which rounding may have made impossible to meet."""
 
-SAME_SPEED = 1e-9
-"""Relative difference up to which the fastest types of a job count as equally fast, or it would take all time of others on one of
-them for a last digit.
+SAME_SPEED = 3e-7
+"""Relative difference up to which speeds of a job count as equal, as the policies promise. Otherwise it would take all time of
+others on one of two types for a last digit.
 """
 
 
@@ -54,27 +54,23 @@ class Space(NamedTuple):
         rows: Floats | None = None,
         limits: Floats | None = None,
         allowed: NDArray[np.bool_] | None = None,
-        same_speed: float = SAME_SPEED,
     ) -> Space:
         """Return the values Σ_j gains_ij X_ij of valid time fractions.
 
-        rows, limits: (R, N K) and (R,) of further constraints, rows X <= limits; allowed: (N, K) where jobs may run; same_speed:
-        the relative difference up to which the largest gains of a job count as equal.
+        rows, limits: (R, N K) and (R,) of further constraints, rows X <= limits; allowed: (N, K) where jobs may run.
         """
         valid, most = valid_rows(problem)
         if rows is not None and limits is not None:
             valid, most = np.vstack([valid, rows]), np.concatenate([most, limits + SLACK * np.abs(limits)])
         allowed = problem.runnable if allowed is None else allowed
-        table = np.eye(len(gains))[:, :, None] * _as_one_speed(gains, allowed, same_speed)
+        table = np.eye(len(gains))[:, :, None] * equal_speeds(gains, allowed)
         columns = np.flatnonzero(allowed)
         return cls(table.reshape(len(gains), -1)[:, columns], valid[:, columns], most)
 
     @classmethod
     def of_whole_gangs(cls, problem: gp.AllocationProblem, gains: Floats) -> Space:
         """Return the values that mixes of the sets of whole gangs deliver which fit on the GPUs of all types at once."""
-        gains = np.column_stack(
-            [_as_one_speed(gains, problem.runnable, SAME_SPEED), np.zeros(len(gains))]
-        )  # the last place is nowhere
+        gains = np.column_stack([equal_speeds(gains, problem.runnable), np.zeros(len(gains))])  # the last place is nowhere
         places = np.array(list(_placements(problem)))
         return cls(gains[np.arange(len(gains)), places].T, np.ones((1, len(places))), np.ones(1))
 
@@ -87,11 +83,17 @@ class Space(NamedTuple):
         return fill(self.gains, rates, self.rows, self.limits)
 
 
-def _as_one_speed(gains: Floats, allowed: NDArray[np.bool_], same_speed: float) -> Floats:
-    """Return (N, K) gains in which those of each job that nearly are its largest are all the least of them."""
-    nearly = allowed & (gains >= np.where(allowed, gains, 0.0).max(axis=1, keepdims=True) * (1 - same_speed))
-    least = np.where(nearly, gains, np.inf).min(axis=1, keepdims=True)
-    return np.where(nearly, least, gains)
+def equal_speeds(gains: Floats, allowed: NDArray[np.bool_]) -> Floats:
+    """Return (N, K) gains with those of each job that count as equal (`SAME_SPEED`) at the least of them, from the least one on."""
+    equal = gains.copy()
+    for speeds, types in zip(equal, allowed, strict=True):
+        left = set(np.flatnonzero(types).tolist())
+        while left:
+            least = min(speeds[j] for j in left)
+            alike = [j for j in left if speeds[j] <= least * (1 + SAME_SPEED)]
+            speeds[alike] = least
+            left.difference_update(alike)
+    return equal
 
 
 def _placements(problem: gp.AllocationProblem) -> Iterator[list[int]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.formulation.linear_rows import TOLERANCE
-from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.job_classes import SAME_SPEED, JobClasses
 from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.optimization.solving.level_search import BestLevel, find_best_level
 from gavel_py.optimization.solving.levels import COST_ROUNDING, LEAST_LEVEL, LevelCertificate, Levels
@@ -18,9 +18,6 @@ from gavel_py.problem.arrays import Floats, Indices, Mask
 
 STOPPED = 10 * TOLERANCE
 """Relative distance to its top at which a job counts as stopped: errors of a few rows of the solver, and of the repair."""
-
-SAME_SPEED = TOLERANCE
-"""Relative difference up to which a job's fastest types count as equally fast: the solver's rows do not tell them apart."""
 
 HELD_BACK = 4 * COST_ROUNDING
 """Part of its throughput that a job gives up where it stops below its top, per square root of the number of classes, as the
