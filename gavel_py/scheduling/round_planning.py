@@ -16,7 +16,7 @@ from gavel_py.errors import InputError
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.eligibility import ANY_SPLIT, even_nodes
 from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizingMechanism, hysteresis_of, rounded, scores_of
-from gavel_py.scheduling.mechanism.limits import RoundLimit, first_within, reduced_to_limits, within_limits
+from gavel_py.scheduling.mechanism.limits import RoundLimit, first_within, reduced_to_limits, within_limits, worths_of
 from gavel_py.scheduling.placement import Places, place_batch
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
 from gavel_py.scheduling.placement.gangs import ANY_PLACEMENT, GangBatch, HeldGpus, ResourceRequests, Spans
@@ -226,7 +226,8 @@ def _within_limits(demand: RoundDemand) -> RoundDemand:
     """Return the demand in which only those jobs are runnable that keep all limits together."""
     if not demand.limits:
         return demand
-    left = within_limits(demand.possible, scores_of(demand), demand.claims, demand.num_gpus, demand.limits)
+    worths = worths_of(scores_of(demand), demand.num_gpus)
+    left = within_limits(demand.possible, worths, demand.claims, demand.num_gpus, demand.limits)
     return replace(demand, runnable=left)
 
 

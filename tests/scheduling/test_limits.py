@@ -16,7 +16,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.scheduling.mechanism.demand import GangSelection, sizing
-from gavel_py.scheduling.mechanism.limits import RoundLimit, within_limits
+from gavel_py.scheduling.mechanism.limits import RoundLimit, within_limits, worths_of
 from tests.scheduling.support import Fixed
 
 PRICES = {"v100": 2.5, "k80": 0.9}
@@ -169,10 +169,20 @@ def test_an_elastic_job_is_promised_no_number_of_gpus_above_a_limit() -> None:
     assert [len(made.next_round().assignments["e"].gpus) for _ in range(3)] == [3, 3, 3]
 
 
-def test_fractions_of_gpus_count_as_requested() -> None:
-    jobs = [job(f"f{n}", 0.3, job_type=GAINING[1]) for n in range(9)]
-    made = scheduler(jobs, gp.MaxGpus(1, every_round=True), profile=SHARED, cluster="v100:4/4")
-    assert played(made, jobs) == pytest.approx([0.9] * 8)
+@pytest.mark.parametrize(
+    ("sizes", "limit", "used"),
+    [
+        pytest.param([0.3] * 9, 1, 0.9, id="three at a time"),
+        pytest.param([0.5] * 3, 0.5, 0.5, id="one at a time, though two fit on a GPU"),
+        pytest.param([0.5] * 8, 1.5, 1.5, id="three of four on two GPUs"),
+        pytest.param([0.3, 0.3, 0.3, 0.5], 0.7, 0.6, id="two of 0.3, or one of 0.5"),
+    ],
+)
+def test_fractions_of_gpus_count_as_requested(sizes: list[float], limit: float, used: float) -> None:
+    jobs = [job(f"f{n}", size, job_type=GAINING[1]) for n, size in enumerate(sizes)]
+    made = scheduler(jobs, gp.MaxGpus(limit, every_round=True), profile=SHARED, cluster="v100:4/4")
+    assert max(played(made, jobs, 24)) == pytest.approx(used)
+    assert made.delivery().undelivered_share < 0.15
 
 
 def test_two_jobs_that_share_gpus_count_for_half_of_them() -> None:
@@ -243,7 +253,7 @@ def test_the_jobs_of_largest_worth_that_keep_a_limit_remain_runnable() -> None:
         sizes, scores = rng.choice([1, 2, 3, 5], count), rng.integers(0, 9, (count, 1)) / 2
         parts, price, most = rng.choice([0.0, 0.5, 1.0], count), rng.choice([1.0, 0.9, 2.5]), rng.choice([1.0, 4.0, 7.5])
         limit = RoundLimit("most", parts, np.array([price]), most)
-        left = within_limits(np.ones((count, 1), dtype=bool), scores, scores, sizes, [limit])[:, 0]
+        left = within_limits(np.ones((count, 1), dtype=bool), worths_of(scores, sizes), scores, sizes, [limit])[:, 0]
         costs, worths = parts * price * sizes, (scores[:, 0] + 1e-6) * sizes * (parts > 0)
         best = max(worths[list(some)].sum() for some in subsets(count) if costs[list(some)].sum() <= most + 1e-9)
         assert costs[left].sum() <= most + 1e-5
@@ -256,7 +266,7 @@ def test_a_large_limit_is_used_to_the_last_gpu() -> None:
     sizes = rng.choice([1, 2, 4, 8], 3000)
     limit = RoundLimit("most", np.ones(3000), np.ones(2), 2001.0)
     scores = rng.random((3000, 2))
-    left = within_limits(np.ones((3000, 2), dtype=bool), scores, scores, sizes, [limit])
+    left = within_limits(np.ones((3000, 2), dtype=bool), worths_of(scores, sizes), scores, sizes, [limit])
     assert sizes[left.any(axis=1)].sum() == 2001
 
 

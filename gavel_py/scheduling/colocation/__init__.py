@@ -13,7 +13,8 @@ import numpy as np
 
 from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.scheduling.colocation.groups import ColocationGroups
-from gavel_py.scheduling.mechanism.demand import RoundDemand
+from gavel_py.scheduling.mechanism.demand import RoundDemand, scores_of
+from gavel_py.scheduling.mechanism.limits import within_limits, worths_of
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests
 
 __all__ = ["plan_groups"]
@@ -54,6 +55,7 @@ def plan_groups(
         return groups.expanded(plan(joined, joint, previous=groups.reduced(previous), fixed=fixed))
 
     fractional, idle = parts < 1, _idle_gpus(demand, fixed)
+    pairs = replace(pairs, demand=_within_limits(pairs.demand, parts, fixed))
     for _ in range(MOST_PASSES):
         groups, most = pack(pairs, most=idle), idle
         found = assign(groups, fixed)
@@ -65,8 +67,21 @@ def plan_groups(
     if demand.backfill and waits.any() and _idle_gpus(demand, found).any():
         zeros, most = np.zeros_like(demand.fractions), np.full(len(most), len(parts))
         rest = replace(demand, deficits=zeros, fractions=zeros, received=zeros, runnable=demand.runnable & waits[:, None])
-        found = assign(pack(ColocationGroups((), rest), most=most), found)
+        found = assign(pack(ColocationGroups((), _within_limits(rest, parts, found)), most=most), found)
     return _with_partners(found, ids, parts)
+
+
+def _within_limits(demand: RoundDemand, parts: Floats, held: HeldGpus) -> RoundDemand:
+    """Return the demand in which fractional jobs keep all limits together, before they are packed without regard to limits.
+
+    parts: (N,) as for `plan_groups`; held: (N,) GPUs that jobs have already.
+    """
+    if not demand.limits or (parts == 1).all():
+        return demand
+    limits = [limit.less(float(limit.used(held).sum())) for limit in demand.limits]
+    waits, worths = ~held.runs[:, None], worths_of(scores_of(demand), demand.num_gpus * parts)
+    left = within_limits(demand.possible & waits, worths, demand.claims, demand.num_gpus, limits)
+    return replace(demand, runnable=demand.runnable & (left | (parts == 1)[:, None]))
 
 
 def _idle_gpus(demand: RoundDemand, held: HeldGpus) -> Indices:

@@ -98,7 +98,7 @@ class RoundLimit:
         return replace(self, parts=parts)
 
 
-def within_limits(runnable: Mask, scores: Floats, claims: Floats, num_gpus: Indices, limits: Sequence[RoundLimit]) -> Mask:
+def within_limits(runnable: Mask, worths: Floats, claims: Floats, num_gpus: Indices, limits: Sequence[RoundLimit]) -> Mask:
     """Return (N, K) the pairs of job and type that all limits leave: jobs that keep all limits together, wherever they run.
 
     Each job counts on its best type, and may run on types that cost no more. Jobs with a score come before those without one, which
@@ -106,7 +106,7 @@ def within_limits(runnable: Mask, scores: Floats, claims: Floats, num_gpus: Indi
 
     Args:
         runnable: (N, K) the pairs that are possible.
-        scores: (N, K) scores of pairs, at least 0, or -inf.
+        worths: (N, K) s·score of pairs (`worths_of`), -inf without a score.
         claims: (N, K).
         num_gpus: (N,) gang sizes, of elastic jobs the smallest.
         limits: What is left of all limits.
@@ -115,16 +115,20 @@ def within_limits(runnable: Mask, scores: Floats, claims: Floats, num_gpus: Indi
     for limit in limits:
         costs = limit.cost_table(num_gpus)
         rows = np.flatnonzero((left & (costs > 0)).any(axis=1))
-        order = np.where(left[rows], scores[rows], -np.inf)
-        claimed = np.where(left[rows], claims[rows], -np.inf)
-        best = np.where(np.isfinite(order).any(axis=1), order.argmax(axis=1), claimed.argmax(axis=1))
+        worth, claim = (np.where(left[rows], table[rows], -np.inf) for table in (worths, claims))
+        best = np.where(np.isfinite(worth).any(axis=1), worth.argmax(axis=1), claim.argmax(axis=1))
         here = np.arange(len(rows))
-        cost, score = costs[rows, best], order[here, best]
-        worths = np.where(np.isfinite(score), (score + ROUNDING) * num_gpus[rows], 0.0)
-        chosen = _chosen(cost, worths, claimed[here, best], limit.most)
+        cost = costs[rows, best]
+        chosen = _chosen(cost, np.maximum(worth[here, best], 0.0), claim[here, best], limit.most)
         most = np.where(chosen, cost, 0.0)
         left[rows] &= costs[rows] <= most[:, None] * (1 + ROUNDING)
     return left
+
+
+def worths_of(scores: Floats, sizes: Floats | Indices) -> Floats:
+    """Return (N, K) s·score, -inf without a score; sizes: (N,) s, which may be below 1. A score of 0 is worth a little."""
+    worths: Floats = (scores + ROUNDING) * sizes[:, None]
+    return worths
 
 
 def _chosen(costs: Floats, worths: Floats, claims: Floats, limit: float) -> Mask:
