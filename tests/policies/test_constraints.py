@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 import gavel_py as gp
 from gavel_py.optimization.formulation.linear_rows import Limit
@@ -250,6 +251,21 @@ def test_the_least_sums_of_gangs_are_those_of_all_choices() -> None:
         limit = Limit("most", np.ones(len(sizes), dtype=bool), per_gpu, most)
         best = choices[choices <= most + 1e-9].max() if choices.max() > most else most
         assert usable_at_once(Scope(gangs(sizes.tolist(), (16, 16))), limit) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_limit_of_every_round_promises_the_best_mix_of_sets_of_gangs_that_keep_it(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes, most = rng.choice([1, 2, 3, 4, 5], 5), int(rng.integers(5, 10))
+    speeds, group = rng.uniform(1, 3, (5, 2)), np.array([True, True, True, True, seed % 2 == 0])
+    problem = gp.AllocationProblem.from_arrays(speeds, [20, 20], num_gpus=sizes, tenants=np.where(group, "a", "b").tolist())
+    found = gp.solve(problem, policy("max_total_throughput", gp.MaxGpus(most, tenant="a", every_round=True), normalized=False))
+    sets = np.array([each for each in product([0, 1], repeat=5) if (np.array(each) * group) @ sizes <= most])
+    best = linprog(-(sets @ speeds.max(axis=1)), np.ones((1, len(sets))), [1.0])
+    assert found.objective_value == pytest.approx(-best.fun, rel=1e-6)
+    times = found.time_fractions.sum(axis=1)
+    delivered = linprog(np.zeros(len(sets)), -sets.T, 1e-6 - times, np.ones((1, len(sets))), [1.0])
+    assert delivered.success, "a mix of the sets gives each job its time"
 
 
 def test_a_guarantee_above_what_gangs_can_use_at_once_conflicts_with_the_limit() -> None:

@@ -236,6 +236,13 @@ def test_gangs_of_1_2_and_4_use_what_a_limit_of_7_allows(tenant: str | None) -> 
     assert np.mean(used) >= 0.95 * 7
 
 
+@pytest.mark.parametrize("sizes", [(1, 1, 2, 4, 4, 4, 4), (1, 2, 2, 4, 8, 8), (1, 1, 3, 3, 3)])
+def test_rounds_deliver_what_is_promised_to_gangs_of_more_than_half_of_a_limit(sizes: tuple[int, ...]) -> None:
+    made = scheduler(jobs := gangs(*sizes), gp.MaxGpus(7, every_round=True), cluster="v100:16/8")
+    assert max(played(made, jobs, 40)) <= 7
+    assert made.delivery().undelivered_share < 0.05
+
+
 def test_nothing_is_computed_without_such_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     made = scheduler(jobs := gangs(3, 3), gp.MaxGpus(4))
     monkeypatch.setattr("gavel_py.scheduling.round_planning.within_limits", None)

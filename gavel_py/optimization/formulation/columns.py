@@ -17,7 +17,7 @@ import numpy as np
 from gavel_py.optimization.checking.time_shares import CountTimes, Pairs, TimeShares
 from gavel_py.optimization.formulation.cuts import ONE_EACH, gang_rows, placement_rows
 from gavel_py.optimization.formulation.linear_rows import Limit, Load, Row, Rules, floors_of
-from gavel_py.optimization.formulation.packings import fraction_rows, packing_rows
+from gavel_py.optimization.formulation.packings import fraction_rows, limit_rows, packing_rows
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
 if TYPE_CHECKING:
@@ -137,7 +137,12 @@ class Columns:
         Types get a second column if the answer has more time in the faster placement of gangs than nodes have room for.
         """
         rows: list[Row] = [*type_rows(self.problem, times.fractions, self.columns_of)]
+        rows += self._limit_rows(self.problem, times.fractions)
         return (rows, self) if rows else self._separate_placements(times.fractions)
+
+    def _limit_rows(self, problem: AllocationProblem, fractions: Floats) -> list[Load]:
+        limits = [row for row in self.rules.rows if isinstance(row, Limit) and row.at_once]
+        return limit_rows(problem, limits, fractions, self.parts) if limits else []
 
     def _separate_placements(self, fractions: Floats) -> tuple[list[Row], Columns]:
         if not placement_rows(self.problem, fractions):
@@ -156,8 +161,7 @@ def type_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[in
         return []
     rows = [] if (problem.num_gpus == 1).all() else gang_rows(problem, fractions, columns)
     has_fractions = bool((problem.num_gpus < 1).any())
-    if has_fractions:
-        rows += fraction_rows(problem, fractions, columns)
+    rows += fraction_rows(problem, fractions, columns) if has_fractions else []
     if has_fractions or hosts.cpus_per_gpu.any() or hosts.memory_gb_per_gpu.any():
         rows += packing_rows(problem, fractions, columns)
     return rows
@@ -166,10 +170,7 @@ def type_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[in
 def with_columns(
     problem: AllocationProblem, source: Indices, parts: Floats, names: Iterable[str], throughputs: Floats, able: Mask
 ) -> AllocationProblem:
-    """Return the problem with further columns of these names, (N, further) throughputs and jobs that can use them.
-
-    Normalisers stay the same.
-    """
+    """Return the problem with further columns of these names, (N, further) throughputs and jobs that can use them."""
     types = source[len(problem.capacities) :]
     return replace(
         problem,
@@ -376,16 +377,15 @@ class ElasticColumns(Columns):
         starts = np.repeat(np.cumsum(of_each) - of_each, of_each)
         entries = first[jobs.index[rows]] + np.arange(len(rows)) - starts
         chosen = columns[entries]
-        found = times.fractions[some][entries]
-        return CountTimes(jobs.jobs[rows], self.source[chosen], self.sizes[chosen], found)
+        return CountTimes(jobs.jobs[rows], self.source[chosen], self.sizes[chosen], times.fractions[some][entries])
 
     def separate(self, times: TimeShares) -> tuple[list[Row], Columns]:
         """Return the rows of whole gangs and of fractions that an answer breaks; each column has gangs of its own size."""
-        problem = self.base
-        if problem.hosts is None:
+        if self.base.hosts is None and not any(getattr(row, "at_once", False) for row in self.rules.rows):
             return [], self
-        wide, fractions = self.widened(problem, np.arange(problem.num_jobs)), times.by_job(times.fractions)
-        return [*gang_rows(wide, fractions, self.columns_of), *fraction_rows(wide, fractions, self.columns_of)], self
+        wide, fractions = self.widened(self.base, np.arange(self.base.num_jobs)), times.by_job(times.fractions)
+        rows = [*gang_rows(wide, fractions, self.columns_of), *fraction_rows(wide, fractions, self.columns_of)]
+        return [*rows, *self._limit_rows(wide, fractions)], self
 
 
 def elastic_columns(problem: AllocationProblem, rules: Rules, counts: GpuCounts) -> Columns:

@@ -68,8 +68,8 @@ def gang_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[in
     if hosts is None:
         return []
     localities, types = _numbered(hosts.localities), range(len(hosts.cpus))
-    entries_of = {j: _requested(problem, localities, fractions, columns.get(j, {j: 1.0})) for j in types}
-    found = (_row_of(problem, hosts, entries, j) for j, entries in entries_of.items())
+    entries_of = {j: requested_times(problem, localities, fractions, columns.get(j, {j: 1.0})) for j in types}
+    found = (_row_on_type(problem, hosts, entries, j) for j, entries in entries_of.items())
     return [row for row in found if row is not None]
 
 
@@ -85,7 +85,7 @@ def placement_rows(problem: AllocationProblem, fractions: Floats, second: Mappin
     localities, types = _numbered(hosts.localities), np.flatnonzero(hosts.speeds.differ.any(axis=0)).tolist()
     narrow = {j: _narrowed(problem.num_gpus, hosts, j) for j in types}
     entries_of = {j: _by_placement(problem, hosts.speeds, (narrow[j], localities), fractions, j, second.get(j)) for j in types}
-    found = (_row_of(problem, hosts, entries, j) for j, entries in entries_of.items())
+    found = (_row_on_type(problem, hosts, entries, j) for j, entries in entries_of.items())
     return [row for row in found if row is not None]
 
 
@@ -125,7 +125,7 @@ def _numbered(localities: NDArray[np.str_]) -> Indices:
     return numbers
 
 
-def _requested(problem: AllocationProblem, localities: Indices, fractions: Floats, columns: Mapping[int, float]) -> _Entries:
+def requested_times(problem: AllocationProblem, localities: Indices, fractions: Floats, columns: Mapping[int, float]) -> _Entries:
     """Return all time on a type, with gangs anywhere within their locality; larger gangs in a column are separate entries."""
     these = list(columns)
     if max(columns.values()) > 1:
@@ -154,8 +154,7 @@ def _by_placement(
     """Return the time in both placements; localities: (N,) of consolidated gangs, and of all others."""
     narrow, wide = localities
     differ, apart = speeds.differ[:, j], speeds.spread_is_faster[:, j]
-    faster = np.where(differ & ~apart, narrow, wide)
-    jobs = np.arange(len(faster))
+    faster, jobs = np.where(differ & ~apart, narrow, wide), np.arange(problem.num_jobs)
     if second is None:
         return _Entries(jobs, problem.num_gpus, problem.runnable[:, j], fractions[:, j], faster, ({j: 1.0},))
     slower, columns = np.where(apart, narrow, wide), [j, second]
@@ -175,13 +174,18 @@ def _narrowed(num_gpus: Floats, hosts: Hosts, j: int) -> Indices:
     return np.select([num_gpus <= largest[scope] for scope in SCOPES], list(map(LOCALITIES.index, SCOPES)), LOCALITIES.index("any"))
 
 
-def _row_of(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: int) -> Load | None:
-    gpus = int(problem.capacities[j] + LEAST_EXCESS)
-    able = np.flatnonzero(requested.able)
+def _row_on_type(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: int) -> Load | None:
+    regions = {"any": (int(problem.capacities[j] + LEAST_EXCESS),), "rack": hosts.gpus["rack"][j], "node": hosts.gpus["node"][j]}
+    return row_of_gangs(problem, requested, regions, problem.accelerator_types[j])
+
+
+def row_of_gangs(problem: AllocationProblem, requested: _Entries, regions: Mapping[str, tuple[int, ...]], name: str) -> Load | None:
+    """Return a row that the times break; regions: {locality: GPUs of each region}; name: of the GPUs."""
+    (gpus,), able = regions["any"], np.flatnonzero(requested.able)
     codes, kinds, means = _kinds(requested, able)
     if not kinds or (kinds[0].size == 1 and (problem.num_gpus >= 1).all()):
         return None
-    bounds = _bounds(kinds, hosts, j, gpus)
+    bounds = _bounds(kinds, regions)
     if all(takes @ np.ceil(means - LEAST_EXCESS) <= places for takes, places in bounds):
         return None  # always enough places for the mean number of gangs
     entries: Iterable[Indices] = (able[codes == kind.code] for kind in kinds)
@@ -197,8 +201,8 @@ def _row_of(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: in
     coefficients = np.zeros(len(requested.times))
     for own, each in zip(entries, values, strict=True):
         coefficients[own] = each
-    name = f"what whole gangs can use of {problem.accelerator_types[j]}"
-    return Load(name, requested.loads(coefficients, problem.num_jobs), len(problem.capacities), limit)
+    loads, text = requested.loads(coefficients, problem.num_jobs), f"what whole gangs can use of {name}"
+    return Load(text, loads, len(problem.capacities), limit)
 
 
 def _broken_bound(means: Floats, bounds: Sequence[tuple[Floats, int]]) -> tuple[Floats, float] | None:
@@ -238,11 +242,10 @@ def _group_of_kind(kind: _Kind, entries: Indices, times: Floats, gpus: int) -> G
     return group_of(kind.size, kind.locality, entries, times[entries], min(len(entries), gpus // kind.size))
 
 
-def _bounds(kinds: Sequence[_Kind], hosts: Hosts, j: int, gpus: int) -> list[tuple[Floats, int]]:
+def _bounds(kinds: Sequence[_Kind], regions: Mapping[str, tuple[int, ...]]) -> list[tuple[Floats, int]]:
     """Return, for places of d GPUs anywhere, in racks and on nodes, how many a gang of each kind takes, and how many there are."""
     sizes = np.array([kind.size for kind in kinds])
-    regions = {"any": (gpus,), "rack": hosts.gpus["rack"][j], "node": hosts.gpus["node"][j]}
-    bounds = [(sizes.astype(float), gpus)]
+    bounds = [(sizes.astype(float), regions["any"][0])]
     for scope, kept in (("any", ("node", "rack", "any")), ("rack", ("node", "rack")), ("node", ("node",))):
         within = np.array([kind.locality in kept for kind in kinds])
         for d in np.unique(sizes[within & (sizes > 1)]).tolist():

@@ -103,7 +103,7 @@ class Limit:
     """Σ_{i in group} s_i Σ_j a_j X_ij <= limit, or >= limit: the GPUs of a group of jobs, or their cost.
 
     group: (N,) mask of the jobs; per_gpu: (K,) a_j >= 0; requested: the violation that counts as 100 %, default the limit, or 1 for
-    a limit of 0; below: elastic jobs count only while they have fewer GPUs than this.
+    a limit of 0; below: elastic jobs count only while they have fewer GPUs than this; at_once: whether it holds at any one time.
     """
 
     name: str
@@ -114,6 +114,7 @@ class Limit:
     penalty: float | None = None
     requested: float | None = None
     below: float = np.inf
+    at_once: bool = False
 
     grows: ClassVar[bool] = True
 

@@ -18,21 +18,32 @@ X_ij <= c_j with f(s) = s for whole gangs, wherever the jobs are. Such functions
 and their compositions (Martello and Toth, 1990; Fekete and Schepers, 2001). The same holds for the parts of the GPU's memory that
 jobs take instead of their fractions.
 
-Whole replicas that stay on their nodes have rows of their own (`node_rows`).
+Whole replicas that stay on their nodes have rows of their own (`node_rows`), and so have gangs under a limit that holds at any one
+time (`limit_rows`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gavel_py.optimization.formulation.cuts import LEAST_EXCESS, ONE_EACH, Group, broken_row, group_of, row_of_patterns
-from gavel_py.optimization.formulation.linear_rows import Load
+from gavel_py.optimization.formulation.cuts import (
+    LEAST_EXCESS,
+    ONE_EACH,
+    Group,
+    broken_row,
+    group_of,
+    requested_times,
+    row_of_gangs,
+    row_of_patterns,
+)
+from gavel_py.optimization.formulation.linear_rows import Limit, Load
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.eligibility import GpuMemory
 
@@ -480,6 +491,24 @@ def _part(sizes: Floats, k: int) -> Floats:
     multiples = (k + 1) * sizes
     whole = np.abs(multiples - np.round(multiples)) < ROUNDING
     return np.where(whole, sizes, np.floor(multiples) / k)
+
+
+def limit_rows(problem: AllocationProblem, limits: Sequence[Limit], fractions: Floats, parts: Floats) -> list[Load]:
+    """Return rows of whole gangs under limits that hold at any one time, as of gangs on one type, that (N, K') `fractions` break.
+
+    There are none for limits on types of different weights. parts: (K',) GPUs in each column for each that a gang requests.
+    """
+    anywhere, found = np.zeros(problem.num_jobs, dtype=np.int64), list[Load | None]()
+    for limit in limits:
+        counted = np.flatnonzero(limit.per_gpu > 0)
+        weights = limit.per_gpu[counted] / parts[counted]
+        if not len(counted) or np.ptp(weights) > LEAST_EXCESS * weights[0]:
+            continue
+        requested = requested_times(problem, anywhere, fractions, dict(zip(counted.tolist(), parts[counted].tolist(), strict=True)))
+        whole = (limit.group & (problem.num_gpus >= 1))[requested.jobs]
+        regions = {"any": (int(limit.limit / weights[0] + LEAST_EXCESS),), "rack": (), "node": ()}
+        found.append(row_of_gangs(problem, replace(requested, able=requested.able & whole), regions, limit.name))
+    return [row for row in found if row is not None]
 
 
 class NodeRow(NamedTuple):

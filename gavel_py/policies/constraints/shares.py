@@ -73,10 +73,12 @@ class Shared(Constraint):
 
     def _at_once(self, scope: Scope, limit: Limit) -> Limit:
         """Return the limit, lowered to what whole gangs can use at once if it holds in every round."""
-        most = usable_at_once(scope, limit) if self.every_round and limit.limit else limit.limit
-        if most >= limit.limit * (1 - MET):
+        if not self.every_round or not limit.limit:
             return limit
-        return replace(limit, limit=most, name=f"{limit.name} (whole gangs can use {most:g} of it at once)")
+        most = usable_at_once(scope, limit)
+        if most >= limit.limit * (1 - MET):
+            return replace(limit, at_once=True)
+        return replace(limit, limit=most, name=f"{limit.name} (whole gangs can use {most:g} of it at once)", at_once=True)
 
 
 class CostBudget(Shared):
