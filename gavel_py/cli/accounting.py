@@ -227,7 +227,7 @@ def tenants_of_rounds(
         accelerator_types=cluster.accelerator_names,
         is_running=np.array([job.job_id in last.assignments for job in jobs], dtype=bool),
         can_run=np.array([job.job_id not in last.excluded for job in jobs], dtype=bool),
-        tree=gp.TenantTree.of(policy.changed_options.get("tenants")),
+        tree=policy.tenant_tree,
         arrival_seconds=np.array([job.arrival_seconds for job in jobs]),
         prices_per_hour=cluster.prices_per_hour,
         promised_gpu_seconds=promised,

@@ -20,6 +20,7 @@ from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies.constraints.base import Constraint
 from gavel_py.policies.constraints.compiling import given_constraints
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tenants import TenantTree
 
 if TYPE_CHECKING:
     from gavel_py.optimization.solving.free_times import FreeTimes
@@ -213,6 +214,11 @@ class Policy(ABC):
     def equates_speeds(self) -> bool:
         """Whether nearly equal speeds of a job count as equal (`JobClasses.with_equal_speeds`), which its optimum may depend on."""
         return False
+
+    @property
+    def tenant_tree(self) -> TenantTree:
+        """The tree of tenants among which the policy divides the cluster; without tenants for policies that know none."""
+        return TenantTree()
 
     @property
     def backfills(self) -> bool:

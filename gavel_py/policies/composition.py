@@ -20,6 +20,7 @@ from gavel_py.problem.arrays import Floats
 if TYPE_CHECKING:
     from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
+    from gavel_py.problem.tenants import TenantTree
 
 TOLERANCE = 1e-6
 """Default for the relative loss of an objective that the next one may cause."""
@@ -91,6 +92,11 @@ class Then(Policy):
     @property
     def adds_raw_throughputs(self) -> bool:
         return self.first.adds_raw_throughputs or self.second.adds_raw_throughputs
+
+    @property
+    def tenant_tree(self) -> TenantTree:
+        """The tree of the first policy that has one."""
+        return self.first.tenant_tree if self.first.tenant_tree.tenants else self.second.tenant_tree
 
     @property
     def counts_gangs_whole(self) -> bool:

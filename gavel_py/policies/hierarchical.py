@@ -40,20 +40,20 @@ class Hierarchical(FillingPolicy):
         super().__post_init__()
         if self.tenants is not None and not isinstance(self.tenants, str):
             object.__setattr__(self, "tenants", TenantTree.of(self.tenants))
-        _ = self.tree  # a file is read here, so that its faults are raised here
+        _ = self.tenant_tree  # a file is read here, so that its faults are raised here
 
     @cached_property
-    def tree(self) -> TenantTree:
+    def tenant_tree(self) -> TenantTree:
         """The tree of `tenants`, read from its file if it is a path."""
         return TenantTree.of(self.tenants)
 
     @cached_property
     def _leaves(self) -> frozenset[str]:
-        return frozenset(tenant.name for tenant in self.tree.tenants) - self.tree.parents
+        return frozenset(tenant.name for tenant in self.tenant_tree.tenants) - self.tenant_tree.parents
 
     @property
     def reads(self) -> tuple[str, ...]:
-        tree = self.tree
+        tree = self.tenant_tree
         is_fifo = tree.policy == "fifo" or any(tenant.policy == "fifo" for tenant in tree.tenants)
         arrivals = ("arrival_seconds",) if is_fifo else ()
         return ("weights", "tenants", *arrivals, *(("job_ids",) if tree.orders_jobs else ()))
@@ -61,7 +61,7 @@ class Hierarchical(FillingPolicy):
     def shares(self, jobs: JobClasses) -> ServiceTree:
         ids = jobs.problem.job_ids
         return service_tree(
-            self.tree,
+            self.tenant_tree,
             jobs.tenants,
             job_ids=[ids[row] for row in jobs.rows.tolist()],
             counts=jobs.counts,
@@ -89,5 +89,5 @@ class Hierarchical(FillingPolicy):
         """The options that differ from their defaults, with the tenants in the form of a tenant file (docs/file-formats.md)."""
         options = super().changed_options
         if self.tenants is not None:
-            options["tenants"] = {"policy": self.tree.policy, "tenants": self.tree.to_dict()}
+            options["tenants"] = {"policy": self.tenant_tree.policy, "tenants": self.tenant_tree.to_dict()}
         return options

@@ -19,6 +19,7 @@ from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAlloca
 from gavel_py.scheduling.delivery import WAITS, Wait
 from gavel_py.scheduling.event_driven import GangChanges
 from gavel_py.scheduling.mechanism.limits import NO_LIMITS, RoundLimit, RoundLimits
+from gavel_py.scheduling.options import SchedulerOptions
 from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.round import Assignment, Assignments, Round
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
@@ -116,10 +117,8 @@ def begin_round(
     state: SchedulerState,
     plan: RoundPlan | EventPlan,
     start: float,
-    round_seconds: float,
+    options: SchedulerOptions,
     limits: RoundLimits = NO_LIMITS,
-    *,
-    by_events: bool,
 ) -> Round:
     """Begin a planned round now: enter it in accounts, histories and running gangs, and return it.
 
@@ -127,12 +126,12 @@ def begin_round(
     time.
     """
     if isinstance(plan, EventPlan) and plan.changes is not None:
-        return _begin_at_event(state, plan.assignments, plan.changes, start, round_seconds)
+        return _begin_at_event(state, plan.assignments, plan.changes, start, options.round_seconds)
     gangs, columns, rows, held = state.gangs, state.table.columns, plan.rows, plan.held
-    if by_events:
+    if options.by_events:
         state.count_until(start)
     keeps = gangs.of(rows).same_as(held)
-    new_round = build_round(state, rows, held, keeps, start, round_seconds, limits.on_average)
+    new_round = build_round(state, rows, held, keeps, start, options.round_seconds, limits.on_average)
     for name in dict.fromkeys(limit.name for limit in limits.on_average):
         rounds, exceeded = state.limit_rounds.get(name, (0, 0))
         state.limit_rounds[name] = rounds + 1, exceeded + (name in new_round.exceeded)
@@ -151,8 +150,8 @@ def begin_round(
         columns["starts"][started] += 1
         gangs.begin(rows, held, is_spread)
     gangs.moved = set()
-    if isinstance(state.allocation, CurrentAllocation) and not by_events:
-        _account(state, state.allocation, new_round, rows, held, round_seconds, limits.in_every_round)
+    if isinstance(state.allocation, CurrentAllocation) and not options.by_events:
+        _account(state, state.allocation, new_round, rows, held, options, limits.in_every_round)
     _make_latest(state, new_round, rows)
     return new_round
 
@@ -269,6 +268,7 @@ def _receive(state: SchedulerState, starts: RoundPlan, gangs: Indices, started: 
     shares[at] = held.shares
     units = current.units_of(shares)
     more = 1.0 if units is None else units[at]
+    state.tenant_ledger.receive(state.table.tenants, state.table.tenant_of[rows], held.shares, rest, seconds)
     state.ledger.receive(rows, current.problem.num_gpus[at], given, types, seconds * more, rest * more)
     if current.spread_fractions is not None:
         spread = current.spread_fractions[at]
@@ -285,11 +285,11 @@ def _account(
     new_round: Round,
     rows: Indices,
     held: HeldGpus,
-    round_seconds: float,
+    options: SchedulerOptions,
     limits: Sequence[RoundLimit],
 ) -> None:
     """Enter promised and received time of a round in all accounts."""
-    problem = current.problem
+    problem, round_seconds = current.problem, options.round_seconds
     # Nothing is promised to jobs that have left since the round was planned.
     present = current.present(state.table)[:, None]
     fractions = current.promised * present
@@ -301,7 +301,11 @@ def _account(
     units = current.units_of(shares[current.rows])
     offered = _offered(problem, columns, units)
     runnable, ledger = current.runnable_if_up, state.ledger
-    ledger.record(current.rows, problem.num_gpus, runnable, fractions, columns, round_seconds, waits, offered, units)
+    restarts = current.restart_seconds(options.restart_seconds)[:, None] / round_seconds
+    ledger.record(current.rows, problem.num_gpus, runnable, fractions, columns, round_seconds, waits, offered, units, restarts)
+    if (table := state.table).tenants:
+        of, promised = table.tenant_of[current.rows], fractions.sum(axis=1) * problem.num_gpus
+        state.tenant_ledger.record(table.tenants, of, promised, shares[current.rows], round_seconds)
     if current.spread_fractions is not None:
         is_spread = state.gangs.is_spread[current.rows] & (columns >= 0)
         ledger.record_placement(current.rows, fractions, current.spread_fractions, columns, is_spread, round_seconds)

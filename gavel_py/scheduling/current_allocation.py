@@ -326,6 +326,10 @@ class CurrentAllocation:
         fractions = self.allocation.time_fractions
         return fractions if self.reused is None else self.reused.rows_of(fractions)
 
+    def restart_seconds(self, default: float) -> Floats:
+        """Return (N,) what a restart of each job costs: its own value, or else the default."""
+        return np.where(np.isnan(own := self.policy_input.requests["restart_seconds"]), default, own)
+
     @cached_property
     def promised(self) -> Floats:
         """(N, K) the promise per round: time fractions; for elastic jobs, multiplied by their GPUs."""

@@ -12,17 +12,27 @@ from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.scheduling.delivery import WAITS, DeliveryAccounts, DeliveryReport, JobDelivery, Wait
 
 MAX_PAYBACK_ROUNDS = 10.0
-"""Bound of surpluses, in rounds of waiting: a deficit is at least −max(1, MAX_PAYBACK_ROUNDS·X_ij).
+"""Bound of surpluses, in rounds of waiting: a deficit is at least −max(1 + w_ij, MAX_PAYBACK_ROUNDS·X_ij), with w_ij the surplus
+after a turn (`surplus_of_turn`).
 
 A job that ran on idle GPUs beyond its fraction has not taken time from other jobs. Without a bound, it would have to wait for the
-same time once GPUs are scarce. A surplus of up to one round must count, since an ordinary turn leads to it, and it equals the sum
-of the deficits of other jobs.
+same time once GPUs are scarce. The surplus of an ordinary turn must count, since it equals the sum of the deficits of other jobs.
 """
+
+TURN_RESTARTS = 14.0
+"""A turn takes about this many restarts at least, so that restarts cost less than a tenth of the time of GPUs: turns are rounded to
+whole rounds, and the first turn of a job and its last one are shorter."""
 
 MAX_DEFICIT_ROUNDS = 10.0
 """Bound of deficits. A fraction that no round can deliver (two gangs of 2 on 3 GPUs) would otherwise build up a deficit without
 limit, and the job would displace all others once the cluster or jobs change. Ten rounds keep it in front; the report counts its
 full shortfall."""
+
+
+def surplus_of_turn(fractions: Floats, restart_rounds: Floats) -> Floats:
+    """Return w_ij = TURN_RESTARTS·r_i·(1 − X_ij), in rounds: while a job runs, its surplus grows by 1 − X_ij a round."""
+    surplus: Floats = TURN_RESTARTS * restart_rounds * np.clip(1.0 - fractions, 0.0, 1.0)
+    return surplus
 
 
 BY_REASON = frozenset({"waits", "short"})
@@ -136,6 +146,7 @@ class DeliveryLedger:
         waits: Indices | None = None,
         offered: Floats | None = None,
         units: Floats | None = None,
+        restart_rounds: Floats | float = 0.0,
     ) -> None:
         """Enter one round of N jobs.
 
@@ -149,6 +160,7 @@ class DeliveryLedger:
             waits: (N,) why the other jobs waited (`waits_of`).
             offered: (K,) GPUs that could be given; without limit by default.
             units: (N,) what a round counts for a job that ran: the GPUs of an elastic job, 1 for others; None if it is 1 for all.
+            restart_rounds: (N, 1) or one for all: what a restart costs, in rounds.
         """
         self._open(rows, num_gpus)
         self._set_round_seconds(round_seconds)
@@ -169,7 +181,8 @@ class DeliveryLedger:
         self.received[rows] += received
         self.rounds[rows] += (self.rounds[rows] >= 0) & ((columns >= 0) | (fractions > 0).any(axis=1))
         self._offered += np.inf if offered is None else offered * round_seconds
-        max_surplus, one = np.maximum(1.0, MAX_PAYBACK_ROUNDS * fractions), 1.0
+        turns = surplus_of_turn(fractions, restart_rounds)
+        max_surplus, one = np.maximum(1.0 + turns, MAX_PAYBACK_ROUNDS * fractions), 1.0
         if units is not None:  # one round on all of its GPUs
             self.rounds[rows[units != 1]] = -1.0
             one = np.maximum(1.0, np.maximum(fractions, received).max(axis=1, keepdims=True, initial=0.0))
@@ -233,7 +246,8 @@ class DeliveryLedger:
         after = np.maximum(0.0, self.promised[rows] - self.delivered[rows])
         self._enter_shortfalls(rows, before, after, np.zeros(len(rows), dtype=np.int64))  # shortfalls only fall
         self.received[at] += rounds
-        self.deficits[at] = np.maximum(self.deficits[at] - rounds, -np.maximum(1.0, MAX_PAYBACK_ROUNDS * fractions))
+        least = np.minimum(self.deficits[at], -np.maximum(1.0, MAX_PAYBACK_ROUNDS * fractions))  # of a turn, it may be less
+        self.deficits[at] = np.maximum(self.deficits[at] - rounds, least)
         # For these jobs, `least_shortfall` must not assume whole rounds, nor fewer GPU-seconds than they received.
         self.rounds[rows] = -1.0
         np.add.at(self._offered, columns, num_gpus * seconds)

@@ -22,7 +22,7 @@ from gavel_py.errors import InputError, SolverError
 from gavel_py.optimization.job_classes import rounded
 from gavel_py.policies import OrderedPolicy
 from gavel_py.policies.constraints.shares import Shared
-from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.arrays import Indices, Mask
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation import plan_groups
@@ -91,7 +91,9 @@ class RoundPlanner:
         if held is None:
             # No preemption during a restart, where numbers of GPUs are chosen.
             chooses = current.problem.counts is not None or self.options.mechanism == "direct"
-            least = np.maximum(self.options.min_run_seconds, self._restart_seconds(current) if chooses else 0.0)
+            least = np.maximum(
+                self.options.min_run_seconds, current.restart_seconds(self.options.restart_seconds) if chooses else 0.0
+            )
             fixed = state.locked_gangs(current, running, start, least, self._limits(state, current))
             held = self.place(state, current, self.demand(state, current, fixed, start), fixed, running, start)
         return plan_of(state, start, current.rows, held, current)
@@ -337,7 +339,7 @@ class RoundPlanner:
         problem, rows, ledger, columns = current.problem, current.rows, state.ledger, state.table.columns
         runnable = problem.runnable & current.present(state.table)[:, None]
         deficits = np.where(runnable, ledger.deficits[rows], 0.0)
-        restart_rounds = self._restart_seconds(current) / self.options.round_seconds
+        restart_rounds = current.restart_seconds(self.options.restart_seconds) / self.options.round_seconds
         running_on = state.continuing_types[rows]
         sizes = self._sizes(state, current, running_on, start)
         if self.observer is not None:
@@ -360,6 +362,7 @@ class RoundPlanner:
             new=columns["has_run"][rows] == 0,
             sizes=sizes,
             limits=self._limits(state, current),
+            tenants=state.tenant_claims(current),
         )
 
     def _limits(self, state: SchedulerState, current: CurrentAllocation) -> tuple[RoundLimit, ...]:
@@ -381,7 +384,7 @@ class RoundPlanner:
             weights=problem.weights,
             age_seconds=np.maximum(0.0, start - problem.arrival_seconds),
             restarts=np.maximum(state.table.columns["starts"][current.rows] - 1, 0),
-            restart_seconds=self._restart_seconds(current),
+            restart_seconds=current.restart_seconds(self.options.restart_seconds),
         )
 
     @property
@@ -392,7 +395,3 @@ class RoundPlanner:
         """
         policy = self.solver.policy
         return policy.backfills and all(isinstance(each, Shared) and each.every_round for each in policy.constraints)
-
-    def _restart_seconds(self, current: CurrentAllocation) -> Floats:
-        """Return (N,) what a restart of each job costs: its own value, or that of the scheduler."""
-        return np.where(np.isnan(own := current.policy_input.requests["restart_seconds"]), self.options.restart_seconds, own)

@@ -15,7 +15,14 @@ import numpy as np
 from gavel_py.errors import InputError
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.eligibility import ANY_SPLIT, even_nodes
-from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizingMechanism, hysteresis_of, rounded, scores_of
+from gavel_py.scheduling.mechanism.demand import (
+    GangSelection,
+    RoundDemand,
+    SizingMechanism,
+    hysteresis_of,
+    raised_scores_of,
+    rounded,
+)
 from gavel_py.scheduling.mechanism.limits import RoundLimit, first_within, reduced_to_limits, within_limits, worths_of
 from gavel_py.scheduling.placement import Places, place_batch
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
@@ -58,7 +65,7 @@ def plan_round(
         _take(pool, held, np.flatnonzero(held.runs), requests)
         demand = _less(demand, [float(limit.used(held).sum()) for limit in demand.limits])
     while True:
-        left = _within_limits(_remaining_demand(demand, requests, waiting, pool))
+        left = _within_limits(_remaining_demand(demand, requests, waiting, pool, held))
         selection, before = _keeping_limits(mechanism(left), left), previous
         if isinstance(selection, GangSelection):
             left = replace(left, num_gpus=selection.num_gpus)
@@ -200,7 +207,9 @@ def _checked(columns: Indices, demand: RoundDemand) -> Indices:
     return selected
 
 
-def _remaining_demand(demand: RoundDemand, requests: ResourceRequests, waiting: Mask, pool: FreeResources) -> RoundDemand:
+def _remaining_demand(
+    demand: RoundDemand, requests: ResourceRequests, waiting: Mask, pool: FreeResources, held: HeldGpus
+) -> RoundDemand:
     """Return the demand for the GPUs in the pool, of waiting jobs where their gangs fit within their locality."""
     room = np.stack([pool.largest_free(each) for each in requests.distinct])
     runnable = demand.runnable & waiting[:, None] & (demand.num_gpus[:, None] <= room[requests.distinct_of, requests.scopes])
@@ -212,7 +221,11 @@ def _remaining_demand(demand: RoundDemand, requests: ResourceRequests, waiting: 
     for (size, scope, split, code), rows in alike.items():
         runnable[rows] &= pool.splits_evenly(size, scope, split, requests.distinct[code])
     # The first of the distinct requests is for GPUs only.
-    return replace(demand, runnable=runnable, capacities=room[0, ANYWHERE])
+    left = replace(demand, runnable=runnable, capacities=room[0, ANYWHERE])
+    if demand.tenants is None or not held.runs.any():
+        return left
+    runs = np.flatnonzero(held.runs)
+    return replace(left, tenants=demand.tenants.without(runs, held.sizes[runs].astype(float)))
 
 
 def _less(demand: RoundDemand, used: Sequence[float]) -> RoundDemand:
@@ -226,7 +239,7 @@ def _within_limits(demand: RoundDemand) -> RoundDemand:
     """Return the demand in which only those jobs are runnable that keep all limits together."""
     if not demand.limits:
         return demand
-    worths = worths_of(scores_of(demand), demand.num_gpus)
+    worths = worths_of(raised_scores_of(demand), demand.num_gpus)
     left = within_limits(demand.possible, worths, demand.claims, demand.num_gpus, demand.limits)
     return replace(demand, runnable=left)
 
@@ -235,7 +248,7 @@ def _keeping_limits(selection: Indices | GangSelection, demand: RoundDemand) -> 
     """Return a selection with fewer GPUs for elastic jobs where limits require it."""
     if not isinstance(selection, GangSelection) or not demand.limits:
         return selection  # gangs of fixed sizes that are runnable keep all limits
-    return GangSelection(*reduced_to_limits(*selection, scores_of(demand), demand.limits, demand.sizes))
+    return GangSelection(*reduced_to_limits(*selection, raised_scores_of(demand), demand.limits, demand.sizes))
 
 
 NOISE_ROUNDS = 5e-7

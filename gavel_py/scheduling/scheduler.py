@@ -200,6 +200,7 @@ class RoundScheduler(Synchronized):
         planner.options.check_policy(planner.solver.policy)
         resolve_mechanism(planner.options.mechanism, self.cluster.accelerator_names)  # raises for an unknown name
         self._planner = planner
+        self._state.tenant_ledger.arrange(planner.solver.policy.tenant_tree)
 
     # Rounds
 
@@ -229,7 +230,7 @@ class RoundScheduler(Synchronized):
         if state.backoffs.by_job:
             self._end_backoffs(start)
         limits = state.limits_of(state.allocation, self.policy.constraints)
-        new_round = begin_round(state, plan, start, self.round_seconds, limits, by_events=self.by_events)
+        new_round = begin_round(state, plan, start, self._planner.options, limits)
         if any(state.blocked.news):
             state.blocked.take_news()
         if new_round.fallback is not None:

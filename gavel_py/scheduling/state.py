@@ -18,12 +18,13 @@ from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.scheduling.colocation.groups import ColocationGroups, ColocationLedger, PartnerKey, match_partners
-from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation
+from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation, least_gpus
 from gavel_py.scheduling.delivery import Wait
 from gavel_py.scheduling.jobs import JobTable, on_groups
 from gavel_py.scheduling.jobs.waiting import Backoffs, BlockedJobs
 from gavel_py.scheduling.ledger import DeliveryLedger
 from gavel_py.scheduling.mechanism.limits import NO_LIMITS, RoundLimit, RoundLimits, first_within
+from gavel_py.scheduling.mechanism.tenants import TenantClaims, TenantLedger
 from gavel_py.scheduling.nodes import NodeStates, cluster_from_dict, cluster_to_dict
 from gavel_py.scheduling.options import JobTimes
 from gavel_py.scheduling.placement.free_gpus import FreeResources
@@ -221,6 +222,7 @@ class SchedulerState:
     limit_rounds: dict[str, tuple[int, int]] = field(default_factory=dict)
     newly_failed: dict[str, str] = field(default_factory=dict)  # {job_id: reason} of jobs that have failed for good since `last`
     colocation_ledger: ColocationLedger = field(default_factory=ColocationLedger)
+    tenant_ledger: TenantLedger = field(default_factory=TenantLedger)
     solver_seconds: float = 0.0  # wall-clock time of allocations in this process
     # Caches, which are neither saved nor copied.
     cache: ProblemCache | None = None
@@ -261,6 +263,7 @@ class SchedulerState:
             "last": None if last is None else replace(last, assignments={}).to_dict() | {"assignments": _assignments_to_dict(last)},
             "newly_failed": dict(self.newly_failed),
             "colocation": self.colocation_ledger.to_list(),
+            **({"tenants": tenants} if (tenants := self.tenant_ledger.to_dict()) else {}),
             **({"counted_since": dict(self.counted_since)} if self.counted_since else {}),
             **({"backoffs": self.backoffs.to_dict()} if self.backoffs else {}),
             **(
@@ -288,6 +291,7 @@ class SchedulerState:
             must_solve=document["must_solve"],
             newly_failed=dict(document["newly_failed"]),
             colocation_ledger=ColocationLedger.from_list(document["colocation"]),
+            tenant_ledger=TenantLedger.from_dict(document.get("tenants", {})),
             counted_since=dict(document.get("counted_since", {})),
             backoffs=Backoffs.from_dict(document.get("backoffs", {})),
             failed_meanwhile=set(document.get("failed_meanwhile", ())),
@@ -688,6 +692,17 @@ class SchedulerState:
             self.limits = RoundLimits.of(current.problem, constraints)
         return self.limits
 
+    def tenant_claims(self, current: CurrentAllocation) -> TenantClaims | None:
+        """Return the claims of tenants in a round of this allocation; None if there are not several."""
+        table, problem = self.table, current.problem
+        if len(table.tenants) < 2:
+            return None
+        promised = current.promised.sum(axis=1) * problem.num_gpus * current.present(table)
+        gpus = least_gpus(problem).astype(float)
+        if problem.counts is not None:
+            gpus = np.where(problem.counts.is_elastic, np.maximum(gpus, promised), gpus)
+        return self.tenant_ledger.claims(table.tenants, table.tenant_of[current.rows], promised, gpus)
+
     def next_unlock(self, min_run_seconds: float) -> float:
         """Return when the minimum run time of a gang ends next, infinite if no job waits for that."""
         rows, columns = self.gangs.rows, self.table.columns
@@ -750,6 +765,8 @@ class SchedulerState:
         each, gpus = (size, 1.0) if self.table.jobs[row].is_elastic else (1.0, size)  # accounts of elastic jobs are in GPU-seconds
         self.ledger.take_back(row, column, gpus, seconds * each, rounds=rounds * each, is_spread=is_spread, reason=reason)
         attained[row] = max(0.0, attained.item(row) - seconds * counted.gpu_share)
+        tenant = self.table.tenant_of[row : row + 1]
+        self.tenant_ledger.receive(self.table.tenants, tenant, np.array([-counted.gpu_share]), rounds, seconds)
         for key in self.partner_keys(job_id, counted):
             self.colocation_ledger.receive(key, -rounds)
         self.counted_since[job_id] = last.end_seconds

@@ -20,7 +20,6 @@ from gavel_py.problem.arrays import check_number
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
-from gavel_py.problem.tenants import TenantTree
 from gavel_py.problem.workflows import Condition, dependency_of, why_blocked
 from gavel_py.scheduling import Assignment, JobDelivery, Round, RoundScheduler
 from gavel_py.scheduling.mechanism.demand import Mechanism
@@ -148,7 +147,7 @@ class Simulation:
         names = [node.name for node in cluster.nodes]
         events = NodeEvents(names, node_failures, maintenance, round_seconds or 0.0, np.random.default_rng([seed, 1]), start)
         running = RunningGangs(len(cluster.accelerator_names))
-        tenants = TenantUsage(_tree_of(chosen), cluster, start)
+        tenants = TenantUsage(chosen.tenant_tree, cluster, start)
         state = SimulationState(start, arrivals, events, Usage(cluster, start), running, tenants, measuring)
         admission = Admission(cluster, profile, job_failures, estimates, np.random.default_rng([seed, 2]))
         settings = ExecutionSettings(round_seconds, checkpoint_seconds, float(interference), starts_between_rounds)
@@ -312,7 +311,7 @@ class Simulation:
             saved = document["scheduler"]
             believed = profile if learn is None else _learner(learn, cluster_from_dict(saved["scheduler"]["cluster"]))
             scheduler = RoundScheduler.from_dict(saved, believed, policy=policy, mechanism=mechanism, source=path)
-            tree = _tree_of(scheduler.policy)
+            tree = scheduler.policy.tenant_tree
             state = SimulationState.from_dict(document["simulation"], path, trace, scheduler.cluster, tree)
             admission = Admission.from_dict(document["admission"], scheduler.cluster, profile)
             made = cls.__new__(cls)
@@ -520,11 +519,6 @@ def _start_of(arrivals: Arrivals, start_seconds: float | None) -> float:
         return arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0
     check_number("start_seconds", start_seconds)
     return float(start_seconds)
-
-
-def _tree_of(policy: Policy) -> TenantTree:
-    """Return the tenants of a policy with their weights, empty if it has none."""
-    return TenantTree.of(policy.changed_options.get("tenants"))
 
 
 def simulate(

@@ -27,9 +27,10 @@ def scheduler(cluster: str = "v100:1", jobs: Sequence[gp.Job] = (), **options: A
     return made
 
 
-def busy(**options: Any) -> gp.RoundScheduler:
+def busy(teams: int = 2, **options: Any) -> gp.RoundScheduler:
     """Return a scheduler with jobs and nodes in many states."""
-    jobs = [job(f"j{i}", 1 + i % 3, ["fast", "slow"][i % 2], total_steps=1000 / (1 + i), tenant=f"t{i % 2}") for i in range(9)]
+    kinds = ["fast", "slow"]
+    jobs = [job(f"j{i}", 1 + i % 3, kinds[i % 2], total_steps=1000 / (1 + i), tenant=f"t{i % teams}") for i in range(9)]
     made = scheduler("v100:6/4,k80:4/2", jobs, **{"round_seconds": 10, "min_run_seconds": 15} | options)
     for _ in range(3):
         made.next_round()

@@ -92,16 +92,29 @@ VERSION_3 = Path(__file__).with_name("scheduler_version_3.json")
 """The state of `busy()`, written by earlier versions; the second one by the last without starts between rounds."""
 
 
-@pytest.mark.parametrize("file", [VERSION_2, VERSION_3], ids=lambda file: file.stem)
-def test_files_of_earlier_versions_are_read(file: Path) -> None:
-    again, made = gp.RoundScheduler.load(file, PROFILE), busy()
+def as_one_team(file: Path) -> Any:
+    """The state in a file as if all jobs were of one tenant: earlier versions chose jobs without regard to tenants."""
+    return json.loads(file.read_text().replace('"t1"', '"t0"'))["state"]
+
+
+@pytest.mark.parametrize(("version", "file"), [(2, VERSION_2), (3, VERSION_3)])
+def test_files_of_earlier_versions_are_read(path: Path, version: int, file: Path) -> None:
+    SnapshotFormat("gavel-py scheduler", version, "").write(path, as_one_team(file))
+    again, made = gp.RoundScheduler.load(path, PROFILE), busy(teams=1)
     assert again.delivery() == made.delivery()
     assert goes_on(again) == goes_on(made)
 
 
+@pytest.mark.parametrize("file", [VERSION_2, VERSION_3], ids=lambda file: file.stem)
+def test_accounts_of_tenants_begin_with_a_file_that_has_none(path: Path, file: Path) -> None:
+    again = gp.RoundScheduler.load(file, PROFILE)
+    again.save(path)
+    assert goes_on(gp.RoundScheduler.load(path, PROFILE)) == goes_on(again)
+
+
 def test_files_of_version_1_are_read(path: Path) -> None:
     """They lack `has_run`, the shortfall by reason and the GPU-seconds offered; later rounds are the same."""
-    made, document = busy(), json.loads(VERSION_2.read_text())["state"]
+    made, document = busy(teams=1), as_one_team(VERSION_2)
     for past in document["scheduler"]["standings"].values():
         del past["has_run"]
     ledger = document["scheduler"]["ledger"]
@@ -250,8 +263,8 @@ def test_every_part_that_is_missing_is_refused(path: Path) -> None:
             return []
         return [place for name, inner in part.items() for place in [(*way, name), *places(inner, (*way, name))]]
 
-    # What stands under names of jobs and nodes may be more or less.
-    free = {"assignments", "excluded", "newly_failed", "nodes", "bases"}
+    # What stands under names of jobs and nodes may be more or less, and earlier files have no accounts of tenants.
+    free = {"assignments", "excluded", "newly_failed", "nodes", "bases", "tenants"}
     for place in places(state):
         if free & set(place[:-1]) or place[-1] in free:
             continue

@@ -1,4 +1,4 @@
-"""gavel slurm run: run rounds on a Slurm cluster until Ctrl-C or SIGTERM, or a shadow beside it."""
+"""gavel slurm run: run rounds on a Slurm cluster until Ctrl-C or SIGTERM, or a shadow beside it; and release, for a dead driver."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Literal
 
@@ -22,7 +23,10 @@ from gavel_py.cli.inputs import (
     takes_options,
     warnings_shown,
 )
+from gavel_py.cli.output import counted
 from gavel_py.cli.slurm.driving import Request, applied_text, driver_of, plan_text, state_directory
+
+DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 LEVELS = {"warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 
@@ -99,3 +103,19 @@ def _ending(clock: gp.WallClock, driver: gp.SlurmDriver) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@click.command("release")
+@click.option("--partition", required=True, metavar="NAMES", help="Partitions whose jobs are released, as in gpu,gpu-long.")
+@click.option("--state", type=DIRECTORY, metavar="DIR", help="The directory of the driver's state, if it can be read.")
+@click.option(
+    "--timeout", type=click.FloatRange(0.1, 10**6), default=60.0, show_default=True, metavar="S", help="Time limit of a command."
+)
+def release(partition: str, state: Path | None, timeout: float) -> None:
+    """Release the jobs that a driver or its plugin holds.
+
+    Use it when the driver is dead, on any host, from an account that may manage jobs. Jobs held by their users stay on hold. From
+    then on, the plugin lets new jobs pass until a driver runs again. The command may be repeated.
+    """
+    released = gp.slurm_release(partition, directory=state, commands=gp.SlurmCommands(timeout))
+    click.echo(f"{counted(len(released), 'job')} released.")

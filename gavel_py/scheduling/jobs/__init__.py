@@ -188,6 +188,7 @@ class JobTable:
         ids: (rows,) ids of the jobs.
         jobs: (rows,) the jobs; their `steps_done` may be older than the column of that name.
         gangs: (rows,) numbers of the gangs: equal for jobs with equal `GANG_FIELDS`.
+        tenant_of: (rows,) numbers of the tenants of the jobs, -1 for none; tenants: {tenant: its number}.
         workflow_of: (rows,) numbers of the workflows of the jobs in the system, -1 for none; workflows: these numbers.
         columns: Further columns: `REQUEST_COLUMNS` and `HISTORY_COLUMNS`.
         models: One job for each number of `gangs`.
@@ -200,6 +201,8 @@ class JobTable:
         self.ids: Objects = np.empty(0, dtype=object)
         self.jobs: Objects = np.empty(0, dtype=object)
         self.gangs: Indices = np.empty(0, dtype=np.int64)
+        self.tenant_of: Indices = np.empty(0, dtype=np.int64)
+        self.tenants: dict[str, int] = {}
         self.workflow_of: Indices = np.empty(0, dtype=np.int64)
         self.workflows = WorkflowNumbers()
         self._requests: Floats = np.zeros((len(REQUEST_COLUMNS), 0))
@@ -375,6 +378,8 @@ class JobTable:
     def _put(self, rows: slice | Indices, jobs: Sequence[Job], requests: Mapping[str, NDArray[Any]]) -> None:
         self.jobs[rows] = objects_of(jobs)
         self.gangs[rows] = requests["gangs"]
+        numbers = self.tenants
+        self.tenant_of[rows] = [numbers.setdefault(job.tenant, len(numbers)) if job.tenant else -1 for job in jobs]
         for name in REQUEST_COLUMNS:
             self.columns[name][rows] = requests[name]
 
@@ -392,7 +397,7 @@ class JobTable:
 
     def _grow(self, least: int) -> None:
         more = max(least, 64, 2 * self.capacity) - self.capacity
-        for name in ("ids", "jobs", "gangs", "progressed"):
+        for name in ("ids", "jobs", "gangs", "tenant_of", "progressed"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
         self.workflow_of = np.concatenate([self.workflow_of, np.full(more, -1, dtype=np.int64)])

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.scheduling.ledger import surplus_of_turn
 from gavel_py.scheduling.mechanism.limits import RoundLimit
+from gavel_py.scheduling.mechanism.tenants import TenantClaims
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +97,7 @@ class RoundDemand:
         sizes: The data for choosing numbers of GPUs; None if all are fixed.
         limits: What is left of the limits that hold in every round. All jobs that are `runnable` keep them together, so mechanisms
             need not read them.
+        tenants: The claims of tenants; None if there are not several.
     """
 
     deficits: Floats
@@ -113,6 +116,7 @@ class RoundDemand:
     preferences: NDArray[np.int8] = field(default_factory=lambda: np.zeros((), dtype=np.int8))
     sizes: SizeDemand | None = None
     limits: tuple[RoundLimit, ...] = ()
+    tenants: TenantClaims | None = None
 
     def __post_init__(self) -> None:
         """Fill in the defaults in their full shape."""
@@ -151,7 +155,7 @@ class RoundDemand:
         return replace(self, **arrays)
 
 
-FIELDS_APART = ("backfill", "sizes", "limits")
+FIELDS_APART = ("backfill", "sizes", "limits", "tenants")
 """Fields of a demand that are not arrays."""
 
 Mechanism = Callable[[RoundDemand], NDArray[np.int64]]
@@ -215,14 +219,21 @@ def scores_of(demand: RoundDemand, hysteresis_rounds: float = HYSTERESIS_ROUNDS,
         demand.fractions, demand.num_gpus[:, None], demand.restart_rounds[:, None], hysteresis_rounds, maturity
     )
     claims, running = demand.claims, demand.running
+    urgent = urgent_rounds + surplus_of_turn(demand.fractions, demand.restart_rounds[:, None])
     due = claims > 0
     if demand.backfill:
         # A job may also run ahead of its promise on idle GPUs; the hysteresis bounds how far ahead.
         due |= running & (demand.shares > 0) & (claims + hysteresis > 0)
     switching_is_free = not hysteresis_rounds and not demand.restart_rounds.any()
     scores = _nearness(demand, urgent_rounds) if switching_is_free else _weighed(demand, hysteresis, maturity)
-    scores += np.where(claims > urgent_rounds, URGENT_SCORE * (1.0 + claims - urgent_rounds), 0.0)
+    scores += np.where(claims > urgent, URGENT_SCORE * (1.0 + claims - urgent), 0.0)
     return np.where(demand.possible & due, scores, -np.inf)
+
+
+def raised_scores_of(demand: RoundDemand) -> Floats:
+    """Return (N, K) the scores, raised for the jobs of tenants that are owed GPUs (`TenantClaims.raised`)."""
+    scores = scores_of(demand)
+    return scores if demand.tenants is None else demand.tenants.raised(scores)
 
 
 def hysteresis_of(
@@ -232,7 +243,9 @@ def hysteresis_of(
     rounds: float = HYSTERESIS_ROUNDS,
     maturity: Floats | float = 1.0,
 ) -> Floats:
-    """Return h_ij = m_i·h·(½ + √(X_ij (1 − X_ij)))/√s_i + the cost of a restart of job i, in rounds, in the shape of the fractions.
+    """Return h_ij = max(m_i·h·(½ + √(X_ij (1 − X_ij)))/√s_i + r_i, w_ij), in rounds, in the shape of the fractions.
+
+    r_i is the cost of a restart of job i, and w_ij the surplus after a turn of TURN_RESTARTS·r_i rounds (`surplus_of_turn`).
 
     The choice of jobs (`scores_of`), of partners (`colocation`) and of the gangs that keep their GPUs in placement
     (`round_planning`, `event_driven`) weighs restarts by it.
@@ -241,7 +254,8 @@ def hysteresis_of(
     restarts is least when swings are proportional to √(X (1 − X)/s). No turn is shorter than a round; hence the ½.
     """
     spread = np.sqrt(np.clip(fractions * (1.0 - fractions), 0.0, None))
-    result: Floats = maturity * (rounds * (0.5 + spread) / np.sqrt(num_gpus)) + restart_rounds
+    least = maturity * (rounds * (0.5 + spread) / np.sqrt(num_gpus)) + restart_rounds
+    result: Floats = np.maximum(least, surplus_of_turn(fractions, restart_rounds))
     return result
 
 

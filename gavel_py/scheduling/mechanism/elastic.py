@@ -18,7 +18,7 @@ from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.solving.highs import LinearProgram, solve_whole, solved_once
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.row_hashing import number_equal
-from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizeDemand, scores_of
+from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizeDemand, raised_scores_of
 
 logger = logging.getLogger(__name__)
 
@@ -318,7 +318,7 @@ def promised_options(demand: RoundDemand, sizes: SizeDemand) -> Options:
         most[:, j] = np.where(there, size, most[:, j])
     claims = np.maximum(demand.claims, np.maximum(least, 1.0))
     rounds = np.where(elastic, np.minimum(claims, np.maximum(most, 1.0)), 1.0)
-    scores = scores_of(
+    scores = raised_scores_of(
         replace(
             demand,
             deficits=demand.deficits / rounds,

@@ -360,21 +360,21 @@ def improve(selection: TypeSelection, scores: Floats) -> None:
 
 def _changed_and_exchanged(selection: TypeSelection, scores: Floats) -> bool:
     """Apply the best displacement or replacement that gains after an exchange; return whether there was one."""
-    best, best_value = selection, _value(selection, scores) + MIN_GAIN
+    best, best_value = selection, value_of(selection, scores) + MIN_GAIN
     for moves in chain(displacements(selection, scores), replacements(selection, scores)):
         trial = selection.copy()
         for move in moves:
             trial.move(move.row, move.column)
         exchange(trial, scores)
-        if _value(trial, scores) > best_value:
-            best, best_value = trial, _value(trial, scores)
+        if value_of(trial, scores) > best_value:
+            best, best_value = trial, value_of(trial, scores)
     if best is selection:
         return False
     selection.take(best)
     return True
 
 
-def _value(selection: TypeSelection, scores: Floats) -> float:
+def value_of(selection: TypeSelection, scores: Floats) -> float:
     """Return Σ s_i·score_i over the selected jobs that have scores."""
     rows = np.flatnonzero((selection.columns >= 0) & np.isfinite(scores).any(axis=1))
     return float((selection.num_gpus[rows] * scores[rows, selection.columns[rows]]).sum())

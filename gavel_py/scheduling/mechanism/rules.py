@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ from gavel_py.scheduling.mechanism.demand import (
     scores_of,
 )
 from gavel_py.scheduling.mechanism.elastic import choose_by_goodput, choose_promised
-from gavel_py.scheduling.mechanism.local_search import improve
+from gavel_py.scheduling.mechanism.local_search import MAX_STEPS, MIN_GAIN, displacements, exchange, improve, replacements, value_of
+from gavel_py.scheduling.mechanism.tenants import TenantClaims
 
 NAMES = ("deficit", "priority", "direct")
 
@@ -109,11 +111,43 @@ def choose_jobs(
     scores = scores_of(demand, hysteresis_rounds, urgent_rounds)
     # Locked jobs are already selected; without scores, the next steps leave them in place.
     scores[selection.columns >= 0] = -np.inf
-    select_in_order(selection, np.isfinite(scores), -scores, -demand.shares)
-    improve(selection, scores)
+    raised = scores if demand.tenants is None else demand.tenants.raised(scores)
+    select_in_order(selection, np.isfinite(raised), -raised, -demand.shares)
+    improve(selection, raised)
+    if demand.tenants is not None:
+        share_out(selection, scores, demand.tenants)
     if demand.backfill and any(selection.free):
         select_in_order(selection, demand.possible, -_relative_speed(demand), ~demand.running, -demand.claims, -demand.shares)
     return selection.columns
+
+
+VERY_FEW_GPUS = 64
+"""Up to this number of GPUs, a gang may be more than the claim of its tenant (`share_out`)."""
+
+
+def share_out(selection: TypeSelection, scores: Floats, tenants: TenantClaims) -> None:
+    """Displace and replace jobs while Σ s_i·score_i − ½ Σ_g (C_g − GPUs of tenant g)² rises, on very small clusters.
+
+    Scores that are raised in advance (`TenantClaims.raised`) count all jobs of a tenant, also gangs that then find no room; here,
+    only selected jobs count. With more GPUs the difference is small, and further changes cost more restarts than they are worth.
+    """
+    if sum(selection.free) + int(selection.num_gpus[selection.columns >= 0].sum()) > VERY_FEW_GPUS:
+        return
+    raised = tenants.marginal(scores, selection.columns >= 0)
+    for _ in range(MAX_STEPS):
+        best, best_value = selection, value_of(selection, raised) + MIN_GAIN
+        for moves in chain(displacements(selection, raised), replacements(selection, raised)):
+            trial = selection.copy()
+            for move in moves:
+                trial.move(move.row, move.column)
+            exchange(trial, tenants.marginal(scores, trial.columns >= 0))
+            found = tenants.marginal(scores, trial.columns >= 0)
+            if value_of(trial, found) > best_value:
+                best, best_value, best_raised = trial, value_of(trial, found), found
+        if best is selection:
+            return
+        selection.take(best)
+        raised = best_raised
 
 
 def _relative_speed(demand: RoundDemand) -> Floats:

@@ -1,0 +1,210 @@
+"""Tenants in rounds: a tenant is served like a job. It has an account of GPU time and a claim in each round.
+
+A GPU within the claim of a tenant raises the score of its job, one beyond it lowers it; GPUs are counted in the order of the scores
+of jobs. So of equal jobs, the k-th of each tenant have equal scores, and tenants get their GPUs in each round, not only on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gavel_py.io.snapshots import decode, encode
+from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.tenants import TenantTree
+from gavel_py.scheduling.ledger import MAX_DEFICIT_ROUNDS
+
+REACH = 3.0
+"""Largest change of a score, as far as urgency begins: a tenant comes before others no more than a job does."""
+
+PAYBACK = 0.25
+"""Part of its deficit that a tenant claims in a round. Without it, whole gangs may miss the promise of a tenant in the same way in
+every round; with all of it, a tenant catches up in one round what the next one then misses."""
+
+
+class TenantLevel(NamedTuple):
+    """Claims of the tenants of one level of the tree.
+
+    names: (A,) the tenants; of: (N,) the tenant of each job at this level, -1 for none; claims: (A,) in GPUs, for this round.
+    """
+
+    names: tuple[str, ...]
+    of: Indices
+    claims: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class TenantClaims:
+    """Claims of all tenants with jobs.
+
+    Attributes:
+        gpus: (N,) the GPUs of each job that count for its tenant: its gang, or what an elastic job is promised.
+        levels: The levels with several tenants, the lowest first.
+    """
+
+    gpus: Floats
+    levels: tuple[TenantLevel, ...]
+
+    def without(self, rows: Indices, gpus: Floats) -> TenantClaims:
+        """Return the claims that are left when these jobs hold these GPUs."""
+        levels = tuple(
+            level._replace(claims=level.claims - _sums(level.of[rows], gpus, len(level.claims))) for level in self.levels
+        )
+        return TenantClaims(self.gpus, levels)
+
+    def raised(self, scores: Floats) -> Floats:
+        """Return (N, K) scores, -inf where a job is not due, raised by 2·REACH at most for jobs of tenants with a claim.
+
+        At each level, score_i += REACH + clip((C_g − n_i)/√s_i, ±REACH) for the jobs of tenant g with a claim of C_g GPUs, where
+        n_i counts the GPUs of g in the order of the best scores of jobs, up to the middle of job i. Others are raised by REACH.
+        """
+        for level in self.levels:
+            claimed = level.claims[level.of] - _counted(self.gpus, scores, level.of)
+            scores = scores + _within_reach(level, claimed / np.sqrt(self.gpus))[:, None]
+        return scores
+
+    def marginal(self, scores: Floats, runs: Mask) -> Floats:
+        """Return (N, K) scores raised as if only the jobs that run counted, and a waiting job came after them; runs: (N,).
+
+        Here, score_i += REACH + clip(C_g − n_i, ±REACH), so that the sum over the jobs that run is −½ Σ_g (C_g − Σ s_i)² and a
+        constant, as long as no tenant is further than REACH from its claim.
+        """
+        for level in self.levels:
+            held = _sums(level.of[runs], self.gpus[runs], len(level.claims))
+            among = _counted(np.where(runs, self.gpus, 0.0), scores, level.of)
+            claimed = level.claims[level.of] - np.where(runs, among, held[level.of] + self.gpus / 2)
+            scores = scores + _within_reach(level, claimed)[:, None]
+        return scores
+
+
+def _within_reach(level: TenantLevel, claimed: Floats) -> Floats:
+    """Return (N,) what scores gain; claimed: (N,) what is left of the claim of each job's tenant at the middle of the job."""
+    raised: Floats = np.where(level.of >= 0, np.clip(claimed, -REACH, REACH), 0.0) + REACH
+    return raised
+
+
+def _counted(gpus: Floats, scores: Floats, of: Indices) -> Floats:
+    """Return (N,) n_i: the GPUs of the tenant of each job up to the middle of the job."""
+    best = scores.max(axis=1, initial=-np.inf)
+    order = np.lexsort([-best, of])
+    sizes, firsts = gpus[order], np.flatnonzero(np.diff(of[order], prepend=-2))
+    middles = np.cumsum(sizes) - sizes / 2
+    before = middles[firsts] - sizes[firsts] / 2
+    counted = np.empty(len(order))
+    counted[order] = middles - np.repeat(before, np.diff(np.append(firsts, len(order))))
+    return counted
+
+
+class TenantLedger:
+    """Accounts of all tenants that have had jobs, with the tenants above them.
+
+    A deficit is the balance D_g += Σ s_i X_ij − GPUs received, in GPU-rounds, within ±MAX_DEFICIT_ROUNDS · max(1, GPUs promised).
+    GPUs beyond the promises of all tenants of a level were idle, and count for none. It is dropped when a tenant has no jobs.
+
+    Attributes:
+        names: (A,) the tenants.
+        deficits: (A,) D_g.
+        promised: (A,) GPU-seconds promised in all rounds.
+        received: (A,) GPU-seconds received.
+    """
+
+    TABLES = ("deficits", "promised", "received")
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.deficits, self.promised, self.received = np.zeros(0), np.zeros(0), np.zeros(0)
+        self._parents: dict[str, str | None] = {}
+        self._paths: Indices = np.zeros((0, 0), dtype=np.int64)  # (levels, tenants of the job table): their accounts, -1 for none
+
+    def arrange(self, tree: TenantTree) -> None:
+        """Arrange the tenants in a tree; those that it does not have are at the top."""
+        self._parents = {tenant.name: tenant.parent for tenant in tree.tenants}
+        self._paths = np.zeros((0, 0), dtype=np.int64)
+
+    def claims(self, tenants: Mapping[str, int], of: Indices, promised: Floats, gpus: Floats) -> TenantClaims | None:
+        """Return the claims in a round; None if no level has several tenants with jobs.
+
+        Args:
+            tenants: {tenant: its number in the job table}.
+            of: (N,) the number of each job's tenant, -1 for none.
+            promised: (N,) Σ_j s_i X_ij of the jobs.
+            gpus: (N,) as in `TenantClaims`.
+        """
+        levels = []
+        for at in reversed(self._levels(tenants, of)):
+            with_jobs = np.bincount(at + 1, minlength=len(self.names) + 1)[1:] > 0
+            if np.count_nonzero(with_jobs) > 1:
+                levels.append(TenantLevel(tuple(self.names), at, PAYBACK * self.deficits + _sums(at, promised, len(self.names))))
+        return TenantClaims(gpus, tuple(levels)) if levels else None
+
+    def record(self, tenants: Mapping[str, int], of: Indices, promised: Floats, received: Floats, round_seconds: float) -> None:
+        """Enter one round; received: (N,) GPUs that jobs hold; the other arguments as for `claims`."""
+        for at in self._levels(tenants, of):
+            due, got = _sums(at, promised, len(self.names)), _sums(at, received, len(self.names))
+            self.promised += due * round_seconds
+            self.received += got * round_seconds
+            beyond = np.maximum(0.0, got - due)
+            idle = min(max(0.0, float(got.sum() - due.sum())), float(beyond.sum()))
+            counted = got - beyond * (idle / beyond.sum()) if idle else got
+            bound = MAX_DEFICIT_ROUNDS * np.maximum(1.0, due)
+            here = np.unique(at[at >= 0])
+            self.deficits[here] = np.clip(self.deficits + due - counted, -bound, bound)[here]
+        with_jobs = np.unique(self._levels(tenants, of))
+        self.deficits[np.setdiff1d(np.arange(len(self.names)), with_jobs)] = 0.0
+
+    def receive(self, tenants: Mapping[str, int], of: Indices, gpus: Floats, rounds: float, seconds: float) -> None:
+        """Enter (N,) GPUs that jobs get for a part of the round in progress; negative if they lose them."""
+        for at in self._levels(tenants, of):
+            got = _sums(at, gpus, len(self.names))
+            self.received += got * seconds
+            self.deficits -= got * rounds
+
+    def _levels(self, tenants: Mapping[str, int], of: Indices) -> Indices:
+        """Return (levels, N) the account of the tenant of each job at each level, the top first; -1 for none."""
+        if self._paths.shape[1] < len(tenants) or not len(self._paths):
+            self._paths = self._numbered(tenants)
+        levels: Indices = np.where(of >= 0, self._paths[:, of], -1) if len(tenants) else np.zeros((0, len(of)), dtype=np.int64)
+        return levels
+
+    def _numbered(self, tenants: Iterable[str]) -> Indices:
+        """Return the accounts on the path from the top to each tenant, with accounts for new names."""
+        paths = []
+        for name in tenants:
+            path = [name]
+            while (above := self._parents.get(path[-1])) is not None:
+                path.append(above)
+            paths.append(path[::-1])
+        number = {name: i for i, name in enumerate(self.names)}
+        for name in (name for path in paths for name in path):
+            number.setdefault(name, len(number))
+        self.names = list(number)
+        for table in self.TABLES:
+            setattr(self, table, np.append(getattr(self, table), np.zeros(len(number) - len(getattr(self, table)))))
+        depth = max(map(len, paths), default=0)
+        rows = [[number[name] for name in path] + [-1] * (depth - len(path)) for path in paths]
+        return np.array(rows, dtype=np.int64).reshape(len(paths), depth).T
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the accounts as plain data; the tree follows from the policy."""
+        return {"names": self.names, **{name: encode(getattr(self, name)) for name in self.TABLES}} if self.names else {}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> TenantLedger:
+        """Restore the accounts from `to_dict`."""
+        ledger = cls()
+        if document:
+            ledger.names = list(document["names"])
+            for name in cls.TABLES:
+                setattr(ledger, name, np.asarray(decode(document[name]), dtype=float))
+            if any(getattr(ledger, name).shape != (len(ledger.names),) for name in cls.TABLES):
+                raise ValueError("the accounts of tenants do not match their names")
+        return ledger
+
+
+def _sums(at: Indices, values: Floats, count: int) -> Floats:
+    """Return (A,) the sums of (N,) values by account; at: (N,), -1 for none."""
+    sums: Floats = np.bincount(at + 1, values, count + 1)[1:].astype(float)
+    return sums
