@@ -344,7 +344,8 @@ def _lacks_room(limits: Sequence[RoundLimit], held: HeldGpus, waits: Mask, probl
     lacks, rows = np.zeros(len(held), dtype=bool), np.flatnonzero(waits)
     for limit in limits:
         left = limit.less(float(limit.used(held).sum()))
-        costs = np.where(problem.runnable[rows], limit.cost_table(least_gpus(problem))[rows], np.inf).min(axis=1, initial=np.inf)
+        table = limit.cost_table(rows, least_gpus(problem)[rows])
+        costs = np.where(problem.runnable[rows], table, np.inf).min(axis=1, initial=np.inf)
         lacks[rows] |= (costs > 0) & (costs > left.most)
     return lacks
 

@@ -231,15 +231,15 @@ def test_gangs_of_1_2_and_4_use_what_a_limit_of_7_allows(tenant: str | None) -> 
     others = [job(f"o{n}", 1, "o") for n in range(12)] if tenant else []
     jobs = [job(f"{size}-{n}", size, "v") for size in (1, 2, 4) for n in range(4)]
     made = scheduler([*jobs, *others], gp.MaxGpus(7, tenant=tenant, every_round=True), cluster="v100:16/8")
-    used = played(made, [*jobs, *others], 40, tenant)
+    used = played(made, [*jobs, *others], 30, tenant)
     assert max(used) == 7
     assert np.mean(used) >= 0.95 * 7
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 2, 4, 4, 4, 4), (1, 2, 2, 4, 8, 8), (1, 1, 3, 3, 3)])
+@pytest.mark.parametrize("sizes", [(1, 1, 2, 4, 4, 4, 4), (1, 2, 2, 4, 8, 8)])
 def test_rounds_deliver_what_is_promised_to_gangs_of_more_than_half_of_a_limit(sizes: tuple[int, ...]) -> None:
     made = scheduler(jobs := gangs(*sizes), gp.MaxGpus(7, every_round=True), cluster="v100:16/8")
-    assert max(played(made, jobs, 40)) <= 7
+    assert max(played(made, jobs, 30)) <= 7
     assert made.delivery().undelivered_share < 0.05
 
 
@@ -423,7 +423,7 @@ def test_no_round_exceeds_a_limit_whatever_happens(seed: int) -> None:
 
 
 def test_rounds_count_those_that_exceed_a_limit_on_average(tmp_path: Path) -> None:
-    limits = gp.MaxGpus(4), gp.MaxGpus(2, job="a0"), gp.MaxGpus(7, every_round=True), gp.MaxGpus(1).soft(0.01)
+    limits = gp.MaxGpus(4), gp.MaxGpus(2, job="a0"), gp.MaxGpus(7, every_round=True)
     jobs = [*gangs(3, 3, 2), job("b0", 1, "b")]
     made, used = scheduler(jobs, *limits, restart_seconds=10), list[Mapping[str, gp.Assignment]]()
     for _ in range(12):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROUNDING = 1e-6
 """Tolerance of sums of GPUs and prices, relative to the limit; also the worth of a gang with a score of 0."""
 
-EXACT_UNITS = 128
+EXACT_UNITS = 64
 """The best jobs take all of a limit but about this many units; the jobs that take the rest are selected exactly."""
 
 COARSE_UNITS = 2000
@@ -57,9 +57,9 @@ class RoundLimit:
         costs: Floats = self.parts[rows] * self.per_gpu[columns] * np.where(num_gpus < self.below, num_gpus, 0)
         return costs
 
-    def cost_table(self, num_gpus: Indices) -> Floats:
-        """Return (N, K) what each job would use on each type; num_gpus: (N,)."""
-        table: Floats = np.outer(self.parts * np.where(num_gpus < self.below, num_gpus, 0), self.per_gpu)
+    def cost_table(self, rows: Indices, num_gpus: Indices) -> Floats:
+        """Return (M, K) what these jobs would use on each type; rows, num_gpus: (M,)."""
+        table: Floats = np.outer(self.parts[rows] * np.where(num_gpus < self.below, num_gpus, 0), self.per_gpu)
         return table
 
     def used(self, held: HeldGpus) -> Floats:
@@ -113,15 +113,17 @@ def within_limits(runnable: Mask, worths: Floats, claims: Floats, num_gpus: Indi
     """
     left = runnable.copy()
     for limit in limits:
-        costs = limit.cost_table(num_gpus)
-        rows = np.flatnonzero((left & (costs > 0)).any(axis=1))
+        rows = np.flatnonzero(limit.parts)
+        costs = limit.cost_table(rows, num_gpus[rows])
+        counts = (left[rows] & (costs > 0)).any(axis=1)
+        rows, costs = rows[counts], costs[counts]
         worth, claim = (np.where(left[rows], table[rows], -np.inf) for table in (worths, claims))
         best = np.where(np.isfinite(worth).any(axis=1), worth.argmax(axis=1), claim.argmax(axis=1))
         here = np.arange(len(rows))
-        cost = costs[rows, best]
+        cost = costs[here, best]
         chosen = _chosen(cost, np.maximum(worth[here, best], 0.0), claim[here, best], limit.most)
         most = np.where(chosen, cost, 0.0)
-        left[rows] &= costs[rows] <= most[:, None] * (1 + ROUNDING)
+        left[rows] &= costs <= most[:, None] * (1 + ROUNDING)
     return left
 
 
