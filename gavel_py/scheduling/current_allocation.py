@@ -1,7 +1,8 @@
 """The current allocation of a scheduler: the policy's input, the problem, and the solution applied to the current jobs.
 
 Between two solves, jobs may arrive and leave. `reuse_allocation` then keeps the solution for the jobs that it covers, and
-`ReusedAllocation` maps their rows. A `LazyAllocation` of the event-driven mode is solved only when it is read.
+`ReusedAllocation` maps their rows. `whole_jobs` divides the times so that few jobs move between types of equal speed. A
+`LazyAllocation` of the event-driven mode is solved only when it is read.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ from gavel_py.allocation.result import Allocation, unpromised
 from gavel_py.errors import ProofError
 from gavel_py.io.names import natural_key
 from gavel_py.io.snapshots import decode, encode
-from gavel_py.optimization.checking.time_shares import CountTimes, KeptTimes
+from gavel_py.optimization.checking.time_shares import CountTimes, KeptTimes, TimesByType, TimeShares, laid_end_to_end
+from gavel_py.optimization.formulation.columns import Columns
+from gavel_py.optimization.formulation.cuts import SCOPES
+from gavel_py.optimization.formulation.linear_rows import Limit, Load, Rules
 from gavel_py.policies.base import AllocationStatus, Policy
 from gavel_py.policies.constraints.base import Constraint
 from gavel_py.policies.constraints.compiling import placed
+from gavel_py.problem.arrays import size_numbers
 from gavel_py.problem.job import Job, with_values
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import number_equal
@@ -256,6 +261,7 @@ class CurrentAllocation:
     note: str = ""  # a note for the rounds that follow the allocation
     fallback: Fallback | None = None  # for the rounds that follow it, None if its solve did not fail
     unsolved: Mask | None = None  # (rows of the solution,) the jobs whose time no solve has decided on, None for none
+    whole: TimesByType | None = None  # the times that rounds follow (`whole_jobs`), None for those of the solution
 
     def to_dict(self, table: JobTable, places: Mapping[int, int]) -> dict[str, Any]:
         """Return the allocation and its input as plain data; places: as for `PolicyInput.to_dict`."""
@@ -270,6 +276,7 @@ class CurrentAllocation:
             **({"note": self.note} if self.note else {}),
             **({} if self.fallback is None else {"fallback": asdict(self.fallback)}),
             **({} if self.unsolved is None else {"unsolved": encode(self.unsolved)}),
+            **({} if self.whole is None else {"whole": self.whole.to_dict()}),
         }
 
     @classmethod
@@ -289,8 +296,11 @@ class CurrentAllocation:
         unsolved = np.asarray(decode(document["unsolved"]), dtype=bool) if "unsolved" in document else None
         if unsolved is not None and unsolved.shape != (len(allocation.job_ids),):
             raise ValueError("the jobs without a solve are not those of the allocation")
+        whole = TimesByType.from_dict(document["whole"]) if "whole" in document else None
+        if whole is not None and whole.time_fractions.shape != allocation.time_fractions.shape:
+            raise ValueError("the times that rounds follow are not those of the jobs of the allocation")
         arrays = nodes.to_dict(), problem, allocation, runnable, reused
-        found = cls(policy_input, *arrays, document.get("note", ""), fallback, unsolved)
+        found = cls(policy_input, *arrays, document.get("note", ""), fallback, unsolved, whole)
         if not problem.throughputs.shape == problem.runnable.shape == runnable.shape == found.fractions.shape:
             raise ValueError("the arrays of the current allocation do not match")
         return found
@@ -320,11 +330,19 @@ class CurrentAllocation:
         """The time of the solve."""
         return self.policy_input.now_seconds if self.reused is None else self.reused.solved_seconds
 
+    @property
+    def followed(self) -> TimesByType | Allocation:
+        """The times that rounds follow, for the jobs of the solution."""
+        return self.allocation if self.whole is None else self.whole
+
     @cached_property
     def fractions(self) -> Floats:
-        """(N, K) time fractions."""
-        fractions = self.allocation.time_fractions
-        return fractions if self.reused is None else self.reused.rows_of(fractions)
+        """(N, K) time fractions that rounds follow."""
+        return self._current(self.followed.time_fractions)
+
+    def _current(self, table: Floats) -> Floats:
+        """Return (N, K) the rows of the present jobs in a table of the solution."""
+        return table if self.reused is None else self.reused.rows_of(table)
 
     def restart_seconds(self, default: float) -> Floats:
         """Return (N,) what a restart of each job costs: its own value, or else the default."""
@@ -333,18 +351,17 @@ class CurrentAllocation:
     @cached_property
     def promised(self) -> Floats:
         """(N, K) the promise per round: time fractions; for elastic jobs, multiplied by their GPUs."""
-        counts = self.allocation.counts
+        times, counts = self.followed.time_fractions, self.followed.counts
         if counts is None:
             return self.fractions
-        times = self.allocation.time_fractions
         elastic, held = counts.by_job(times.shape)
-        promised: Floats = times - elastic + held
-        return promised if self.reused is None else self.reused.rows_of(promised)
+        return self._current(times - elastic + held)
 
     def counts_of(self, i: int) -> list[tuple[int, int, float]]:
         """Return the (type, number of GPUs, time) of an elastic job, none for other jobs."""
         row = i if self.reused is None else int(self.reused.rows[i])
-        return [] if self.allocation.counts is None or row < 0 else self.allocation.counts.of(row)
+        counts = self.followed.counts
+        return [] if counts is None or row < 0 else counts.of(row)
 
     def promised_options(self, speeds: SpeedTable, deficits: Floats) -> Mask:
         """Return (N, C) the options in which jobs are promised time, or have a deficit; deficits: (N, K).
@@ -379,10 +396,13 @@ class CurrentAllocation:
         index[self.rows] = np.arange(len(self.rows))
         return index
 
-    def fractions_for(self, table: JobTable, rows: Indices) -> Floats:
-        """Return (len(rows), K) the time fractions of other jobs, 0 for jobs that have arrived since."""
-        zeros = np.zeros((1, len(self.problem.accelerator_types)))
-        fractions: Floats = np.concatenate([self.fractions, zeros])[self.index_of(table)[rows]]
+    def fractions_for(self, table: JobTable, rows: Indices, *, followed: bool = False) -> Floats:
+        """Return (len(rows), K) the time fractions of other jobs, 0 for jobs that have arrived since.
+
+        followed: whether to return those that rounds follow, instead of those of the policy.
+        """
+        times = self.fractions if followed else self._current(self.allocation.time_fractions)
+        fractions: Floats = np.concatenate([times, np.zeros((1, times.shape[1]))])[self.index_of(table)[rows]]
         return fractions
 
     @property
@@ -400,10 +420,10 @@ class CurrentAllocation:
 
         None if it makes none for any job.
         """
-        speeds, spread = self.problem.speeds, self.allocation.spread_fractions
+        speeds, spread = self.problem.speeds, self.followed.spread_fractions
         if speeds is None or spread is None:
             return None
-        return np.where(speeds.differ, spread if self.reused is None else self.reused.rows_of(spread), np.nan)
+        return np.where(speeds.differ, self._current(spread), np.nan)
 
     @cached_property
     def spread_is_faster(self) -> Mask | None:
@@ -438,9 +458,13 @@ class CurrentAllocation:
 
 
 def solve_allocation(
-    policy_input: PolicyInput, nodes: NodeStates, solve: Callable[[AllocationProblem], Allocation], cache: ProblemCache
+    policy_input: PolicyInput,
+    nodes: NodeStates,
+    solve: Callable[[AllocationProblem], Allocation],
+    cache: ProblemCache,
+    before: Callable[[], Floats] | None = None,
 ) -> CurrentAllocation:
-    """Return the policy's allocation for this input on these nodes."""
+    """Return the policy's allocation for this input on these nodes; before: as for `whole_jobs`."""
     problem = cache.problem(policy_input, nodes)
     allocation = solve(problem)
     # The problem as it was solved: constraints may keep jobs off types, and rounds must do the same.
@@ -448,7 +472,115 @@ def solve_allocation(
     runnable = solved.runnable
     if nodes.available is not nodes.cluster:
         runnable = runnable | (cache.problem_if_up(policy_input).runnable & ~problem.runnable)
-    return CurrentAllocation(policy_input, nodes.to_dict(), solved, allocation, runnable)
+    whole = whole_jobs(allocation, policy_input.gangs, policy_input.running_on, before)
+    return CurrentAllocation(policy_input, nodes.to_dict(), solved, allocation, runnable, whole=whole)
+
+
+SAME_SPEED = 1e-9
+"""Relative difference up to which two speeds of a job are equal."""
+
+
+def whole_jobs(
+    allocation: Allocation, kinds: Indices, running_on: Indices, before: Callable[[], Floats] | None = None
+) -> TimesByType | None:
+    """Return the times of an allocation with few jobs divided between columns of equal speed; None if nothing changes.
+
+    Equal jobs have equal times, so if two types are equally fast, each job has time on both, and moves between them for nothing.
+    Here, the times of such jobs are laid end to end (`laid_end_to_end`), separately for jobs that differ in their gang size, in the
+    columns where they have time, or in a row that tells these columns apart. Their time in each column stays the same, and so do
+    the throughput and the time of each job, the objective, its prices and all rows. Jobs with partners keep their times.
+
+    Where parts of gangs take turns with larger gangs, there may be no room for a whole one. So the result is checked like that of a
+    solve (`Columns.separate`), and types on which it could not be delivered are left as they are.
+
+    Args:
+        allocation: An allocation with its evidence, of N jobs.
+        kinds: (N,) equal numbers only for jobs with equal throughputs.
+        running_on: (N,) the type on which each job runs, -1 for none.
+        before: Returns (N, K) earlier times, which waiting jobs keep as far as possible.
+    """
+    evidence, pairs = allocation.evidence, allocation.pairs
+    if evidence is None:
+        return None
+    columns, shared = evidence.columns, np.zeros((1, 1))
+    if pairs is not None:
+        columns, shared = Columns.of_types(columns.base, columns.rules), pairs.by_job(*allocation.time_fractions.shape)
+    times = columns.expand(allocation.time_fractions, allocation.spread_fractions, allocation.counts)
+    movable = (times > NEGLIGIBLE) & ~shared.any(axis=1, keepdims=True)
+    while sets := _equally_fast(columns, kinds, movable):
+        laid = _laid(columns, times, sets, running_on, None if before is None else before())
+        rows, wider = columns.separate(TimeShares(columns.problem, laid - shared / 2))
+        types = [wider.source[column] for row in rows if isinstance(row, Load) for column in row.loads]
+        closed = np.isin(columns.source, types)
+        if not movable[:, closed].any():
+            shares = TimeShares(columns.problem, laid)
+            spread = None if allocation.spread_fractions is None else columns.spread(shares)
+            return TimesByType(columns.aggregate(laid), spread, _counts(columns, laid))
+        movable &= ~closed
+    return None
+
+
+def _laid(
+    columns: Columns, times: Floats, sets: Sequence[tuple[Indices, Indices]], running_on: Indices, before: Floats | None
+) -> Floats:
+    """Return the (N, K') times with those of jobs in each set of columns of equal speed laid end to end."""
+    laid = times.copy()
+    for equal, jobs in sets:
+        types = columns.source[equal]
+        place_of = np.full(len(columns.base.capacities) + 1, -1)  # the last one for jobs that do not run
+        place_of[types[::-1]] = np.arange(len(types))[::-1]
+        places = place_of[running_on[jobs]]
+        first = np.argsort(places < 0, kind="stable")  # those that run here are the first to stay
+        jobs, places = jobs[first], places[first]
+        if before is not None:
+            waits = np.flatnonzero(places < 0)
+            kept = before[jobs[waits]][:, types]
+            places[waits] = np.where(kept.max(axis=1) > 0, kept.argmax(axis=1), -1)
+        rows, pools = laid[jobs], number_equal(_apart(columns, equal, jobs), len(jobs))
+        rows[:, equal] = laid_end_to_end(rows[:, equal], pools, places)
+        laid[jobs] = rows
+    return laid
+
+
+def _counts(columns: Columns, laid: Floats) -> CountTimes | None:
+    """Return the times of elastic jobs by type and number of GPUs, None without such jobs; laid: (N, K')."""
+    counts = columns.base.counts
+    if counts is None:
+        return None
+    jobs, chosen = np.nonzero((laid > 0) & counts.is_elastic[:, None])
+    return CountTimes(jobs, columns.source[chosen], columns.parts[chosen].astype(np.int64), laid[jobs, chosen])
+
+
+def _equally_fast(columns: Columns, kinds: Indices, movable: Mask) -> list[tuple[Indices, Indices]]:
+    """Return the sets of columns in which some jobs have time at the same speed, with the rows of these jobs."""
+    rows = np.flatnonzero(np.einsum("ij->i", movable, dtype=np.int64) > 1)
+    alike = number_equal([kinds[rows], *movable[rows].T], len(rows))
+    one = rows[alike.first]
+    wide = columns.widened(columns.problem, one)
+    problem, own = (columns.problem, one) if wide is None else (wide, slice(None))
+    speeds = np.where(movable[one], problem.throughputs[own], np.inf)
+    order = np.argsort(speeds, axis=1, kind="stable")
+    ranked, unsure = (np.take_along_axis(table, order, axis=1) for table in (speeds, problem.uncertainty[own]))
+    same = (ranked[:, 1:] <= ranked[:, :-1] * (1 + SAME_SPEED)) & (unsure[:, 1:] == unsure[:, :-1]) & np.isfinite(ranked[:, 1:])
+    found = dict[tuple[int, ...], list[int]]()
+    for g in np.flatnonzero(same.any(axis=1)).tolist():
+        for equal in np.split(order[g], np.flatnonzero(~same[g]) + 1):
+            if len(equal) > 1:
+                found.setdefault(tuple(sorted(equal.tolist())), []).append(g)
+    return [(np.array(equal), rows[np.isin(alike.index, classes)]) for equal, classes in found.items()]
+
+
+def _apart(columns: Columns, equal: Indices, jobs: Indices) -> list[NDArray[np.generic]]:
+    """Return columns in which jobs must agree to be laid together over some columns of equal speed."""
+    problem, rules = columns.base, columns.rules.rows
+    telling = [row for row in rules if not (isinstance(row, Limit) and np.ptp(row.per_gpu[equal]) == 0)]
+    keys = [size_numbers(problem.num_gpus), *Rules(rows=tuple(telling)).kind_columns()]
+    if problem.counts is not None:
+        keys.append(problem.counts.is_elastic)
+    own = [key[jobs] for key in keys]
+    if problem.hosts is not None:
+        own += [problem.hosts.localities[jobs] == scope for scope in SCOPES]
+    return own
 
 
 def unpromised_allocation(policy_input: PolicyInput, nodes: NodeStates, policy: Policy, cache: ProblemCache) -> CurrentAllocation:
@@ -556,7 +688,7 @@ def reuse_allocation(
     reused = ReusedAllocation(in_solution, before.solved_seconds)
     problem = replace(problem, runnable=runnable)
     found = CurrentAllocation(policy_input, before.nodes, problem, before.allocation, runnable_if_up, reused)
-    return replace(found, fallback=before.fallback, unsolved=before.unsolved)
+    return replace(found, fallback=before.fallback, unsolved=before.unsolved, whole=before.whole)
 
 
 def _rows_in(before: CurrentAllocation, policy_input: PolicyInput, problem: AllocationProblem, table: JobTable) -> Indices:

@@ -223,7 +223,9 @@ class RoundPlanner:
         began = time.perf_counter()
         try:
             with state.calling_out():
-                return solve_allocation(policy_input, nodes, lambda problem: self.solver.solve(view(problem)), cache)
+                now = None if self.options.by_events else state.current_allocation
+                before = None if now is None else partial(now.fractions_for, state.table, policy_input.rows, followed=True)
+                return solve_allocation(policy_input, nodes, lambda problem: self.solver.solve(view(problem)), cache, before)
         finally:
             state.solver_seconds += time.perf_counter() - began
 

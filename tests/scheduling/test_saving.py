@@ -97,6 +97,13 @@ def as_one_team(file: Path) -> Any:
     return json.loads(file.read_text().replace('"t1"', '"t0"'))["state"]
 
 
+@pytest.fixture
+def divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in earlier versions, jobs divide their time between types of equal speed: to a slow job, all types are equally fast."""
+    monkeypatch.setattr("gavel_py.scheduling.current_allocation.whole_jobs", lambda *_: None)
+
+
+@pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize(("version", "file"), [(2, VERSION_2), (3, VERSION_3)])
 def test_files_of_earlier_versions_are_read(path: Path, version: int, file: Path) -> None:
     SnapshotFormat("gavel-py scheduler", version, "").write(path, as_one_team(file))
@@ -112,6 +119,7 @@ def test_accounts_of_tenants_begin_with_a_file_that_has_none(path: Path, file: P
     assert goes_on(gp.RoundScheduler.load(path, PROFILE)) == goes_on(again)
 
 
+@pytest.mark.usefixtures("divided")
 def test_files_of_version_1_are_read(path: Path) -> None:
     """They lack `has_run`, the shortfall by reason and the GPU-seconds offered; later rounds are the same."""
     made, document = busy(teams=1), as_one_team(VERSION_2)

@@ -1,5 +1,7 @@
 """Answers of a program: the time fractions of all jobs, and the pairs of jobs that share GPUs.
 
+`laid_end_to_end` divides the same time among jobs in another way.
+
 A proof may check one job of each class, counted as often as the class has jobs, instead of all N jobs, if the jobs of a class are
 equal in everything that is checked (`TimeShares.stand_for_all`).
 """
@@ -15,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import ProofError
+from gavel_py.io.snapshots import decode, encode
 from gavel_py.optimization.formulation.linear_rows import Broken, Row, Rules, entries_of, scale_of, shortfalls
+from gavel_py.problem.row_hashing import Numbering
 
 if TYPE_CHECKING:
     from gavel_py.optimization.job_classes import JobClasses
@@ -276,3 +280,79 @@ class KeptTimes:
     spread: Floats | None = None
     pairs: Pairs | None = None
     counts: CountTimes | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TimesByType:
+    """The times of N jobs by type. time_fractions, spread_fractions, counts: as in an `Allocation`."""
+
+    time_fractions: Floats
+    spread_fractions: Floats | None = None
+    counts: CountTimes | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the times as plain data."""
+        found: dict[str, Any] = encode(vars(self) | {"counts": None if self.counts is None else self.counts.to_dict()})
+        return found
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> TimesByType:
+        """Restore the times from `to_dict`."""
+        times = decode(document)
+        return cls(**times | {"counts": None if times["counts"] is None else CountTimes(**times["counts"])})
+
+
+NEGLECTED = 5e-7
+"""Part of a job's time up to which it ends where a column ends; rounds neglect it."""
+
+
+def laid_end_to_end(times: Floats, pools: Numbering, places: Indices) -> Floats:
+    """Return (B, M) times of jobs laid end to end over the columns of their pool, so that few jobs are divided.
+
+    Each job has the same time in all, and each pool the same time in each column, up to `NEGLECTED`. In a pool, at most one job is
+    divided for each end of a column. Jobs stay in the columns in which they run, as far as these are long enough; the others fill
+    what is left, first jobs first.
+
+    Args:
+        times: (B, M) times of jobs in columns.
+        pools: B jobs in P pools.
+        places: (B,) the column in which a job runs, -1 for none.
+    """
+    lengths = np.einsum("ij->i", times)
+    totals = np.stack([np.bincount(pools.index, column, len(pools.first)).astype(float) for column in times.T], axis=1)
+    order = np.lexsort([_chosen_columns(lengths, totals, pools.index, places), pools.index])
+    ends, column_ends = np.cumsum(lengths[order]), np.cumsum(totals).reshape(totals.shape)
+    after = np.minimum(np.searchsorted(ends, column_ends), len(ends) - 1)
+    for near in (ends[after], ends[np.maximum(after - 1, 0)]):
+        column_ends = np.where(np.abs(column_ends - near) <= NEGLECTED, near, column_ends)
+    column_starts = np.append(0.0, column_ends.ravel()[:-1]).reshape(totals.shape)
+    starts, pool = np.append(0.0, ends[:-1]), pools.index[order]
+    overlaps = np.minimum(ends[:, None], column_ends[pool]) - np.maximum(starts[:, None], column_starts[pool])
+    laid = np.zeros_like(times)
+    laid[order] = np.maximum(overlaps, 0.0)
+    is_whole = np.einsum("ij->i", laid > 0, dtype=np.int64) == 1
+    return np.where(is_whole[:, None] & (laid > 0), lengths[:, None], laid)  # exactly, as sums of many times are rounded
+
+
+def _chosen_columns(lengths: Floats, totals: Floats, pools: Indices, places: Indices) -> Indices:
+    """Return (B,) the column of each job if whole jobs are to fill (P, M) `totals` as well as possible."""
+    chosen, shape = places.copy(), totals.shape
+    placed = np.flatnonzero(places >= 0)
+    cells = pools[placed] * shape[1] + places[placed]
+    stays = _middles(lengths[placed], cells) <= totals.ravel()[cells]
+    chosen[placed[~stays]] = -1
+    left = np.maximum(0.0, totals - np.bincount(cells[stays], lengths[placed[stays]], totals.size).reshape(shape))
+    others = np.flatnonzero(chosen < 0)
+    passed = _middles(lengths[others], pools[others])[:, None] > np.cumsum(left, axis=1)[pools[others]]
+    chosen[others] = np.minimum(passed.sum(axis=1), shape[1] - 1)
+    return chosen
+
+
+def _middles(lengths: Floats, groups: Indices) -> Floats:
+    """Return the middle of each job if the jobs of each group are laid end to end from 0."""
+    sums = np.bincount(groups, lengths)
+    order = np.argsort(groups, kind="stable")
+    middles = np.empty(len(lengths))
+    middles[order] = np.cumsum(lengths[order]) - lengths[order] / 2
+    result: Floats = middles - (np.cumsum(sums) - sums)[groups]
+    return result
