@@ -698,9 +698,9 @@ class SchedulerState:
         if len(table.tenants) < 2:
             return None
         promised = current.promised.sum(axis=1) * problem.num_gpus * current.present(table)
-        gpus = least_gpus(problem).astype(float)
+        gpus = problem.num_gpus
         if problem.counts is not None:
-            gpus = np.where(problem.counts.is_elastic, np.maximum(gpus, promised), gpus)
+            gpus = np.where(problem.counts.is_elastic, np.maximum(least_gpus(problem), promised), gpus)
         return self.tenant_ledger.claims(table.tenants, table.tenant_of[current.rows], promised, gpus)
 
     def next_unlock(self, min_run_seconds: float) -> float:

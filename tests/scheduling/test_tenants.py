@@ -91,6 +91,14 @@ def test_a_guaranteed_quota_is_there_in_every_round_from_arrival_on() -> None:
     assert {held[0] for held in rounds[3:]} == {10}
 
 
+def test_tenants_with_fractions_of_gpus_share_each_round() -> None:
+    jobs = [gp.Job(f"{name}{i:03d}", tenant=name, num_gpus=0.5) for name in "abc" for i in range(20)]
+    made = scheduler("g:6/3", jobs)
+    made.submit_all(jobs)
+    rounds = [Counter(job_id[0] for job_id in made.next_round().assignments) for _ in range(8)]
+    assert rounds == [Counter(a=4, b=4, c=4)] * 8
+
+
 def test_labels_count_under_every_policy() -> None:
     jobs = jobs_of({"a": (10, 1), "b": (20, 1)})
     assert set(played(scheduler("g:15/3", jobs, "max_min_fairness"), jobs, 10)) == {(5, 10)}

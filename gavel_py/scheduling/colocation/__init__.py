@@ -13,7 +13,7 @@ import numpy as np
 
 from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.scheduling.colocation.groups import ColocationGroups
-from gavel_py.scheduling.mechanism.demand import RoundDemand, scores_of
+from gavel_py.scheduling.mechanism.demand import RoundDemand, raised_scores_of
 from gavel_py.scheduling.mechanism.limits import within_limits, worths_of
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests
 
@@ -79,7 +79,7 @@ def _within_limits(demand: RoundDemand, parts: Floats, held: HeldGpus) -> RoundD
     if not demand.limits or (parts == 1).all():
         return demand
     limits = [limit.less(float(limit.used(held).sum())) for limit in demand.limits]
-    waits, worths = ~held.runs[:, None], worths_of(scores_of(demand), demand.num_gpus * parts)
+    waits, worths = ~held.runs[:, None], worths_of(raised_scores_of(demand), demand.num_gpus * parts)
     left = within_limits(demand.possible & waits, worths, demand.claims, demand.num_gpus, limits)
     return replace(demand, runnable=demand.runnable & (left | (parts == 1)[:, None]))
 

@@ -16,7 +16,7 @@ import numpy as np
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.eligibility import GpuMemory
 from gavel_py.scheduling.colocation.groups import ColocationGroup, ColocationGroups
-from gavel_py.scheduling.mechanism.demand import RoundDemand, scores_of
+from gavel_py.scheduling.mechanism.demand import RoundDemand, raised_scores_of
 
 ROUNDING = 1e-9
 """Tolerance of sums of parts: ten tenths are one GPU."""
@@ -86,7 +86,7 @@ class _Packing:
             np.nan_to_num(memory.needed[rows]),
             np.where(np.isnan(memory.capacity), np.inf, memory.capacity),
         )
-        self._scores = scores_of(demand)[rows]
+        self._scores = raised_scores_of(demand)[rows]
         self._place = np.full(len(rows), -1, dtype=np.int64)  # (M,) the shared GPU of each job, -1 while it waits
         self._unopened: list[int] = most.tolist()
         count = min(len(rows), int(most.sum()))

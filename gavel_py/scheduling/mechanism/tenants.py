@@ -41,7 +41,7 @@ class TenantClaims:
     """Claims of all tenants with jobs.
 
     Attributes:
-        gpus: (N,) the GPUs of each job that count for its tenant: its gang, or what an elastic job is promised.
+        gpus: (N,) the GPUs of each job that count for its tenant: its gang, a part of a GPU, or what an elastic job is promised.
         levels: The levels with several tenants, the lowest first.
     """
 
