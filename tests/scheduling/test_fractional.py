@@ -107,9 +107,9 @@ def test_parts_that_do_not_fit_one_gpu_take_turns() -> None:
     assert {job_id for begun in rounds for job_id in begun.assignments} == {"a", "b"}
 
 
-def waiting(sizes: list[float], gpus: int, rounds: int, **options: object) -> list[set[str]]:
+def waiting(sizes: list[float], gpus: int, rounds: int) -> list[set[str]]:
     """The jobs that wait in each round; after each, no waiting job has room, and no GPU gives more than itself."""
-    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": gpus}), SPEEDS, **options)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": gpus}), SPEEDS)
     for n, size in enumerate(sizes):
         scheduler.submit(gp.Job(f"j{n:03d}", job_type="any", num_gpus=size))
     return [check_room(scheduler.next_round(), scheduler) for _ in range(rounds)]

@@ -57,11 +57,20 @@ Widths = Mapping[int, Mapping[int, float]]
 ROUNDING = 1e-9
 """Tolerance in sums of fractions: three thirds are 1."""
 
-MOST_PATTERNS = 500
+MOST_PATTERNS = 1500
 """Maximum number of patterns of one type."""
 
+BLOCK = 64
+"""Number of patterns that are compared with all others at a time."""
+
 MOST_SUMS = 3000
-"""Maximum number of combinations with one more GPU, before dominated ones are removed."""
+"""Maximum number of combinations of jobs on one GPU, before dominated ones are removed."""
+
+MOST_UNIONS = 12_000
+"""The same on several GPUs, with one more GPU or with gangs."""
+
+MOST_UNIONS_IN_ALL = 80_000
+"""Maximum number of combinations that are compared for all numbers of GPUs up to those of a type, which takes about 0.2 s."""
 
 MOST_STATES = 100_000
 """Maximum number of assignments of jobs to types or to none."""
@@ -104,7 +113,7 @@ class TypeCapacity(NamedTuple):
 
 @lru_cache(maxsize=32)
 def patterns_at_once(items: tuple[PackingItem, ...], gpus: int, memory: float) -> Indices | None:
-    """Return (P, items) the numbers of jobs that fit on these GPUs at once, with maximal numbers of fractions for given gangs.
+    """Return (P, items) the maximal numbers of jobs that fit on these GPUs at once.
 
     memory: GB of each GPU. None if there are too many patterns.
     """
@@ -119,12 +128,13 @@ def patterns_at_once(items: tuple[PackingItem, ...], gpus: int, memory: float) -
             found = [((*gangs, n), left - n * size) for gangs, left in found for n in range(min(item.number, left // size) + 1)]
             if len(found) > MOST_PATTERNS:
                 return None
-    if sum(len(fitting[left]) for _, left in found) > MOST_PATTERNS:
+    numbers = [len(fitting[left]) for _, left in found]
+    if sum(numbers) > MOST_UNIONS:
         return None
-    patterns = np.zeros((sum(len(fitting[left]) for _, left in found), len(items)), dtype=np.int64)
+    patterns = np.zeros((sum(numbers), len(items)), dtype=np.int64)
     patterns[:, small] = np.concatenate([fitting[left] for _, left in found])
-    patterns[:, ~small] = np.repeat([gangs for gangs, _ in found], [len(fitting[left]) for _, left in found], axis=0)
-    return patterns
+    patterns[:, ~small] = np.repeat([gangs for gangs, _ in found], numbers, axis=0)
+    return _largest(patterns)
 
 
 def _fractions_on(items: tuple[PackingItem, ...], gpus: int, memory: float) -> list[Indices] | None:
@@ -133,10 +143,13 @@ def _fractions_on(items: tuple[PackingItem, ...], gpus: int, memory: float) -> l
     if one is None:
         return None
     counts = np.array([item.number for item in items], dtype=np.int64)
-    found = [np.zeros((1, len(items)), dtype=np.int64)]
+    found, compared = [np.zeros((1, len(items)), dtype=np.int64)], 0
     for _ in range(gpus):
-        sums = np.minimum((found[-1][:, None] + one).reshape(-1, len(items)), counts)
-        largest = _largest(sums) if len(sums) <= MOST_SUMS else None
+        more = len(found[-1]) * len(one)
+        compared += more
+        if more > MOST_UNIONS or compared > MOST_UNIONS_IN_ALL:
+            return None
+        largest = _largest(np.minimum((found[-1][:, None] + one).reshape(-1, len(items)), counts))
         if largest is None:
             return None
         found.append(largest)
@@ -167,13 +180,22 @@ def _times(room: float, each: float) -> int:
 def _largest(vectors: Indices) -> Indices | None:
     """Return the vectors of (M, items) that no other one dominates; None if there are too many."""
     vectors = np.unique(vectors, axis=0)
-    chosen: list[Indices] = []
-    for vector in vectors[np.argsort(-vectors.sum(axis=1), kind="stable")]:
-        if not chosen or not (np.array(chosen) >= vector).all(axis=1).any():
-            chosen.append(vector)
-            if len(chosen) > MOST_PATTERNS:
-                return None
-    return np.array(chosen, dtype=np.int64).reshape(-1, vectors.shape[1])
+    vectors = vectors[np.argsort(-vectors.sum(axis=1), kind="stable")]  # a later one dominates none
+    chosen = vectors[:0]
+    for block in np.split(vectors, range(BLOCK, len(vectors), BLOCK)):
+        left = block[~_at_most(block, chosen).any(axis=1)]
+        chosen = np.concatenate([chosen, left[~np.tril(_at_most(left, left), -1).any(axis=1)]])
+        if len(chosen) > MOST_PATTERNS:
+            return None
+    return chosen
+
+
+def _at_most(vectors: Indices, others: Indices) -> Mask:
+    """Return (M, M') whether a vector is at most another one in all items."""
+    found = np.ones((len(vectors), len(others)), dtype=bool)
+    for own, other in zip(vectors.T, others.T, strict=True):
+        found &= own[:, None] <= other
+    return found
 
 
 @lru_cache(maxsize=8)
@@ -265,9 +287,6 @@ def _sums(numbers: Indices, count: int, sign: int) -> Indices:
     return table.ravel()
 
 
-MOST_GPUS = 8
-"""Maximum size of a type for patterns of all of its GPUs; above, each GPU is packed by itself."""
-
 LARGE = 64
 """Maximum size of a type for rows; for larger types, they gain little over those of `fraction_rows`."""
 
@@ -344,7 +363,7 @@ def _of_one_type(problem: AllocationProblem, hosts: Hosts, times: Floats, j: int
         return None
     memory, room = _memory(problem, hosts, j)
     groups, items = _groups(problem.num_gpus, memory, times[:, j], able, gpus)
-    patterns = patterns_at_once(tuple(items), gpus, room) if gpus <= MOST_GPUS else None
+    patterns = patterns_at_once(tuple(items), gpus, room)
     if patterns is None:
         found = _gpu_by_gpu(groups, items, times[:, j], gpus, room)
     else:

@@ -266,19 +266,19 @@ class _Packing:
         leaders, columns = np.array([group.rows[0] for group in found], dtype=np.int64), self._types[shared]
 
         def summed(values: Floats) -> Floats:
-            sums: Floats = np.bincount(place, self._sizes[packed] * values, len(self._types))[shared]
-            return sums
+            sums: Floats = np.bincount(place, self._sizes[packed] * values, len(self._types)).astype(float)
+            return sums[shared]
 
         for name in BY_TYPE:
             getattr(joint, name)[leaders, columns] = summed(has_claim * getattr(self._demand, name)[rows, types])
         joint.restart_rounds[leaders] = summed(self._demand.restart_rounds[rows])
-        joint.new[leaders] = summed(~self._demand.new[rows] * 1.0) == 0
+        joint.new[leaders] = summed((~self._demand.new[rows]).astype(float)) == 0
         least = np.full(len(self._types), np.inf)
         np.minimum.at(least, place, self._demand.promised[rows])
         joint.promised[leaders] = least[shared]
         joint.running_on[leaders] = np.where([group.holder >= 0 for group in found], columns, -1)
         joint.runnable[leaders, columns] = True
-        for i in np.flatnonzero((summed(has_claim * 1.0) == 0) & (joint.running_on[leaders] < 0)).tolist():
+        for i in np.flatnonzero((summed(has_claim.astype(float)) == 0) & (joint.running_on[leaders] < 0)).tolist():
             joint.runnable[leaders[i]] = self._suitable_types(self._jobs[shared[i]])
         return joint
 
