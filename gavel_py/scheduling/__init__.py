@@ -5,7 +5,7 @@ round and `placement` their GPUs, both pure functions; `colocation` lets jobs sh
 alone. The package depends on no simulator and no cluster manager: callers report what happens, and carry out the rounds.
 """
 
-from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait
+from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, TenantDelivery, Wait
 from gavel_py.scheduling.jobs.waiting import Backoff, Unblocked
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs
@@ -28,6 +28,7 @@ __all__ = [
     "Round",
     "RoundDemand",
     "RoundScheduler",
+    "TenantDelivery",
     "Unblocked",
     "Wait",
     "choose_by_priority",

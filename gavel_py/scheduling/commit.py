@@ -15,7 +15,7 @@ import numpy as np
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
-from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation, least_gpus
+from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation, least_gpus, whole_sizes
 from gavel_py.scheduling.delivery import WAITS, Wait
 from gavel_py.scheduling.event_driven import GangChanges
 from gavel_py.scheduling.mechanism.limits import NO_LIMITS, RoundLimit, RoundLimits
@@ -268,7 +268,7 @@ def _receive(state: SchedulerState, starts: RoundPlan, gangs: Indices, started: 
     shares[at] = held.shares
     units = current.units_of(shares)
     more = 1.0 if units is None else units[at]
-    state.tenant_ledger.receive(state.table.tenants, state.table.tenant_of[rows], held.shares, rest, seconds)
+    state.tenant_ledger.receive(state.table.tenants, state.table.tenant_of[rows], held.shares, rest, seconds, last.index)
     state.ledger.receive(rows, current.problem.num_gpus[at], given, types, seconds * more, rest * more)
     if current.spread_fractions is not None:
         spread = current.spread_fractions[at]
@@ -295,17 +295,22 @@ def _account(
     fractions = current.promised * present
     columns, shares = state.gangs.types[current.rows], np.zeros(state.table.capacity)
     shares[rows] = held.shares
-    waits = _waits(state, current, fractions, columns, present, shares[current.rows], new_round.start_seconds)
+    table, promised, received = state.table, fractions.sum(axis=1) * problem.num_gpus, shares[current.rows]
+    waits = _waits(state, current, fractions, columns, present, received, new_round.start_seconds)
     if limits:
         waits[_lacks_room(limits, _of_jobs(state, current, rows, held), waits == WAITS.index(Wait.PLACE), problem)] = LIMITED
-    units = current.units_of(shares[current.rows])
+    of_tenant = table.tenants, table.tenant_of[current.rows], promised, received
+    if table.tenants:
+        sizes = np.where(problem.num_gpus < 1, problem.num_gpus, least_gpus(problem))
+        lacks = state.tenant_ledger.leaves_no_room(*of_tenant, sizes)
+        waits[lacks & (waits == WAITS.index(Wait.TURN))] = WAITS.index(Wait.TENANT)
+    units = current.units_of(received)
     offered = _offered(problem, columns, units)
     runnable, ledger = current.runnable_if_up, state.ledger
     restarts = current.restart_seconds(options.restart_seconds)[:, None] / round_seconds
     ledger.record(current.rows, problem.num_gpus, runnable, fractions, columns, round_seconds, waits, offered, units, restarts)
-    if (table := state.table).tenants:
-        of, promised = table.tenant_of[current.rows], fractions.sum(axis=1) * problem.num_gpus
-        state.tenant_ledger.record(table.tenants, of, promised, shares[current.rows], round_seconds)
+    if table.tenants:
+        state.tenant_ledger.record(*of_tenant, whole_sizes(problem), new_round.index, round_seconds)
     if current.spread_fractions is not None:
         is_spread = state.gangs.is_spread[current.rows] & (columns >= 0)
         ledger.record_placement(current.rows, fractions, current.spread_fractions, columns, is_spread, round_seconds)

@@ -599,6 +599,14 @@ def least_gpus(problem: AllocationProblem) -> Indices:
     return (gpus if problem.counts is None else problem.counts.by_job(problem.counts.smallest, gpus)).astype(np.int64)
 
 
+def whole_sizes(problem: AllocationProblem) -> Floats:
+    """Return (N,) gang sizes, NaN for jobs that are elastic or may share GPUs."""
+    varies = np.full(len(problem.num_gpus), problem.pairs is not None)
+    if problem.counts is not None:
+        varies |= problem.counts.is_elastic
+    return np.where(varies, np.nan, problem.num_gpus)
+
+
 def speeds_of(problem: AllocationProblem) -> SpeedTable:
     """Return the throughputs of all jobs by type and number of GPUs, 0 where they cannot run."""
     counts, gpus, types = problem.counts, np.ceil(problem.num_gpus).astype(np.int64), len(problem.capacities)

@@ -1,12 +1,13 @@
 """Delivery accounts: time promised by allocations and delivered by rounds, and why jobs with a deficit wait.
 
-`DeliveryReport` holds a `JobDelivery` per job; `least_shortfall` bounds the shortfall that any choice of whole rounds leaves.
+`DeliveryReport` holds a `JobDelivery` per job and a `TenantDelivery` per tenant; `least_shortfall` bounds the shortfall that any
+choice of whole rounds leaves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -27,10 +28,10 @@ class Wait(StrEnum):
     OTHER_TYPE = "it ran on another of its types"
     BACKOFF = "it had failed, and was not to be tried again yet"
     LIMIT = "a limit that holds in every round left it no room"
+    TENANT = "what its tenant is promised left it no room"
 
 
 WAITS = tuple(Wait)
-
 
 MIN_SECONDS = 1e-6
 """Smaller shortfalls are rounding errors."""
@@ -207,16 +208,43 @@ def _sum(values: Floats) -> float:
 
 
 @dataclass(frozen=True)
+class TenantDelivery:
+    """Promised and received time of a tenant in all rounds, with all tenants below it.
+
+    Attributes:
+        tenant: The name.
+        parent: Name of the tenant above, None at the top.
+        promised_gpu_seconds: Σ_i s_i · promised seconds of its jobs.
+        received_gpu_seconds: GPU-seconds that its jobs held, on idle GPUs too; jobs that share GPUs have an equal part of them.
+        shortfall_gpu_seconds: max(0, promised − received): time of one of its jobs makes up for another.
+        rounds_behind: Its shortfall in rounds, on as many GPUs as the latest promise gives it, at least one.
+        first_round: Index of the first round in which it held GPUs. None before.
+    """
+
+    tenant: str
+    parent: str | None
+    promised_gpu_seconds: float
+    received_gpu_seconds: float
+    shortfall_gpu_seconds: float
+    rounds_behind: float
+    first_round: int | None
+
+
+@dataclass(frozen=True)
 class DeliveryReport:
     """Promised and delivered time of all jobs with an allocation so far, by job_id; sums are weighted by GPUs.
 
     Attributes:
         jobs: The same of each job, in seconds of its whole gang; in GPU-seconds of an elastic job, whose `num_gpus` is 1.
         offered_by_type: {type: GPU-seconds} that the rounds could give; a type that is missing has no limit.
+        tenants: The same of each tenant of jobs and the tenants above, also of jobs that were forgotten; empty without tenants.
+        least_tenant_shortfall_gpu_seconds: A lower bound on `tenant_shortfall_gpu_seconds` in any choice of whole gangs.
     """
 
     jobs: Mapping[str, JobDelivery]
     offered_by_type: dict[str, float] = field(default_factory=dict)
+    tenants: Mapping[str, TenantDelivery] = field(default_factory=dict)
+    least_tenant_shortfall_gpu_seconds: float = 0.0
 
     @cached_property
     def _accounts(self) -> DeliveryAccounts:
@@ -275,6 +303,11 @@ class DeliveryReport:
         return float(np.divide(short, length, out=np.zeros(len(short)), where=np.asarray(length) > 0).max(initial=0.0))
 
     @property
+    def tenant_shortfall_gpu_seconds(self) -> float:
+        """Sum of the shortfalls of the tenants at the top. Of one tenant alone, whole gangs need not leave any."""
+        return sum((each.shortfall_gpu_seconds for each in self.tenants.values() if each.parent is None), 0.0)
+
+    @property
     def misplaced_gpu_seconds(self) -> float:
         """Σ_i s_i · misplaced seconds, the part of the delivered time in a slower placement than promised."""
         return _sum(self._accounts.num_gpus * self._accounts.misplaced)
@@ -312,6 +345,15 @@ class DeliveryReport:
             "least_undelivered_share": self.least_undelivered_share,
             "most_rounds_behind": self.most_rounds_behind,
             "shortfall_by_reason": {reason.name.lower(): seconds for reason, seconds in self.shortfall_by_reason.items()},
+            **(
+                {
+                    "tenant_shortfall_gpu_seconds": self.tenant_shortfall_gpu_seconds,
+                    "least_tenant_shortfall_gpu_seconds": self.least_tenant_shortfall_gpu_seconds,
+                    "tenants": [asdict(tenant) for tenant in self.tenants.values()],
+                }
+                if self.tenants
+                else {}
+            ),
             "jobs": [job.to_dict() for job in self.jobs.values()],
         }
 
@@ -343,14 +385,14 @@ def least_shortfall(accounts: DeliveryAccounts, offered_by_type: Mapping[str, fl
     whole = np.where((rounds >= 0)[:, None], np.floor(promised), promised)
     parts = promised - whole
     by_type = sum(
-        _beyond(sizes, whole[:, column], parts[:, column], offered_by_type.get(name, np.inf)) for column, name in enumerate(names)
+        shortage(sizes, whole[:, column], parts[:, column], offered_by_type.get(name, np.inf)) for column, name in enumerate(names)
     )
     left = np.where(rounds < 0, np.inf, rounds) - whole.sum(axis=1)
     unserved = np.where(np.arange(len(names)) >= left[:, None], -np.sort(-parts, axis=1), 0.0).sum(axis=1)
     return max(by_type, float(sizes @ unserved))
 
 
-def _beyond(sizes: Floats, whole: Floats, parts: Floats, offered: float) -> float:
+def shortage(sizes: Floats, whole: Floats, parts: Floats, offered: float) -> float:
     """Return the least shortfall on one type within the GPU-seconds offered; sizes: GPU-seconds of one round of each gang."""
     order = np.argsort(-parts, kind="stable")
     left = offered - sizes @ whole

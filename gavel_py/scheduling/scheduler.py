@@ -521,7 +521,10 @@ class RoundScheduler(Synchronized):
         """Return the time promised and delivered so far, including jobs that have left; empty in event-driven mode."""
         table = self._state.table
         rows = {} if self.by_events else dict(zip(table.ids[table.saved_rows].tolist(), table.saved_rows.tolist(), strict=True))
-        return self._state.ledger.report(rows) if rows else DeliveryReport({})
+        report = self._state.ledger.report(rows) if rows else DeliveryReport({})
+        offered = sum(report.offered_by_type.values()) if rows else math.inf
+        tenants, least = self._state.tenant_ledger.report(offered)
+        return replace(report, tenants=tenants, least_tenant_shortfall_gpu_seconds=least) if tenants else report
 
     @synchronized
     def delivery_of(self, job_id: str) -> JobDelivery | None:

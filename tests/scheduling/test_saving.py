@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,14 @@ def divided(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_files_of_earlier_versions_are_read(path: Path, version: int, file: Path) -> None:
     SnapshotFormat("gavel-py scheduler", version, "").write(path, as_one_team(file))
     again, made = gp.RoundScheduler.load(path, PROFILE), busy(teams=1)
-    assert again.delivery() == made.delivery()
-    assert goes_on(again) == goes_on(made)
+    assert of_jobs(again.delivery()) == of_jobs(made.delivery())
+    (rounds, report, *others), (expected_rounds, expected_report, *expected) = goes_on(again), goes_on(made)
+    assert (rounds, of_jobs(report), others) == (expected_rounds, of_jobs(expected_report), expected)
+
+
+def of_jobs(report: Any) -> gp.DeliveryReport:
+    """The report without the accounts of tenants, which begin when the file is loaded."""
+    return replace(report, tenants={}, least_tenant_shortfall_gpu_seconds=0.0)
 
 
 @pytest.mark.parametrize("file", [VERSION_2, VERSION_3], ids=lambda file: file.stem)

@@ -6,15 +6,18 @@ of jobs. So of equal jobs, the k-th of each tenant have equal scores, and tenant
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from gavel_py.io.names import natural_key
 from gavel_py.io.snapshots import decode, encode
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.tenants import TenantTree
+from gavel_py.scheduling.delivery import TenantDelivery, shortage
 from gavel_py.scheduling.ledger import MAX_DEFICIT_ROUNDS
 
 REACH = 3.0
@@ -23,6 +26,12 @@ REACH = 3.0
 PAYBACK = 0.25
 """Part of its deficit that a tenant claims in a round. Without it, whole gangs may miss the promise of a tenant in the same way in
 every round; with all of it, a tenant catches up in one round what the next one then misses."""
+
+ANY = -1.0
+"""Multiple of tenants that may receive any GPU time: with elastic jobs or fractions of GPUs, or after starts within rounds."""
+
+ROUNDING = 1e-6
+"""Parts of a GPU that are rounding errors of solvers."""
 
 
 class TenantLevel(NamedTuple):
@@ -109,19 +118,36 @@ class TenantLedger:
         deficits: (A,) D_g.
         promised: (A,) GPU-seconds promised in all rounds.
         received: (A,) GPU-seconds received.
+        latest: (A,) GPUs promised in the latest round in which any were.
+        first_rounds: (A,) the first round in which they held GPUs, -1 before.
+        multiples: (A,) the greatest common divisor of the gang sizes of all their jobs, 0 before the first, `ANY` if they may
+            receive any GPU time.
     """
 
-    TABLES = ("deficits", "promised", "received")
+    TABLES: ClassVar[Mapping[str, float]] = {
+        "deficits": 0.0,
+        "promised": 0.0,
+        "received": 0.0,
+        "latest": 0.0,
+        "first_rounds": -1.0,
+        "multiples": 0.0,
+    }
+    """{table: its entry for a new account}."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.deficits, self.promised, self.received = np.zeros(0), np.zeros(0), np.zeros(0)
-        self._parents: dict[str, str | None] = {}
+        self.latest, self.first_rounds, self.multiples = np.zeros(0), np.zeros(0), np.zeros(0)
+        self._round_seconds = 0.0
+        self._parents: dict[str, str | None] | None = None
         self._paths: Indices = np.zeros((0, 0), dtype=np.int64)  # (levels, tenants of the job table): their accounts, -1 for none
 
     def arrange(self, tree: TenantTree) -> None:
         """Arrange the tenants in a tree; those that it does not have are at the top."""
-        self._parents = {tenant.name: tenant.parent for tenant in tree.tenants}
+        parents = {tenant.name: tenant.parent for tenant in tree.tenants}
+        if self._parents not in (None, parents):
+            self.multiples[:] = ANY  # the accounts of one level have jobs in common
+        self._parents = parents
         self._paths = np.zeros((0, 0), dtype=np.int64)
 
     def claims(self, tenants: Mapping[str, int], of: Indices, promised: Floats, gpus: Floats) -> TenantClaims | None:
@@ -135,32 +161,120 @@ class TenantLedger:
         """
         levels = []
         for at in reversed(self._levels(tenants, of)):
-            with_jobs = np.bincount(at + 1, minlength=len(self.names) + 1)[1:] > 0
-            if np.count_nonzero(with_jobs) > 1:
+            if np.count_nonzero(self._have_jobs(at)) > 1:
                 levels.append(TenantLevel(tuple(self.names), at, PAYBACK * self.deficits + _sums(at, promised, len(self.names))))
         return TenantClaims(gpus, tuple(levels)) if levels else None
 
-    def record(self, tenants: Mapping[str, int], of: Indices, promised: Floats, received: Floats, round_seconds: float) -> None:
-        """Enter one round; received: (N,) GPUs that jobs hold; the other arguments as for `claims`."""
-        for at in self._levels(tenants, of):
+    def record(
+        self,
+        tenants: Mapping[str, int],
+        of: Indices,
+        promised: Floats,
+        received: Floats,
+        sizes: Floats,
+        index: int,
+        round_seconds: float,
+    ) -> None:
+        """Enter one round.
+
+        Args:
+            tenants: As for `claims`.
+            of: As for `claims`.
+            promised: As for `claims`.
+            received: (N,) GPUs that jobs hold.
+            sizes: (N,) gang sizes, NaN where jobs may hold other numbers of GPUs.
+            index: The index of the round.
+            round_seconds: Its length.
+        """
+        levels = self._levels(tenants, of)
+        if round_seconds != self._round_seconds:
+            self.multiples[self.multiples > 0] = ANY
+            self._round_seconds = round_seconds
+        has_jobs = np.zeros(len(self.names), dtype=bool)
+        for at in levels:
             due, got = _sums(at, promised, len(self.names)), _sums(at, received, len(self.names))
             self.promised += due * round_seconds
             self.received += got * round_seconds
+            self.latest = np.where(due > 0, due, self.latest)
+            self._note_first(got, index)
             beyond = np.maximum(0.0, got - due)
             idle = min(max(0.0, float(got.sum() - due.sum())), float(beyond.sum()))
             counted = got - beyond * (idle / beyond.sum()) if idle else got
             bound = MAX_DEFICIT_ROUNDS * np.maximum(1.0, due)
-            here = np.unique(at[at >= 0])
+            here = self._have_jobs(at)
             self.deficits[here] = np.clip(self.deficits + due - counted, -bound, bound)[here]
-        with_jobs = np.unique(self._levels(tenants, of))
-        self.deficits[np.setdiff1d(np.arange(len(self.names)), with_jobs)] = 0.0
+            has_jobs |= here
+            self._note_sizes(at, sizes)
+        self.deficits[~has_jobs] = 0.0
 
-    def receive(self, tenants: Mapping[str, int], of: Indices, gpus: Floats, rounds: float, seconds: float) -> None:
-        """Enter (N,) GPUs that jobs get for a part of the round in progress; negative if they lose them."""
+    def receive(
+        self, tenants: Mapping[str, int], of: Indices, gpus: Floats, rounds: float, seconds: float, index: int | None = None
+    ) -> None:
+        """Enter (N,) GPUs that jobs get for a part of the round in progress; negative if they lose them.
+
+        index: the index of the round if jobs start.
+        """
         for at in self._levels(tenants, of):
             got = _sums(at, gpus, len(self.names))
             self.received += got * seconds
             self.deficits -= got * rounds
+            if index is not None:
+                self._note_first(got, index)
+                self.multiples[at[at >= 0]] = ANY
+
+    def leaves_no_room(self, tenants: Mapping[str, int], of: Indices, promised: Floats, received: Floats, sizes: Floats) -> Mask:
+        """Return (N,) the jobs whose gangs would give their tenant, or one above, more GPUs in this round than it is promised.
+
+        Levels with only one tenant do not count. sizes: (N,) the GPUs of the gangs; the other arguments as for `record`.
+        """
+        lacks = np.zeros(len(of), dtype=bool)
+        for at in self._levels(tenants, of):
+            if np.count_nonzero(self._have_jobs(at)) > 1:
+                left = _sums(at, promised, len(self.names)) - _sums(at, received, len(self.names))
+                lacks |= (at >= 0) & (sizes > left[at] + ROUNDING)
+        return lacks
+
+    def report(self, offered: float) -> tuple[dict[str, TenantDelivery], float]:
+        """Return the accounts, and the least shortfall of the tenants at the top (`least_tenant_shortfall`), in GPU-seconds.
+
+        offered: GPU-seconds that the rounds could give.
+        """
+        short = np.maximum(0.0, self.promised - self.received)
+        behind = short / (np.maximum(1.0, self.latest) * (self._round_seconds or 1.0))
+        parents = self._parents or {}
+        found = {
+            name: TenantDelivery(
+                tenant=name,
+                parent=parents.get(name),
+                promised_gpu_seconds=self.promised.item(i),
+                received_gpu_seconds=self.received.item(i),
+                shortfall_gpu_seconds=short.item(i),
+                rounds_behind=behind.item(i),
+                first_round=first if (first := int(self.first_rounds[i])) >= 0 else None,
+            )
+            for i, name in sorted(enumerate(self.names), key=lambda each: natural_key(each[1]))
+        }
+        top = np.array([i for i, name in enumerate(self.names) if parents.get(name) is None], dtype=np.int64)
+        multiples = np.maximum(0.0, self.multiples[top]) * self._round_seconds
+        return found, least_tenant_shortfall(self.promised[top], multiples, offered)
+
+    def _note_first(self, got: Floats, index: int) -> None:
+        """Enter the round in which tenants held these GPUs, (A,), as their first one."""
+        self.first_rounds[(got > 0) & (self.first_rounds < 0)] = index
+
+    def _note_sizes(self, at: Indices, sizes: Floats) -> None:
+        """Enter the gang sizes of jobs, (N,), in the common divisors of their tenants; at: (N,)."""
+        known = self.multiples[at]
+        is_new = (at >= 0) & (known >= 0) & ~(np.remainder(sizes, np.where(known > 0, known, np.inf)) == 0)
+        for account in set(at[is_new].tolist()):
+            found = sizes[is_new & (at == account)]
+            whole = np.equal(np.mod(found, 1.0), 0.0).all()
+            self.multiples[account] = math.gcd(int(self.multiples[account]), *found.astype(int).tolist()) if whole else ANY
+
+    def _have_jobs(self, at: Indices) -> Mask:
+        """Return (A,) the tenants of one level that have jobs; at: (N,)."""
+        found: Mask = np.bincount(at + 1, minlength=len(self.names) + 1)[1:] > 0
+        return found
 
     def _levels(self, tenants: Mapping[str, int], of: Indices) -> Indices:
         """Return (levels, N) the account of the tenant of each job at each level, the top first; -1 for none."""
@@ -174,34 +288,57 @@ class TenantLedger:
         paths = []
         for name in tenants:
             path = [name]
-            while (above := self._parents.get(path[-1])) is not None:
+            while (above := (self._parents or {}).get(path[-1])) is not None:
                 path.append(above)
             paths.append(path[::-1])
         number = {name: i for i, name in enumerate(self.names)}
         for name in (name for path in paths for name in path):
             number.setdefault(name, len(number))
         self.names = list(number)
-        for table in self.TABLES:
-            setattr(self, table, np.append(getattr(self, table), np.zeros(len(number) - len(getattr(self, table)))))
+        for table, entry in self.TABLES.items():
+            setattr(self, table, np.append(getattr(self, table), np.full(len(number) - len(getattr(self, table)), entry)))
         depth = max(map(len, paths), default=0)
         rows = [[number[name] for name in path] + [-1] * (depth - len(path)) for path in paths]
         return np.array(rows, dtype=np.int64).reshape(len(paths), depth).T
 
     def to_dict(self) -> dict[str, Any]:
         """Return the accounts as plain data; the tree follows from the policy."""
-        return {"names": self.names, **{name: encode(getattr(self, name)) for name in self.TABLES}} if self.names else {}
+        if not self.names:
+            return {}
+        tables = {name: encode(getattr(self, name)) for name in self.TABLES}
+        return {"names": self.names, **tables, "round_seconds": self._round_seconds}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> TenantLedger:
         """Restore the accounts from `to_dict`."""
         ledger = cls()
         if document:
-            ledger.names = list(document["names"])
+            ledger.names, ledger._round_seconds = list(document["names"]), float(document["round_seconds"])
             for name in cls.TABLES:
                 setattr(ledger, name, np.asarray(decode(document[name]), dtype=float))
             if any(getattr(ledger, name).shape != (len(ledger.names),) for name in cls.TABLES):
                 raise ValueError("the accounts of tenants do not match their names")
         return ledger
+
+
+def least_tenant_shortfall(promised: Floats, multiples: Floats, offered: float) -> float:
+    """Return a lower bound on the sum of the shortfalls of tenants that any choice of whole gangs leaves, in GPU-seconds.
+
+    Tenant t was promised P_t GPU-rounds, and the size of each of its gangs is a multiple of g_t. Tenants have no jobs in common, so
+    in whole rounds they receive R_t = g_t r_t GPU-rounds, with whole numbers r_t and Σ_t g_t r_t <= C, the GPU-rounds offered. Of
+    Σ_t max(0, P_t − g_t r_t) = Σ_t P_t − Σ_t min(P_t, g_t r_t), each of the first ⌊P_t/g_t⌋ multiples gains g_t, and the next one
+    g_t (P_t/g_t − ⌊P_t/g_t⌋). This is the gain of a gang of g_t GPUs with P_t/g_t rounds on a single type, so the relaxed knapsack
+    problem of `least_shortfall` bounds it. A tenant that loses a part of a round receives less than R_t and gains no more.
+
+    Args:
+        promised: (T,) P_t in GPU-seconds.
+        multiples: (T,) GPU-seconds of one round of g_t GPUs; 0 for a tenant that may receive any GPU time.
+        offered: C in GPU-seconds.
+    """
+    sizes = np.where(multiples > 0, multiples, 1.0)
+    rounds = promised / sizes
+    whole = np.where(multiples > 0, np.floor(rounds), rounds)
+    return shortage(sizes, whole, rounds - whole, offered)
 
 
 def _sums(at: Indices, values: Floats, count: int) -> Floats:
