@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MAX_TENANTS = 10
 """Maximum number of tenants listed in output on other subjects; --all, JSON and CSV have all of them."""
 
+ROUNDING = 1e-6
+"""Relative rounding error of shares."""
+
 MAX_NAME = 24
 """Maximum width of tenant names in sentences."""
 
@@ -69,6 +72,12 @@ def tenant_text(tenant: gp.TenantShare) -> str:
     cost = "" if tenant.cost_per_hour is None else f"; its GPUs cost {money(tenant.cost_per_hour)} an hour"
     has = f"Tenant {_name(tenant)} has {_part(tenant.gpu_share)} of the cluster's GPUs{work}"
     return f"{has}; its share is {_part(tenant.share)}{cost}"
+
+
+def has_its_share(tenant: gp.TenantShare) -> bool:
+    """Return whether a tenant has its share of the throughput, or of the GPUs if the throughput is unknown."""
+    has = tenant.gpu_share if tenant.throughput_share is None else tenant.throughput_share
+    return has >= tenant.share * (1 - ROUNDING)
 
 
 def tenants_table(

@@ -10,7 +10,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli import estimates, inputs
-from gavel_py.cli.accounting import has_prices, hourly, money, tenant_text
+from gavel_py.cli.accounting import has_its_share, has_prices, hourly, money, tenant_text
 from gavel_py.cli.allocation_text import percent, refused_counts
 from gavel_py.cli.inputs import (
     GAIN_NOTE,
@@ -149,6 +149,8 @@ def _plain(explanation: gp.Explanation, *, priced: bool) -> str:
     lines += [*_scarce(explanation), *_later(explanation, priced=priced)]
     if explanation.tenant is not None:
         lines.append(f"{tenant_text(explanation.tenant)}.")
+        if runs < MIN_TIME and has_its_share(explanation.tenant):
+            lines.append("Its tenant has its share; within it, other jobs are served first.")
     return "".join(_wrapped(line, "") for line in lines)
 
 

@@ -24,7 +24,14 @@ from gavel_py.cli.accounting import (
     tenants_table,
 )
 from gavel_py.cli.output import counted, csv_text, emit, json_text, unused_text
-from gavel_py.cli.rounds_text import delivery_text, late_jobs_text, rounds_text, table_of_rounds
+from gavel_py.cli.rounds_text import (
+    delivery_text,
+    late_jobs_text,
+    rounds_text,
+    table_of_rounds,
+    tenants_by_round,
+    tenants_in_rounds,
+)
 from gavel_py.cli.tables import (
     folded_names,
     parts_text,
@@ -203,6 +210,7 @@ class SimulatedRounds:
             **({"fallback_rounds": fallbacks} if (fallbacks := self.scheduler.fallback_rounds) else {}),
             **({"limit_rounds": limits} if (limits := self.scheduler.limit_rounds) else {}),
             "delivery": delivery.to_dict(),
+            **({"tenant_gpus": gpus} if (gpus := tenants_by_round(self.loaded.jobs, self.rounds, delivery.tenants)) else {}),
             **({"blocked": blocked} if (blocked := self.scheduler.blocked) else {}),
             **({"left_out": left_out} if (left_out := self.left_out) else {}),
             **estimates.json_entry(self.loaded.estimates(allocation=allocation)),
@@ -214,6 +222,8 @@ class SimulatedRounds:
         title, priced = f"Tenants over {counted(len(rounds), 'round')}", has_prices(self.scheduler.cluster)
         every = bool(request.all_jobs or request.by)
         table = tenants_table(title, tenants, has_prices=priced, most=None if every else MAX_TENANTS)
+        by_round = tenants_by_round(loaded.jobs, rounds, delivery.tenants)
+        table = parts_text((table, tenants_in_rounds(by_round, rounds, delivery.tenants, None if every else MAX_TENANTS)))
         if request.by:
             return table or "No job names a tenant.\n"
         if request.all_jobs or len(loaded.jobs) <= FEW_JOBS:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 import gavel_py as gp
-from gavel_py.cli.output import counted, size_text, time_text
+from gavel_py.cli.output import counted, number, size_text, time_text
 from gavel_py.cli.tables import (
     Column,
     cell_width,
@@ -167,6 +167,7 @@ def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> st
             lines.append(f"A round is all or nothing for a job, so at least {part} had to wait; {text}")
         else:
             lines.append(text.capitalize())
+    lines += _tenants_line(delivery)
     extra = [(idle, "on GPUs that would have been idle"), (ahead, "to jobs ahead of their own share")]
     given = [f"{hours:.4g} GPU-hours {how}" for hours, how in extra if hours * 3600 > TOLERANCE]
     if given:
@@ -175,6 +176,63 @@ def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> st
     if misplaced:
         lines.append(f"Delivered on slower placements than promised (spread or consolidated): {misplaced:.4g} GPU-hours.")
     return wrapped(lines, indent="")
+
+
+def _tenants_line(delivery: gp.DeliveryReport) -> Iterator[str]:
+    """Yield a sentence on the time that is owed to tenants, if there are several."""
+    top = [each for each in delivery.tenants.values() if each.parent is None]
+    if len(top) < 2:
+        return
+    short, least = delivery.tenant_shortfall_gpu_seconds, delivery.least_tenant_shortfall_gpu_seconds
+    if short <= TOLERANCE:
+        yield "Each tenant has received what it was promised."
+        return
+    behind = ceil(10 * max(each.rounds_behind for each in top) - TOLERANCE) / 10
+    had_to = f", of which whole gangs leave at least {least / 3600:.4g} in any case" if least > TOLERANCE else ""
+    yield f"Tenants are owed {short / 3600:.4g} of it{had_to}; none is more than {behind:.1f} rounds behind."
+
+
+def tenants_by_round(
+    jobs: Iterable[gp.Job], rounds: Sequence[gp.Round], tenants: Mapping[str, gp.scheduling.TenantDelivery]
+) -> dict[str, list[float]]:
+    """Return {tenant: its GPUs in each round}, with those of the tenants below; jobs that share GPUs have equal parts of them."""
+    tenant_of, found = {job.job_id: job.tenant for job in jobs}, {name: [0.0] * len(rounds) for name in tenants}
+    for k, round_ in enumerate(rounds):
+        for job_id, held in round_.assignments.items():
+            name: str | None = tenant_of[job_id]
+            while name:
+                found[name][k] += held.gpu_share
+                name = tenants[name].parent
+    return found
+
+
+def tenants_in_rounds(
+    gpus: Mapping[str, Sequence[float]],
+    rounds: Sequence[gp.Round],
+    tenants: Mapping[str, gp.scheduling.TenantDelivery],
+    most: int | None,
+) -> str:
+    """Return a table of the GPUs of the tenants at the top in the first rounds, "" if there are not several.
+
+    gpus: from `tenants_by_round`; most: maximum number of tenants.
+    """
+    top = [each for each in tenants.values() if each.parent is None]
+    if len(top) < 2:
+        return ""
+    shown, seconds = top[:most], sum(each.end_seconds - each.start_seconds for each in rounds)
+    cells = [[number(value) for value in gpus[each.tenant]] for each in shown]
+    heads = [str(each.index) for each in rounds]
+    first = max(len("tenant"), *(cell_width(each.tenant) for each in shown))
+    fit = (line_width() - first - len("promised") - 8) // (2 + max(len(text) for row in [heads, *cells] for text in row))
+    some = min(len(rounds), max(1, fit)) if fit < len(rounds) else len(rounds)
+    more = ["…"] * (some < len(rounds))
+    rows = [
+        [each.tenant, number(each.promised_gpu_seconds / seconds), *row[:some], *more]
+        for each, row in zip(shown, cells, strict=True)
+    ]
+    left = f", the first {len(shown)} of {len(top)}" if len(shown) < len(top) else ""
+    columns = [Column("tenant", "name"), Column("promised"), *map(Column, [*heads[:some], *more])]
+    return table_text(f"GPUs of tenants, promised on average and held in each round{left}", columns, rows)
 
 
 def late_jobs_text(delivery: gp.DeliveryReport, jobs: Iterable[gp.Job]) -> str:

@@ -174,6 +174,17 @@ def test_types_with_signs_and_digits_in_their_names(gavel: Gavel, tmp_path: Path
     assert document["what_if"][0]["gpus"] == {"a100-40gb": 1, "v100-16": 4}
 
 
+def test_a_job_may_wait_though_its_tenant_has_its_share(gavel: Gavel, tmp_path: Path) -> None:
+    """In the order of arrival, a2 comes after a1, which has all GPUs of the tenant."""
+    (tmp_path / "teams.csv").write_text("job_id,num_gpus,tenant,total_steps\na1,2,a,100\na2,2,a,100\nb1,2,b,100\nb2,2,b,100\n")
+    (tmp_path / "team-speeds.csv").write_text("job_id,v100\na1,1\na2,1\nb1,1\nb2,1\n")
+    (tmp_path / "tree.yaml").write_text("tenants:\n  a: {policy: fifo}\n  b: {}\n")
+    teams = ["teams.csv", "-c", "v100:4", "--throughputs", "team-speeds.csv", "-p", "hierarchical,tenants=tree.yaml"]
+    text = "Its tenant has its share; within it, other jobs are served first."
+    assert text in gavel("explain", "a2", *teams)[1].splitlines()
+    assert text not in gavel("explain", "a1", *teams)[1]
+
+
 def test_the_first_lines_name_tenant_and_cost(gavel: Gavel) -> None:
     out = " ".join(gavel("explain", "language-019", *EXAMPLE)[1].split())
     assert "All 32 v100s, 40 p100s and 40 k80s are in use; one more v100 would raise what the worst-off jobs get by at most" in out

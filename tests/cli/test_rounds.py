@@ -255,3 +255,38 @@ def test_a_forecast_has_jobs_give_way_as_time_passes(gavel: Gavel) -> None:
     jobs = {each["job_id"]: each for each in json.loads(forecast.out)["jobs"]}
     assert jobs["b"]["end_seconds"] == 3600 + 1800
     assert jobs["a"]["end_seconds"] == 36000 + 1800
+
+
+def test_gpus_of_tenants_in_each_round(gavel: Gavel, tmp_path: Path) -> None:
+    lines = [f"{tenant}{i},1,{tenant}" for tenant in "xyz" for i in range(6)]
+    (tmp_path / "equal.csv").write_text("job_id,num_gpus,tenant\n" + "\n".join(lines) + "\n")
+    (tmp_path / "equal-speeds.csv").write_text("job_id,v100\n" + "".join(f"{line.split(',')[0]},1\n" for line in lines))
+    (tmp_path / "tree.yaml").write_text("tenants:\n  top: {tenants: {x: {}, y: {}}}\n  z: {}\n")
+    equal = ["equal.csv", "-c", "v100:4", "--throughputs", "equal-speeds.csv", "-p", "hierarchical,tenants=tree.yaml"]
+    text = gavel("rounds", *equal, "-n", "40").out
+    table = text[text.index("GPUs of tenants, promised on average and held in each round") :].splitlines()
+    assert table[1].split() == ["tenant", "promised", *map(str, range(14)), "…"]
+    assert [line.split() for line in table[2:4]] == [[name, "2", *["2"] * 14, "…"] for name in ("top", "z")]
+    assert max(map(len, table)) <= 80
+    assert table[1:] == gavel("rounds", *equal, "-n", "40", "--by", "tenant").out.partition("in each round")[2].splitlines()[1:]
+    assert "Each tenant has received what it was promised." in text
+    document = json.loads(gavel("rounds", *equal, "-n", "2", "--json").out)
+    assert document["tenant_gpus"] == {"top": [2, 2], "x": [1, 1], "y": [1, 1], "z": [2, 2]}
+    delivered = {each["tenant"]: each["received_gpu_seconds"] for each in document["delivery"]["tenants"]}
+    assert delivered == {name: 360 * sum(gpus) for name, gpus in document["tenant_gpus"].items()}
+
+
+def test_whole_gangs_leave_tenants_some_of_their_time(gavel: Gavel, tmp_path: Path) -> None:
+    lines = [f"{tenant}{i},{size},{tenant}" for tenant, size in (("x", 2), ("y", 4)) for i in range(3)]
+    (tmp_path / "gangs.csv").write_text("job_id,num_gpus,tenant\n" + "\n".join(lines) + "\n")
+    (tmp_path / "gang-speeds.csv").write_text("job_id,v100\n" + "".join(f"{line.split(',')[0]},1\n" for line in lines))
+    gangs = ["gangs.csv", "-c", "v100:6/6", "--throughputs", "gang-speeds.csv", "-p", "hierarchical"]
+    text = " ".join(gavel("rounds", *gangs, "-n", "1").out.split())
+    owed = "Tenants are owed 0.1 of it, of which whole gangs leave at least 0.1 in any case; none is more than 0.4 rounds behind."
+    assert owed in text
+
+
+def test_without_tenants_nothing_is_said_of_them(gavel: Gavel, tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("job_id\na\nb\nc\n")
+    assert "tenant" not in gavel("rounds", *SMALL).out.lower()
+    assert "tenant_gpus" not in json.loads(gavel("rounds", *SMALL, "--json").out)
