@@ -103,8 +103,8 @@ def equal_types(
     cluster = gp.Cluster(nodes, [gp.AcceleratorType(name=name, profile_name="a100") for name in names])
     known = gp.Measurement(job_type="lm", num_gpus=1, accelerator="a100", steps_per_second=10.0)
     changes = range(replaced_every, ROUNDS, replaced_every) if replaced_every else ()
-    stays = [Stay(gp.Job(f"j{i:03d}", job_type="lm"), 0, changes[i] if i < len(changes) else None) for i in range(count)]
-    stays += [Stay(gp.Job(f"j{count + i:03d}", job_type="lm"), at) for i, at in enumerate(changes)]
+    firsts, ends = [0] * count + [*changes], [*changes] + [None] * count
+    stays = [Stay(gp.Job(f"j{i:03d}", job_type="lm"), *when) for i, when in enumerate(zip(firsts, ends, strict=True))]
     made = gp.RoundScheduler(cluster, gp.ThroughputProfile("equal", [known]), policy, round_seconds=ROUND_SECONDS)
     return made, stays
 

@@ -207,10 +207,12 @@ def of_moves() -> Iterator[str]:
     header = ["jobs", "GPUs", "restarts per running job-round", "undelivered, %", "one group of the same size", "target"]
     cases = [
         ("4", 4, (2, 2), "max_min_fairness", 0, "0"),
+        ("4", 4, (3, 2), "max_min_fairness", 0, "0"),
         ("5", 5, (2, 2), "max_min_fairness", 0, "10 % above one group"),
         ("6", 6, (2, 2), "max_min_fairness", 0, "10 % above one group"),
         ("30, `hierarchical`", 30, (16, 8, 8), "hierarchical", 0, ".01"),
         ("40", 40, (16, 8, 8), "max_min_fairness", 0, "10 % above one group"),
+        ("7, one replaced every 5 rounds", 7, (4, 4), "max_min_fairness", 5, "0"),
         ("30, one replaced every 5 rounds", 30, (16, 8, 8), "max_min_fairness", 5, "10 % above one group"),
         ("40, one replaced every 5 rounds", 40, (16, 8, 8), "max_min_fairness", 5, "10 % above one group"),
     ]

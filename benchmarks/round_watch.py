@@ -14,6 +14,8 @@ from round_first import worst_deficit
 import gavel_py as gp
 
 Floats = NDArray[np.float64]
+DIGITS = 9
+"""Of promises and shares: what solvers leave behind these is rounding."""
 
 
 class Stay(NamedTuple):
@@ -50,12 +52,12 @@ class Watched:
     def behind(self) -> float:
         """max_rt Σ_{r' ≤ r} (promised − held) / max(1, promised): rounds that a team is owed, where it is promised any GPUs."""
         owed = np.cumsum(self.promised - self.held, axis=0) / np.maximum(1.0, self.promised)
-        return max(0.0, float(owed[self.promised > 0].max()))
+        return float(owed[self.promised > 0].max())
 
     @property
     def without_gpus(self) -> int:
         """Rounds in which a team that is promised at least one GPU has none, over all teams."""
-        return int(((self.promised >= 1 - 1e-6) & (self.held == 0)).sum())
+        return int(((self.promised >= 1) & (self.held == 0)).sum())
 
     @property
     def first_rounds(self) -> list[int]:
@@ -99,18 +101,19 @@ def watched(
         for job_id, gang in begun.assignments.items():
             seen.held[number, column[job_id]] += len(gang.gpus)
         report = scheduler.delivery()
-        seen.undelivered.append(report.undelivered_share)
+        seen.undelivered.append(round(report.undelivered_share, DIGITS))
         seen.worst = max(seen.worst, worst_deficit(report))
         seen.starts.append(len(begun.started))
         seen.running += len(begun.assignments)
         seen.restarts += len(ran.intersection(begun.started))
         ran.update(begun.started)
+    seen.promised = seen.promised.round(DIGITS)
     return seen
 
 
 def least_shortfall(promised: Floats, sizes: Sequence[int], gpus: int) -> float:
     """Return the least team shortfall of whole gangs; promised: (R, T) GPUs; sizes: (T,) the smallest gang of each team."""
-    rows, counts = np.unique(promised.round(9), axis=0, return_counts=True)
+    rows, counts = np.unique(promised, axis=0, return_counts=True)
     return float(sum(count * _least(row, sizes, gpus) for row, count in zip(rows.tolist(), counts, strict=True)) / promised.sum())
 
 

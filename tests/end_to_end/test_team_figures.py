@@ -17,9 +17,9 @@ def teams() -> Iterator[ModuleType]:
 
 def test_teams_are_counted_in_each_round(teams: ModuleType) -> None:
     jobs = teams.team_jobs({"a": (6, 1), "b": (3, 2)})
-    _, held, firsts, _, least, *_ = teams.team_row("two", "", jobs, "g:4/4", rounds=4, arrives={"a": 0, "b": 1})
-    assert "2/2: " in held
-    assert (firsts, least) == ("0, 1", 0)
+    _, held, firsts, short, least, *_ = teams.team_row("two", "", jobs, "g:4/4", rounds=4, arrives={"a": 0, "b": 1})
+    assert held == "2/2: 3, 4/0: 1"
+    assert (firsts, short, least) == ("0, 1", 0, 0)
 
 
 def test_the_least_shortfall_is_that_of_whole_gangs(teams: ModuleType) -> None:
