@@ -31,6 +31,7 @@ from gavel_py.cli.rounds_text import (
     table_of_rounds,
     tenants_by_round,
     tenants_in_rounds,
+    top_tenants,
 )
 from gavel_py.cli.tables import (
     folded_names,
@@ -187,7 +188,8 @@ class SimulatedRounds:
                 "policy": request.label(self.policy),
             }
             workflows = {job.job_id: job.workflow for job in self.loaded.jobs if job.workflow}
-            gp.plot_rounds(self.rounds, self.scheduler.cluster, request.plot, **more, workflows=workflows)
+            tops = top_tenants(self.loaded.jobs, delivery.tenants)
+            gp.plot_rounds(self.rounds, self.scheduler.cluster, request.plot, **more, workflows=workflows, tenants=tops)
             click.echo(f"The chart of the rounds is in {request.plot}", err=True)
         if request.form == "csv" and not request.by:
             return csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(self.rounds))

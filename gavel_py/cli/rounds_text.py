@@ -206,6 +206,16 @@ def tenants_by_round(
     return found
 
 
+def top_tenants(jobs: Iterable[gp.Job], tenants: Mapping[str, gp.scheduling.TenantDelivery]) -> dict[str, str]:
+    """Return {job_id: the tenant at the top above it}, of the jobs with tenants in a report."""
+
+    def top(name: str) -> str:
+        above = tenants[name].parent
+        return name if above is None else top(above)
+
+    return {job.job_id: top(job.tenant) for job in jobs if job.tenant in tenants}
+
+
 def tenants_in_rounds(
     gpus: Mapping[str, Sequence[float]],
     rounds: Sequence[gp.Round],

@@ -185,19 +185,20 @@ def bars_of(rounds: Sequence[Round], lanes: Lanes) -> list[Bar]:
 
 
 NO_WORKFLOWS: Mapping[str, str] = {}
+NO_TENANTS: Mapping[str, str] = {}
 
 COLOURS = ("#77AADD", "#EE8866", "#EEDD88", "#004488", "#FFAABB", "#44BB99", "#994455", "#99DDFF", "#BBCC33", "#117733")
 """Paul Tol's light qualitative scheme, meant for filled areas with text, and three of his dark colours
 (https://personal.sron.nl/~pault)."""
 
 
-def colours_of(grid: RoundGrid, workflows: Mapping[str, str] = NO_WORKFLOWS) -> list[str]:
+def colours_of(grid: RoundGrid, groups: Mapping[str, str] = NO_WORKFLOWS) -> list[str]:
     """Return a colour for each job: the next in turn that differs from its earlier neighbours, on the next GPU or round.
 
-    workflows: {job_id: workflow}; the jobs of one have one colour.
+    groups: {job_id: its workflow or tenant}; the jobs of one have one colour.
     """
     numbers: dict[tuple[bool, str], int] = {}
-    keys = [(name in workflows, workflows.get(name, name)) for name in grid.job_ids]
+    keys = [(name in groups, groups.get(name, name)) for name in grid.job_ids]
     owners = np.array([numbers.setdefault(key, len(numbers)) for key in keys] + [IDLE], dtype=np.int64)
     neighbours = _neighbours(owners[grid.jobs])  # IDLE is the last of them
     chosen: list[int] = []
@@ -330,6 +331,7 @@ def plot_rounds(
     delivery: DeliveryReport | None = None,
     policy: str | None = None,
     workflows: Mapping[str, str] = NO_WORKFLOWS,
+    tenants: Mapping[str, str] = NO_TENANTS,
 ) -> None:
     """Draw consecutive rounds as a Gantt chart: time from left to right, GPUs by type and node from top to bottom.
 
@@ -344,6 +346,8 @@ def plot_rounds(
         delivery: Adds the undelivered share and the number of all jobs to the title.
         policy: Name of the policy for the title.
         workflows: {job_id: workflow}; the jobs of one have one colour, which a legend names.
+        tenants: {job_id: tenant}; without workflows, the jobs of one have one colour if there are 2 to 9 tenants. The legend names
+            it, with the GPU-hours promised to the tenant and received if `delivery` is given.
 
     Raises:
         InputError: As `check_plot` does, for rounds that are empty or not consecutive, for GPUs that are not in the cluster or
@@ -360,7 +364,7 @@ def plot_rounds(
 
     from gavel_py.report.timeline_drawing import Coloured, rounds_image
 
-    coloured = Coloured(grid, workflows)
+    coloured = Coloured(grid, workflows, tenants, delivery)
     image = rounds_image(rounds, lanes, coloured, float(round_seconds), title, subtitle, FORMATS[Path(path).suffix.lower()])
     write_atomic(path, image)
 

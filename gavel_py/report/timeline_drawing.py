@@ -22,6 +22,7 @@ from gavel_py.report.charts import LIGHT
 from gavel_py.report.figures import DPI, Box, add_boxes, add_job_ids, add_lane_names, image_bytes
 from gavel_py.report.measures import clean
 from gavel_py.report.timeline import Lanes, RoundGrid, bars_of, colours_of
+from gavel_py.scheduling.delivery import DeliveryReport, TenantDelivery
 from gavel_py.scheduling.round import Round
 
 PIXEL = 72 / DPI
@@ -43,8 +44,8 @@ STRIP = 54.0
 ID_SIZES = (4.2, 8.0)
 """Smallest and largest font size of job ids in bars."""
 
-MAX_WORKFLOWS = 9
-"""Workflows in the legend."""
+MAX_GROUPS = 9
+"""Workflows or tenants in the legend."""
 
 MAX_SHAPES = 3000
 """Bars that an SVG holds as shapes; more become an image in it."""
@@ -54,12 +55,31 @@ STYLE: dict[str, Any] = {"axes.edgecolor": MUTED, "text.color": INK, "font.size"
 
 
 class Coloured:
-    """A grid, and the colours of its jobs and of their workflows; workflows: {job_id: workflow}."""
+    """A grid with the colours of its jobs, and {text of the legend: colour} of their groups: workflows or, without any, tenants.
 
-    def __init__(self, grid: RoundGrid, workflows: Mapping[str, str]) -> None:
-        self.grid = grid
-        self.of_jobs = dict(zip(grid.job_ids, colours_of(grid, workflows), strict=True))
-        self.of_workflows = {workflows[name]: colour for name, colour in self.of_jobs.items() if name in workflows}
+    workflows, tenants: {job_id: name}; delivery: has the GPU time of tenants.
+    """
+
+    def __init__(
+        self, grid: RoundGrid, workflows: Mapping[str, str], tenants: Mapping[str, str], delivery: DeliveryReport | None
+    ) -> None:
+        of_tenants = {job_id: tenants.get(job_id, "") for job_id in grid.job_ids}
+        groups = workflows if workflows or not 2 <= len(set(of_tenants.values())) <= MAX_GROUPS else of_tenants
+        known = {} if delivery is None else delivery.tenants
+        self.grid, self.legend = grid, dict[str, str]()
+        self.of_jobs = dict(zip(grid.job_ids, colours_of(grid, groups), strict=True))
+        for name, colour in self.of_jobs.items():
+            if name in groups:
+                text = _tenant_text(groups[name], known) if groups is of_tenants else f"workflow {clean(groups[name])}"
+                self.legend[text] = colour
+
+
+def _tenant_text(name: str, known: Mapping[str, TenantDelivery]) -> str:
+    """Return the text of the legend for a tenant, "" for the jobs of none."""
+    if name not in known:
+        return f"tenant {clean(name)}" if name else "no tenant"
+    promised, received = known[name].promised_gpu_seconds / 3600, known[name].received_gpu_seconds / 3600
+    return f"tenant {clean(name)}: {promised:.4g} GPU-h promised, {received:.4g} received"
 
 
 class RoundsFigure:
@@ -67,7 +87,7 @@ class RoundsFigure:
 
     def __init__(self, rounds: Sequence[Round], lanes: Lanes, coloured: Coloured, round_seconds: float) -> None:
         self.rounds, self.lanes, self.round_seconds = rounds, lanes, round_seconds
-        self.bars, self.workflows = bars_of(rounds, lanes), coloured.of_workflows
+        self.bars, self.legend = bars_of(rounds, lanes), coloured.legend
         grid, colours = coloured.grid, coloured.of_jobs
         self.boxes = [Box(b.job_id, b.first, b.end, b.first_lane, b.end_lane, colours[b.job_id]) for b in self.bars]
         self.num_lanes, self.num_rounds = grid.jobs.shape
@@ -147,10 +167,10 @@ class RoundsFigure:
             Line2D([], [], color=LOST, markersize=10, label="is preempted", **mark),
             Patch(facecolor="white", edgecolor=MUTED, linewidth=0.5, label="idle"),
         ]
-        named = list(self.workflows.items())[:MAX_WORKFLOWS]
-        handles += [Patch(facecolor=colour, label=f"workflow {clean(name)}") for name, colour in named]
-        if len(self.workflows) > len(named):
-            handles.append(Line2D([], [], linestyle="none", label=f"{len(self.workflows) - len(named)} more workflows"))
+        named = list(self.legend.items())[:MAX_GROUPS]
+        handles += [Patch(facecolor=colour, label=text) for text, colour in named]
+        if len(self.legend) > len(named):
+            handles.append(Line2D([], [], linestyle="none", label=f"{len(self.legend) - len(named)} more workflows"))
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 0), "borderaxespad": 4.5, "ncols": 3}
         self.axes.legend(handles=handles, **place, frameon=False, borderpad=0, labelcolor=MUTED)
 

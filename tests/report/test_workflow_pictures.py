@@ -44,6 +44,25 @@ def test_the_legend_of_rounds_names_workflows(tmp_path: Path) -> None:
     assert {"workflow night", "workflow day"} <= texts
 
 
+def test_the_legend_of_rounds_names_tenants_with_their_time(tmp_path: Path) -> None:
+    """Two tenants with a job of one GPU each, and a job without a tenant; of workflows, these are named instead."""
+    speeds = gp.ThroughputProfile.from_matrix(np.ones((3, 1)), job_ids=list("abc"), accelerators=["v100"])
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 3}), speeds, round_seconds=3600)
+    tenants = {"a": "red", "b": "blue"}
+    scheduler.submit_all([gp.Job(name, tenant=tenants.get(name, "")) for name in "abc"])
+    path, rounds = tmp_path / "rounds.svg", [scheduler.next_round()]
+
+    def texts(**more: Any) -> set[str | None]:
+        gp.plot_rounds(rounds, scheduler.cluster, path, round_seconds=3600, **more)
+        return {element.text for element in ET.fromstring(path.read_text()).iter()}  # noqa: S314
+
+    times = {f"tenant {name}: 1 GPU-h promised, 1 received" for name in ("red", "blue")}
+    assert times | {"no tenant"} <= texts(tenants=tenants, delivery=scheduler.delivery())
+    assert {"tenant red", "tenant blue", "no tenant"} <= texts(tenants=tenants)
+    assert "tenant red" not in texts(tenants=tenants, workflows={"a": "night"})
+    assert not any("tenant" in (text or "") for text in texts(tenants=dict.fromkeys("abc", "red")))
+
+
 def test_a_run_keeps_its_workflows_and_draws_a_group_for_each() -> None:
     run = _run()
     assert dict(run.workflows) == WORKFLOWS
