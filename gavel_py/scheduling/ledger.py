@@ -181,7 +181,7 @@ class DeliveryLedger:
         self.received[rows] += received
         self.rounds[rows] += (self.rounds[rows] >= 0) & ((columns >= 0) | (fractions > 0).any(axis=1))
         self._offered += np.inf if offered is None else offered * round_seconds
-        turns = surplus_of_turn(fractions, restart_rounds)
+        turns = surplus_of_turn(fractions, np.asarray(restart_rounds))
         max_surplus, one = np.maximum(1.0 + turns, MAX_PAYBACK_ROUNDS * fractions), 1.0
         if units is not None:  # one round on all of its GPUs
             self.rounds[rows[units != 1]] = -1.0

@@ -20,6 +20,8 @@ from tests.scheduling.schedulers import PROFILE
 from tests.scheduling.test_delivery import accounts_add_up
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no jobs")  # of the tenant of a limit
+
 SECONDS = 10.0
 POLICIES = ["max_min_fairness", "max_total_throughput", "fifo", "least_attained_service", "shortest_job_first"]
 SIZES = st.sampled_from([1, 2, 1, 3, 4])
@@ -35,6 +37,7 @@ JOBS = st.fixed_dictionaries(
         "cpus_per_gpu": st.sampled_from([0, 0, 2, 3]),
         "gpu_memory_gb": MEMORY,
         "total_steps": st.just(100),
+        "tenant": st.sampled_from(["", "a", "b", "c"]),
     }
 )
 
@@ -63,6 +66,8 @@ class Life(RuleBasedStateMachine):
         min_run=st.sampled_from([0.0, 0.0, 2.5 * SECONDS]),
         solve=st.sampled_from([0.0, 0.0, 2.5 * SECONDS, 6 * SECONDS]),
         retry=st.sampled_from([0.0, 0.7 * SECONDS, 2.5 * SECONDS]),
+        restart=st.sampled_from([3.0, 0.0, 2 * SECONDS]),
+        limit=st.sampled_from([None, None, gp.MaxGpus(3, every_round=True), gp.MaxGpus(2, tenant="a", every_round=True)]),
     )
     def begin(
         self,
@@ -73,11 +78,13 @@ class Life(RuleBasedStateMachine):
         min_run: float,
         solve: float,
         retry: float,
+        restart: float,
+        limit: gp.MaxGpus | None,
     ) -> None:
-        options: dict[str, Any] = {"mechanism": mechanism, "min_run_seconds": min_run, "restart_seconds": 3.0}
+        options: dict[str, Any] = {"mechanism": mechanism, "min_run_seconds": min_run, "restart_seconds": restart}
         options |= {"solve_seconds": solve, "retry_seconds": retry}
-        self.mechanism = mechanism
-        self.live, self.saved = (gp.RoundScheduler(cluster, PROFILE, policy, SECONDS, **options) for _ in range(2))
+        self.mechanism, self.limit = mechanism, limit
+        self.live, self.saved = (gp.RoundScheduler(cluster, PROFILE, self.limited(policy), SECONDS, **options) for _ in range(2))
         self.folder = tempfile.TemporaryDirectory()
         self.nodes = {node.name: node for node in cluster.nodes}
         self.memory_gb = {kind.name: kind.memory_gb for kind in cluster.accelerator_types}
@@ -180,7 +187,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(policy=st.sampled_from(POLICIES))
     def change_policy(self, policy: str) -> None:
-        self.live.policy = self.saved.policy = policy
+        self.live.policy = self.saved.policy = self.limited(policy)
 
     @rule()
     def save_and_load(self) -> None:
@@ -278,6 +285,9 @@ class Life(RuleBasedStateMachine):
         self.told = self.planned = {}
         self.check_sums()
 
+    def limited(self, policy: str) -> gp.Policy:
+        return gp.resolve_policy(policy, constraints=() if self.limit is None else [self.limit])
+
     def decide(self) -> None:
         """Record the jobs in the system if a round is decided now, which happens once."""
         if not self.is_planned:
@@ -288,6 +298,9 @@ class Life(RuleBasedStateMachine):
         given = Counter(gpu for held in gangs.values() for gpu in held.gpus)
         assert set(given.values()) <= {1}, "a GPU was given twice"
         assert not given.keys() & self.lost
+        if self.limit is not None:
+            counted = (held for job, held in gangs.items() if self.limit.tenant in (None, self.known[job].tenant))
+            assert sum(len(held.gpus) for held in counted) <= self.limit.gpus
         cores: Counter[str] = Counter()
         for job_id, held in gangs.items():
             for node, _ in held.gpus:

@@ -84,6 +84,29 @@ def priority_of_the_first(demand: gp.RoundDemand) -> NDArray[np.int64]:
     return gp.scheduling.choose_jobs(demand, hysteresis_rounds=2.0)
 
 
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        gp.Forbid("a", "k80"),
+        gp.KeepRunning(),
+        gp.MaxGpus(0, job="b"),
+        gp.MaxGpus(1, every_round=True),
+        gp.Deadline("a", seconds=1000),
+        gp.MinThroughput("a", 0.1),
+        gp.Quota("t", gpus=1),
+    ],
+    ids=lambda constraint: constraint.kind,
+)
+def test_schedulers_and_allocations_under_any_constraint_can_be_pickled(constraint: gp.Constraint) -> None:
+    policy = gp.resolve_policy("max_min_fairness", constraints=[constraint])
+    made = scheduler("v100:2,k80:1", [job("a", total_steps=100), job("b", 2), job("c", tenant="t")], policy=policy)
+    made.next_round()
+    again, found = unpickled(made), made.allocation
+    assert found is not None
+    assert unpickled(found).constraints == found.constraints
+    assert again.next_round() == made.next_round()
+
+
 def planned() -> gp.RoundScheduler:
     made = scheduler("v100:2", [job(name) for name in "abc"])
     made.next_round()

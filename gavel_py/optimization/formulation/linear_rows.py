@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -21,8 +21,7 @@ TOLERANCE = 1e-9
 
 MET = TOLERANCE / 10
 """Excess over all GPUs and limits up to which rules count as met: more than rounding, and little beside the violation that proofs
-accept, so that whatever passes this check can be solved and proven.
-"""
+accept, so that whatever passes this check can be solved and proven."""
 
 LEAST_PART = 1e-9
 """Smallest part of a job's time that a floor may require; a smaller one would have huge coefficients."""
@@ -30,10 +29,7 @@ LEAST_PART = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A sparse matrix by its entries, each at a different position: (E,) rows, columns and values.
-
-    SciPy's matrices can do the same and more, but importing them takes as long as the rest of a small solve.
-    """
+    """A sparse matrix by its (E,) entries. Importing those of SciPy takes as long as the rest of a small solve."""
 
     rows: Indices
     columns: Indices
@@ -373,7 +369,11 @@ def _floor(needs: Sequence[Need], fastest: Floats) -> Floor:
         least[need.rows[more]] = need.throughputs[more]
         source[need.rows[more]] = number
     least = np.where(least > 0, np.maximum(least, LEAST_PART * fastest), 0.0)
-    return Floor(lambda i: needs[source[i]].name_of(i), least, needs[0].penalty)
+    return Floor(partial(_name_in, needs, source), least, needs[0].penalty)
+
+
+def _name_in(needs: Sequence[Need], source: Indices, i: int) -> str:
+    return needs[source[i]].name_of(i)
 
 
 def entries_of(row: Row, rows: Indices, num_gpus: Floats) -> tuple[Indices, Floats]:

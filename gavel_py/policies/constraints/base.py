@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -189,9 +189,18 @@ class Constraint(Record):
         return [self._fault(field, f"{name!r} {text}{nearest(name, types)}") for name in names if scope.column(name) is None]
 
 
+def same_name(name: str) -> Callable[[int], str]:
+    """Return a `name_of` that is the same for all jobs; it can be pickled, as allocations are."""
+    return partial(_same, name)
+
+
+def _same(name: str, i: int) -> str:  # noqa: ARG001
+    return name
+
+
 def uniform_place(name: str, rows: Indices, types: Mask, *, insists: bool = False, shared: bool = False) -> Place:
     """Return the restriction of jobs to the same (K,) types."""
-    return Place(lambda i: name, rows, np.tile(types, (len(rows), 1)), insists, shared)  # noqa: ARG005
+    return Place(same_name(name), rows, np.tile(types, (len(rows), 1)), insists, shared)
 
 
 def listed(value: object) -> object:

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from gavel_py.errors import Fault, nearest
 from gavel_py.io.records import Finite, Name, NotNegative, Positive, Whole
 from gavel_py.optimization.formulation.linear_rows import MET, TOLERANCE, Limit, Place, Row
-from gavel_py.policies.constraints.base import Constraint, Scope, listed, uniform_place
+from gavel_py.policies.constraints.base import Constraint, Scope, listed, same_name, uniform_place
 from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.row_hashing import number_equal
 
@@ -272,7 +272,7 @@ def _too_large(scope: Scope, limit: Limit) -> list[Place]:
         fits = counts.by_job((counts.able & numbers).any(axis=2), fits)
         exceeding = counts.by_job((counts.able & ~numbers).any(axis=(1, 2)), exceeding)
     rows = np.flatnonzero(limit.group & exceeding)
-    return [Place(lambda i: limit.name, rows, fits[rows], shared=True, numbers=numbers)] if len(rows) else []  # noqa: ARG005
+    return [Place(same_name(limit.name), rows, fits[rows], shared=True, numbers=numbers)] if len(rows) else []
 
 
 MOST_UNITS = 1 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import BeforeValidator
 from gavel_py.errors import Fault
 from gavel_py.io.records import Finite, Name, Positive
 from gavel_py.optimization.formulation.linear_rows import Need, Place
-from gavel_py.policies.constraints.base import Constraint, Scope, listed, uniform_place
+from gavel_py.policies.constraints.base import Constraint, Scope, listed, same_name, uniform_place
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
 
@@ -100,7 +101,7 @@ class KeepRunning(Constraint):
         return [Need(self._name_of(scope), rows, scope.problem.throughputs[rows, types], types=types)]
 
     def _name_of(self, scope: Scope) -> Callable[[int], str]:
-        return lambda i: f"no preemption of running job {scope.problem.job_ids[i]!r}"
+        return partial(_no_preemption, scope.problem.job_ids)
 
     def _kept(self, scope: Scope) -> tuple[Indices, Indices]:
         """Return the rows of the running jobs to keep, and their types."""
@@ -150,7 +151,7 @@ class MinThroughput(Constraint):
 
     def needs(self, scope: Scope) -> list[Need]:
         rows = _able(self, scope, scope.jobs(self.job, self))
-        return [Need(lambda i: self.text, rows, np.full(len(rows), self.rate), self.penalty)]  # noqa: ARG005
+        return [Need(same_name(self.text), rows, np.full(len(rows), self.rate), self.penalty)]
 
 
 class Deadline(Constraint):
@@ -190,7 +191,7 @@ class Deadline(Constraint):
         rows = _able(self, scope, rows)
         seconds = self._seconds(scope, rows)
         least = np.divide(problem.steps_remaining[rows], seconds, out=np.full(len(rows), np.inf), where=seconds > 0)
-        return [Need(_name_of(problem.job_ids, rows, seconds), rows, least, self.penalty)]
+        return [Need(partial(_deadline_of, problem.job_ids, rows, seconds), rows, least, self.penalty)]
 
     def _concerned(self, scope: Scope) -> Indices:
         """Return the rows of the unfinished jobs with a deadline to which this constraint applies."""
@@ -215,10 +216,11 @@ def _able(constraint: Constraint, scope: Scope, rows: Indices) -> Indices:
     return np.setdiff1d(rows, idle)
 
 
-def _name_of(job_ids: Sequence[str], rows: Indices, seconds: Floats) -> Callable[[int], str]:
-    def name(i: int) -> str:
-        left = float(seconds[np.searchsorted(rows, i)])
-        when = f"in {left:g} s" if left > 0 else f"which passed {abs(left):g} s ago"
-        return f"the deadline of job {job_ids[i]!r} {when}"
+def _no_preemption(job_ids: Sequence[str], i: int) -> str:
+    return f"no preemption of running job {job_ids[i]!r}"
 
-    return name
+
+def _deadline_of(job_ids: Sequence[str], rows: Indices, seconds: Floats, i: int) -> str:
+    left = float(seconds[np.searchsorted(rows, i)])
+    when = f"in {left:g} s" if left > 0 else f"which passed {abs(left):g} s ago"
+    return f"the deadline of job {job_ids[i]!r} {when}"

@@ -135,7 +135,7 @@ class _Packing:
             return True
         if self._unopened[j]:
             self._put(np.array([job]), self._open(j, -1))
-        return self._place[job] >= 0
+        return bool(self._place[job] >= 0)
 
     def _put_on_own(self, job: int, j: int) -> bool:
         """Open the GPU of this type on which a job runs; return whether that is possible."""
