@@ -46,7 +46,7 @@ class TenantShare:
         waiting: Number of jobs that wait for GPU time.
         cost_per_hour: Cost of its GPUs, in the unit of their prices; None if the price of one of them is unknown.
         promised_gpu_seconds: GPU-seconds that allocations promised its jobs, of rounds and simulations.
-        delivered_gpu_seconds: The part of these that rounds delivered.
+        delivered_gpu_seconds: The part of these that rounds delivered, job by job; in `gavel rounds`, to the tenant as a whole.
         finished: Number of finished jobs, of simulations.
         mean_jct_seconds: Mean completion time of the finished jobs.
         cost: Cost of all its GPU time, of simulations.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gavel_py as gp
@@ -221,6 +221,8 @@ def tenants_of_rounds(
 ) -> tuple[gp.TenantShare, ...]:
     """Return the promised and received shares of the tenants in rounds of a fixed job set.
 
+    Time of one job of a tenant makes up for another, as in the delivery report.
+
     gpus: from `gpus_of_rounds`; problem: the problem of the jobs, None if jobs share GPUs, since their throughputs then differ.
     """
     import numpy as np
@@ -229,7 +231,7 @@ def tenants_of_rounds(
     promised = np.array([0.0 if each is None else each.promised_seconds * each.num_gpus for each in accounts])
     short = np.array([0.0 if each is None else each.shortfall_seconds * each.num_gpus for each in accounts])
     last = rounds[-1]
-    return gp.tenant_shares(
+    shares = gp.tenant_shares(
         [job.tenant for job in jobs],
         gpus,
         cluster.capacities,
@@ -243,6 +245,13 @@ def tenants_of_rounds(
         delivered_gpu_seconds=promised - short,
         gpus_wanted=np.array([job.num_gpus for job in jobs], dtype=float),
         **({} if problem is None else {"work": _work(gpus, problem)}),
+    )
+    behind = {name: each.shortfall_gpu_seconds for name, each in delivery.tenants.items()}
+    return tuple(
+        replace(each, delivered_gpu_seconds=(each.promised_gpu_seconds or 0.0) - behind[each.tenant])
+        if each.tenant in behind
+        else each
+        for each in shares
     )
 
 
