@@ -28,7 +28,7 @@ class Wait(StrEnum):
     OTHER_TYPE = "it ran on another of its types"
     BACKOFF = "it had failed, and was not to be tried again yet"
     LIMIT = "a limit that holds in every round left it no room"
-    TENANT = "what its tenant is promised left it no room"
+    TENANT = "its tenant had its share"
 
 
 WAITS = tuple(Wait)
