@@ -295,22 +295,21 @@ def _account(
     fractions = current.promised * present
     columns, shares = state.gangs.types[current.rows], np.zeros(state.table.capacity)
     shares[rows] = held.shares
-    table, promised, received = state.table, fractions.sum(axis=1) * problem.num_gpus, shares[current.rows]
+    received = shares[current.rows]
     waits = _waits(state, current, fractions, columns, present, received, new_round.start_seconds)
     if limits:
         waits[_lacks_room(limits, _of_jobs(state, current, rows, held), waits == WAITS.index(Wait.PLACE), problem)] = LIMITED
-    of_tenant = table.tenants, table.tenant_of[current.rows], promised, received
-    if table.tenants:
+    if (table := state.table).tenants:
+        of_tenant = table.tenants, table.tenant_of[current.rows], fractions.sum(axis=1) * problem.num_gpus, received
         sizes = np.where(problem.num_gpus < 1, problem.num_gpus, least_gpus(problem))
         lacks = state.tenant_ledger.leaves_no_room(*of_tenant, sizes)
         waits[lacks & (waits == WAITS.index(Wait.TURN))] = WAITS.index(Wait.TENANT)
+        state.tenant_ledger.record(*of_tenant, whole_sizes(problem), new_round.index, round_seconds)
     units = current.units_of(received)
     offered = _offered(problem, columns, units)
     runnable, ledger = current.runnable_if_up, state.ledger
     restarts = current.restart_seconds(options.restart_seconds)[:, None] / round_seconds
     ledger.record(current.rows, problem.num_gpus, runnable, fractions, columns, round_seconds, waits, offered, units, restarts)
-    if table.tenants:
-        state.tenant_ledger.record(*of_tenant, whole_sizes(problem), new_round.index, round_seconds)
     if current.spread_fractions is not None:
         is_spread = state.gangs.is_spread[current.rows] & (columns >= 0)
         ledger.record_placement(current.rows, fractions, current.spread_fractions, columns, is_spread, round_seconds)
