@@ -373,7 +373,7 @@ def _floor(needs: Sequence[Need], fastest: Floats) -> Floor:
 
 
 def _name_in(needs: Sequence[Need], source: Indices, i: int) -> str:
-    return needs[source[i]].name_of(i)
+    return str(needs[source[i]].name_of(i))
 
 
 def entries_of(row: Row, rows: Indices, num_gpus: Floats) -> tuple[Indices, Floats]:
