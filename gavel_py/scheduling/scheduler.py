@@ -1076,7 +1076,8 @@ class RoundScheduler(Synchronized):
         planner, state = from_document(document, source, profile, policy, mechanism)
         options = planner.options
         made = cls(state.nodes.cluster, planner.profile, planner.solver.policy, mechanism=options.mechanism, **options.numbers)
-        made._planner, made._state = planner, state
+        made._state = state
+        made._configure(planner)
         return made
 
     @synchronized

@@ -114,14 +114,16 @@ def test_one_tenant_is_served_like_none() -> None:
         assert made[0].next_round() == made[1].next_round()
 
 
-def test_accounts_of_tenants_are_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tree", [{}, {"x": {"tenants": {"a": {}, "b": {}}}, "c": {}}])
+def test_accounts_of_tenants_are_saved(tmp_path: Path, tree: dict[str, Any]) -> None:
     jobs = jobs_of({"a": (60, 1), "b": (30, 2), "c": (15, 4)})
-    made = scheduler("g:16/8", jobs)
+    made = scheduler("g:16/8", jobs, gp.resolve_policy("hierarchical", tenants=tree))
     played(made, jobs, 5)
     made.save(tmp_path / "state.json")
     again = gp.RoundScheduler.load(tmp_path / "state.json", made.profile)
     for _ in range(8):
         assert again.next_round() == made.next_round()
+    assert again.delivery() == made.delivery()
 
 
 def test_what_a_failed_node_takes_is_owed_to_the_tenant() -> None:
