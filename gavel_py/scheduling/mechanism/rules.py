@@ -95,7 +95,8 @@ def choose_jobs(
     Pairs with a claim above `urgent_rounds` come before all others.
 
     1. Select the locked jobs.
-    2. Select jobs by score, skipping gangs that do not fit.
+    2. Select jobs by score, skipping gangs that do not fit. With several tenants, the scores of jobs within the claim of their
+       tenant are raised, and those of jobs beyond it lowered (`TenantClaims.raised`; after step 3, `share_out`).
     3. Exchange and displace jobs (`improve`) while Σ s_i·score_i over the selected jobs rises.
     4. With `backfill`, fill the remaining GPUs with waiting jobs, each where it is fastest relative to its own best type, so that
        no GPU is idle while a waiting job fits.
