@@ -225,7 +225,7 @@ def _remaining_demand(
     if demand.tenants is None or not held.runs.any():
         return left
     runs = np.flatnonzero(held.runs)
-    return replace(left, tenants=demand.tenants.without(runs, held.sizes[runs].astype(float)))
+    return replace(left, tenants=demand.tenants.without(runs, held.shares[runs]))
 
 
 def _less(demand: RoundDemand, used: Sequence[float]) -> RoundDemand:

@@ -12,7 +12,7 @@ waiting gangs in place of one larger gang that is worth less than they are. `imp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
@@ -354,27 +354,32 @@ def improve(selection: TypeSelection, scores: Floats) -> None:
     for _ in range(max(2, min(MAX_STEPS, MAX_JOBS_EXAMINED // max(1, len(scores))))):
         if displace(selection, scores) or replace_one(selection, scores):
             exchange(selection, scores)
-        elif not (few and _changed_and_exchanged(selection, scores)):
+        elif not (few and changed_and_exchanged(selection, lambda _: scores)):
             return
 
 
-def _changed_and_exchanged(selection: TypeSelection, scores: Floats) -> bool:
-    """Apply the best displacement or replacement that gains after an exchange; return whether there was one."""
-    best, best_value = selection, value_of(selection, scores) + MIN_GAIN
+def changed_and_exchanged(selection: TypeSelection, scores_after: Callable[[TypeSelection], Floats]) -> bool:
+    """Apply the best displacement or replacement that gains after an exchange; return whether there was one.
+
+    scores_after: the scores of a selection, which may depend on the jobs that are selected.
+    """
+    scores = scores_after(selection)
+    best, best_value = selection, _value(selection, scores) + MIN_GAIN
     for moves in chain(displacements(selection, scores), replacements(selection, scores)):
         trial = selection.copy()
         for move in moves:
             trial.move(move.row, move.column)
-        exchange(trial, scores)
-        if value_of(trial, scores) > best_value:
-            best, best_value = trial, value_of(trial, scores)
+        exchange(trial, scores_after(trial))
+        value = _value(trial, scores_after(trial))
+        if value > best_value:
+            best, best_value = trial, value
     if best is selection:
         return False
     selection.take(best)
     return True
 
 
-def value_of(selection: TypeSelection, scores: Floats) -> float:
+def _value(selection: TypeSelection, scores: Floats) -> float:
     """Return Σ s_i·score_i over the selected jobs that have scores."""
     rows = np.flatnonzero((selection.columns >= 0) & np.isfinite(scores).any(axis=1))
     return float((selection.num_gpus[rows] * scores[rows, selection.columns[rows]]).sum())

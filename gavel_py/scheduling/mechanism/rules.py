@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from functools import cache, partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from gavel_py.scheduling.mechanism.demand import (
     scores_of,
 )
 from gavel_py.scheduling.mechanism.elastic import choose_by_goodput, choose_promised
-from gavel_py.scheduling.mechanism.local_search import MAX_STEPS, MIN_GAIN, displacements, exchange, improve, replacements, value_of
+from gavel_py.scheduling.mechanism.local_search import MAX_STEPS, changed_and_exchanged, improve
 from gavel_py.scheduling.mechanism.tenants import TenantClaims
 
 NAMES = ("deficit", "priority", "direct")
@@ -92,7 +91,7 @@ def choose_jobs(
     run, the score of a due pair is its claim. Otherwise it is the claim − a_i, plus h_ij/2 on the type where the job runs now and
     minus h_ij/2 elsewhere, plus half a round if it is promised all rounds. a_i grows with the rounds promised to the job so far,
     from ⅓ to 1 for one GPU, and to less for a large gang with a small time fraction; h_ij grows in the same way (`scores_of`).
-    Pairs with a claim above `urgent_rounds` come before all others.
+    Pairs with a claim above `urgent_rounds` and the surplus after a turn (`surplus_of_turn`) come before all others.
 
     1. Select the locked jobs.
     2. Select jobs by score, skipping gangs that do not fit. With several tenants, the scores of jobs within the claim of their
@@ -127,28 +126,16 @@ VERY_FEW_GPUS = 64
 
 
 def share_out(selection: TypeSelection, scores: Floats, tenants: TenantClaims) -> None:
-    """Displace and replace jobs while Σ s_i·score_i − ½ Σ_g (C_g − GPUs of tenant g)² rises, on very small clusters.
+    """Change jobs while Σ s_i·score_i − ½ Σ_g (C_g − GPUs of tenant g)² rises (`TenantClaims.marginal`), on very small clusters.
 
     Scores that are raised in advance (`TenantClaims.raised`) count all jobs of a tenant, also gangs that then find no room; here,
     only selected jobs count. With more GPUs the difference is small, and further changes cost more restarts than they are worth.
     """
     if sum(selection.free) + int(selection.num_gpus[selection.columns >= 0].sum()) > VERY_FEW_GPUS:
         return
-    raised = tenants.marginal(scores, selection.columns >= 0)
     for _ in range(MAX_STEPS):
-        best, best_value = selection, value_of(selection, raised) + MIN_GAIN
-        for moves in chain(displacements(selection, raised), replacements(selection, raised)):
-            trial = selection.copy()
-            for move in moves:
-                trial.move(move.row, move.column)
-            exchange(trial, tenants.marginal(scores, trial.columns >= 0))
-            found = tenants.marginal(scores, trial.columns >= 0)
-            if value_of(trial, found) > best_value:
-                best, best_value, best_raised = trial, value_of(trial, found), found
-        if best is selection:
+        if not changed_and_exchanged(selection, lambda trial: tenants.marginal(scores, trial.columns >= 0)):
             return
-        selection.take(best)
-        raised = best_raised
 
 
 def _relative_speed(demand: RoundDemand) -> Floats:
