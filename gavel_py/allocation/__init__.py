@@ -5,4 +5,4 @@ Entry points: `solver.solve`, `solver.Solver`, `explain`. The package is indepen
 
 from gavel_py import names_in
 
-__getattr__, __dir__, __all__ = names_in(__name__)
+__getattr__, __dir__, __all__ = names_in(__name__, "gavel_py.estimates.regret")

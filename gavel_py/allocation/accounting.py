@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.errors import InputError, faults_from, unknown_names
 from gavel_py.io.names import natural_key
+from gavel_py.io.tabular import Column
 from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.tenants import TenantTree
 
@@ -52,6 +53,24 @@ class TenantShare:
         cost: Cost of all its GPU time, of simulations.
     """
 
+    COLUMNS: ClassVar[Mapping[str, Column]] = {
+        "weight": Column("weight"),
+        "share": Column("share", "share"),
+        "gpu_share": Column("GPUs got", "share"),
+        "throughput_share": Column("throughput got", "share"),
+        "least_vs_fair_share": Column("least vs. fair share", form=".2f"),
+        "jobs": Column("jobs", "count"),
+        "running": Column("running", "count"),
+        "waiting": Column("waiting", "count"),
+        "finished": Column("finished", "count"),
+        "mean_jct_seconds": Column("mean time", "time"),
+        "gpus_wanted": Column("GPUs wanted"),
+        "promised_gpu_seconds": Column("GPU-h due", "GPU time"),
+        "delivered_gpu_seconds": Column("GPU-h got", "GPU time"),
+        "cost": Column("cost", "money"),
+        "cost_per_hour": Column("cost per hour", "money"),
+    }
+
     tenant: str
     parent: str | None = None
     weight: float = 1.0
@@ -83,10 +102,8 @@ class TenantShare:
         Raises:
             InputError: A part is missing or unknown.
         """
-        try:
+        with faults_from("", "this is not a tenant share written by gavel", TypeError):
             return cls(**document)
-        except TypeError as error:
-            raise InputError(f"this is not a tenant share written by gavel: {error}") from None
 
 
 class _Arrays(NamedTuple):
@@ -124,11 +141,14 @@ class TenantTable:
 
     def check(self, names: Iterable[str]) -> None:
         """Raise `InputError` if one of these tenants of jobs is not a leaf of the tree."""
-        for name in dict.fromkeys(names) if self._known else ():
-            if name not in self._known or name in self._tree.parents:
-                leaves = [known for known in self._known if known not in self._tree.parents]
-                text = "has tenants below it, so it cannot have jobs" if name in self._known else "is not in the tenant tree"
-                raise InputError(Fault("jobs", "tenant", f"{name!r} {text}{nearest(name, leaves)}"))
+        if not self._known:
+            return
+        leaves = {name: None for name in self._known if name not in self._tree.parents}
+        wrong = [name for name in dict.fromkeys(names) if name not in leaves]
+        above = [name for name in wrong if name in self._known]
+        faults = unknown_names("jobs", "tenant", above, leaves, "has tenants below it, so it cannot have jobs")
+        absent = [name for name in wrong if name not in self._known]
+        InputError.raise_any(faults + unknown_names("jobs", "tenant", absent, leaves, "is not in the tenant tree"))
 
     def _add(self, name: str) -> int:
         tenant = self._known.get(name)
@@ -317,6 +337,13 @@ class Forecast:
             unknown.
         cost_until_done: (N,) Cost until the job ends; NaN if its end or a price is unknown.
     """
+
+    COLUMNS: ClassVar[Mapping[str, Column]] = {
+        "start_seconds": Column(""),
+        "end_seconds": Column("ends in", "time", 5),
+        "cost_per_hour": Column("cost per hour", "money", 6),
+        "cost_until_done": Column(""),
+    }
 
     start_seconds: Floats
     end_seconds: Floats

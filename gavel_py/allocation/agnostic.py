@@ -44,9 +44,10 @@ from gavel_py.policies import Decision, Policy
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.row_hashing import number_equal
+from gavel_py.problem.tolerances import DIFFERENCE_ROUNDING, FLOAT_ROUNDING, SOLVER_TOLERANCE
 
-CLOSE, ENOUGH = 1e-12, 5e-10
-"""Relative excess of rows: the target, and the largest that is accepted if rounding prevents the target."""
+ENOUGH = SOLVER_TOLERANCE / 2
+"""Relative excess of rows that is accepted if rounding prevents `FLOAT_ROUNDING`, the target."""
 
 DUST, MANY = 1e-6, 100
 """Shares below DUST are set to 0 if their sum is below ENOUGH / MANY."""
@@ -94,7 +95,7 @@ def _least_uneven(gpus: Floats, even: Floats, rows: Floats, limits: Floats) -> F
     If prices have grown too far before the rows were kept exactly, shares that tend to 0 are set to 0 and the others found again.
     """
     shares, missing = _Dual(gpus, even, rows, limits).minimum()
-    if missing > CLOSE:
+    if missing > FLOAT_ROUNDING:
         without, rest = _Dual(gpus, np.where(shares < DUST, 0.0, even), rows, limits).minimum()
         if rest < missing:
             shares, missing = without, rest
@@ -127,14 +128,14 @@ class _Dual:
         self._possible = even > 0
 
     def minimum(self) -> tuple[Floats, float]:
-        """Return (Q, K) the shares nearest to the minimum, and the relative excess of rows: at most `CLOSE` if it was found."""
+        """Return (Q, K) the shares nearest to the minimum, and the relative excess of rows: at most `FLOAT_ROUNDING` if found."""
         prices = np.zeros(len(self._limits))
         value, shares = self._at(prices)
         best, least = shares, np.inf
         for _ in range(MAX_STEPS):
             room = self._limits - np.tensordot(self._rows, shares * self._gpus[:, None], 2)
             missing = float(np.where(prices > 0, np.abs(room), -room).max())
-            if missing <= CLOSE:
+            if missing <= FLOAT_ROUNDING:
                 return shares, missing
             if missing >= least and least <= ENOUGH:
                 break
@@ -191,12 +192,6 @@ class _Dual:
         growth = ((shares * change).sum(axis=1, keepdims=True) - change)[self._possible].max()
         return direction * (LONGEST / growth) if growth > LONGEST else direction
 
-
-ROUNDING = 1e-12
-"""Relative difference up to which coefficients of a row count as equal."""
-
-SAME = 1e-10
-"""The relative change of an objective that counts as rounding."""
 
 NOTE = "time is split over accelerator types as the solver returned it: no even split preserves the objective and all rules"
 
@@ -286,7 +281,7 @@ def _depends_on_types(row: Row, jobs: JobClasses) -> bool:
     costs = row.costs(jobs.rows, jobs.num_gpus)
     largest, smallest = (np.where(jobs.runnable, costs, way * np.inf) for way in (-1, 1))
     largest, smallest = largest.max(axis=1), smallest.min(axis=1)
-    return bool((largest - smallest > ROUNDING * np.maximum(np.abs(largest), np.abs(smallest))).any())
+    return bool((largest - smallest > FLOAT_ROUNDING * np.maximum(np.abs(largest), np.abs(smallest))).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,4 +329,4 @@ def _is_as_good(certificate: Certificate, fractions: Floats, before: Floats, tol
         return all(_is_as_good(stage.certificate, fractions, before, stage.tolerance) for stage in certificate.stages)
     value, known, bound = certificate.value(fractions), certificate.value(before), certificate.bound()
     scale = certificate.scale(before)
-    return value == known or gap(value, bound, scale) <= max(gap(known, bound, scale), tolerance) + SAME
+    return value == known or gap(value, bound, scale) <= max(gap(known, bound, scale), tolerance) + DIFFERENCE_ROUNDING

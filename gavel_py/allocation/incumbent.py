@@ -13,7 +13,7 @@ import numpy as np
 from gavel_py.allocation.agnostic import even_decision
 from gavel_py.allocation.result import Allocation, Answer, Route, allocation_of
 from gavel_py.errors import SolverError
-from gavel_py.optimization.checking.certificates import VIOLATION_TOLERANCE, Evidence, Prices, within_capacity
+from gavel_py.optimization.checking.certificates import Evidence, Prices, within_capacity
 from gavel_py.optimization.checking.time_shares import KeptTimes, Pairs, TimeShares
 from gavel_py.optimization.formulation.colocation import PairColumns
 from gavel_py.optimization.formulation.columns import Columns
@@ -25,6 +25,7 @@ from gavel_py.policies.base import AllocationStatus
 from gavel_py.policies.constraints.compiling import missing
 from gavel_py.problem.arrays import Floats, Mask, isolated_shares
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.tolerances import SOLVER_TOLERANCE
 
 MOST_CUT_ROUNDS = 30
 """Maximum number of times that broken rows are added. Rounds cannot deliver an answer that still breaks rows."""
@@ -102,7 +103,7 @@ def _best(columns: Columns, policy: Policy, jobs: JobClasses, candidates: Sequen
 
 
 def _keeps_rules(evidence: Evidence, jobs: JobClasses, fractions: Floats) -> bool:
-    return evidence.violation(TimeShares.of_classes(evidence.problem, jobs, fractions)) <= VIOLATION_TOLERANCE
+    return evidence.violation(TimeShares.of_classes(evidence.problem, jobs, fractions)) <= SOLVER_TOLERANCE
 
 
 def _proven(jobs: JobClasses, evidence: Evidence, decision: Decision) -> Answer:

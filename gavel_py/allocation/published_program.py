@@ -17,7 +17,7 @@ import cvxpy as cp
 import numpy as np
 
 from gavel_py.allocation.solver import Solver
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, refuse
 from gavel_py.io.writing import check_writable, write_atomic
 from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.cuts import node_rows
@@ -111,8 +111,7 @@ def write_program(
             be written.
     """
     place = Path(path)
-    if place.suffix.lower() not in FORMATS:
-        raise InputError(Fault(str(path), "", "must end in .mps or .lp, the formats of programs"))
+    refuse(str(path), (place.suffix.lower() not in FORMATS, "", "must end in .mps or .lp, the formats of programs"))
     check_writable(place)
     solver = Solver(policy, sharing=sharing, **options)
     published, rows_of = _published(problem, solver, as_linear=True)
@@ -140,11 +139,9 @@ def _published(problem: AllocationProblem, solver: Solver, *, as_linear: bool = 
     as_linear: for a file, with 1/θ maximised instead of θ minimised, if that is linear.
     """
     policy = solver.policy
-    if policy.empty_objective is None:
-        raise InputError(Fault(f"policy {policy.name}", "", "has no objective, and therefore no program"))
+    refuse(f"policy {policy.name}", (policy.empty_objective is None, "", "has no objective, and therefore no program"))
     columns = _columns(problem, solver)
-    if not columns.problem.runnable.any():
-        raise InputError(Fault("formulation", "problem", "has no job that can run, and therefore no program"))
+    refuse("formulation", (not columns.problem.runnable.any(), "problem", "has no job that can run, and therefore no program"))
     jobs = separate_jobs(columns.problem, policy.name, policy.reads, columns.rules, columns)
     last, seen = policy.final_stage(policy.view(jobs), LinearSolver())
     minimized = getattr(last, "direction", "max") == "min"

@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.allocation.accounting import Forecast, TenantShare, tenant_shares
-from gavel_py.errors import Fault, InputError, ProofError, UnknownNameError, nearest
+from gavel_py.errors import InputError, ProofError, check_known, faults_from
 from gavel_py.io.snapshots import DAMAGED, decode, encode
-from gavel_py.io.tabular import Tabular, array_of
+from gavel_py.io.tabular import Column, Tabular, array_of
 from gavel_py.optimization.checking.certificates import Evidence, Proof, StageProof
 from gavel_py.optimization.checking.time_shares import CountTimes, Pairs, TimeShares
 from gavel_py.optimization.formulation.columns import Columns
@@ -27,26 +27,24 @@ from gavel_py.optimization.formulation.linear_rows import NO_RULES, Rules
 from gavel_py.optimization.solving.levels import limit_prices
 from gavel_py.policies.base import AllocationStatus, Decision, Policy
 from gavel_py.policies.constraints.compiling import ConstraintOutcome, outcomes_of
-from gavel_py.problem.arrays import Floats
+from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.tenants import Tenant, TenantTree
+from gavel_py.problem.tolerances import FLOAT_ROUNDING, SOLVER_TOLERANCE
 
-BY_JOB = ("job_ids", "time_fractions", "spread_fractions", "throughputs", "normalized_throughputs", "vs_fair_share")
-"""Attributes of an `Allocation` with a value for each job."""
-
-SAME = 1e-9
-"""Accepted relative difference between a reported figure and the recomputed one."""
-
-ROUNDING = 1e-12
-"""Rounding error of a figure, relative to the sizes of its terms."""
+UNITS = (
+    "a gang counts as one unit, however many GPUs it has, but each GPU of an elastic job counts as one, so elastic jobs go before "
+    "gangs that do the same work; give gangs as gpu_counts with a single number to count all jobs by GPU"
+)
+"""The note on gangs beside elastic jobs."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Figures:
-    """Figures that follow from the time of N jobs on K types; see `Allocation`."""
+    """The figures of an `Allocation` that follow from the time of N jobs on K types."""
 
     time_fractions: Floats
-    spread_fractions: Floats | None
+    spread_fractions: Floats | None = None
     throughputs: Floats
     normalized_throughputs: Floats
     vs_fair_share: Floats
@@ -79,7 +77,7 @@ def check_same(name: str, reported: ArrayLike | None, found: ArrayLike | None, s
     one, other = np.asarray(reported, dtype=float), np.asarray(found, dtype=float)
     if one.shape != other.shape:
         raise ProofError(f"{name}: has the shape {other.shape}, but the stated one has the shape {one.shape}")
-    allowed = SAME * np.maximum(np.abs(one), np.abs(other)) + ROUNDING * np.asarray(scale)
+    allowed = SOLVER_TOLERANCE * np.maximum(np.abs(one), np.abs(other)) + FLOAT_ROUNDING * np.asarray(scale)
     wrong = np.argwhere(~((np.abs(one - other) <= allowed) | (one == other)))
     if len(wrong):
         at = tuple(wrong[0].tolist())
@@ -113,7 +111,7 @@ class Route:
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Allocation(Tabular):
+class Allocation(Figures, Tabular):
     """The time of N jobs on K accelerator types, in the order of the problem, with value, bound and dual prices.
 
     Attributes:
@@ -131,7 +129,7 @@ class Allocation(Tabular):
         counts: The time of elastic jobs on each number of GPUs; None if all jobs are fixed gangs. It is part of X_ij.
         throughputs: (N,) Σ_j T_ij X_ij, steps/s, each part at the speed of its placement and number of GPUs.
         normalized_throughputs: (N,) v_i, throughput over P_i, that on the cluster's mix of GPUs all the time; 0 for excluded jobs.
-        vs_fair_share: (N,) v_i / min(1, w_i C / (s_i Σ w)), 1 = as fast as on the job's slice of the cluster; NaN if not in a file.
+        vs_fair_share: (N,) v_i / min(1, w_i C / (s_i Σ w)), 1 = as fast as on the job's slice of the cluster.
         utilization: (K,) Σ_i s_i X_ij / c_j, 0 for a type without GPUs.
         objective_value: The objective, recomputed from the time fractions; None for ordered policies and formulas.
         objective_bound: A bound on the objective of all valid allocations, by dual prices.
@@ -150,19 +148,19 @@ class Allocation(Tabular):
         evidence: The data for `verify`, None for an allocation that was read from a file.
     """
 
+    COLUMNS: ClassVar[Mapping[str, Column]] = {
+        "throughputs": Column("steps/s", optional=4, name="throughput"),
+        "normalized_throughputs": Column("speed", optional=1, name="normalized_throughput"),
+        "vs_fair_share": Column("vs. fair share", form=".2f", name="vs_fair_share"),
+    }
+
     policy: str
     options: dict[str, Any] = field(default_factory=dict)
     status: AllocationStatus
     job_ids: Sequence[str]
     accelerator_types: tuple[str, ...]
-    time_fractions: Floats
-    spread_fractions: Floats | None = None
     pairs: Pairs | None = None
     counts: CountTimes | None = None
-    throughputs: Floats
-    normalized_throughputs: Floats
-    vs_fair_share: Floats
-    utilization: Floats
     objective_value: float | None
     objective_bound: float | None
     shadow_prices: Floats | None
@@ -262,7 +260,7 @@ class Allocation(Tabular):
             problem.capacities,
             accelerator_types=self.accelerator_types,
             is_running=self.time_fractions.sum(axis=1) > 0,
-            can_run=np.array([job_id not in self.excluded for job_id in self.job_ids], dtype=bool),
+            can_run=_can_run(self),
             tree=TenantTree.of(self.options.get("tenants") if tree is None else tree),
             arrival_seconds=problem.arrival_seconds,
             vs_fair_share=self.vs_fair_share,
@@ -279,6 +277,25 @@ class Allocation(Tabular):
         """
         problem = self._problem
         return Forecast.of(self.throughputs, problem.steps_remaining, self.gpus, problem.prices_per_hour)
+
+    def metrics(self) -> dict[str, float | None]:
+        """Return the metrics of the allocation by name, as cells of a sweep have them (`gp.METRICS`).
+
+        Raises:
+            InputError: The allocation was read from a file.
+        """
+        problem = self._problem
+        speeds, gpus = self.normalized_throughputs[_can_run(self)], problem.capacities
+        return {
+            "objective": self.objective_value,
+            "gap": self.gap,
+            "utilization": float(self.utilization @ gpus / gpus.sum()) if gpus.sum() else 0.0,
+            "total_normalized_throughput": float(speeds.sum()),
+            "least_normalized_throughput": float(speeds.min()) if len(speeds) else None,
+            "excluded": len(self.excluded),
+            **({} if np.isnan(problem.prices_per_hour).all() else {"cost_per_hour": self.forecast().total_cost_per_hour}),
+            "solver_seconds": self.seconds["solve"],
+        }
 
     @property
     def _problem(self) -> AllocationProblem:
@@ -364,9 +381,7 @@ class Allocation(Tabular):
         Raises:
             UnknownNameError: There is no such job.
         """
-        if job_id not in self._row_of:
-            text = f"is not a job of this allocation{nearest(str(job_id), self.job_ids)}"
-            raise UnknownNameError(Fault(f"job {job_id!r}", "", text))
+        check_known("allocation", "", [job_id], self._row_of, "is not one of its jobs")
         return self._job(self._row_of[job_id])
 
     @cached_property
@@ -387,17 +402,11 @@ class Allocation(Tabular):
         return {
             "job_id": array_of(self.job_ids),
             **dict(zip(self.accelerator_types, self.time_fractions.T, strict=True)),
-            "throughput": self.throughputs,
-            "normalized_throughput": self.normalized_throughputs,
-            "vs_fair_share": self.vs_fair_share,
+            **{column.name: getattr(self, attribute) for attribute, column in self.COLUMNS.items()},
             "excluded": reasons,
             **({} if self.evidence is None else vars(self.forecast())),
-            **({} if self.counts is None else {"gpu_counts": array_of(map(self._counts_text, range(len(self.job_ids))))}),
+            **({} if self.counts is None else {"gpu_counts": array_of(_counts_text(self, i) for i in range(len(self.job_ids)))}),
         }
-
-    def _counts_text(self, i: int) -> str:
-        times = () if self.counts is None else self.counts.of(i)
-        return "|".join(f"{self.accelerator_types[j]}:{count}={time:.6g}" for j, count, time in times if time > ROUNDING)
 
     def __repr__(self) -> str:
         objective = "" if self.objective_value is None else f", objective {self.objective_value:.6g}"
@@ -414,7 +423,8 @@ class Allocation(Tabular):
             "options": dict(self.options),
             "status": str(self.status),
             "objective": {"value": self.objective_value, "bound": self.objective_bound, "gap": self.gap},
-            "stages": [_stage(stage) for stage in self.stages],
+            # The scale of a stage is for comparisons within a process.
+            "stages": [{name: value for name, value in asdict(stage).items() if name != "scale"} for stage in self.stages],
             "notes": list(self.notes),
             "constraints": [each.to_dict() for each in self.constraints],
             "route": None if self.route is None else asdict(self.route) | {"failed": list(self.route.failed)},
@@ -469,10 +479,8 @@ class Allocation(Tabular):
     @classmethod
     def from_json(cls, text: str) -> Allocation:
         """Return the allocation that `to_json` wrote."""
-        try:
+        with faults_from("", "this is not valid JSON", json.JSONDecodeError):
             document = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(f"this is not valid JSON: {error}") from None
         return cls.from_dict(document)
 
     def _job(self, i: int) -> dict[str, Any]:
@@ -485,18 +493,24 @@ class Allocation(Tabular):
             "time_fractions": self._by_type(self.time_fractions[i]),
             **({"gpu_counts": counts} if counts else {}),
             **spread,
-            "throughput": float(self.throughputs[i]),
-            "normalized_throughput": float(self.normalized_throughputs[i]),
-            **({} if np.isnan(self.vs_fair_share[i]) else {"vs_fair_share": float(self.vs_fair_share[i])}),
+            **{column.name: float(getattr(self, name)[i]) for name, column in self.COLUMNS.items()},
         }
 
     def _by_type(self, values: Floats) -> dict[str, float]:
         return dict(zip(self.accelerator_types, values.tolist(), strict=True))
 
 
-def _stage(stage: StageProof) -> dict[str, Any]:
-    """Return a stage as plain data, without the scale, which is for comparisons within a process."""
-    return {name: value for name, value in asdict(stage).items() if name != "scale"}
+def _can_run(allocation: Allocation) -> Mask:
+    return np.array([job_id not in allocation.excluded for job_id in allocation.job_ids], dtype=bool)
+
+
+def _counts_text(allocation: Allocation, i: int) -> str:
+    times = () if allocation.counts is None else allocation.counts.of(i)
+    return "|".join(f"{allocation.accelerator_types[j]}:{count}={time:.6g}" for j, count, time in times if time > FLOAT_ROUNDING)
+
+
+BY_JOB = ("job_ids", "time_fractions", "spread_fractions", *Allocation.COLUMNS)
+"""Attributes of an `Allocation` with a value for each job."""
 
 
 def _counts_of(document: Mapping[str, Any], types: Sequence[str]) -> CountTimes | None:
@@ -517,7 +531,7 @@ def _counts_of(document: Mapping[str, Any], types: Sequence[str]) -> CountTimes 
 
 
 def _columns_of(jobs: Sequence[dict[str, Any]] | dict[str, Any], types: Sequence[str]) -> dict[str, Any]:
-    """Return the arrays of `BY_JOB` from the plain data of jobs, by column or one by one."""
+    """Return the values of `BY_JOB` from the plain data of jobs, by column or one by one."""
     if isinstance(jobs, dict):
         return {name: decode(jobs[name]) for name in BY_JOB}
 
@@ -528,9 +542,7 @@ def _columns_of(jobs: Sequence[dict[str, Any]] | dict[str, Any], types: Sequence
         "job_ids": tuple(job["job_id"] for job in jobs),
         "time_fractions": by_type("time_fractions"),
         "spread_fractions": by_type("spread_fractions") if all("spread_fractions" in job for job in jobs) else None,
-        "throughputs": np.array([job["throughput"] for job in jobs], dtype=float),
-        "normalized_throughputs": np.array([job["normalized_throughput"] for job in jobs], dtype=float),
-        "vs_fair_share": np.array([job.get("vs_fair_share") for job in jobs], dtype=float),
+        **{name: np.array([job[column.name] for job in jobs], dtype=float) for name, column in Allocation.COLUMNS.items()},
     }
 
 
@@ -567,6 +579,14 @@ def unpromised(problem: AllocationProblem, policy: Policy) -> Allocation:
     return allocation_of(policy, answer, Route("none", 0), time.perf_counter(), AllocationStatus.DIRECT)
 
 
+def _counts_in_two_units(problem: AllocationProblem) -> bool:
+    """Return whether both elastic jobs and gangs of several GPUs can run."""
+    if problem.counts is None:
+        return False
+    able, elastic = problem.runnable.any(axis=1), problem.counts.is_elastic
+    return bool((able & elastic).any() and (able & ~elastic & (problem.num_gpus > 1)).any())
+
+
 def allocation_of(
     policy: Policy, answer: Answer, route: Route, started: float, status: AllocationStatus | None = None
 ) -> Allocation:
@@ -596,7 +616,7 @@ def allocation_of(
         seconds={"solve": time.perf_counter() - started},
         gap=proof.gap,
         stages=proof.stages,
-        notes=(*decision.notes, *policy.notes_on(problem)),
+        notes=(*decision.notes, *([UNITS] if policy.counts_gangs_whole and _counts_in_two_units(problem) else [])),
         constraints=outcomes_of(problem.job_ids, columns.rules, times, columns.source, worths) if columns.rules.constraints else (),
         route=route,
         evidence=evidence,

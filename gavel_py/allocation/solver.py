@@ -14,9 +14,9 @@ from typing import Any
 from gavel_py.allocation.agnostic import even_decision
 from gavel_py.allocation.incumbent import MOST_CUT_ROUNDS, incumbent, keep_rows, kept_allocation, kept_answer
 from gavel_py.allocation.result import Allocation, Answer, Route, allocation_of, nothing
-from gavel_py.errors import Fault, GavelWarning, InputError, SolverError
+from gavel_py.errors import Fault, GavelWarning, InputError, SolverError, refuse
 from gavel_py.io.locking import Synchronized, one_blas_thread, synchronized
-from gavel_py.optimization.checking.certificates import GAP_TOLERANCE, Evidence, Prices, Stages
+from gavel_py.optimization.checking.certificates import Evidence, Prices, Stages
 from gavel_py.optimization.checking.time_shares import KeptTimes, TimeShares
 from gavel_py.optimization.formulation.colocation import pair_columns
 from gavel_py.optimization.formulation.columns import Columns, elastic_columns
@@ -30,6 +30,7 @@ from gavel_py.policies.constraints.compiling import constrained
 from gavel_py.policies.formulas import PackingPolicy
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.tolerances import PROOF_TOLERANCE
 
 logger = logging.getLogger(__name__)
 
@@ -281,7 +282,9 @@ class Solver(Synchronized):
             times = TimeShares.of_classes(problem, jobs, by_class)
             evidence = Evidence(columns, decision.certificate)
             if decision.certificate is None and columns.rules:
-                policy.check_kept(times.broken(columns.rules))
+                text = "which does not search for another allocation; a policy with an objective does"
+                text = f"is violated by {policy.name}, {text}"
+                InputError.raise_any([Fault(f"constraint {each.name}", "", text) for each in times.broken(columns.rules)])
             proof = evidence.proof_by_class(by_class, evidence.violation(times))
         else:
             exact = policy.view(classes_of(problem, policy.name, policy.reads, columns=columns))
@@ -293,7 +296,7 @@ class Solver(Synchronized):
                 return None
             # An error of tolerance/2 in throughputs changes both optimum and answer by about the same fraction.
             times = TimeShares.of_classes(problem, exact, fractions)
-            evidence = Evidence(columns, certificate, GAP_TOLERANCE + 2 * attempt.tolerance)
+            evidence = Evidence(columns, certificate, PROOF_TOLERANCE + 2 * attempt.tolerance)
             proof = evidence.proof(times)
         proof.check()
         return Answer(decision, times, len(jobs), evidence, proof)
@@ -303,7 +306,7 @@ class Solver(Synchronized):
         gap = answer.proof.gap
         if gap is None:
             text = "the distance of this allocation from the optimum is unknown"
-        elif gap <= GAP_TOLERANCE:
+        elif gap <= PROOF_TOLERANCE:
             text = "the objective is optimal, but secondary objectives, such as the largest throughput, may not be"
         else:
             text = f"value and proven bound differ by {gap:.2%} of the larger one"
@@ -374,27 +377,24 @@ def _log(allocation: Allocation) -> None:
 
 def check_elastic(policy: Policy) -> None:
     """Raise `InputError` for a policy that cannot choose the numbers of GPUs of elastic jobs."""
-    where = f"policy {policy.name}"
-    if policy.empty_objective is None:
-        text = "solves no program, so it cannot choose the number of GPUs of elastic jobs; use a policy with an objective"
-        raise InputError(Fault(where, "", text))
-    if policy.is_agnostic:
-        text = "ignores throughputs, so it cannot choose the number of GPUs of elastic jobs"
-        raise InputError(Fault(where, "option agnostic", text))
-    if policy.needs_isolated_share:
-        text = "compares jobs with their isolated share, which is not defined for an elastic job"
-        raise InputError(Fault(where, "", f"{text}; give min_share" if hasattr(policy, "min_share") else text))
+    cannot = "so it cannot choose the number of GPUs of elastic jobs"
+    share = "compares jobs with their isolated share, which is not defined for an elastic job"
+    refuse(
+        f"policy {policy.name}",
+        (policy.empty_objective is None, "", f"solves no program, {cannot}; use a policy with an objective"),
+        (policy.is_agnostic, "option agnostic", f"ignores throughputs, {cannot}"),
+        (policy.needs_isolated_share, "", f"{share}; give min_share" if hasattr(policy, "min_share") else share),
+    )
 
 
 def check_sharing(policy: Policy) -> None:
     """Raise `InputError` for a policy that cannot decide which jobs share GPUs."""
-    if policy.empty_objective is None and not isinstance(policy, PackingPolicy):
-        text = "solves no program, so it cannot decide which jobs share GPUs; use a policy with an objective, or disable sharing"
-        raise InputError(Fault(f"policy {policy.name}", "", text))
-    if getattr(policy, "strategy_proof", False):
-        text = "withholds time from every job, which its partners would lose as well; disable sharing"
-        raise InputError(Fault(f"policy {policy.name}", "option strategy_proof", text))
-    if policy.agnostic:
-        raise InputError(
-            Fault(f"policy {policy.name}", "option agnostic", "ignores throughputs, so it cannot weigh the cost of sharing")
-        )
+    solves_nothing = policy.empty_objective is None and not isinstance(policy, PackingPolicy)
+    no_program = "solves no program, so it cannot decide which jobs share GPUs; use a policy with an objective, or disable sharing"
+    withholds = "withholds time from every job, which its partners would lose as well; disable sharing"
+    refuse(
+        f"policy {policy.name}",
+        (solves_nothing, "", no_program),
+        (getattr(policy, "strategy_proof", False), "option strategy_proof", withholds),
+        (policy.agnostic, "option agnostic", "ignores throughputs, so it cannot weigh the cost of sharing"),
+    )

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from weakref import WeakSet
 
 from threadpoolctl import ThreadpoolController
@@ -66,9 +66,11 @@ class Synchronized:
         vars(made)["_lock"] = Lock()
         return made
 
-    def __setattr__(self, name: str, value: object) -> None:
-        with self._lock.held:
-            super().__setattr__(name, value)
+    if not TYPE_CHECKING:  # for type checkers, only the attributes that a class has can be set
+
+        def __setattr__(self, name: str, value: object) -> None:
+            with self._lock.held:
+                super().__setattr__(name, value)
 
     @synchronized
     def __getstate__(self) -> dict[str, Any]:

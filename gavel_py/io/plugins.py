@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest, refuse
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
 
 @dataclass(frozen=True)
-class Offer:
+class PlugIn:
     """A plug-in of an installed package. target: package.module:name; package: name and version of the package."""
 
     name: str
@@ -54,8 +54,8 @@ class Plugins:
         Raises `UnknownNameError` if there is no such module or attribute, and `InputError` if the import fails.
         """
         module_name, _, path = target.partition(":")
-        if not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
-            raise InputError(Fault(where, "", f"must be of the form {self.form}, found {target!r}"))
+        is_target = all(part.isidentifier() for part in (*module_name.split("."), *path.split(".")))
+        refuse(where, (not is_target, "", f"must be of the form {self.form}, found {target!r}"))
         module = _module(module_name, where)
         thing: object = module
         for part in path.split("."):
@@ -68,12 +68,12 @@ class Plugins:
                 raise UnknownNameError(Fault(where, "", text + others))
         return thing
 
-    def offers(self) -> dict[str, list[Offer]]:
+    def offers(self) -> dict[str, list[PlugIn]]:
         """Return {name: offers} of installed packages, in alphabetical order. Nothing is imported.
 
         Offers with built-in names, or with names that cannot be used on a command line, are left out with a `GavelWarning`.
         """
-        found: dict[str, list[Offer]] = {}
+        found: dict[str, list[PlugIn]] = {}
         for offer in self._declared():
             claim = f"package {offer.package} offers a {self.word} {offer.name!r}"
             if offer.name in self.built_in:
@@ -84,7 +84,7 @@ class Plugins:
                 found.setdefault(offer.name, []).append(offer)
         return dict(sorted(found.items()))
 
-    def offered(self, name: str) -> Offer:
+    def offered(self, name: str) -> PlugIn:
         """Return the only offer of a name by installed packages.
 
         Raises `UnknownNameError` if there is none, `InputError` if there are several.
@@ -94,11 +94,9 @@ class Plugins:
             hint = f"; to use your own {self.noun}, write {self.form}" if "." in name else nearest(name, (*self.built_in, *known))
             raise UnknownNameError(f"there is no {self.word} {name!r}{hint}")
         first, *others = known[name]
-        if others:
-            ways = " or ".join(f"{offer.target} (of {offer.package})" for offer in known[name])
-            raise InputError(
-                Fault(f"{self.word} {name}", "", f"is offered by several packages; select one by its {self.noun}: {ways}")
-            )
+        ways = " or ".join(f"{offer.target} (of {offer.package})" for offer in known[name])
+        text = f"is offered by several packages; select one by its {self.noun}: {ways}"
+        refuse(f"{self.word} {name}", (others, "", text))
         return first
 
     def loaded(self, name: str) -> tuple[object, str]:
@@ -110,7 +108,7 @@ class Plugins:
         where = f"{self.word} {name} of package {offer.package}"
         return self.imported(offer.target, where), where
 
-    def _declared(self) -> Iterator[Offer]:
+    def _declared(self) -> Iterator[PlugIn]:
         """Yield the offers that packages declare; a package with unreadable entry points is skipped with a warning."""
         from importlib import metadata  # takes 20 ms
 
@@ -126,18 +124,17 @@ class Plugins:
                 _warn(f"the entry points of package {name} cannot be read, so its {self.plural} are not known: {error}")
                 continue
             for point in points:
-                yield Offer(point.name, re.sub(r"\s|\[.*", "", point.value), f"{name} {_metadata(package, 'Version')}".strip())
+                yield PlugIn(point.name, re.sub(r"\s|\[.*", "", point.value), f"{name} {_metadata(package, 'Version')}".strip())
 
 
 def _module(name: str, where: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if not (error.name and f"{name}.".startswith(f"{error.name}.")):  # the named module exists, but one of its imports does not
-            raise InputError(Fault(where, "", f"importing {name} failed with {one_line(error)}")) from error
-        hint = "; give the module without the ending .py" if name.endswith(".py") else ""
-        raise UnknownNameError(Fault(where, "", f"Python finds no module {error.name!r}{hint}")) from None
     except (Exception, SystemExit) as error:  # importing runs code of the user, which may raise anything
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):  # else the named module exists, but one of its imports does not
+            hint = "; give the module without the ending .py" if name.endswith(".py") else ""
+            raise UnknownNameError(Fault(where, "", f"Python finds no module {missing!r}{hint}")) from None
         raise InputError(Fault(where, "", f"importing {name} failed with {one_line(error)}")) from error
 
 

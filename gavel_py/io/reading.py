@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.errors import Fault, InputError, faults_among, faults_from, nearest, refuse, unknown_names
 from gavel_py.io.names import repeated
 
 LONGEST_LINE = 1 << 20
@@ -29,15 +29,14 @@ TOO_DEEP = "is nested too deeply for a job set, cluster or profile"
 def suffix_of(path: str | Path, known: Mapping[str, object]) -> str:
     """Return the suffix of the file in lower case; raises `InputError` unless it is one of `known`."""
     suffix = Path(path).suffix.lower()
-    if suffix not in known:
-        raise InputError(Fault(str(path), "", f"cannot determine the format from the name; it must end in {', '.join(known)}"))
+    refuse(str(path), (suffix not in known, "", f"cannot determine the format from the name; it must end in {', '.join(known)}"))
     return suffix
 
 
 def lines(path: str | Path) -> Generator[str, None, None]:
     """Yield the lines of a UTF-8 file with their line ends; a line longer than `LONGEST_LINE` is a fault."""
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with faults_from(str(path), "cannot be read", OSError), open(path, encoding="utf-8-sig", newline="") as file:
             number = 0
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
@@ -46,8 +45,6 @@ def lines(path: str | Path) -> Generator[str, None, None]:
                 yield line
     except UnicodeDecodeError:
         _fail_undecodable(path)
-    except OSError as error:
-        raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
 
 
 def _fail_undecodable(path: str | Path) -> NoReturn:
@@ -81,15 +78,13 @@ def csv_rows(path: str | Path, required: tuple[str, ...] = (), known: Iterable[s
                 _fail(path, number, f"has {len(row)} {'field' if len(row) == 1 else 'fields'}, but the header has {len(header)}")
             else:
                 yield f"{path}, line {number}", {k: c for k, c in zip(header, row, strict=True) if c}
-    if header is None:
-        raise InputError(Fault(str(path), "", "is empty; a header line with column names is required"))
+    refuse(str(path), (header is None, "", "is empty; a header line with column names is required"))
 
 
 def known_csv_rows(path: str | Path, required: tuple[str, ...], known: Collection[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the rows of a CSV file as `csv_rows` does. Raises `InputError` for columns that are not `known`."""
     where, header = csv_header(path)
-    unknown = [name for name in header if name and name not in known]
-    InputError.raise_any([Fault(where, "", f"column {name!r} is not known{nearest(name, known)}") for name in unknown])
+    InputError.raise_any(unknown_names(where, "", filter(None, header), known, noun="column"))
     return csv_rows(path, required, known)
 
 
@@ -107,8 +102,8 @@ def document_rows(path: str | Path, key: str) -> Iterator[tuple[str, Any]]:
     file = document(path)
     is_mapping = isinstance(file.value, Mapping)
     rows = file.value.get(key) if is_mapping else file.value
-    if not isinstance(rows, list):
-        raise InputError(Fault(file.line(key), "", f'must be a list of {key}, or an object with the list under "{key}"'))
+    rule = f'must be a list of {key}, or an object with the list under "{key}"'
+    refuse(file.line(key), (not isinstance(rows, list), "", rule))
     above = (key,) if is_mapping else ()
     others = [name for name in file.value if name != key] if is_mapping else []
     InputError.raise_any([Fault(file.line(name), "", f'key {name!r} is not known; the only key is "{key}"') for name in others])
@@ -143,8 +138,11 @@ def checked_header(
     where: str, row: list[str], required: Iterable[str], known: Iterable[str] = (), *, nameless: bool = False
 ) -> list[str]:
     """Return the column names of a table. Raises `InputError`. known: for messages; nameless: whether column names may be empty."""
-    faults = [Fault(where, "", f"column {i} has no name") for i, name in enumerate(row, 1) if not name and not nameless]
-    faults += [Fault(where, "", f"column {name!r} appears twice") for name in sorted(repeated(row)) if name or nameless]
+    faults = faults_among(
+        where,
+        *((not name and not nameless, "", f"column {i} has no name") for i, name in enumerate(row, 1)),
+        *((name or nameless, "", f"column {name!r} appears twice") for name in sorted(repeated(row))),
+    )
     hints = {c: hint if "did you mean" in (hint := nearest(c, row)) else nearest("", [*required, *known]) for c in required}
     missing = [Fault(where, "", f"column {name!r} is missing{hint}") for name, hint in hints.items() if name not in row]
     if missing and len(row) == 1 and re.search(r"[;\t]", row[0]):
@@ -215,11 +213,10 @@ def csv_or_json_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
 def text_of(path: str | Path) -> str:
     """Return the text of a file, without a limit on lines, since a JSON document may be a single one; raises `InputError`."""
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        with faults_from(str(path), "cannot be read", OSError):
+            return Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         _fail_undecodable(path)
-    except OSError as error:
-        raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
 
 
 def parse_json(path: str | Path, text: str, first_line: int) -> Any:
@@ -306,17 +303,16 @@ def yaml_document(path: str | Path) -> tuple[Any, dict[tuple[str, ...], int]]:
 
     text = "".join(lines(path))
     try:
-        _check_depth(path, yaml.parse(text, _yaml_loader()))
-        loader = _yaml_loader()(text)
-        try:
-            node = loader.get_single_node()
-            places: dict[tuple[str, ...], int] = {}
-            _walk_yaml(path, node, (), 1, places)
-            return (None if node is None else loader.construct_document(node)), places
-        finally:
-            loader.dispose()
-    except InputError:
-        raise
+        with faults_from(str(path), "is not valid YAML", RecursionError, ValueError):
+            _check_depth(path, yaml.parse(text, _yaml_loader()))
+            loader = _yaml_loader()(text)
+            try:
+                node = loader.get_single_node()
+                places: dict[tuple[str, ...], int] = {}
+                _walk_yaml(path, node, (), 1, places)
+                return (None if node is None else loader.construct_document(node)), places
+            finally:
+                loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or ""
@@ -325,8 +321,6 @@ def yaml_document(path: str | Path) -> tuple[Any, dict[tuple[str, ...], int]]:
     except yaml.reader.ReaderError as error:
         number = text.count("\n", 0, error.position) + 1
         _fail(path, number, f"is not valid YAML: character number {error.character:#x} is not allowed")
-    except (RecursionError, ValueError) as error:
-        raise InputError(Fault(str(path), "", f"is not valid YAML: {error}")) from None
 
 
 _TAG = "tag:yaml.org,2002:"

@@ -10,15 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gavel_py.errors import Fault, GavelError, InputError
+from gavel_py.errors import faults_from, refuse
 from gavel_py.io import reading
 from gavel_py.io.names import NumberedNames
 from gavel_py.io.writing import write_atomic
@@ -73,6 +74,16 @@ def decode(data: Any) -> Any:
     return {decode(name): decode(each) for name, each in data["dict"]}
 
 
+def decode_array(data: Any, shape: tuple[int, ...], among: range | None = None) -> NDArray[Any]:
+    """Return the array that `encode` converted; raises `ValueError` for another shape, and for numbers outside a range."""
+    array = np.asarray(decode(data))
+    if array.shape != shape:
+        raise ValueError(f"an array has the shape {array.shape} instead of {shape}")
+    if among is not None and not np.isin(array, np.arange(among.start, among.stop)).all():
+        raise ValueError(f"an array has numbers outside {among}")
+    return array
+
+
 @dataclass(frozen=True)
 class SnapshotFormat:
     """One kind of snapshot file.
@@ -95,34 +106,26 @@ class SnapshotFormat:
         """Return the state in a file. Raises `InputError` if it is damaged, of another format or of a newer version."""
         text = reading.text_of(path)
         document = reading.parse_json(path, text, 1)
-        if not isinstance(document, dict) or document.get("format") != self.name:
-            raise _refused(path, f"is not {self.description}")
-        version = document.get("version")
-        if not isinstance(version, int) or version < 1:
-            raise _refused(path, f"is damaged: it has the invalid version {version!r}")
-        if version > self.version:
-            newest = f"reads up to version {self.version}"
-            raise _refused(path, f"has version {version}, but this gavel-py {newest}; it was written by a newer one")
-        state = document.get("state")
+        refuse(str(path), (not isinstance(document, dict) or document.get("format") != self.name, "", f"is not {self.description}"))
+        version, state = document.get("version"), document.get("state")
+        is_version, newest = isinstance(version, int) and version >= 1, f"this gavel-py reads up to version {self.version}"
+        refuse(
+            str(path),
+            (not is_version, "", f"is damaged: it has the invalid version {version!r}"),
+            (is_version and version > self.version, "", f"has version {version}, but {newest}; it was written by a newer one"),
+        )
         # The state is the rest of the text. A reformatted file is serialised again, which restores the original text.
-        if not isinstance(state, dict) or (
-            document.get("sha256") != _checksum(text.partition(STATE)[2][:-1])
-            and document.get("sha256") != _checksum(json.dumps(state, separators=(",", ":")))
-        ):
-            raise _refused(path, "is damaged or was changed by hand: its content does not match its checksum")
-        return state
+        is_whole = isinstance(state, dict) and (
+            document.get("sha256") == _checksum(text.partition(STATE)[2][:-1])
+            or document.get("sha256") == _checksum(json.dumps(state, separators=(",", ":")))
+        )
+        refuse(str(path), (not is_whole, "", "is damaged or was changed by hand: its content does not match its checksum"))
+        return dict(state)
 
 
-@contextmanager
-def damage_as_fault(path: str | Path) -> Iterator[None]:
+def damage_as_fault(path: str | Path) -> AbstractContextManager[None]:
     """Convert errors in the block that are caused by missing or invalid data to an `InputError` that names the file."""
-    try:
-        yield
-    except GavelError:
-        raise
-    except DAMAGED as error:
-        text = f"is damaged, or was written by another version of gavel-py: {type(error).__name__} {error}"
-        raise _refused(path, text) from None
+    return faults_from(str(path), "is damaged, or was written by another version of gavel-py", *DAMAGED, named=True)
 
 
 def generator_state(chance: np.random.Generator) -> dict[str, Any]:
@@ -139,7 +142,3 @@ def generator_from(state: Mapping[str, Any]) -> np.random.Generator:
 
 def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _refused(path: str | Path, problem: str) -> InputError:
-    return InputError(Fault(str(path), "", problem))

@@ -7,7 +7,7 @@ import html
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +17,31 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Rows that a notebook shows of a longer table."""
+
+
+Quantity = Literal["number", "count", "share", "time", "clock", "GPU time", "money"]
+"""What a figure measures: a part of 1, seconds of jobs or of the computer, GPU-seconds, or an amount in the unit of prices."""
+
+
+class Column(NamedTuple):
+    """A column of a table on the terminal, and how a figure of a result is shown there.
+
+    Attributes:
+        title: Its heading; "" for a figure that only files and data frames have.
+        kind: What it measures; numbers are right-aligned and never cut. "text" is left-aligned and never cut, names are shortened,
+            "prose" is folded.
+        optional: Columns with the highest number are left out first if the table is too wide; 0 for never.
+        form: A format of its values, by default that of the kind.
+        name: Its name in files and data frames, by default that of the attribute.
+        is_key: Whether it names the rows, like the first column, and is repeated with it if a table is divided.
+    """
+
+    title: str
+    kind: Quantity | Literal["text", "name", "prose"] = "number"
+    optional: int = 0
+    form: str = ""
+    name: str = ""
+    is_key: bool = False
 
 
 class Tabular(ABC):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, faults_from, refuse
 
 FORMATS = {".svg": "svg", ".png": "png"}
 PAGES = (".html", ".htm")
@@ -33,8 +33,7 @@ def check_plot(path: str | Path) -> None:
         InputError: for a suffix other than .svg and .png, a folder that does not exist or is not writable, and if matplotlib is not
             installed.
     """
-    if Path(path).suffix.lower() not in FORMATS:
-        raise InputError(Fault(str(path), "", "must end in .svg or .png, the formats of pictures"))
+    refuse(str(path), (Path(path).suffix.lower() not in FORMATS, "", "must end in .svg or .png, the formats of pictures"))
     check_writable(Path(path))
     check_libraries("pictures", "plot", "matplotlib")
 
@@ -49,8 +48,8 @@ def check_report(path: str | Path) -> None:
         InputError: for a suffix other than .html and .htm, a folder that does not exist or is not writable, and if matplotlib or
             jinja2 is not installed.
     """
-    if Path(path).suffix.lower() not in PAGES and not _is_stream(Path(path)):
-        raise InputError(Fault(str(path), "", "must end in .html, the format of reports"))
+    is_page = Path(path).suffix.lower() in PAGES or _is_stream(Path(path))
+    refuse(str(path), (not is_page, "", "must end in .html, the format of reports"))
     check_writable(Path(path))
     check_libraries("reports", "plot", "matplotlib", "jinja2")
 
@@ -58,19 +57,20 @@ def check_report(path: str | Path) -> None:
 def check_writable_folder(path: str | Path) -> None:
     """Raise `InputError` unless files can be written to this folder, which may be new if its parent exists."""
     place = Path(path)
-    if place.exists() and not place.is_dir():
-        raise InputError(Fault(str(path), "", "is a file, but must be a folder"))
+    refuse(str(path), (place.exists() and not place.is_dir(), "", "is a file, but must be a folder"))
     check_writable(place / "file" if place.is_dir() else place)
 
 
 def check_writable(place: Path) -> None:
     """Raise `InputError` unless a file can be written to this path."""
-    if not place.parent.is_dir():
-        raise InputError(Fault(str(place), "", f"cannot be written: there is no folder {str(place.parent)!r}"))
-    if place.is_dir():
-        raise InputError(Fault(str(place), "", "cannot be written: it is a folder"))
-    if not _is_stream(place) and not os.access(place.parent, os.W_OK):
-        raise InputError(Fault(str(place), "", f"cannot be written: no permission to write to the folder {str(place.parent)!r}"))
+    folder, has_folder = repr(str(place.parent)), place.parent.is_dir()
+    is_closed = has_folder and not place.is_dir() and not _is_stream(place) and not os.access(place.parent, os.W_OK)
+    refuse(
+        str(place),
+        (not has_folder, "", f"cannot be written: there is no folder {folder}"),
+        (place.is_dir(), "", "cannot be written: it is a folder"),
+        (is_closed, "", f"cannot be written: no permission to write to the folder {folder}"),
+    )
 
 
 def _is_stream(place: Path) -> bool:
@@ -95,7 +95,7 @@ def write_atomic(path: str | Path, content: bytes, *, durable: bool = False) -> 
     killed may leave its temporary file. durable: also wait until the content is on the disk, so that it survives a loss of power.
     Raises `InputError`.
     """
-    try:
+    with faults_from(str(path), "cannot be written", OSError):
         if Path(path).exists() and not Path(path).is_file():
             Path(path).write_bytes(content)  # a pipe or a device; realpath of /dev/stdout may not exist
             return
@@ -114,8 +114,6 @@ def write_atomic(path: str | Path, content: bytes, *, durable: bool = False) -> 
             raise
         if durable:
             _sync_folder(place.parent)
-    except OSError as error:
-        raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}")) from None
 
 
 def _permissions(place: Path, otherwise: int | None = None) -> int | None:
@@ -175,10 +173,9 @@ def file_errors_as_faults(where: str, busy_seconds: float = BUSY_SECONDS) -> Ite
     where: the name of the file in messages; busy_seconds: the time after which SQLite gave up waiting for another process.
     """
     try:
-        yield
+        with faults_from(where, "cannot be used", OSError):
+            yield
     except sqlite3.Error as error:
         primary_code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the other bytes are details
         problem = WORDING.get(primary_code, "failed: {error}").format(error=error, seconds=busy_seconds)
         raise InputError(Fault(where, "", problem)) from None
-    except OSError as error:
-        raise InputError(Fault(where, "", f"cannot be used: {error.strerror or error}")) from None

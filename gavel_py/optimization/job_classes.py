@@ -6,7 +6,7 @@ by measurement noise, so that there are fewer classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,21 @@ from gavel_py.optimization.formulation.linear_rows import (
     entries_of,
     scale_of,
 )
-from gavel_py.problem.arrays import JOB_ATTRIBUTES, TABLES, WORKFLOW_COLUMNS, Floats, Indices, isolated_throughputs, size_numbers
-from gavel_py.problem.row_hashing import Numbering, number_equal, refined
+from gavel_py.problem.arrays import (
+    ARRAYS,
+    JOB_ATTRIBUTES,
+    RULES,
+    WORKFLOW_COLUMNS,
+    ArrayChecker,
+    Floats,
+    Indices,
+    Test,
+    floats_of,
+    isolated_throughputs,
+)
+from gavel_py.problem.row_hashing import Numbering, number_equal, refined, size_numbers
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.formulation.columns import Columns
     from gavel_py.problem.problem import AllocationProblem
 
 PRICED_ROWS = 3_000
@@ -44,6 +54,54 @@ SAME_SPEED = 3e-7
 
 MUST_BE_KNOWN = ("steps_remaining", "total_steps")
 """Attributes that may be unknown (NaN) unless a policy reads them."""
+
+
+RETURNED: dict[str, tuple[str, Test]] = {
+    "at least 0 or infinite": ("must be a number of at least 0, or infinite if no throughput suffices", lambda a: a >= 0),
+    "a number": ("must not be NaN", lambda a: ~np.isnan(a)),
+    "finite": RULES["finite"],
+}
+"""{rule: text, test} of the numbers that methods of policies return."""
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnTable:
+    """The K' columns of a program, several for types with several placements or sizes (`formulation/columns.py`).
+
+    Attributes:
+        base: The problem with one column for each type.
+        problem: The problem that is solved.
+        rules: The rules over all columns.
+        source: (K',) the type of each column.
+        parts: (K',) the part of a GPU that a job occupies in each column for each GPU that it requests.
+        joint: {type: position in `Rules.hard_rows` of the row for the GPUs of all its columns}.
+    """
+
+    base: AllocationProblem
+    problem: AllocationProblem
+    rules: Rules
+    source: Indices
+    parts: Floats
+    joint: Mapping[int, int]
+
+    @property
+    def accelerator_types(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return self.problem.accelerator_types
+
+    @property
+    def partner_groups(self) -> Indices | None:
+        """(N,) groups of jobs with the same partner columns, None if no jobs share GPUs."""
+        return None
+
+    def widened(self, problem: AllocationProblem, rows: Indices) -> AllocationProblem | None:  # noqa: ARG002
+        """Return the problem of one job of each class with all columns, None if `problem` has all columns."""
+        return None
+
+    def gpus(self, fractions: Floats, num_gpus: Floats) -> Floats:
+        """Return (K,) the GPUs in use, Σ_i s_i Σ_columns part · X_i,column. num_gpus: (M,) of the jobs in each row."""
+        used = num_gpus @ fractions * self.parts
+        return np.bincount(self.source, used, len(self.base.capacities)).astype(float)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,7 +146,7 @@ class JobClasses:
     kind_keys: NDArray[np.uint64]
     throughputs: Floats
     rules: Rules = NO_RULES
-    columns: Columns | None = None
+    columns: ColumnTable | None = None
     wide: AllocationProblem | None = None
     where: NDArray[np.bool_] | None = None
     growth: Floats | None = None
@@ -351,7 +409,7 @@ class JobClasses:
 
 
 def classes_of(
-    problem: AllocationProblem, policy_name: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: Columns | None = None
+    problem: AllocationProblem, policy_name: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: ColumnTable | None = None
 ) -> JobClasses:
     """Return the classes of jobs with equal throughputs, gangs, types, rules and attributes that a policy reads.
 
@@ -378,7 +436,7 @@ def classes_of(
 
 
 def separate_jobs(
-    problem: AllocationProblem, policy_name: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: Columns | None = None
+    problem: AllocationProblem, policy_name: str, reads: Sequence[str], rules: Rules = NO_RULES, columns: ColumnTable | None = None
 ) -> JobClasses:
     """Return every job as a separate class, in the order of the problem."""
     jobs, part = _able(problem), _part_of(problem)
@@ -396,7 +454,7 @@ def _built(
     kinds: Numbering,
     classes: Numbering,
     rules: Rules,
-    columns: Columns | None,
+    columns: ColumnTable | None,
 ) -> JobClasses:
     kind = kinds.index[classes.first]
     rows = jobs[classes.first]
@@ -461,7 +519,7 @@ def _columns(
     values = getattr(problem, name)
     if name in WORKFLOW_COLUMNS and _is_constant(values):
         return []  # without workflows, classes and their order do not depend on whether the policy reads it
-    if name in TABLES:
+    if name in ARRAYS and len(ARRAYS[name].axes) == 2:
         return [part(values[:, j]) for j in range(values.shape[1])]
     if name == "job_ids" and isinstance(values, NumberedNames):
         return [part(np.arange(len(values)))]
@@ -518,3 +576,23 @@ def merged(problem: AllocationProblem, tolerance: float) -> AllocationProblem:
         return problem
     middle = (least + most) / 2
     return replace(problem, throughputs=middle[alike.index], type_index=alike.index)
+
+
+def returned_numbers(values: object, count: int, where: str, method: str, rule: str, job_of: Callable[[int], str]) -> Floats:
+    """Return the result of a policy's method as a (count,) array; raises `InputError` if it has another shape or breaks the rule.
+
+    job_of: returns the name of a job in a row.
+    """
+    text, test = RETURNED[rule]
+    if type(values) is np.ndarray and values.dtype == float and values.shape == (count,) and test(values).all():
+        return values.copy()
+    check = ArrayChecker()
+    try:
+        numbers = floats_of(check.in_order(method, values, [("row", NumberedNames("", count))]))
+    except (TypeError, ValueError):
+        numbers = np.zeros(())
+    if check.faults or numbers.shape != (count,):
+        raise InputError(Fault(where, method, f"must return one number for each of the {count} rows of jobs, returned {values!r}"))
+    wrong = np.flatnonzero(~test(numbers))[:1].tolist()
+    InputError.raise_any([Fault(where, method, f"{text}, returned {numbers[row]:g} for job {job_of(row)!r}") for row in wrong])
+    return numbers

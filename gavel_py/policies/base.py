@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, InputError, check_known, refuse
 from gavel_py.optimization.checking.certificates import Certificate, Prices
 from gavel_py.optimization.checking.time_shares import Pairs
-from gavel_py.optimization.formulation.linear_rows import Broken, Rules
+from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies.constraints.base import Constraint
 from gavel_py.policies.constraints.compiling import given_constraints
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from gavel_py.optimization.solving.free_times import FreeTimes
     from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
-
-
-UNITS = (
-    "a gang counts as one unit, however many GPUs it has, but each GPU of an elastic job counts as one, so elastic jobs go before "
-    "gangs that do the same work; give gangs as gpu_counts with a single number to count all jobs by GPU"
-)
-"""The note on gangs beside elastic jobs."""
 
 
 class AllocationStatus(StrEnum):
@@ -202,14 +195,6 @@ class Policy(ABC):
         """Whether the objective counts a gang as one unit, but each GPU of an elastic job as one, as `equal_share` does."""
         return False
 
-    def notes_on(self, problem: AllocationProblem) -> tuple[str, ...]:
-        """Return a note if the objective counts the jobs that can run in different units (`counts_gangs_whole`)."""
-        if problem.counts is None or not self.counts_gangs_whole:
-            return ()
-        able, elastic = problem.runnable.any(axis=1), problem.counts.is_elastic
-        meet = (able & elastic).any() and (able & ~elastic & (problem.num_gpus > 1)).any()
-        return (UNITS,) if meet else ()
-
     @property
     def equates_speeds(self) -> bool:
         """Whether nearly equal speeds of a job count as equal (`JobClasses.with_equal_speeds`), which its optimum may depend on."""
@@ -254,11 +239,6 @@ class Policy(ABC):
 
             return check_rules(jobs, solver)
         return None
-
-    def check_kept(self, broken: Sequence[Broken]) -> None:
-        """Raise `InputError` for each rule that the answer of a policy without a program breaks."""
-        text = f"is violated by {self.name}, which does not search for another allocation; a policy with an objective does"
-        InputError.raise_any([Fault(f"constraint {each.name}", "", text) for each in broken])
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:  # noqa: ARG002
         """Return rules under which another policy preserves the objective of this decision, for lexicographic stages.
@@ -318,13 +298,10 @@ class Policy(ABC):
         return jobs.with_throughputs(np.repeat(speed[:, None], len(jobs.capacities), axis=1))
 
     def _reference_speed(self, jobs: JobClasses) -> Floats:
-        types = jobs.accelerator_types
-        if self.reference is None:
-            raise InputError(Fault(f"policy {self.name}", "reference", f"is required with agnostic; one of {', '.join(types)}"))
-        if self.reference not in types:
-            text = f"{self.reference!r} is not an accelerator type of this problem{nearest(self.reference, types)}"
-            raise UnknownNameError(Fault(f"policy {self.name}", "reference", text))
-        speed: Floats = jobs.throughputs[:, types.index(self.reference)]
+        types, where, reference = jobs.accelerator_types, f"policy {self.name}", self.reference or ""
+        refuse(where, (self.reference is None, "reference", f"is required with agnostic; one of {', '.join(types)}"))
+        check_known(where, "reference", [reference], types, "is not an accelerator type of this problem")
+        speed: Floats = jobs.throughputs[:, types.index(reference)]
         text = f"cannot run on the reference accelerator {self.reference!r}, so its speed there cannot be used for the other types"
         InputError.raise_any([Fault(f"job {job!r}", "", text) for job in jobs.names(speed <= 0)])
         return speed

@@ -6,24 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import InputError, refuse, wrong_types
 from gavel_py.optimization.checking.certificates import Certificate, Prices, Stage, Stages
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, ObjectiveRow, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
-from gavel_py.optimization.solving.highs import TimeLimitReached
+from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.policies.constraints.single_jobs import SwitchCost
 from gavel_py.policies.sums import SumPolicy
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tolerances import PROOF_TOLERANCE
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
     from gavel_py.problem.tenants import TenantTree
 
-TOLERANCE = 1e-6
-"""Default for the relative loss of an objective that the next one may cause."""
+
+WHERE = "policy then"
+"""The composition in messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +46,9 @@ class Then(Policy):
 
     first: Policy
     second: Policy
-    tolerance: float = option(TOLERANCE, "relative loss of the first objective that is allowed in favour of the second")
+    tolerance: float = option(PROOF_TOLERANCE, "relative loss of the first objective that is allowed in favour of the second")
 
-    def __init__(self, first: Policy, second: Policy, *, tolerance: float = TOLERANCE, **options: Any) -> None:
+    def __init__(self, first: Policy, second: Policy, *, tolerance: float = PROOF_TOLERANCE, **options: Any) -> None:
         own = {"first": first, "second": second, "tolerance": tolerance, "agnostic": False, "reference": None, "constraints": ()}
         for name, value in (own | options).items():
             object.__setattr__(self, name, value)
@@ -55,14 +56,16 @@ class Then(Policy):
 
     def __post_init__(self) -> None:
         parts = (self.first, self.second)
-        InputError.raise_any([_fault(f"needs two policies, found {part!r}") for part in parts if not isinstance(part, Policy)])
-        without = [part.name for part in parts if part.empty_objective is None]
-        InputError.raise_any([_fault(f"needs policies with an objective, but {name} has none") for name in without])
-        if not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
-            raise InputError(_fault(f"needs a tolerance greater than 0 and below 1, found {self.tolerance!r}"))
-        if any(each.penalty is not None or isinstance(each, SwitchCost) for each in self.first.constraints):
-            text = "weighs soft constraints and the cost of change in its last objective: pass them to the second policy"
-            raise InputError(_fault(f"{text}, not to {self.first.name}"))
+        InputError.raise_any(wrong_types(WHERE, "", parts, Policy, "needs two policies"))
+        is_part = isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1
+        weighed = any(each.penalty is not None or isinstance(each, SwitchCost) for each in self.first.constraints)
+        text = "weighs soft constraints and the cost of change in its last objective: pass them to the second policy"
+        refuse(
+            WHERE,
+            *((p.empty_objective is None, "", f"needs policies with an objective, but {p.name} has none") for p in parts),
+            (not is_part, "", f"needs a tolerance greater than 0 and below 1, found {self.tolerance!r}"),
+            (weighed, "", f"{text}, not to {self.first.name}"),
+        )
         super().__post_init__()
         constraints = (*self.constraints, *self.first.constraints, *self.second.constraints)
         object.__setattr__(self, "constraints", tuple(dict.fromkeys(constraints)))
@@ -104,7 +107,7 @@ class Then(Policy):
 
     @property
     def label(self) -> str:
-        tolerance = f"; tolerance={self.tolerance:g}" if self.tolerance != TOLERANCE else ""
+        tolerance = f"; tolerance={self.tolerance:g}" if self.tolerance != PROOF_TOLERANCE else ""
         return f"then({self.first.label}; {self.second.label}{tolerance})"
 
     @property
@@ -145,11 +148,11 @@ class Then(Policy):
         first = self.first.decide(self.first.view(some), solver)
         kept = self.first.keep(self.first.view(some), first, self.tolerance)
         _check_kinks(f"the objective of {self.first.name}", self.second, jobs.rules.also(kept))
-        if kept.floors and len(_views(self.first) | _views(self.second)) > 1:
-            text = "needs policies that are either both agnostic or both not"
-            if self.is_agnostic:
-                text = f"cannot preserve the result of {self.first.name} in a sum of agnostic policies; write it as one policy"
-            raise InputError(_fault(text))
+        is_mixed = kept.floors and len(_views(self.first) | _views(self.second)) > 1
+        text = "needs policies that are either both agnostic or both not"
+        if self.is_agnostic:
+            text = f"cannot preserve the result of {self.first.name} in a sum of agnostic policies; write it as one policy"
+        refuse(WHERE, (is_mixed, "", text))
         return first, _translated(kept, jobs, _speeds(self.first, jobs, last=True), _speeds(self.second, jobs))
 
     def final_stage(self, jobs: JobClasses, solver: LinearSolver) -> tuple[Policy, JobClasses]:
@@ -209,8 +212,8 @@ def without_penalties(jobs: JobClasses) -> JobClasses:
 
 def _check_kinks(before: str, policy: Policy, rules: Rules) -> None:
     """Raise `InputError` if a policy other than a sum follows a piecewise linear objective, which is not a single row."""
-    if rules.kept and not isinstance(policy, SumPolicy | Then):
-        raise InputError(_fault(f"{before} is piecewise linear, so only a sum policy can follow it, not {policy.name}"))
+    text = f"{before} is piecewise linear, so only a sum policy can follow it, not {policy.name}"
+    refuse(WHERE, (rules.kept and not isinstance(policy, SumPolicy | Then), "", text))
 
 
 def _views(policy: Policy) -> set[bool]:
@@ -242,7 +245,3 @@ def _stages(policy: Policy, decision: Decision, tolerance: float) -> tuple[Stage
     assert certificate is not None  # noqa: S101
     parts = certificate.stages if isinstance(certificate, Stages) else (Stage(policy.name, certificate),)
     return tuple(Stage(part.name, part.certificate, part.tolerance + tolerance) for part in parts)
-
-
-def _fault(text: str) -> Fault:
-    return Fault("policy then", "", text)

@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
-from gavel_py.optimization.checking.certificates import Prices, Stage, Stages
+from gavel_py.errors import Fault, InputError, refuse
+from gavel_py.optimization.checking.certificates import Certificate, Prices, Stage, Stages
 from gavel_py.optimization.formulation.linear_rows import ObjectiveRow, Rules
-from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses, returned_numbers
 from gavel_py.optimization.solving.free_times import FreeTimes
-from gavel_py.optimization.solving.highs import TimeLimitReached
+from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.optimization.solving.levels import LevelCertificate, Levels
 from gavel_py.policies.base import Decision, Policy, option
-from gavel_py.problem.arrays import Floats, returned_numbers
+from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tolerances import LEAST_LEVEL, SOLVER_TOLERANCE
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
-    from gavel_py.optimization.checking.certificates import Certificate
     from gavel_py.optimization.formulation.program import Program
-    from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.optimization.solving.level_search import BestLevel
     from gavel_py.optimization.solving.progressive_filling import Groups, Shares
 
@@ -93,9 +92,8 @@ class DemandPolicy(Policy):
         """
         import cvxpy as cp
 
-        if not self.is_proportional:
-            text = "is not defined: a policy with its own level needs this expression as well to have a formulation"
-            raise InputError(Fault(f"policy {self.name}", "objective", text))
+        text = "is not defined: a policy with its own level needs this expression as well to have a formulation"
+        refuse(f"policy {self.name}", (not self.is_proportional, "objective", text))
         once = self.need(program.jobs, 1.0)
         if self.direction == "max":
             return least_level(program, once)
@@ -129,9 +127,8 @@ class DemandPolicy(Policy):
         """Trade the level off against the penalties of soft constraints; there is no efficiency stage."""
         from gavel_py.optimization.solving.soft_levels import find_charged_level
 
-        if not self.needs_are_convex:
-            text = "must be convex in the level if there are soft constraints or a cost of change"
-            raise InputError(Fault(f"policy {self.name}", "need", f"{text}; if it is, set needs_are_convex = True"))
+        text = "must be convex in the level if there are soft constraints or a cost of change"
+        refuse(f"policy {self.name}", (not self.needs_are_convex, "need", f"{text}; if it is, set needs_are_convex = True"))
         fractions, certificate = find_charged_level(Levels(self, jobs), solver)
         self._check_served(jobs, fractions)
         return Decision(fractions, certificate, certificate.program.shadow_prices(solver))
@@ -224,21 +221,12 @@ def kept_levels(name: str, jobs: JobClasses, certificate: LevelCertificate, frac
     level = certificate.value(fractions)
     worse = level + levels.worse * tolerance * max(abs(level), certificate.change(fractions))
     needs = levels.needs(worse)
-    if levels.worse < 0 and level <= DUST * levels.alone:  # some job has nothing but a rounding error
-        needs = np.where(needs > DUST * jobs.fastest, needs, 0.0)
+    if levels.worse < 0 and level <= SOLVER_TOLERANCE * levels.alone:  # some job has nothing but a rounding error
+        needs = np.where(needs > SOLVER_TOLERANCE * jobs.fastest, needs, 0.0)
     return Rules(floors=(jobs.floor(name, needs),))
 
 
-SAME = 1e-9
-"""Relative difference up to which levels count as equal."""
-
-DUST = 1e-9
-"""Part of a job's fastest throughput below which its throughput may be a rounding error of the solver."""
-
-LEAST = 1e-6
-"""Part of the largest level, and of a level, below which a level and its loss may be rounding errors (`FillingPolicy.lost`)."""
-
-ROOM = 5e-10
+ROOM = SOLVER_TOLERANCE / 2
 """Relative slack of lower bounds; less than the shortage accepted of a saturated job (`progressive_filling.STOPPED`)."""
 
 
@@ -271,9 +259,8 @@ class FillingPolicy(Policy):
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         from gavel_py.optimization.solving.progressive_filling import fill, first_stop_of, gains_of_more_gpus, worst_off
 
-        if jobs.rules.has_penalties:
-            text = "optimises its levels one after another, so it cannot weigh them against soft constraints and the cost of change"
-            raise InputError(Fault(f"policy {self.name}", "constraints", text))
+        text = "optimises its levels one after another, so it cannot weigh them against soft constraints and the cost of change"
+        refuse(f"policy {self.name}", (jobs.rules.has_penalties, "constraints", text))
         shares = self.shares(jobs)
         groups = self.groups(shares)
         filled = fill(jobs, shares, solver, self.name, prices=groups is None)
@@ -284,7 +271,7 @@ class FillingPolicy(Policy):
         answer = _without_dust(jobs, fractions, certificates)
         if groups is None:
             # If the first saturated job runs at full speed, more GPUs gain nothing.
-            scarce = least.value(fractions) >= first.level * (1 - SAME)
+            scarce = least.value(fractions) >= first.level * (1 - SOLVER_TOLERANCE)
             return Decision(answer, Stages(tuple(stages)), first.shadow_prices if scarce else np.zeros_like(first.shadow_prices))
         try:
             gains = gains_of_more_gpus(filled, shares, groups, solver)
@@ -341,28 +328,30 @@ class FillingPolicy(Policy):
         weights, peers = jobs.weights if "weights" in self.reads else 1.0, np.unique(self.peers(jobs), return_inverse=True)[1]
         levels = (jobs.num_gpus * (jobs.throughputs * x).sum(axis=1) / jobs.equal_share / weights for x in (fractions, best))
         now, then = (each[np.lexsort((each, peers))] for each in levels)
-        lost = np.divide(then - now, then, out=np.zeros(len(jobs)), where=then > LEAST * then.max(initial=0.0))
+        lost = np.divide(then - now, then, out=np.zeros(len(jobs)), where=then > LEAST_LEVEL * then.max(initial=0.0))
         worst = float(lost.max(initial=0.0))
-        return worst if worst > LEAST else 0.0
+        return worst if worst > LEAST_LEVEL else 0.0
 
     def keep(self, jobs: JobClasses, decision: Decision, tolerance: float) -> Rules:
         last = decision.certificate.stages[-1].certificate  # type: ignore[union-attr]
         (floor,) = kept_levels(self.name, jobs, last, decision.time_fractions, tolerance).floors
         # Jobs saturated before the last level keep their throughput, up to rounding.
         throughputs = np.einsum("ij,ij->i", jobs.throughputs, decision.time_fractions)
-        least = np.minimum(floor.throughputs[jobs.rows], np.where(throughputs > DUST * jobs.fastest, throughputs, 0.0)) * (1 - ROOM)
+        least = np.minimum(
+            floor.throughputs[jobs.rows], np.where(throughputs > SOLVER_TOLERANCE * jobs.fastest, throughputs, 0.0)
+        ) * (1 - ROOM)
         return Rules(floors=(jobs.floor(self.name, least),))
 
 
 def _without_dust(jobs: JobClasses, fractions: Floats, certificates: list[LevelCertificate]) -> Floats:
     """Return the time fractions with 0 for jobs whose tiny throughput no level requires, such as those waiting in a fifo tenant."""
     throughputs = np.einsum("ij,ij->i", jobs.throughputs, fractions)
-    dust = (throughputs < DUST * jobs.fastest) & (fractions > 0).any(axis=1)
+    dust = (throughputs < SOLVER_TOLERANCE * jobs.fastest) & (fractions > 0).any(axis=1)
     if jobs.rules or not dust.any():  # rules on several jobs together may need these parts
         return fractions
     without = np.where(dust, 0.0, throughputs)
     for certificate in certificates:
         with np.errstate(divide="ignore"):
             levels = certificate.levels.demand.level(jobs, without)
-        dust &= levels >= certificate.value(fractions) * (1 - SAME)
+        dust &= levels >= certificate.value(fractions) * (1 - SOLVER_TOLERANCE)
     return np.where(dust[:, None], 0.0, fractions)

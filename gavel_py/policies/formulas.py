@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, refuse
 from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.optimization.formulation.colocation import PairColumns
 from gavel_py.optimization.formulation.cuts import node_rows
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
+from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.policies.base import AllocationStatus, Decision, Policy
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.pair_throughputs import PairSpeeds
-
-if TYPE_CHECKING:
-    from gavel_py.optimization.solving.highs import LinearSolver
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +51,7 @@ class FormulaPolicy(Policy):
             fractions = np.asarray(returned, dtype=float)
         except (TypeError, ValueError):
             raise InputError(Fault(f"policy {self.name}", "fractions", f"{text} {returned!r}")) from None
-        if fractions.shape != shape:
-            raise InputError(Fault(f"policy {self.name}", "fractions", f"{text} {fractions.shape}"))
+        refuse(f"policy {self.name}", (fractions.shape != shape, "fractions", f"{text} {fractions.shape}"))
         times = np.where(jobs.runnable, fractions, 0.0)
         for row in node_rows(jobs.problem):
             needs = row.costs(jobs.rows, jobs.num_gpus)

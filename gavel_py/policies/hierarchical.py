@@ -12,12 +12,11 @@ import numpy as np
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
 from gavel_py.policies.base import option
 from gavel_py.policies.demand import FillingPolicy
-from gavel_py.policies.fair_queueing import service_tree
+from gavel_py.policies.fair_queueing import ServiceTree, service_tree
 from gavel_py.problem.tenants import Tenant, TenantTree
 
 if TYPE_CHECKING:
     from gavel_py.optimization.solving.progressive_filling import Groups
-    from gavel_py.policies.fair_queueing import ServiceTree
     from gavel_py.problem.problem import AllocationProblem
 
 

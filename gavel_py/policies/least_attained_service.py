@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import refuse
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.ordered import OrderedPolicy
@@ -34,9 +34,9 @@ class LeastAttainedService(OrderedPolicy):
     def __post_init__(self) -> None:
         super().__post_init__()
         found = self.thresholds
-        if not all(math.isfinite(t) and t > 0 for t in found) or any(a >= b for a, b in pairwise(found)):
-            text = f"must be GPU-seconds above 0, each larger than the one before, found {':'.join(map(str, found))}"
-            raise InputError(Fault(f"policy {self.name}", "option thresholds", text))
+        ascend = all(math.isfinite(t) and t > 0 for t in found) and all(a < b for a, b in pairwise(found))
+        text = f"must be GPU-seconds above 0, each larger than the one before, found {':'.join(map(str, found))}"
+        refuse(f"policy {self.name}", (not ascend, "option thresholds", text))
 
     @property
     def changes_at(self) -> Mapping[str, tuple[float, ...]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gavel_py.optimization.checking.certificates import within_capacity
+from gavel_py.optimization.formulation.matrices import AllocationLP, LinearCertificate
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import Decision
 from gavel_py.policies.sums import SumPolicy
@@ -47,8 +48,6 @@ class LinearSumPolicy(SumPolicy):
         return self.gains(jobs) if type(self).objective is LinearSumPolicy.objective else None
 
     def _decide_by_program(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
-        from gavel_py.optimization.formulation.matrices import AllocationLP, LinearCertificate
-
         gains = self._gains(jobs)
         if gains is None or jobs.rules.has_penalties or jobs.rules.kept:
             return super()._decide_by_program(jobs, solver)

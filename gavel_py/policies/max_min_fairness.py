@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import refuse
+from gavel_py.io.records import NotNegative, check
 from gavel_py.optimization.checking.certificates import Prices
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses
@@ -18,6 +19,7 @@ from gavel_py.policies.demand import DemandPolicy
 from gavel_py.policies.linear_sums import LinearSumPolicy
 from gavel_py.policies.sums import SumPolicy
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tolerances import SOLVER_TOLERANCE
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from gavel_py.optimization.formulation.program import Program
     from gavel_py.optimization.solving.highs import LinearSolver
 
-LOSS = 1e-8
-"""Relative loss of the level that is allowed in favour of `efficiency`; HiGHS meets a row to 1e-9."""
+LOSS = 10 * SOLVER_TOLERANCE
+"""Relative loss of the level that is allowed in favour of `efficiency`, so that errors of the solver's rows do not limit it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +51,10 @@ class MaxMinFairness(DemandPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (np.isfinite(self.caution) and self.caution >= 0):
-            text = f"must be a finite number of at least 0, found {self.caution!r}"
-            raise InputError(Fault(f"policy {self.name}", "option caution", text))
-        if self.caution and self.agnostic:
-            text = "has no meaning with agnostic, which ignores throughputs"
-            raise InputError(Fault(f"policy {self.name}", "option caution", text))
+        if self.caution:
+            where, text = f"policy {self.name}", "has no meaning with agnostic, which ignores throughputs"
+            check(where, **{"option caution": (self.caution, NotNegative)})
+            refuse(where, (self.agnostic, "option caution", text))
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, refuse
 from gavel_py.optimization.checking.certificates import Prices, Stage, Stages
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
-from gavel_py.optimization.solving.highs import TimeLimitReached
+from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.policies.base import Decision, Policy, option
 from gavel_py.policies.composition import without_penalties
 from gavel_py.policies.linear_sums import LinearSumPolicy
 from gavel_py.policies.sums import SumPolicy
 from gavel_py.problem.arrays import Floats, Mask
+from gavel_py.problem.tolerances import CLEAR
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
     from gavel_py.optimization.formulation.program import Program
-    from gavel_py.optimization.solving.highs import LinearSolver
 
 
 def due_seconds(jobs: JobClasses) -> Floats:
@@ -42,9 +42,6 @@ def required_throughputs(jobs: JobClasses, min_share: float | None) -> Floats:
     capped: Floats = np.minimum(needs, jobs.fastest)
     return capped
 
-
-SHORT = 1e-7
-"""Relative shortage of throughput up to which a requirement counts as met."""
 
 TOLERANCE = 1e-11
 """Relative increase of the least shortfall that the cost stage may cause."""
@@ -93,9 +90,14 @@ class MinCost(LinearSumPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.min_share is not None and not 0 <= self.min_share < np.inf:
-            text = f"must be a number of at least 0, found {self.min_share!r}"
-            raise InputError(Fault(f"policy {self.name}", "option min_share", text))
+        refuse(
+            f"policy {self.name}",
+            (
+                self.min_share is not None and not 0 <= self.min_share < np.inf,
+                "option min_share",
+                f"must be a number of at least 0, found {self.min_share!r}",
+            ),
+        )
 
     @property
     def needs_isolated_share(self) -> bool:
@@ -164,7 +166,7 @@ class MinCost(LinearSumPolicy):
         if not _is_short(throughputs, needs).any():
             return replace(free, least=np.maximum(free.least, np.minimum(throughputs, needs) / jobs.fastest))
         # The shortfall is linear in the times of jobs that do not exceed their need. The times of the others are kept.
-        linear = throughputs <= needs * (1 + SHORT)
+        linear = throughputs <= needs * (1 + CLEAR)
         times = throughputs / jobs.fastest
         upper = np.where(linear, np.maximum(times, needs / jobs.fastest), times)
         gains = np.divide(jobs.weights * jobs.fastest, needs, out=np.zeros(len(jobs)), where=linear & (needs > 0))
@@ -182,7 +184,7 @@ class MinCost(LinearSumPolicy):
     def _late(self, jobs: JobClasses, fractions: Floats) -> tuple[str, ...]:
         """Return a note for each job that misses its deadline or share, in the order of the problem."""
         throughputs, needs, seconds = _throughputs(jobs, fractions), self.enough(jobs), due_seconds(jobs)
-        in_time = seconds * throughputs >= jobs.steps_remaining * (1 - SHORT)
+        in_time = seconds * throughputs >= jobs.steps_remaining * (1 - CLEAR)
         late = np.where(np.isnan(seconds), _is_short(throughputs, needs), ~in_time)
         some = np.flatnonzero(late[jobs.index])
         texts: dict[int, str] = {}
@@ -203,4 +205,4 @@ def _throughputs(jobs: JobClasses, fractions: Floats) -> Floats:
 
 
 def _is_short(throughputs: Floats, needs: Floats) -> Mask:
-    return throughputs < needs * (1 - SHORT)
+    return throughputs < needs * (1 - CLEAR)

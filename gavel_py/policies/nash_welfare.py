@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError, ProofError
+from gavel_py.errors import ProofError, refuse
 from gavel_py.optimization.checking.certificates import Certificate, Prices
 from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.optimization.solving.highs import TimeLimitReached
+from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.policies.base import Decision, option
 from gavel_py.policies.sums import SumPolicy
 from gavel_py.problem.arrays import Floats
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import cvxpy as cp
 
     from gavel_py.optimization.formulation.program import Program
-    from gavel_py.optimization.solving.highs import LinearSolver
 
 ACCURACY, WORST = 1e-5, 1e-3
 """Error of the part that a job keeps: the target, and the largest that is accepted."""
@@ -82,8 +81,7 @@ class NashWelfare(SumPolicy):
         return not self.strategy_proof
 
     def _check_plain(self, holds: bool, text: str) -> None:
-        if self.strategy_proof and not holds:
-            raise InputError(Fault(f"policy {self.name}", "option strategy_proof", f"cannot be used {text}"))
+        refuse(f"policy {self.name}", (self.strategy_proof and not holds, "option strategy_proof", f"cannot be used {text}"))
 
     def _kept_part(self, jobs: JobClasses, fractions: Floats, g: int, solver: LinearSolver) -> float:
         """Return f_g, the part of its time that a job of class g keeps, from the loss that its presence causes to others."""

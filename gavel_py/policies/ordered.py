@@ -5,20 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gavel_py.io.names import NumberedNames, natural_key
-from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses, returned_numbers
+from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.policies.base import Decision, Policy, option
-from gavel_py.problem.arrays import Floats, Indices, Mask, returned_numbers
-
-if TYPE_CHECKING:
-    from gavel_py.optimization.solving.highs import LinearSolver
-
-ROUNDING = 1e-10
-"""Tolerance on the part of its time that a job can have: the remainders of limits are differences, which lose digits."""
+from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.tolerances import DIFFERENCE_ROUNDING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +196,7 @@ def select_types(wishes: Sequence[Sequence[int]], sizes: Sequence[float], free: 
     for types, size in zip(wishes, sizes, strict=True):
         if largest <= 0:
             break
-        selection, required = -1, size * (1 - ROUNDING)
+        selection, required = -1, size * (1 - DIFFERENCE_ROUNDING)
         if largest >= required:
             for column in types:
                 if column >= 0 and (had := free[column]) >= required:
@@ -233,7 +228,7 @@ class _FreeResources:
 
     def lacks_bound(self, i: int) -> bool:
         """Return whether job i has a lower bound on throughput, or counts in a lower limit that is not met yet."""
-        unmet = self._lacking > ROUNDING
+        unmet = self._lacking > DIFFERENCE_ROUNDING
         return bool(self._has_floor[i]) or bool((self._gains[unmet, i] > 0).any())
 
     def fill(self, row: Floats, i: int, types: list[int], fractional: bool) -> float:
@@ -258,4 +253,4 @@ class _FreeResources:
         costs = self._costs[:, i, j]
         taking = costs > 0
         part = min(part, float((self._left[taking] / costs[taking]).min())) if taking.any() else part
-        return 0.0 if part < ROUNDING else 1.0 if abs(part - 1) < ROUNDING else part
+        return 0.0 if part < DIFFERENCE_ROUNDING else 1.0 if abs(part - 1) < DIFFERENCE_ROUNDING else part

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import refuse
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.policies.base import option
 from gavel_py.policies.ordered import OrderedPolicy
@@ -26,9 +26,9 @@ class Priority(OrderedPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_wait_seconds is not None and not self.max_wait_seconds >= 0:
-            text = f"must be a number of seconds of at least 0, or none, found {self.max_wait_seconds!r}"
-            raise InputError(Fault(f"policy {self.name}", "option max_wait_seconds", text))
+        is_wrong = self.max_wait_seconds is not None and not self.max_wait_seconds >= 0
+        text = f"must be a number of seconds of at least 0, or none, found {self.max_wait_seconds!r}"
+        refuse(f"policy {self.name}", (is_wrong, "option max_wait_seconds", text))
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -16,7 +16,16 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, decimal_hint, nearest
+from gavel_py.errors import (
+    Fault,
+    GavelError,
+    InputError,
+    UnknownNameError,
+    decimal_hint,
+    faults_among,
+    refuse,
+    unknown_names,
+)
 from gavel_py.io.plugins import Plugins, one_line
 from gavel_py.policies.base import Policy
 from gavel_py.policies.constraints.compiling import given_constraints
@@ -40,16 +49,17 @@ PLUGINS = Plugins("gavel_py.policies", "policy", "policies", "class", NAMES, _is
 
 def _checked_class(thing: object, where: str) -> type[Policy]:
     """Return a class that a user has named; raises `InputError` unless it is a concrete policy."""
-    if not (inspect.isclass(thing) and issubclass(thing, Policy)):
-        bases = "a policy is a subclass of gavel_py.SumPolicy, DemandPolicy, OrderedPolicy or Policy"
-        text = f"is a class, but not a policy; {bases}" if inspect.isclass(thing) else f"is not a class (it is {thing!r}); {bases}"
-        if isinstance(thing, Policy):
-            text = f"is a policy object; give its class, as in {type(thing).__module__}:{type(thing).__name__}"
-        raise InputError(Fault(where, "", text))
-    if inspect.isabstract(thing):
-        methods = ", ".join(f"`{name}`" for name in sorted(thing.__abstractmethods__))
-        raise InputError(Fault(where, "", f"is abstract: it does not define {methods}"))
-    return thing
+    bases = "a policy is a subclass of gavel_py.SumPolicy, DemandPolicy, OrderedPolicy or Policy"
+    text = f"is a class, but not a policy; {bases}" if inspect.isclass(thing) else f"is not a class (it is {thing!r}); {bases}"
+    if isinstance(thing, Policy):
+        text = f"is a policy object; give its class, as in {type(thing).__module__}:{type(thing).__name__}"
+    methods = ", ".join(f"`{name}`" for name in sorted(getattr(thing, "__abstractmethods__", ())))
+    refuse(
+        where,
+        (not (inspect.isclass(thing) and issubclass(thing, Policy)), "", text),
+        (inspect.isabstract(thing), "", f"is abstract: it does not define {methods}"),
+    )
+    return thing  # type: ignore[return-value]
 
 
 CONSTRAINTS = "constraints"
@@ -168,11 +178,14 @@ def _build(cls: type[Policy], name: str, options: dict[str, Any]) -> Policy:
     values, faults = _checked(cls, name, options), []
     for argument in inspect.signature(cls).parameters.values():
         if argument.default is argument.empty and argument.kind not in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
-            if argument.name not in policy_options(cls):
-                text = f"`{argument.name}` is an argument of its class, but not an option; options are fields of a dataclass"
-                faults.append(Fault(f"policy {name}", "", text))
-            elif argument.name not in values:
-                faults.append(Fault(f"policy {name}", f"option {argument.name}", "is required, since it has no default"))
+            is_option = argument.name in policy_options(cls)
+            text = f"`{argument.name}` is an argument of its class, but not an option; options are fields of a dataclass"
+            is_lacking = is_option and argument.name not in values
+            faults += faults_among(
+                f"policy {name}",
+                (not is_option, "", text),
+                (is_lacking, f"option {argument.name}", "is required, since it has no default"),
+            )
     if faults:
         raise InputError(*faults)
     try:
@@ -186,24 +199,24 @@ def _build(cls: type[Policy], name: str, options: dict[str, Any]) -> Policy:
 def _checked(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the validated values of options and constraints."""
     known, where = policy_options(cls), f"policy {name}"
-    unknown = [o for o in options if o not in known and o != CONSTRAINTS]
-    if unknown:
-        raise UnknownNameError(*(Fault(where, "", f"there is no option {o!r}{nearest(o, known)}") for o in unknown))
+    if not options:
+        return {}
+    given = [option for option in options if option != CONSTRAINTS]
+    UnknownNameError.raise_any(unknown_names(where, "", given, known, "", noun="there is no option"))
     values, faults = {}, []
     for option, value in options.items():
         if option == CONSTRAINTS:
             continue
         annotation = known[option].type
         given, text = _split(annotation, value), f"must be {type_text(annotation)}, found {value!r}"
+        is_valid = True
         try:
             values[option] = TypeAdapter(annotation).validate_python(given)
             hint = _not_decimal(given, values[option])
-            faults += [Fault(where, f"option {option}", text + hint)] if hint else []
         except ValidationError:
-            hint = decimal_hint(given) if "number" in type_text(annotation) else ""
-            faults.append(Fault(where, f"option {option}", text + hint))
-    if faults:
-        raise InputError(*faults)
+            is_valid, hint = False, decimal_hint(given) if "number" in type_text(annotation) else ""
+        faults += faults_among(where, (not is_valid or hint, f"option {option}", text + hint))
+    InputError.raise_any(faults)
     if CONSTRAINTS in options:
         values[CONSTRAINTS] = given_constraints(options[CONSTRAINTS], where)
     return values

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError, PolicyError, SolverError, UnboundedError
+from gavel_py.errors import Fault, InputError, PolicyError, SolverError, UnboundedError, refuse
 from gavel_py.optimization.checking.certificates import (
     Certificate,
     PricedCertificate,
     Prices,
-    SumCertificate,
     within_capacity,
 )
 from gavel_py.optimization.formulation.linear_rows import Rules
+from gavel_py.optimization.formulation.matrices import SumCertificate
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.best_responses import greedy_times, tightest_prices
 from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.policies.base import Decision, Policy
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tolerances import FLOAT_ROUNDING, SOLVER_TOLERANCE
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -33,15 +34,12 @@ if TYPE_CHECKING:
     from gavel_py.optimization.solving.highs import LinearSolver
     from gavel_py.problem.problem import AllocationProblem
 
-NUDGE, ROUNDING = 1e-7, 1e-12
-"""Two values of an objective count as equal if they differ no more than under such a relative change of all times, or by such a
-relative rounding error."""
+NUDGE = 1e-7
+"""Two values of an objective count as equal if they differ no more than under such a relative change of all times, or by
+`FLOAT_ROUNDING`."""
 
 LARGE = 20_000
 """Number of entries (G · K) above which an objective is checked on fewer allocations."""
-
-SMALL = 1e-9
-"""Relative size below which a gain or a job's time counts as 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +141,7 @@ class SumPolicy(Policy):
             return gains
         program, objective = self._program(jobs)
         is_linear = objective.is_affine() and not program.own_variables(objective)
-        return program.linear_parts(objective)[1] if is_linear else None
+        return program.tangent_plane(objective)[1] if is_linear else None
 
     def _program(self, jobs: JobClasses, enough: Floats | None = None) -> tuple[Program, cp.Expression]:
         """Return the program of job classes, with the objective to be maximised."""
@@ -185,13 +183,14 @@ class SumPolicy(Policy):
         value = program.value(objective, fractions)
         size = max(abs(value), certificate.scale(fractions)) or 1.0
         least = value - tolerance * size
-        if not objective.is_pwl():
-            text = "has a nonlinear objective, which a linear program cannot preserve, so no other policy can follow it"
-            raise InputError(Fault(f"policy {self.name}", "", text))
+        refuse(
+            f"policy {self.name}",
+            (not objective.is_pwl(), "", "has a nonlinear objective, which a linear program cannot preserve for another policy"),
+        )
         if not objective.is_affine():
             # The other policy may see other throughputs; this objective keeps those seen here.
             return Rules(kept=(lambda other: self._checked(other.seen_as(jobs)) / size >= least / size,))
-        constant, gains = program.linear_parts(objective)
+        constant, gains = program.tangent_plane(objective)
         return Rules(rows=(jobs.gains(f"the objective of {self.name}", gains, least - constant),))
 
     def leaves_free(self, jobs: JobClasses, decision: Decision) -> FreeTimes | None:
@@ -207,12 +206,12 @@ class SumPolicy(Policy):
             return FreeTimes(lower, upper, (row,))
         # By complementary slackness, jobs with a positive price of time run all of it, jobs with only negative reduced costs none.
         times: Floats = decision.time_fractions @ np.ones(len(jobs.capacities))
-        small = SMALL * np.abs(gains).max(axis=1)
-        idle = (times <= SMALL) & (certificate.program.net_gains() < -small[:, None]).all(axis=1, where=jobs.runnable)
-        lower = np.where((times >= 1 - SMALL) & (certificate.program.time_prices > small), 1.0, lower)
+        small = SOLVER_TOLERANCE * np.abs(gains).max(axis=1)
+        idle = (times <= SOLVER_TOLERANCE) & (certificate.program.net_gains() < -small[:, None]).all(axis=1, where=jobs.runnable)
+        lower = np.where((times >= 1 - SOLVER_TOLERANCE) & (certificate.program.time_prices > small), 1.0, lower)
         upper = np.where(idle, lower, 1.0)
         means = gains.sum(axis=1, where=jobs.runnable) / jobs.runnable.sum(axis=1)
-        if jobs.rules or (np.abs(gains - means[:, None]) > small[:, None] * SMALL).any(where=jobs.runnable):
+        if jobs.rules or (np.abs(gains - means[:, None]) > small[:, None] * SOLVER_TOLERANCE).any(where=jobs.runnable):
             return FreeTimes(lower, upper, (row,))
         # If only the total time of a job counts, it must be spent in columns with a reduced cost of 0.
         usable = jobs.runnable & (idle[:, None] | (certificate.program.net_gains() >= -small[:, None]))
@@ -267,7 +266,7 @@ class SumPolicy(Policy):
                 expected, found = program.value(objective, fractions), other.value(same, fractions[rows])
                 # In both directions, since a kink may be on either side.
                 nearby = [abs(program.value(objective, fractions * (1 + way * nudge)) - expected) for way in (1, -1)]
-            rounding = max(*nearby, ROUNDING * abs(expected), ROUNDING * abs(found))
+            rounding = max(*nearby, FLOAT_ROUNDING * abs(expected), FLOAT_ROUNDING * abs(found))
             # Objectives such as a logarithm have no finite value for jobs without time.
             if np.isfinite([expected, found, rounding]).all() and abs(found - expected) > rounding:
                 return False

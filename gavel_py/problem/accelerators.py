@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import field_validator, model_validator
 
-from gavel_py.errors import Fault, InputError, NameWarning
+from gavel_py.errors import Fault, InputError, NameWarning, check_together
 from gavel_py.io import reading
 from gavel_py.io.names import same_name
 from gavel_py.io.records import Name, Positive, Record, Text, check_records
@@ -88,8 +88,8 @@ class AcceleratorSpec(Record):
 
     @model_validator(mode="after")
     def _check_price(self) -> AcceleratorSpec:
-        if self.usd_per_hour is not None and not (self.price_provider and self.price_date):
-            raise ValueError("usd_per_hour needs price_provider and price_date, since prices differ and change")
+        text = "usd_per_hour needs price_provider and price_date, since prices differ and change"
+        check_together((self.usd_per_hour is not None and not (self.price_provider and self.price_date), text))
         return self
 
     @property
@@ -197,8 +197,15 @@ class AcceleratorTable:
             return spec
         known = self._models.get(key.model, ())
         if any(other.form not in ("", "sxm") for other, _ in known):
-            known = [each for each in known if _same_form(each[0].form, key.form)]
-        return next((spec for _, spec in known if _same_memory(spec.memory_gb, key.memory)), None)
+            known = [each for each in known if each[0].form == key.form or {each[0].form, key.form} == {"", "sxm"}]
+        return next(
+            (
+                spec
+                for _, spec in known
+                if not key.memory or (spec.memory_gb is not None and abs(spec.memory_gb - key.memory) <= NEAR * key.memory)
+            ),
+            None,
+        )
 
     def with_names(self, names: Iterable[str]) -> AcceleratorTable:
         """Return this table with exactly these names added; entries of unknown accelerators have no figures."""
@@ -287,14 +294,6 @@ def notes_on_names(renamed: Mapping[str, str], profile_name: str, measured: Cont
             listed, how = ", ".join(f"{name!r} as {other!r}" for name, other in pairs), how.replace("accelerator", "accelerators")
             note = f"accelerators of the cluster are treated as those of {there}: {listed}; {how}"
         yield NameWarning(note, len(pairs))
-
-
-def _same_form(form: str, wanted: str) -> bool:
-    return form == wanted or {form, wanted} == {"", "sxm"}
-
-
-def _same_memory(memory_gb: float | None, wanted: int) -> bool:
-    return wanted == 0 or (memory_gb is not None and abs(memory_gb - wanted) <= NEAR * wanted)
 
 
 @cache

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
-from typing import Any, TypedDict, TypeGuard
+from typing import Annotated, Any, NamedTuple, TypedDict, TypeGuard, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, faults_among, refuse
 from gavel_py.io.names import NumberedNames, repeated, same_name
 from gavel_py.io.records import MAX_COUNT, SMALLEST_FRACTION, has_control, is_absent
 
@@ -19,68 +19,73 @@ Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 RunningOn = Sequence[int | str | None] | NDArray[np.int64] | None
 
-JOB_COLUMNS: dict[str, tuple[float, str]] = {
-    "num_gpus": (1, "GPUs"),
-    "weights": (1, "greater than 0"),
-    "priorities": (0, "finite"),
-    "steps_remaining": (np.nan, "at least 0"),
-    "total_steps": (np.nan, "greater than 0"),
-    "arrival_seconds": (0, "finite"),
-    "elapsed_seconds": (0, "at least 0"),
-    "waiting_seconds": (0, "at least 0"),
-    "isolated_seconds": (0, "at least 0"),
-    "attained_gpu_seconds": (0, "at least 0"),
-    "deadlines_seconds": (np.nan, "finite or NaN"),
-    "ready_tasks": (1, "at least 1"),
-    "workflow_seconds": (0, "at least 0"),
-    "path_seconds": (0, "at least 0"),
-    "latest_end_seconds": (np.nan, "finite or NaN"),
-}
-"""The (N,) arrays of numbers, with their default and validation rule (`RULES`)."""
 
-WORKFLOW_COLUMNS = ("ready_tasks", "workflow_seconds", "path_seconds", "latest_end_seconds")
-"""The arrays about the workflow of a job. They have their defaults if no job belongs to a workflow or waits for another."""
+class Array(NamedTuple):
+    """An array of numbers of a problem.
 
-TABLES = ("previous_fractions", "uncertainty")
-"""The (N, K) arrays other than throughputs and eligibility."""
+    Attributes:
+        default: Its entries if it is not given.
+        rule: What they must be (`RULES`).
+        field: The field of `Job` to which it is equal, empty for none.
+        axes: What its axes enumerate.
+    """
 
-JOB_ATTRIBUTES = (*JOB_COLUMNS, "tenants", "running_on", *TABLES, "job_ids")
-"""The arrays with one entry or row per job, other than throughputs and eligibility."""
+    default: float
+    rule: str
+    field: str = ""
+    axes: tuple[str, ...] = ("job",)
 
-UNKNOWN_WORK = {"steps_remaining": (np.nan, "at least 0 or NaN"), "total_steps": (np.nan, "at least 0 or NaN")}
-"""Rules for `from_jobs`, where jobs may omit their number of steps; in `from_arrays`, NaN is a fault."""
+
+JOB, TYPE = "job", "accelerator type"
 
 
 class OptionalArrays(TypedDict, total=False):
     """The optional arguments of `from_arrays` and `from_types`."""
 
     accelerator_types: Sequence[str] | None
-    prices_per_hour: ArrayLike | None
     job_ids: Sequence[object] | None
     tenants: Sequence[str] | None
-    num_gpus: ArrayLike | None
-    weights: ArrayLike | None
-    priorities: ArrayLike | None
-    steps_remaining: ArrayLike | None
-    total_steps: ArrayLike | None
-    arrival_seconds: ArrayLike | None
-    elapsed_seconds: ArrayLike | None
-    waiting_seconds: ArrayLike | None
-    isolated_seconds: ArrayLike | None
-    attained_gpu_seconds: ArrayLike | None
-    deadlines_seconds: ArrayLike | None
-    ready_tasks: ArrayLike | None
-    workflow_seconds: ArrayLike | None
-    path_seconds: ArrayLike | None
-    latest_end_seconds: ArrayLike | None
+    num_gpus: Annotated[ArrayLike | None, Array(1, "GPUs", "num_gpus")]
+    weights: Annotated[ArrayLike | None, Array(1, "greater than 0", "weight")]
+    priorities: Annotated[ArrayLike | None, Array(0, "finite", "priority")]
+    steps_remaining: Annotated[ArrayLike | None, Array(np.nan, "at least 0")]
+    total_steps: Annotated[ArrayLike | None, Array(np.nan, "greater than 0", "total_steps")]
+    arrival_seconds: Annotated[ArrayLike | None, Array(0, "finite", "arrival_seconds")]
+    elapsed_seconds: Annotated[ArrayLike | None, Array(0, "at least 0")]
+    waiting_seconds: Annotated[ArrayLike | None, Array(0, "at least 0")]
+    isolated_seconds: Annotated[ArrayLike | None, Array(0, "at least 0")]
+    attained_gpu_seconds: Annotated[ArrayLike | None, Array(0, "at least 0")]
+    deadlines_seconds: Annotated[ArrayLike | None, Array(np.nan, "finite or NaN")]
+    ready_tasks: Annotated[ArrayLike | None, Array(1, "at least 1")]
+    workflow_seconds: Annotated[ArrayLike | None, Array(0, "at least 0")]
+    path_seconds: Annotated[ArrayLike | None, Array(0, "at least 0")]
+    latest_end_seconds: Annotated[ArrayLike | None, Array(np.nan, "finite or NaN")]
+    prices_per_hour: Annotated[ArrayLike | None, Array(np.nan, "at least 0 or NaN", axes=(TYPE,))]
+    previous_fractions: Annotated[ArrayLike | None, Array(0, "from 0 to 1", axes=(JOB, TYPE))]
+    uncertainty: Annotated[ArrayLike | None, Array(0, "at least 0", axes=(JOB, TYPE))]
     running_on: RunningOn
-    previous_fractions: ArrayLike | None
-    uncertainty: ArrayLike | None
     pair_kinds: ArrayLike | None
     pair_throughputs: ArrayLike | None
     count_kinds: ArrayLike | None
     gpu_counts: ArrayLike | None
     count_throughputs: ArrayLike | None
+
+
+ARRAYS: dict[str, Array] = {
+    name: kind.__metadata__[0]
+    for name, kind in get_type_hints(OptionalArrays, include_extras=True).items()
+    if get_origin(kind) is Annotated
+}
+"""The arrays of numbers."""
+
+WORKFLOW_COLUMNS = ("ready_tasks", "workflow_seconds", "path_seconds", "latest_end_seconds")
+"""The arrays about the workflow of a job. They have their defaults if no job belongs to a workflow or waits for another."""
+
+JOB_ATTRIBUTES = (*(name for name, array in ARRAYS.items() if JOB in array.axes), "tenants", "running_on", "job_ids")
+"""The arrays with one entry or row per job, other than throughputs and eligibility."""
+
+UNKNOWN_WORK = dict.fromkeys(("steps_remaining", "total_steps"), Array(np.nan, "at least 0 or NaN"))
+"""Rules for `from_jobs`, where jobs may omit their number of steps; in `from_arrays`, NaN is a fault."""
 
 
 def isolated_shares(num_gpus: Floats, capacities: Floats, num_jobs: int) -> Floats:
@@ -114,29 +119,35 @@ def table_shape(field: str, rows: str, table: ArrayLike, capacities: ArrayLike) 
         shape, columns = np.shape(table), np.shape(capacities)
     except ValueError:
         raise InputError(Fault("", field, "must be a table with one number per capacity in each row")) from None
-    if len(columns) != 1:
-        raise InputError(Fault("", "capacities", f"must be a list with one number per accelerator type, found shape {columns}"))
-    if 0 in shape:
-        return shape[0], columns[0]
-    if len(shape) != 2 or shape[1] != columns[0]:
-        raise InputError(Fault("", field, f"must have the shape ({rows}, {columns[0]}) to match the capacities, found {shape}"))
-    return shape[0], shape[1]
+    refuse("", (len(columns) != 1, "capacities", f"must be a list with one number per accelerator type, found shape {columns}"))
+    text = f"must have the shape ({rows}, {columns[0]}) to match the capacities, found {shape}"
+    refuse("", (0 not in shape and shape[1:] != columns, field, text))
+    return shape[0], columns[0]
+
+
+def faults_of_speeds(field: str, speeds: Floats, shape: tuple[int, ...], named: str, absent: str) -> list[Fault]:
+    """Return the faults of a table of speeds by kind. shape: of the entries of one kind; named: in words; absent: what 0 means."""
+    return faults_among(
+        "",
+        (speeds.shape[1:] != shape, field, f"must have the shape (kinds, {named}), found {speeds.shape}"),
+        (
+            not (np.isfinite(speeds) & (speeds >= 0)).all(),
+            field,
+            f"must be finite numbers of at least 0, in steps/s; 0 where {absent}",
+        ),
+    )
+
+
+def faults_of_kinds(field: str, kinds: NDArray[Any], num_jobs: int, num_kinds: int, without: str) -> list[Fault]:
+    """Return the faults of the kind of each job as a number. without: the jobs that have none."""
+    is_list = kinds.shape == (num_jobs,) and kinds.dtype.kind in "iu"
+    text = f"must be {num_jobs} whole numbers from 0 to {num_kinds - 1}, or -1 for a job {without}"
+    return faults_among("", (not is_list or not ((kinds >= -1) & (kinds < num_kinds)).all(), field, text))
 
 
 def plain_size(num_gpus: float) -> int | float:
     """Return the GPUs of a gang as an int if they are whole, else as a float."""
     return int(num_gpus) if num_gpus >= 1 else float(num_gpus)
-
-
-def size_numbers(num_gpus: Floats) -> Indices:
-    """Return an integer for each gang, equal exactly for equal sizes; small integers make equal rows fast to find.
-
-    Whole gangs have their number of GPUs, fractions their bit pattern, which is larger. A broadcast array stays one number in
-    memory.
-    """
-    if num_gpus.strides == (0,):
-        return np.broadcast_to(size_numbers(num_gpus[:1].copy()), num_gpus.shape)
-    return np.where(num_gpus >= 1, num_gpus, 0).astype(np.int64) | np.where(num_gpus >= 1, 0.0, num_gpus).view(np.int64)
 
 
 Test = Callable[[Floats], Mask]
@@ -151,8 +162,6 @@ MAX_LABELS = 5
 """Number of labels that a message lists."""
 
 RULES: dict[str, tuple[str, Test]] = {
-    "at least 0 or infinite": ("must be a number of at least 0, or infinite if no throughput suffices", lambda a: a >= 0),
-    "a number": ("must not be NaN", lambda a: ~np.isnan(a)),
     "finite": ("must be a finite number", np.isfinite),
     "at least 0": ("must be a finite number of at least 0", lambda a: np.isfinite(a) & (a >= 0)),
     "at least 1": ("must be a finite number of at least 1", lambda a: np.isfinite(a) & (a >= 1)),
@@ -168,26 +177,6 @@ RULES: dict[str, tuple[str, Test]] = {
         lambda a: np.isnan(a) | ((a >= 0) & ~np.isinf(a)),
     ),
 }
-
-
-def returned_numbers(values: object, count: int, where: str, method: str, rule: str, job_of: Callable[[int], str]) -> Floats:
-    """Return the result of a policy's method as a (count,) array; raises `InputError` if it has another shape or breaks the rule.
-
-    job_of: returns the name of a job in a row.
-    """
-    text, test = RULES[rule]
-    if type(values) is np.ndarray and values.dtype == float and values.shape == (count,) and test(values).all():
-        return values.copy()
-    check = ArrayChecker()
-    try:
-        numbers = floats_of(check.in_order(method, values, [("row", NumberedNames("", count))]))
-    except (TypeError, ValueError):
-        numbers = np.zeros(())
-    if check.faults or numbers.shape != (count,):
-        raise InputError(Fault(where, method, f"must return one number for each of the {count} rows of jobs, returned {values!r}"))
-    for row in np.flatnonzero(~test(numbers)).tolist():
-        raise InputError(Fault(where, method, f"{text}, returned {numbers[row]:g} for job {job_of(row)!r}"))
-    return numbers
 
 
 def floats_of(values: Any) -> Floats:
@@ -382,6 +371,6 @@ def is_finite(value: object) -> TypeGuard[float]:
 
 def check_number(name: str, value: float, least: float = -math.inf) -> None:
     """Raise `InputError` for an argument that is not a finite number of at least `least`."""
-    if not (isinstance(value, Real) and math.isfinite(value) and value >= least):
-        bound = "" if least == -math.inf else f" of at least {least:g}"
-        raise InputError(Fault("", name, f"must be a finite number{bound}, found {value!r}"))
+    is_right = isinstance(value, Real) and math.isfinite(value) and value >= least
+    bound = "" if least == -math.inf else f" of at least {least:g}"
+    refuse("", (not is_right, name, f"must be a finite number{bound}, found {value!r}"))

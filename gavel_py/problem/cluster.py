@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 
-from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, decimal_hint, nearest, relocated_faults
+from gavel_py.errors import (
+    Fault,
+    GavelWarning,
+    InputError,
+    UnknownNameError,
+    check_known,
+    decimal_hint,
+    faults_among,
+    refuse,
+    relocated_faults,
+    unknown_names,
+)
 from gavel_py.io.names import repeated
-from gavel_py.io.records import MAX_COUNT
+from gavel_py.io.records import MAX_COUNT, Count, Natural, faults_of
 from gavel_py.problem.accelerators import how_the_same, notes_on_names, same_accelerator
 from gavel_py.problem.job import Job, Locality
 from gavel_py.problem.nodes import AcceleratorType, Node, read_cluster
-
-if TYPE_CHECKING:
-    from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.profile import Profile
 
 DEFAULT_GPUS_PER_NODE = 8
 LOCALITIES: tuple[Locality, ...] = get_args(Locality)
-ROUNDING = 1e-9
-"""Tolerance in GPUs, since a quotient of CPUs or memory such as 0.3 / 0.1 may be below a whole number."""
 
 MAX_SHOWN = 12
 """Number of types of a profile that a message lists."""
@@ -64,9 +71,11 @@ class Cluster:
         _check_unique("node", (node.name for node in self.nodes))
         _check_unique("accelerator type", (each.name for each in declared))
         types = {each.name: each for each in declared}
+        groups: defaultdict[str, list[Node]] = defaultdict(list)
         for node in self.nodes:
-            if node.accelerator not in types:
-                types[node.accelerator] = AcceleratorType(name=node.accelerator)
+            groups[node.accelerator].append(node)
+        types |= {name: AcceleratorType(name=name) for name in groups if name not in types}
+        self._by_type = {name: tuple(group) for name, group in groups.items()}
         self.accelerator_types: tuple[AcceleratorType, ...] = tuple(types.values())
         self.left_out: dict[str, int] = {}
         self._largest: dict[tuple[str, str, float, float], float] = {}  # cache of `largest_gang`
@@ -82,24 +91,23 @@ class Cluster:
         return tuple(each.profile_name or each.name for each in self.accelerator_types)
 
     def as_in_profile(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Return the jobs with `allowed_accelerators` translated to names of the profile."""
+        """Return the jobs with the types on which they may run translated to names of the profile."""
         if self.accelerator_names == self.profile_names:
             return jobs
         names = dict(zip(self.accelerator_names, self.profile_names, strict=True))
-        allowed = [job.allowed_accelerators and tuple(names.get(n, n) for n in job.allowed_accelerators) for job in jobs]
-        return [job.model_copy(update={"allowed_accelerators": each}) for job, each in zip(jobs, allowed, strict=True)]
+        return [job.on_renamed(lambda name: names.get(name, name)) for job in jobs]
 
     @cached_property
     def capacities(self) -> np.ndarray:
         """(K,) GPUs of each accelerator type."""
         return self._summed([node.num_gpus for node in self.nodes])
 
-    @property
+    @cached_property
     def prices_per_hour(self) -> np.ndarray:
         """(K,) price of one GPU-hour of each type; NaN if unknown."""
         return np.array([np.nan if k.price_per_hour is None else k.price_per_hour for k in self.accelerator_types], dtype=float)
 
-    @property
+    @cached_property
     def gpu_memory_gb(self) -> np.ndarray:
         """(K,) memory, GB, of one GPU of each type; NaN if unknown."""
         return np.array([np.nan if k.memory_gb is None else k.memory_gb for k in self.accelerator_types], dtype=float)
@@ -112,13 +120,6 @@ class Cluster:
     def nodes_of(self, accelerator: str) -> tuple[Node, ...]:
         """Return the nodes of one accelerator type."""
         return self._by_type.get(accelerator, ())
-
-    @cached_property
-    def _by_type(self) -> dict[str, tuple[Node, ...]]:
-        groups: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            groups.setdefault(node.accelerator, []).append(node)
-        return {name: tuple(group) for name, group in groups.items()}
 
     @cached_property
     def node_sizes(self) -> dict[str, tuple[tuple[int, ...], ...]]:
@@ -174,12 +175,11 @@ class Cluster:
         Raises:
             UnknownNameError: There is no such locality.
         """
-        if locality not in LOCALITIES:
-            raise UnknownNameError(f"there is no locality {locality!r}{nearest(locality, LOCALITIES)}")
+        check_known("", "", [locality], LOCALITIES, "is not a locality")
         key = accelerator, locality, cpus_per_gpu, memory_gb_per_gpu
         if key not in self._largest:
             regions: Counter[str] = Counter()
-            rooms = [(node, _room(node, cpus_per_gpu, memory_gb_per_gpu)) for node in self.nodes_of(accelerator)]
+            rooms = [(node, node.usable_gpus(cpus_per_gpu, memory_gb_per_gpu)) for node in self.nodes_of(accelerator)]
             for node, room in rooms:
                 regions[self.region_of(node, locality)] += int(room)
             fraction = max((room for _, room in rooms), default=0.0)
@@ -192,17 +192,6 @@ class Cluster:
         if locality == "any":
             return ""
         return f"rack {node.rack}" if locality == "rack" and node.rack is not None else f"node {node.name}"
-
-    @staticmethod
-    def usable_gpus(node: Node, *, cpus_per_gpu: float = 0.0, memory_gb_per_gpu: float = 0.0) -> int:
-        """Return how many GPUs of an empty node its CPUs and memory can serve.
-
-        Args:
-            node: The node.
-            cpus_per_gpu: Cores that each GPU requires.
-            memory_gb_per_gpu: Host memory, GB, that each GPU requires.
-        """
-        return int(_room(node, cpus_per_gpu, memory_gb_per_gpu))
 
     def renamed(self, names: Mapping[str, str]) -> Cluster:
         """Return the cluster with renamed accelerator types.
@@ -217,7 +206,7 @@ class Cluster:
         """
         there = self.accelerator_names
         unknown = [name for name in names if same_accelerator(name, there) is None]
-        InputError.raise_any([Fault("cluster", "accelerator", f"{n!r} is not in the cluster{nearest(n, there)}") for n in unknown])
+        InputError.raise_any(unknown_names("cluster", "accelerator", unknown, there, "is not in the cluster"))
         names = {same_accelerator(old, there) or old: new for old, new in names.items()}
         types: dict[str, AcceleratorType] = {}
         for old in self.accelerator_types:
@@ -287,9 +276,8 @@ class Cluster:
         renamed = {name: other for name, other in found.items() if other is not None and other != name}
         for name, other in renamed.items():
             prices = {each.price_per_hour for each in self.accelerator_types if found.get(each.name) == other}
-            if len(prices - {None}) > 1:
-                problem = f"is the same as {other!r}, since {how_the_same(name, other)}, but has another price; rename one of them"
-                raise InputError(Fault("cluster", f"accelerator {name!r}", problem))
+            text = f"is the same as {other!r}, since {how_the_same(name, other)}, but has another price; rename one of them"
+            refuse("cluster", (len(prices - {None}) > 1, f"accelerator {name!r}", text))
         for note in notes_on_names(renamed, profile.name, getattr(profile, "measured", profile).accelerators):
             warnings.warn(note, stacklevel=4)
         return self.renamed(renamed) if renamed else self
@@ -332,14 +320,15 @@ class Cluster:
             match = re.fullmatch(r"\s*([^:,]*[^:,\s])\s*:\s*([0-9]{1,9})(?:\s*/\s*([0-9]{1,9}))?\s*", part)
             numbers = (number.strip() for number in part.rpartition(":")[2].split("/"))
             other = [f"{number!r}{hint}" for number in numbers if (hint := decimal_hint(number))]
-            if other:
-                faults.append(Fault("cluster", "", f"{part.strip()!r} must contain decimal numbers, found {', '.join(other)}"))
-            elif match is None:
-                faults.append(Fault("cluster", "", f"{part.strip()!r} is not of the form TYPE:GPUS or TYPE:GPUS/GPUS_PER_NODE"))
-            elif match[1].strip() in counts:
-                faults.append(Fault("cluster", "", f"accelerator type {match[1].strip()!r} appears twice"))
-            else:
-                counts[match[1].strip()] = (int(match[2]), int(match[3] or DEFAULT_GPUS_PER_NODE))
+            name = "" if other or match is None else match[1].strip()
+            faults += faults_among(
+                "cluster",
+                (other, "", f"{part.strip()!r} must contain decimal numbers, found {', '.join(other)}"),
+                (not other and not match, "", f"{part.strip()!r} is not of the form TYPE:GPUS or TYPE:GPUS/GPUS_PER_NODE"),
+                (name in counts, "", f"accelerator type {name!r} appears twice"),
+            )
+            if match is not None and name:
+                counts[name] = (int(match[2]), int(match[3] or DEFAULT_GPUS_PER_NODE))
         InputError.raise_any(faults)
         return cls.from_counts(counts)
 
@@ -370,12 +359,6 @@ class Cluster:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _room(node: Node, cpus_per_gpu: float, memory_gb_per_gpu: float) -> float:
-    """Return how many GPUs of an empty node, fractions included, its CPUs and memory can serve."""
-    pairs = ((node.cpus, cpus_per_gpu), (node.memory_gb, memory_gb_per_gpu))
-    return min([node.num_gpus, *(total / per_gpu + ROUNDING for total, per_gpu in pairs if total is not None and per_gpu > 0)])
-
-
 def _known(value: float | None) -> float:
     """Return a number of CPUs or GB, infinite if it is unknown."""
     return np.inf if value is None else value
@@ -387,14 +370,8 @@ def _check_unique(what: str, names: Iterable[str]) -> None:
 
 def _count_faults(name: str, gpus: Any, per_node: Any) -> list[Fault]:
     where = f"cluster, accelerator type {name!r}"
-    faults = []
-    whole = [isinstance(value, int | np.integer) and not isinstance(value, bool) for value in (gpus, per_node)]
-    if not whole[0] or gpus < 0:
-        faults.append(Fault(where, "GPUs", f"must be a whole number of at least 0, found {gpus!r}{decimal_hint(gpus)}"))
-    if not whole[1] or per_node < 1:
-        faults.append(
-            Fault(where, "GPUs per node", f"must be a whole number of at least 1, found {per_node!r}{decimal_hint(per_node)}")
-        )
-    if not faults and gpus / per_node > MAX_COUNT:
-        faults.append(Fault(where, "GPUs", f"must give at most {MAX_COUNT:,} nodes, found {gpus:,} GPUs in nodes of {per_node:,}"))
-    return faults
+    wrong = faults_of(where, **{"GPUs": (gpus, Natural), "GPUs per node": (per_node, Count)})
+    if wrong:
+        return wrong
+    text = f"must give at most {MAX_COUNT:,} nodes, found {gpus:,} GPUs in nodes of {per_node:,}"
+    return faults_among(where, (gpus / per_node > MAX_COUNT, "GPUs", text))

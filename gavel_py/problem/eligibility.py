@@ -1,32 +1,22 @@
 """Eligibility: on which accelerator types each job can run, and why a job is excluded from the allocation.
 
 `screen` applies throughputs, allowed types, gang sizes and GPU memory. `GpuMemory` determines which jobs, and which pairs of jobs,
-fit the memory of GPUs. `even_parts`, `even_nodes` and `largest_even_gang` are for gangs that require the same number of GPUs on
-each of their nodes, since some launchers start the same number of processes per node.
+fit the memory of GPUs. `even_parts` and `even_nodes` are for gangs that require the same number of GPUs on each of their nodes,
+since some launchers start the same number of processes per node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from gavel_py.problem.arrays import Floats, Indices, Mask
-    from gavel_py.problem.cluster import Cluster
-
+from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.tolerances import INPUT_ROUNDING
 
 ANY_SPLIT, EVEN_SPLIT = 0, -1
 """How the GPUs of a gang divide over nodes: in any way, or equally. A number above 0 is that on each of its nodes."""
-
-
-def check_per_node(sizes: Sequence[float], part: int) -> None:
-    """Raise `ValueError` for gang sizes that cannot have this number of GPUs on each node."""
-    wrong = next((size for size in sizes if size % part), None)
-    if wrong is not None:
-        raise ValueError(f"gpus_per_node is {part}, of which {wrong:g} GPUs are no multiple")
 
 
 def even_parts(size: int, split: int = EVEN_SPLIT) -> Iterator[tuple[int, int]]:
@@ -57,37 +47,10 @@ def even_nodes(size: int, room: Indices, regions: Indices, split: int = EVEN_SPL
     return None
 
 
-def largest_even_gang(
-    cluster: Cluster,
-    accelerator: str,
-    size: int,
-    locality: str,
-    *,
-    split: int = EVEN_SPLIT,
-    cpus_per_gpu: float = 0.0,
-    memory_gb_per_gpu: float = 0.0,
-) -> float:
-    """Return the largest gang of at most this size that an empty cluster can hold with an even split (`Cluster.largest_gang`)."""
-    needs = {"cpus_per_gpu": cpus_per_gpu, "memory_gb_per_gpu": memory_gb_per_gpu}
-    if split == EVEN_SPLIT and size <= cluster.largest_gang(accelerator, "node", **needs):
-        return float(size)
-    nodes = cluster.nodes_of(accelerator)
-    regions: dict[str, int] = {}
-    numbers = np.array([regions.setdefault(cluster.region_of(node, locality), len(regions)) for node in nodes], dtype=np.int64)
-    room = np.array([cluster.usable_gpus(node, **needs) for node in nodes], dtype=np.int64)
-    for smaller in range(size, 0, -1):
-        if even_nodes(smaller, room, numbers, split) is not None:
-            return float(smaller)
-    return 0.0 if split > 0 else cluster.largest_gang(accelerator, locality, **needs)
-
-
 FINISHED = "it has finished: no steps remain"
 """Why a finished job is excluded."""
 
 NO_RACKS = "; its locality is rack, but no node names its rack (field rack), so that each node counts as one"
-
-ROUNDING = 1e-9
-"""Relative tolerance on GPU memory, since sums such as 5.3 + 10.7 GB are not exact."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,46 +88,41 @@ class GpuMemory:
     @property
     def _limit(self) -> Floats:
         """(K,) the capacity with its tolerance, infinite if unknown."""
-        return np.where(np.isnan(self.capacity), np.inf, self.capacity * (1 + ROUNDING))
+        return np.where(np.isnan(self.capacity), np.inf, self.capacity * (1 + INPUT_ROUNDING))
 
 
 def screen(
-    job_ids: Sequence[str],
     accelerator_types: Sequence[str],
     throughputs: Floats,
     allowed: Mask,
     num_gpus: Floats,
     largest_gangs: Floats,
-    finished: Mask,
     index: Indices | None = None,
     memory: GpuMemory | None = None,
-) -> tuple[Mask, dict[str, str]]:
-    """Return (N, K) whether each job can run on each type, and {job_id: reason} of the jobs that can run nowhere.
+) -> tuple[Mask, dict[int, str]]:
+    """Return (N, K) whether each job can run on each type, and {row: reason} of the jobs that can run nowhere.
 
     A job can run on a type if T_ij > 0, the job allows the type, its gang fits an empty cluster, s_i <= largest_gangs_ij (the GPUs
-    that one gang may span under its locality), and it fits the GPU memory if known. Finished jobs can run nowhere. With `index`,
-    row index[i] of the arrays describes job i.
+    that one gang may span under its locality), and it fits the GPU memory if known. With `index`, row index[i] of the arrays
+    describes job i.
     """
     measured = throughputs > 0
     fitting = num_gpus[:, None] <= largest_gangs
     fits = np.broadcast_to(np.True_, fitting.shape) if memory is None else memory.fits
     runnable = measured & allowed & fitting & fits
-    runnable[finished] = False
     idle = np.flatnonzero(~runnable.any(axis=1))
     reasons: dict[int, str] = {}
     for i in idle.tolist():
-        if finished[i]:
-            reasons[i] = FINISHED
-        elif not largest_gangs[i].any() and not largest_gangs.any():
+        if not largest_gangs[i].any() and not largest_gangs.any():
             reasons[i] = "the cluster has no GPUs"
         elif memory is not None and (lacking := _lacks_memory(measured[i], allowed[i] & fitting[i], fits[i])).any():
             reasons[i] = _too_large(memory.needed[i], accelerator_types, memory.capacity, lacking)
         else:
             reasons[i] = _cannot_run(measured[i], allowed[i], fits[i], num_gpus[i], accelerator_types, largest_gangs[i])
     if index is None:
-        return runnable, {job_ids[i]: reason for i, reason in reasons.items()}
+        return runnable, reasons
     excluded = np.flatnonzero(np.isin(index, idle)).tolist() if reasons else []
-    return runnable[index], {job_ids[i]: reasons[int(index[i])] for i in excluded}
+    return runnable[index], {i: reasons[int(index[i])] for i in excluded}
 
 
 def _lacks_memory(measured: Mask, placed: Mask, fits: Mask) -> Mask:

@@ -5,23 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from itertools import compress
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.errors import InputError, UnknownNameError, faults_among, unknown_names
 from gavel_py.problem.accelerators import same_accelerator
-from gavel_py.problem.eligibility import GpuMemory, largest_even_gang
+from gavel_py.problem.arrays import JOB, TYPE, ArrayChecker, Floats, Indices, Mask
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.eligibility import EVEN_SPLIT, NO_RACKS, GpuMemory, even_nodes, screen
 from gavel_py.problem.gpu_counts import GpuCounts, gpu_counts
-from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, pair_speeds, placement_speeds
-
-if TYPE_CHECKING:
-    from gavel_py.problem.arrays import Floats, Indices, Mask
-    from gavel_py.problem.cluster import Cluster
-    from gavel_py.problem.job import Job
+from gavel_py.problem.job import HOST_FIELDS, Job, host_requests_of, with_values
+from gavel_py.problem.pair_throughputs import PlacementSpeeds, placement_speeds
+from gavel_py.problem.profile import Profile
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,8 @@ class Hosts:
     Attributes:
         gpus: By locality and type, the GPUs of each node ("node") or rack ("rack"; a node without rack counts as one).
         cpus, memory_gb: (K,) sums over the nodes of a type, infinite if unknown for one of them.
-        localities, cpus_per_gpu, memory_gb_per_gpu: (N,) requests of the jobs.
+        localities: (N,) those of the jobs.
+        per_gpu: (N, 2) CPUs and memory that each GPU of a job requires (`host_requests_of`).
         speeds: Throughputs of consolidated and spread gangs, None if no difference is known.
         gpu_memory: GB per GPU of jobs and types.
         rooms: For each type, the GPUs, CPUs and memory, GB, of each node.
@@ -41,180 +42,160 @@ class Hosts:
     cpus: Floats
     memory_gb: Floats
     localities: NDArray[np.str_]
-    cpus_per_gpu: Floats
-    memory_gb_per_gpu: Floats
+    per_gpu: Floats
     speeds: PlacementSpeeds | None = None
     gpu_memory: GpuMemory | None = None
     rooms: tuple[tuple[tuple[int, float, float], ...], ...] = ()
 
     def select(self, rows: Indices) -> Hosts:
         """Return the same nodes with some of the jobs."""
-        memory = self.gpu_memory
         return replace(
             self,
             localities=self.localities[rows],
-            cpus_per_gpu=self.cpus_per_gpu[rows],
-            memory_gb_per_gpu=self.memory_gb_per_gpu[rows],
-            speeds=None if self.speeds is None else self.speeds.select(rows),
-            gpu_memory=None if memory is None else replace(memory, needed=memory.needed[rows]),
+            per_gpu=self.per_gpu[rows],
+            speeds=self.speeds and self.speeds.select(rows),
+            gpu_memory=self.gpu_memory and replace(self.gpu_memory, needed=self.gpu_memory.needed[rows]),
         )
 
 
 def hosts_of(
-    jobs: Sequence[Job], cluster: Cluster, speeds: PlacementSpeeds | None = None, gpu_memory: GpuMemory | None = None
+    cluster: Cluster, localities: NDArray[np.str_], per_gpu: Floats, speeds: PlacementSpeeds | None, gpu_memory: GpuMemory | None
 ) -> Hosts:
-    """Return the nodes of a cluster with the resource requests of jobs; speeds: of consolidated and spread gangs."""
+    """Return the nodes of a cluster with the requests of jobs."""
     return Hosts(
-        gpus=cluster.node_sizes,  # type: ignore[arg-type]
-        cpus=cluster.cpus,
-        memory_gb=cluster.memory_gb,
-        localities=np.array([job.locality for job in jobs], dtype=np.str_),
-        cpus_per_gpu=np.array([job.cpus_per_gpu for job in jobs], dtype=float),
-        memory_gb_per_gpu=np.array([job.memory_gb_per_gpu for job in jobs], dtype=float),
-        speeds=speeds,
-        gpu_memory=gpu_memory,
-        rooms=cluster.node_rooms,
+        cluster.node_sizes,  # type: ignore[arg-type]
+        cluster.cpus,
+        cluster.memory_gb,
+        localities,
+        per_gpu,
+        speeds,
+        gpu_memory,
+        cluster.node_rooms,
     )
 
 
-class Profile(Protocol):
-    """The interface of throughput profiles that a problem reads (`gavel_py.throughput_profiles`).
-
-    Six further methods are optional. `job_units(jobs)` returns the unit of the throughputs of each of N jobs, or None if all are
-    the same. `count_matrix(jobs, accelerators)` returns `matrix` with NaN for unmeasured throughputs; elastic jobs need it, and
-    `gang_sizes`, all measured gang sizes, if they request a range. The others return NaN for unmeasured values, or None if nothing
-    was measured:
-    `spread_matrix(jobs, accelerators)`: (N, K) steps/s of each gang on more nodes than it needs;
-    `pair_matrix(jobs, accelerators)`: (Q, Q, K) steps/s of each of Q gangs while all its GPUs are shared with each other gang;
-    `memory_matrix(jobs, accelerators)`: (N, K) GB of memory that each gang uses on each of its GPUs;
-    `uncertainty_matrix(jobs, accelerators, shares)`: (N, K) standard deviation of log(T_ij / Σ_k T_ik share_k), from
-    estimates of T.
-    """
-
-    @property
-    def name(self) -> str:
-        """Name for messages."""
-        ...
-
-    @property
-    def accelerators(self) -> tuple[str, ...]:
-        """Names of the known accelerator types."""
-        ...
-
-    def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats:
-        """Return (N, K) steps/s of each whole gang on each type, consolidated.
-
-        Args:
-            jobs: N jobs.
-            accelerators: Names of K types.
-
-        Raises:
-            MissingThroughputError: A throughput is unknown.
-        """
-        ...
-
-    def job_throughput(self, job: Job, accelerator: str, placement: str = "consolidated") -> float:
-        """Return the steps/s of the whole gang on one type.
-
-        Args:
-            job: The job.
-            accelerator: Name of the type.
-            placement: "consolidated" or "spread".
-
-        Raises:
-            MissingThroughputError: The throughput is unknown.
-        """
-        ...
-
-
 @dataclass(frozen=True)
-class JobArrays:
-    """The arrays of N jobs that depend on cluster and profile.
+class Gangs:
+    """Where N jobs can run on a cluster, how fast, and why they cannot.
 
     Attributes:
-        throughputs, allowed, largest_gangs: (N, K).
-        total_steps, steps_remaining, deadlines_seconds: (N,) the last from now; NaN = none.
-        speeds: Throughputs of consolidated and spread gangs, None if the profile has no difference.
+        throughputs: (N, K) steps/s as in `AllocationProblem`.
+        consolidated: (N, K) steps/s of consolidated gangs.
+        runnable: (N, K) whether a job with steps left can run on a type.
+        reasons: {row: why} of the jobs that can run nowhere.
+        placeable: (N,) whether a type can hold the gang, even if it has no throughput there.
+        uncertainty: (N, K) as in `AllocationProblem`.
         memory: GB per GPU of jobs and types.
-        uncertainty: (N, K) as in `AllocationProblem`, None if nothing is estimated.
         counts: Throughputs of elastic jobs, None if there are none.
-        lack_racks: Whether the locality of a job is "rack", and no node has a rack.
+        hosts: As in `AllocationProblem`.
     """
 
     throughputs: Floats
-    allowed: Mask
-    largest_gangs: Floats
-    total_steps: Floats
-    steps_remaining: Floats
-    deadlines_seconds: Floats
-    speeds: PlacementSpeeds | None
+    consolidated: Floats
+    runnable: Mask
+    reasons: Mapping[int, str]
+    placeable: Mask
+    uncertainty: Floats
     memory: GpuMemory
-    uncertainty: Floats | None
-    counts: GpuCounts | None = None
-    lack_racks: Sequence[bool] = ()
+    counts: GpuCounts | None
+    hosts: Hosts | None
 
-    def columns(self, jobs: Sequence[Job], now_seconds: float) -> dict[str, ArrayLike | None]:
-        """Return the arrays of `JOB_COLUMNS` by name, except those about the past of jobs, which a caller provides."""
+    def fastest(self, throughputs: Floats) -> Floats:
+        """Return (N,) steps/s on the fastest type; throughputs: those of the class, or only of consolidated gangs."""
+        best = throughputs if self.counts is None else self.counts.by_job(self.counts.best, throughputs)
+        fastest: Floats = np.where(self.runnable, best, 0.0).max(axis=1, initial=0.0)
+        return fastest
+
+    def arrays(self, cluster: Cluster) -> dict[str, Any]:
+        """Return the arrays of a problem that follow from the cluster and the profile."""
         return {
-            "tenants": tuple(job.tenant for job in jobs),
-            "num_gpus": [1 if job.is_elastic else job.num_gpus for job in jobs],  # each of its GPUs is a unit
-            "weights": [job.weight for job in jobs],
-            "priorities": [job.priority for job in jobs],
-            "steps_remaining": self.steps_remaining,
-            "total_steps": self.total_steps,
-            "arrival_seconds": [job.arrival_seconds for job in jobs],
-            "elapsed_seconds": [max(0.0, now_seconds - job.arrival_seconds) for job in jobs],
-            "deadlines_seconds": self.deadlines_seconds,
+            "throughputs": self.throughputs,
+            "runnable": self.runnable,
+            "uncertainty": self.uncertainty,
+            "counts": self.counts,
+            "hosts": self.hosts,
+            "accelerator_types": cluster.accelerator_names,
+            "capacities": cluster.capacities,
+            "prices_per_hour": cluster.prices_per_hour,
         }
 
-    def pairs(self, jobs: Sequence[Job], accelerators: Sequence[str], profile: Profile, min_gain: float) -> PairSpeeds | None:
-        """Return the throughputs of co-located jobs, None if the profile has none."""
-        found = pair_speeds(jobs, accelerators, self.throughputs, getattr(profile, "pair_matrix", None), self.memory)
-        return None if found is None else replace(found, min_gain=min_gain)
 
-
-def job_arrays(jobs: Sequence[Job], cluster: Cluster, profile: Profile, now_seconds: float) -> JobArrays:
-    """Return the arrays of jobs that depend on the cluster or the profile."""
+def look_up(jobs: Sequence[Job], cluster: Cluster, profile: Profile, *, whole_gangs: bool) -> Gangs:
+    """Return where jobs can run, and how fast. Raises `InputError` for what the profile does not have, or has wrong."""
+    jobs = _with_known_names(jobs, cluster, profile)
     names = cluster.accelerator_names
-    jobs = _with_known_names(jobs, {*names, *cluster.left_out, *profile.accelerators})
     allowed = _allowed(jobs, names)
     spans = largest_gangs(jobs, cluster)
-    gangs = np.array([job.num_gpus for job in jobs], dtype=float)[:, None]
+    sizes = np.array([job.num_gpus for job in jobs], dtype=float)
     memory = gpu_memory(jobs, cluster, profile)
-    usable = allowed & (gangs <= spans) & memory.fits
+    usable = allowed & (sizes[:, None] <= spans) & memory.fits
     counts = gpu_counts(jobs, cluster, profile, lambda gangs: usable_types(gangs, cluster, profile))
     if counts is not None:
         usable = counts.by_job(counts.able.any(axis=2), usable)
         memory = replace(memory, needed=np.where(counts.is_elastic[:, None], np.nan, memory.needed))
-        spans = np.where(counts.is_elastic[:, None], usable, spans)  # in units of one GPU
-    there = cluster.profile_names
-    restricted = _restricted(jobs, there, usable if counts is None else usable & ~counts.is_elastic[:, None])
-    throughputs = profile.matrix(restricted, there)
-    if counts is not None:
-        throughputs = counts.by_job(counts.per_gpu, throughputs)
-    total_steps = _total_steps(jobs, profile, usable)
-    done = np.array([job.steps_done for job in jobs], dtype=float)
-    best = throughputs if counts is None else counts.by_job(counts.best, throughputs)
-    fastest = np.where(usable, best, 0.0).max(axis=1, initial=0.0)
-    deadlines = _deadlines(jobs, total_steps, fastest) - now_seconds
-    speeds = None  # of elastic jobs, only consolidated gangs are known
-    if counts is None:
-        speeds = placement_speeds(jobs, cluster, throughputs, getattr(profile, "spread_matrix", None))
+        spans, sizes = np.where(counts.is_elastic[:, None], usable, spans), counts.units(sizes)  # in units of one GPU
+    restricted = _restricted(jobs, cluster.profile_names, usable if counts is None else usable & ~counts.is_elastic[:, None])
+    consolidated = profile.matrix(restricted, cluster.profile_names)
     uncertainty = _uncertainty(restricted, cluster, profile)
+    speeds = None
     if counts is not None:
+        consolidated = counts.by_job(counts.per_gpu, consolidated)
         uncertainty = _elastic_uncertainty(jobs, cluster, profile, counts, uncertainty)
-    remaining = np.maximum(0.0, total_steps - done)
-    lack_racks = [] if any(node.rack for node in cluster.nodes) else [job.locality == "rack" for job in jobs]
-    return JobArrays(
-        throughputs, allowed, spans, total_steps, remaining, deadlines, speeds, memory, uncertainty, counts, lack_racks
+    elif whole_gangs:  # of elastic jobs, only consolidated gangs are known
+        speeds = placement_speeds(jobs, cluster, consolidated, getattr(profile, "spread_matrix", None))
+    check = ArrayChecker()  # a profile may be the caller's own
+    axes = [(JOB, [job.job_id for job in jobs]), (TYPE, names)]
+    throughputs = check.numbers("throughputs", consolidated if speeds is None else speeds.faster, 0, "at least 0", axes)
+    uncertainty = check.numbers("uncertainty", uncertainty, 0, "at least 0", axes)
+    check.finish()
+    runnable, reasons = screen(names, throughputs, allowed, sizes, spans, memory=memory)
+    if not any(node.rack for node in cluster.nodes):
+        on_racks = [row for row, why in reasons.items() if jobs[row].locality == "rack" and "fits nowhere" in why]
+        reasons |= {row: reasons[row] + NO_RACKS for row in on_racks}
+    reasons |= {} if counts is None else counts.reasons(names, reasons)
+    localities, per_gpu = np.array([job.locality for job in jobs], dtype=np.str_), host_requests_of(jobs)
+    hosts = hosts_of(cluster, localities, per_gpu, speeds, memory) if whole_gangs else None
+    return Gangs(
+        throughputs, consolidated, runnable, reasons, np.logical_or.reduce(usable, axis=1), uncertainty, memory, counts, hosts
     )
+
+
+def depends_on_throughputs(job: Job) -> bool:
+    """Return whether the steps or the deadline of a job depend on its throughputs."""
+    return job.duration_seconds is not None or job.deadline_factor is not None
+
+
+def complete(
+    jobs: Sequence[Job], requests: Mapping[str, Floats], placeable: Mask, fastest: Floats, cluster: Cluster, profile: Profile
+) -> list[int]:
+    """Fill in the steps and deadlines of jobs that depend on throughputs, in their `requests_of`; return their rows.
+
+    Steps are duration x throughput on the named accelerator, without a look-up for jobs that no type can hold. A deadline by factor
+    is a multiple of the duration on the fastest accelerator, from the arrival.
+
+    placeable: as in `Gangs`; fastest: (N,) steps/s of consolidated gangs on the fastest type.
+    """
+    steps, deadlines = requests["total_steps"], requests["deadline_seconds"]
+    faults = []
+    rows = [row for row, job in enumerate(jobs) if depends_on_throughputs(job)]
+    for i, job in zip(rows, _with_known_names([jobs[row] for row in rows], cluster, profile), strict=True):
+        if job.duration_seconds is not None and job.duration_accelerator is not None and placeable[i]:
+            steps[i] = job.duration_seconds * profile.job_throughput(job, job.duration_accelerator)
+            problem = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no steps"
+            faults += faults_among(job.where, (not steps[i] > 0, "duration_accelerator", problem))
+        if job.deadline_factor is not None:
+            has_steps = job.total_steps is not None or job.duration_seconds is not None
+            faults += faults_among(job.where, (not has_steps, "deadline_factor", "needs total_steps (or a duration) as well"))
+            if fastest[i] > 0:
+                deadlines[i] = job.arrival_seconds + job.deadline_factor * steps[i] / fastest[i]
+    InputError.raise_any(faults)
+    return rows
 
 
 def usable_types(gangs: Sequence[Job], cluster: Cluster, profile: Profile) -> Mask:
     """Return (V, K) whether each gang is allowed on a type that can hold it."""
-    sizes = np.array([gang.num_gpus for gang in gangs], dtype=float)[:, None]
-    usable: Mask = _allowed(gangs, cluster.accelerator_names) & (sizes <= largest_gangs(gangs, cluster))
-    return usable & gpu_memory(gangs, cluster, profile).fits
+    fitting = np.array([[gang.num_gpus] for gang in gangs], dtype=float) <= largest_gangs(gangs, cluster)
+    return _allowed(gangs, cluster.accelerator_names) & fitting & gpu_memory(gangs, cluster, profile).fits
 
 
 def job_units(jobs: Sequence[Job], profile: Profile) -> tuple[str, ...] | None:
@@ -223,55 +204,90 @@ def job_units(jobs: Sequence[Job], profile: Profile) -> tuple[str, ...] | None:
     return None if look_up is None else look_up(jobs)
 
 
-def _with_known_names(jobs: Sequence[Job], known: set[str]) -> Sequence[Job]:
+def _with_known_names(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> Sequence[Job]:
     """Return the jobs with known names for types that differ in case only; raises `UnknownNameError` for unknown types."""
-    found, faults = list(jobs), []
-    for i, job in enumerate(jobs):
-        changes: dict[str, Any] = {}
-        for field in ("allowed_accelerators", "duration_accelerator"):
-            given = getattr(job, field)
-            written = (given,) if isinstance(given, str) else given or ()
-            if known.issuperset(written):
-                continue
-            names = [same_accelerator(name, known) for name in written]
-            changes[field] = names[0] if isinstance(given, str) else tuple(names)
-            problem = "is in neither the cluster nor the profile"
-            unknown = (name for name, other in zip(written, names, strict=True) if other is None)
-            faults += [Fault(job.where, field, f"accelerator {n!r} {problem}{nearest(n, sorted(known))}") for n in unknown]
-        if changes:
-            found[i] = job.model_copy(update=changes)
-    if faults:
-        raise UnknownNameError(*faults)
-    return found
+    known = {*cluster.accelerator_names, *cluster.left_out, *profile.accelerators}
+    named = {name for job in jobs for name in job.allowed_accelerators or ()} | {job.duration_accelerator for job in jobs}
+    if named - known <= {None}:
+        return jobs
+    written = [
+        (job, field, name)
+        for job in jobs
+        for field, names in (
+            ("allowed_accelerators", job.allowed_accelerators),
+            ("duration_accelerator", job.duration_accelerator and (job.duration_accelerator,)),
+        )
+        for name in names or ()
+        if name not in known
+    ]
+    meant = {name: same_accelerator(name, known) or name for _, _, name in written}
+    problem = "is in neither the cluster nor the profile"
+    UnknownNameError.raise_any(
+        [
+            fault
+            for job, field, name in written
+            if meant[name] not in known
+            for fault in unknown_names(job.where, field, [name], sorted(known), problem, noun="accelerator")
+        ]
+    )
+    return [
+        with_values(
+            job.on_renamed(lambda name: meant.get(name, name)),
+            {"duration_accelerator": job.duration_accelerator and meant.get(job.duration_accelerator, job.duration_accelerator)},
+        )
+        for job in jobs
+    ]
 
 
 def _allowed(jobs: Sequence[Job], names: Sequence[str]) -> Mask:
-    rows: dict[tuple[str, ...] | None, list[bool]] = {None: [True] * len(names)}
-    for job in jobs:
-        allowed = job.allowed_accelerators
-        if allowed is not None and allowed not in rows:
-            rows[allowed] = [name in allowed for name in names]
+    rows = {key: [key is None or name in key for name in names] for key in {job.allowed_accelerators for job in jobs}}
     return np.array([rows[job.allowed_accelerators] for job in jobs], dtype=bool).reshape(len(jobs), len(names))
 
 
 def largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
     """Return (N, K) GPUs of each type that one gang may span in an empty cluster, given its locality, CPUs and memory."""
     names = cluster.accelerator_names
-    rows: dict[tuple[str, float, float, int, int], list[float]] = {}
+    rows: dict[tuple[str, tuple[float, ...], int, int], list[float]] = {}
     known = any(node.cpus is not None for node in cluster.nodes), any(node.memory_gb is not None for node in cluster.nodes)
+    requests = map(tuple, (host_requests_of(jobs) * known).tolist())
     keys = [
-        (job.locality, job.cpus_per_gpu * known[0], job.memory_gb_per_gpu * known[1], job.whole_gpus if job.split else 0, job.split)
-        for job in jobs
+        (job.locality, each, job.whole_gpus if (split := job.split) else 0, split) for job, each in zip(jobs, requests, strict=True)
     ]
-    for locality, cpus, memory, size, split in set(keys):
-        needs = {"cpus_per_gpu": cpus, "memory_gb_per_gpu": memory}
-        rows[locality, cpus, memory, size, split] = [
+    for locality, each, size, split in set(keys):
+        needs = dict(zip(HOST_FIELDS, each, strict=True))
+        rows[locality, each, size, split] = [
             largest_even_gang(cluster, name, size, locality, split=split, **needs)
             if size > 1
             else cluster.largest_gang(name, locality, **needs)
             for name in names
         ]
     return np.array([rows[key] for key in keys], dtype=float).reshape(len(jobs), len(names))
+
+
+def largest_even_gang(
+    cluster: Cluster,
+    accelerator: str,
+    size: int,
+    locality: str,
+    *,
+    split: int = EVEN_SPLIT,
+    **needs: float,
+) -> float:
+    """Return the largest gang of at most this size that an empty cluster can hold with an even split.
+
+    needs: what each GPU requires on its node, as for `Cluster.largest_gang`.
+    """
+    if split == EVEN_SPLIT and size <= cluster.largest_gang(accelerator, "node", **needs):
+        return float(size)
+    nodes = cluster.nodes_of(accelerator)
+    regions: dict[str, int] = {}
+    numbers = np.array([regions.setdefault(cluster.region_of(node, locality), len(regions)) for node in nodes], dtype=np.int64)
+    per_gpu = [needs.get(name, 0.0) for name in HOST_FIELDS]
+    room = np.array([int(node.usable_gpus(*per_gpu)) for node in nodes], dtype=np.int64)
+    for smaller in range(size, 0, -1):
+        if even_nodes(smaller, room, numbers, split) is not None:
+            return float(smaller)
+    return 0.0 if split > 0 else cluster.largest_gang(accelerator, locality, **needs)
 
 
 def gpu_memory(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> GpuMemory:
@@ -281,7 +297,12 @@ def gpu_memory(jobs: Sequence[Job], cluster: Cluster, profile: Profile) -> GpuMe
     found = None if look_up is None else look_up(cluster.as_in_profile(jobs), names)
     known = np.full((len(jobs), len(names)), np.nan) if found is None else found
     own = np.array([np.nan if job.gpu_memory_gb is None else job.gpu_memory_gb for job in jobs], dtype=float)[:, None]
-    return GpuMemory(np.where(np.isnan(own), known, own), cluster.gpu_memory_gb)
+    return memory_on(cluster, np.where(np.isnan(own), known, own))
+
+
+def memory_on(cluster: Cluster, needed: Floats) -> GpuMemory:
+    """Return the GPU memory of the types of a cluster, and that of jobs: (N, K) GB on each GPU, NaN if unknown."""
+    return GpuMemory(needed, cluster.gpu_memory_gb)
 
 
 def _restricted(jobs: Sequence[Job], names: Sequence[str], usable: Mask) -> list[Job]:
@@ -289,13 +310,9 @@ def _restricted(jobs: Sequence[Job], names: Sequence[str], usable: Mask) -> list
 
     names: (K,) of the types, as in the profile.
     """
-
-    def restricted(job: Job, row: Mask) -> Job:
-        return job.model_copy(update={"allowed_accelerators": tuple(n for n, u in zip(names, row, strict=True) if u)})
-
     return [
-        job if job.allowed_accelerators is None and row.all() else restricted(job, row)
-        for job, row in zip(jobs, usable, strict=True)
+        job if job.allowed_accelerators is None and is_everywhere else job.allowing(compress(names, row))
+        for job, row, is_everywhere in zip(jobs, usable, np.logical_and.reduce(usable, axis=1).tolist(), strict=True)
     ]
 
 
@@ -323,7 +340,7 @@ def _elastic_uncertainty(
     row_of = {key: row for row, key in enumerate(models)}
     kinds, found = np.array([kind for kind, _ in models], dtype=np.int64), np.zeros((len(models), len(names)))
     for place, count in enumerate(counts.counts.tolist()):
-        gangs = [job.model_copy(update={"num_gpus": count, "allowed_accelerators": None}) for job in models.values()]
+        gangs = [job.with_gpus(count).allowing(None) for job in models.values()]
         of_count = _uncertainty(_restricted(gangs, names, counts.able[kinds, :, place]), cluster, profile)
         if of_count is not None:
             found = np.maximum(found, of_count)
@@ -332,34 +349,3 @@ def _elastic_uncertainty(
     uncertainty = np.zeros((len(jobs), len(names))) if fixed is None else fixed
     uncertainty[elastic] = found[[row_of[counts.kinds.item(i), jobs[i].job_type] for i in elastic.tolist()]]
     return uncertainty
-
-
-def _total_steps(jobs: Sequence[Job], profile: Profile, usable: Mask) -> Floats:
-    """Return total_steps, or duration x throughput on the named accelerator, or NaN; no look-up for jobs that can run nowhere."""
-    total = np.full(len(jobs), np.nan)
-    faults = []
-    for i, job in enumerate(jobs):
-        if job.total_steps is not None:
-            total[i] = job.total_steps
-        elif job.duration_seconds is not None and job.duration_accelerator is not None and usable[i].any():
-            total[i] = job.duration_seconds * profile.job_throughput(job, job.duration_accelerator)
-            if not total[i] > 0:
-                problem = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no steps"
-                faults.append(Fault(job.where, "duration_accelerator", problem))
-    InputError.raise_any(faults)
-    return total
-
-
-def _deadlines(jobs: Sequence[Job], total_steps: Floats, fastest: Floats) -> Floats:
-    """Return absolute deadlines; a factor is a multiple of the job's duration on its fastest accelerator, from its arrival."""
-    deadlines = np.full(len(jobs), np.nan)
-    faults = []
-    for i, job in enumerate(jobs):
-        if job.deadline_seconds is not None:
-            deadlines[i] = job.deadline_seconds
-        elif job.deadline_factor is not None and job.total_steps is None and job.duration_seconds is None:
-            faults.append(Fault(job.where, "deadline_factor", "needs total_steps (or a duration) as well"))
-        elif job.deadline_factor is not None and fastest[i] > 0:
-            deadlines[i] = job.arrival_seconds + job.deadline_factor * total_steps[i] / fastest[i]
-    InputError.raise_any(faults)
-    return deadlines

@@ -6,7 +6,7 @@ jobs with the same throughputs (a kind), and whether a cluster can hold each num
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gavel_py.errors import Fault, InputError, MissingThroughputError
-from gavel_py.io.records import MAX_COUNT
+from gavel_py.errors import Fault, InputError, MissingThroughputError, faults_among, refuse
+from gavel_py.problem.arrays import faults_of_kinds, faults_of_speeds
 
 if TYPE_CHECKING:
     from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.cluster import Cluster
-    from gavel_py.problem.from_jobs import Profile
     from gavel_py.problem.job import Job
+    from gavel_py.problem.profile import Profile
 
 
 NO_SPEED = "its throughput is 0 on every number of GPUs"
@@ -110,16 +110,16 @@ class GpuCounts:
         """Return (N,) s_i, 1 for elastic jobs, since each of their GPUs is a unit."""
         return np.where(self.is_elastic, 1.0, num_gpus)
 
-    def reasons(self, job_ids: Sequence[str], types: Sequence[str], excluded: Mapping[str, str]) -> dict[str, str]:
-        """Return {job id: reason} of the elastic jobs for which no number of GPUs fits. excluded: all jobs that can run nowhere."""
+    def reasons(self, types: Sequence[str], excluded: Collection[int]) -> dict[int, str]:
+        """Return {row: reason} of the elastic jobs for which no number of GPUs fits. excluded: all jobs that can run nowhere."""
         found = {}
         for i in np.flatnonzero(self.is_elastic).tolist() if excluded else ():
             kind = int(self.kinds[i])
-            if job_ids[i] not in excluded or self.able[kind].any():
+            if i not in excluded or self.able[kind].any():
                 continue
             sizes = [self.counts[speeds > 0].tolist() for speeds in self.speeds[kind]]
             text = "; ".join(f"{name}: {', '.join(map(str, each))}" for name, each in zip(types, sizes, strict=True) if each)
-            found[job_ids[i]] = f"no number of GPUs that it can run on fits ({text})" if text else NO_SPEED
+            found[i] = f"no number of GPUs that it can run on fits ({text})" if text else NO_SPEED
         return found
 
     def within(self, capacities: Floats) -> GpuCounts:
@@ -172,19 +172,14 @@ def given_counts(
     given = {"count_kinds": kinds, "gpu_counts": counts, "count_throughputs": speeds}
     if all(each is None for each in given.values()):
         return None
-    InputError.raise_any([Fault("", name, f"is required with {', '.join(given)}") for name, each in given.items() if each is None])
+    refuse("", *((each is None, name, f"is required with {', '.join(given)}") for name, each in given.items()))
     sizes, table, numbers = np.asarray(counts), np.asarray(speeds, dtype=float), np.asarray(kinds)
-    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or not len(sizes) or (sizes < 1).any() or (np.diff(sizes) <= 0).any():
-        raise InputError(Fault("", "gpu_counts", f"must be whole numbers of GPUs in ascending order, found {counts!r}"))
-    if table.ndim != 3 or table.shape[1:] != (len(capacities), len(sizes)):
-        text = f"must have the shape (kinds, {len(capacities)}, {len(sizes)}), found {table.shape}"
-        raise InputError(Fault("", "count_throughputs", text))
-    if not (np.isfinite(table) & (table >= 0)).all():
-        text = "must be finite numbers of at least 0, in steps/s; 0 where a number of GPUs is not offered"
-        raise InputError(Fault("", "count_throughputs", text))
-    if numbers.shape != (num_jobs,) or numbers.dtype.kind not in "iu" or not ((numbers >= -1) & (numbers < len(table))).all():
-        text = f"must be {num_jobs} whole numbers from 0 to {len(table) - 1}, or -1 for a job whose number of GPUs is fixed"
-        raise InputError(Fault("", "count_kinds", text))
+    is_list = sizes.ndim == 1 and sizes.dtype.kind in "iu" and len(sizes) > 0
+    ascend = is_list and (sizes >= 1).all() and (np.diff(sizes) > 0).all()
+    refuse("", (not ascend, "gpu_counts", f"must be whole numbers of GPUs in ascending order, found {counts!r}"))
+    shape, absent = (len(capacities), len(sizes)), "a number of GPUs is not offered"
+    wrong = faults_of_speeds("count_throughputs", table, shape, f"{len(capacities)}, {len(sizes)}", absent)
+    InputError.raise_any(wrong or faults_of_kinds("count_kinds", numbers, num_jobs, len(table), "whose number of GPUs is fixed"))
     fits = np.broadcast_to(sizes <= capacities[:, None], table.shape)
     return _sorted(GpuCounts(numbers.astype(np.int64), sizes.astype(np.int64), table, fits))
 
@@ -211,35 +206,17 @@ def merged_counts(kinds: Indices, found: Sequence[GpuCounts]) -> GpuCounts:
     return _sorted(GpuCounts(kinds, sizes, speeds, fits))
 
 
-SAME_KIND = (
-    *("job_type", "gpu_counts", "min_gpus", "max_gpus", "allowed_accelerators", "locality", "even_split"),
-    *("gpus_per_node", "cpus_per_gpu", "memory_gb_per_gpu", "gpu_memory_gb"),
-)
-"""The fields of a job on which its numbers of GPUs depend."""
-
-
-def with_gpus(job: Job, count: int) -> Job:
-    """Return an elastic job as a gang of a fixed number of GPUs."""
-    return job.model_copy(update={"num_gpus": count, "gpu_counts": None, "min_gpus": None, "max_gpus": None})
-
-
 def counts_of(job: Job, profile: Profile) -> tuple[int, ...]:
-    """Return the numbers of GPUs that an elastic job requests; those of a range are the gang sizes in the profile.
-
-    With `gpus_per_node`, a range has its multiples only.
-    """
+    """Return the numbers of GPUs that an elastic job requests; those of a range are the gang sizes in the profile."""
     if job.gpu_counts is not None:
         return job.gpu_counts
-    least, most = job.gpu_range
     known = getattr(profile, "gang_sizes", None)
-    if known is None:
-        raise InputError(Fault(job.where, "max_gpus", f"needs throughputs by gang size, which {profile.name} does not have"))
-    part = job.gpus_per_node or 1
-    found = tuple(int(size) for size in known if least <= size <= most and size % part == 0)
-    if not found:
-        multiples = f" that is a multiple of {part}" if part > 1 else ""
-        text = f"the profile {profile.name!r} has no gang of {least} to {most} GPUs{multiples}"
-        raise MissingThroughputError(Fault(job.where, "max_gpus", text))
+    refuse(job.where, (known is None, "max_gpus", f"needs throughputs by gang size, which {profile.name} does not have"))
+    found = tuple(int(size) for size in known or () if int(size) in job.allowed_counts)
+    (least, most), part = job.gpu_range, job.split
+    multiples = f" that is a multiple of {part}" if part > 1 else ""
+    text = f"the profile {profile.name!r} has no gang of {least} to {most} GPUs{multiples}"
+    MissingThroughputError.raise_any(faults_among(job.where, (not found, "max_gpus", text)))
     return found
 
 
@@ -252,18 +229,18 @@ def gpu_counts(jobs: Sequence[Job], cluster: Cluster, profile: Profile, usable: 
         InputError: The profile has no throughputs by gang size.
         MissingThroughputError: It has none of the numbers of GPUs that a job requests.
     """
-    keys = [tuple(getattr(job, name) for name in SAME_KIND) if job.is_elastic else None for job in jobs]
+    from gavel_py.problem.job import GANG_KEY  # a record of pydantic, which arrays do not need
+
+    keys = [GANG_KEY(job) if job.is_elastic else None for job in jobs]
     first = {key: job for key, job in zip(reversed(keys), reversed(jobs), strict=True) if key is not None}
     if not first:
         return None
-    look_up = getattr(profile, "count_matrix", None)
-    if look_up is None:
-        job = next(iter(first.values()))
-        text = f"needs throughputs by number of GPUs, which {profile.name} does not have"
-        raise InputError(Fault(job.where, "gpu_counts", text))
+    look_up: Any = getattr(profile, "count_matrix", None)
+    text = f"needs throughputs by number of GPUs, which {profile.name} does not have"
+    refuse(next(iter(first.values())).where, (look_up is None, "gpu_counts", text))
     asked = {key: counts_of(job, profile) for key, job in first.items()}
     counts = np.array(sorted({size for sizes in asked.values() for size in sizes}), dtype=np.int64)
-    gangs = [with_gpus(job, size) for key, job in first.items() for size in asked[key]]
+    gangs = [job.with_gpus(size) for key, job in first.items() for size in asked[key]]
     kinds = np.repeat(np.arange(len(first)), [len(asked[key]) for key in first])
     places = np.searchsorted(counts, [gang.num_gpus for gang in gangs])
     measured, fitting = look_up(cluster.as_in_profile(gangs), cluster.profile_names), usable(gangs)
@@ -285,27 +262,4 @@ def _check_measured(gangs: Sequence[Job], kinds: Indices, absent: Mask, profile:
             job = gangs[int(rows[0])]
             text = f"the profile {profile.name!r} has no throughput of {job.job_type!r} on any of {sizes} GPUs"
             faults.append(Fault(job.where, "gpu_counts", text))
-    if faults:
-        raise MissingThroughputError(*faults)
-
-
-def check_counts(counts: Sequence[int] | None, least: int | None, most: int | None, fixed: int | float | None) -> None:
-    """Raise `ValueError` for numbers of GPUs of a job that contradict each other. fixed: `num_gpus`, None if not given."""
-    if counts is not None:
-        if least is not None or most is not None:
-            raise ValueError("gpu_counts and min_gpus or max_gpus are both given; give only one")
-        if not counts:
-            raise ValueError("gpu_counts must name at least one number of GPUs, or be omitted for a fixed gang")
-        twice = sorted({count for count in counts if list(counts).count(count) > 1})
-        if twice:
-            raise ValueError(f"gpu_counts has {twice[0]} twice; each number of GPUs is given once")
-        if not 1 <= min(counts) <= max(counts) <= MAX_COUNT:
-            wrong = next(count for count in counts if not 1 <= count <= MAX_COUNT)
-            raise ValueError(f"gpu_counts must be whole numbers of GPUs from 1 to {MAX_COUNT:,}, found {wrong}")
-    elif most is None:
-        raise ValueError("min_gpus needs max_gpus, the largest number of GPUs on which the job may run")
-    elif least is not None and least > most:
-        raise ValueError(f"min_gpus must not exceed max_gpus, found {least} and {most}")
-    if fixed is not None:
-        name = "gpu_counts" if counts is not None else "max_gpus"
-        raise ValueError(f"num_gpus and {name} are both given; give num_gpus for a fixed gang, or {name} for an elastic job")
+    MissingThroughputError.raise_any(faults)

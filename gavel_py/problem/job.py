@@ -1,17 +1,17 @@
-"""Jobs and job sets, with readers for CSV, JSON, JSON Lines and Gavel's trace format."""
+"""The job: its fields with their types, uses and rules, and what follows from them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, overload
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from gavel_py.errors import Fault, InputError, together
-from gavel_py.io import names, reading
+from gavel_py.errors import Fault, InputError, check_together
 from gavel_py.io.records import (
     MAX_COUNT,
     Finite,
@@ -23,26 +23,18 @@ from gavel_py.io.records import (
     Record,
     Text,
     Whole,
-    check_records,
-    is_absent,
-    repeated,
 )
-from gavel_py.io.tabular import Tabular, array_of
-from gavel_py.problem.eligibility import ANY_SPLIT, EVEN_SPLIT, check_per_node
-from gavel_py.problem.gpu_counts import check_counts
-from gavel_py.problem.workflows import WorkflowGraph, check_dependencies, check_known
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from numpy.typing import NDArray
+from gavel_py.problem.arrays import Floats
+from gavel_py.problem.columns import Fixed, Gang, Host, Number, Size, Use, fields_for, fixed_fields
+from gavel_py.problem.dependencies import Condition, dependency_of
+from gavel_py.problem.eligibility import ANY_SPLIT, EVEN_SPLIT
 
 Locality = Literal["any", "rack", "node"]
 
+SETTLED = Fixed("is settled when the job is submitted")
+
 DEFAULT_RETRIES = 3
 """Enough for transient faults of machines and networks, while a faulty job is started four times at most."""
-
-RECORDED = "recorded_"
-"""Prefix of columns with the recorded outcome of a job, which traces read and job sets ignore."""
 
 
 class Job(Record):
@@ -88,33 +80,33 @@ class Job(Record):
     label: ClassVar[str] = "job"
     identifier: ClassVar[str] = "job_id"
 
-    job_id: Name
-    job_type: Text = ""
-    num_gpus: JobSize = 1
-    weight: Positive = 1.0
-    priority: Finite = 0.0
-    total_steps: Positive | None = None
-    steps_done: NotNegative = 0.0
-    arrival_seconds: Finite = 0.0
-    deadline_seconds: Finite | None = None
+    job_id: Annotated[Name, Fixed("identifies the job; submit another job instead")]
+    job_type: Gang[Text] = ""
+    num_gpus: Size[Number[JobSize]] = 1
+    weight: Number[Positive] = 1.0
+    priority: Number[Finite] = 0.0
+    total_steps: Number[Positive | None] = None
+    steps_done: Annotated[NotNegative, Use.NUMBER, Fixed("is set by `report`")] = 0.0
+    arrival_seconds: Annotated[Finite, Use.NUMBER, Fixed("has happened")] = 0.0
+    deadline_seconds: Number[Finite | None] = None
     deadline_factor: Positive | None = None
     tenant: Text = ""
-    allowed_accelerators: tuple[Name, ...] | None = None
-    locality: Locality = "any"
-    even_split: bool = False
-    gpus_per_node: Whole | None = None
-    cpus_per_gpu: NotNegative = 0.0
-    memory_gb_per_gpu: NotNegative = 0.0
-    gpu_memory_gb: Positive | None = None
+    allowed_accelerators: Gang[tuple[Name, ...] | None] = None
+    locality: Gang[Locality] = "any"
+    even_split: Gang[bool] = False
+    gpus_per_node: Gang[Whole | None] = None
+    cpus_per_gpu: Host[NotNegative] = 0.0
+    memory_gb_per_gpu: Host[NotNegative] = 0.0
+    gpu_memory_gb: Gang[Positive | None] = None
     duration_seconds: Positive | None = None
     duration_accelerator: Name | None = None
-    restart_seconds: NotNegative | None = None
+    restart_seconds: Number[NotNegative | None] = None
     max_retries: Annotated[Integer, Field(ge=0, le=MAX_COUNT)] = DEFAULT_RETRIES
-    depends_on: tuple[Name, ...] = ()
-    workflow: Text = ""
-    gpu_counts: tuple[Integer, ...] | None = None
-    min_gpus: Whole | None = None
-    max_gpus: Whole | None = None
+    depends_on: Annotated[tuple[Name, ...], SETTLED] = ()
+    workflow: Annotated[Text, SETTLED] = ""
+    gpu_counts: Size[tuple[Integer, ...] | None] = None
+    min_gpus: Size[Whole | None] = None
+    max_gpus: Size[Whole | None] = None
 
     def __init__(self, job_id: str | None = None, /, **fields: Any) -> None:
         super().__init__(**({} if job_id is None else {"job_id": job_id}), **fields)
@@ -130,11 +122,55 @@ class Job(Record):
         return self.gpu_counts is not None or self.max_gpus is not None
 
     @property
+    def has_deadline(self) -> bool:
+        """Whether it has a deadline, as a time or as a factor."""
+        return self.deadline_seconds is not None or self.deadline_factor is not None
+
+    @property
     def gpu_range(self) -> tuple[int, int]:
         """The smallest and the largest number of GPUs on which the job may run."""
         if self.gpu_counts:
             return self.gpu_counts[0], self.gpu_counts[-1]
         return (self.min_gpus or 1, self.max_gpus) if self.max_gpus is not None else (self.whole_gpus, self.whole_gpus)
+
+    @property
+    def allowed_counts(self) -> Sequence[int]:
+        """The numbers of GPUs on which an elastic job may run, ascending, as far as the profile has them."""
+        if self.gpu_counts is not None:
+            return self.gpu_counts
+        (least, most), part = self.gpu_range, self.gpus_per_node or 1
+        return range(-(-least // part) * part, most + 1, part)
+
+    @property
+    def host_requests(self) -> dict[str, float]:
+        """What each of its GPUs requires on its node, {field: value}, as `Cluster.largest_gang` takes it."""
+        return {name: getattr(self, name) for name in HOST_FIELDS}
+
+    def allows(self, accelerator: str) -> bool:
+        """Return whether the job may run on a type of this name."""
+        return self.allowed_accelerators is None or accelerator in self.allowed_accelerators
+
+    def allowing(self, accelerators: Iterable[str] | None) -> Job:
+        """Return the job restricted to types of these names, None for all types; names may repeat."""
+        allowed = None if accelerators is None else tuple(dict.fromkeys(accelerators))
+        return self if allowed == self.allowed_accelerators else with_values(self, {"allowed_accelerators": allowed})
+
+    def on_renamed(self, rename: Callable[[str], str]) -> Job:
+        """Return the job with other names for the types on which it may run."""
+        return self if self.allowed_accelerators is None else self.allowing(map(rename, self.allowed_accelerators))
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """Ids of the jobs for which it waits by name."""
+        return tuple(each.job_id for each in map(dependency_of, self.depends_on) if each.job_id)
+
+    def without_dependencies(self) -> Job:
+        """Return the job as one that waits for no other."""
+        return with_values(self, {"depends_on": ()}) if self.depends_on else self
+
+    def with_gpus(self, count: float) -> Job:
+        """Return an elastic job as a gang of a fixed number of GPUs."""
+        return with_values(self, dict.fromkeys(ELASTIC_FIELDS) | {"num_gpus": count})
 
     @field_validator("allowed_accelerators", "depends_on", "gpu_counts", mode="before")
     @classmethod
@@ -144,14 +180,23 @@ class Job(Record):
 
     @model_validator(mode="after")
     def _check_together(self) -> Job:
-        if self.duration_seconds is not None and self.total_steps is not None:
-            raise ValueError("total_steps and duration_seconds are both given; give only one, since each follows from the other")
-        if (self.duration_seconds is None) != (self.duration_accelerator is None):
-            raise ValueError("duration_seconds and duration_accelerator must be given together")
-        if self.deadline_seconds is not None and self.deadline_factor is not None:
-            raise ValueError("deadline_seconds and deadline_factor are both given; give only one")
-        if self.allowed_accelerators is not None and not self.allowed_accelerators:
-            raise ValueError("allowed_accelerators must name at least one accelerator, or be omitted to allow all")
+        has_duration, on = self.duration_seconds is not None, self.duration_accelerator
+        if has_duration or on is not None or self.deadline_factor is not None or self.allowed_accelerators is not None:
+            check_together(
+                (
+                    has_duration and self.total_steps is not None,
+                    "total_steps and duration_seconds are both given; give only one, since each follows from the other",
+                ),
+                (has_duration != (on is not None), "duration_seconds and duration_accelerator must be given together"),
+                (
+                    self.deadline_seconds is not None and self.deadline_factor is not None,
+                    "deadline_seconds and deadline_factor are both given; give only one",
+                ),
+                (
+                    self.allowed_accelerators == (),
+                    "allowed_accelerators must name at least one accelerator, or be omitted to allow all",
+                ),
+            )
         if self.depends_on:
             check_dependencies(self.job_id, self.depends_on, self.workflow)
         if self.gpu_counts is not None or self.min_gpus is not None or self.max_gpus is not None:
@@ -160,8 +205,9 @@ class Job(Record):
             )
             self.__dict__["gpu_counts"] = self.gpu_counts and tuple(sorted(self.gpu_counts))  # the record is frozen
             self.__dict__["num_gpus"] = self.gpu_range[0]
-        if self.gpus_per_node is not None:
-            check_per_node(self.gpu_counts or (() if self.is_elastic else (self.num_gpus,)), self.gpus_per_node)
+        if (part := self.gpus_per_node) is not None:
+            sizes = self.gpu_counts or (() if self.is_elastic else (self.num_gpus,))
+            check_together(*((size % part, f"gpus_per_node is {part}, of which {size:g} GPUs are no multiple") for size in sizes))
             self.__dict__["even_split"] = True
         return self
 
@@ -177,215 +223,66 @@ class Job(Record):
         return self.gpus_per_node or (EVEN_SPLIT if self.even_split else ANY_SPLIT)
 
 
-def check_unique(job_ids: Iterable[str]) -> None:
-    """Raise `InputError` for ids that occur more than once."""
-    twice = names.repeated(job_ids)
-    InputError.raise_any([Fault(f"job {job_id!r}", "job_id", "appears twice; job ids must be unique") for job_id in twice])
+def check_counts(counts: Sequence[int] | None, least: int | None, most: int | None, fixed: int | float | None) -> None:
+    """Raise `InputError` for numbers of GPUs of a job that contradict each other. fixed: `num_gpus`, None if not given."""
+    given, is_range = counts or (), least is not None or most is not None
+    twice = sorted({count for count in given if given.count(count) > 1})
+    wrong = [count for count in given if not 1 <= count <= MAX_COUNT]
+    name = "gpu_counts" if counts is not None else "max_gpus"
+    check_together(
+        (counts is not None and is_range, "gpu_counts and min_gpus or max_gpus are both given; give only one"),
+        (counts == (), "gpu_counts must name at least one number of GPUs, or be omitted for a fixed gang"),
+        (twice, f"gpu_counts has {twice and twice[0]} twice; each number of GPUs is given once"),
+        (wrong, f"gpu_counts must be whole numbers of GPUs from 1 to {MAX_COUNT:,}, found {wrong and wrong[0]}"),
+        (counts is None and most is None, "min_gpus needs max_gpus, the largest number of GPUs on which the job may run"),
+        ((least or 0) > (most or MAX_COUNT), f"min_gpus must not exceed max_gpus, found {least} and {most}"),
+        (
+            fixed is not None,
+            f"num_gpus and {name} are both given; give num_gpus for a fixed gang, or {name} for an elastic job",
+        ),
+    )
 
 
-class JobSet(Sequence[Job], Tabular):
-    """An immutable sequence of jobs with unique ids.
-
-    Args:
-        jobs: The jobs, in order. They may wait for jobs that are not among them.
-
-    Raises:
-        InputError: An id occurs twice, an entry is not a `Job`, or jobs wait for each other in a cycle.
-    """
-
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self.jobs: tuple[Job, ...] = tuple(jobs)
-        invalid = [Fault("job set", "", f"must hold Job objects, found {job!r}") for job in self.jobs if not isinstance(job, Job)]
-        InputError.raise_any(invalid)
-        check_unique(job.job_id for job in self.jobs)
-        if any(job.depends_on for job in self.jobs):
-            WorkflowGraph(self.jobs)
-
-    @overload
-    def __getitem__(self, index: int) -> Job: ...
-    @overload
-    def __getitem__(self, index: slice) -> JobSet: ...
-    def __getitem__(self, index: int | slice) -> Job | JobSet:
-        return JobSet(self.jobs[index]) if isinstance(index, slice) else self.jobs[index]
-
-    def __len__(self) -> int:
-        return len(self.jobs)
-
-    def __iter__(self) -> Iterator[Job]:
-        return iter(self.jobs)
-
-    def __eq__(self, other: object) -> bool:
-        return self.jobs == other.jobs if isinstance(other, JobSet) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.jobs)
-
-    def __repr__(self) -> str:
-        return f"JobSet({len(self)} jobs)"
-
-    @classmethod
-    def from_file(cls, path: str | Path, *, ignore: Collection[str] = ()) -> JobSet:
-        """Read jobs from a file.
-
-        Args:
-            path: A .csv, .json, .jsonl (.ndjson) file or a Gavel .trace; the suffix gives the format.
-            ignore: Columns (CSV) or keys (JSON) to ignore, which would be unknown otherwise; none of them is a field of a job.
-
-        Raises:
-            InputError: All faults of the file, each with its place; or a name in `ignore` is a field of a job.
-        """
-        check_ignored("jobs", ignore)
-        readers: dict[str, Callable[[str | Path], Iterable[tuple[str, Any]]]] = {
-            ".csv": partial(reading.csv_rows, required=("job_id",), known=Job.model_fields),
-            ".json": partial(reading.document_rows, key="jobs"),
-            ".jsonl": reading.json_lines,
-            ".ndjson": reading.json_lines,
-            ".trace": _gavel_rows,
-        }
-        rows = readers[reading.suffix_of(path, readers)](path)
-        return cls._from_rows((where, _without(row, ignore)) for where, row in rows)
-
-    @classmethod
-    def from_csv(cls, path: str | Path) -> JobSet:
-        """Read jobs from CSV.
-
-        Args:
-            path: A file with columns named as the fields of `Job`; an empty cell means the default.
-
-        Raises:
-            InputError: All faults of the file, each with its place.
-        """
-        return cls._from_rows(reading.csv_rows(path, required=("job_id",), known=Job.model_fields))
-
-    @classmethod
-    def from_json(cls, path: str | Path) -> JobSet:
-        """Read jobs from JSON.
-
-        Args:
-            path: A file with a list of objects, or an object with the list under "jobs".
-
-        Raises:
-            InputError: All faults of the file, each with its place.
-        """
-        return cls._from_rows(reading.document_rows(path, "jobs"))
-
-    @classmethod
-    def from_json_lines(cls, path: str | Path) -> JobSet:
-        """Read jobs from JSON Lines.
-
-        Args:
-            path: A file with one object per line.
-
-        Raises:
-            InputError: All faults of the file, each with its place.
-        """
-        return cls._from_rows(reading.json_lines(path))
-
-    @classmethod
-    def from_gavel_trace(cls, path: str | Path) -> JobSet:
-        """Read a trace in Gavel's format; job ids are the line numbers from 0.
-
-        Args:
-            path: A file of 10 tab-separated fields per line, without header.
-
-        Raises:
-            InputError: All faults of the file, each with its place.
-        """
-        return cls._from_rows(_gavel_rows(path))
-
-    @classmethod
-    def from_columns(cls, columns: Mapping[str, Iterable[Any]]) -> JobSet:
-        """Build jobs from columns, such as those of `to_columns` or of a polars or pyarrow table.
-
-        >>> JobSet.from_columns({"job_id": ["a", "b"], "num_gpus": [1, 8], "total_steps": [1e5, None]})
-        JobSet(2 jobs)
-
-        Args:
-            columns: {name of a field of `Job`: values}, all of one length. A missing value (None, NaN) or an empty text means the
-                default.
-
-        Raises:
-            InputError: All faults, each with its row, counted from 0.
-        """
-        listed = {str(name): values.tolist() if hasattr(values, "tolist") else list(values) for name, values in columns.items()}
-        lengths = {name: len(values) for name, values in listed.items()}
-        if len(set(lengths.values())) > 1:
-            counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
-            raise InputError(Fault("jobs", "columns", f"must have the same length, found {counts}"))
-        rows = [dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True)]
-        return cls._from_rows((f"row {n}", {k: v for k, v in row.items() if not _is_empty(v)}) for n, row in enumerate(rows))
-
-    @classmethod
-    def from_pandas(cls, frame: pd.DataFrame) -> JobSet:
-        """Build jobs from a pandas DataFrame with a column for each field that is given; see `from_columns`.
-
-        Args:
-            frame: The data frame. Its index is not read, unless it is named job_id.
-
-        Raises:
-            InputError: All faults, each with its row, counted from 0.
-        """
-        named = frame.reset_index() if frame.index.name == "job_id" else frame
-        return cls.from_columns({str(name): named[name] for name in named.columns})
-
-    def to_columns(self) -> dict[str, NDArray[Any]]:
-        """Return the jobs as {field: (N,) array}, as `from_columns` takes them; several names are joined by "|"."""
-        columns = {name: [getattr(job, name) for job in self.jobs] for name in Job.model_fields}
-        columns["num_gpus"] = [None if job.is_elastic else job.num_gpus for job in self.jobs]
-        return {name: array_of(map(_joined, values)) for name, values in columns.items()}
-
-    @classmethod
-    def _from_rows(cls, rows: Iterable[tuple[str, Any]]) -> JobSet:
-        placed = []
-        for where, row in rows:
-            if isinstance(row, Mapping):  # null in JSON means the default, as an empty cell does in CSV
-                row = {n: value for n, value in row.items() if value is not None and not str(n).startswith(RECORDED)}
-            placed.append((where, row))
-        ids = [(where, str(row["job_id"]).strip()) for where, row in placed if isinstance(row, Mapping) and "job_id" in row]
-        with together() as attempt:
-            attempt(lambda: InputError.raise_any(repeated("job", "job_id", ids)))
-            jobs = attempt(lambda: check_records(Job, placed))
-        with together() as attempt:
-            found: JobSet = attempt(lambda: cls(jobs))
-            attempt(lambda: check_known(jobs))
-        return found
+def check_dependencies(job_id: str, texts: Iterable[str], workflow: str) -> None:
+    """Raise `InputError` for a job that waits for itself or twice for another one, and for a singleton without a workflow."""
+    found = [dependency_of(text) for text in texts]
+    named = [each.job_id for each in found]
+    twice = next((each.job_id or str(each) for n, each in enumerate(found) if each.job_id in named[:n]), None)
+    is_singleton = Condition.SINGLETON in (each.condition for each in found)
+    check_together(
+        (job_id in named, "depends_on must not name the job itself"),
+        (twice, f"depends_on has {twice!r} twice; list each job once"),
+        (
+            is_singleton and not workflow,
+            "singleton needs a workflow: it waits for the earlier jobs of the same workflow and tenant",
+        ),
+    )
 
 
-def _joined(value: object) -> object:
-    return "|".join(map(str, value)) if isinstance(value, tuple) else value
+ELASTIC_FIELDS = frozenset(fields_for(Use.SIZE, Job))
+
+HOST_FIELDS = fields_for(Use.HOST, Job)
+
+GANG_KEY = attrgetter(*fields_for(Use.GANG, Job))
+"""Returns the fields of a job that determine its gang, as a tuple that is equal for equal gangs."""
 
 
-def _is_empty(value: object) -> bool:
-    return value == "" if isinstance(value, str) else is_absent(value)
+NUMBERS = fields_for(Use.NUMBER, Job)
+"""Fields that are columns of numbers in the job table."""
+
+_read_host, _read_numbers = attrgetter(*HOST_FIELDS), attrgetter(*NUMBERS)
 
 
-FIELDS = frozenset(Job.model_fields)
+def host_requests_of(jobs: Sequence[Job]) -> Floats:
+    """Return (N, 2) what each GPU of N jobs requires on its node: CPUs, and memory in GB."""
+    return np.fromiter(chain.from_iterable(map(_read_host, jobs)), dtype=float).reshape(len(jobs), len(HOST_FIELDS))
 
 
-def check_ignored(where: str, names: Collection[str]) -> None:
-    """Raise `InputError` for names of columns to ignore that are fields of a job."""
-    text = "is a field of a job, not an unknown column"
-    InputError.raise_any([Fault(where, "ignore", f"{name!r} {text}") for name in names if name in FIELDS])
-
-
-def _without(row: Any, names: Collection[str]) -> Any:
-    return {name: value for name, value in row.items() if name not in names} if names and isinstance(row, Mapping) else row
-
-
-GAVEL_FIELDS = ("job_type", "", "", "", "", "total_steps", "num_gpus", "weight", "slo", "arrival_seconds")
-"""The fields of Gavel's traces; "" is an ignored field (a command, its folder and arguments)."""
-
-
-def _gavel_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
-    for index, (number, line) in enumerate(reading.numbered_lines(path)):
-        cells = line.split("\t")
-        where, expected = f"{path}, line {number}", len(GAVEL_FIELDS)
-        if len(cells) != expected:
-            raise InputError(Fault(where, "", f"has {len(cells)} tab-separated fields, but Gavel's traces have {expected}"))
-        row = {name: cell for name, cell in zip(GAVEL_FIELDS, cells, strict=True) if name}
-        # A negative SLO means none; other values are factors, which Job validates.
-        slo = row.pop("slo")
-        yield where, {"job_id": str(index), **row} | ({} if slo.strip().startswith("-") else {"deadline_factor": slo})
+def requests_of(jobs: Sequence[Job]) -> dict[str, Floats]:
+    """Return {field: (N,) values} of the fields that are columns of numbers, NaN for none."""
+    values = np.array(list(map(_read_numbers, jobs)), dtype=float).reshape(len(jobs), len(NUMBERS))
+    # Each column is contiguous in memory, since policies and the cache read one column at a time.
+    return dict(zip(NUMBERS, np.ascontiguousarray(values.T), strict=True))
 
 
 def with_values(job: Job, values: dict[str, Any]) -> Job:
@@ -398,3 +295,17 @@ def with_values(job: Job, values: dict[str, Any]) -> Job:
     put(copy, "__pydantic_extra__", None)
     put(copy, "__pydantic_private__", None)
     return copy
+
+
+def changed_job(job: Job, fields: dict[str, object]) -> Job:
+    """Return the job with these fields changed, validated like a new job. Raises `InputError`."""
+    place = f"job {job.job_id!r}"
+    InputError.raise_any(
+        [Fault(place, name, f"cannot be changed: it {why}") for name, why in fixed_fields(Job).items() if name in fields]
+    )
+    kept = job.model_dump()
+    if not ELASTIC_FIELDS.isdisjoint(fields):  # one kind of them replaces the others, but a bound keeps the other bound
+        is_range = not fields.keys() & {"num_gpus", "gpu_counts"} and fields.get("max_gpus", job.max_gpus) is not None
+        replaced = ELASTIC_FIELDS - {"min_gpus", "max_gpus"} if is_range else ELASTIC_FIELDS
+        kept = {name: value for name, value in kept.items() if name not in replaced}
+    return Job(**kept | fields)

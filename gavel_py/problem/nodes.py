@@ -10,9 +10,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from gavel_py.errors import Fault, InputError, nearest, together
+from gavel_py.errors import InputError, check_together, check_type, faults_among, together, unknown_names
 from gavel_py.io import reading
 from gavel_py.io.records import Integer, Name, NotNegative, Positive, Record, Whole, check_records, repeated
+from gavel_py.problem.tolerances import INPUT_ROUNDING
 
 GpusPerNode = Annotated[Integer, Field(ge=0, le=4096)]
 
@@ -59,6 +60,18 @@ class Node(Record):
     memory_gb: NotNegative | None = None
     rack: Name | None = None
 
+    def usable_gpus(self, cpus: float = 0.0, memory_gb: float = 0.0) -> float:
+        """Return how many of its GPUs, fractions included, the CPUs and memory of the empty node can serve.
+
+        Args:
+            cpus: Cores that each GPU requires.
+            memory_gb: Host memory, GB, that each GPU requires.
+        """
+        pairs = ((self.cpus, cpus), (self.memory_gb, memory_gb))
+        return min(
+            [self.num_gpus, *(total / per_gpu + INPUT_ROUNDING for total, per_gpu in pairs if total is not None and per_gpu > 0)]
+        )
+
 
 FIELDS = tuple(name for name in AcceleratorType.model_fields if name not in ("name", "profile_name"))
 """Fields of an accelerator type in a file, whose key is its name."""
@@ -98,19 +111,16 @@ def _read_node_list(path: str | Path) -> Parts:
 def _read_document(path: str | Path) -> Parts:
     read = reading.document(path)
     document, where = read.value, read.where
-    if not isinstance(document, dict):
-        raise InputError(Fault(where(), "", "must be a mapping with the key nodes and optionally accelerator_types"))
-    unknown = [Fault(where(key), "", f"key {key!r} is not known{nearest(str(key), KEYS)}") for key in document if key not in KEYS]
+    check_type(where(), "", document, dict, "must be a mapping with the key nodes and optionally accelerator_types")
     with together() as attempt:
-        attempt(lambda: InputError.raise_any(unknown))
+        attempt(lambda: InputError.raise_any(unknown_names(where, "", document, KEYS, noun="key")))
         nodes = attempt(lambda: _nodes(document.get("nodes", []), where))
         types = attempt(lambda: _accelerator_types(document.get("accelerator_types"), where))
     return nodes, types
 
 
 def _nodes(entries: Any, where: Callable[..., str]) -> list[Node]:
-    if not isinstance(entries, list):
-        raise InputError(Fault(where("nodes"), "nodes", "must be a list of nodes"))
+    check_type(where("nodes"), "nodes", entries, list, "must be a list of nodes")
     rows = [(where("nodes", i), entry) for i, entry in enumerate(entries)]
     checked = check_records(_NodeEntry, rows)
     nodes = [(place, node) for (place, _), entry in zip(rows, checked, strict=True) for node in entry.expanded()]
@@ -119,16 +129,17 @@ def _nodes(entries: Any, where: Callable[..., str]) -> list[Node]:
 
 
 def _accelerator_types(entries: Any, where: Callable[..., str]) -> list[AcceleratorType]:
-    if not isinstance(entries, dict | None):
-        raise InputError(Fault(where("accelerator_types"), "accelerator_types", "must be a mapping from name to details"))
+    where_types = where("accelerator_types")
+    check_type(where_types, "accelerator_types", entries, dict | None, "must be a mapping from name to details")
     types: list[AcceleratorType] = []
     with together() as attempt:
         for name, details in (entries or {}).items():
             place, given = where("accelerator_types", name), {} if details is None else details
             if isinstance(given, dict):
                 label = f"{place} (accelerator type {name!r})"
-                refused = {key: REFUSED.get(key, f"is not known{nearest(str(key), FIELDS)}") for key in given if key not in FIELDS}
-                attempt(partial(InputError.raise_any, [Fault(label, str(key), problem) for key, problem in refused.items()]))
+                refused = faults_among(label, *((key in given, key, problem) for key, problem in REFUSED.items()))
+                refused += unknown_names(label, None, (key for key in given if key not in REFUSED), FIELDS)
+                attempt(partial(InputError.raise_any, refused))
                 given = {key: value for key, value in given.items() if key in FIELDS} | {"name": name}
             types += attempt(partial(check_records, AcceleratorType, [(place, given)])) or []
     return types
@@ -163,13 +174,13 @@ def _names(name: str) -> list[str]:
     listed, closing, end = rest.partition("]")
     if not bracket:
         return [name]
-    if not closing or not RANGES.fullmatch(listed) or set(end) & set("[]"):
-        raise ValueError(f"{name!r} has brackets that are not a list of numbers and ranges, as in h100-[0-3,7]")
+    is_list = closing and RANGES.fullmatch(listed) and not set(end) & set("[]")
+    check_together((not is_list, f"{name!r} has brackets that are not a list of numbers and ranges, as in h100-[0-3,7]"))
     found: list[str] = []
     for part in listed.split(","):
         first, _, last = part.partition("-")
-        if int(last or first) < int(first) or len(found) + int(last or first) - int(first) >= MAX_NAMES:
-            raise ValueError(f"the range {part!r} in {name!r} must ascend and have at most {MAX_NAMES:,} numbers")
+        is_wrong = int(last or first) < int(first) or len(found) + int(last or first) - int(first) >= MAX_NAMES
+        check_together((is_wrong, f"the range {part!r} in {name!r} must ascend and have at most {MAX_NAMES:,} numbers"))
         found += [f"{start}{number:0{len(first)}d}{end}" for number in range(int(first), int(last or first) + 1)]
     return found
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py.errors import Fault, InputError
-from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.errors import Fault, InputError, refuse
+from gavel_py.problem.arrays import Floats, Indices, Mask, faults_of_kinds, faults_of_speeds
+from gavel_py.problem.tolerances import FLOAT_ROUNDING
 
 if TYPE_CHECKING:
     from gavel_py.problem.cluster import Cluster
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 Measured: TypeAlias = "Callable[[Sequence[Job], Sequence[str]], Floats | None]"
 """A function of jobs and K types that returns steps/s, NaN if not measured, or None if nothing was: for pairs (Q, Q, K), of the
 first beside the second of Q jobs of different pair classes; for placements (N, K), of spread gangs."""
-
-ROUNDING = 1e-12
-"""Tolerance for comparisons of gains."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +80,7 @@ class PairSpeeds:
     @property
     def useful(self) -> Mask:
         """(Q, Q, K) the pairs with a gain above `min_gain`."""
-        return self.gains > self.min_gain + ROUNDING
+        return self.gains > self.min_gain + FLOAT_ROUNDING
 
     def select(self, rows: Indices) -> PairSpeeds:
         """Return the throughputs of some of the jobs."""
@@ -90,16 +88,21 @@ class PairSpeeds:
 
 
 def pair_speeds(
-    jobs: Sequence[Job], accelerators: Sequence[str], throughputs: Floats, measured: Measured | None, memory: GpuMemory
+    jobs: Sequence[Job],
+    accelerators: Sequence[str],
+    throughputs: Floats,
+    measured: Measured | None,
+    memory: GpuMemory,
+    min_gain: float,
 ) -> PairSpeeds | None:
     """Return the throughputs of pairs of these jobs, None if none was measured.
 
-    throughputs: (N, K) of each job alone. Jobs of a pair class have the same type and gang size, need the same number of GPUs on
-    each node, and fit GPU memory beside the same jobs. Pairs that exceed the memory of a GPU have throughput 0. Jobs with a
-    fraction of a GPU are in no pair.
+    throughputs: (N, K) of each job alone; min_gain: as in the result. Jobs of a pair class have the same type and gang size, need
+    the same number of GPUs on each node, and fit GPU memory beside the same jobs. Pairs that exceed the memory of a GPU have
+    throughput 0. Jobs with a fraction of a GPU are in no pair.
     """
     keys = [
-        (job.job_type, job.whole_gpus, job.gpus_per_node or 0, row.tobytes())
+        (job.job_type, job.whole_gpus, max(0, job.split), row.tobytes())
         for job, row in zip(jobs, memory.num_compatible, strict=True)
     ]
     whole = [job.num_gpus >= 1 for job in jobs]
@@ -114,34 +117,27 @@ def pair_speeds(
     sizes, per_node = np.array([key[1:3] for key in numbers], dtype=np.int64).T
     fits = memory.together(first)
     pairs = _limited(kinds, np.where(fits, np.nan_to_num(found), 0.0), sizes, throughputs)
-    return replace(pairs, fits=fits, per_node=per_node)
+    return replace(pairs, min_gain=min_gain, fits=fits, per_node=per_node)
 
 
 def given_pairs(kinds: ArrayLike | None, speeds: ArrayLike | None, num_gpus: Floats, throughputs: Floats) -> PairSpeeds:
     """Return the throughputs of pairs from arrays (`AllocationProblem.from_arrays`); raises `InputError` for invalid arrays."""
-    for name, given, other in (("pair_kinds", kinds, "pair_throughputs"), ("pair_throughputs", speeds, "pair_kinds")):
-        if given is None:
-            raise InputError(Fault("", name, f"is required with {other}"))
+    refuse(
+        "",
+        (kinds is None, "pair_kinds", "is required with pair_throughputs"),
+        (speeds is None, "pair_throughputs", "is required with pair_kinds"),
+    )
     table, numbers = _array("pair_throughputs", speeds).astype(float), _array("pair_kinds", kinds)
     jobs, types = throughputs.shape
-    if table.ndim != 3 or table.shape[0] != table.shape[1] or table.shape[2] != types:
-        text = f"must have the shape (kinds, kinds, {types}), found {table.shape}"
-        raise InputError(Fault("", "pair_throughputs", text))
-    if not (np.isfinite(table) & (table >= 0)).all():
-        text = "must be finite numbers of at least 0, in steps/s; 0 where two jobs cannot share"
-        raise InputError(Fault("", "pair_throughputs", text))
-    last = len(table) - 1
-    if numbers.shape != (jobs,) or numbers.dtype.kind not in "iu" or not ((numbers >= -1) & (numbers <= last)).all():
-        text = f"must be {jobs} whole numbers from 0 to {last}, or -1 for a job that cannot share"
-        raise InputError(Fault("", "pair_kinds", text))
+    shape, absent = (len(table), types), "two jobs cannot share"
+    wrong = faults_of_speeds("pair_throughputs", table, shape, f"kinds, {types}", absent)
+    InputError.raise_any(wrong or faults_of_kinds("pair_kinds", numbers, jobs, len(table), "that cannot share"))
     sizes, shares = np.ones(len(table), dtype=np.int64), numbers >= 0
     sizes[numbers[shares]] = num_gpus[shares]
     other = shares & (sizes[numbers] != num_gpus)  # fractions of a GPU became 0
-    if other.any():
-        kind = numbers[other].min()
-        found = " and ".join(f"{size:g}" for size in np.unique(num_gpus[numbers == kind]).tolist())
-        text = f"kind {kind} has gangs of {found} GPUs, but only equal gangs of whole GPUs can share in pairs"
-        raise InputError(Fault("", "pair_kinds", text))
+    gangs = {int(kind): " and ".join(f"{size:g}" for size in np.unique(num_gpus[numbers == kind])) for kind in numbers[other]}
+    text = "kind {} has gangs of {} GPUs, but only equal gangs of whole GPUs can share in pairs"
+    InputError.raise_any([Fault("", "pair_kinds", text.format(kind, found)) for kind, found in sorted(gangs.items())])
     return _limited(numbers.astype(np.int64), table, sizes, throughputs)
 
 
@@ -150,8 +146,7 @@ def _array(field: str, values: ArrayLike | None) -> NDArray[Any]:
         array = np.asarray(None if np.ma.is_masked(values) else values)
     except ValueError:  # rows of different lengths
         array = np.asarray(None)
-    if array.dtype.kind not in "iuf":
-        raise InputError(Fault("", field, "must be an array of numbers without masked entries"))
+    refuse("", (array.dtype.kind not in "iuf", field, "must be an array of numbers without masked entries"))
     return array
 
 
@@ -205,7 +200,7 @@ def placement_speeds(
     jobs: Sequence[Job], cluster: Cluster, consolidated: Floats, measured: Measured | None
 ) -> PlacementSpeeds | None:
     """Return the throughputs of both placements, None if no spread gang was measured."""
-    several = np.array([job.num_gpus > 1 and job.locality != "node" and not job.even_split for job in jobs], dtype=bool)
+    several = np.array([job.num_gpus > 1 and job.locality != "node" and not job.split for job in jobs], dtype=bool)
     if measured is None or not several.any():
         return None
     rows = np.flatnonzero(several)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
@@ -13,8 +13,12 @@ from numpy.typing import ArrayLike
 from gavel_py.errors import nearest
 from gavel_py.io.names import NumberedNames
 from gavel_py.problem.arrays import (
-    JOB_COLUMNS,
+    ARRAYS,
+    JOB,
+    JOB_ATTRIBUTES,
+    TYPE,
     UNKNOWN_WORK,
+    Array,
     ArrayChecker,
     Floats,
     Indices,
@@ -25,19 +29,24 @@ from gavel_py.problem.arrays import (
     fair_shares,
     isolated_throughputs,
     labels_of,
-    size_numbers,
     table_shape,
 )
-from gavel_py.problem.eligibility import NO_RACKS, screen
+from gavel_py.problem.eligibility import FINISHED, screen
 from gavel_py.problem.gpu_counts import GpuCounts, given_counts
-from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, given_pairs
-from gavel_py.problem.row_hashing import number_equal
-from gavel_py.problem.workflows import WorkflowGraph, seconds_left
+from gavel_py.problem.pair_throughputs import PairSpeeds, PlacementSpeeds, given_pairs, pair_speeds
+from gavel_py.problem.row_hashing import number_equal, size_numbers
+from gavel_py.problem.workflows import WorkflowGraph, WorkflowOutlook, has_dependencies, seconds_left
 
 if TYPE_CHECKING:
     from gavel_py.problem.cluster import Cluster
-    from gavel_py.problem.from_jobs import Hosts, JobArrays, Profile
-    from gavel_py.problem.job import Job, JobSet
+    from gavel_py.problem.from_jobs import Hosts
+    from gavel_py.problem.job import Job
+    from gavel_py.problem.job_set import JobSet
+    from gavel_py.problem.profile import Profile
+
+
+WHERE_JOBS_RUN = ("throughputs", "runnable", "type_index", "units")
+"""The further arrays with one entry or row per job."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -110,7 +119,7 @@ class AllocationProblem:
     gpu_parts: Floats | None = None
     counts: GpuCounts | None = None
 
-    @property
+    @cached_property
     def num_jobs(self) -> int:
         """N, including excluded jobs."""
         return len(self.job_ids)
@@ -123,7 +132,7 @@ class AllocationProblem:
         units = dict.fromkeys(unit for unit, job_id in zip(self.units, self.job_ids, strict=True) if job_id not in self.excluded)
         return tuple(units) if len(units) > 1 else ()
 
-    @property
+    @cached_property
     def speeds(self) -> PlacementSpeeds | None:
         """Throughputs of consolidated and spread gangs, None if no difference is known."""
         return None if self.hosts is None else self.hosts.speeds
@@ -203,9 +212,9 @@ class AllocationProblem:
         counts = check.numbers("capacities", capacities, 0, "at least 0", [axis])
         spans = check.numbers("largest_gangs", largest_gangs, np.inf, "at least 0", [("job", self.job_ids), axis])
         check.finish()
-        spans, done = np.minimum(spans, counts), np.zeros(self.num_jobs, dtype=bool)
-        names = self.job_ids, self.accelerator_types
-        runnable, excluded = screen(*names, self.throughputs, self.runnable, self.num_gpus, spans, done)
+        spans = np.minimum(spans, counts)
+        runnable, reasons = screen(self.accelerator_types, self.throughputs, self.runnable, self.num_gpus, spans)
+        excluded = {self.job_ids[row]: reason for row, reason in reasons.items()}
         kept = None if self.counts is None else self.counts.within(counts)
         if kept is not None:
             runnable &= kept.by_job(kept.able.any(axis=2), np.broadcast_to(np.True_, runnable.shape))
@@ -227,17 +236,19 @@ class AllocationProblem:
             rows = check.in_order("rows", rows, [("job", self.job_ids)])
         check.finish()
         rows = np.arange(self.num_jobs)[rows]
-        by_job = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_BY_JOB}
+        by_job = {name: getattr(self, name) for name in (*JOB_ATTRIBUTES, *WHERE_JOBS_RUN)}
         picked: dict[str, Any] = {
             name: values[rows] if isinstance(values, np.ndarray) else tuple(values[i] for i in rows.tolist())
             for name, values in by_job.items()
             if values is not None
         }
         excluded = {job: self.excluded[job] for job in picked["job_ids"] if job in self.excluded}
-        hosts = None if self.hosts is None else self.hosts.select(rows)
-        pairs = None if self.pairs is None else self.pairs.select(rows)
-        counts = None if self.counts is None else self.counts.select(rows)
-        return replace(self, excluded=excluded, hosts=hosts, pairs=pairs, counts=counts, **picked)
+        parts: dict[str, Any] = {
+            "hosts": None if self.hosts is None else self.hosts.select(rows),
+            "pairs": None if self.pairs is None else self.pairs.select(rows),
+            "counts": None if self.counts is None else self.counts.select(rows),
+        }
+        return replace(self, excluded=excluded, **parts, **picked)
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -331,7 +342,12 @@ class AllocationProblem:
         counts = check.numbers("capacities", capacities, 0, "at least 0", [("accelerator type", types)])
         by_count = arrays.get("count_kinds"), arrays.get("gpu_counts"), arrays.get("count_throughputs")
         elastic = given_counts(*by_count, len(ids), counts)
-        problem = cls._build(check, ids, types, table, counts, arrays, type_index=index, elastic=elastic)
+        found: dict[str, Any] = {"job_ids": ids, "accelerator_types": types, "capacities": counts, "counts": elastic}
+        found["tenants"] = check.texts("tenants", arrays.get("tenants"), ("job", ids))
+        rows = ("job", ids) if index is None else ("job type", NumberedNames("", len(np.asarray(table))))
+        speeds = check.numbers("throughputs", table, 0, "at least 0", [rows, ("accelerator type", types)])
+        found |= checked(check, arrays, ids, types)
+        problem = build(*_screened(found, speeds, index))
         pair_throughputs = arrays.get("pair_throughputs")
         if pair_kinds is None and pair_throughputs is None:
             return problem
@@ -359,8 +375,8 @@ class AllocationProblem:
         """Build a problem from jobs and a cluster, with throughputs from a profile.
 
         A job gets no time on types that it does not allow, on which no nodes within its locality can hold its gang, or whose GPUs
-        have too little memory. A job that waits for an unfinished one among the jobs (`depends_on`) is excluded, and so is one that
-        can never start since a job whose failure it needs has finished; jobs that are not among them count as ended.
+        have too little memory. A job that waits for an unfinished one among the jobs is excluded, and so is one that can never
+        start since a job whose failure it needs has finished; jobs that are not among them count as ended.
 
         Args:
             jobs: Jobs with unique ids.
@@ -388,39 +404,34 @@ class AllocationProblem:
             MissingThroughputError: The profile lacks a throughput.
             InputError: Any other fault of the arguments.
         """
-        from gavel_py.problem.from_jobs import hosts_of, job_arrays, job_units  # records of pydantic, which arrays do not need
-        from gavel_py.problem.job import JobSet
+        from gavel_py.problem.from_jobs import complete, job_units, look_up  # records of pydantic, which arrays do not need
+        from gavel_py.problem.job import requests_of
+        from gavel_py.problem.job_set import JobSet
 
         check_number("now_seconds", now_seconds)
         check_number("min_gain", min_gain, least=1)
         job_set = jobs if isinstance(jobs, JobSet) else JobSet(jobs)
         cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
-        arrays = job_arrays(job_set, cluster, profile, now_seconds)
-        speeds = arrays.speeds if whole_gangs else None
-        given: OptionalArrays = arrays.columns(job_set, now_seconds) | {  # type: ignore[assignment]
+        gangs, requests = look_up(job_set, cluster, profile, whole_gangs=whole_gangs), requests_of(job_set)
+        complete(job_set, requests, gangs.placeable, gangs.fastest(gangs.consolidated), cluster, profile)
+        given: dict[str, Any] = {
             "waiting_seconds": waiting_seconds,
             "isolated_seconds": isolated_seconds,
             "attained_gpu_seconds": attained_gpu_seconds,
-            "prices_per_hour": cluster.prices_per_hour,
             "running_on": running_on,
             "previous_fractions": previous_fractions,
-            "uncertainty": arrays.uncertainty,
         }
-        problem = cls._build(
-            ArrayChecker(),
-            tuple(job.job_id for job in job_set),
-            cluster.accelerator_names,
-            arrays.throughputs if speeds is None else speeds.faster,
-            cluster.capacities,
-            given,
-            found=arrays,
-            hosts=hosts_of(job_set, cluster, speeds, arrays.memory) if whole_gangs else None,
-            pairs=arrays.pairs(job_set, cluster.profile_names, profile, min_gain) if sharing else None,
-            elastic=arrays.counts,
-        )
-        units = job_units(job_set, profile)
-        problem = problem if units is None else replace(problem, units=units)
-        is_alone = not any(job.workflow or job.depends_on for job in job_set)
+        measured, names = getattr(profile, "pair_matrix", None), cluster.profile_names
+        arrays = gangs.arrays(cluster) | {
+            "job_ids": tuple(job.job_id for job in job_set),
+            "tenants": tuple(job.tenant for job in job_set),
+            "pairs": pair_speeds(job_set, names, gangs.consolidated, measured, gangs.memory, min_gain) if sharing else None,
+            "units": job_units(job_set, profile),
+        }
+        given |= columns_at(requests, now_seconds) | arrays
+        arrays |= checked(ArrayChecker(), given, arrays["job_ids"], cluster.accelerator_names, ARRAYS | UNKNOWN_WORK)
+        problem = build(arrays, gangs.reasons)
+        is_alone = not has_dependencies(job_set) and not any(job.workflow for job in job_set)
         return problem if is_alone else problem._with_workflows(job_set, now_seconds, by_workflow=by_workflow)
 
     def _with_workflows(self, jobs: JobSet, now_seconds: float, *, by_workflow: bool) -> AllocationProblem:
@@ -430,98 +441,85 @@ class AllocationProblem:
         runnable, left_out = self.runnable.copy(), sorted((waiting.blocked | waiting.never).items())
         runnable[[row for row, _ in left_out]] = False
         reasons = {self.job_ids[row]: reason for row, reason in left_out}
-        columns: dict[str, Any] = {}
-        if by_workflow:
-            seconds = seconds_left(self.steps_remaining, self.fastest)
-            ahead = graph.outlook(seconds, self.deadlines_seconds + now_seconds, waiting)
-            columns = ahead.columns(self.weights, seconds, runnable, now_seconds)
-        return replace(self, runnable=runnable, excluded=self.excluded | reasons, **columns)
-
-    @classmethod
-    def _build(
-        cls,
-        check: ArrayChecker,
-        ids: Sequence[str],
-        types: tuple[str, ...],
-        throughputs: ArrayLike,
-        capacities: Floats,
-        arrays: OptionalArrays,
-        *,
-        type_index: Indices | None = None,
-        found: JobArrays | None = None,
-        hosts: Hosts | None = None,
-        pairs: PairSpeeds | None = None,
-        elastic: GpuCounts | None = None,
-    ) -> AllocationProblem:
-        """Validate the remaining arrays and determine where each job can run; found: from jobs and a cluster, None from arrays."""
-        jobs, accelerators = ("job", ids), ("accelerator type", types)
-        tenants = check.texts("tenants", arrays.get("tenants"), jobs)
-        rows = jobs if type_index is None else ("job type", NumberedNames("", len(np.asarray(throughputs))))
-        table = check.numbers("throughputs", throughputs, 0, "at least 0", [rows, accelerators])
-        rules = JOB_COLUMNS if found is None else JOB_COLUMNS | UNKNOWN_WORK
-        columns = {name: check.numbers(name, arrays.get(name), *rule, [jobs]) for name, rule in rules.items()}  # type: ignore[arg-type]
-        if arrays.get("steps_remaining") is None:
-            columns["steps_remaining"] = columns["total_steps"]
-        prices = check.numbers("prices_per_hour", arrays.get("prices_per_hour"), np.nan, "at least 0 or NaN", [accelerators])
-        previous = check.numbers("previous_fractions", arrays.get("previous_fractions"), 0, "from 0 to 1", [jobs, accelerators])
-        uncertainty = check.numbers("uncertainty", arrays.get("uncertainty"), 0, "at least 0", [jobs, accelerators])
-        running = check.columns_of("running_on", arrays.get("running_on"), ids, types)
-        check.finish()
-        if elastic is not None:
-            columns["num_gpus"] = elastic.units(columns["num_gpus"])
-            table, type_index = elastic.rates(table, type_index, by_job=found is not None)
-        runnable, excluded = _screened(ids, types, table, type_index, columns, capacities, found, elastic)
-        return cls(
-            job_ids=ids,
-            accelerator_types=types,
-            throughputs=table if type_index is None else table[type_index],
-            type_index=type_index,
-            capacities=capacities,
-            share_capacities=capacities,
-            runnable=runnable,
-            excluded=excluded,
-            prices_per_hour=prices,
-            tenants=tenants,
-            running_on=running,
-            previous_fractions=previous,
-            uncertainty=uncertainty,
-            hosts=hosts,
-            pairs=pairs,
-            units=None,
-            counts=elastic,
-            **columns,
-        )
+        problem = replace(self, runnable=runnable, excluded=self.excluded | reasons)
+        if not by_workflow:
+            return problem
+        seconds = seconds_left(self.steps_remaining, self.fastest)
+        return with_outlook(problem, graph.outlook(seconds, self.deadlines_seconds + now_seconds, waiting), now_seconds)
 
 
-def _screened(
-    ids: Sequence[str],
-    types: tuple[str, ...],
-    table: Floats,
-    type_index: Indices | None,
-    columns: dict[str, Floats],
-    capacities: Floats,
-    found: JobArrays | None,
-    elastic: GpuCounts | None,
-) -> tuple[Mask, dict[str, str]]:
-    """Return where each job can run, and why it can run nowhere (`screen`). table: rows of jobs, or of types with `type_index`."""
-    gangs, finished, shape = columns["num_gpus"], columns["steps_remaining"] == 0, (len(ids), len(types))
-    allowed = np.broadcast_to(np.True_, shape) if found is None else found.allowed
-    largest_gangs = np.broadcast_to(capacities, shape) if found is None else found.largest_gangs
+def with_outlook(problem: AllocationProblem, outlook: WorkflowOutlook, now_seconds: float) -> AllocationProblem:
+    """Return the problem in which workflows count as a whole; outlook: remaining work and paths of those of the jobs."""
+    seconds = seconds_left(problem.steps_remaining, problem.fastest)
+    return replace(problem, **outlook.columns(problem.weights, seconds, problem.runnable, now_seconds))
+
+
+def columns_at(requests: Mapping[str, Floats], now_seconds: float) -> dict[str, Floats]:
+    """Return the arrays of a problem that follow from the requests of jobs (`problem.job.requests_of`) at a time."""
+    return {name: requests[array.field] for name, array in ARRAYS.items() if array.field} | {
+        "steps_remaining": np.maximum(0.0, requests["total_steps"] - requests["steps_done"]),
+        "elapsed_seconds": np.maximum(0.0, now_seconds - requests["arrival_seconds"]),
+        "deadlines_seconds": requests["deadline_seconds"] - now_seconds,
+    }
+
+
+def checked(
+    check: ArrayChecker, given: Mapping[str, Any], ids: Sequence[str], types: Sequence[str], rules: Mapping[str, Array] = ARRAYS
+) -> dict[str, Any]:
+    """Return the arrays of numbers and types, with their defaults. Raises `InputError` with all faults found so far."""
+    names = {JOB: (JOB, ids), TYPE: (TYPE, types)}
+    found: dict[str, Any] = {
+        name: check.numbers(name, given.get(name), array.default, array.rule, [names[axis] for axis in array.axes])
+        for name, array in rules.items()
+    }
+    if given.get("steps_remaining") is None:
+        found["steps_remaining"] = found["total_steps"]
+    found["running_on"] = check.columns_of("running_on", given.get("running_on"), ids, types)
+    check.finish()
+    return found
+
+
+def build(arrays: dict[str, Any], reasons: Mapping[int, str]) -> AllocationProblem:
+    """Return the problem of valid arrays: those of files, of `from_arrays`, or of a scheduler.
+
+    Args:
+        arrays: The attributes by name. Those with a default (`ARRAYS`) may be absent; `num_gpus` of elastic jobs is not read, and
+            `runnable` says where jobs could run if they had not finished.
+        reasons: {row: why} of the jobs that can run nowhere.
+    """
+    ids, counts, finished = arrays["job_ids"], arrays["counts"], np.flatnonzero(arrays["steps_remaining"] == 0)
+    lengths = {JOB: len(ids), TYPE: len(arrays["capacities"])}
+    found: dict[str, Any] = {"running_on": np.broadcast_to(np.int64(-1), len(ids))} | {
+        name: np.broadcast_to(np.float64(array.default), [lengths[axis] for axis in array.axes]) for name, array in ARRAYS.items()
+    }
+    found |= arrays
+    if len(finished):
+        found["runnable"] = arrays["runnable"].copy()
+        found["runnable"][finished] = False
+        reasons = {**reasons, **dict.fromkeys(finished.tolist(), FINISHED)}
+    if counts is not None:
+        found["num_gpus"] = counts.units(found["num_gpus"])
+    excluded = {ids[row]: reasons[row] for row in sorted(reasons)}
+    return AllocationProblem(excluded=excluded, share_capacities=arrays["capacities"], **found)
+
+
+def _screened(arrays: dict[str, Any], speeds: Floats, type_index: Indices | None) -> tuple[dict[str, Any], dict[int, str]]:
+    """Return the arrays with throughputs and where each job can run, and why it can run nowhere (`screen`).
+
+    speeds: throughputs of the jobs, or of job types with `type_index`.
+    """
+    elastic, gangs, types = arrays["counts"], arrays["num_gpus"], arrays["accelerator_types"]
+    shape = len(gangs), len(types)
+    allowed, largest_gangs = np.broadcast_to(np.True_, shape), np.broadcast_to(arrays["capacities"], shape)
     if elastic is not None:
+        speeds, type_index = elastic.rates(speeds, type_index, by_job=False)
+        gangs = elastic.units(gangs)
         largest_gangs = elastic.by_job(elastic.able.any(axis=2), largest_gangs)  # in units of one GPU
-    one: slice | Indices = slice(None)
-    index, speeds, memory = None, table, None if found is None else found.memory
-    if type_index is not None:  # jobs of the same type and gang size can run on the same types
-        same = number_equal([type_index, size_numbers(gangs), finished], len(ids))
-        one, index, speeds = same.first, same.index, table[type_index[same.first]]
-    runnable, excluded = screen(ids, types, speeds, allowed[one], gangs[one], largest_gangs[one], finished[one], index, memory)
-    for i in np.flatnonzero(found.lack_racks).tolist() if excluded and found is not None else ():
-        if "fits nowhere" in excluded.get(ids[i], ""):
-            excluded[ids[i]] += NO_RACKS
-    return runnable, excluded if elastic is None else excluded | elastic.reasons(ids, types, excluded)
-
-
-_NOT_BY_JOB = {
-    *("accelerator_types", "capacities", "share_capacities", "prices_per_hour"),
-    *("excluded", "hosts", "pairs", "gpu_parts", "counts"),
-}
+    if type_index is None:
+        runnable, reasons = screen(types, speeds, allowed, gangs, largest_gangs)
+    else:  # jobs of the same type and gang size can run on the same types
+        same = number_equal([type_index, size_numbers(gangs)], len(gangs))
+        one, table, speeds = same.first, speeds[type_index[same.first]], speeds[type_index]
+        runnable, reasons = screen(types, table, allowed[one], gangs[one], largest_gangs[one], same.index)
+    reasons |= {} if elastic is None else elastic.reasons(types, reasons)
+    return arrays | {"throughputs": speeds, "type_index": type_index, "runnable": runnable}, reasons

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.problem.arrays import Indices
+from gavel_py.problem.arrays import Floats, Indices
 
 Column = NDArray[np.generic]
 Keys = NDArray[np.uint64]
@@ -139,3 +139,14 @@ def _reordered(found: Numbering, order: Indices) -> Numbering:
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     return Numbering(rank[found.index], found.first[order], found.counts[order], found.keys[order])
+
+
+def size_numbers(num_gpus: Floats) -> Indices:
+    """Return an integer for each gang, equal exactly for equal sizes; small integers make equal rows fast to find.
+
+    Whole gangs have their number of GPUs, fractions their bit pattern, which is larger. A broadcast array stays one number in
+    memory.
+    """
+    if num_gpus.strides == (0,) and len(num_gpus) > 1:
+        return np.broadcast_to(size_numbers(num_gpus[:1].copy()), num_gpus.shape)
+    return np.where(num_gpus >= 1, num_gpus, 0).astype(np.int64) | np.where(num_gpus >= 1, 0.0, num_gpus).view(np.int64)

@@ -14,7 +14,18 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import core_schema
 
-from gavel_py.errors import Fault, InputError, nearest, relocated_faults, together
+from gavel_py.errors import (
+    Fault,
+    InputError,
+    check_together,
+    check_type,
+    faults_among,
+    refuse,
+    relocated_faults,
+    together,
+    unknown_names,
+    wrong_types,
+)
 from gavel_py.io import reading
 from gavel_py.io.names import natural_key
 from gavel_py.io.records import Finite, Name, Record, check_records, repeated
@@ -26,12 +37,8 @@ TenantPolicy = Literal["fairness", "fifo"]
 
 
 def _above_zero(weight: float) -> float:
-    if weight == 0:
-        raise ValueError(
-            "must be greater than 0, found 0; to give a tenant nothing, exclude each of its jobs with a Forbid constraint"
-        )
-    if weight < 0:
-        raise ValueError(f"must be greater than 0, found {weight:g}")
+    hint = "; to give a tenant nothing, exclude each of its jobs with a Forbid constraint" if weight == 0 else ""
+    check_together((weight <= 0, f"must be greater than 0, found {weight:g}{hint}"))
     return weight
 
 
@@ -65,9 +72,10 @@ def tree_faults(tenants: Sequence[tuple[str, str, str | None]]) -> list[Fault]:
     first = {name: (where, parent) for where, name, parent in reversed(tenants)}
     parents = {name: first[name][1] for _, name, _ in tenants}
     unknown = [
-        Fault(f"{where} (tenant {name!r})", "parent", f"there is no tenant {parent!r}{nearest(parent, parents)}")
+        fault
         for where, name, parent in tenants
-        if parent is not None and parent not in parents
+        if parent is not None
+        for fault in unknown_names(f"{where} (tenant {name!r})", "parent", [parent], parents, "", noun="there is no tenant")
     ]
     cycles = [
         Fault(f"{first[name][0]} (tenant {name!r})", "parent", f"forms a cycle: {' -> '.join([name, *others, name])}")
@@ -105,8 +113,7 @@ def _document(place: Callable[..., str], document: Any, where: Where) -> tuple[l
 
 
 def _head(place: Callable[..., str], document: Any) -> _Document:
-    if not isinstance(document, Mapping):
-        raise InputError(Fault(place(), "", f"must be a mapping of field to value, found {document!r:.60}"))
+    check_type(place(), "", document, Mapping, "must be a mapping of field to value")
     with relocated_faults(lambda fault: replace(fault, where=f"{place(fault.field)} ({fault.where})")):
         return _Document(**{str(key): value for key, value in document.items()})
 
@@ -142,8 +149,7 @@ def _entries(
         yield (*keys, str(key)), {"name": key, **above}, details
         below = details.get("tenants") if isinstance(details, dict) else None
         if isinstance(below, Mapping):
-            if len(keys) > 2 * MAX_LEVELS:
-                raise InputError(Fault(f"tenant {key!r}", "tenants", f"is more than {MAX_LEVELS} levels below the top"))
+            refuse(f"tenant {key!r}", (len(keys) > 2 * MAX_LEVELS, "tenants", f"is more than {MAX_LEVELS} levels below the top"))
             yield from _entries(below, {"parent": str(key).strip()}, (*keys, str(key), "tenants"))
 
 
@@ -152,8 +158,7 @@ def _name(value: object) -> str | None:
 
 
 def _is_mapping(value: object) -> object:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"must be a mapping from name to details, found {value!r:.60}")
+    check_type("", "", value, Mapping, "must be a mapping from name to details")
     return value
 
 
@@ -197,12 +202,12 @@ class TenantTree:
 
     def __init__(self, tenants: Iterable[Tenant] = (), policy: TenantPolicy = "fairness") -> None:
         given = tuple(tenants)
-        invalid = [Fault("tenant tree", "", f"must hold Tenant objects, found {t!r}") for t in given if not isinstance(t, Tenant)]
-        InputError.raise_any(invalid[:1])
+        InputError.raise_any(wrong_types("tenant tree", "", given, Tenant, "must hold Tenant objects")[:1])
         faults = tree_faults([(f"entry {i}", tenant.name, tenant.parent) for i, tenant in enumerate(given, 1)])
-        if policy not in get_args(TenantPolicy):
-            faults.append(Fault("tenant tree", "policy", f"must be 'fairness' or 'fifo', found {policy!r}"))
-        InputError.raise_any(faults)
+        is_unknown = policy not in get_args(TenantPolicy)
+        InputError.raise_any(
+            faults + faults_among("tenant tree", (is_unknown, "policy", f"must be 'fairness' or 'fifo', found {policy!r}"))
+        )
         # Sorted, so that trees which differ only in the order of tenants are equal.
         object.__setattr__(self, "tenants", tuple(sorted(given, key=lambda tenant: natural_key(tenant.name))))
         object.__setattr__(self, "policy", policy)
@@ -254,9 +259,8 @@ class TenantTree:
             if "tenants" in source and not any(details is None or isinstance(details, Mapping) for details in others):
                 return cls(*_document(lambda *_: "tenants", source, ".".join))
             return cls(tenants_of(source))
-        if source is not None and not isinstance(source, Iterable):
-            text = "must be a TenantTree, a mapping from name to details, the path of a file, or a list of tenants"
-            raise InputError(Fault("tenant tree", "", f"{text}, found {source!r}"))
+        text = "must be a TenantTree, a mapping from name to details, the path of a file, or a list of tenants"
+        check_type("tenant tree", "", source, Iterable | None, text)
         return cls(source or ())
 
     def to_dict(self) -> dict[str, Any]:

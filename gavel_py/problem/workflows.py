@@ -1,97 +1,30 @@
-"""Workflows: jobs that wait for other jobs, and computations on the graph that they form.
-
-A dependency is written as in Slurm's `--dependency`: `afterok:ID` (or `ID` alone), `afterany:ID`, `afternotok:ID` or `singleton`.
-"""
+"""Workflows: jobs that wait for other jobs (`dependencies`), and computations on the graph that they form."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from enum import StrEnum
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.problem.dependencies import Condition, Dependency, dependency_of
 
 if TYPE_CHECKING:
     from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.job import Job
 
 
-class Condition(StrEnum):
-    """When the end of a job lets another one start, in Slurm's terms."""
-
-    AFTEROK = "afterok"
-    """The job has finished."""
-    AFTERANY = "afterany"
-    """The job has ended in any way."""
-    AFTERNOTOK = "afternotok"
-    """The job has failed for good, or was cancelled."""
-    SINGLETON = "singleton"
-    """All earlier jobs of the same workflow and tenant have ended in any way."""
-
-    def holds(self, *, ended_well: bool) -> bool:
-        """Return whether the end of a job fulfils the condition; if not, it is never fulfilled."""
-        return ended_well if self is Condition.AFTEROK else not ended_well if self is Condition.AFTERNOTOK else True
-
-
-class Dependency(NamedTuple):
-    """A condition and the job that it is about; no job for a singleton."""
-
-    condition: Condition
-    job_id: str = ""
-
-    def __str__(self) -> str:
-        """The dependency as users write it."""
-        if self.condition is Condition.SINGLETON:
-            return str(self.condition)
-        return self.job_id if self.condition is Condition.AFTEROK else f"{self.condition}:{self.job_id}"
-
-
-SUPPORTED = "afterok:ID, afterany:ID, afternotok:ID or singleton"
-
-PARSED = 10_000
-"""Number of parsed texts that are cached, since each is read several times while its job is in the system."""
-
-UNSUPPORTED = re.compile(r"^(after|aftercorr|afterburstbuffer|expand)[:+]")
-
-
-@lru_cache(maxsize=PARSED)
-def dependency_of(text: str) -> Dependency:
-    """Return the dependency that a text describes. Raises `ValueError`."""
-    if "?" in text and re.search(r"\?\s*(after|singleton|$)", text):
-        raise ValueError(f"'?' (any one of several jobs) is not supported, found {text!r}; list jobs that must all have ended")
-    if found := UNSUPPORTED.match(text):
-        raise ValueError(f"{found[1]!r} is not supported, found {text!r}; use {SUPPORTED}")
-    if text == Condition.SINGLETON:
-        return Dependency(Condition.SINGLETON)
-    word, _, rest = text.partition(":")
-    if word not in (Condition.AFTEROK, Condition.AFTERANY, Condition.AFTERNOTOK):
-        return Dependency(Condition.AFTEROK, text)
-    if not rest.strip():
-        raise ValueError(f"{text!r} names no job; use {SUPPORTED}")
-    return Dependency(Condition(word), rest.strip())
-
-
-def check_dependencies(job_id: str, texts: Iterable[str], workflow: str) -> None:
-    """Raise `ValueError` for a job that waits for itself or twice for another one, and for a singleton without a workflow."""
-    found = [dependency_of(text) for text in texts]
-    named = [each.job_id for each in found]
-    if job_id in named:
-        raise ValueError("depends_on must not name the job itself")
-    twice = next((each for n, each in enumerate(found) if each.job_id in named[:n]), None)
-    if twice is not None:
-        raise ValueError(f"depends_on has {twice.job_id or str(twice)!r} twice; list each job once")
-    if Condition.SINGLETON in (each.condition for each in found) and not workflow:
-        raise ValueError("singleton needs a workflow: it waits for the earlier jobs of the same workflow and tenant")
-
-
-def dependencies_of(job: Job) -> list[Dependency]:
+def dependencies_of(job: Job) -> Sequence[Dependency]:
     """Return what a job waits for."""
-    return [dependency_of(text) for text in job.depends_on]
+    return [dependency_of(text) for text in job.depends_on] if job.depends_on else ()  # nearly all jobs wait for none
+
+
+def has_dependencies(jobs: Iterable[Job]) -> bool:
+    """Return whether any of these jobs waits for another."""
+    return any(job.depends_on for job in jobs)
 
 
 def why_blocked(dependencies: Iterable[str], shown: int = 3) -> str:
@@ -137,7 +70,7 @@ class WorkflowGraph:
         self.parents: list[list[int]] = [[] for _ in jobs]
         self.children: list[list[int]] = [[] for _ in jobs]
         self._conditions: dict[tuple[int, int], Condition] = {}  # by row and parent, but for singletons
-        rows = {job.job_id: row for row, job in enumerate(jobs)} if any(job.depends_on for job in jobs) else {}
+        rows = {job.job_id: row for row, job in enumerate(jobs)} if has_dependencies(jobs) else {}
         earlier: dict[tuple[str, str], list[int]] = {}
         for row, job in enumerate(jobs) if rows else ():
             before = earlier.setdefault((job.workflow, job.tenant), []) if job.workflow else []
@@ -223,7 +156,7 @@ class WorkflowGraph:
         return found
 
 
-def check_known(jobs: Sequence[Job], others: Collection[str] = ()) -> None:
+def check_parents(jobs: Sequence[Job], others: Collection[str] = ()) -> None:
     """Raise `InputError` for jobs that wait for a job which is neither among them nor among the others."""
     waiting = [job for job in jobs if job.depends_on]
     ids = {job.job_id for job in jobs} if waiting else set()
@@ -308,7 +241,7 @@ class WorkflowOutlook(NamedTuple):
         found[ready] = np.where(left > own, left / TICKS, 0.0)
         return found
 
-    def columns(self, weights: Floats, seconds: Floats, runnable: Mask, now_seconds: float) -> dict[str, Floats]:
+    def columns(self, weights: Floats, seconds: Floats, runnable: Mask, now_seconds: float) -> dict[str, Any]:
         """Return the arrays of `AllocationProblem` that depend on workflows, by name.
 
         Args:

@@ -10,6 +10,7 @@ from gavel_py.scheduling.jobs.waiting import Backoff, Unblocked
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.mechanism.rules import choose_by_priority, choose_jobs
 from gavel_py.scheduling.nodes import NodeState
+from gavel_py.scheduling.options import SchedulerOptions
 from gavel_py.scheduling.placement import Gang, place
 from gavel_py.scheduling.placement.gangs import PlacementPreference
 from gavel_py.scheduling.round import Assignment, Fallback, Lease, Round
@@ -28,6 +29,7 @@ __all__ = [
     "Round",
     "RoundDemand",
     "RoundScheduler",
+    "SchedulerOptions",
     "TenantDelivery",
     "Unblocked",
     "Wait",

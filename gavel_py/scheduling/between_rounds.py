@@ -11,14 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from gavel_py.problem.arrays import Indices, Mask
+from gavel_py.problem.tolerances import INPUT_ROUNDING
 from gavel_py.scheduling.current_allocation import CurrentAllocation
 from gavel_py.scheduling.mechanism.demand import RoundDemand
 from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.planner import RoundPlanner
 from gavel_py.scheduling.state import RoundPlan, SchedulerState, plan_of
-
-ROUNDING = 1e-9
-"""Tolerance for the CPUs and memory that gangs leave on a node."""
 
 
 def select_starts(planner: RoundPlanner, state: SchedulerState, now: float) -> tuple[RoundPlan, RoundPlan | None] | None:
@@ -44,7 +42,7 @@ def select_starts(planner: RoundPlanner, state: SchedulerState, now: float) -> t
 
 def _fits_waiting_job(state: SchedulerState) -> bool:
     """Return whether some type has enough idle GPUs for any waiting job."""
-    rows = state.table.in_order_of_ids
+    rows = state.table.order_of_ids.rows
     waiting = rows[state.gangs.types[rows] < 0]
     if not len(waiting):
         return False
@@ -111,7 +109,7 @@ def _continued(state: SchedulerState, plan: RoundPlan, starts: RoundPlan) -> Rou
             cpus, memory_gb = state.loads(part.rows, part.held)
             pool.cpus -= cpus
             pool.memory_gb -= memory_gb
-        keep &= _all_in(((pool.cpus > -ROUNDING) & (pool.memory_gb > -ROUNDING))[state.layout.node_of], starts.held)
+        keep &= _all_in(((pool.cpus > -INPUT_ROUNDING) & (pool.memory_gb > -INPUT_ROUNDING))[state.layout.node_of], starts.held)
     if not keep.any():
         return plan
     kept = _part_of(state, starts, keep)

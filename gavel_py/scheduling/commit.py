@@ -1,27 +1,29 @@
 """Applies decisions to the state of a scheduler: `adopt`, `build_round`, `begin_round`, and `begin_starts` within a round.
 
-Nothing else changes the current allocation, the accounts of jobs, or the running gangs as a whole. `waits_of` finds why jobs
-wait in a round; `delivery.py` has the reasons.
+`stop_lost` and `take_back` revert what gangs were credited that stop within a round. Nothing else changes the current allocation,
+the accounts of jobs, or the running gangs as a whole. `waits_of` finds why jobs wait in a round; `delivery.py` has the reasons.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from gavel_py.io.names import natural_key
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.tolerances import DEFICIT_ROUNDING
 from gavel_py.scheduling.colocation.groups import ColocationPromises, PartnerKey
 from gavel_py.scheduling.current_allocation import CurrentAllocation, LazyAllocation, least_gpus, whole_sizes
 from gavel_py.scheduling.delivery import WAITS, Wait
-from gavel_py.scheduling.event_driven import GangChanges
 from gavel_py.scheduling.mechanism.limits import NO_LIMITS, RoundLimit, RoundLimits
 from gavel_py.scheduling.options import SchedulerOptions
 from gavel_py.scheduling.placement.gangs import HeldGpus
-from gavel_py.scheduling.round import Assignment, Assignments, Round
+from gavel_py.scheduling.round import Assignment, Assignments, GangChanges, Round
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
 
@@ -34,7 +36,7 @@ def adopt(state: SchedulerState, plan: RoundPlan | EventPlan) -> None:
     allocation = plan.allocation
     if allocation is not state.allocation:
         _replace_allocation(state, allocation)
-        state.inputs_changed, state.must_solve = state.inputs_changed_meanwhile, state.must_solve_meanwhile
+        state.changes.adopt()
     state.plan, state.failed_meanwhile = plan, set()
     if isinstance(plan, EventPlan) and plan.is_audited:
         assert state.current_allocation is not None  # resolving it asks the policy  # noqa: S101
@@ -43,11 +45,11 @@ def adopt(state: SchedulerState, plan: RoundPlan | EventPlan) -> None:
 def _replace_allocation(state: SchedulerState, allocation: CurrentAllocation | LazyAllocation) -> None:
     """Make an allocation the current one."""
     if isinstance(allocation, CurrentAllocation):
-        columns, policy_input = state.table.columns, allocation.policy_input
-        columns["isolated_seconds"][allocation.rows] = policy_input.isolated_seconds
-        columns["steps_counted"][allocation.rows] = policy_input.requests["steps_done"]
-        promises = allocation.colocation_promises
-        state.colocation_ledger.keep(() if promises is None else promises.keys)
+        columns = state.table.columns
+        columns["isolated_seconds"][allocation.rows] = allocation.problem.isolated_seconds
+        columns["steps_counted"][allocation.rows] = allocation.policy_input.requests["steps_done"]
+        if (promises := allocation.colocation_promises) is not None or state.colocation_ledger.accounts:
+            state.colocation_ledger.keep(() if promises is None else promises.keys)
     if not (isinstance(allocation, CurrentAllocation) and allocation.has_same_solution(state.allocation)):
         state.ledger.begin_allocation()
     state.allocation = allocation
@@ -74,6 +76,7 @@ def build_round(
         limits: The limits on average, for the current allocation.
     """
     current = state.allocation
+    assert current is not None  # noqa: S101
     if isinstance(current, LazyAllocation) and current.assignments.held is held:
         assignments = current.assignments
     else:
@@ -87,14 +90,29 @@ def build_round(
         assignments=assignments,
         kept=assignments.ids if keeps.all() else tuple(ids[rows[keeps]].tolist()),
         started=() if keeps.all() else tuple(ids[rows[~keeps]].tolist()),
-        preempted=state.unfinished(before[~runs[before]]),
-        excluded=state.excluded,
+        preempted=_unfinished(state, current, before[~runs[before]]),
+        excluded=dict(current.excluded),
         end_seconds=start + round_seconds,
         failed=dict(state.newly_failed),
-        notes=state.notes,
-        fallback=state.fallback,
+        notes=(current.note,) if current.note else (),
+        fallback=current.fallback,
         exceeded=_exceeded(state, current, rows, held, limits) if limits else (),
     )
+
+
+def _unfinished(state: SchedulerState, current: CurrentAllocation | LazyAllocation, rows: Indices) -> tuple[str, ...]:
+    """Return the ids of the unfinished jobs in these rows that are in the system, in the order of the current allocation."""
+    table = state.table
+    if isinstance(current, LazyAllocation):  # it has just been decided, when all jobs in the system had steps left
+        return tuple(sorted((job_id for job_id in table.ids[rows].tolist() if job_id in table), key=natural_key))
+    left = current.unfinished(table, rows) if len(rows) else rows
+    if len(rows) and state.counted_since:  # jobs that have started between rounds may have arrived after the solve
+        among = np.zeros(table.capacity, dtype=bool)
+        among[rows] = ~(table.columns["steps_done"][rows] >= table.columns["total_steps"][rows])
+        among[state.is_in_decision] = False
+        among[left] = True
+        left = table.natural_order.rows[among[table.natural_order.rows]]
+    return tuple(table.ids[left].tolist())
 
 
 def _exceeded(
@@ -129,7 +147,7 @@ def begin_round(
         return _begin_at_event(state, plan.assignments, plan.changes, start, options.round_seconds)
     gangs, columns, rows, held = state.gangs, state.table.columns, plan.rows, plan.held
     if options.by_events:
-        state.count_until(start)
+        state.add_latest(start, columns["attained_gpu_seconds"], columns["waiting_since_seconds"])
     keeps = gangs.of(rows).same_as(held)
     new_round = build_round(state, rows, held, keeps, start, options.round_seconds, limits.on_average)
     for name in dict.fromkeys(limit.name for limit in limits.on_average):
@@ -140,7 +158,7 @@ def begin_round(
     if not gangs.holds(rows, held):
         is_spread, new = gangs.is_spread[rows], np.flatnonzero(~keeps)
         if len(new):
-            is_spread[new] = state.is_spread(held.take(new))
+            is_spread[new] = state.spans.are_spread(held.take(new), state.layout)
         # Stopped gangs no longer have a start time; gangs that start get theirs below.
         stopped = gangs.types >= 0
         stopped[rows] = False
@@ -168,7 +186,7 @@ def _begin_at_event(
         kept=_without(assignments.ids, started) if started else assignments.ids,
         started=started,
         preempted=changes.preempted,
-        excluded=state.excluded,
+        excluded={} if state.allocation is None else dict(state.allocation.excluded),
         end_seconds=start + round_seconds,
         failed=dict(state.newly_failed),
     )
@@ -210,7 +228,8 @@ def begin_starts(
     rows, held, now, last = starts.rows, starts.held, starts.start_seconds, state.last
     assert last is not None  # noqa: S101
     assert isinstance(last.assignments, Assignments)  # noqa: S101
-    started, is_spread, columns = state.assignments(rows, held), state.is_spread(held), state.table.columns
+    started, columns = state.assignments(rows, held), state.table.columns
+    is_spread = state.spans.are_spread(held, state.layout)
     counted = np.array([_is_counted(state, row, starts, i) for i, row in enumerate(rows.tolist())], dtype=bool)
     state.gangs.add(rows, held, is_spread)
     _receive(state, starts, np.flatnonzero(~counted), started, is_spread)
@@ -240,19 +259,19 @@ def _is_counted(state: SchedulerState, row: int, starts: RoundPlan, i: int) -> b
 
     If it was credited on other GPUs, it is taken back.
     """
-    before = state.counted(row)
+    before = _counted(state, row)
     if before is None:
         return False
     now = state.assignments(np.array([row]), starts.held.take(np.array([i])))[str(state.table.ids[row])]
     if _key_of(state, before) == _key_of(state, now):
         return True
-    state.revert(row, starts.start_seconds, Wait.OTHER_TYPE)
+    _revert(state, row, starts.start_seconds, Wait.OTHER_TYPE)
     return False
 
 
 def _key_of(state: SchedulerState, held: Assignment) -> tuple[object, ...]:
     """Return the properties of a gang's GPUs on which its accounts depend."""
-    return held.accelerator, held.size, held.shared_with, state.is_assigned_spread(held)
+    return held.accelerator, held.size, held.shared_with, _is_spread(state, held)
 
 
 def _receive(state: SchedulerState, starts: RoundPlan, gangs: Indices, started: Assignments, is_spread: Mask) -> None:
@@ -275,8 +294,72 @@ def _receive(state: SchedulerState, starts: RoundPlan, gangs: Indices, started: 
         state.ledger.record_placement(rows, fractions, spread, types, is_spread[gangs], seconds, rest)
     state.table.columns["attained_gpu_seconds"][rows] += seconds * held.shares
     for job_id in [started.ids[i] for i in gangs.tolist() if starts.held.partners.get(i)]:
-        for key in state.partner_keys(job_id, started[job_id]):
+        for key in _partner_keys(state, job_id, started[job_id]):
             state.colocation_ledger.receive(key, rest)
+
+
+def stop_lost(state: SchedulerState) -> tuple[str, ...]:
+    """Stop gangs whose GPUs are lost or on nodes that are down, revert the rest of their round, and return their jobs."""
+    gone = state.nodes.gone(state.layout)
+    if gone is None:
+        return ()
+    rows = state.sorted_by_id(state.gangs.types >= 0)
+    held = state.gangs.of(rows)
+    lost = rows[np.unique(held.owners[gone[held.gpus]])]
+    for row in lost.tolist():
+        take_back(state, row)
+    return tuple(state.table.ids[lost].tolist())
+
+
+def take_back(state: SchedulerState, row: int) -> None:
+    """Stop a gang, if it runs, and revert the time that it was credited for the round in progress."""
+    column = int(state.gangs.types[row])
+    state.stop(row)
+    counted = _counted(state, row)
+    # A gang that was found running has received nothing for this round.
+    if counted is not None and column >= 0 and counted.accelerator == state.layout.types[column]:
+        _revert(state, row, -math.inf, Wait.NODE)
+
+
+def _counted(state: SchedulerState, row: int) -> Assignment | None:
+    """Return the GPUs for which a job is credited until the end of the latest round, None if there are none."""
+    job_id = str(state.table.ids[row])
+    if state.last is None or state.counted_since.get(job_id, -math.inf) >= state.last.end_seconds:
+        return None
+    return state.last.assignments.get(job_id)
+
+
+def _revert(state: SchedulerState, row: int, from_seconds: float, reason: Wait) -> None:
+    """Revert the time of the latest round that a job was credited from this time on. reason: why it does not receive it.
+
+    Without an account of the job, as in the event-driven mode, there is nothing to revert.
+    """
+    counted, last, table = _counted(state, row), state.last, state.table
+    if counted is None or last is None or not state.ledger.knows(np.array([row])).all():
+        return
+    job_id, attained = str(table.ids[row]), table.columns["attained_gpu_seconds"]
+    seconds = last.end_seconds - max(from_seconds, state.counted_since.get(job_id, last.start_seconds))
+    rounds = seconds / (last.end_seconds - last.start_seconds)
+    column, is_spread, size = state.layout.type_number[counted.accelerator], _is_spread(state, counted), counted.size
+    each, gpus = (size, 1.0) if table.jobs[row].is_elastic else (1.0, size)  # accounts of elastic jobs are in GPU-seconds
+    state.ledger.take_back(row, column, gpus, seconds * each, rounds=rounds * each, is_spread=is_spread, reason=reason)
+    attained[row] = max(0.0, attained.item(row) - seconds * counted.gpu_share)
+    tenant = table.tenant_of[row : row + 1]
+    state.tenant_ledger.receive(table.tenants, tenant, np.array([-counted.gpu_share]), rounds, seconds)
+    for key in _partner_keys(state, job_id, counted):
+        state.colocation_ledger.receive(key, -rounds)
+    state.counted_since[job_id] = last.end_seconds
+
+
+def _is_spread(state: SchedulerState, held: Assignment) -> bool:
+    """Return whether a gang with these GPUs is on more nodes than it needs."""
+    return state.spans.is_spread(held.accelerator, [name for name, _ in held.gpus])
+
+
+def _partner_keys(state: SchedulerState, job_id: str, held: Assignment) -> list[PartnerKey]:
+    """Return the keys of the accounts of co-located time of a job with these GPUs."""
+    partners = [row for row in map(state.table.by_id.get, held.shared_with) if row is not None]
+    return [PartnerKey(job_id, state.table.jobs[partner].job_type, held.accelerator) for partner in partners]
 
 
 def _account(
@@ -306,10 +389,9 @@ def _account(
         waits[lacks & (waits == WAITS.index(Wait.TURN))] = WAITS.index(Wait.TENANT)
         state.tenant_ledger.record(*of_tenant, whole_sizes(problem), new_round.index, round_seconds)
     units = current.units_of(received)
-    offered = _offered(problem, columns, units)
-    runnable, ledger = current.runnable_if_up, state.ledger
-    restarts = current.restart_seconds(options.restart_seconds)[:, None] / round_seconds
-    ledger.record(current.rows, problem.num_gpus, runnable, fractions, columns, round_seconds, waits, offered, units, restarts)
+    restarts, ledger = current.restart_seconds(options.restart_seconds)[:, None] / round_seconds, state.ledger
+    ledger.begin_round(round_seconds, _offered(problem, columns, units))
+    ledger.record(current.rows, problem.num_gpus, current.runnable_if_up, fractions, columns, waits, units, restarts)
     if current.spread_fractions is not None:
         is_spread = state.gangs.is_spread[current.rows] & (columns >= 0)
         ledger.record_placement(current.rows, fractions, current.spread_fractions, columns, is_spread, round_seconds)
@@ -337,7 +419,8 @@ def _waits(
     codes = waits_of(claims, ran, problem.runnable, free, problem.num_gpus, is_new)
     if not state.backoffs.by_job:
         return codes
-    return np.where(state.waits_after_failure(current.rows, start) & (codes >= 0), WAITS.index(Wait.BACKOFF), codes)
+    waits = state.backoffs.waiting(state.table, state.gangs, current.rows, start)
+    return np.where(waits & (codes >= 0), WAITS.index(Wait.BACKOFF), codes)
 
 
 LIMITED = WAITS.index(Wait.LIMIT)
@@ -354,10 +437,6 @@ def _lacks_room(limits: Sequence[RoundLimit], held: HeldGpus, waits: Mask, probl
     return lacks
 
 
-MIN_DEFICIT_ROUNDS = 1e-6
-"""Smaller deficits are rounding errors of solvers and sums."""
-
-
 def waits_of(claims: Floats, ran: Mask, open_types: Mask, free: Floats, num_gpus: Floats, new: Mask) -> Indices:
     """Return (N,) why each job waited, as its place in `WAITS`; -1 for jobs that ran or have no deficit.
 
@@ -370,8 +449,8 @@ def waits_of(claims: Floats, ran: Mask, open_types: Mask, free: Floats, num_gpus
         new: (N,) jobs in their first round.
     """
     codes, waits = np.full(len(ran), -1), ~ran
-    waits[waits] = (claims[waits] > MIN_DEFICIT_ROUNDS).any(axis=1)
-    here = (claims[waits] > MIN_DEFICIT_ROUNDS) & open_types[waits]
+    waits[waits] = (claims[waits] > DEFICIT_ROUNDING).any(axis=1)
+    here = (claims[waits] > DEFICIT_ROUNDING) & open_types[waits]
     enough = here & (num_gpus[waits, None] <= free)
     some = here & (free > 0)
     # The first condition that holds counts. If enough GPUs were free, only their nodes can have been unsuitable.
@@ -382,7 +461,7 @@ def waits_of(claims: Floats, ran: Mask, open_types: Mask, free: Floats, num_gpus
 
 
 def _offered(problem: AllocationProblem, columns: Indices, units: Floats | None) -> Floats:
-    """Return (K,) the GPUs that this round could give, doubled if two jobs may share each. units: as for `record`."""
+    """Return (K,) the GPUs that this round could give, doubled if two jobs may share each; units: (N,) as for a ledger."""
     ran, gpus = columns >= 0, problem.num_gpus if units is None else problem.num_gpus * units
     used = np.bincount(columns[ran], weights=gpus[ran], minlength=len(problem.capacities))
     # Nodes may have come back since the allocation was solved.

@@ -1,4 +1,4 @@
-"""The current allocation of a scheduler: the policy's input, the problem, and the solution applied to the current jobs.
+"""The current allocation of a scheduler: the problem, and the solution applied to the current jobs.
 
 Between two solves, jobs may arrive and leave. `reuse_allocation` then keeps the solution for the jobs that it covers, and
 `ReusedAllocation` maps their rows. `whole_jobs` divides the times so that few jobs move between types of equal speed. A
@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,174 +18,32 @@ from numpy.typing import NDArray
 from gavel_py.allocation.result import Allocation, unpromised
 from gavel_py.errors import ProofError
 from gavel_py.io.names import natural_key
-from gavel_py.io.snapshots import decode, encode
-from gavel_py.optimization.checking.time_shares import CountTimes, KeptTimes, TimesByType, TimeShares, laid_end_to_end
+from gavel_py.io.snapshots import decode_array, encode
+from gavel_py.optimization.checking.time_shares import CountTimes, KeptTimes, Pairs, TimesByType, TimeShares, laid_end_to_end
 from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.cuts import SCOPES
 from gavel_py.optimization.formulation.linear_rows import Limit, Load, Rules
 from gavel_py.policies.base import AllocationStatus, Policy
 from gavel_py.policies.constraints.base import Constraint
 from gavel_py.policies.constraints.compiling import placed
-from gavel_py.problem.arrays import size_numbers
-from gavel_py.problem.job import Job, with_values
+from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.job import Job
+from gavel_py.problem.job_table import Objects
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.problem.row_hashing import number_equal
+from gavel_py.problem.row_hashing import number_equal, size_numbers
+from gavel_py.problem.tolerances import INPUT_ROUNDING, SOLVER_TOLERANCE
 from gavel_py.problem.workflows import WorkflowOutlook
 from gavel_py.scheduling.colocation.groups import ColocationPromises, promises_of
-from gavel_py.scheduling.jobs import REQUEST_COLUMNS, JobTable, Objects, objects_of
+from gavel_py.scheduling.jobs.history import ScheduledJobs
 from gavel_py.scheduling.mechanism.demand import SpeedTable
 from gavel_py.scheduling.nodes import NodeStates
+from gavel_py.scheduling.placement.gangs import preferences_of
+from gavel_py.scheduling.problem_cache import PolicyInput, ProblemCache
 from gavel_py.scheduling.round import Assignments, Fallback
 
 if TYPE_CHECKING:
     from gavel_py.allocation.solver import Solver
-    from gavel_py.optimization.checking.time_shares import Pairs
-    from gavel_py.problem.arrays import Floats, Indices, Mask
-    from gavel_py.problem.cluster import Cluster
-    from gavel_py.scheduling.options import JobTimes
-    from gavel_py.scheduling.problem_cache import ProblemCache
-
-BY_JOB = ("waiting_seconds", "isolated_seconds", "attained_gpu_seconds", "running_on", "previous_fractions")
-"""Arrays of a `PolicyInput` that are not columns of requests."""
-
-
-@dataclass(frozen=True, eq=False)
-class PolicyInput:
-    """The input of a policy at one time, for N jobs: the arguments of `AllocationProblem.from_jobs` except nodes and profile.
-
-    Attributes:
-        now_seconds: The time.
-        rows: (N,) rows of the jobs in the `JobTable`.
-        jobs: (N,) the jobs; their steps done are in `requests`.
-        gangs: (N,) as in `JobTable`.
-        requests: The columns `REQUEST_COLUMNS`.
-        waiting_seconds: (N,).
-        isolated_seconds: (N,).
-        attained_gpu_seconds: (N,).
-        running_on: (N,) columns of the types on which jobs run, -1 for none.
-        previous_fractions: (N, K), None if no policy reads them.
-        whole_gangs: As for `RoundScheduler`.
-        sharing: As for `RoundScheduler`.
-        min_gain: As for `RoundScheduler`.
-        outlook: Remaining work and paths of the jobs' workflows; None if workflows do not count.
-    """
-
-    now_seconds: float
-    rows: Indices
-    jobs: Objects
-    gangs: Indices
-    requests: dict[str, NDArray[Any]]
-    waiting_seconds: Floats
-    isolated_seconds: Floats
-    attained_gpu_seconds: Floats
-    running_on: Indices
-    previous_fractions: Floats | None
-    whole_gangs: bool
-    sharing: bool = False
-    min_gain: float = 1.0
-    outlook: WorkflowOutlook | None = None
-
-    @classmethod
-    def of(
-        cls,
-        table: JobTable,
-        rows: Indices,
-        now_seconds: float,
-        running_on: Indices,
-        before: CurrentAllocation | None,
-        times: JobTimes,
-        **options: Any,
-    ) -> PolicyInput:
-        """Return the input for jobs of the table.
-
-        Args:
-            table: The jobs.
-            rows: (N,) their rows.
-            now_seconds: The time of the decision.
-            running_on: (N,) columns of the types on which jobs run and may continue, -1 for none.
-            before: The current allocation; None if there is none, or the policy does not read it.
-            times: (N,) times of the jobs.
-            options: whole_gangs, sharing, min_gain and outlook.
-        """
-        requests = table.requests_at(rows)
-        speeds = np.zeros(table.capacity)
-        if before is not None:
-            speeds[before.rows] = before.problem.isolated_throughput
-        isolated = _isolated_seconds(table, rows, speeds[rows])
-        previous = None if before is None else before.fractions_for(table, rows)
-        history = times.waiting_seconds, isolated, times.attained_gpu_seconds, running_on, previous
-        return cls(now_seconds, rows, table.jobs[rows], table.gangs[rows], requests, *history, **options)
-
-    @classmethod
-    def of_new(cls, jobs: Sequence[Job], requests: dict[str, NDArray[Any]], *, whole_gangs: bool) -> PolicyInput:
-        """Return the input in which these jobs are new and alone, to check whether a policy can decide on them."""
-        zeros, none = np.zeros(len(jobs)), np.full(len(jobs), -1, dtype=np.int64)
-        return cls(0.0, none, objects_of(jobs), requests["gangs"], requests, zeros, zeros, zeros, none, None, whole_gangs)
-
-    @cached_property
-    def job_ids(self) -> tuple[str, ...]:
-        """(N,) ids of the jobs."""
-        return tuple(map(attrgetter("job_id"), self.jobs.tolist()))
-
-    @cached_property
-    def tenants(self) -> tuple[str, ...]:
-        """(N,) tenants of the jobs."""
-        return tuple(map(attrgetter("tenant"), self.jobs.tolist()))
-
-    def to_dict(self, table: JobTable, places: Mapping[int, int]) -> dict[str, Any]:
-        """Return the input as plain data; places: {row: place of the job among those that are saved}."""
-        # Jobs whose requests have changed since are saved as they were.
-        same = self.gangs == table.gangs[self.rows]
-        for name in REQUEST_COLUMNS:
-            now, then = table.columns[name][self.rows], self.requests[name]
-            same &= (now == then) | (np.isnan(now) & np.isnan(then)) | (name == "steps_done")
-        return {
-            "now_seconds": self.now_seconds,
-            "jobs": [places[row] for row in self.rows.tolist()],
-            "steps_done": encode(self.requests["steps_done"]),
-            "changed": [[i, self.jobs[i].model_dump(mode="json")] for i in np.flatnonzero(~same).tolist()],
-            **{name: encode(getattr(self, name)) for name in (*BY_JOB, "whole_gangs", "sharing", "min_gain")},
-            **({} if self.outlook is None else {"outlook": list(map(encode, self.outlook))}),
-        }
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any], table: JobTable, cache: ProblemCache) -> PolicyInput:
-        """Restore an input from `to_dict`, with the jobs of a table in the order in which they were saved."""
-        rows = np.array(document["jobs"], dtype=np.int64)
-        jobs, gangs, requests, steps = table.jobs[rows], table.gangs[rows], table.requests_at(rows), decode(document["steps_done"])
-        for i in np.flatnonzero(requests["steps_done"] != steps).tolist():
-            jobs[i] = with_values(jobs[i], {"steps_done": steps.item(i)})
-        requests["steps_done"] = steps
-        for i, fields in document["changed"]:
-            jobs[i] = with_values(Job(**fields), {"steps_done": steps.item(i)})
-        # The requests of jobs that have left are not complete.
-        others = np.union1d(np.flatnonzero(table.columns["left"][rows] >= 0), [i for i, _ in document["changed"]]).astype(np.int64)
-        if len(others):
-            own = table.requests_of(jobs[others].tolist())
-            cache.complete(jobs[others].tolist(), own)
-            gangs[others] = own.pop("gangs")
-            for name, column in own.items():
-                requests[name][others] = column
-        arrays = {name: decode(document[name]) for name in (*BY_JOB, "whole_gangs", "sharing", "min_gain")}
-        arrays["outlook"] = WorkflowOutlook(*map(decode, document["outlook"])) if "outlook" in document else None
-        return cls(float(document["now_seconds"]), rows, jobs, gangs, requests, **arrays)
-
-
-def _isolated_seconds(table: JobTable, rows: Indices, speeds: Floats) -> Floats:
-    """Return (N,) `isolated_seconds` with the progress since they were counted, at isolated throughputs of `speeds`, steps/s.
-
-    Steps lost by a restart from an older checkpoint reduce the time in proportion.
-    """
-    steps, counted, first, seconds = (
-        table.columns[name][rows] for name in ("steps_done", "steps_counted", "steps_at_start", "isolated_seconds")
-    )
-    new = steps - counted
-    more = np.divide(new, speeds, out=np.zeros(len(rows)), where=(speeds > 0) & (new > 0))
-    counted_again: Floats = seconds + more
-    if (new >= 0).all():
-        return counted_again
-    kept = np.divide(np.maximum(0.0, steps - first), np.maximum(counted - first, -new), out=np.ones(len(rows)), where=new < 0)
-    return np.where(new >= 0, counted_again, seconds * kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,11 +58,9 @@ class ReusedAllocation:
         return {"rows": encode(self.rows), "solved_seconds": self.solved_seconds}
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any], allocation: Allocation) -> ReusedAllocation:
-        """Restore from `to_dict`; raises `ValueError` for rows that the allocation does not have."""
-        rows = np.asarray(decode(document["rows"]))
-        if not np.isin(rows, np.arange(-1, len(allocation.job_ids))).all():
-            raise ValueError("the current allocation has no such rows")
+    def from_dict(cls, document: Mapping[str, Any], count: int, allocation: Allocation) -> ReusedAllocation:
+        """Restore from `to_dict`, for this number of jobs; raises `ValueError` for rows that the allocation does not have."""
+        rows = decode_array(document["rows"], (count,), range(-1, len(allocation.job_ids)))
         return cls(rows, float(document["solved_seconds"]))
 
     @cached_property
@@ -263,7 +118,7 @@ class CurrentAllocation:
     unsolved: Mask | None = None  # (rows of the solution,) the jobs whose time no solve has decided on, None for none
     whole: TimesByType | None = None  # the times that rounds follow (`whole_jobs`), None for those of the solution
 
-    def to_dict(self, table: JobTable, places: Mapping[int, int]) -> dict[str, Any]:
+    def to_dict(self, table: ScheduledJobs, places: Mapping[int, int]) -> dict[str, Any]:
         """Return the allocation and its input as plain data; places: as for `PolicyInput.to_dict`."""
         return {
             "input": self.policy_input.to_dict(table, places),
@@ -280,29 +135,29 @@ class CurrentAllocation:
         }
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any], cluster: Cluster, table: JobTable, cache: ProblemCache) -> CurrentAllocation:
+    def from_dict(
+        cls, document: Mapping[str, Any], cluster: Cluster, table: ScheduledJobs, cache: ProblemCache
+    ) -> CurrentAllocation:
         """Restore the current allocation from `to_dict`; raises `ValueError` for arrays of different shapes."""
         policy_input = PolicyInput.from_dict(document["input"], table, cache)
         nodes = NodeStates.from_dict(cluster, document["nodes"])
         # Constraints change `runnable` and `excluded`; the rest of the problem follows from the input.
-        problem = replace(
-            cache.problem(policy_input, nodes), runnable=decode(document["runnable"]), excluded=dict(document["excluded"])
-        )
+        problem = cache.problem(policy_input, nodes)
+        shape = count, _ = problem.throughputs.shape
+        problem = replace(problem, runnable=decode_array(document["runnable"], shape), excluded=dict(document["excluded"]))
         allocation = Allocation.from_dict(document["allocation"])
-        runnable, reused = np.asarray(decode(document["runnable_if_up"])), None
+        runnable, reused = decode_array(document["runnable_if_up"], shape), None
         if "reused" in document:
-            reused = ReusedAllocation.from_dict(document["reused"], allocation)
+            reused = ReusedAllocation.from_dict(document["reused"], count, allocation)
         fallback = Fallback(**document["fallback"]) if "fallback" in document else None
-        unsolved = np.asarray(decode(document["unsolved"]), dtype=bool) if "unsolved" in document else None
-        if unsolved is not None and unsolved.shape != (len(allocation.job_ids),):
-            raise ValueError("the jobs without a solve are not those of the allocation")
+        solved = len(allocation.job_ids)
+        unsolved = decode_array(document["unsolved"], (solved,)).astype(bool) if "unsolved" in document else None
         whole = TimesByType.from_dict(document["whole"]) if "whole" in document else None
-        if whole is not None and whole.time_fractions.shape != allocation.time_fractions.shape:
-            raise ValueError("the times that rounds follow are not those of the jobs of the allocation")
         arrays = nodes.to_dict(), problem, allocation, runnable, reused
         found = cls(policy_input, *arrays, document.get("note", ""), fallback, unsolved, whole)
-        if not problem.throughputs.shape == problem.runnable.shape == runnable.shape == found.fractions.shape:
-            raise ValueError("the arrays of the current allocation do not match")
+        times = allocation.time_fractions if whole is None else whole.time_fractions
+        if found.fractions.shape != shape or times.shape != allocation.time_fractions.shape:
+            raise ValueError("the time fractions are not those of the jobs of the problem")
         return found
 
     @property
@@ -369,7 +224,7 @@ class CurrentAllocation:
         For a deficit on a type where an elastic job is promised no time, this is its smallest number of GPUs.
         """
         found = np.zeros((len(self.rows), len(speeds.types)), dtype=bool)
-        lacking = (self.promised > NEGLIGIBLE) | (deficits > NEGLIGIBLE)
+        lacking = (self.promised > SOLVER_TOLERANCE) | (deficits > SOLVER_TOLERANCE)
         counts = self.problem.counts
         offered = speeds.table[speeds.kinds] > 0
         for j in range(len(self.problem.capacities)):
@@ -378,7 +233,7 @@ class CurrentAllocation:
             rows = np.flatnonzero(lacking[:, j] & offered[:, options].any(axis=1))
             found[rows, first[rows]] = True
         for i in np.flatnonzero(counts.is_elastic).tolist() if counts is not None else ():
-            times = [each for each in self.counts_of(i) if each[2] > NEGLIGIBLE]
+            times = [each for each in self.counts_of(i) if each[2] > SOLVER_TOLERANCE]
             for j in {j for j, _, _ in times}:
                 found[i, speeds.types == j] = False
             for j, size, _ in times:
@@ -390,13 +245,13 @@ class CurrentAllocation:
         counts = self.problem.counts
         return None if counts is None else np.where(counts.is_elastic, gpus, 1.0)
 
-    def index_of(self, table: JobTable) -> Indices:
+    def index_of(self, table: ScheduledJobs) -> Indices:
         """Return (rows,) the index of each job of the table in this allocation, -1 for jobs without one."""
         index = np.full(table.capacity, -1, dtype=np.int64)
         index[self.rows] = np.arange(len(self.rows))
         return index
 
-    def fractions_for(self, table: JobTable, rows: Indices, *, followed: bool = False) -> Floats:
+    def fractions_for(self, table: ScheduledJobs, rows: Indices, *, followed: bool = False) -> Floats:
         """Return (len(rows), K) the time fractions of other jobs, 0 for jobs that have arrived since.
 
         followed: whether to return those that rounds follow, instead of those of the policy.
@@ -430,6 +285,25 @@ class CurrentAllocation:
         """(N, K) whether the job is faster when spread, None if no difference is known."""
         return None if self.problem.speeds is None else self.problem.speeds.spread_is_faster
 
+    def preferences(
+        self, running_on: Indices, is_spread: Mask, deficits: Floats, spread_deficits: Floats, restart_rounds: Floats
+    ) -> NDArray[np.int8]:
+        """Return (N, K) the `PlacementPreference` of each job on each type.
+
+        Args:
+            running_on: (N,) columns of the types of running gangs, -1 for others.
+            is_spread: (rows,) whether a gang is on more nodes than it needs.
+            deficits: (N, K) the deficits.
+            spread_deficits: (rows, K) the part of the deficits that belongs to spread placements.
+            restart_rounds: (N,) the cost of a restart.
+        """
+        spread, faster = self.spread_fractions, self.spread_is_faster
+        if spread is None or faster is None:
+            return np.zeros((), dtype=np.int8)
+        runs_spread, running = np.zeros(spread.shape), np.flatnonzero(running_on >= 0)
+        runs_spread[running, running_on[running]] = np.where(is_spread[self.rows[running]], 1.0, -1.0)
+        return preferences_of(self.fractions, spread, faster, deficits, spread_deficits[self.rows], runs_spread, restart_rounds)
+
     @cached_property
     def colocation_promises(self) -> ColocationPromises | None:
         """The time promised with partners, None if there is none."""
@@ -440,7 +314,7 @@ class CurrentAllocation:
             return None
         return promises_of(pairs, throughputs.kinds, self.jobs.tolist(), self.problem.accelerator_types)
 
-    def present(self, table: JobTable) -> Mask:
+    def present(self, table: ScheduledJobs) -> Mask:
         """Return (N,) the jobs that are still in the system with the same request for GPUs, and have steps left."""
         same_gang = table.gangs[self.rows] == self.policy_input.gangs
         # Unknown total steps are NaN, for which the comparison is false.
@@ -448,7 +322,7 @@ class CurrentAllocation:
         present: Mask = table.is_present[self.rows] & same_gang & ~done
         return present
 
-    def unfinished(self, table: JobTable, rows: Indices) -> Indices:
+    def unfinished(self, table: ScheduledJobs, rows: Indices) -> Indices:
         """Return those of these rows that are in the system and not known to be finished, in the order of the jobs."""
         among = np.zeros(table.capacity, dtype=bool)
         among[rows] = True
@@ -469,15 +343,9 @@ def solve_allocation(
     allocation = solve(problem)
     # The problem as it was solved: constraints may keep jobs off types, and rounds must do the same.
     solved = problem if allocation.evidence is None else allocation.evidence.base
-    runnable = solved.runnable
-    if nodes.available is not nodes.cluster:
-        runnable = runnable | (cache.problem_if_up(policy_input).runnable & ~problem.runnable)
-    whole = whole_jobs(allocation, policy_input.gangs, policy_input.running_on, before)
+    runnable = solved.runnable | cache.runnable_if_up(policy_input, problem, nodes)
+    whole = whole_jobs(allocation, policy_input.gangs, problem.running_on, before)
     return CurrentAllocation(policy_input, nodes.to_dict(), solved, allocation, runnable, whole=whole)
-
-
-SAME_SPEED = 1e-9
-"""Relative difference up to which two speeds of a job are equal."""
 
 
 def whole_jobs(
@@ -506,7 +374,7 @@ def whole_jobs(
     if pairs is not None:
         columns, shared = Columns.of_types(columns.base, columns.rules), pairs.by_job(*allocation.time_fractions.shape)
     times = columns.expand(allocation.time_fractions, allocation.spread_fractions, allocation.counts)
-    movable = (times > NEGLIGIBLE) & ~shared.any(axis=1, keepdims=True)
+    movable = (times > SOLVER_TOLERANCE) & ~shared.any(axis=1, keepdims=True)
     while sets := _equally_fast(columns, kinds, movable):
         laid = _laid(columns, times, sets, running_on, None if before is None else before())
         rows, wider = columns.separate(TimeShares(columns.problem, laid - shared / 2))
@@ -561,7 +429,7 @@ def _equally_fast(columns: Columns, kinds: Indices, movable: Mask) -> list[tuple
     speeds = np.where(movable[one], problem.throughputs[own], np.inf)
     order = np.argsort(speeds, axis=1, kind="stable")
     ranked, unsure = (np.take_along_axis(table, order, axis=1) for table in (speeds, problem.uncertainty[own]))
-    same = (ranked[:, 1:] <= ranked[:, :-1] * (1 + SAME_SPEED)) & (unsure[:, 1:] == unsure[:, :-1]) & np.isfinite(ranked[:, 1:])
+    same = (ranked[:, 1:] <= ranked[:, :-1] * (1 + INPUT_ROUNDING)) & (unsure[:, 1:] == unsure[:, :-1]) & np.isfinite(ranked[:, 1:])
     found = dict[tuple[int, ...], list[int]]()
     for g in np.flatnonzero(same.any(axis=1)).tolist():
         for equal in np.split(order[g], np.flatnonzero(~same[g]) + 1):
@@ -586,11 +454,8 @@ def _apart(columns: Columns, equal: Indices, jobs: Indices) -> list[NDArray[np.g
 def unpromised_allocation(policy_input: PolicyInput, nodes: NodeStates, policy: Policy, cache: ProblemCache) -> CurrentAllocation:
     """Return an allocation that promises no time, for mechanisms that decide without one."""
     problem = cache.problem(policy_input, nodes)
-    runnable = problem.runnable
-    if nodes.available is not nodes.cluster:
-        runnable = runnable | (cache.problem_if_up(policy_input).runnable & ~problem.runnable)
-    nothing = unpromised(problem, policy)
-    return CurrentAllocation(policy_input, nodes.to_dict(), problem, nothing, runnable)
+    runnable = problem.runnable | cache.runnable_if_up(policy_input, problem, nodes)
+    return CurrentAllocation(policy_input, nodes.to_dict(), problem, unpromised(problem, policy), runnable)
 
 
 def least_gpus(problem: AllocationProblem) -> Indices:
@@ -634,7 +499,7 @@ def keep_allocation(
     policy_input: PolicyInput,
     nodes: NodeStates,
     solver: Solver,
-    table: JobTable,
+    table: ScheduledJobs,
     cache: ProblemCache,
 ) -> CurrentAllocation:
     """Return the times of the last solve, with isolated shares of what it leaves for jobs that it does not cover (`kept_answer`).
@@ -657,16 +522,12 @@ def keep_allocation(
     return replace(found, note="; ".join([note, *found.allocation.notes]), unsolved=~kept.covered)
 
 
-NEGLIGIBLE = 1e-9
-"""Time fractions up to this are zero."""
-
-
 def reuse_allocation(
     before: CurrentAllocation,
     policy_input: PolicyInput,
     nodes: NodeStates,
     constraints: Sequence[Constraint],
-    table: JobTable,
+    table: ScheduledJobs,
     cache: ProblemCache,
 ) -> CurrentAllocation:
     """Return the solution of `before` applied to the current jobs.
@@ -686,9 +547,7 @@ def reuse_allocation(
     problem = placed(whole, constraints)
     rows = _rows_in(before, policy_input, problem, table)
     known = rows >= 0
-    runnable, runnable_if_up = problem.runnable.copy(), problem.runnable.copy()
-    if nodes.available is not nodes.cluster:
-        runnable_if_up |= cache.problem_if_up(policy_input).runnable & ~whole.runnable
+    runnable, runnable_if_up = problem.runnable.copy(), problem.runnable | cache.runnable_if_up(policy_input, whole, nodes)
     # Constraints may restrict running jobs differently by now, but promises hold.
     runnable[known] = before.problem.runnable[rows[known]] & whole.runnable[known]
     runnable_if_up[known] = before.runnable_if_up[rows[known]]
@@ -699,7 +558,7 @@ def reuse_allocation(
     return replace(found, fallback=before.fallback, unsolved=before.unsolved, whole=before.whole)
 
 
-def _rows_in(before: CurrentAllocation, policy_input: PolicyInput, problem: AllocationProblem, table: JobTable) -> Indices:
+def _rows_in(before: CurrentAllocation, policy_input: PolicyInput, problem: AllocationProblem, table: ScheduledJobs) -> Indices:
     """Return (N,) the row of each job in the current allocation, -1 for new jobs, changed gangs and excluded jobs."""
     rows = before.index_of(table)[policy_input.rows]
     same = (rows >= 0) & (before.policy_input.gangs[rows] == policy_input.gangs) if len(before.rows) else rows >= 0
@@ -717,13 +576,15 @@ class LazyAllocation:
     ran, and the rows of jobs that are replaced later (`remember`, `remember_progress`).
     """
 
+    note: ClassVar[str] = ""
+    fallback: ClassVar[Fallback | None] = None
+
     now_seconds: float  # the time of the decision
-    table: JobTable  # the jobs, as they are now
+    table: ScheduledJobs  # the jobs, as they are now
     was_present: Mask  # (rows,) the jobs in the system then
     running_on: Indices  # (rows,) then
     assignments: Assignments  # the jobs that have all of their time on a type
     excluded: Mapping[str, str]  # {job_id: reason} of the jobs that cannot run anywhere
-    whole_gangs: bool  # as for `RoundScheduler`
     solve: Callable[[PolicyInput], CurrentAllocation] = field(repr=False)  # solves for all jobs
     outlook: WorkflowOutlook | None = None  # (rows,) then, None if the policy does not read it
     replaced: dict[int, tuple[Job, int, Floats]] = field(default_factory=dict)  # {row: job, gang and requests before}
@@ -748,7 +609,6 @@ class LazyAllocation:
         """Solve for all jobs and return the allocation. Raises `ProofError` if it differs from what event-driven mode derived."""
         table = self.table
         rows = np.array(sorted(self.rows.tolist(), key=lambda row: natural_key(str(table.ids[row]))), dtype=np.int64)
-        zeros = np.zeros(len(rows))
         jobs, gangs, requests = table.jobs[rows], table.gangs[rows], table.requests_at(rows)
         for i in np.flatnonzero(np.isin(rows, list(self.replaced))).tolist():
             jobs[i], gangs[i], earlier = self.replaced[rows.item(i)]
@@ -756,10 +616,12 @@ class LazyAllocation:
                 column[i] = value
         if self.steps_done is not None:
             requests["steps_done"] = self.steps_done[rows]
-        history = zeros, zeros, zeros, self.running_on[rows], None
+        history = {
+            **dict.fromkeys(("waiting_seconds", "isolated_seconds", "attained_gpu_seconds"), np.zeros(len(rows))),
+            "running_on": self.running_on[rows],
+        }
         outlook = None if self.outlook is None else self.outlook.take(rows)
-        options: dict[str, Any] = {"whole_gangs": self.whole_gangs, "outlook": outlook}
-        found = self.solve(PolicyInput(self.now_seconds, rows, jobs, gangs, requests, *history, **options))
+        found = self.solve(PolicyInput(self.now_seconds, rows, jobs, gangs, requests, history, outlook=outlook))
         fractions, place = found.allocation.time_fractions, {job_id: i for i, job_id in enumerate(found.problem.job_ids)}
         expected = np.zeros_like(fractions)
         expected[[place[job_id] for job_id in self.assignments.ids], self.assignments.held.types] = 1.0

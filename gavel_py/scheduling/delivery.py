@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gavel_py.problem.arrays import Floats, plain_size
+from gavel_py.problem.tolerances import SECONDS_ROUNDING
 
 
 class Wait(StrEnum):
@@ -33,9 +34,6 @@ class Wait(StrEnum):
 
 WAITS = tuple(Wait)
 
-MIN_SECONDS = 1e-6
-"""Smaller shortfalls are rounding errors."""
-
 
 @dataclass(frozen=True)
 class JobDelivery:
@@ -51,7 +49,7 @@ class JobDelivery:
         delivered_by_type: Seconds for which it held its GPUs.
         waits: Number of rounds in which it waited with a deficit, by reason.
         misplaced_seconds: Delivered time on more nodes than promised, or on fewer if that is slower.
-        shortfall_by_reason: Seconds, which add up to `shortfall_seconds`.
+        undelivered_by_reason: Seconds, which add up to `undelivered_seconds`.
         round_seconds: Length of a round, 0 before the first.
         rounds: Number of rounds in which it was promised time or ran; None if their lengths differ, the gang has changed its size,
             or it has started within a round.
@@ -63,20 +61,20 @@ class JobDelivery:
     delivered_by_type: dict[str, float]
     waits: dict[Wait, int] = field(default_factory=dict)
     misplaced_seconds: float = 0.0
-    shortfall_by_reason: dict[Wait, float] = field(default_factory=dict)
+    undelivered_by_reason: dict[Wait, float] = field(default_factory=dict)
     round_seconds: float = 0.0
     rounds: int | None = None
 
     @property
     def why(self) -> Wait | None:
         """The main reason for its shortfall (the first if several are equal); None without a shortfall."""
-        reasons = self.shortfall_by_reason
-        return max(reasons, key=lambda reason: reasons[reason]) if reasons and self.shortfall_seconds > MIN_SECONDS else None
+        reasons = self.undelivered_by_reason
+        return max(reasons, key=lambda reason: reasons[reason]) if reasons and self.undelivered_seconds > SECONDS_ROUNDING else None
 
     @property
     def rounds_behind(self) -> float:
         """Its shortfall in rounds."""
-        return self.shortfall_seconds / self.round_seconds if self.round_seconds else 0.0
+        return self.undelivered_seconds / self.round_seconds if self.round_seconds else 0.0
 
     @property
     def promised_seconds(self) -> float:
@@ -89,7 +87,7 @@ class JobDelivery:
         return sum(self.delivered_by_type.values())
 
     @property
-    def shortfall_seconds(self) -> float:
+    def undelivered_seconds(self) -> float:
         """Σ_j max(0, promised_ij − delivered_ij)."""
         return sum(max(0.0, promised - self.delivered_by_type[name]) for name, promised in self.promised_by_type.items())
 
@@ -100,8 +98,8 @@ class JobDelivery:
             "num_gpus": self.num_gpus,
             "promised_seconds": self.promised_seconds,
             "delivered_seconds": self.delivered_seconds,
-            "shortfall_seconds": self.shortfall_seconds,
-            "shortfall_by_reason": {reason.name.lower(): seconds for reason, seconds in self.shortfall_by_reason.items()},
+            "undelivered_seconds": self.undelivered_seconds,
+            "undelivered_by_reason": {reason.name.lower(): seconds for reason, seconds in self.undelivered_by_reason.items()},
             "rounds_behind": self.rounds_behind,
             "misplaced_seconds": self.misplaced_seconds,
             "waits": {reason.name.lower(): count for reason, count in self.waits.items()},
@@ -154,7 +152,7 @@ class DeliveryAccounts(Mapping[str, JobDelivery]):
             table(names, [job.promised_by_type for job in each]),
             table(names, [job.delivered_by_type for job in each]),
             table(WAITS, [job.waits for job in each]),
-            table(WAITS, [job.shortfall_by_reason for job in each]),
+            table(WAITS, [job.undelivered_by_reason for job in each]),
             np.array([job.misplaced_seconds for job in each], dtype=float),
             np.array([-1 if job.rounds is None else job.rounds for job in each], dtype=float),
             np.array([job.round_seconds for job in each], dtype=float),
@@ -209,14 +207,14 @@ def _sum(values: Floats) -> float:
 
 @dataclass(frozen=True)
 class TenantDelivery:
-    """Promised and received time of a tenant in all rounds, with all tenants below it.
+    """Promised and delivered time of a tenant in all rounds, with all tenants below it.
 
     Attributes:
         tenant: The name.
         parent: Name of the tenant above, None at the top.
         promised_gpu_seconds: Σ_i s_i · promised seconds of its jobs.
-        received_gpu_seconds: GPU-seconds that its jobs held, on idle GPUs too; jobs that share GPUs have an equal part of them.
-        shortfall_gpu_seconds: max(0, promised − received): time of one of its jobs makes up for another.
+        delivered_gpu_seconds: GPU-seconds that its jobs held, on idle GPUs too; jobs that share GPUs have an equal part of them.
+        undelivered_gpu_seconds: max(0, promised − delivered): time of one of its jobs makes up for another.
         rounds_behind: Its shortfall in rounds, on as many GPUs as the latest promise gives it, at least one.
         first_round: Index of the first round in which it held GPUs. None before.
     """
@@ -224,8 +222,8 @@ class TenantDelivery:
     tenant: str
     parent: str | None
     promised_gpu_seconds: float
-    received_gpu_seconds: float
-    shortfall_gpu_seconds: float
+    delivered_gpu_seconds: float
+    undelivered_gpu_seconds: float
     rounds_behind: float
     first_round: int | None
 
@@ -238,13 +236,13 @@ class DeliveryReport:
         jobs: The same of each job, in seconds of its whole gang; in GPU-seconds of an elastic job, whose `num_gpus` is 1.
         offered_by_type: {type: GPU-seconds} that the rounds could give; a type that is missing has no limit.
         tenants: The same of each tenant of jobs and the tenants above, also of jobs that were forgotten; empty without tenants.
-        least_tenant_shortfall_gpu_seconds: A lower bound on `tenant_shortfall_gpu_seconds` in any choice of whole gangs.
+        least_tenant_undelivered_gpu_seconds: A lower bound on `tenant_undelivered_gpu_seconds` in any choice of whole gangs.
     """
 
     jobs: Mapping[str, JobDelivery]
     offered_by_type: dict[str, float] = field(default_factory=dict)
     tenants: Mapping[str, TenantDelivery] = field(default_factory=dict)
-    least_tenant_shortfall_gpu_seconds: float = 0.0
+    least_tenant_undelivered_gpu_seconds: float = 0.0
 
     @cached_property
     def _accounts(self) -> DeliveryAccounts:
@@ -259,17 +257,17 @@ class DeliveryReport:
     def delivered_gpu_seconds(self) -> float:
         """Σ_i s_i · delivered seconds, including time beyond the promise.
 
-        It equals the promise minus `shortfall_gpu_seconds`, plus `ahead_gpu_seconds` and `backfilled_gpu_seconds`.
+        It equals the promise minus `undelivered_gpu_seconds`, plus `ahead_gpu_seconds` and `backfilled_gpu_seconds`.
         """
         return _sum(self._accounts.num_gpus * _sum_by_job(self._accounts.delivered))
 
     @property
-    def shortfall_gpu_seconds(self) -> float:
+    def undelivered_gpu_seconds(self) -> float:
         """Σ_i s_i · shortfall seconds: promised and not delivered; time on one type does not make up for another."""
         return _sum(self._accounts.num_gpus * self._accounts.shortfalls)
 
     @property
-    def least_shortfall_gpu_seconds(self) -> float:
+    def least_undelivered_gpu_seconds(self) -> float:
         """A lower bound on the shortfall of any choice of whole rounds (docs/rounds.md#why-time-is-still-owed).
 
         A job receives either a whole round or nothing. `least_shortfall` has the formula and its proof.
@@ -288,12 +286,12 @@ class DeliveryReport:
         for promised, delivered in zip(accounts.promised.T, accounts.delivered.T, strict=True):
             in_all = _sum(accounts.num_gpus * delivered) - _sum(accounts.num_gpus * promised)
             beyond.append(max(in_all, _sum(accounts.num_gpus * delivered * (promised <= 0))))
-        return sum((seconds for seconds in beyond if seconds > MIN_SECONDS), 0.0)
+        return sum((seconds for seconds in beyond if seconds > SECONDS_ROUNDING), 0.0)
 
     @property
     def ahead_gpu_seconds(self) -> float:
         """GPU-seconds that jobs ran ahead of their own fractions while others were behind theirs."""
-        beyond = self.delivered_gpu_seconds - (self.promised_gpu_seconds - self.shortfall_gpu_seconds)
+        beyond = self.delivered_gpu_seconds - (self.promised_gpu_seconds - self.undelivered_gpu_seconds)
         return max(0.0, beyond - self.backfilled_gpu_seconds)
 
     @property
@@ -303,9 +301,9 @@ class DeliveryReport:
         return float(np.divide(short, length, out=np.zeros(len(short)), where=np.asarray(length) > 0).max(initial=0.0))
 
     @property
-    def tenant_shortfall_gpu_seconds(self) -> float:
+    def tenant_undelivered_gpu_seconds(self) -> float:
         """Sum of the shortfalls of the tenants at the top. Of one tenant alone, whole gangs need not leave any."""
-        return sum((each.shortfall_gpu_seconds for each in self.tenants.values() if each.parent is None), 0.0)
+        return sum((each.undelivered_gpu_seconds for each in self.tenants.values() if each.parent is None), 0.0)
 
     @property
     def misplaced_gpu_seconds(self) -> float:
@@ -316,16 +314,16 @@ class DeliveryReport:
     def undelivered_share(self) -> float:
         """Shortfall over promise; 0 when nothing was promised."""
         promised = self.promised_gpu_seconds
-        return self.shortfall_gpu_seconds / promised if promised else 0.0
+        return self.undelivered_gpu_seconds / promised if promised else 0.0
 
     @property
     def least_undelivered_share(self) -> float:
-        """`least_shortfall_gpu_seconds` over the promise; 0 when nothing was promised."""
+        """`least_undelivered_gpu_seconds` over the promise; 0 when nothing was promised."""
         promised = self.promised_gpu_seconds
-        return self.least_shortfall_gpu_seconds / promised if promised else 0.0
+        return self.least_undelivered_gpu_seconds / promised if promised else 0.0
 
     @property
-    def shortfall_by_reason(self) -> dict[Wait, float]:
+    def undelivered_by_reason(self) -> dict[Wait, float]:
         """GPU-seconds of the shortfall by reason (`Wait`), which add up to it. A reason `backoff` is present only if not 0."""
         by_reason = np.where(self._accounts.short > 0, self._accounts.short, 0.0).T
         found = {reason: float(_sum(self._accounts.num_gpus * short)) for reason, short in zip(WAITS, by_reason, strict=True)}
@@ -336,19 +334,19 @@ class DeliveryReport:
         return {
             "promised_gpu_seconds": self.promised_gpu_seconds,
             "delivered_gpu_seconds": self.delivered_gpu_seconds,
-            "shortfall_gpu_seconds": self.shortfall_gpu_seconds,
-            "least_shortfall_gpu_seconds": self.least_shortfall_gpu_seconds,
+            "undelivered_gpu_seconds": self.undelivered_gpu_seconds,
+            "least_undelivered_gpu_seconds": self.least_undelivered_gpu_seconds,
             "ahead_gpu_seconds": self.ahead_gpu_seconds,
             "backfilled_gpu_seconds": self.backfilled_gpu_seconds,
             "misplaced_gpu_seconds": self.misplaced_gpu_seconds,
             "undelivered_share": self.undelivered_share,
             "least_undelivered_share": self.least_undelivered_share,
             "most_rounds_behind": self.most_rounds_behind,
-            "shortfall_by_reason": {reason.name.lower(): seconds for reason, seconds in self.shortfall_by_reason.items()},
+            "undelivered_by_reason": {reason.name.lower(): seconds for reason, seconds in self.undelivered_by_reason.items()},
             **(
                 {
-                    "tenant_shortfall_gpu_seconds": self.tenant_shortfall_gpu_seconds,
-                    "least_tenant_shortfall_gpu_seconds": self.least_tenant_shortfall_gpu_seconds,
+                    "tenant_undelivered_gpu_seconds": self.tenant_undelivered_gpu_seconds,
+                    "least_tenant_undelivered_gpu_seconds": self.least_tenant_undelivered_gpu_seconds,
                     "tenants": [asdict(tenant) for tenant in self.tenants.values()],
                 }
                 if self.tenants

@@ -1,4 +1,4 @@
-"""Learning in a scheduler: reported progress becomes observations, and GPUs are set aside for measuring.
+"""Learning in a scheduler: reported progress becomes observations of its learner, and GPUs are set aside for measuring.
 
 A rate is observed over the rounds of a run after the first one, which includes loading. Only whole gangs that run alone and on as
 few nodes as possible are observed, since profiles measure these.
@@ -8,28 +8,56 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from gavel_py.problem.arrays import Floats
-from gavel_py.problem.gpu_counts import with_gpus
+from gavel_py.problem.job import Job
+from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.profile import Profile
+from gavel_py.problem.tolerances import DURATION_ROUNDING
+from gavel_py.scheduling.current_allocation import CurrentAllocation
+from gavel_py.scheduling.mechanism.demand import SizeDemand
+from gavel_py.scheduling.state import SchedulerState
 from gavel_py.throughput_profiles.files import Entry
-
-if TYPE_CHECKING:
-    from gavel_py.problem.from_jobs import Profile
-    from gavel_py.problem.job import Job
-    from gavel_py.problem.problem import AllocationProblem
-    from gavel_py.scheduling.current_allocation import CurrentAllocation
-    from gavel_py.scheduling.mechanism.demand import SizeDemand
-    from gavel_py.scheduling.state import SchedulerState
-    from gavel_py.throughput_profiles.learning import ThroughputLearner
 
 MEASURING_ROUNDS = 50.0
 """Deficit of a job on the type where it is to be measured, larger than all other deficits."""
 
-ROUNDING = 1e-9
-"""Relative tolerance for comparisons of the length of a run."""
+
+class Learner(Protocol):
+    """What a scheduler needs of the learner that it is given instead of a profile, such as a `ThroughputLearner`."""
+
+    @property
+    def profile(self) -> Profile:
+        """The throughputs learned so far: the same object until one of them has changed enough for another solve."""
+        ...
+
+    @property
+    def measuring_share(self) -> float:
+        """The share of the GPUs that is set aside for measuring."""
+        ...
+
+    def add_accelerators(self, names: Iterable[str]) -> None:
+        """Learn throughputs on these accelerators of the cluster, too."""
+        ...
+
+    def observe(self, observed: Job, accelerator: str, *, steps: float, seconds: float, at: float, trust: float | None) -> None:
+        """Take in the rate of a gang that ran alone and consolidated, without its start."""
+        ...
+
+    def deviations(self, entries: Sequence[Entry]) -> list[float]:
+        """Return the standard deviation of each log throughput, 0 for those that are not worth measuring."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what has been learned as plain data, for the saved state of the scheduler."""
+        ...
+
+    def resume(self, document: Mapping[str, Any]) -> Profile:
+        """Continue from the data of `to_dict`, and return the profile of that time."""
+        ...
 
 
 class Mark(NamedTuple):
@@ -43,7 +71,7 @@ class Mark(NamedTuple):
 class ProgressObserver:
     """Passes the progress of one scheduler's jobs to a learner."""
 
-    def __init__(self, learner: ThroughputLearner) -> None:
+    def __init__(self, learner: Learner) -> None:
         self.learner = learner
         # {job: trust}, ordered, so that the same reports lead to the same observations
         self._reported: dict[str, float | None] = {}
@@ -74,7 +102,7 @@ class ProgressObserver:
         }
 
     def resume(self, document: Mapping[str, Any]) -> Profile:
-        """Continue from the data of `to_dict`, and return the profile at that time; see `ThroughputLearner.resume`."""
+        """Continue from the data of `to_dict`, and return the profile at that time; see `Learner.resume`."""
         self._reported = dict(document["reported"])
         self._marks = {job_id: Mark(*mark) for job_id, mark in document["marks"].items()}
         self._measuring = {job_id: Entry(*entry) for job_id, entry in document["measuring"].items()}
@@ -101,12 +129,12 @@ class ProgressObserver:
                 continue
             job, steps = table.jobs[row], float(steps_done[row])
             starting = restart_seconds if job.restart_seconds is None else job.restart_seconds
-            if mark is None and not now - since >= max(least_seconds, starting) * (1 - ROUNDING):
+            if mark is None and not now - since >= max(least_seconds, starting) * (1 - DURATION_ROUNDING):
                 continue
             kept[job_id] = Mark(now, steps, since)
             if mark is not None and steps > mark.steps and now > mark.seconds and job.num_gpus >= 1:
                 name, seconds = names[gangs.types[row]], now - mark.seconds
-                gang = with_gpus(job, len(gangs.gpus_of(row))) if job.is_elastic else job
+                gang = job.with_gpus(len(gangs.gpus_of(row))) if job.is_elastic else job
                 self.learner.observe(gang, name, steps=steps - mark.steps, seconds=seconds, at=now, trust=self._reported[job_id])
         self._marks, self._reported = kept, {}
 
@@ -169,15 +197,10 @@ def _sizes_on(problem: AllocationProblem, row: int, column: int, job: Job) -> Se
     return found
 
 
-def learner_in(profile: Profile | ThroughputLearner) -> ThroughputLearner | None:
-    """Return the learner if one is given instead of a profile, None for a profile."""
-    return cast("ThroughputLearner", profile) if hasattr(profile, "observe") else None
-
-
-def observed(profile: Profile | ThroughputLearner, accelerators: Iterable[str]) -> tuple[Profile, ProgressObserver | None]:
+def observed(profile: Profile | Learner, accelerators: Iterable[str]) -> tuple[Profile, ProgressObserver | None]:
     """Return (profile, None), or for a learner its present profile and its observer; accelerators: those of the cluster."""
-    learner = learner_in(profile)
-    if learner is None:
-        return cast("Profile", profile), None
+    if not hasattr(profile, "observe"):
+        return profile, None
+    learner = cast("Learner", profile)
     learner.add_accelerators(accelerators)
     return learner.profile, ProgressObserver(learner)

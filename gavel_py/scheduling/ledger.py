@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gavel_py.io.snapshots import decode, encode
+from gavel_py.io.snapshots import decode, decode_array, encode
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.scheduling.delivery import WAITS, DeliveryAccounts, DeliveryReport, JobDelivery, Wait
 
@@ -33,13 +33,6 @@ def surplus_of_turn(fractions: Floats, restart_rounds: Floats) -> Floats:
     """Return w_ij = TURN_RESTARTS·r_i·(1 − X_ij), in rounds: while a job runs, its surplus grows by 1 − X_ij a round."""
     surplus: Floats = TURN_RESTARTS * restart_rounds * np.clip(1.0 - fractions, 0.0, 1.0)
     return surplus
-
-
-BY_REASON = frozenset({"waits", "short"})
-"""Tables with a column for each reason in `WAITS`."""
-
-FIRST_REASONS = 6
-"""Number of reasons that the files of all versions have."""
 
 
 class DeliveryLedger:
@@ -89,17 +82,9 @@ class DeliveryLedger:
     def to_dict(self, rows: Indices) -> dict[str, Any]:
         """Return the accounts of these rows as plain data."""
         self.fit(int(rows.max(initial=-1)) + 1)
-        tables = {name: encode(self._saved(name)[rows]) for name in ("num_gpus", *self.TABLES)}
+        tables = {name: encode(getattr(self, name)[rows]) for name in ("num_gpus", *self.TABLES)}
         common = {"offered": encode(self._offered), "round_seconds": self._round_seconds}
         return {"accelerator_types": list(self.accelerator_types), **tables, **common}
-
-    def _saved(self, name: str) -> Floats:
-        """Return a table for saving, without the last reasons, which earlier versions did not have, as far as they do not occur."""
-        table: Floats = getattr(self, name)
-        if name not in BY_REASON:
-            return table
-        occur = np.flatnonzero(table.any(axis=0))
-        return table[:, : max(FIRST_REASONS, int(occur.max(initial=-1)) + 1)]
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> DeliveryLedger:
@@ -108,12 +93,7 @@ class DeliveryLedger:
         count = len(decode(document["num_gpus"]))
         ledger.fit(count)
         for name in ("num_gpus", *cls.TABLES):
-            table = decode(document[name])
-            if name in BY_REASON and table.shape[1:] in {(reasons,) for reasons in range(FIRST_REASONS, len(WAITS))}:
-                table = np.pad(table, ((0, 0), (0, len(WAITS) - table.shape[1])))
-            if table.shape != getattr(ledger, name).shape:
-                raise ValueError(f"the accounts have {table.shape} entries of {name}")
-            setattr(ledger, name, table)
+            setattr(ledger, name, decode_array(document[name], getattr(ledger, name).shape))
         ledger._offered, ledger._round_seconds = decode(document["offered"]), float(document["round_seconds"])
         return ledger
 
@@ -135,6 +115,17 @@ class DeliveryLedger:
         """Reset the count of rounds received, for a new allocation."""
         self.received[:] = 0.0
 
+    def begin_round(self, seconds: float, offered: Floats | None = None) -> None:
+        """Begin a round of this length; offered: (K,) GPUs that it could give, without limit by default.
+
+        If the length changes, the number of rounds of all jobs becomes unknown (-1).
+        """
+        if seconds != self._round_seconds:
+            self.rounds[self.rounds > 0] = -1.0
+            self._round_seconds = seconds
+        self._offered += np.inf if offered is None else offered * seconds
+        self.latest_waits[:] = -1
+
     def record(
         self,
         rows: Indices,
@@ -142,13 +133,11 @@ class DeliveryLedger:
         runnable: Mask,
         fractions: Floats,
         columns: Indices,
-        round_seconds: float,
         waits: Indices | None = None,
-        offered: Floats | None = None,
         units: Floats | None = None,
         restart_rounds: Floats | float = 0.0,
     ) -> None:
-        """Enter one round of N jobs.
+        """Enter N jobs in the round that has begun.
 
         Args:
             rows: (N,) the jobs.
@@ -156,17 +145,13 @@ class DeliveryLedger:
             runnable: (N, K) where deficits are kept.
             fractions: (N, K) promised time fractions.
             columns: (N,) the type on which each job ran, -1 for none.
-            round_seconds: Length of the round.
             waits: (N,) why the other jobs waited (`waits_of`).
-            offered: (K,) GPUs that could be given; without limit by default.
             units: (N,) what a round counts for a job that ran: the GPUs of an elastic job, 1 for others; None if it is 1 for all.
             restart_rounds: (N, 1) or one for all: what a restart costs, in rounds.
         """
         self._open(rows, num_gpus)
-        self._set_round_seconds(round_seconds)
         received = self._received(columns) if units is None else self._received(columns) * units[:, None]
         codes = np.full(len(rows), -1) if waits is None else waits
-        self.latest_waits[:] = -1
         self.latest_waits[rows] = codes
         waiting = np.flatnonzero(codes >= 0)
         self.waits[rows[waiting], codes[waiting]] += 1
@@ -174,13 +159,12 @@ class DeliveryLedger:
         codes = np.where(columns >= 0, WAITS.index(Wait.OTHER_TYPE), np.where(codes < 0, WAITS.index(Wait.TURN), codes))
         promised, delivered, deficits = self.promised[rows], self.delivered[rows], self.deficits[rows]
         before = np.maximum(0.0, promised - delivered)
-        promised += fractions * round_seconds
-        delivered += received * round_seconds
+        promised += fractions * self._round_seconds
+        delivered += received * self._round_seconds
         self.promised[rows], self.delivered[rows] = promised, delivered
         self._enter_shortfalls(rows, before, np.maximum(0.0, promised - delivered), codes)
         self.received[rows] += received
         self.rounds[rows] += (self.rounds[rows] >= 0) & ((columns >= 0) | (fractions > 0).any(axis=1))
-        self._offered += np.inf if offered is None else offered * round_seconds
         turns = surplus_of_turn(fractions, np.asarray(restart_rounds))
         max_surplus, one = np.maximum(1.0 + turns, MAX_PAYBACK_ROUNDS * fractions), 1.0
         if units is not None:  # one round on all of its GPUs
@@ -335,12 +319,6 @@ class DeliveryLedger:
         paid = np.maximum(0.0, -change).sum(axis=1)
         self.short[rows] *= 1.0 - np.divide(paid, total, out=np.zeros(len(rows)), where=total > 0)[:, None]
         self.short[rows, codes] += np.maximum(0.0, change).sum(axis=1)
-
-    def _set_round_seconds(self, round_seconds: float) -> None:
-        """Set the length of rounds. If it changes, the number of rounds of all jobs becomes unknown (-1)."""
-        if round_seconds != self._round_seconds:
-            self.rounds[self.rounds > 0] = -1.0
-            self._round_seconds = round_seconds
 
     def _open(self, rows: Indices, num_gpus: Floats) -> None:
         """Open accounts for new jobs, and convert the seconds of gangs whose size has changed; GPU-seconds stay the same."""

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.problem.arrays import Mask, is_finite
+from gavel_py.errors import check_known, refuse
+from gavel_py.io.records import Count, NotNegative, check
+from gavel_py.problem.arrays import Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.nodes import AcceleratorType, Node
 from gavel_py.scheduling.placement.topology import Gpu, Layout, Resources
@@ -113,9 +114,7 @@ class NodeStates:
     def reserve(self, name: str, cpus: float, memory_gb: float) -> None:
         """Set the CPUs and memory that other work uses on a node. Raises `InputError`."""
         self._node(name)
-        for field, value in (("cpus", cpus), ("memory_gb", memory_gb)):
-            if not (is_finite(value) and value >= 0):
-                raise InputError(Fault(f"node {name!r}", field, f"must be a finite number of at least 0, found {value!r}"))
+        check(f"node {name!r}", cpus=(cpus, NotNegative), memory_gb=(memory_gb, NotNegative))
         self.reserved.pop(name, None)
         if cpus or memory_gb:
             self.reserved[name] = Resources(float(cpus), float(memory_gb))
@@ -123,19 +122,19 @@ class NodeStates:
     def free_place(self, job_id: str, gpus: Mapping[str, int], taken: Set[Gpu]) -> tuple[str, list[Gpu]]:
         """Return the type and usable GPUs that are not taken; gpus: {node: number of GPUs}. Raises `InputError`."""
         types = {self._node(name).accelerator for name in gpus}
-        where, text = f"job {job_id!r}", "node {!r} must have a whole number of GPUs of at least 1, found {!r}"
-        wrong = [each for each in gpus.items() if not isinstance(each[1], Integral) or isinstance(each[1], bool) or each[1] < 1]
-        InputError.raise_any([Fault(where, "gpus", text.format(*each)) for each in wrong])
-        found: list[Gpu] = []
-        for name, count in sorted(gpus.items()):
-            free = [gpu for gpu in ((name, index) for index in range(self._nodes[name].num_gpus)) if gpu not in taken | self._lost]
-            if len(free) < count:
-                text = f"{count} GPUs of node {name!r} are given, but {len(free)} are free there"
-                raise InputError(Fault(f"job {job_id!r}", "gpus", text))
-            found += free[:count]
-        if len(types) != 1:
-            raise InputError(Fault(f"job {job_id!r}", "gpus", f"must be of one type, found {', '.join(sorted(types)) or 'none'}"))
-        return types.pop(), found
+        where = f"job {job_id!r}"
+        check(where, **{f"gpus of node {name!r}": (count, Count) for name, count in gpus.items()})
+        all_gpus = {name: [(name, index) for index in range(self._nodes[name].num_gpus)] for name in sorted(gpus)}
+        free = {name: [gpu for gpu in there if gpu not in taken | self._lost] for name, there in all_gpus.items()}
+        refuse(
+            where,
+            *(
+                (len(there) < gpus[name], "gpus", f"{gpus[name]} GPUs of node {name!r} are given, but {len(there)} are free there")
+                for name, there in free.items()
+            ),
+            (len(types) != 1, "gpus", f"must be of one type, found {', '.join(sorted(types)) or 'none'}"),
+        )
+        return types.pop(), [gpu for name, there in free.items() for gpu in there[: gpus[name]]]
 
     @property
     def not_up(self) -> Collection[str]:
@@ -192,16 +191,14 @@ class NodeStates:
         return changed
 
     def _node(self, name: str) -> Node:
-        if name not in self._nodes:
-            text = f"there is no such node in the cluster{nearest(str(name), self._nodes)}"
-            raise UnknownNameError(Fault(f"node {name!r}", "", text))
+        check_known("cluster", "node", [name], self._nodes, "is not in the cluster")
         return self._nodes[name]
 
     def _gpu(self, name: str, index: int) -> Gpu:
         count = self._node(name).num_gpus
-        if not isinstance(index, Integral) or isinstance(index, bool) or not 0 <= index < count:
-            right = f"must be a whole number from 0 to {count - 1}" if count else "the node has no GPUs"
-            raise InputError(Fault(f"node {name!r}", "index of the GPU", f"{right}, found {index!r}"))
+        is_index = isinstance(index, Integral) and not isinstance(index, bool) and 0 <= index < count
+        right = f"must be a whole number from 0 to {count - 1}" if count else "the node has no GPUs"
+        refuse(f"node {name!r}", (not is_index, "index of the GPU", f"{right}, found {index!r}"))
         return name, int(index)
 
 
@@ -224,6 +221,5 @@ def cluster_from_dict(document: Mapping[str, Any]) -> Cluster:
     """Restore a cluster from `cluster_to_dict`."""
     nodes = (Node(**node) for node in document["nodes"])
     cluster = Cluster(nodes, (AcceleratorType(**each) for each in document["accelerator_types"]))
-    left = document["left_out"]
-    cluster.left_out = dict(left) if isinstance(left, Mapping) else dict.fromkeys(left, 0)  # of an earlier version, without GPUs
+    cluster.left_out = dict(document["left_out"])
     return cluster

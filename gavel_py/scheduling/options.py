@@ -6,22 +6,21 @@ whether they have since a decision, so that a round asks the policy again, and w
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, Unpack
 
 import numpy as np
+from pydantic import Field, SkipValidation
 
-from gavel_py.errors import Fault, InputError
-from gavel_py.optimization.solving.highs import checked_limit
-from gavel_py.problem.arrays import Floats, is_finite
+from gavel_py.errors import refuse
+from gavel_py.io.records import Flag, Multiple, NotNegative, Options, Positive
+from gavel_py.problem.arrays import Floats
 from gavel_py.scheduling.mechanism.demand import Mechanism
 
 if TYPE_CHECKING:
     from gavel_py.policies import Policy
-    from gavel_py.scheduling.current_allocation import PolicyInput
-    from gavel_py.scheduling.state import SchedulerState
+    from gavel_py.scheduling.keywords import OptionChanges
 
 
 COUNTED = frozenset({"attained_gpu_seconds", "waiting_seconds", "isolated_seconds"})
@@ -35,60 +34,142 @@ class JobTimes(NamedTuple):
     waiting_seconds: Floats
 
 
-@dataclass(frozen=True, kw_only=True)
-class SchedulerOptions:
-    """The arguments of `RoundScheduler` that determine how it plans rounds. Raises `InputError` for a number out of range.
+def option(default: Any, help_text: str, *, commands: Iterable[str] = ("rounds", "simulate", "slurm"), negative: str = "") -> Any:
+    """Declare an option by its default and its help; its type is its rule. The help of a command is the first sentence.
 
-    Decisions weigh the cost of restarts as hysteresis, `hysteresis_of` in `mechanism/demand.py`; where `direct` and
-    placement preferences weigh it in other ways, and what charges it, is listed in docs/architecture.md, "Where to look".
+    commands: those with an option of the same name, by default all that play rounds; "problem" are those on a problem, "slurm"
+    those of a driver. negative: the name of the flag that turns it off, by default with "no-" before the name.
+    """
+    return Field(default, description=help_text, json_schema_extra={"commands": list(commands), "negative": negative})
+
+
+class AllocationOptions(Options):
+    """What allocations take into account: arguments of `AllocationProblem.from_jobs`, as a record."""
+
+    label: ClassVar[str] = "allocation"
+    of_sharing: ClassVar[Mapping[str, str]] = {"min_gain": "selects pairs of jobs that may share GPUs"}
+    """{option that has no effect without `sharing`: what it is for}."""
+
+    whole_gangs: Flag = option(
+        True, "Allocate only what whole gangs on the nodes can use; no: as published.", commands=("problem", "solve", "rounds")
+    )
+    by_workflow: Flag = option(
+        True,
+        "Whether a workflow counts as one for weights, shortest first and deadlines, or each of its jobs by itself.",
+        commands=("problem", "solve", "rounds", "simulate"),
+        negative="by-job",
+    )
+    sharing: Flag = option(
+        False,
+        "Allow pairs of jobs to share GPUs, where the profile has their speeds.",
+        commands=("solve", "rounds", "simulate"),
+    )
+    min_gain: Multiple = option(
+        1.0,
+        "With sharing: only pairs that do more than this multiple of the work of one of them alone.",
+        commands=("solve", "rounds", "simulate"),
+    )
+
+
+class SchedulerOptions(AllocationOptions):
+    """The options of a `RoundScheduler`: how it plans rounds. Frozen, and checked when it is made.
+
+    Every field is also a keyword argument of `RoundScheduler` and `simulate`, and an attribute of the scheduler. Decisions weigh
+    the cost of restarts as hysteresis; docs/architecture.md lists where.
+
+    Raises:
+        InputError: A value is out of range, or an option is not known.
+
+    >>> import gavel_py as gp
+    >>> gp.SchedulerOptions(min_run_seconds=600).changed(sharing=True).min_run_seconds
+    600.0
     """
 
-    mechanism: str | Mechanism = "deficit"
-    round_seconds: float = 360.0
-    restart_seconds: float = 0.0
-    min_run_seconds: float = 0.0
-    whole_gangs: bool = True
-    sharing: bool = False
-    min_gain: float = 1.0
-    by_events: bool = False
-    solve_seconds: float = 0.0
-    time_limit_seconds: float | None = None
-    retry_seconds: float = 0.0
-    by_workflow: bool = True
+    label: ClassVar[str] = "round scheduler"
 
-    def __post_init__(self) -> None:
-        if not (is_finite(self.round_seconds) and self.round_seconds > 0):
-            raise InputError(fault("round_seconds", f"must be a finite number greater than 0, found {self.round_seconds!r}"))
-        lower_bounds = {"restart_seconds": 0, "min_run_seconds": 0, "solve_seconds": 0, "retry_seconds": 0, "min_gain": 1}
-        for name, bound in lower_bounds.items():
-            value = getattr(self, name)
-            if not (is_finite(value) and value >= bound):
-                raise InputError(fault(name, f"must be a finite number of at least {bound}, found {value!r}"))
-        if self.mechanism == "direct" and (self.sharing or self.by_events):
-            name = "sharing" if self.sharing else "by_events"
-            raise InputError(fault(name, "cannot be used with the mechanism direct, which chooses whole gangs in rounds"))
-        checked: dict[str, object] = {"time_limit_seconds": checked_limit("round scheduler", self.time_limit_seconds)}
-        checked |= {name: float(getattr(self, name)) for name in ("round_seconds", *lower_bounds)}
-        checked |= {name: bool(getattr(self, name)) for name in ("whole_gangs", "sharing", "by_events", "by_workflow")}
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+    round_seconds: Positive = option(360.0, "Length of a round.", commands=("problem", "solve", "rounds", "simulate", "slurm"))
+    restart_seconds: NotNegative = option(
+        0.0,
+        "Time that a job loses when it starts. It is the cost of a restart, for jobs without `Job.restart_seconds`.",
+        commands=("simulate", "slurm"),
+    )
+    min_run_seconds: NotNegative = option(
+        0.0,
+        "Time that a job runs before it may be preempted. Gangs that lose their GPUs, or may no longer run there, are exceptions.",
+        commands=("simulate", "slurm"),
+    )
+    solve_seconds: NotNegative = option(
+        0.0,
+        "Minimum time between two allocations while only jobs change. Jobs that arrive in between run on GPUs left over, as in "
+        "Gavel's published simulator (OSDI 2020).",
+        commands=("simulate", "slurm"),
+    )
+    time_limit_seconds: Positive | None = option(
+        None,
+        "Time limit of a solve. After a solve that reaches it, the current allocation is kept and the next round tries again "
+        "(`Round.notes`).",
+        commands=(),
+    )
+    retry_seconds: NotNegative = option(
+        0.0,
+        "Time before a failed job is tried again, doubled each time. This back-off is an hour at most, 0 for none. A job avoids "
+        "the nodes on which it failed, if others can hold it.",
+        commands=("simulate",),
+    )
+    mechanism: Annotated[str | Mechanism, SkipValidation] = option(
+        "deficit",
+        "How jobs are chosen for a round: deficit, priority (as published), direct, or package.module:name. It may also be a "
+        "function of a `RoundDemand`, or the name of a mechanism of an installed package.",
+        commands=("rounds", "simulate"),
+    )
+    by_events: Flag = option(
+        False,
+        "Decide at events and at `RoundScheduler.next_change_seconds` instead of in rounds. It is for policies that give each job "
+        "either all of the time or none. Times that they read count from when they are used.",
+        commands=(),
+    )
 
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """{name: value} of all options but the mechanism, which may be a function."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "mechanism"}
+    def changed(self, **changes: Unpack[OptionChanges]) -> Self:
+        """Return the options with other values for some fields, checked; `model_fields_set` has those set here or there."""
+        return self._with(changes)
 
     def check_policy(self, policy: Policy) -> None:
-        """Raise `InputError` for a policy or a `solve_seconds` that the event-driven mode or the mechanism does not support."""
-        if self.by_events and self.solve_seconds:
-            text = f"must be 0 in event-driven mode, where every event leads to a decision, found {self.solve_seconds:g}"
-            raise InputError(fault("solve_seconds", text))
-        if self.mechanism == "direct" and policy.constraints:
-            text = f"limit allocations, which the mechanism direct does not follow; remove them from {policy.name}"
-            raise InputError(fault("constraints", text))
-        why = why_rounds(policy) if self.by_events else ""
-        if why:
-            raise InputError(fault("by_events", f"cannot be used with {policy.name}, {why}"))
+        """Raise `InputError` for options that exclude each other, or that the policy does not support."""
+        is_direct, why = self.mechanism == "direct", why_rounds(policy) if self.by_events else ""
+        in_rounds = "cannot be used with the mechanism direct, which chooses whole gangs in rounds"
+        at_once = f"must be 0 in event-driven mode, where every event leads to a decision, found {self.solve_seconds:g}"
+        unlimited = f"limit allocations, which the mechanism direct does not follow; remove them from {policy.name}"
+        refuse(
+            "round scheduler",
+            (is_direct and self.sharing, "sharing", in_rounds),
+            (is_direct and self.by_events, "by_events", in_rounds),
+            (self.by_events and self.solve_seconds, "solve_seconds", at_once),
+            (is_direct and policy.constraints, "constraints", unlimited),
+            (why, "by_events", f"cannot be used with {policy.name}, {why}"),
+        )
+
+
+class OptionAttributes:
+    """Base class of an object with `options`, which are attributes of it, too: each is read there, and set by changing them.
+
+    Type checkers find these attributes in the stub `keywords.pyi`, which follows from the record.
+    """
+
+
+def _attribute(name: str) -> property:
+    def read(self: Any) -> Any:
+        return getattr(self.options, name)
+
+    def write(self: Any, value: object) -> None:
+        self.options = self.options.changed(**{name: value})
+
+    return property(read, write, doc=SchedulerOptions.model_fields[name].description)
+
+
+for _name in SchedulerOptions.model_fields:
+    setattr(OptionAttributes, _name, _attribute(_name))
+
+DEFAULTS = SchedulerOptions()
 
 
 @dataclass(frozen=True)
@@ -113,52 +194,34 @@ class TimedOrder:
         values = {name: np.array(listed[name], dtype=float) for name in JobTimes._fields if name in counted and name in listed}
         return cls(values, tuple(sorted(counted - values.keys())))
 
-    def has_changed(self, then: PolicyInput, now: JobTimes) -> bool:
-        """Return whether the order of the jobs of a decision may be another one now; now: their times."""
+    def has_changed(self, then: Mapping[str, Floats], now: JobTimes) -> bool:
+        """Return whether the order of the jobs of a decision may be another one now; then, now: their times by field."""
         if self.unlisted:
             return True
         passed = (
-            np.searchsorted(values, getattr(now, name), side="right") != np.searchsorted(values, getattr(then, name), side="right")
+            np.searchsorted(values, getattr(now, name), side="right") != np.searchsorted(values, then[name], side="right")
             for name, values in self.values.items()
         )
         return any(bool(each.any()) for each in passed)
 
-    def next_change(self, state: SchedulerState, *, by_events: bool) -> float:
-        """Return the earliest time at which the order changes, infinite if it does not, as long as nothing happens.
+    def next_change(self, field: str, now: Floats, base: Floats | float, start: Floats | float, rate: Floats | float) -> float:
+        """Return the earliest time t at which a field base + (t - start) · rate reaches its next value; infinite if none has one.
 
-        From the latest round on, gangs with GPUs then continue to run, and all other jobs continue to wait.
+        The result is not rounded down: at this time, the sum as computed is at least the value.
+
+        Args:
+            field: Its name.
+            now: (N,) the field of each job now.
+            base: (N,) or one number.
+            start: (N,) or one number, in seconds.
+            rate: (N,) or one number, per second.
         """
-        table, last, found = state.table, state.last, math.inf
-        decided = -math.inf if last is None else last.start_seconds
-        gpus = np.zeros(table.capacity)
-        gpus[state.gangs.rows] = state.gangs.of(state.gangs.rows).shares
-        runs = gpus > 0
-        if "attained_gpu_seconds" in self.values and last is not None:
-            attained, start = table.columns["attained_gpu_seconds"][runs], decided if by_events else last.end_seconds
-            found = _first(self.values["attained_gpu_seconds"], attained, attained, start, gpus[runs])
-        if "waiting_seconds" in self.values:
-            since = table.columns["waiting_since_seconds"][table.is_present & ~runs]
-            found = min(found, _first(self.values["waiting_seconds"], decided - since, 0.0, since, 1.0))
-        return found
-
-
-def _first(values: Floats, now: Floats, base: Floats | float, start: Floats | float, rate: Floats | float) -> float:
-    """Return the earliest time t at which a field base + (t - start) · rate reaches its next value; infinite if none has one.
-
-    The result is not rounded down: at this time, the sum as computed is at least the value.
-
-    Args:
-        values: (V,) ascending.
-        now: (N,) the field of each job now.
-        base: (N,) or one number.
-        start: (N,) or one number, in seconds.
-        rate: (N,) or one number, per second.
-    """
-    following = np.append(values, np.inf)[np.searchsorted(values, now, side="right")]
-    times = start + (following - base) / rate
-    while (early := np.isfinite(times) & (base + (times - start) * rate < following)).any():
-        times = np.where(early, np.nextafter(times, np.inf), times)
-    return float(times.min(initial=np.inf))
+        following = np.append(self.values.get(field, ()), np.inf)
+        following = following[np.searchsorted(following[:-1], now, side="right")]
+        times = start + (following - base) / rate
+        while (early := np.isfinite(times) & (base + (times - start) * rate < following)).any():
+            times = np.where(early, np.nextafter(times, np.inf), times)
+        return float(times.min(initial=np.inf))
 
 
 def _declares_changes(policy: Policy) -> bool:
@@ -174,8 +237,3 @@ def why_rounds(policy: Policy) -> str:
     order = TimedOrder.of(policy)
     unlisted = () if order is None else order.unlisted
     return f"whose order may change at any time ({', '.join(unlisted)})" if unlisted else ""
-
-
-def fault(field: str, problem: str) -> Fault:
-    """Return a fault in an argument of a round scheduler."""
-    return Fault("round scheduler", field, problem)

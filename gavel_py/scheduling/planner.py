@@ -22,16 +22,16 @@ from gavel_py.errors import InputError, SolverError
 from gavel_py.optimization.job_classes import rounded
 from gavel_py.policies import OrderedPolicy
 from gavel_py.policies.constraints.shares import Shared
-from gavel_py.problem.arrays import Indices, Mask
-from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.profile import Profile
+from gavel_py.problem.tolerances import DURATION_ROUNDING, SOLVER_TOLERANCE
 from gavel_py.scheduling.colocation import plan_groups
 from gavel_py.scheduling.colocation.fractional import pack_fractional
+from gavel_py.scheduling.colocation.groups import match_partners
 from gavel_py.scheduling.current_allocation import (
-    NEGLIGIBLE,
     CurrentAllocation,
     LazyAllocation,
-    PolicyInput,
     keep_allocation,
     least_gpus,
     reuse_allocation,
@@ -40,27 +40,26 @@ from gavel_py.scheduling.current_allocation import (
     unpromised_allocation,
 )
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
-from gavel_py.scheduling.jobs.workflow_units import outlook_of, workflows_of
+from gavel_py.scheduling.jobs.history import ScheduledJobs
+from gavel_py.scheduling.jobs.waiting import outlook_of, workflows_of
 from gavel_py.scheduling.learning import ProgressObserver
 from gavel_py.scheduling.mechanism import NAMES as MECHANISMS
 from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizeDemand, SizingMechanism
-from gavel_py.scheduling.mechanism.limits import RoundLimit, first_within
+from gavel_py.scheduling.mechanism.limits import NO_LIMITS, RoundLimits, first_within
+from gavel_py.scheduling.mechanism.tenants import TenantClaims
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.options import SchedulerOptions, TimedOrder
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests
-from gavel_py.scheduling.problem_cache import ProblemCache
+from gavel_py.scheduling.problem_cache import PolicyInput, ProblemCache
 from gavel_py.scheduling.round import Fallback
-from gavel_py.scheduling.round_planning import forced_gangs, place_elsewhere, plan_round
+from gavel_py.scheduling.round_planning import forced_gangs, locked_gangs, place_elsewhere, plan_round
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState, plan_of
 
 logger = logging.getLogger(__name__)
 
 FOLLOWING = tuple(name for name in MECHANISMS if name != "direct")
 """The built-in mechanisms that follow an allocation."""
-
-ROUNDING = 1e-9
-"""Relative tolerance of times that are compared with starts of rounds, which are sums of their lengths."""
 
 
 @dataclass(frozen=True)
@@ -86,15 +85,16 @@ class RoundPlanner:
         # A user's function may choose differently even if nothing has to change.
         measures = self.observer is not None and self.observer.choose(state, current)
         running, held = state.continuing_gangs(current.rows), None
-        if self.options.mechanism in FOLLOWING and not measures and not state.is_backing_off(start):
-            held = forced_gangs(state, current, running, self._limits(state, current), backfill=self.backfills)
+        backs_off = state.backoffs.by_job and state.backoffs.hold_back(state.table, state.gangs, start)
+        if self.options.mechanism in FOLLOWING and not measures and not backs_off:
+            held = forced_gangs(state, current, running, self.limits(state, current).in_every_round, backfill=self.backfills)
         if held is None:
             # No preemption during a restart, where numbers of GPUs are chosen.
             chooses = current.problem.counts is not None or self.options.mechanism == "direct"
             least = np.maximum(
                 self.options.min_run_seconds, current.restart_seconds(self.options.restart_seconds) if chooses else 0.0
             )
-            fixed = state.locked_gangs(current, running, start, least, self._limits(state, current))
+            fixed = locked_gangs(state, current, running, start, least, self.limits(state, current).in_every_round)
             held = self.place(state, current, self.demand(state, current, fixed, start), fixed, running, start)
         return plan_of(state, start, current.rows, held, current)
 
@@ -107,7 +107,7 @@ class RoundPlanner:
         places = np.full(state.table.capacity, -1, dtype=np.int64)
         places[plan.rows[valid]] = np.flatnonzero(valid)
         fixed, running = plan.held.take(places[current.rows]), state.continuing_gangs(current.rows)
-        if limits := self._limits(state, current):  # a gang without its partner counts in full
+        if limits := self.limits(state, current).in_every_round:  # a gang without its partner counts in full
             fixed = fixed.where(first_within(limits, fixed))
         demand = self.demand(state, current, fixed, plan.start_seconds)
         held = self.place(state, current, demand, fixed, running, plan.start_seconds)
@@ -117,12 +117,12 @@ class RoundPlanner:
 
     def _allocation(self, state: SchedulerState, start: float) -> CurrentAllocation:
         """Return the current allocation, unchanged or applied to the current jobs, or a new one."""
-        before = None if state.inputs_changed else state.current_allocation
+        before = None if state.changes.of_inputs else state.current_allocation
         if before is not None and (self._is_too_early(before, start) or self._still_holds(before, state, start)):
             logger.debug("the current allocation is kept: nothing has changed since")
             return before
         policy_input = self.policy_input(state, start)
-        before = state.current_allocation if self.options.solve_seconds and not state.must_solve else None
+        before = state.current_allocation if self.options.solve_seconds and not state.changes.must_solve else None
         if before is not None and self._is_too_early(before, start):
             found = self._reuse(before, policy_input, state)
             if found is not None:
@@ -140,23 +140,55 @@ class RoundPlanner:
         if self.order is None or not before.is_up_to_date:
             return before.is_up_to_date
         now = state.times_of(before.rows, start, by_events=self.options.by_events)
-        return not self.order.has_changed(before.policy_input, now)
+        return not self.order.has_changed(before.policy_input.history, now)
+
+    def next_change(self, state: SchedulerState) -> float:
+        """Return when time alone changes the next decision: the order changes, or a gang may be preempted; infinite if never."""
+        change = np.inf if self.order is None else self._next_change_of(self.order, state)
+        rows, columns, last = state.gangs.rows, state.table.columns, state.last
+        # Incremental decisions know no minimum run times, and none matters if no job waits.
+        if not self.options.by_events or state.event_planner is not None or last is None or len(rows) == len(state.table):
+            return change
+        least = columns["running_since_seconds"][rows] + self.options.min_run_seconds
+        ends = np.fmax(least, columns["kept_until_seconds"][rows])
+        return min(change, float(ends[ends > last.start_seconds].min(initial=np.inf)))
+
+    def _next_change_of(self, order: TimedOrder, state: SchedulerState) -> float:
+        """Return when the order changes if nothing happens: gangs with GPUs continue to run, and other jobs continue to wait."""
+        table, last, found = state.table, state.last, np.inf
+        gpus = np.zeros(table.capacity)
+        gpus[state.gangs.rows] = state.gangs.of(state.gangs.rows).shares
+        runs = gpus > 0
+        if last is not None:
+            attained = table.columns["attained_gpu_seconds"][runs]
+            start = last.start_seconds if self.options.by_events else last.end_seconds
+            found = order.next_change("attained_gpu_seconds", attained, attained, start, gpus[runs])
+        since = table.columns["waiting_since_seconds"][table.is_present & ~runs]
+        decided = -np.inf if last is None else last.start_seconds
+        return min(found, order.next_change("waiting_seconds", decided - since, 0.0, since, 1.0))
 
     def _is_too_early(self, before: CurrentAllocation, start: float) -> bool:
         """Return whether `solve_seconds` have not passed, so that changes of jobs alone do not cause a solve."""
-        return before.unsolved is None and start - before.solved_seconds < self.options.solve_seconds * (1 - ROUNDING)
+        return before.unsolved is None and start - before.solved_seconds < self.options.solve_seconds * (1 - DURATION_ROUNDING)
 
     def policy_input(self, state: SchedulerState, start: float) -> PolicyInput:
         """Return the input that the policy would have at this time."""
-        options, policy = self.options, self.solver.policy
-        before = None
+        options, policy, table = self.options, self.solver.policy, state.table
+        cache = self.cache(state)  # first, since columns of the table follow from another profile
+        before, speeds, rows = None, np.zeros(table.capacity), table.natural_order.rows
         if not options.by_events or policy.constraints or "previous_fractions" in policy.reads:
             before = state.current_allocation
-        rows = state.table.in_natural_order
-        times = state.times_of(rows, start, by_events=options.by_events)
-        outlook = outlook_of(state.table, state.blocked, rows, self.cache(state)) if options.by_workflow else None
-        given = {name: getattr(options, name) for name in ("whole_gangs", "sharing", "min_gain")}
-        return PolicyInput.of(state.table, rows, start, state.continuing_types[rows], before, times, outlook=outlook, **given)
+        if before is not None:
+            speeds[before.rows] = before.problem.isolated_throughput
+        history = {
+            **state.times_of(rows, start, by_events=options.by_events)._asdict(),
+            "isolated_seconds": _isolated_seconds(table, rows, speeds[rows]),
+            "running_on": state.continuing_types[rows],
+            **({} if before is None else {"previous_fractions": before.fractions_for(table, rows)}),
+        }
+        counts = options.by_workflow and (table.workflows or state.blocked.jobs)
+        outlook = outlook_of(table, state.blocked, rows, cache) if counts else None
+        return PolicyInput(start, rows, table.jobs[rows], table.gangs[rows], table.requests_at(rows), history, options, outlook)
 
     def cache(self, state: SchedulerState) -> ProblemCache:
         """Return the problem cache of the state for the profile and options of this planner."""
@@ -165,7 +197,7 @@ class RoundPlanner:
     def _reuse(self, before: CurrentAllocation, policy_input: PolicyInput, state: SchedulerState) -> CurrentAllocation | None:
         """Return the current allocation applied to the current jobs, None if it gives none of them any time."""
         found = self.applied_now(before, policy_input, state)
-        return found if (found.fractions[found.problem.runnable] > NEGLIGIBLE).any() else None
+        return found if (found.fractions[found.problem.runnable] > SOLVER_TOLERANCE).any() else None
 
     def applied_now(self, before: CurrentAllocation, policy_input: PolicyInput, state: SchedulerState) -> CurrentAllocation:
         """Return the current allocation applied to the current jobs; new jobs get no time."""
@@ -177,9 +209,9 @@ class RoundPlanner:
         found, before = self._solve_or_keep(policy_input, state), state.current_allocation
         if not found.is_time_limited:
             return found
-        if before is not None and not state.must_solve:
+        if before is not None and not state.changes.must_solve:
             if before.is_time_limited:  # for the same jobs, the better of the two
-                same_jobs = before.reused is None and not state.inputs_changed
+                same_jobs = before.reused is None and not state.changes.of_inputs
                 kept = before if same_jobs and (found.allocation.gap or 0) >= (before.allocation.gap or 0) else None
             else:
                 kept = self._reuse(before, policy_input, state)
@@ -237,19 +269,21 @@ class RoundPlanner:
         if not options.by_events or options.sharing or options.mechanism not in FOLLOWING or options.min_run_seconds:
             return None
         kept, cache, seconds = state.event_planner, self.cache(state), (options.restart_seconds, options.round_seconds)
-        if kept is not None and kept.holds_for(policy, cache, *seconds, options.by_workflow):
+        if isinstance(kept, EventDrivenPlanner) and kept.holds_for(policy, cache, *seconds, options.by_workflow):
             return kept
         if not isinstance(policy, OrderedPolicy) or not EventDrivenPlanner.can(policy, state):
             state.event_planner = None
             state.table.track(on=False)
             return None
-        state.event_planner = EventDrivenPlanner(policy, state, cache, *seconds, by_workflow=options.by_workflow)
-        return state.event_planner
+        state.event_planner = made = EventDrivenPlanner(policy, state, cache, *seconds, by_workflow=options.by_workflow)
+        return made
 
     def _decide_at_event(self, state: SchedulerState, start: float) -> EventPlan | None:
         """Return the plan of an incremental decision, None if the full path must decide."""
         event_planner, began = self.event_planner(state), time.perf_counter()
-        if event_planner is None or not len(state.table) or state.is_backing_off(start):
+        if event_planner is None or not len(state.table):
+            return None
+        if state.backoffs.by_job and state.backoffs.hold_back(state.table, state.gangs, start):
             return None
         # The fields of workflows that the policy reads; a queue has no weights.
         of_workflows = self.solver.policy.reads if self.options.by_workflow and state.table.workflows else ()
@@ -259,13 +293,14 @@ class RoundPlanner:
         allocation = LazyAllocation(
             start,
             state.table,
-            state.table.is_present,
+            state.table.is_present.copy(),
             state.gangs.types.copy(),
             decision.assignments,
             decision.excluded,
-            self.options.whole_gangs,
             partial(self._solve, state=state, if_up=True),  # nodes may be down when the allocation is resolved
-            workflows_of(state.table, state.blocked, self.cache(state)) if "workflow_seconds" in of_workflows else None,
+            workflows_of(state.table, state.blocked, self.cache(state), slice(None))
+            if "workflow_seconds" in of_workflows
+            else None,
         )
         state.solver_seconds += time.perf_counter() - began
         return EventPlan(start, decision.assignments, decision.changes, allocation, decision.is_audited)
@@ -292,11 +327,12 @@ class RoundPlanner:
             start: When gangs start, in seconds.
         """
         place = partial(self._place, state, current)
-        if not state.is_backing_off(start):
+        if not state.backoffs.by_job or not state.backoffs.hold_back(state.table, state.gangs, start):
             return place(demand, fixed, previous)
-        waits = state.waits_after_failure(current.rows, start)
+        waits = state.backoffs.waiting(state.table, state.gangs, current.rows, start)
         demand = replace(demand, runnable=demand.runnable & ~waits[:, None])
-        return place_elsewhere(place, demand, fixed, previous, state.avoided_gpus(current.rows, start))
+        avoided = state.backoffs.avoided_gpus(state.table, state.gangs, current.rows, start)
+        return place_elsewhere(place, demand, fixed, previous, avoided)
 
     def _place(
         self,
@@ -310,8 +346,7 @@ class RoundPlanner:
         """Return (N,) the GPUs of the jobs that run, none of them `closed`."""
         problem, layout = current.problem, state.layout
         cache = self.cache(state)
-        gang_requests = cache.gang_requests(current.policy_input.gangs)
-        requests = ResourceRequests(*gang_requests, limited=layout.limited)
+        requests = ResourceRequests(*cache.gang_requests(current.policy_input.gangs), limited=layout.limited)
         pool, mechanism = state.free_resources(), self._mechanism(state, problem.accelerator_types)
         if closed is not None:
             pool.free &= ~closed
@@ -323,8 +358,8 @@ class RoundPlanner:
         first = np.full(len(running), -1, dtype=np.int64)
         first[running.runs] = running.gpus[running.starts[:-1][running.runs]]
         pack = partial(pack_fractional, parts=parts, memory=cache.memory_of(current.policy_input.gangs), gpus=first)
-        partners = state.partners(current, demand, running)
-        return plan_groups(plan, pack, partners, demand, requests, problem.job_ids, parts, previous, fixed)
+        partners = match_partners(demand, current.colocation_promises, state.colocation_ledger, problem.job_ids, running)
+        return plan_groups(plan, pack, partners, demand, requests, problem, previous, fixed)
 
     def _mechanism(self, state: SchedulerState, accelerator_types: Sequence[str]) -> SizingMechanism:
         """Return the mechanism, which may call the scheduler back while it selects."""
@@ -358,18 +393,35 @@ class RoundPlanner:
             # Rounds received under the previous allocation do not count.
             received=ledger.received[rows] * current.has_same_solution(state.allocation),
             restart_rounds=restart_rounds,
-            preferences=state.preferences(current, running_on, deficits, restart_rounds),
+            turn_rounds=np.nan_to_num((start - columns["running_since_seconds"][rows]) / self.options.round_seconds),
+            preferences=current.preferences(running_on, state.gangs.is_spread, deficits, ledger.spread_deficits, restart_rounds),
             locked=fixed.runs,
             promised=ledger.promised[rows].sum(axis=1) / self.options.round_seconds,
             new=columns["has_run"][rows] == 0,
             sizes=sizes,
-            limits=self._limits(state, current),
-            tenants=state.tenant_claims(current),
+            limits=self.limits(state, current).in_every_round,
+            tenants=self._tenant_claims(state, current),
         )
 
-    def _limits(self, state: SchedulerState, current: CurrentAllocation) -> tuple[RoundLimit, ...]:
-        """Return the limits that hold in every round, for the jobs of an allocation."""
-        return state.limits_of(current, self.solver.policy.constraints).in_every_round
+    def limits(self, state: SchedulerState, current: CurrentAllocation | LazyAllocation | None) -> RoundLimits:
+        """Return the limits of constraints in rounds, for the jobs of an allocation."""
+        constraints = self.solver.policy.constraints
+        if not constraints or not isinstance(current, CurrentAllocation):
+            return NO_LIMITS
+        if state.limits.problem is not current.problem or state.limits.constraints != constraints:
+            state.limits = RoundLimits.of(current.problem, constraints)
+        return state.limits
+
+    def _tenant_claims(self, state: SchedulerState, current: CurrentAllocation) -> TenantClaims | None:
+        """Return the claims of tenants in a round of this allocation; None if there are not several."""
+        table, problem = state.table, current.problem
+        if len(table.tenants) < 2:
+            return None
+        promised = current.promised.sum(axis=1) * problem.num_gpus * current.present(table)
+        gpus = problem.num_gpus
+        if problem.counts is not None:
+            gpus = np.where(problem.counts.is_elastic, np.maximum(least_gpus(problem), promised), gpus)
+        return state.tenant_ledger.claims(table.tenants, table.tenant_of[current.rows], promised, gpus)
 
     def _sizes(self, state: SchedulerState, current: CurrentAllocation, running_on: Indices, start: float) -> SizeDemand | None:
         """Return the data for choosing numbers of GPUs, None if all are fixed and the mechanism follows the allocation."""
@@ -397,3 +449,20 @@ class RoundPlanner:
         """
         policy = self.solver.policy
         return policy.backfills and all(isinstance(each, Shared) and each.every_round for each in policy.constraints)
+
+
+def _isolated_seconds(table: ScheduledJobs, rows: Indices, speeds: Floats) -> Floats:
+    """Return (N,) `isolated_seconds` with the progress since they were counted, at isolated throughputs of `speeds`, steps/s.
+
+    Steps lost by a restart from an older checkpoint reduce the time in proportion.
+    """
+    steps, counted, first, seconds = (
+        table.columns[name][rows] for name in ("steps_done", "steps_counted", "steps_at_start", "isolated_seconds")
+    )
+    new = steps - counted
+    more = np.divide(new, speeds, out=np.zeros(len(rows)), where=(speeds > 0) & (new > 0))
+    counted_again: Floats = seconds + more
+    if (new >= 0).all():
+        return counted_again
+    kept = np.divide(np.maximum(0.0, steps - first), np.maximum(counted - first, -new), out=np.ones(len(rows)), where=new < 0)
+    return np.where(new >= 0, counted_again, seconds * kept)

@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -288,3 +288,12 @@ class Lease:
     assignment: Assignment
     end_seconds: float
     renewed: bool | None = None
+
+
+class GangChanges(NamedTuple):
+    """How the gangs of a round differ from those of the round before."""
+
+    stopped: list[int]  # rows of the gangs that lose their GPUs now
+    started: dict[int, tuple[int, list[int]]]  # {row: (type, GPUs)} of the gangs that get other GPUs
+    started_ids: tuple[str, ...]  # their ids, sorted
+    preempted: tuple[str, ...]  # ids of the jobs in the system that ran and do not run now, in natural order

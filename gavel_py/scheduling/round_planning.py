@@ -1,6 +1,7 @@
 """Plans one round: a mechanism selects jobs, placement places their gangs, and the remaining GPUs are offered to further jobs.
 
-`forced_gangs` finds the rounds in which there is no choice; `place_elsewhere` keeps jobs away from nodes on which they have failed.
+`forced_gangs` finds the rounds in which there is no choice, `locked_gangs` the gangs that must keep their GPUs; `place_elsewhere`
+keeps jobs away from nodes on which they have failed.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gavel_py.errors import InputError
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.eligibility import ANY_SPLIT, even_nodes
+from gavel_py.problem.tolerances import DEFICIT_ROUNDING, DURATION_ROUNDING
+from gavel_py.scheduling.current_allocation import CurrentAllocation
 from gavel_py.scheduling.mechanism.demand import (
     GangSelection,
     RoundDemand,
@@ -23,15 +25,13 @@ from gavel_py.scheduling.mechanism.demand import (
     raised_scores_of,
     rounded,
 )
-from gavel_py.scheduling.mechanism.limits import RoundLimit, first_within, reduced_to_limits, within_limits, worths_of
+from gavel_py.scheduling.mechanism.elastic import reduced_to_limits
+from gavel_py.scheduling.mechanism.limits import RoundLimit, first_within, within_limits, worths_of
 from gavel_py.scheduling.placement import Places, place_batch
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources
 from gavel_py.scheduling.placement.gangs import ANY_PLACEMENT, GangBatch, HeldGpus, ResourceRequests, Spans
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE
-
-if TYPE_CHECKING:
-    from gavel_py.scheduling.current_allocation import CurrentAllocation
-    from gavel_py.scheduling.state import SchedulerState
+from gavel_py.scheduling.state import SchedulerState
 
 
 def plan_round(
@@ -221,11 +221,8 @@ def _remaining_demand(
     for (size, scope, split, code), rows in alike.items():
         runnable[rows] &= pool.splits_evenly(size, scope, split, requests.distinct[code])
     # The first of the distinct requests is for GPUs only.
-    left = replace(demand, runnable=runnable, capacities=room[0, ANYWHERE])
-    if demand.tenants is None or not held.runs.any():
-        return left
-    runs = np.flatnonzero(held.runs)
-    return replace(left, tenants=demand.tenants.without(runs, held.shares[runs]))
+    tenants = None if demand.tenants is None else demand.tenants.without(held.runs, held.shares[held.runs])
+    return replace(demand, runnable=runnable, capacities=room[0, ANYWHERE], tenants=tenants)
 
 
 def _less(demand: RoundDemand, used: Sequence[float]) -> RoundDemand:
@@ -251,7 +248,7 @@ def _keeping_limits(selection: Indices | GangSelection, demand: RoundDemand) -> 
     return GangSelection(*reduced_to_limits(*selection, raised_scores_of(demand), demand.limits, demand.sizes))
 
 
-NOISE_ROUNDS = 5e-7
+NOISE_ROUNDS = DEFICIT_ROUNDING / 2
 """Deficits below this are zero: mechanisms round deficits to 6 digits."""
 
 
@@ -267,11 +264,13 @@ def forced_gangs(
     fits the remaining GPUs.
     """
     fractions, problem = current.fractions, current.problem
-    if (problem.num_gpus < 1).any() or problem.counts is not None:
-        return None  # fractional jobs are packed onto GPUs in each round, and elastic ones may change their number of GPUs
-    if current.colocation_promises is not None or running.partners:
-        return None
-    if not ((fractions == 0) | (fractions == 1)).all():
+    if (
+        (problem.num_gpus < 1).any()  # fractional jobs are packed onto GPUs in each round
+        or problem.counts is not None  # elastic ones may change their number of GPUs
+        or current.colocation_promises is not None
+        or running.partners
+        or not ((fractions == 0) | (fractions == 1)).all()
+    ):
         return None
     columns = running.types
     given = np.where(fractions.any(axis=1), fractions.argmax(axis=1), -1) if fractions.size else columns
@@ -285,12 +284,41 @@ def forced_gangs(
     # An allocation that is kept may include jobs that have left, changed or finished since.
     if current is state.allocation and not current.present(state.table).all():
         return None
-    if (np.abs(state.ledger.deficits[current.rows]) > NOISE_ROUNDS).any() or not _placed_as_promised(state, current, running):
-        return None
-    if backfill and _fits_waiting_gang(current, given):
+    has_deficits = (np.abs(state.ledger.deficits[current.rows]) > NOISE_ROUNDS).any()
+    if has_deficits or not _placed_as_promised(state, current, running) or (backfill and _fits_waiting_gang(current, given)):
         return None
     held = _with_new_gang(state, current, running, int(other[0]), int(given[other[0]])) if len(other) else running
     return None if limits and held is not None and not first_within(limits, held)[held.runs].all() else held
+
+
+def locked_gangs(
+    state: SchedulerState,
+    current: CurrentAllocation,
+    held: HeldGpus,
+    start: float,
+    least: Floats,
+    limits: tuple[RoundLimit, ...],
+) -> HeldGpus:
+    """Return (N,) the GPUs of running gangs that must keep them in the round that begins at `start` seconds.
+
+    Args:
+        state: The scheduler's state.
+        current: The allocation, of N jobs.
+        held: (N,) GPUs that they may keep.
+        start: The start of the round.
+        least: (N,) or a number, the seconds for which gangs run at least.
+        limits: The limits that hold in every round, which come first.
+    """
+    columns = state.table.columns
+    since, kept_until = (columns[name][current.rows] for name in ("running_since_seconds", "kept_until_seconds"))
+    new = held.runs & ((start - since < least * (1 - DURATION_ROUNDING)) | (start < kept_until))
+    if not new.any():
+        return HeldGpus.none(len(held))
+    index = {job_id: i for i, job_id in enumerate(current.problem.job_ids)} if held.partners else {}
+    for i in np.flatnonzero(new).tolist():  # co-located jobs stay or go together
+        new[[index[other] for other in held.partners.get(i, ()) if other in index]] = True
+    locked = held.where(new & current.problem.runnable[np.arange(len(held)), held.types])
+    return locked.where(first_within(limits, locked)) if limits else locked
 
 
 def _placed_as_promised(state: SchedulerState, current: CurrentAllocation, running: HeldGpus) -> bool:
@@ -313,12 +341,9 @@ def _fits_waiting_gang(current: CurrentAllocation, given: Indices) -> bool:
 def _with_new_gang(state: SchedulerState, current: CurrentAllocation, running: HeldGpus, row: int, column: int) -> HeldGpus | None:
     """Return the running gangs and one gang that starts, None if it does not fit on one node or should be spread."""
     size, spread = int(current.problem.num_gpus[row]), current.spread_fractions
-    if 0 < state.table.jobs[current.rows[row]].split < size:
-        return None
-    if (spread is not None and size > 1 and spread[row, column] > 0) or not state.nodes.all_up:
-        return None
     part = state.layout.parts[column]
-    if part.limited:
+    is_split = 0 < state.table.jobs[current.rows[row]].split < size
+    if is_split or (spread is not None and size > 1 and spread[row, column] > 0) or not state.nodes.all_up or part.limited:
         return None
     pool = state.free_resources()
     pool.free[running.gpus] = False

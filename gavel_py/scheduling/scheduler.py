@@ -9,81 +9,52 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver, check_elastic
-from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError
+from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, refuse
 from gavel_py.io.locking import Synchronized, synchronized
+from gavel_py.io.records import Finite, check
 from gavel_py.policies import Policy
 from gavel_py.problem.arrays import JOB_ATTRIBUTES, is_finite
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.gpu_counts import counts_of
-from gavel_py.problem.job import Job, JobSet
-from gavel_py.problem.workflows import check_known, dependencies_of
+from gavel_py.problem.job import ELASTIC_FIELDS, Job, changed_job
+from gavel_py.problem.job_set import JobSet
+from gavel_py.problem.profile import Profile
+from gavel_py.problem.tolerances import DURATION_ROUNDING
+from gavel_py.problem.workflows import check_parents, dependencies_of, has_dependencies
 from gavel_py.scheduling.between_rounds import select_starts
-from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_round
-from gavel_py.scheduling.current_allocation import LazyAllocation, PolicyInput
+from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_round, stop_lost, take_back
+from gavel_py.scheduling.current_allocation import LazyAllocation
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait
-from gavel_py.scheduling.jobs import (
-    DEPARTURES,
-    ELASTIC_FIELDS,
-    STILL_HERE,
-    Departure,
-    JobTable,
-    ReportedSteps,
-    changed_job,
-    on_groups,
-)
-from gavel_py.scheduling.jobs.waiting import Backoff, Released, Unblocked, without_dependencies
-from gavel_py.scheduling.learning import ProgressObserver, observed
+from gavel_py.scheduling.jobs.history import DEPARTURES, Departure, ReportedSteps, ScheduledJobs, on_groups
+from gavel_py.scheduling.jobs.waiting import Backoff, ReleasedJobs, Unblocked
+from gavel_py.scheduling.learning import Learner, ProgressObserver, observed
 from gavel_py.scheduling.mechanism import SIZING, chooses_gpus, resolve_mechanism
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeState, NodeStates
-from gavel_py.scheduling.options import SchedulerOptions, fault
+from gavel_py.scheduling.options import DEFAULTS, AllocationOptions, SchedulerOptions
 from gavel_py.scheduling.placement.topology import Gpu
-from gavel_py.scheduling.planner import ROUNDING, RoundPlanner
-from gavel_py.scheduling.problem_cache import ProblemCache, is_by_type
+from gavel_py.scheduling.planner import RoundPlanner
+from gavel_py.scheduling.problem_cache import PolicyInput, ProblemCache, is_by_type
 from gavel_py.scheduling.round import Assignment, Lease, Round, exceeded_notes, fallback_text
 from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
 if TYPE_CHECKING:
-    from gavel_py.throughput_profiles.learning import ThroughputLearner
+    from gavel_py.scheduling.keywords import OptionAttributes, SchedulerKeywords
+else:
+    from gavel_py.scheduling.options import OptionAttributes
 
 logger = logging.getLogger(__name__)
 
 
-DECIDING = frozenset({"mechanism", "sharing", "min_gain", "whole_gangs", "by_workflow"})
-"""Options on which the allocation depends, so that the next round solves again if they change."""
-
-
-def _option(name: str, meaning: str) -> Any:
-    """Return a property that reads and replaces one of the scheduler's `SchedulerOptions`."""
-
-    def read(scheduler: RoundScheduler) -> Any:
-        return getattr(scheduler._planner.options, name)
-
-    def write(scheduler: RoundScheduler, value: object) -> None:
-        planner, changed = scheduler._planner, cast("dict[str, Any]", {name: value})
-        options, solver = replace(planner.options, **changed), planner.solver
-        if options.time_limit_seconds != solver.time_limit_seconds:
-            solver = copy.copy(solver)  # a lazy allocation is resolved with the limit with which it was decided
-            solver.time_limit_seconds = options.time_limit_seconds
-        made = replace(planner, solver=solver, options=options)
-        if (options.mechanism, options.sharing) != (planner.options.mechanism, planner.options.sharing):
-            scheduler._check_sizes(scheduler._jobs_in_system(), made)
-        scheduler._configure(made)
-        scheduler._state.require_solve(changed=name in DECIDING and getattr(options, name) != getattr(planner.options, name))
-
-    return property(read, write, doc=meaning)
-
-
-class RoundScheduler(Synchronized):
+class RoundScheduler(OptionAttributes, Synchronized):
     """Turns a policy's time fractions into rounds: which jobs run on which GPUs, from one round to the next.
 
     The allocation is solved again for the next round if a job or node has arrived, left or changed, or a job has reported progress
@@ -95,8 +66,8 @@ class RoundScheduler(Synchronized):
     A solve that fails (`SolverError`, `ProofError`) does not stop rounds: they follow the answer for rounded throughputs, or the
     times of the last solve (`Round.fallback`), until the next change. Errors of the input are raised.
 
-    Attributes with the names of options may be set, and apply from the next decision on. What the constructor refuses, or `submit`
-    for a job in the system, is refused then too, and changes nothing.
+    `options`, and attributes with the names of options, may be set, and apply from the next decision on. What the constructor
+    refuses, or `submit` for a job in the system, is refused then too, and changes nothing.
 
     Several threads may use a scheduler, one call at a time. Policy and mechanism may call it back while it decides. It can be
     copied and pickled. See docs/rounds.md.
@@ -106,27 +77,11 @@ class RoundScheduler(Synchronized):
         profile: Throughputs of jobs by accelerator type; or a `ThroughputLearner`, which learns them from reported progress. The
             profile of a learner is replaced between rounds.
         policy: A name or a `Policy`, which decides on the allocation.
-        round_seconds: Length of a round.
-        mechanism: Rule that selects the jobs of a round: deficit, priority, direct (docs/elastic.md), the name of a mechanism of an
-            installed package, package.module:name of a function, or a function of a `RoundDemand`.
-        restart_seconds: Cost of a restart, for jobs without `Job.restart_seconds`.
-        min_run_seconds: Time after its start for which a gang is not preempted, unless it loses its GPUs or may no longer run
-            there.
-        whole_gangs: As for `AllocationProblem.from_jobs`.
-        sharing: As for `AllocationProblem.from_jobs`.
-        min_gain: As for `AllocationProblem.from_jobs`.
-        by_events: Event-driven mode: rounds begin at events and at `next_change_seconds`, and time is not counted in rounds. For
-            policies that give each job either all of the time or none. Times that they read count from when they are used.
-        solve_seconds: Shortest time between two solves while only jobs or their order change, as in Gavel's published simulator
-            (OSDI 2020). Jobs that arrive in between run on GPUs left over.
-        time_limit_seconds: Time limit of a solve. After a solve that reaches it, the current allocation is kept and the next round
-            tries again (`Round.notes`).
-        retry_seconds: Back-off of a job after a failure (`job_failed`, `interrupted`): the time for which it is not started again.
-            It doubles with each further failure, up to an hour. If other nodes can hold the job, it avoids those on which it
-            failed. 0 for none.
-        by_workflow: As for `AllocationProblem.from_jobs`.
+        round_seconds: Length of a round; by default that of the options.
+        options: How rounds are planned.
         allow_unknown_types: Whether to leave out GPUs of types that the profile lacks, instead of raising an error
             (`Cluster.known_to`).
+        **changes: Fields of `SchedulerOptions` that replace those of `options`.
 
     Raises:
         InputError: An argument is wrong (`UnknownNameError` for a name).
@@ -140,53 +95,18 @@ class RoundScheduler(Synchronized):
     {'a': Assignment(accelerator='v100', gpus=[('v100-0', 0)])}
     """
 
-    mechanism: str | Mechanism = _option("mechanism", "Rule that selects the jobs of a round: its name, or a function.")
-    round_seconds: float = _option("round_seconds", "Length of a round.")
-    restart_seconds: float = _option("restart_seconds", "Cost of a restart, for jobs without `Job.restart_seconds`.")
-    min_run_seconds: float = _option("min_run_seconds", "Time for which a started gang is not preempted.")
-    whole_gangs: bool = _option("whole_gangs", "Whether allocations count only GPUs that whole gangs can use.")
-    sharing: bool = _option("sharing", "Whether jobs may share GPUs.")
-    min_gain: float = _option("min_gain", "Combined throughput above which jobs may share GPUs.")
-    by_events: bool = _option("by_events", "Whether rounds begin at events instead of at fixed times.")
-    solve_seconds: float = _option("solve_seconds", "Shortest time between two solves while only jobs change.")
-    time_limit_seconds: float | None = _option("time_limit_seconds", "Time limit of a solve, None for no limit.")
-    retry_seconds: float = _option("retry_seconds", "Back-off of a job after its first failure, 0 for none.")
-    by_workflow: bool = _option("by_workflow", "Whether a workflow counts as a whole.")
-
     def __init__(
         self,
         cluster: Cluster,
-        profile: Profile | ThroughputLearner,
+        profile: Profile | Learner,
         policy: str | Policy = "max_min_fairness",
-        round_seconds: float = 360.0,
+        round_seconds: float | None = None,
         *,
-        mechanism: str | Mechanism = "deficit",
-        restart_seconds: float = 0.0,
-        min_run_seconds: float = 0.0,
-        whole_gangs: bool = True,
-        sharing: bool = False,
-        min_gain: float = 1.0,
-        by_events: bool = False,
-        solve_seconds: float = 0.0,
-        time_limit_seconds: float | None = None,
-        retry_seconds: float = 0.0,
-        by_workflow: bool = True,
+        options: SchedulerOptions = DEFAULTS,
         allow_unknown_types: bool = False,
+        **changes: Unpack[SchedulerKeywords],
     ) -> None:
-        options = SchedulerOptions(
-            mechanism=mechanism,
-            round_seconds=round_seconds,
-            restart_seconds=restart_seconds,
-            min_run_seconds=min_run_seconds,
-            whole_gangs=whole_gangs,
-            sharing=sharing,
-            min_gain=min_gain,
-            by_events=by_events,
-            solve_seconds=solve_seconds,
-            time_limit_seconds=time_limit_seconds,
-            retry_seconds=retry_seconds,
-            by_workflow=by_workflow,
-        )
+        options = options.changed(**changes) if round_seconds is None else options.changed(**changes, round_seconds=round_seconds)
         known, observer = observed(profile, cluster.profile_names)
         self.cluster = cluster.known_to(known, allow_unknown_types=allow_unknown_types)
         # One solver for all rounds, since it starts each program from the basis of the previous one.
@@ -201,6 +121,26 @@ class RoundScheduler(Synchronized):
         resolve_mechanism(planner.options.mechanism, self.cluster.accelerator_names)  # raises for an unknown name
         self._planner = planner
         self._state.tenant_ledger.arrange(planner.solver.policy.tenant_tree)
+
+    @property
+    def options(self) -> SchedulerOptions:
+        """How rounds are planned. Others apply from the next decision on."""
+        return self._planner.options  # without the lock, so that nobody waits for a solve
+
+    @options.setter
+    @synchronized
+    def options(self, options: SchedulerOptions) -> None:
+        planner, before, solver = self._planner, self._planner.options, self._planner.solver
+        if options.time_limit_seconds != solver.time_limit_seconds:
+            solver = copy.copy(solver)  # a lazy allocation is resolved with the limit with which it was decided
+            solver.time_limit_seconds = options.time_limit_seconds
+        made = replace(planner, solver=solver, options=options)
+        if (options.mechanism, options.sharing) != (before.mechanism, before.sharing):
+            self._check_sizes(self._jobs_in_system(), made)
+        self._configure(made)
+        self._state.changes.require_solve(  # if another option on which the allocation depends has changed
+            changed=any(getattr(options, n) != getattr(before, n) for n in ("mechanism", *AllocationOptions.model_fields))
+        )
 
     # Rounds
 
@@ -225,11 +165,11 @@ class RoundScheduler(Synchronized):
         start = self._start(now_seconds)
         planned_before = state.plan is not None
         plan = self._plan(start)
-        if planned_before or state.inputs_changed:  # since it was planned, or by policy or mechanism while it was being planned
+        if planned_before or state.changes.of_inputs:  # since it was planned, or by policy or mechanism while it was being planned
             plan = self._planner.revise(state, plan)
         if state.backoffs.by_job:
             self._end_backoffs(start)
-        limits = state.limits_of(state.allocation, self.policy.constraints)
+        limits = self._planner.limits(state, state.allocation)
         new_round = begin_round(state, plan, start, self._planner.options, limits)
         if any(state.blocked.news):
             state.blocked.take_news()
@@ -260,8 +200,8 @@ class RoundScheduler(Synchronized):
         rows = plan.rows[valid]
         held = plan.held.take(valid).with_partners_among(state.table.ids[rows].tolist())
         keeps = state.gangs.of(rows).same_as(held)
-        limits = state.limits_of(state.allocation, self.policy.constraints).on_average
-        return build_round(state, rows, held, keeps, plan.start_seconds, self.round_seconds, limits)
+        limits = self._planner.limits(state, state.allocation).on_average
+        return build_round(state, rows, held, keeps, plan.start_seconds, self.options.round_seconds, limits)
 
     @synchronized
     def start_waiting(self, now_seconds: float) -> dict[str, Assignment]:
@@ -285,16 +225,15 @@ class RoundScheduler(Synchronized):
         """
         state = self._state
         state.check_idle()
-        if self.by_events:
-            text = "has no rounds within which jobs could start; call next_round, which decides at any time"
-            raise InputError(fault("by_events", text))
+        no_rounds = "has no rounds within which jobs could start; call next_round, which decides at any time"
+        refuse("round scheduler", (self.options.by_events, "by_events", no_rounds))
         now, last = self._start(now_seconds), state.last
         if last is None or now >= last.end_seconds:
             return {}
         found = select_starts(self._planner, state, now)
         started: dict[str, Assignment] = {}
         if found is not None:
-            limits = state.limits_of(found[0].allocation, self.policy.constraints).on_average
+            limits = self._planner.limits(state, found[0].allocation).on_average
             started = dict(begin_starts(state, *found, limits))
         if started:
             logger.info("%d jobs start at %.9g s, within round %d", len(started), now, last.index)
@@ -318,7 +257,7 @@ class RoundScheduler(Synchronized):
         planned = np.flatnonzero((plan.rows == row) & state.still_valid(plan))
         if not plan.held.take(planned).same_as(held.held.take(np.zeros(len(planned), dtype=np.int64))).any():
             return Lease(assignment, state.last.end_seconds, renewed=False)
-        return Lease(assignment, plan.start_seconds + self.round_seconds, renewed=True)
+        return Lease(assignment, plan.start_seconds + self.options.round_seconds, renewed=True)
 
     def _start(self, now_seconds: float | None) -> float:
         """Return the start of the next round in seconds. Raises `InputError` for a time before the previous round."""
@@ -326,11 +265,11 @@ class RoundScheduler(Synchronized):
         if now_seconds is None:
             if plan is not None:
                 return plan.start_seconds
-            return 0.0 if last is None else last.start_seconds + self.round_seconds
+            return 0.0 if last is None else last.start_seconds + self.options.round_seconds
         earliest = -math.inf if last is None else last.start_seconds
-        if not (is_finite(now_seconds) and now_seconds >= earliest):
-            since = "" if last is None else f", not before the previous round, which started at {earliest:g}"
-            raise InputError(fault("now_seconds", f"must be a finite number{since}, found {now_seconds!r}"))
+        is_wrong = not (is_finite(now_seconds) and now_seconds >= earliest)
+        since = "" if last is None else f", not before the previous round, which started at {earliest:g}"
+        refuse("round scheduler", (is_wrong, "now_seconds", f"must be a finite number{since}, found {now_seconds!r}"))
         return float(now_seconds)
 
     def _plan(self, start: float) -> RoundPlan | EventPlan:
@@ -338,7 +277,7 @@ class RoundScheduler(Synchronized):
         state = self._state
         if state.plan is None:
             self._learn(start)
-            state.watch_for_changes()
+            state.changes.begin_decision()
             adopt(state, self._planner.decide(state, start))
         assert state.plan is not None  # noqa: S101
         return state.plan
@@ -363,8 +302,8 @@ class RoundScheduler(Synchronized):
     @policy.setter
     @synchronized
     def policy(self, policy: str | Policy) -> None:
-        self._configure(replace(self._planner, solver=Solver(policy, time_limit_seconds=self.time_limit_seconds)))
-        self._state.require_solve()
+        self._configure(replace(self._planner, solver=Solver(policy, time_limit_seconds=self.options.time_limit_seconds)))
+        self._state.changes.require_solve()
 
     @property
     @synchronized
@@ -374,22 +313,24 @@ class RoundScheduler(Synchronized):
 
     @profile.setter
     @synchronized
-    def profile(self, profile: Profile | ThroughputLearner) -> None:
+    def profile(self, profile: Profile | Learner) -> None:
         known, observer = observed(profile, self.cluster.profile_names)
-        unknown = [name for name in self.cluster.profile_names if name not in known.accelerators]
-        has = f"it has {', '.join(known.accelerators)}"
-        InputError.raise_any([fault("profile", f"lacks accelerator {n!r}, which the cluster has; {has}") for n in unknown])
+        has, names = f"which the cluster has; it has {', '.join(known.accelerators)}", self.cluster.profile_names
+        refuse(
+            "round scheduler",
+            *((name not in known.accelerators, "profile", f"lacks accelerator {name!r}, {has}") for name in names),
+        )
         self._use(known, observer)
 
     def _use(self, profile: Profile, observer: ProgressObserver | None) -> None:
         """Use new throughputs from the next round on."""
         _ = self._state.current_allocation  # a lazy one is solved with the throughputs with which it was decided
         self._planner = replace(self._planner, profile=profile, observer=observer)
-        self._state.require_solve()
+        self._state.changes.require_solve()
 
     @property
     @synchronized
-    def learner(self) -> ThroughputLearner | None:
+    def learner(self) -> Learner | None:
         """The learner that is fed with reported progress, None if the throughputs come from a fixed profile."""
         observer = self._planner.observer
         return None if observer is None else observer.learner
@@ -399,12 +340,12 @@ class RoundScheduler(Synchronized):
     def jobs(self) -> tuple[Job, ...]:
         """The jobs in the system that are not blocked, with the progress last reported, in natural order of their ids."""
         table = self._state.table
-        return tuple(table.jobs_at(table.in_natural_order))
+        return tuple(table.jobs_at(table.natural_order.rows))
 
     @property
     @synchronized
     def blocked(self) -> dict[str, tuple[str, ...]]:
-        """{job_id: what it still waits for} of the jobs that wait for others (`Job.depends_on`). Rounds have no entries for them.
+        """{job_id: what it still waits for} of the jobs that wait for others. Rounds have no entries for them.
 
         They become ready when the other jobs leave: by `complete`, `cancel`, or final failure. In `jobs`, a ready job no longer has
         dependencies.
@@ -492,11 +433,7 @@ class RoundScheduler(Synchronized):
         A job reaches a time at which the order changes (`OrderedPolicy.changes_at`), or the minimum run time of a gang ends.
         Infinite if neither will happen, or if the order may change at any time. Rounds of a fixed length ask at their start.
         """
-        state, order = self._state, self._planner.order
-        change = math.inf if order is None else order.next_change(state, by_events=self.by_events)
-        if not self.by_events or state.event_planner is not None:  # incremental decisions know no minimum run times
-            return change
-        return min(change, state.next_unlock(self.min_run_seconds))
+        return self._planner.next_change(self._state)
 
     @property
     @synchronized
@@ -520,17 +457,21 @@ class RoundScheduler(Synchronized):
     def delivery(self) -> DeliveryReport:
         """Return the time promised and delivered so far, including jobs that have left; empty in event-driven mode."""
         table = self._state.table
-        rows = {} if self.by_events else dict(zip(table.ids[table.saved_rows].tolist(), table.saved_rows.tolist(), strict=True))
+        rows = (
+            {}
+            if self.options.by_events
+            else dict(zip(table.ids[table.saved_rows].tolist(), table.saved_rows.tolist(), strict=True))
+        )
         report = self._state.ledger.report(rows) if rows else DeliveryReport({})
         offered = sum(report.offered_by_type.values()) if rows else math.inf
         tenants, least = self._state.tenant_ledger.report(offered)
-        return replace(report, tenants=tenants, least_tenant_shortfall_gpu_seconds=least) if tenants else report
+        return replace(report, tenants=tenants, least_tenant_undelivered_gpu_seconds=least) if tenants else report
 
     @synchronized
     def delivery_of(self, job_id: str) -> JobDelivery | None:
         """Return the time promised and delivered to one job; None if it has had no allocation so far."""
         row = self._state.table.row_of(job_id)
-        return None if self.by_events or row is None else self._state.ledger.account(job_id, row)
+        return None if self.options.by_events or row is None else self._state.ledger.account(job_id, row)
 
     @synchronized
     def wait_of(self, job_id: str) -> Wait | None:
@@ -560,10 +501,7 @@ class RoundScheduler(Synchronized):
     def submit_all(self, jobs: Iterable[Job]) -> None:
         """Add several jobs, all of them or none; much faster than one at a time. Raises the same errors as `submit`."""
         state, jobs = self._state, tuple(jobs)
-        for job in jobs:
-            state.table.check_new(job)
-            if job.job_id in state.blocked.jobs:
-                raise InputError(Fault(f"job {job.job_id!r}", "job_id", "was submitted before; a job id can be used only once"))
+        state.table.check_new(jobs, state.blocked.jobs)
         if len(jobs) > 1:
             JobSet(jobs)  # raises for an id that occurs twice, and for a cycle
         if jobs:
@@ -571,20 +509,20 @@ class RoundScheduler(Synchronized):
             requests = self._checked(jobs)
             released = state.blocked.submit(jobs, self._ended_well)
             if len(released.ready) == len(jobs):
-                state.table.add(without_dependencies(jobs), requests)
+                state.table.add([job.without_dependencies() for job in jobs], requests)
                 state.fit()
             else:
                 self._take_released(released)
-        state.note_change(changed=bool(jobs))
+        state.changes.note(changed=bool(jobs))
         logger.debug("submitted: %s", jobs[0].job_id if len(jobs) == 1 else f"{len(jobs)} jobs")
 
     @synchronized
     def update(self, job_id: str, /, **fields: object) -> None:
         """Change fields of a job (weight, priority, deadline, locality, num_gpus, ...) from the next round on.
 
-        A job whose request for GPUs changes (`GANG_FIELDS`: num_gpus, locality, ...) loses its GPUs and restarts. An elastic job
-        that may still run on its current number of GPUs (gpu_counts, min_gpus, max_gpus) keeps them, and so does a job that may
-        still run on its current type (allowed_accelerators).
+        A job whose gang changes (num_gpus, locality, ...) loses its GPUs and restarts. An elastic job that may still run on its
+        current number of GPUs (gpu_counts, min_gpus, max_gpus) keeps them, and so does a job that may still run on its current
+        type.
 
         Raises:
             UnknownNameError: The job is not in the system.
@@ -605,14 +543,14 @@ class RoundScheduler(Synchronized):
         state.table.replace(job, requests)
         if requests["gangs"].item(0) != gang and not self._keeps_gpus(row, job, fields):
             state.stop(row)
-        state.note_change()
+        state.changes.note()
         logger.debug("job %s has changed: %s", job_id, ", ".join(fields))
 
     def _keeps_gpus(self, row: int, job: Job, fields: Collection[str]) -> bool:
         """Return whether a job of which these fields have changed may still run on the GPUs that it holds."""
         if {"allowed_accelerators"}.issuperset(fields):
-            column, allowed = self._state.gangs.types[row], job.allowed_accelerators
-            return bool(column >= 0 and (allowed is None or self._state.layout.types[column] in allowed))
+            column = self._state.gangs.types[row]
+            return bool(column >= 0 and job.allows(self._state.layout.types[column]))
         held = len(self._state.gangs.gpus_of(row))
         return job.is_elastic and ELASTIC_FIELDS.issuperset(fields) and held in counts_of(job, self._planner.profile)
 
@@ -638,8 +576,8 @@ class RoundScheduler(Synchronized):
     def report_all(self, steps_done: Mapping[str, float], *, trust: float | None = None) -> None:
         """Report the progress of several jobs, {job_id: steps done in all}, all or none of it. Raises like `report`."""
         table = self._state.table
-        if trust is not None and not (trust == 0 or trust >= 1):
-            raise InputError(fault("trust", f"must be 0, or at least 1, found {trust!r}"))
+        if trust is not None:
+            refuse("round scheduler", (trust != 0 and not trust >= 1, "trust", f"must be 0, or at least 1, found {trust!r}"))
         if isinstance(steps_done, ReportedSteps):
             steps = steps_done.steps
         else:
@@ -661,8 +599,9 @@ class RoundScheduler(Synchronized):
         if self._planner.observer is not None:
             self._planner.observer.note(steps_done, trust)
         if before is not None:
-            self._state.end_backoffs(lambda row: bool(table.columns["steps_done"][row] > before[row]))
-        self._state.note_change(changed=bool(steps_done))
+            done = table.columns["steps_done"]
+            self._state.backoffs.succeed(table, self._state.gangs, lambda row: bool(done[row] > before[row]))
+        self._state.changes.note(changed=bool(steps_done))
 
     @synchronized
     def complete(self, job_id: str) -> None:
@@ -694,7 +633,7 @@ class RoundScheduler(Synchronized):
         self._back_off(job_id, now_seconds)
         again = state.table.fail(job_id)
         state.stop(row)
-        state.note_change()
+        state.changes.note()
         if not again:
             state.backoffs.drop([job_id])
             state.newly_failed[job_id] = state.table.why_failed(job_id)
@@ -703,7 +642,7 @@ class RoundScheduler(Synchronized):
         return again
 
     @synchronized
-    def interrupted(self, job_id: str, *, now_seconds: float | None = None) -> None:
+    def interrupted(self, job_id: str, *, now_seconds: float | None = None, is_failure: bool = True) -> None:
         """Record that a job does not run although the round assigns it GPUs, for instance because its launch failed.
 
         It loses its GPUs, the round does not count as delivered, and the job is restarted in a later round. If it held GPUs, its
@@ -712,15 +651,17 @@ class RoundScheduler(Synchronized):
         Args:
             job_id: The job.
             now_seconds: As for `job_failed`.
+            is_failure: Whether the job failed; without a failure, there is no back-off.
 
         Raises:
             UnknownNameError: The job is not in the system.
             InputError: The time lies before the start of the latest round.
         """
         row = self._state.row_of(job_id)
-        self._back_off(job_id, now_seconds, only_running=True)
-        self._state.take_back(row)
-        self._state.note_change()
+        if is_failure:
+            self._back_off(job_id, now_seconds, only_running=True)
+        take_back(self._state, row)
+        self._state.changes.note()
         logger.info("job %s was interrupted", job_id)
 
     @synchronized
@@ -745,18 +686,19 @@ class RoundScheduler(Synchronized):
         taken = set(state.layout.named(state.gangs.of(running).gpus.tolist()))
         accelerator, found = state.nodes.free_place(job_id, gpus, taken)
         job = state.table.jobs[row]
-        if job.num_gpus < 1:
-            raise InputError(Fault(f"job {job_id!r}", "gpus", f"needs a job with whole GPUs; this one has {job.num_gpus:g}"))
         requested = counts_of(job, self._planner.profile) if job.is_elastic else (job.num_gpus,)
-        if len(found) not in requested:
-            text = f"must be {' or '.join(map(str, requested))} in total, found {len(found)}"
-            raise InputError(Fault(f"job {job_id!r}", "gpus", text))
+        is_part, sizes = job.num_gpus < 1, " or ".join(map(str, requested))
+        refuse(
+            f"job {job_id!r}",
+            (is_part, "gpus", f"needs a job with whole GPUs; this one has {job.num_gpus:g}"),
+            (not is_part and len(found) not in requested, "gpus", f"must be {sizes} in total, found {len(found)}"),
+        )
         column, numbers = state.layout.type_number[accelerator], state.layout.numbers(found).tolist()
         state.gangs.put(row, column, numbers, is_spread=state.spans.is_spread(accelerator, [name for name, _ in found]))
         columns = state.table.columns
         columns["running_since_seconds"][row] = np.nan if state.last is None else state.last.start_seconds
         columns["has_run"][row] = True
-        state.note_change()
+        state.changes.note()
 
     @synchronized
     def keep_running(self, job_id: str, until_seconds: float) -> None:
@@ -769,8 +711,7 @@ class RoundScheduler(Synchronized):
             UnknownNameError: The job is not in the system.
             InputError: The time is not a finite number.
         """
-        if not is_finite(until_seconds):
-            raise InputError(fault("until_seconds", f"must be a finite number, found {until_seconds!r}"))
+        check("round scheduler", until_seconds=(until_seconds, Finite))
         self._state.table.columns["kept_until_seconds"][self._state.row_of(job_id)] = until_seconds
 
     @synchronized
@@ -784,9 +725,7 @@ class RoundScheduler(Synchronized):
             UnknownNameError: A job was never in the system.
         """
         state, unique = self._state, set(job_ids)
-        here = [Fault(f"job {each!r}", "job_id", STILL_HERE) for each in job_ids if each in state.blocked.jobs]
-        InputError.raise_any(here)
-        state.table.check_gone(job_ids, state.is_in_decision)
+        state.table.check_gone(job_ids, state.blocked.jobs, state.is_in_decision)
         state.note_forgotten(unique)
         state.ledger.forget(state.table.forget(unique))
         state.colocation_ledger.forget(unique)
@@ -805,7 +744,7 @@ class RoundScheduler(Synchronized):
         else:
             is_checked = event_planner.profiler.knows(jobs, requests["gangs"].tolist())
         if not is_checked:
-            policy_input = PolicyInput.of_new(jobs, requests, whole_gangs=self.whole_gangs)
+            policy_input = PolicyInput.of_new(jobs, requests)
             planner.solver.policy.check(cache.problem_if_up(policy_input))
             if event_planner is not None:
                 event_planner.profiler.checked.update(requests["gangs"].tolist())
@@ -814,42 +753,51 @@ class RoundScheduler(Synchronized):
     def _jobs_in_system(self) -> list[Job]:
         """Return all jobs in the system, also those that are blocked; their progress may be older than that reported last."""
         table = self._state.table
-        return [*table.jobs[table.in_natural_order].tolist(), *self._state.blocked.jobs.values()]
+        return [*table.jobs[table.natural_order.rows].tolist(), *self._state.blocked.jobs.values()]
 
     def _check_sizes(self, jobs: Sequence[Job], planner: RoundPlanner) -> None:
         """Raise `InputError` for elastic jobs that are not compatible with the mechanism, the options, the policy or other jobs."""
         options = planner.options
         elastic, parts = [job for job in jobs if job.is_elastic], [job for job in jobs if job.num_gpus < 1]
-        if elastic and not chooses_gpus(options.mechanism, self.cluster.accelerator_names):
-            text = f"needs one of the mechanisms {', '.join(SIZING)}, which choose numbers of GPUs"
-            raise InputError(*(Fault(job.where, "gpu_counts", text) for job in elastic))
-        if parts and options.mechanism == "direct":
-            text = "must be a whole number with the mechanism direct"
-            raise InputError(*(Fault(job.where, "num_gpus", f"{text}, found {job.num_gpus:g}") for job in parts))
-        if elastic and options.sharing:
-            text = "cannot be combined with sharing: rounds choose either the number of GPUs of a job or its partners"
-            raise InputError(*(Fault(job.where, "gpu_counts", text) for job in elastic))
+        if not elastic and not parts:
+            return
         ids = {job.job_id for job in jobs}  # of which there may be another version
-        others = [job for job in self._jobs_in_system() if job.job_id not in ids] if elastic or parts else []
-        if (elastic and (parts or any(job.num_gpus < 1 for job in others))) or (parts and any(job.is_elastic for job in others)):
-            text = "cannot be combined with fractions of a GPU in rounds: either all jobs have whole GPUs, or none is elastic"
-            raise InputError(*(Fault(job.where, "gpu_counts" if elastic else "num_gpus", text) for job in elastic or parts))
+        together = [*jobs, *(job for job in self._jobs_in_system() if job.job_id not in ids)]
+        is_mixed = any(job.is_elastic for job in together) and any(job.num_gpus < 1 for job in together)
+        chooses = chooses_gpus(options.mechanism, self.cluster.accelerator_names)
+        no_sizes = f"needs one of the mechanisms {', '.join(SIZING)}, which choose numbers of GPUs"
+        no_parts = "must be a whole number with the mechanism direct, found {.num_gpus:g}"
+        no_sharing = "cannot be combined with sharing: rounds choose either the number of GPUs of a job or its partners"
+        no_both = "cannot be combined with fractions of a GPU in rounds: either all jobs have whole GPUs, or none is elastic"
+        cases = (
+            (elastic, not chooses, "gpu_counts", no_sizes),
+            (parts, options.mechanism == "direct", "num_gpus", no_parts),
+            (elastic, options.sharing, "gpu_counts", no_sharing),
+            (elastic or parts, is_mixed, "gpu_counts" if elastic else "num_gpus", no_both),
+        )
+        InputError.raise_any(
+            [Fault(job.where, field, text.format(job)) for some, wrong, field, text in cases if wrong for job in some]
+        )
         if elastic and options.mechanism != "direct":
             check_elastic(planner.solver.policy)
 
     def _back_off(self, job_id: str, now_seconds: float | None, *, only_running: bool = False) -> None:
-        """Begin the back-off of a job that failed at this time, if the scheduler uses back-offs."""
-        state = self._state
+        """Begin the back-off of a job that failed at this time and is about to stop, if the scheduler uses back-offs."""
+        state, options = self._state, self.options
         start = 0.0 if state.last is None else state.last.start_seconds
         now = start if now_seconds is None else self._start(now_seconds)
-        if self.retry_seconds and (not only_running or state.gangs.types[state.table.known(job_id)] >= 0):
-            state.back_off(job_id, now, self.retry_seconds, 0.0 if self.by_events else self.round_seconds)
+        row = state.table.known(job_id)
+        if options.retry_seconds and (not only_running or state.gangs.types[row] >= 0):
+            if state.plan is not None:
+                state.failed_meanwhile.add(job_id)
+            nodes = sorted({state.layout.names[node] for node in state.layout.nodes_of(state.gangs.gpus_of(row))})
+            state.backoffs.fail(job_id, nodes, now, options.retry_seconds, 0.0 if options.by_events else options.round_seconds)
 
     def _end_backoffs(self, now: float) -> None:
         """End the back-offs of jobs that have run for a whole round; in event-driven mode, for as long as the first back-off."""
-        least = (self.retry_seconds if self.by_events else self.round_seconds) * (1 - ROUNDING)
-        since = self._state.table.columns["running_since_seconds"]
-        self._state.end_backoffs(lambda row: bool(now - since[row] >= least))
+        least = (self.options.retry_seconds if self.options.by_events else self.options.round_seconds) * (1 - DURATION_ROUNDING)
+        state, since = self._state, self._state.table.columns["running_since_seconds"]
+        state.backoffs.succeed(state.table, state.gangs, lambda row: bool(now - since[row] >= least))
 
     def _leave(self, job_id: str, how: Departure) -> None:
         state = self._state
@@ -859,16 +807,18 @@ class RoundScheduler(Synchronized):
         row = state.table.remove(job_id, how)
         state.stop(row)
         self._take_released(state.blocked.leave(state.table.jobs[row], ended_well=how is Departure.COMPLETED))
-        state.note_change()
+        state.changes.note()
         logger.debug("job %s %s", job_id, how)
 
     # Jobs that wait for others
 
     def _check_parents(self, jobs: Sequence[Job]) -> None:
         """Raise `InputError` for jobs that wait for unknown jobs."""
-        state, named = self._state, {each.job_id for job in jobs if job.depends_on for each in dependencies_of(job)}
-        if named:
-            check_known(jobs, [name for name in named if name in state.blocked.jobs or state.table.row_of(name) is not None])
+        if has_dependencies(jobs):
+            named = {each.job_id for job in jobs for each in dependencies_of(job)}
+            check_parents(
+                jobs, [name for name in named if name in self._state.blocked.jobs or self._state.table.row_of(name) is not None]
+            )
 
     def _ended_well(self, job_id: str) -> bool | None:
         """Return whether a job that has left has finished; None for a job in the system."""
@@ -876,7 +826,7 @@ class RoundScheduler(Synchronized):
         left = -1 if row is None else int(table.columns["left"].item(row))
         return None if left < 0 else DEPARTURES[left] is Departure.COMPLETED
 
-    def _take_released(self, released: Released) -> None:
+    def _take_released(self, released: ReleasedJobs) -> None:
         """Add the jobs that no longer wait to the table, and remove those that can never start."""
         state = self._state
         self._add(released.ready)
@@ -892,7 +842,7 @@ class RoundScheduler(Synchronized):
     def _add(self, jobs: Sequence[Job]) -> None:
         """Add checked jobs to the table."""
         if jobs:
-            plain = without_dependencies(jobs)
+            plain = [job.without_dependencies() for job in jobs]
             requests = self._state.table.requests_of(plain)
             self._planner.cache(self._state).complete(plain, requests)
             self._state.table.add(plain, requests)
@@ -936,15 +886,15 @@ class RoundScheduler(Synchronized):
             UnknownNameError: There is no such node.
             InputError: The node has no GPU of this index.
         """
-        self._state.require_solve(changed=self._state.nodes.lose(node, index))
-        stopped = self._state.stop_lost()
+        self._state.changes.require_solve(changed=self._state.nodes.lose(node, index))
+        stopped = stop_lost(self._state)
         logger.info("GPU %d of node %s is lost; %d gangs stop", index, node, len(stopped))
         return stopped
 
     @synchronized
     def gpu_back(self, node: str, index: int) -> None:
         """Use a lost GPU again from the next round on. Raises the same errors as `gpu_lost`."""
-        self._state.require_solve(changed=self._state.nodes.give_back(node, index))
+        self._state.changes.require_solve(changed=self._state.nodes.give_back(node, index))
         logger.info("GPU %d of node %s is back", index, node)
 
     @synchronized
@@ -998,16 +948,16 @@ class RoundScheduler(Synchronized):
 
     def _check_runnable(self, cluster: Cluster) -> None:
         """Raise `InputError` if the profile does not say how fast a job is on the groups of a cluster on which it may run."""
-        planner, table = self._planner, JobTable()
+        planner, table = self._planner, ScheduledJobs()
         table.number_gangs(by_type=is_by_type(planner.profile))
         jobs = [on_groups(job, self.cluster, cluster) for job in self._jobs_in_system()]
         requests = table.requests_of(jobs)
-        ProblemCache(cluster, planner.profile, planner.options.whole_gangs, table.models).complete(jobs, requests)
+        ProblemCache(cluster, planner.profile, planner.options.whole_gangs, table.gang_numbers.models).complete(jobs, requests)
 
     def _set_node_state(self, name: str, to: NodeState) -> tuple[str, ...]:
         """Set the state of a node, and return the jobs that stop because of it."""
-        self._state.require_solve(changed=self._state.nodes.put(name, to))
-        stopped = self._state.stop_lost()
+        self._state.changes.require_solve(changed=self._state.nodes.put(name, to))
+        stopped = stop_lost(self._state)
         logger.info("node %s is %s; %d gangs stop", name, to, len(stopped))
         return stopped
 
@@ -1029,7 +979,7 @@ class RoundScheduler(Synchronized):
     def load(
         cls,
         path: str | Path,
-        profile: Profile | ThroughputLearner,
+        profile: Profile | Learner,
         *,
         policy: str | Policy | None = None,
         mechanism: str | Mechanism | None = None,
@@ -1058,7 +1008,7 @@ class RoundScheduler(Synchronized):
     def from_dict(
         cls,
         document: Mapping[str, Any],
-        profile: Profile | ThroughputLearner,
+        profile: Profile | Learner,
         *,
         policy: str | Policy | None = None,
         mechanism: str | Mechanism | None = None,
@@ -1074,8 +1024,7 @@ class RoundScheduler(Synchronized):
             source: Where the data comes from, for messages.
         """
         planner, state = from_document(document, source, profile, policy, mechanism)
-        options = planner.options
-        made = cls(state.nodes.cluster, planner.profile, planner.solver.policy, mechanism=options.mechanism, **options.numbers)
+        made = cls(state.nodes.cluster, planner.profile, planner.solver.policy, options=planner.options)
         made._state = state
         made._configure(planner)
         return made
@@ -1108,9 +1057,10 @@ def _may_refuse(policy: Policy, requests: Mapping[str, NDArray[Any]]) -> bool:
     return not inherits or not set(policy.reads) <= set(JOB_ATTRIBUTES) or bool(np.isnan(requests["total_steps"]).any())
 
 
-def _check_steps(table: JobTable, steps_done: Mapping[str, float]) -> None:
-    """Raise `InputError` for the first number that is not finite or negative."""
-    for job_id, steps in steps_done.items():
-        if not (is_finite(steps) and steps >= 0):
-            table.known(job_id)
-            raise InputError(Fault(f"job {job_id!r}", "steps_done", f"must be a finite number of at least 0, found {steps!r}"))
+def _check_steps(table: ScheduledJobs, steps_done: Mapping[str, float]) -> None:
+    """Raise `InputError` for the numbers that are not finite or negative."""
+    wrong = {job_id: steps for job_id, steps in steps_done.items() if not (is_finite(steps) and steps >= 0)}
+    for job_id in wrong:
+        table.known(job_id)
+    rule = "must be a finite number of at least 0, found"
+    InputError.raise_any([Fault(f"job {job_id!r}", "steps_done", f"{rule} {steps!r}") for job_id, steps in wrong.items()])

@@ -8,10 +8,17 @@ and of sweeps.
 
 from gavel_py import names_in
 from gavel_py.serving.attainment import RateAtSlo, RequestResult, RequestScenario, rate_at_slo, simulate_many, simulate_requests
-from gavel_py.serving.over_time import PlanOutcome, ServingSchedule, demand_curve, plan_over_time, replayed_schedule
+from gavel_py.serving.over_time import (
+    PlanOutcome,
+    ServingSchedule,
+    ServingScheduleOptions,
+    demand_curve,
+    plan_over_time,
+    replayed_schedule,
+)
 from gavel_py.serving.pictures import AttainmentCurve, attainment_curve, plot_attainment, plot_serving_gpus
 from gavel_py.serving.placement import place_models, read_groups
-from gavel_py.serving.plan import ServingPlan, beside_training, plan_serving
+from gavel_py.serving.plan import ServingPlan, ServingPlanOptions, beside_training, plan_serving
 from gavel_py.serving.replay import ModelPlacement, PlanReplay, replayed_placement, replayed_plan
 from gavel_py.serving.requests import Bucket, RequestTrace
 from gavel_py.serving.services import Service, ServingProfile, ServingRate, read_services
@@ -32,9 +39,11 @@ __all__ = [
     "Service",
     "ServingOverheads",
     "ServingPlan",
+    "ServingPlanOptions",
     "ServingProfile",
     "ServingRate",
     "ServingSchedule",
+    "ServingScheduleOptions",
     "attainment_curve",
     "beside_training",
     "demand_curve",

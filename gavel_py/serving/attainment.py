@@ -13,21 +13,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import InputError, faults_among, refuse
+from gavel_py.io.records import Count, Integer, faults_of
 from gavel_py.io.tabular import Tabular
 from gavel_py.problem.arrays import Floats
 from gavel_py.report.measures import estimate
-from gavel_py.serving.requests import RequestTrace, checked_cv, generator_of, unit_gaps
+from gavel_py.serving.requests import Attainment, RequestTrace, Variation, first_arrivals
 from gavel_py.serving.simulation import (
     NO_OVERHEADS,
     TOLERANCE_SECONDS,
     ModelGroup,
-    Run,
+    RequestRun,
     ServerTable,
     ServingOverheads,
     busy_seconds,
@@ -237,21 +239,24 @@ def simulate_many(
 
 def _limits(trace: RequestTrace, slo_seconds: float | Mapping[str, float] | None) -> dict[str, float]:
     given = slo_seconds if isinstance(slo_seconds, Mapping) else dict.fromkeys(trace.services, slo_seconds)
-    faults = [Fault("slo_seconds", "", f"the trace has no service {name!r}") for name in given if name not in trace.services]
-    limits = {}
-    for name in trace.services:
-        value = given.get(name)
-        limits[name] = np.inf if value is None else float(value)
-        if not limits[name] > 0:
-            faults.append(Fault(f"service {name!r}", "slo_seconds", f"must be greater than 0, found {value!r}"))
-    InputError.raise_any(faults)
+    limits = {name: np.inf if given.get(name) is None else float(given[name]) for name in trace.services}  # type: ignore[arg-type]
+    refuse(
+        "slo_seconds",
+        *((name not in limits, "", f"the trace has no service {name!r}") for name in given),
+        *((not limit > 0, name, f"must be greater than 0, found {limit!r}") for name, limit in limits.items()),
+    )
     return limits
 
 
 def _check_margin(trace: RequestTrace, margin: float) -> None:
-    if not 0 <= margin < trace.duration_seconds / 2:
-        problem = f"must be at least 0 and below half of the trace of {trace.duration_seconds:g} s, found {margin!r}"
-        raise InputError(Fault("request simulation", "margin_seconds", problem))
+    refuse(
+        "request simulation",
+        (
+            not 0 <= margin < trace.duration_seconds / 2,
+            "margin_seconds",
+            f"must be at least 0 and below half of the trace of {trace.duration_seconds:g} s, found {margin!r}",
+        ),
+    )
 
 
 POINTS = 8
@@ -315,7 +320,7 @@ def rate_at_slo(
     """
     _check_rate(stage_seconds, slo_seconds, cv, attainment, replicas, overheads, seeds, num_requests)
     table = compile_groups([ModelGroup({"": tuple(stage_seconds)})] * replicas, [""], overheads)
-    arrivals = [np.cumsum(unit_gaps(cv, num_requests, generator_of(seed + 1, 0))) for seed in range(seeds)]
+    arrivals = first_arrivals(cv, num_requests, seeds)
     limit = slo_seconds - overheads.request_seconds + TOLERANCE_SECONDS
     # At the upper bound, `attainment` of the requests is what the slowest stages can serve; no rate above it can reach the target.
     capacity = replicas / float(overheads.stages(stage_seconds).max())
@@ -339,21 +344,25 @@ def _attained(table: ServerTable, arrivals: Sequence[Floats], rates: Floats, lim
     return parts_in_time(runs_at(table, arrivals, rates, limit)).reshape(rates.shape)
 
 
-def runs_at(table: ServerTable, arrivals: Sequence[Floats], rates: Floats, limit: float) -> list[Run]:
+def runs_at(table: ServerTable, arrivals: Sequence[Floats], rates: Floats, limit: float) -> list[RequestRun]:
     """Return a run for each of (seeds, P) rates of arrivals with a rate of 1."""
     runs = []
     for unit, tried in zip(arrivals, rates, strict=True):
         services = np.zeros(len(unit), dtype=np.intp)
         for rate in tried.tolist():
             seconds = unit / rate
-            runs.append(Run(seconds, services, seconds + limit, table))
+            runs.append(RequestRun(seconds, services, seconds + limit, table))
     return runs
 
 
-def parts_in_time(runs: Sequence[Run]) -> Floats:
+def parts_in_time(runs: Sequence[RequestRun]) -> Floats:
     """Return (R,) the part of the requests of each run that end in time, after the warm-up."""
     parts = [1 - np.isnan(served.ends[int(WARM_UP * len(served.ends)) :]).mean() for served in serve(runs)]
     return np.array(parts, dtype=float)
+
+
+Enough = Annotated[Integer, Field(ge=100)]
+"""Number of requests from which an attainment can be estimated."""
 
 
 def _check_rate(
@@ -367,16 +376,24 @@ def _check_rate(
     num_requests: int,
 ) -> None:
     where = "rate at the SLO"
-    faults = checked_cv(where, cv)
-    if not stage_seconds or not all(0 < each < math.inf for each in stage_seconds):
-        faults.append(Fault(where, "stage_seconds", f"must be finite numbers greater than 0, found {tuple(stage_seconds)!r:.60}"))
-    elif not overheads.latency(stage_seconds) <= slo_seconds < math.inf:
-        least = f"at least {overheads.latency(stage_seconds):.6g}, the latency of a request that never waits"
-        faults.append(Fault(where, "slo_seconds", f"must be finite and {least}, found {slo_seconds!r}"))
-    if not 0 < attainment <= 1:
-        faults.append(Fault(where, "attainment", f"must be above 0 and at most 1, found {attainment!r}"))
-    for name, value in (("replicas", replicas), ("seeds", seeds), ("num_requests", num_requests)):
-        least_value = 100 if name == "num_requests" else 1
-        if value < least_value or value != int(value):
-            faults.append(Fault(where, name, f"must be a whole number of at least {least_value}, found {value!r}"))
-    InputError.raise_any(faults)
+    is_wrong = not stage_seconds or not all(0 < each < math.inf for each in stage_seconds)
+    fastest = math.nan if is_wrong else overheads.latency(stage_seconds)
+    least = f"at least {fastest:.6g}, the latency of a request that never waits"
+    numbers = faults_of(
+        where,
+        cv=(cv, Variation),
+        attainment=(attainment, Attainment),
+        replicas=(replicas, Count),
+        seeds=(seeds, Count),
+        num_requests=(num_requests, Enough),
+    )
+    others = faults_among(
+        where,
+        (is_wrong, "stage_seconds", f"must be finite numbers greater than 0, found {tuple(stage_seconds)!r:.60}"),
+        (
+            not is_wrong and not fastest <= slo_seconds < math.inf,
+            "slo_seconds",
+            f"must be finite and {least}, found {slo_seconds!r}",
+        ),
+    )
+    InputError.raise_any(others + numbers)

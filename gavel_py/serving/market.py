@@ -1,6 +1,6 @@
 """The market of services on a cluster: the replicas that a profile offers to each service, and the limits that services share.
 
-`named_market` builds the arrays of `optimization.formulation.replicas` from records, and keeps the names. `check_feasible` finds a
+`named_market` builds the arrays of `replicas` from records, and keeps the names. `check_feasible` finds a
 minimal set of floors and rules that contradict each other.
 """
 
@@ -13,16 +13,26 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from gavel_py.errors import ConflictError, Fault, InputError, SolverError, UnknownNameError, nearest, relocated_faults
-from gavel_py.io.names import repeated
+from gavel_py.errors import (
+    ConflictError,
+    Fault,
+    InputError,
+    SolverError,
+    check_known,
+    refuse,
+    relocated_faults,
+    unknown_names,
+)
+from gavel_py.io.records import Part, faults_of
 from gavel_py.optimization.checking.infeasibility import irreducible
 from gavel_py.optimization.formulation.packings import node_rows
-from gavel_py.optimization.formulation.replicas import Columns, Market, Packings, is_feasible
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.tolerances import PROOF_TOLERANCE
+from gavel_py.serving.replicas import Market, Packings, ReplicaColumns, is_feasible
 from gavel_py.serving.requests import Bucket, RequestTrace
-from gavel_py.serving.services import Service, ServingProfile, ServingRate
+from gavel_py.serving.services import Service, ServingProfile, ServingRate, Slo, faults_of_services
 from gavel_py.serving.shapes import slower_than
 
 if TYPE_CHECKING:
@@ -36,8 +46,6 @@ WITHOUT_SLO = ("closed_loop", "offline")
 
 PREFERRED = ("slo", "interactive", "server", "offline", "closed_loop")
 """Conditions of rates for a service with an SLO, in order of preference."""
-
-TOLERANCE = 1e-6
 
 
 class ReplicaType(NamedTuple):
@@ -69,7 +77,7 @@ class Offer:
     """
 
     buckets: tuple[Bucket | None, ...]
-    columns: Columns
+    columns: ReplicaColumns
     types: tuple[ReplicaType, ...]
     speeds: Floats
     stages: tuple[tuple[float, ...], ...]
@@ -119,19 +127,11 @@ def named_market(
 
 def _check_request(services: Sequence[Service], objective: str, floors: Mapping[str, float], quotas: Mapping[str, Quota]) -> None:
     names, tenants = [service.name for service in services], {service.tenant for service in services}
-    if objective not in get_args(Objective):
-        problem = f"{objective!r} is not known{nearest(objective, get_args(Objective))}"
-        raise UnknownNameError(Fault("plan_serving", "objective", problem))
-    faults = [Fault(f"service {name!r}", "name", "appears twice; names must be unique") for name in repeated(names)]
-    faults += [] if services else [Fault("plan_serving", "services", "must not be empty")]
-    for service in services:
-        if service.rate is None and service.trace is None:
-            faults.append(Fault(service.where, "rate", "is required, or trace"))
-    faults += [Fault("floors", name, f"is not a service{nearest(name, names)}") for name in floors if name not in names]
-    outside = {name: value for name, value in floors.items() if not 0 <= value <= 1}
-    faults += [Fault("floors", name, f"must be from 0 to 1, found {value!r}") for name, value in outside.items()]
-    known = [tenant for tenant in tenants if tenant]
-    faults += [Fault("quotas", name, f"is not a tenant of a service{nearest(name, known)}") for name in quotas if name not in known]
+    check_known("plan_serving", "objective", [objective], get_args(Objective))
+    faults = faults_of_services("plan_serving", services)
+    faults += unknown_names("floors", None, floors, names, "is not a service")
+    faults += faults_of("floors", **{name: (value, Part) for name, value in floors.items()})
+    faults += unknown_names("quotas", None, quotas, [tenant for tenant in tenants if tenant], "is not a tenant of a service")
     InputError.raise_any(faults)
 
 
@@ -163,13 +163,15 @@ def _offer(service: Service, cluster: Cluster, profile: ServingProfile) -> Offer
         if fastest < math.inf:  # else nothing is served at these rates
             raise InputError(slower_than(service, fastest))
         replica = f"no replica of model {service.model!r} in the cluster"
-        if unserved == [None]:
-            why = " within the SLO, with such bursts" if service.has_slo else ""
-            raise InputError(Fault(service.where, "model", f"{replica} serves any requests{why}: all of its rates are 0"))
-        raise InputError(Fault(service.where, "mix", f"{replica} serves requests of size {', '.join(map(str, unserved))}"))
+        why, is_all = " within the SLO, with such bursts" if service.has_slo else "", unserved == [None]
+        refuse(
+            service.where,
+            (is_all, "model", f"{replica} serves any requests{why}: all of its rates are 0"),
+            (not is_all, "mix", f"{replica} serves requests of size {', '.join(map(str, unserved))}"),
+        )
     most = np.inf if service.max_replicas is None else service.max_replicas
     none = np.zeros((len(types), 0))
-    columns = Columns(np.array(list(demand.values())), table, none, np.zeros(len(types)), service.min_replicas, most)
+    columns = ReplicaColumns(np.array(list(demand.values())), table, none, np.zeros(len(types)), service.min_replicas, most)
     parts = [each.parts_on(cluster)[0] for each in types]
     chosen = columns.useful([each.num_gpus for each in types], parts, [each.accelerator for each in types])
     kept = tuple(each for each, keep in zip(types, chosen.tolist(), strict=True) if keep)
@@ -215,10 +217,9 @@ def _usable_rates(
         note = f"Service {service.name!r} relies on {factor:g} of {row.condition} rates" if factor != 1.0 else ""
         key = _replica_type(row), row.bucket
         found[key] = max(found.get(key, (-math.inf, 0.0, "")), (trust, rate, note))
-    if not found:
-        names = ", ".join(dict.fromkeys(row.accelerator for row in rows))
-        why = "; ".join(reasons) or f"its accelerators are not in the cluster: {names}"
-        raise InputError(Fault(service.where, "model", f"{service.model!r} cannot be served here: {why}"))
+    names = ", ".join(dict.fromkeys(row.accelerator for row in rows))
+    why = "; ".join(reasons) or f"its accelerators are not in the cluster: {names}"
+    refuse(service.where, (not found, "model", f"{service.model!r} cannot be served here: {why}"))
     rates: dict[ReplicaType, dict[Bucket | None, float]] = {}
     for (each, bucket), (_, rate, _) in found.items():
         rates.setdefault(each, {})[bucket] = rate
@@ -249,16 +250,16 @@ def _not_usable(service: Service, row: ServingRate) -> str:
     if row.condition in WITHOUT_SLO:
         needs = f"on {row.accelerator}, {row.condition} rates need a rate_factor for its SLO"
         return "" if service.rate_factor is not None else needs
-    for name in ("slo_seconds", "ttft_seconds", "tpot_seconds"):
+    for name in Slo.model_fields:
         measured, needed = getattr(row, name), getattr(service, name)
-        if measured is not None and needed is not None and measured > needed * (1 + TOLERANCE):
+        if measured is not None and needed is not None and measured > needed * (1 + PROOF_TOLERANCE):
             return f"on {row.accelerator}, rates are known for {name} of {measured:g} only, more than the SLO of {needed:g}"
     return ""
 
 
 def _is_late(service: Service, row: ServingRate) -> bool:
     """Return whether requests at a rate at full load miss their SLO even if they never wait."""
-    return row.condition in WITHOUT_SLO and row.latency() > (service.slo_seconds or math.inf) * (1 + TOLERANCE)
+    return row.condition in WITHOUT_SLO and row.latency() > (service.slo_seconds or math.inf) * (1 + PROOF_TOLERANCE)
 
 
 def _demand(service: Service, sizes: Sequence[Bucket]) -> dict[Bucket | None, float]:
@@ -267,9 +268,8 @@ def _demand(service: Service, sizes: Sequence[Bucket]) -> dict[Bucket | None, fl
         rate = float(service.rate or 0.0)
         if service.mix or not sizes:
             return {bucket: rate * (service.mix[bucket] if bucket is not None else 1.0) for bucket in service.buckets}
-        if len(sizes) == 1:
-            return {sizes[0]: rate}
-        raise InputError(Fault(service.where, "mix", f"is required, since the rates of model {service.model!r} depend on sizes"))
+        refuse(service.where, (len(sizes) > 1, "mix", f"is required, since the rates of model {service.model!r} depend on sizes"))
+        return {sizes[0]: rate}
     with relocated_faults(lambda fault: Fault(service.where, "trace", str(fault))):
         trace = RequestTrace.from_file(service.trace, service=service.name)
     trace = trace.of(service.name) if len(trace.services) > 1 else trace
@@ -346,8 +346,7 @@ def _limits(
         for name, limit in parts:
             known = same_accelerator(name, cluster.accelerator_names) if name else ""
             if known is None:
-                problem = f"{name!r} is not in the cluster{nearest(name, cluster.accelerator_names)}"
-                raise UnknownNameError(Fault("quotas", tenant, problem))
+                check_known("quotas", tenant, [name], cluster.accelerator_names, "is not in the cluster")
             uses = (gpus[known] if known else sum(gpus.values())) * np.array([s.tenant == tenant for s in services])[own]
             of_type = f" of {name}" if name else ""
             rows.append(_Row(f"the quota of tenant {tenant}: {limit:g} GPUs{of_type}", float(limit), uses, is_rule=True))

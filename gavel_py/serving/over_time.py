@@ -11,25 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import Field, SkipValidation
 
-from gavel_py.errors import Fault, InputError, SolverError
+from gavel_py.errors import InputError, SolverError, faults_among, refuse, unknown_names
+from gavel_py.io.records import Count, Flag, NotNegative, Options, Positive, faults_of
 from gavel_py.io.tabular import Rows, Tabular
-from gavel_py.optimization.formulation.replicas import Changes, Market, Packings, Program
-from gavel_py.optimization.solving.highs import TimeLimit, checked_limit
-from gavel_py.optimization.solving.whole_replicas import GAP, best_level
+from gavel_py.optimization.solving.highs import TimeLimit
 from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.serving.market import NamedMarket, Offer, Quota, named_market
 from gavel_py.serving.replay import PlanReplay, requests_in_time, target_of
+from gavel_py.serving.replicas import Changes, Market, MarketProgram, Packings
 from gavel_py.serving.requests import RequestTrace
 from gavel_py.serving.services import Service, ServingProfile
+from gavel_py.serving.whole_replicas import GAP, best_level
 
 if TYPE_CHECKING:
     from gavel_py.io.tabular import Array
+    from gavel_py.serving.keywords import ScheduleKeywords
 
 MIN_DEMAND = 1e-9
 """Requests/s up to this count as none."""
@@ -117,12 +120,43 @@ def demand_curve(traces: Mapping[str, RequestTrace], intervals: int) -> dict[str
     Raises:
         InputError: There is no trace, or no interval.
     """
-    if not traces or intervals < 1:
-        raise InputError("a demand curve needs at least one trace and one interval")
+    faults = faults_among("demand curve", (not traces, "traces", "must not be empty"))
+    InputError.raise_any(faults + faults_of("demand curve", intervals=(intervals, Count)))
     length = max(trace.duration_seconds for trace in traces.values()) / intervals
     edges = np.arange(intervals + 1) * length
     edges[-1] = np.inf
     return {name: np.histogram(trace.seconds, bins=edges)[0] / length for name, trace in traces.items()}
+
+
+class ServingScheduleOptions(Options):
+    """The options of `plan_over_time`. Every field is also a keyword argument of it.
+
+    Raises:
+        InputError: A value is out of range, or an option is not known.
+    """
+
+    label: ClassVar[str] = "plan_over_time"
+
+    load_seconds: NotNegative = Field(
+        30.0,
+        description="Time to load a model. A new replica serves nothing for this time, which is less than an interval. "
+        "The replicas of the first interval are loaded before it.",
+    )
+    load_cost: NotNegative = Field(
+        1.0, description="Weighted requests that a new replica must serve in addition to those lost while it loads."
+    )
+    quotas: Annotated[Mapping[str, Quota] | None, SkipValidation] = Field(None, description="As for `ServingPlanOptions`.")
+    compare: Flag = Field(False, description="Whether to compute the results of other plans as well.")
+    time_limit_seconds: Positive | None = Field(
+        60.0, description="Time limit of the program that knows the whole curve. Its bound is valid in any case."
+    )
+
+    def changed(self, **changes: Unpack[ScheduleKeywords]) -> Self:
+        """Return the options with other values for some fields, checked."""
+        return self._with(changes)
+
+
+DEFAULTS = ServingScheduleOptions()
 
 
 def plan_over_time(
@@ -132,11 +166,8 @@ def plan_over_time(
     demand: Mapping[str, ArrayLike],
     *,
     interval_seconds: float,
-    load_seconds: float = 30.0,
-    load_cost: float = 1.0,
-    quotas: Mapping[str, Quota] | None = None,
-    compare: bool = False,
-    time_limit_seconds: float = 60.0,
+    options: ServingScheduleOptions = DEFAULTS,
+    **changes: Unpack[ScheduleKeywords],
 ) -> ServingSchedule:
     """Return replicas for each interval of a demand curve that serve the most weighted requests without needless loads.
 
@@ -146,12 +177,8 @@ def plan_over_time(
         profile: The rates of replicas.
         demand: {service: (T,) requests/s in each interval}.
         interval_seconds: Length of an interval.
-        load_seconds: Time that a new replica takes to load its model, less than an interval. The replicas of the first interval are
-            loaded before it.
-        load_cost: Weighted requests that a new replica must serve in addition to those lost while it loads.
-        quotas: As for `plan_serving`.
-        compare: Whether to compute the results of other plans as well.
-        time_limit_seconds: Time limit of the program that knows the whole curve; its bound is valid in any case.
+        options: What a load costs, and limits.
+        **changes: Fields of `ServingScheduleOptions` that replace those of `options`, such as `load_seconds` and `compare`.
 
     Returns:
         The schedule.
@@ -160,19 +187,19 @@ def plan_over_time(
         InputError: A service without a curve, curves of different lengths, or an invalid number.
         SolverError: HiGHS finds no plan.
     """
-    chosen = tuple(services)
-    rates = _checked_curve(chosen, demand, interval_seconds, load_seconds, load_cost)
-    limit = checked_limit("plan_over_time", time_limit_seconds)
+    chosen, options = tuple(services), options.changed(**changes)
+    load_seconds = options.load_seconds
+    rates = _checked_curve(chosen, demand, interval_seconds, load_seconds)
     mean = {service.name: max(float(rates[:, i].mean()), MIN_DEMAND) for i, service in enumerate(chosen)}
     # A trace keeps its own mix; only the rate comes from the curve.
     rated = [service.model_copy(update={"rate": None if service.trace else mean[service.name]}) for service in chosen]
-    named = named_market(tuple(rated), cluster, profile, "weighted_rate", {}, None, quotas or {})
-    curve = _Curve(named.market, rates, interval_seconds, load_seconds, load_cost)
+    named = named_market(tuple(rated), cluster, profile, "weighted_rate", {}, None, options.quotas or {})
+    curve = _Curve(named.market, rates, interval_seconds, load_seconds, options.load_cost)
     plans = curve.plans(keep=True)
     compared = {}
-    if compare:
+    if options.compare:
         alone = curve.plans(keep=False)
-        compared = {"each interval alone": curve.outcome(alone), **curve.compared(limit, [plans, alone])}
+        compared = {"each interval alone": curve.outcome(alone), **curve.compared(options.time_limit_seconds, [plans, alone])}
     rows, replicas = Rows(), Rows()
     for at, plan in enumerate(plans):
         before = plans[at - 1] if at else None
@@ -217,14 +244,12 @@ def replayed_schedule(schedule: ServingSchedule, traces: Mapping[str, RequestTra
         InputError: The schedule was not made by `plan_over_time`, or a service has no trace.
     """
     named, curve = schedule._named, schedule._curve
-    faults = [] if named is not None else [Fault("replay of a schedule", "schedule", "was not made by plan_over_time")]
     services = () if named is None else named.services
-    faults += [
-        Fault("replay of a schedule", "traces", f"has none of service {each.name!r}")
-        for each in services
-        if each.name not in traces
-    ]
-    InputError.raise_any(faults)
+    refuse(
+        "replay of a schedule",
+        (named is None, "schedule", "was not made by plan_over_time"),
+        *((each.name not in traces, "traces", f"has none of service {each.name!r}") for each in services),
+    )
     assert named is not None and curve is not None  # noqa: S101, PT018
     rates, served, found = {}, {}, {}
     for i, service in enumerate(services):
@@ -257,26 +282,20 @@ def _good_requests(
                 yield requests_in_time(service, offer, present, parts, [trace.between(start, end)], seed, length)[0][0]
 
 
-def _checked_curve(
-    services: Sequence[Service], demand: Mapping[str, ArrayLike], interval: float, load: float, cost: float
-) -> Floats:
+def _checked_curve(services: Sequence[Service], demand: Mapping[str, ArrayLike], interval: float, load: float) -> Floats:
     """Return (T, I) requests/s of each interval and service. Raises `InputError`."""
-    where, faults = "plan_over_time", []
-    missing = [service.name for service in services if service.name not in demand]
-    faults += [Fault(where, "demand", f"service {name!r} has no curve") for name in missing]
-    if not 0 < interval < np.inf:
-        faults.append(Fault(where, "interval_seconds", f"must be a finite number greater than 0, found {interval!r}"))
-    elif not 0 <= load < interval:
-        faults.append(Fault(where, "load_seconds", f"must be at least 0 and less than an interval, {interval:g} s, found {load!r}"))
-    if not 0 <= cost < np.inf:
-        faults.append(Fault(where, "load_cost", f"must be a finite number of at least 0, found {cost!r}"))
+    where = "plan_over_time"
+    faults = unknown_names(where, "demand", [each.name for each in services], demand, "has no curve", noun="service")
+    times = faults_of(where, interval_seconds=(interval, Positive))
+    faults += times or faults_among(
+        where, (load >= interval, "load_seconds", f"must be at least 0 and less than an interval, {interval:g} s, found {load!r}")
+    )
     InputError.raise_any(faults)
     curves = [np.asarray(demand[service.name], dtype=float) for service in services]
-    if not curves or any(each.shape != curves[0].shape or each.ndim != 1 or not len(each) for each in curves):
-        raise InputError(Fault(where, "demand", "all curves must be lists of the same length, at least 1"))
+    is_wrong = not curves or any(each.shape != curves[0].shape or each.ndim != 1 or not len(each) for each in curves)
+    refuse(where, (is_wrong, "demand", "all curves must be lists of the same length, at least 1"))
     rates = np.stack(curves, axis=1)
-    if not (np.isfinite(rates) & (rates >= 0)).all():
-        raise InputError(Fault(where, "demand", "must have finite numbers of at least 0"))
+    refuse(where, (not (np.isfinite(rates) & (rates >= 0)).all(), "demand", "must have finite numbers of at least 0"))
     return rates
 
 
@@ -304,7 +323,7 @@ class _Curve:
             if keep and found:
                 found.append(self._kept(market, self.markets[at - 1], found[-1]))
             else:
-                found.append(_solved(Program(market)))
+                found.append(_solved(MarketProgram(market)))
         return found
 
     def _kept(self, market: Market, last: Market, before: Replicas) -> Replicas:
@@ -314,7 +333,7 @@ class _Curve:
         gains = np.concatenate([market.gains, last.gains])
         lower, upper = np.zeros(2 * count), np.ones(2 * count)
         both = replace(market, services=(*market.services, *again), gains=gains, lower=lower, upper=upper)
-        program = Program(both, changes=Changes((*before, *range(count)), self.lost / STAY, self.cost))
+        program = MarketProgram(both, changes=Changes((*before, *range(count)), self.lost / STAY, self.cost))
         first = program.first_new + sum(map(len, before))
         program.program.upper[first:] = 0.0  # the previous interval has the same replicas as this one
         return _solved(program)[:count]
@@ -323,13 +342,13 @@ class _Curve:
         """Return the results of one plan for all intervals and of the plan that knows the whole curve. known: other plans."""
         joint, count = self._joint(), len(self.market.services)
         before = tuple(None if i < count else i - count for i in range(len(joint.services)))
-        fixed = Program(joint, changes=Changes(before, 1.0, self.cost))
+        fixed = MarketProgram(joint, changes=Changes(before, 1.0, self.cost))
         fixed.program.upper[fixed.first_new :] = 0.0  # replicas can only be given up
         static = self._split(_solved(fixed, TimeLimit(limit)))
         # Loads cost just enough to avoid needless ones, in total less than the gap, since there is at most one replica per GPU.
         most_loads = max(1.0, float(joint.limits.sum()))
         price = TIE * float(joint.gains.sum()) / most_loads
-        program = Program(joint, changes=Changes(before, self.lost, price))
+        program = MarketProgram(joint, changes=Changes(before, self.lost, price))
         found = program.whole(gap=GAP, limit=TimeLimit(limit))
         plans = [static, *known, *([] if found is None else [self._split(program.plan_of(found.values)[1])])]
         # The best of all known plans, since the time limit may end the program early.
@@ -375,7 +394,7 @@ class _Curve:
         return PlanOutcome(total * self.interval, loads)
 
 
-def _solved(program: Program, limit: TimeLimit | None = None) -> Replicas:
+def _solved(program: MarketProgram, limit: TimeLimit | None = None) -> Replicas:
     found = program.whole(gap=GAP, nodes=NODES) if limit is None else program.whole(gap=GAP, limit=limit)
     if found is None:
         raise SolverError("no plan with whole replicas was found; give more time (time_limit_seconds)")

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.errors import check_known, refuse
 from gavel_py.io.tabular import Tabular
 from gavel_py.io.writing import FORMATS, check_plot, write_atomic
 from gavel_py.problem.arrays import Floats
-from gavel_py.report.charts import NUM_STYLES, Axis, Chart, Curve, Panel, Table
+from gavel_py.report.charts import NUM_STYLES, Axis, Curve, Panel
 from gavel_py.report.measures import estimate
 from gavel_py.serving.attainment import MARGIN_SECONDS, RequestScenario, simulate_many
-from gavel_py.serving.replay import Arrivals, ModelPlacement
+from gavel_py.serving.replay import ModelPlacement, RequestArrivals
 from gavel_py.serving.services import Service
 from gavel_py.serving.shapes import slo_of
 
@@ -86,21 +86,21 @@ def attainment_curve(
     Raises:
         InputError: `over` is none of the three, a point is out of range, or cv cannot change since requests come from files.
     """
-    if over not in POINTS:
-        raise InputError(f"attainment can be shown over {', '.join(get_args(Over))}, not over {over!r}{nearest(over, POINTS)}")
+    check_known("attainment", "over", [over], POINTS)
     values = POINTS[over] if points is None else tuple(points)
     services = placement.services
-    if over == "cv" and any(service.trace is not None for service in services):
-        raise InputError("attainment over cv needs services with a rate; arrivals of a trace file are as they are")
-    faults = [
-        Fault("attainment", over, f"must be greater than 0, found {value!r}") for value in values if over != "cv" and not value > 0
-    ]
-    InputError.raise_any(faults)
+    has_files = over == "cv" and any(service.trace is not None for service in services)
+    refuse(
+        "attainment",
+        (has_files, "over", "cv needs services with a rate; arrivals of a trace file are as they are"),
+        *((over != "cv" and not value > 0, over, f"must be greater than 0, found {value!r}") for value in values),
+    )
     scenarios = []
     for value in values:
         scale = value if over == "slo" else 1.0
         slo = {service.name: scale * slo_of(service) for service in services}
-        arrivals = Arrivals([_with_cv(service, value) if over == "cv" else service for service in services])
+        changes = {"cv": value} if over == "cv" else {}
+        arrivals = RequestArrivals([Service(**service.model_dump() | changes) for service in services])
         seconds = arrivals.seconds(requests)
         for seed in range(first_seed, first_seed + seeds):
             trace = arrivals.trace(seconds, seed, is_second_half=True)
@@ -112,10 +112,6 @@ def attainment_curve(
     widths = [np.nan if each is None or each.half_width is None else each.half_width for each in spreads]
     means = [np.nan if each is None else each.mean for each in spreads]
     return AttainmentCurve(over, np.array(values, dtype=float), np.array(means), np.array(widths))
-
-
-def _with_cv(service: Service, cv: float) -> Service:
-    return Service(**service.model_dump() | {"cv": cv})
 
 
 def plot_attainment(
@@ -167,10 +163,15 @@ def plot_serving_gpus(
     """
     check_plot(path)
     used = {key: np.array(values, dtype=float) for key, values in gpus.items() if np.any(values)}
-    if not used or not len(starts_seconds):
-        raise InputError("there is nothing to draw: no service has GPUs")
-    wrong = [f"{service} on {name}" for (service, name), values in used.items() if len(values) != len(starts_seconds)]
-    InputError.raise_any([Fault(each, "", f"must have a value for each of {len(starts_seconds)} intervals") for each in wrong])
+    count = len(starts_seconds)
+    refuse(
+        "plot of serving",
+        (not used or not count, "", "there is nothing to draw: no service has GPUs"),
+        *(
+            (len(values) != count, f"{service} on {name}", f"must have a value for each of {count} intervals")
+            for (service, name), values in used.items()
+        ),
+    )
     edges = np.array([*starts_seconds, end_seconds], dtype=float) - starts_seconds[0]
     unit, size = next((name, size) for name, size in SECONDS_PER_UNIT.items() if edges[-1] >= 2 * size or size == 1.0)
     services = list(dict.fromkeys(service for service, _ in used))
@@ -199,5 +200,4 @@ def plot_serving_gpus(
 def _write(path: str | Path, name: str, title: str, draw: Callable[[], Figure]) -> None:
     from gavel_py.report.figures import figure_bytes
 
-    chart = Chart(name, title, title, draw, Table((), ()))
-    write_atomic(path, figure_bytes(chart, FORMATS[Path(path).suffix.lower()], standalone=True))
+    write_atomic(path, figure_bytes(draw, name, FORMATS[Path(path).suffix.lower()], title))

@@ -12,21 +12,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError, nearest, relocated_faults, together
+from gavel_py.errors import InputError, refuse, relocated_faults, together, unknown_names, wrong_types
 from gavel_py.io import reading
-from gavel_py.io.records import number_of
+from gavel_py.io.records import Count, check, faults_of, number_of
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
-from gavel_py.serving.replay import Arrivals, ModelPlacement, replayed_placement
+from gavel_py.problem.tolerances import INPUT_ROUNDING
+from gavel_py.serving.replay import ModelPlacement, RequestArrivals, replayed_placement
 from gavel_py.serving.requests import RequestTrace
 from gavel_py.serving.services import Service, ServingProfile
-from gavel_py.serving.shapes import ROUNDING_GB, Counts, Held, Options, merges, options_of, proposals
+from gavel_py.serving.shapes import Counts, Held, ShapeOptions, merges, options_of, proposals
 from gavel_py.serving.simulation import (
     NO_OVERHEADS,
     ModelGroup,
@@ -80,20 +82,16 @@ def place_models(
             the profile lacks memory sizes; a name appears twice; floors do not fit.
         UnknownNameError: The profile lacks a model.
     """
-    if not services:
-        raise InputError("there are no services to place")
-    for name, value in (("search_requests", search_requests), ("test_seeds", test_seeds)):
-        if value < 1:
-            raise InputError(Fault("placement of models", name, f"must be a whole number of at least 1, found {value!r}"))
+    check("placement of models", search_requests=(search_requests, Count), test_seeds=(test_seeds, Count))
     options = options_of(services, cluster, profile, overheads)
-    arrivals = Arrivals(services)
+    arrivals = RequestArrivals(services)
     trace = arrivals.trace(arrivals.seconds(search_requests), seed, is_second_half=False)
     evaluator = Evaluator(options, trace, overheads)
     rates = np.array([trace.rates[service.name] for service in services])
     lists = proposals(options, rates, arrivals.cvs, overheads)
     placements = [each for each in filled_greedily(options, lists, evaluator) if keeps_limits(options, each)]
-    if not placements:
-        raise InputError("the least numbers of replicas (min_replicas) do not fit on the groups together")
+    problem = "the least numbers of replicas do not fit on the groups together"
+    refuse("placement of models", (not placements, "min_replicas", problem))
     evaluated = evaluator.evaluate(placements)
     order = sorted(range(len(placements)), key=lambda n: -evaluated[n].score)[:BEST_LISTS]
     chance = np.random.default_rng(seed)
@@ -117,28 +115,22 @@ def read_groups(path: str | Path) -> tuple[ModelGroup, ...]:
         InputError: All faults of the file, each with its line.
     """
     document = reading.document(path)
-    entries = document.value.get("groups") if isinstance(document.value, Mapping) else document.value
-    if not isinstance(entries, list) or not entries:
-        raise InputError(Fault(document.where(), "groups", "must be a list of groups"))
+    entries: Any = document.value.get("groups") if isinstance(document.value, Mapping) else document.value
+    refuse(document.where(), (not isinstance(entries, list) or not entries, "groups", "must be a list of groups"))
     with together() as attempt:
         groups = [attempt(partial(_group, document.where("groups", n), entry)) for n, entry in enumerate(entries)]
     return tuple(groups)
 
 
 def _group(where: str, entry: Any) -> ModelGroup:
-    if not isinstance(entry, Mapping) or not isinstance(stages := entry.get("stage_seconds"), Mapping):
-        raise InputError(
-            Fault(where, "stage_seconds", "must map services to the seconds of each stage, such as {chat: [0.1, 0.1]}")
-        )
-    unknown = [
-        Fault(where, str(name), f"is not known{nearest(str(name), GROUP_FIELDS)}") for name in entry if name not in GROUP_FIELDS
-    ]
-    InputError.raise_any(unknown)
-    operators = entry.get("operator_parallel", 1)
-    if isinstance(operators, bool) or not isinstance(operators, int) or operators < 1:
-        raise InputError(Fault(where, "operator_parallel", f"must be a whole number of at least 1, found {operators!r:.60}"))
+    fields: Any = entry if isinstance(entry, Mapping) else {}
+    stages, operators = fields.get("stage_seconds"), fields.get("operator_parallel", 1)
+    rule = "must map services to the seconds of each stage, such as {chat: [0.1, 0.1]}"
+    faults = wrong_types(where, "stage_seconds", [stages], Mapping, rule)
+    faults += unknown_names(where, None, map(str, fields), GROUP_FIELDS) + faults_of(where, operator_parallel=(operators, Count))
+    InputError.raise_any(faults)
     seconds = {str(name): [number_of(each) for each in times] if isinstance(times, list) else [] for name, times in stages.items()}
-    with relocated_faults(lambda fault: Fault(where, fault.field, fault.problem)):
+    with relocated_faults(lambda fault: replace(fault, where=where)):
         return ModelGroup(seconds, operators, str(entry.get("accelerator", "")))
 
 
@@ -157,7 +149,7 @@ class Evaluator:
     requests: (S,) number of requests of each service in the trace.
     """
 
-    def __init__(self, options: Options, trace: RequestTrace, overheads: ServingOverheads) -> None:
+    def __init__(self, options: ShapeOptions, trace: RequestTrace, overheads: ServingOverheads) -> None:
         self._options, self._trace, self._overheads = options, trace, overheads
         self._compiled: dict[Held, ServerTable] = {}
         order = [trace.services.index(service.name) for service in options.services]
@@ -198,7 +190,7 @@ class Evaluator:
         return self._compiled[group]
 
 
-def filled_greedily(options: Options, lists: Sequence[Counts], evaluator: Evaluator) -> list[tuple[Held, ...]]:
+def filled_greedily(options: ShapeOptions, lists: Sequence[Counts], evaluator: Evaluator) -> list[tuple[Held, ...]]:
     """Return a placement for each list of shapes: models with the most missed requests are added first, where GPUs work least."""
     placements = [[(k, frozenset[int]()) for k, count in enumerate(counts) for _ in range(count)] for counts in lists]
     open_ones = list(range(len(lists)))
@@ -215,10 +207,10 @@ def filled_greedily(options: Options, lists: Sequence[Counts], evaluator: Evalua
     return [tuple(groups) for groups in placements]
 
 
-def _add(options: Options, groups: list[Held], evaluation: Evaluation) -> bool:
+def _add(options: ShapeOptions, groups: list[Held], evaluation: Evaluation) -> bool:
     """Add a model, or several if there is plenty of room; return False if none fits."""
     least = min(options.memory_gb.values())
-    room = sum(int((options.room(group) + ROUNDING_GB) / least) if least else len(options.services) for group in groups)
+    room = sum(int((options.room(group) + INPUT_ROUNDING) / least) if least else len(options.services) for group in groups)
     lacks, counts = evaluation.lacks.copy(), _replicas(options, groups)
     added = 0
     work = evaluation.busy / [options.shapes[k].pipeline_parallel for k, _ in groups]
@@ -237,23 +229,23 @@ def _add(options: Options, groups: list[Held], evaluation: Evaluation) -> bool:
     return added > 0
 
 
-def _fill(options: Options, groups: list[Held], evaluation: Evaluation, requests: Floats) -> None:
+def _fill(options: ShapeOptions, groups: list[Held], evaluation: Evaluation, requests: Floats) -> None:
     """Fill the remaining memory with the models that have the most requests per replica, since other traces have other bursts."""
     while _add(options, groups, evaluation._replace(lacks=requests / (1 + np.array(_replicas(options, groups))))):
         pass
 
 
-def _replicas(options: Options, groups: Iterable[Held]) -> list[int]:
+def _replicas(options: ShapeOptions, groups: Iterable[Held]) -> list[int]:
     counts = Counter(service for _, held in groups for service in held)
     return [counts[service] for service in range(len(options.services))]
 
 
-def _is_below(options: Options, service: int, counts: Sequence[int]) -> bool:
+def _is_below(options: ShapeOptions, service: int, counts: Sequence[int]) -> bool:
     most = options.services[service].max_replicas
     return most is None or counts[service] < most
 
 
-def _add_floors(options: Options, groups: list[Held]) -> None:
+def _add_floors(options: ShapeOptions, groups: list[Held]) -> None:
     """Add the minimum number of replicas of each service to the groups with the most room."""
     for service, each in enumerate(options.services):
         for _ in range(each.min_replicas):
@@ -264,7 +256,7 @@ def _add_floors(options: Options, groups: list[Held]) -> None:
 
 
 def refined(
-    options: Options, placement: tuple[Held, ...], evaluator: Evaluator, batches: int, chance: np.random.Generator
+    options: ShapeOptions, placement: tuple[Held, ...], evaluator: Evaluator, batches: int, chance: np.random.Generator
 ) -> tuple[Evaluation, tuple[Held, ...]]:
     """Return the placement after single changes; the best change of each batch is kept if it is an improvement."""
     best, found = evaluator.evaluate([placement])[0], placement
@@ -282,14 +274,14 @@ def refined(
     return best, found
 
 
-def keeps_limits(options: Options, placement: Sequence[Held]) -> bool:
+def keeps_limits(options: ShapeOptions, placement: Sequence[Held]) -> bool:
     """Return whether each service has at least its minimum and at most its maximum number of replicas."""
     counts = _replicas(options, placement)
     limits = [(each.min_replicas, each.max_replicas) for each in options.services]
     return all(least <= count and (most is None or count <= most) for (least, most), count in zip(limits, counts, strict=True))
 
 
-def _changed(options: Options, placement: tuple[Held, ...], chance: np.random.Generator) -> tuple[Held, ...]:
+def _changed(options: ShapeOptions, placement: tuple[Held, ...], chance: np.random.Generator) -> tuple[Held, ...]:
     """Return the placement with one random change, which may have no effect."""
     drawn, groups = chance.random(), list(placement)
     if drawn < 0.15:
@@ -301,7 +293,7 @@ def _changed(options: Options, placement: tuple[Held, ...], chance: np.random.Ge
     return tuple(groups)
 
 
-def _replace(options: Options, groups: list[Held], chance: np.random.Generator) -> None:
+def _replace(options: ShapeOptions, groups: list[Held], chance: np.random.Generator) -> None:
     """Replace a model on a group by another one that fits; sometimes only add one."""
     g = int(chance.integers(len(groups)))
     shape, held = groups[g]
@@ -314,7 +306,7 @@ def _replace(options: Options, groups: list[Held], chance: np.random.Generator) 
         groups[g] = shape, held | {int(chance.choice(fitting))}
 
 
-def _exchange(options: Options, groups: list[Held], chance: np.random.Generator) -> None:
+def _exchange(options: ShapeOptions, groups: list[Held], chance: np.random.Generator) -> None:
     """Exchange a model of a group with one of another."""
     if len(groups) < 2:
         return
@@ -328,7 +320,7 @@ def _exchange(options: Options, groups: list[Held], chance: np.random.Generator)
         groups[a], groups[b] = (first[0], first[1] | {come}), (second[0], second[1] | {gone})
 
 
-def _reshape(options: Options, groups: list[Held], chance: np.random.Generator) -> None:
+def _reshape(options: ShapeOptions, groups: list[Held], chance: np.random.Generator) -> None:
     """Merge groups into one of another shape with the same number of GPUs, or split one; keep as many of their models as fit."""
     possible_merges = list(merges(options))
     if not possible_merges:

@@ -1,7 +1,7 @@
 """Plans of whole replicas for services on the GPUs of a cluster, alone or beside training jobs.
 
-`plan_serving` builds the market of the services (`market`) and solves it (`optimization.solving.whole_replicas`). The plan contains
-the routing of requests, its bound, and the dual values from which `verify` recomputes the bound without a solver.
+`plan_serving` builds the market of the services (`market`) and solves it (`whole_replicas`). The plan contains the routing of
+requests, its bound, and the dual values from which `verify` recomputes the bound without a solver.
 """
 
 from __future__ import annotations
@@ -10,36 +10,39 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, Unpack
 
 import numpy as np
+from pydantic import Field, SkipValidation
 
-from gavel_py.errors import Fault, GavelWarning, InputError, ProofError
+from gavel_py.errors import Fault, GavelWarning, InputError, ProofError, unknown_names
+from gavel_py.io.records import Options, Positive
 from gavel_py.io.tabular import Rows, Tabular
-from gavel_py.optimization.formulation.replicas import Multipliers, Relaxed, bound_of, packing_of, relaxed
-from gavel_py.optimization.solving.highs import TimeLimit, checked_limit
-from gavel_py.optimization.solving.whole_replicas import GAP, WIDE, WholePlan, best_level, trimmed, whole_plan
+from gavel_py.optimization.solving.highs import TimeLimit
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
-from gavel_py.serving.market import (
-    TOLERANCE,
-    NamedMarket,
-    Objective,
-    Quota,
-    ReplicaType,
-    check_feasible,
-    named_market,
-    raise_unsolved,
-)
+from gavel_py.problem.tolerances import PROOF_TOLERANCE
+from gavel_py.serving.market import NamedMarket, Objective, Quota, ReplicaType, check_feasible, named_market, raise_unsolved
+from gavel_py.serving.replicas import Multipliers, Relaxed, bound_of, packing_of, relaxed
 from gavel_py.serving.requests import Bucket
 from gavel_py.serving.services import Service, ServingProfile
+from gavel_py.serving.whole_replicas import GAP, WIDE, WholePlan, best_level, trimmed, whole_plan
 
 if TYPE_CHECKING:
     from gavel_py.allocation.result import Allocation
     from gavel_py.io.tabular import Array
     from gavel_py.policies import Policy
     from gavel_py.problem.problem import AllocationProblem
+    from gavel_py.serving.keywords import PlanKeywords
+
+
+class _Evidence(NamedTuple):
+    """That from which `ServingPlan.verify` checks a plan without a solver; packing: on the nodes, None if there is none."""
+
+    market: NamedMarket
+    multipliers: Multipliers
+    packing: Floats | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +84,7 @@ class ServingPlan(Tabular):
     notes: tuple[str, ...]
     training: Allocation | None = None
     replica_prices: Rows = field(default_factory=Rows)
-    _market: NamedMarket | None = None
-    _multipliers: Multipliers | None = None
-    _packing: Floats | None = None
+    _evidence: _Evidence | None = None
 
     @property
     def gap(self) -> float:
@@ -102,21 +103,21 @@ class ServingPlan(Tabular):
             ProofError: A limit is exceeded, requests are lost or served twice, a replica serves more than its rate, or the value
                 differs from the reported one or is better than a bound.
         """
-        market = self._market
-        assert market is not None and self._multipliers is not None  # noqa: S101, PT018
+        assert self._evidence is not None  # noqa: S101
+        market, multipliers, packing = self._evidence
         tables = [tables_of(market, i, self) for i in range(len(market.offers))]
         replicas = [y for y, _ in tables]
-        _check_limits(market, replicas, self._packing)
+        _check_limits(market, replicas, packing)
         levels = np.array([_checked_level(market, i, *table) for i, table in enumerate(tables)])
         for (name, stated), found in zip(self.served.items(), levels.tolist(), strict=True):
-            if abs(stated - found) > TOLERANCE:
+            if abs(stated - found) > PROOF_TOLERANCE:
                 raise ProofError(f"service {name!r}: {found:.9g} of its demand is routed, but {stated:.9g} is stated")
         sign = -1.0 if self.objective == "min_cost" else 1.0
         value = sign * market.market.value(levels, replicas)
-        if abs(value - self.value) > TOLERANCE * max(1.0, abs(value)):
+        if abs(value - self.value) > PROOF_TOLERANCE * max(1.0, abs(value)):
             raise ProofError(f"the value is {value:.9g}, but {self.value:.9g} is stated")
-        bound = bound_of(market.market, self._multipliers)
-        if max(sign * self.value, sign * self.bound) > bound + TOLERANCE * max(1.0, abs(bound)):
+        bound = bound_of(market.market, multipliers)
+        if max(sign * self.value, sign * self.bound) > bound + PROOF_TOLERANCE * max(1.0, abs(bound)):
             raise ProofError(
                 f"the value {self.value:.9g} or the bound {self.bound:.9g} is better than the bound {sign * bound:.9g}"
             )
@@ -178,18 +179,45 @@ _MEANING = {
 }
 
 
+class ServingPlanOptions(Options):
+    """The options of `plan_serving`: what a plan must keep to. Every field is also a keyword argument of it.
+
+    Raises:
+        InputError: A value is out of range, or an option is not known.
+    """
+
+    label: ClassVar[str] = "plan_serving"
+
+    floors: Annotated[Mapping[str, float] | None, SkipValidation] = Field(
+        None, description="{service: least served fraction}, from 0 to 1."
+    )
+    budget_per_hour: Annotated[float | None, SkipValidation] = Field(None, description="Largest price per hour of all GPUs in use.")
+    quotas: Annotated[Mapping[str, Quota] | None, SkipValidation] = Field(
+        None,
+        description="{tenant: largest number of GPUs, or {accelerator type: largest number}} for the services of a tenant.",
+    )
+    time_limit_seconds: Positive | None = Field(
+        None, description="Time after which the search ends with the best plan found. None for no limit."
+    )
+
+    def changed(self, **changes: Unpack[PlanKeywords]) -> Self:
+        """Return the options with other values for some fields, checked."""
+        return self._with(changes)
+
+
+DEFAULTS = ServingPlanOptions()
+
+
 def plan_serving(
     services: Iterable[Service],
     cluster: Cluster,
     profile: ServingProfile,
     objective: Objective = "max_min",
     *,
-    floors: Mapping[str, float] | None = None,
-    budget_per_hour: float | None = None,
-    quotas: Mapping[str, Quota] | None = None,
     training: AllocationProblem | None = None,
     policy: str | Policy = "max_min_fairness",
-    time_limit_seconds: float | None = None,
+    options: ServingPlanOptions = DEFAULTS,
+    **changes: Unpack[PlanKeywords],
 ) -> ServingPlan:
     """Return how many replicas of each service to run on which GPUs, and which requests each of them serves.
 
@@ -203,12 +231,11 @@ def plan_serving(
         profile: The rates of replicas.
         objective: "max_min": the least served fraction; "weighted_rate": Σ weight x rate x served fraction; "min_cost": all demand
             at the least price per hour of the GPUs in use.
-        floors: {service: least served fraction}, from 0 to 1.
-        budget_per_hour: Largest price per hour of all GPUs in use.
-        quotas: {tenant: largest number of GPUs, or {accelerator type: largest number}} for the services of a tenant.
         training: Training jobs that get the remaining GPUs, as a problem on the same cluster.
         policy: The policy of the training jobs.
-        time_limit_seconds: Time after which the search ends with the best plan found, None for no limit.
+        options: What the plan must keep to.
+        **changes: Fields of `ServingPlanOptions` that replace those of `options`: `floors`, `budget_per_hour`, `quotas` and
+            `time_limit_seconds`.
 
     Returns:
         The plan with its bound and gap. A gap above 2 % is a `GavelWarning`.
@@ -218,8 +245,9 @@ def plan_serving(
         InputError: A service cannot be served anywhere in one of its sizes, has no demand, or is named twice.
         SolverError: No plan was found in time.
     """
-    named = named_market(tuple(services), cluster, profile, objective, floors or {}, budget_per_hour, quotas or {})
-    limit = TimeLimit(checked_limit("plan_serving", time_limit_seconds))
+    options = options.changed(**changes)
+    limits = options.floors or {}, options.budget_per_hour, options.quotas or {}
+    named, limit = named_market(tuple(services), cluster, profile, objective, *limits), TimeLimit(options.time_limit_seconds)
     check_feasible(named)
     relaxation = relaxed(named.market)
     found = _cheapest_full_plan(named, relaxation, limit) if objective == "max_min" else None
@@ -239,7 +267,7 @@ def plan_serving(
 
 def _cheapest_full_plan(named: NamedMarket, relaxation: Relaxed, limit: TimeLimit) -> WholePlan | None:
     """Return the plan that serves all demand with the fewest GPUs, None if there is none or none was found."""
-    if relaxation.levels.min() < 1 - TOLERANCE:
+    if relaxation.levels.min() < 1 - PROOF_TOLERANCE:
         return None
     sizes = [np.array([float(k.num_gpus) for k in offer.types]) for offer in named.offers]
     columns = tuple(replace(c, costs=size) for c, size in zip(named.market.services, sizes, strict=True))
@@ -276,19 +304,19 @@ def _stated(named: NamedMarket, objective: Objective, found: WholePlan, multipli
         gpus_free={name: count - used[name] for name, count in there.items()},
         price_per_hour=_price(cluster, used),
         prices={
-            name: price for name, price in zip(named.limit_names, multipliers.prices.tolist(), strict=True) if price > TOLERANCE**2
+            name: price
+            for name, price in zip(named.limit_names, multipliers.prices.tolist(), strict=True)
+            if price > PROOF_TOLERANCE**2
         },
         notes=tuple(offer.note for offer in named.offers if offer.note),
-        _market=named,
-        _multipliers=multipliers,
-        _packing=packing_of(market, replicas),
+        _evidence=_Evidence(named, multipliers, packing_of(market, replicas)),
     )
 
 
 def _needed(named: NamedMarket, i: int, found: WholePlan) -> Floats:
     """Return the replicas of a service, without those that it does not need."""
     columns, y, level = named.market.services[i], found.replicas[i], float(found.levels[i])
-    if named.market.has_costs or level < 1 - TOLERANCE:
+    if named.market.has_costs or level < 1 - PROOF_TOLERANCE:
         return y
     fewer = trimmed(columns, y, level)
     return fewer if fewer.sum() >= columns.least else y
@@ -322,7 +350,7 @@ def _check_limits(named: NamedMarket, replicas: Sequence[Floats], packing: Float
         raise ProofError("the nodes cannot hold these replicas")
     used = named.market.used(replicas) + packing @ named.market.packings.uses
     for name, taken, limit in zip(named.limit_names, used.tolist(), named.market.limits.tolist(), strict=True):
-        if taken > limit * (1 + TOLERANCE):
+        if taken > limit * (1 + PROOF_TOLERANCE):
             raise ProofError(f"{name}: {taken:g} are taken, but there are {limit:g}")
     for service, columns, y in zip(named.services, named.market.services, replicas, strict=True):
         if (y != np.round(y)).any() or (y < 0).any() or not columns.least <= y.sum() <= columns.most:
@@ -353,9 +381,9 @@ def type_of(row: Mapping[str, Any]) -> ReplicaType:
 def _checked_level(named: NamedMarket, i: int, replicas: Floats, parts: Floats) -> float:
     """Return the fraction that is routed in every size. Raises `ProofError` if a replica serves more than its rate."""
     service, columns = named.services[i], named.market.services[i]
-    if (columns.loads_of(parts) > replicas * (1 + TOLERANCE)).any():
+    if (columns.loads_of(parts) > replicas * (1 + PROOF_TOLERANCE)).any():
         raise ProofError(f"service {service.name!r}: its replicas serve more than their rates")
-    if (parts.sum(axis=0) > 1 + TOLERANCE).any() or (parts < 0).any():
+    if (parts.sum(axis=0) > 1 + PROOF_TOLERANCE).any() or (parts < 0).any():
         raise ProofError(f"service {service.name!r}: more requests are routed than arrive")
     return float(parts.sum(axis=0).min())
 
@@ -383,7 +411,8 @@ def beside_training(plan: ServingPlan, training: AllocationProblem, policy: str 
     taken = {name: count for name, count in plan.gpus_used.items() if count}
     there = {name: same_accelerator(name, names) for name in taken}
     used = np.array([sum(count for name, count in taken.items() if there[name] == each) for each in names], dtype=float)
-    faults = [Fault("training", name, "is used by services, but not in the problem") for name in taken if there[name] is None]
+    missing = [name for name in taken if there[name] is None]
+    faults = unknown_names("training", None, missing, names, "is used by services, but not in the problem")
     numbers = zip(names, training.capacities.tolist(), used.tolist(), strict=True)
     faults += [Fault("training", name, f"has {c:g} GPUs, but services use {u:g}") for name, c, u in numbers if u > c]
     InputError.raise_any(faults)

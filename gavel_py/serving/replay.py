@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import InputError, faults_among, refuse
+from gavel_py.io.records import Count, faults_of
 from gavel_py.io.tabular import Tabular
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.report.measures import Estimate, estimate
+from gavel_py.problem.tolerances import PROOF_TOLERANCE
+from gavel_py.report.measures import SampleMean, estimate
 from gavel_py.serving.attainment import MARGIN_SECONDS, RequestResult, simulate_requests, window
-from gavel_py.serving.market import TOLERANCE, Offer, ReplicaType, nearest_index
+from gavel_py.serving.market import Offer, ReplicaType, nearest_index
 from gavel_py.serving.plan import ServingPlan, tables_of, type_of
 from gavel_py.serving.requests import GOLDEN, MAX_CV, RequestTrace
 from gavel_py.serving.services import Service
@@ -31,7 +33,7 @@ from gavel_py.serving.simulation import (
     NO_OVERHEADS,
     TOLERANCE_SECONDS,
     ModelGroup,
-    Run,
+    RequestRun,
     ServerTable,
     ServingOverheads,
     busy_seconds,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from gavel_py.io.tabular import Array
 
 
-class Arrivals:
+class RequestArrivals:
     """Requests of services, drawn at random or from their files."""
 
     def __init__(self, services: Sequence[Service]) -> None:
@@ -77,10 +79,9 @@ def _read(service: Service) -> RequestTrace:
     trace = RequestTrace.from_file(str(service.trace), service=service.name)
     if service.name in trace.services:
         return trace.of(service.name)
-    if len(trace.services) == 1:
-        return replace(trace, services=(service.name,))
     problem = f"{service.trace} has requests of {len(trace.services)} services, but none named {service.name!r}"
-    raise InputError(Fault(f"service {service.name!r}", "trace", problem))
+    refuse(f"service {service.name!r}", (len(trace.services) != 1, "trace", problem))
+    return replace(trace, services=(service.name,))
 
 
 def _cv(trace: RequestTrace) -> float:
@@ -108,10 +109,10 @@ class ModelPlacement(Tabular):
     overheads: ServingOverheads
 
     @property
-    def attainment(self) -> Estimate:
+    def attainment(self) -> SampleMean:
         """Attainment found: mean over the traces that the search did not see, with a 95 % confidence interval."""
         spread = estimate(result.attainment for result in self.found)
-        return Estimate(math.nan, None, 0) if spread is None else spread
+        return SampleMean(math.nan, None, 0) if spread is None else spread
 
     @property
     def replicas(self) -> dict[str, int]:
@@ -197,7 +198,7 @@ def replayed_placement(
     Raises:
         InputError: There is no group, or a file of requests has faults.
     """
-    arrivals = Arrivals(services)
+    arrivals = RequestArrivals(services)
     tests = range(seed + 1, seed + 1 + (test_seeds if arrivals.are_drawn else 1))
     traces = [arrivals.trace(arrivals.seconds(requests), seed, is_second_half=False)]
     traces += [arrivals.trace(arrivals.seconds(2 * requests), each, is_second_half=True) for each in tests]
@@ -234,10 +235,10 @@ class PlanReplay(Tabular):
     utilization: tuple[float, ...]
 
     @property
-    def attainment(self) -> Estimate:
+    def attainment(self) -> SampleMean:
         """Attainment found for all requests: mean over the traces, with a 95 % confidence interval."""
         spread = estimate(self._of_all(found) for found in self.found)
-        return Estimate(math.nan, None, 0) if spread is None else spread
+        return SampleMean(math.nan, None, 0) if spread is None else spread
 
     @property
     def promised_attainment(self) -> float:
@@ -300,14 +301,12 @@ def replayed_plan(plan: ServingPlan, *, seed: int = 0, requests: int | None = No
     Raises:
         InputError: The plan was not made by `plan_serving`, or a number is below 1.
     """
-    market = plan._market
+    market = None if plan._evidence is None else plan._evidence.market
     requests = max(12_000, 200 * sum(row["replicas"] for row in plan.replicas)) if requests is None else requests
-    faults = [] if market is not None else [Fault("replay of a plan", "plan", "was not made by plan_serving")]
-    for name, value in (("requests", requests), ("traces", traces)):
-        faults += [] if value >= 1 else [Fault("replay of a plan", name, f"must be a whole number of at least 1, found {value!r}")]
-    InputError.raise_any(faults)
+    faults = faults_among("replay of a plan", (market is None, "plan", "was not made by plan_serving"))
+    InputError.raise_any(faults + faults_of("replay of a plan", requests=(requests, Count), traces=(traces, Count)))
     assert market is not None  # noqa: S101
-    arrivals = Arrivals(plan.services)
+    arrivals = RequestArrivals(plan.services)
     seconds = arrivals.seconds(requests, part=1.0)
     seeds = range(seed, seed + (traces if arrivals.are_drawn else 1))
     drawn = [arrivals.trace(seconds, each, is_second_half=False) for each in seeds]
@@ -361,7 +360,7 @@ def requests_in_time(
             limits = _limits(service, table)[sizes[chosen]]
             seconds = trace.seconds[chosen]
             deadlines = np.where(np.isfinite(limits), seconds + limits + TOLERANCE_SECONDS, sys.float_info.max)
-            runs.append(Run(seconds, sizes[chosen], deadlines, table))
+            runs.append(RequestRun(seconds, sizes[chosen], deadlines, table))
             places.append((number, k, chosen))
     in_time = [np.zeros(len(trace), dtype=bool) for trace in traces]
     busy = np.zeros(len(replicas))
@@ -403,7 +402,7 @@ def _routed(sizes: Indices, parts: Floats) -> Indices:
     for b in range(parts.shape[1]):
         own = np.flatnonzero(sizes == b)
         shares = np.cumsum(parts[:, b])
-        if shares[-1] > 1 - TOLERANCE:
+        if shares[-1] > 1 - PROOF_TOLERANCE:
             shares /= shares[-1]
         found[own] = np.searchsorted(shares, (np.arange(len(own)) * GOLDEN) % 1, side="right")
     return found

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
-from numbers import Integral
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, GavelWarning, InputError, check_known, check_type, faults_among, refuse
 from gavel_py.io.reading import csv_or_json_rows
-from gavel_py.io.records import number_of
+from gavel_py.io.records import Finite, Natural, Positive, Share, check, faults_of, number_of
 from gavel_py.io.tabular import Tabular, csv_text
 from gavel_py.io.writing import write_atomic
 from gavel_py.problem.arrays import Floats
@@ -100,21 +100,21 @@ class RequestTrace(Tabular):
     def __post_init__(self) -> None:
         count = len(self.seconds)
         lengths = {len(each) for each in (self.service_index, self.input_tokens, self.output_tokens) if each is not None}
-        faults = []
-        if lengths != {count}:
-            faults.append(("", "its arrays must have the same length"))
-        elif count and (self.service_index.min() < 0 or self.service_index.max() >= len(self.services)):
-            faults.append(("service_index", f"must be at least 0 and below {len(self.services)}"))
-        if len(set(self.services)) < len(self.services):
-            faults.append(("services", "a name appears twice"))
-        if not np.isfinite(self.duration_seconds) or self.duration_seconds <= 0:
-            faults.append(("duration_seconds", f"must be a finite number greater than 0, found {self.duration_seconds!r}"))
-        elif count and not (self.seconds[0] >= 0 and self.seconds[-1] <= self.duration_seconds):
-            faults.append(("seconds", "must be from 0 to the duration"))
-        for n in (np.flatnonzero(~(np.diff(self.seconds) >= 0)) + 1).tolist()[:1]:
-            times = f"request {n + 1} arrives at {self.seconds[n]:g} s, after one at {self.seconds[n - 1]:g} s"
-            faults.append(("seconds", f"must be ascending: {times}"))
-        InputError.raise_any([Fault("request trace", *each) for each in faults])
+        has_index = count and lengths == {count}
+        is_outside = has_index and (self.service_index.min() < 0 or self.service_index.max() >= len(self.services))
+        late = (np.flatnonzero(~(np.diff(self.seconds) >= 0)) + 1).tolist()[:1]
+        texts = (f"request {n + 1} arrives at {self.seconds[n]:g} s, after one at {self.seconds[n - 1]:g} s" for n in late)
+        faults = faults_of("request trace", duration_seconds=(self.duration_seconds, Positive))
+        is_longer = count and not faults and not (self.seconds[0] >= 0 and self.seconds[-1] <= self.duration_seconds)
+        faults += faults_among(
+            "request trace",
+            (lengths != {count}, "", "its arrays must have the same length"),
+            (is_outside, "service_index", f"must be at least 0 and below {len(self.services)}"),
+            (len(set(self.services)) < len(self.services), "services", "a name appears twice"),
+            (is_longer, "seconds", "must be from 0 to the duration"),
+            *((True, "seconds", f"must be ascending: {times}") for times in texts),
+        )
+        InputError.raise_any(faults)
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -146,7 +146,9 @@ class RequestTrace(Tabular):
         """
         cvs = dict.fromkeys(rates, cv) if not isinstance(cv, Mapping) else cv
         _check_process(rates, cvs, duration_seconds, seed)
-        each = [_renewals(rate, cvs[name], duration_seconds, generator_of(seed, n)) for n, (name, rate) in enumerate(rates.items())]
+        each = [
+            _renewals(rate, cvs[name], duration_seconds, _generator_of(seed, n)) for n, (name, rate) in enumerate(rates.items())
+        ]
         seconds = np.concatenate(each)
         order = np.argsort(seconds, kind="stable")
         services = np.repeat(np.arange(len(each)), [len(times) for times in each])
@@ -168,8 +170,8 @@ class RequestTrace(Tabular):
             InputError: The file cannot be read, has no requests or no time column, or has requests out of order.
         """
         rows = _with_tokens(path, list(_rows(path, service)))
-        if len(rows) < 2 or rows[-1][0] == rows[0][0]:
-            raise InputError(Fault(str(path), "", "has no two requests at different times, so that it has no rate"))
+        is_wrong = len(rows) < 2 or rows[-1][0] == rows[0][0]
+        refuse(str(path), (is_wrong, "", "has no two requests at different times, so that it has no rate"))
         times, names, *tokens = zip(*rows, strict=True)
         number = {name: n for n, name in enumerate(dict.fromkeys(names))}
         known = [None if np.isnan(each).any() else np.array(each) for each in tokens]
@@ -187,8 +189,7 @@ class RequestTrace(Tabular):
         Raises:
             InputError: No trace, or a service in two of them.
         """
-        if not traces:
-            raise InputError("there are no traces to merge")
+        refuse("request trace", (not traces, "traces", "must not be empty"))
         services = tuple(name for trace in traces for name in trace.services)
         firsts = np.cumsum([0, *(len(trace.services) for trace in traces[:-1])])
         seconds = np.concatenate([trace.seconds for trace in traces])
@@ -207,8 +208,7 @@ class RequestTrace(Tabular):
         Raises:
             InputError: Another factor.
         """
-        if not 0 < factor < np.inf:
-            raise InputError(f"the factor of a rate must be a finite number greater than 0, found {factor!r}")
+        check("request trace", factor=(factor, Positive))
         return replace(self, seconds=self.seconds / factor, duration_seconds=self.duration_seconds / factor)
 
     def times_as_many(self, factor: float, *, shift_seconds: float = 5.0) -> RequestTrace:
@@ -222,8 +222,7 @@ class RequestTrace(Tabular):
         Raises:
             InputError: Another factor.
         """
-        if not 0 < factor <= 1_000:
-            raise InputError(f"the factor must be greater than 0 and at most 1,000, found {factor!r}")
+        check("request trace", factor=(factor, Copies))
         rank = (np.arange(len(self)) * GOLDEN) % 1  # spread evenly, so that a part of the requests has the same bursts
         copies = [np.flatnonzero(rank < factor - copy) for copy in range(math.ceil(factor))]
         at = np.concatenate(copies)
@@ -242,8 +241,8 @@ class RequestTrace(Tabular):
         Raises:
             InputError: The part is empty or not within the trace.
         """
-        if not 0 <= start_seconds < end_seconds <= self.duration_seconds:
-            raise InputError(f"a trace of {self.duration_seconds:g} s has no part from {start_seconds:g} to {end_seconds:g} s")
+        text = f"a trace of {self.duration_seconds:g} s has no part from {start_seconds:g} to {end_seconds:g} s"
+        refuse("request trace", (not 0 <= start_seconds < end_seconds <= self.duration_seconds, "", text))
         part = slice(*np.searchsorted(self.seconds, [start_seconds, end_seconds]).tolist())
         return self._part(part, self.seconds[part] - start_seconds, end_seconds - start_seconds)
 
@@ -256,8 +255,7 @@ class RequestTrace(Tabular):
         Raises:
             UnknownNameError: The trace has no such service.
         """
-        if service not in self.services:
-            raise UnknownNameError(f"the trace has no service {service!r}{nearest(service, self.services)}")
+        check_known("request trace", "services", [service], self.services, "is missing")
         chosen = self.service_index == self.services.index(service)
         part = self._part(chosen, self.seconds[chosen], self.duration_seconds)
         return replace(part, service_index=np.zeros_like(part.service_index), services=(service,))
@@ -290,40 +288,44 @@ class RequestTrace(Tabular):
         return f"{len(self):,} requests of {len(self.services)} services in {self.duration_seconds:g} s"
 
 
-def checked_cv(where: str, cv: float) -> list[Fault]:
-    """Return the fault of a coefficient of variation outside 0 to `MAX_CV`, if any."""
-    is_valid = 0 <= cv <= MAX_CV
-    return [] if is_valid else [Fault(where, "cv", f"must be from 0 to {MAX_CV:g}, found {cv!r}")]
+Attainment = Share
+Variation = Annotated[Finite, Field(ge=0, le=MAX_CV)]
+Copies = Annotated[Finite, Field(gt=0, le=1_000)]
 
 
 def _check_process(rates: Mapping[str, float], cvs: Mapping[str, float], seconds: float, seed: int) -> None:
-    faults = [] if rates else [Fault("requests", "rates", "must have at least one service")]
-    if not 0 < seconds < np.inf:
-        faults.append(Fault("requests", "duration_seconds", f"must be a finite number greater than 0, found {seconds!r}"))
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-        faults.append(Fault("requests", "seed", f"must be a whole number of at least 0, found {seed!r}"))
+    faults = faults_among("requests", (not rates, "rates", "must have at least one service"))
+    faults += faults_of("requests", duration_seconds=(seconds, Positive), seed=(seed, Natural))
     for name, rate in rates.items():
-        where = f"requests of {name!r}"
-        if not 0 < rate < np.inf:
-            faults.append(Fault(where, "rate", f"must be a finite number greater than 0, found {rate!r}"))
-        faults += checked_cv(where, cvs[name]) if name in cvs else [Fault(where, "cv", "is missing")]
+        faults += faults_of(f"requests of {name!r}", rate=(rate, Positive), cv=(cvs.get(name), Variation))
     InputError.raise_any(faults)
     expected = sum(rates.values()) * seconds
-    if expected > MAX_REQUESTS:
-        raise InputError(f"{expected:,.0f} requests are expected, but a trace may have {MAX_REQUESTS:,}; shorten its duration")
+    refuse(
+        "requests",
+        (
+            expected > MAX_REQUESTS,
+            "",
+            f"{expected:,.0f} requests are expected, but a trace may have {MAX_REQUESTS:,}; shorten its duration",
+        ),
+    )
 
 
-def generator_of(seed: int, number: int) -> np.random.RandomState:
+def _generator_of(seed: int, number: int) -> np.random.RandomState:
     """Return the random generator of a service: for seed 0 the same as in AlpaServe; independent of those of other seeds."""
     if seed == 0:
         return np.random.RandomState(number)
     return np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, number])))
 
 
-def unit_gaps(cv: float, count: int, state: np.random.RandomState) -> Floats:
-    """Return gaps of a renewal process with a rate of 1 request per second."""
-    gaps: Floats = np.ones(count) if cv == 0 else state.gamma(1 / cv**2, cv**2, count)
-    return gaps
+def _gaps(rate: float, cv: float, count: int, state: np.random.RandomState) -> Floats:
+    """Return the first gaps between the requests of a service."""
+    # Drawn with this scale, as in AlpaServe, since a sample scaled afterwards may differ in the last digit.
+    return np.full(count, 1 / rate) if cv == 0 else state.gamma(1 / cv**2, cv**2 / rate, count)
+
+
+def first_arrivals(cv: float, count: int, seeds: int) -> list[Floats]:
+    """Return the times of the first requests at a rate of 1 request per second, drawn for each seed."""
+    return [np.cumsum(_gaps(1.0, cv, count, _generator_of(seed + 1, 0))) for seed in range(seeds)]
 
 
 def _renewals(rate: float, cv: float, duration: float, state: np.random.RandomState) -> Floats:
@@ -334,10 +336,8 @@ def _renewals(rate: float, cv: float, duration: float, state: np.random.RandomSt
         return equal[equal < duration]
     parts = []
     while now < duration:
-        # The same scale as in AlpaServe, since a sample scaled afterwards may differ in the last digit.
-        times = now + np.cumsum(state.gamma(1 / cv**2, cv**2 / rate, size))
-        now = float(times[-1])
-        parts.append(times)
+        parts.append(now + np.cumsum(_gaps(rate, cv, size, state)))
+        now = float(parts[-1][-1])
     found = np.concatenate(parts)
     return found[found < duration]
 
@@ -346,18 +346,15 @@ def _rows(path: str | Path, service: str) -> Iterator[tuple[float, str, float, f
     """Yield arrival, service and tokens (NaN if unknown) of requests; `InputError` for one that is invalid or out of order."""
     before, per_second = -np.inf, 0.0
     for where, cells in csv_or_json_rows(path):
-        if not isinstance(cells, Mapping):
-            raise InputError(Fault(where, "", f"must be an object of field to value, found {cells!r:.60}"))
+        check_type(where, "", cells, Mapping, "must be an object of field to value")
         lower = {name.lower(): cell for name, cell in cells.items() if cell is not None}
         found = {name: lower[each] for name, spelled in COLUMNS.items() for each in spelled if each in lower}
         per_second = per_second or (1e3 if lower.keys() >= MOONCAKE else 1.0)  # as in the first row
         seconds = _arrival(where, found, per_second)
-        if seconds < before:
-            raise InputError(Fault(where, "", "arrives before the request above it; sort the file by the time of arrival"))
+        refuse(where, (seconds < before, "", "arrives before the request above it; sort the file by the time of arrival"))
         before = seconds
         name = found.get("service", service)
-        if not isinstance(name, str | int | float):
-            raise InputError(Fault(where, "service", f"must be text, found {name!r:.60}"))
+        check_type(where, "service", name, str | int | float, "must be text")
         yield seconds, str(name), _tokens(where, found, "input_tokens"), _tokens(where, found, "output_tokens")
 
 
@@ -375,8 +372,7 @@ def _with_tokens(path: str | Path, rows: list[tuple[float, str, float, float]]) 
 def _arrival(where: str, found: Mapping[str, Any], per_second: float) -> float:
     """Return the time of arrival in seconds; per_second: unit of a timestamp that is a number."""
     field = "seconds" if "seconds" in found else "timestamp"
-    if field not in found:
-        raise InputError(Fault(where, "", "has no time of arrival; a column seconds or timestamp is required"))
+    refuse(where, (field not in found, "", "has no time of arrival; a column seconds or timestamp is required"))
     number = number_of(found[field])
     if np.isfinite(number):
         return number if field == "seconds" else number / per_second

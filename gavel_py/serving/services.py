@@ -6,34 +6,37 @@ long ones. Both records are read from YAML, JSON and CSV files; rates can also c
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
 from pydantic import Field, PlainValidator, field_validator, model_validator
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, InputError, check_known, check_together, faults_among, refuse, shown
 from gavel_py.io import reading
+from gavel_py.io.names import repeated as repeated_names
 from gavel_py.io.records import (
-    Finite,
     Integer,
     Name,
     NotNegative,
     Positive,
     Record,
+    Share,
     Whole,
     check_records,
     number_of,
     repeated,
 )
-from gavel_py.serving.requests import MAX_CV, MAX_TOKENS, Bucket, bucket_of
+from gavel_py.serving.requests import MAX_TOKENS, Attainment, Bucket, Variation, bucket_of
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.throughput_profiles.units import Condition
 
 if TYPE_CHECKING:
-    from gavel_py.throughput_profiles.files import Row
+    from gavel_py.throughput_profiles.files import MeasuredRow
 
 LIST_SEPARATOR = ";"
 """Separator between the entries of a list in a cell of a CSV file."""
@@ -48,27 +51,38 @@ def _mix(value: object) -> dict[Bucket, float]:
         pairs = list(value.items())
     else:
         raise ValueError(f"must map request sizes to shares, such as {{128/128: 0.6, 1000/1000: 0.4}}, found {value!r:.60}")
-    found: dict[Bucket, float] = {}
-    for key, share in pairs:
-        bucket, number = bucket_of(key), number_of(share)
-        if not 0 <= number < float("inf"):
-            raise ValueError(f"the share of {bucket} must be a finite number of at least 0, found {share!r:.60}")
-        if bucket in found:
-            raise ValueError(f"{bucket} appears twice")
-        found[bucket] = number
-    total = sum(found.values())
-    if found and not 0 < total < float("inf"):
-        raise ValueError("their sum must be finite" if total else "at least one share must be greater than 0")
-    return {bucket: share / total for bucket, share in found.items() if share > 0}
+    shares = [(bucket_of(key), number_of(share), share) for key, share in pairs]
+    times = Counter(bucket for bucket, _, _ in shares)
+    wrong = "the share of {} must be a finite number of at least 0, found {}"
+    check_together(
+        *((not 0 <= number < math.inf, wrong.format(bucket, shown(share))) for bucket, number, share in shares),
+        *((count > 1, f"{bucket} appears twice") for bucket, count in times.items()),
+    )
+    total = sum(number for _, number, _ in shares)
+    check_together(
+        (shares and total == 0, "at least one share must be greater than 0"), (total == math.inf, "their sum must be finite")
+    )
+    return {bucket: number / total for bucket, number, _ in shares if number > 0}
 
 
 Mix = Annotated[dict[Bucket, float], PlainValidator(_mix)]
-Attainment = Annotated[Finite, Field(gt=0, le=1)]
-Variation = Annotated[Finite, Field(ge=0, le=MAX_CV)]
 Tokens = Annotated[Integer, Field(ge=0, le=MAX_TOKENS)]
 
 
-class Service(Record):
+class Slo(Record):
+    """Limits of latency (of requests, to the first token, between tokens): as a service needs, or as a rate was measured."""
+
+    slo_seconds: Positive | None = None
+    ttft_seconds: Positive | None = None
+    tpot_seconds: Positive | None = None
+
+    @property
+    def has_slo(self) -> bool:
+        """Whether requests must be served within some time."""
+        return any(getattr(self, name) is not None for name in Slo.model_fields)
+
+
+class Service(Slo):
     """A model with a rate of requests, or a trace of them, and what its users expect.
 
     >>> chat = Service("chat", model="llama-8b", rate=40, mix={(128, 128): 3, (1000, 1000): 1})
@@ -102,36 +116,37 @@ class Service(Record):
     rate: Positive | None = None
     trace: Name | None = None
     cv: Variation = 1.0
-    slo_seconds: Positive | None = None
-    ttft_seconds: Positive | None = None
-    tpot_seconds: Positive | None = None
     attainment: Attainment = 0.99
     weight: Positive = 1.0
     min_replicas: Annotated[Integer, Field(ge=0, le=1_000_000)] = 0
     max_replicas: Annotated[Integer, Field(ge=0, le=1_000_000)] | None = None
     tenant: Name | None = None
-    rate_factor: Annotated[Finite, Field(gt=0, le=1)] | None = None
+    rate_factor: Share | None = None
     mix: Mix = Field(default_factory=dict)
 
     def __init__(self, name: str | None = None, /, **fields: Any) -> None:
-        super().__init__(**({} if name is None else {"name": name}), **fields)
+        own: dict[str, Any] = {} if name is None else {"name": name}
+        super().__init__(**own, **fields)
 
     @model_validator(mode="after")
     def _check_together(self) -> Service:
-        if self.rate is not None and self.trace is not None:
-            raise ValueError("rate and trace both give the demand; leave out one of them")
-        if self.slo_seconds is not None and (self.ttft_seconds is not None or self.tpot_seconds is not None):
-            raise ValueError("give slo_seconds for whole requests, or ttft_seconds and tpot_seconds for tokens, not both")
-        if self.max_replicas is not None and self.max_replicas < self.min_replicas:
-            raise ValueError(f"max_replicas must be at least min_replicas, {self.min_replicas}, found {self.max_replicas}")
-        if self.rate_factor is not None and not self.has_slo:
-            raise ValueError("rate_factor adapts rates without SLO to an SLO; give slo_seconds, or ttft_seconds and tpot_seconds")
+        has_token_slo = self.ttft_seconds is not None or self.tpot_seconds is not None
+        check_together(
+            (self.rate is not None and self.trace is not None, "rate and trace both give the demand; leave out one of them"),
+            (
+                self.slo_seconds is not None and has_token_slo,
+                "give slo_seconds for whole requests, or ttft_seconds and tpot_seconds for tokens, not both",
+            ),
+            (
+                self.max_replicas is not None and self.max_replicas < self.min_replicas,
+                f"max_replicas must be at least min_replicas, {self.min_replicas}, found {self.max_replicas}",
+            ),
+            (
+                self.rate_factor is not None and not self.has_slo,
+                "rate_factor adapts rates without SLO to an SLO; give slo_seconds, or ttft_seconds and tpot_seconds",
+            ),
+        )
         return self
-
-    @property
-    def has_slo(self) -> bool:
-        """Whether requests must be served within some time."""
-        return (self.slo_seconds, self.ttft_seconds, self.tpot_seconds) != (None, None, None)
 
     @property
     def buckets(self) -> tuple[Bucket | None, ...]:
@@ -139,7 +154,16 @@ class Service(Record):
         return tuple(sorted(self.mix)) or (None,)
 
 
-class ServingRate(Record):
+def faults_of_services(where: str, services: Sequence[Service]) -> list[Fault]:
+    """Return the faults of services as a whole: there are none, a name appears twice, or one has neither a rate nor a trace."""
+    faults = faults_among(where, (not services, "services", "must not be empty"))
+    twice = repeated_names(service.name for service in services)
+    faults += [Fault(f"service {name!r}", "name", "appears twice; names must be unique") for name in twice]
+    without = [service for service in services if service.rate is None and service.trace is None]
+    return faults + [Fault(service.where, "rate", "is required, or a trace") for service in without]
+
+
+class ServingRate(Slo):
     """The rate of one replica of a model on GPUs of one type: a row of a serving profile.
 
     A row needs a rate with its condition, or the times of its stages, from which a simulation can find the rate.
@@ -177,9 +201,6 @@ class ServingRate(Record):
     batch: Whole | None = None
     requests_per_second: NotNegative | None = None
     condition: Condition | None = None
-    slo_seconds: Positive | None = None
-    ttft_seconds: Positive | None = None
-    tpot_seconds: Positive | None = None
     stage_seconds: tuple[Positive, ...] = ()
     memory_gb: NotNegative | None = None
     source: str = ""
@@ -207,19 +228,30 @@ class ServingRate(Record):
 
     @model_validator(mode="after")
     def _check_together(self) -> ServingRate:
-        if self.num_gpus != self.operator_parallel * self.pipeline_parallel:
-            shape = f"operator_parallel {self.operator_parallel} x pipeline_parallel {self.pipeline_parallel}"
-            raise ValueError(f"num_gpus must be {shape}, found {self.num_gpus}")
-        if self.stage_seconds and len(self.stage_seconds) != self.pipeline_parallel:
-            raise ValueError(
-                f"stage_seconds must have {self.pipeline_parallel} times, one per stage, found {len(self.stage_seconds)}"
-            )
-        if (self.prompt_tokens is None) != (self.output_tokens is None):
-            raise ValueError("prompt_tokens and output_tokens must be given together")
-        if (self.requests_per_second is None) != (self.condition is None):
-            raise ValueError(f"requests_per_second and condition belong together; a condition is one of {', '.join(CONDITIONS)}")
-        if self.requests_per_second is None and not self.stage_seconds:
-            raise ValueError("requests_per_second with its condition, or stage_seconds, is required")
+        shape = f"operator_parallel {self.operator_parallel} x pipeline_parallel {self.pipeline_parallel}"
+        stages, conditions = len(self.stage_seconds), ", ".join(CONDITIONS)
+        check_together(
+            (
+                self.num_gpus != self.operator_parallel * self.pipeline_parallel,
+                f"num_gpus must be {shape}, found {self.num_gpus}",
+            ),
+            (
+                stages not in (0, self.pipeline_parallel),
+                f"stage_seconds must have {self.pipeline_parallel} times, one per stage, found {stages}",
+            ),
+            (
+                (self.prompt_tokens is None) != (self.output_tokens is None),
+                "prompt_tokens and output_tokens must be given together",
+            ),
+            (
+                (self.requests_per_second is None) != (self.condition is None),
+                f"requests_per_second and condition belong together; a condition is one of {conditions}",
+            ),
+            (
+                self.requests_per_second is None and not stages,
+                "requests_per_second with its condition, or stage_seconds, is required",
+            ),
+        )
         return self
 
     @property
@@ -299,10 +331,7 @@ class ServingProfile(Record):
         Raises:
             UnknownNameError: The profile lacks the model.
         """
-        if model not in self._by_model:
-            raise UnknownNameError(
-                Fault(f"serving profile {self.name!r}", "model", f"{model!r} is missing{nearest(model, self.models)}")
-            )
+        check_known(f"serving profile {self.name!r}", "model", [model], self._by_model, "is missing")
         return self._by_model[model]
 
     @classmethod
@@ -348,8 +377,7 @@ class ServingProfile(Record):
         """
         served = [row for row in profile.rows if row.unit in ("requests/s", "tokens/s") and row.partner_job_type is None]
         where = f"throughput profile {profile.name!r}"
-        if not served:
-            raise InputError(Fault(where, "unit", "has no throughputs of serving, in requests/s or tokens/s"))
+        refuse(where, (not served, "unit", "has no throughputs of serving, in requests/s or tokens/s"))
         return cls(profile.name, check_records(ServingRate, ((where, _fields_of(row, where)) for row in served)))
 
 
@@ -358,14 +386,13 @@ def _key_of(row: ServingRate) -> tuple[object, ...]:
     return (*shape, row.bucket, row.batch, row.condition, row.slo_seconds, row.ttft_seconds, row.tpot_seconds)
 
 
-def _fields_of(row: Row, where: str) -> dict[str, Any]:
+def _fields_of(row: MeasuredRow, where: str) -> dict[str, Any]:
     """Return the fields of a `ServingRate` from a row of a throughput profile in tokens/s or requests/s."""
     match = _SIZES.fullmatch(row.job_type)
     sizes = {"prompt_tokens": int(match["prompt"]), "output_tokens": int(match["output"])} if match else {}
     divisor = sizes.get("output_tokens", 0) if row.unit == "tokens/s" else 1
-    if not divisor:
-        problem = f"{row.job_type!r} is in tokens/s and must end in sizes, such as (input 128, output 2048)"
-        raise InputError(Fault(where, "job_type", problem))
+    problem = f"{row.job_type!r} is in tokens/s and must end in sizes, such as (input 128, output 2048)"
+    refuse(where, (not divisor, "job_type", problem))
     return {
         "model": match["model"] if match else row.job_type,
         "accelerator": row.accelerator,
@@ -394,6 +421,5 @@ def read_services(path: str | Path) -> tuple[Service, ...]:
     services = check_records(Service, rows)
     names = ((where, service.name) for (where, _), service in zip(rows, services, strict=True))
     InputError.raise_any(repeated("service", "name", names))
-    if not services:
-        raise InputError(Fault(str(path), "services", "has no services"))
+    refuse(str(path), (not services, "services", "has no services"))
     return tuple(services)

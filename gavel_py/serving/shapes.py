@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError, relocated_faults
-from gavel_py.io.names import repeated
+from gavel_py.errors import Fault, InputError, faults_among, relocated_faults
 from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.formulation.packings import NodeRow, node_rows
-from gavel_py.optimization.formulation.replicas import Market, Packings, packing_of
 from gavel_py.optimization.solving.highs import LinearProgram, solve_whole
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.tolerances import INPUT_ROUNDING
 from gavel_py.serving.attainment import parts_in_time, rate_at_slo, runs_at
-from gavel_py.serving.requests import generator_of, unit_gaps
-from gavel_py.serving.services import Service, ServingProfile, ServingRate
+from gavel_py.serving.replicas import Market, Packings, packing_of
+from gavel_py.serving.requests import first_arrivals
+from gavel_py.serving.services import Service, ServingProfile, ServingRate, faults_of_services
 from gavel_py.serving.simulation import NO_OVERHEADS, TOLERANCE_SECONDS, ModelGroup, ServingOverheads, compile_groups
 
 ATTAINMENTS = (0.99, 0.95, 0.9, 0.75, 0.5)
@@ -42,9 +42,6 @@ NODES = 200
 
 GRID = np.geomspace(0.002, 1.2, 16)
 """Loads at which attainment is simulated to find rates."""
-
-ROUNDING_GB = 1e-9
-"""Tolerance of GPU memory, in GB."""
 
 
 class Shape(NamedTuple):
@@ -66,7 +63,7 @@ Held = tuple[int, frozenset[int]]
 
 
 @dataclass(frozen=True, eq=False)
-class Options:
+class ShapeOptions:
     """The possible placements of S services on K shapes.
 
     stages: {(service, shape): seconds of each stage} of the services that fit there and can meet their SLO; memory_gb: {(service,
@@ -114,7 +111,7 @@ class Options:
         """Return whether a service can be added to a group."""
         shape, held = group
         is_possible = service not in held and (service, shape) in self.stages
-        return is_possible and self.memory_gb[service, shape] <= self.room(group) + ROUNDING_GB
+        return is_possible and self.memory_gb[service, shape] <= self.room(group) + INPUT_ROUNDING
 
     def group(self, held: Held) -> ModelGroup:
         """Return the group as input for the simulator."""
@@ -136,65 +133,58 @@ def slo_of(service: Service) -> float:
     return math.inf if service.slo_seconds is None else service.slo_seconds
 
 
-def options_of(services: Sequence[Service], cluster: Cluster, profile: ServingProfile, overheads: ServingOverheads) -> Options:
+def options_of(services: Sequence[Service], cluster: Cluster, profile: ServingProfile, overheads: ServingOverheads) -> ShapeOptions:
     """Return the possible placements. Raises one `InputError` with a fault for each service that does not fit anywhere."""
     cluster = cluster.known_to(profile, allow_unknown_types=True)  # type: ignore[arg-type]
     gpus = dict(zip(cluster.accelerator_names, map(int, cluster.capacities.tolist()), strict=True))
-    memory = dict(zip(cluster.accelerator_names, cluster.gpu_memory_gb.tolist(), strict=True))
-    faults = [Fault(f"service {name!r}", "name", "appears twice") for name in repeated(service.name for service in services)]
+    memory = {kind.name: kind.memory_gb or math.nan for kind in cluster.accelerator_types}
+    faults = faults_of_services("placement of models", services)
     shapes: dict[Shape, int] = {}
     stages, taken = {}, {}
     for number, service in enumerate(services):
         rows = [row for row in profile.rows_of(service.model) if row.stage_seconds and row.accelerator in gpus]
         simple = [row for row in rows if row.batch in (None, 1) and row.bucket is None]
-        problem = _problem(service, simple, cluster, memory, overheads)
-        if problem is not None:
-            faults.append(problem)
-            continue
+        faults += _problems(service, simple, cluster, memory, overheads)
         for row in (row for row in simple if _fits(row, cluster, memory) and _keeps(service, row, overheads)):
             shape = Shape(row.accelerator, row.operator_parallel, row.pipeline_parallel, memory[row.accelerator])
             at = number, shapes.setdefault(shape, len(shapes))
             stages[at], taken[at] = row.stage_seconds, row.memory_gb or 0.0
     InputError.raise_any(list(dict.fromkeys(faults)))
     nodes = {name: tuple(node.num_gpus for node in cluster.nodes_of(name)) for name in gpus}
-    return Options(tuple(services), tuple(shapes), stages, taken, gpus, nodes)
+    return ShapeOptions(tuple(services), tuple(shapes), stages, taken, gpus, nodes)
 
 
-def _problem(
+def _problems(
     service: Service, rows: Sequence[ServingRate], cluster: Cluster, memory: Mapping[str, float], overheads: ServingOverheads
-) -> Fault | None:
-    """Return why a service does not fit anywhere, None if it fits."""
-    where = service.where
-    if service.rate is None and service.trace is None:
-        return Fault(where, "rate", "a rate or a trace is required")
-    if service.ttft_seconds is not None or service.tpot_seconds is not None:
-        return Fault(where, "slo_seconds", "is required: times of tokens are not simulated")
-    if not rows:
-        problem = f"{service.model!r} has no stage_seconds without batch and sizes for an accelerator of the cluster"
-        return Fault(where, "model", problem)
-    unknown = [row.accelerator for row in rows if math.isnan(memory[row.accelerator])]
-    if unknown:
-        problem = "is required in the cluster file, since models share GPUs as far as their memory allows"
-        return Fault(f"accelerator type {unknown[0]!r}", "memory_gb", problem)
-    if any(row.memory_gb is None for row in rows):
-        return Fault(where, "model", f"the profile does not state memory_gb of {service.model!r}")
+) -> list[Fault]:
+    """Return why a service does not fit anywhere, nothing if it fits."""
+    where, model = service.where, repr(service.model)
+    has_token_slo = service.ttft_seconds is not None or service.tpot_seconds is not None
+    faults = faults_among(
+        where,
+        (has_token_slo, "slo_seconds", "is required: times of tokens are not simulated"),
+        (not rows, "model", f"{model} has no stage_seconds without batch and sizes for an accelerator of the cluster"),
+        (any(row.memory_gb is None for row in rows), "model", f"the profile does not state memory_gb of {model}"),
+    )
+    unknown = dict.fromkeys(row.accelerator for row in rows if math.isnan(memory[row.accelerator]))
+    needed = "is required in the cluster file, since models share GPUs as far as their memory allows"
+    faults += [Fault(f"accelerator type {name!r}", "memory_gb", needed) for name in unknown]
     within = [row for row in rows if _fits(row, cluster, memory)]
-    if not within:
-        least = min(rows, key=lambda row: (row.memory_gb or 0.0) / memory[row.accelerator])
-        needs = f"{least.memory_gb:g} GB on each of {least.num_gpus} GPUs of {least.accelerator}"
-        there = f"{memory[least.accelerator]:g} GB each, {cluster.largest_gang(least.accelerator):g} in the cluster"
-        return Fault(where, "model", f"{service.model!r} fits no group of GPUs: it needs at least {needs}, which have {there}")
-    if not any(_keeps(service, row, overheads) for row in within):
-        fastest = min(overheads.latency(row.stage_seconds) for row in within)
-        return slower_than(service, fastest)
-    return None
+    if faults or any(_keeps(service, row, overheads) for row in within):
+        return faults
+    if within:
+        return [slower_than(service, min(overheads.latency(row.stage_seconds) for row in within))]
+    least = min(rows, key=lambda row: (row.memory_gb or 0.0) / memory[row.accelerator])
+    needs = f"{least.memory_gb:g} GB on each of {least.num_gpus} GPUs of {least.accelerator}"
+    there = f"{memory[least.accelerator]:g} GB each, {cluster.largest_gang(least.accelerator):g} in the cluster"
+    return [Fault(where, "model", f"{model} fits no group of GPUs: it needs at least {needs}, which have {there}")]
 
 
 def _fits(row: ServingRate, cluster: Cluster, memory: Mapping[str, float]) -> bool:
     """Return whether an empty group can hold the model: each stage fits on one node, and its memory on each GPU."""
     has_node = row.operator_parallel <= cluster.largest_gang(row.accelerator, "node")
     has_gpus = row.num_gpus <= cluster.largest_gang(row.accelerator)
-    return has_node and has_gpus and (row.memory_gb or 0.0) <= memory[row.accelerator] + ROUNDING_GB
+    return has_node and has_gpus and (row.memory_gb or 0.0) <= memory[row.accelerator] + INPUT_ROUNDING
 
 
 def _keeps(service: Service, row: ServingRate, overheads: ServingOverheads) -> bool:
@@ -205,7 +195,7 @@ def _keeps(service: Service, row: ServingRate, overheads: ServingOverheads) -> b
 Counts = tuple[int, ...]
 
 
-def proposals(options: Options, rates: Floats, cvs: Floats, overheads: ServingOverheads) -> list[Counts]:
+def proposals(options: ShapeOptions, rates: Floats, cvs: Floats, overheads: ServingOverheads) -> list[Counts]:
     """Return up to `MAX_LISTS` lists of shapes: those of the program, those with a single shape, and neighbours of these."""
     lists = dict.fromkeys(_filled(options, counts) for counts in _programs(options, rates, cvs, overheads))
     for shape in dict.fromkeys((each.operator_parallel, each.pipeline_parallel) for each in options.shapes):
@@ -219,7 +209,7 @@ def proposals(options: Options, rates: Floats, cvs: Floats, overheads: ServingOv
     return found[:MAX_LISTS]
 
 
-def _filled(options: Options, counts: Counts, preferred: tuple[int, int] = (0, 0)) -> Counts:
+def _filled(options: ShapeOptions, counts: Counts, preferred: tuple[int, int] = (0, 0)) -> Counts:
     """Return the list with the remaining GPUs of each type added as groups, first of the preferred shape, then of the largest."""
     found = list(counts)
     left = dict(options.gpus)
@@ -236,7 +226,7 @@ def _filled(options: Options, counts: Counts, preferred: tuple[int, int] = (0, 0
     return tuple(found)
 
 
-def _neighbours(options: Options, counts: Counts) -> Iterator[Counts]:
+def _neighbours(options: ShapeOptions, counts: Counts) -> Iterator[Counts]:
     """Yield the lists with some groups of one shape merged to one group of another, or one split."""
     for small, large, parts in merges(options):
         for sign in (1, -1):
@@ -247,7 +237,7 @@ def _neighbours(options: Options, counts: Counts) -> Iterator[Counts]:
                 yield tuple(other)
 
 
-def merges(options: Options) -> Iterator[tuple[int, int, int]]:
+def merges(options: ShapeOptions) -> Iterator[tuple[int, int, int]]:
     """Yield (small, large, parts): shapes on the same type such that `parts` small groups have the GPUs of one large group."""
     for small, one in enumerate(options.shapes):
         for large, other in enumerate(options.shapes):
@@ -256,7 +246,7 @@ def merges(options: Options) -> Iterator[tuple[int, int, int]]:
                 yield small, large, other.num_gpus // one.num_gpus
 
 
-def _programs(options: Options, rates: Floats, cvs: Floats, overheads: ServingOverheads) -> Iterator[Counts]:
+def _programs(options: ShapeOptions, rates: Floats, cvs: Floats, overheads: ServingOverheads) -> Iterator[Counts]:
     """Yield the list of shapes of the program for each attainment."""
     cases = {pair: (times, float(options.slo_seconds[pair[0]]), float(cvs[pair[0]])) for pair, times in options.stages.items()}
     distinct = list(dict.fromkeys(cases.values()))
@@ -284,7 +274,7 @@ def _coarse_rates(
         table = compile_groups([ModelGroup({"": tuple(stage_seconds)})], [""], overheads)
         tried.append(GRID / float(overheads.stages(stage_seconds).max()))
         limit = slo_seconds - overheads.request_seconds + TOLERANCE_SECONDS
-        arrivals = [np.cumsum(unit_gaps(cv, 4_000, generator_of(seed + 1, 0))) for seed in range(4)]
+        arrivals = first_arrivals(cv, 4_000, seeds=4)
         runs += runs_at(table, arrivals, np.tile(tried[-1], (len(arrivals), 1)), limit)
     found = []
     for rates, parts in zip(tried, parts_in_time(runs).reshape(len(cases), -1, len(GRID)), strict=True):
@@ -295,7 +285,7 @@ def _coarse_rates(
     return found
 
 
-def program_of_shapes(options: Options, rates: Floats, at_slo: Floats) -> Counts:
+def program_of_shapes(options: ShapeOptions, rates: Floats, at_slo: Floats) -> Counts:
     """Return the number of groups of each shape that together serve the most requests within the SLO, by weight.
 
     n_k groups, y_ik replicas of service i on groups of shape k, x_ik the part of its requests that they serve: maximise
@@ -381,7 +371,7 @@ def simulated_rates(
 
 def _too_fast(service: Service, profile: ServingProfile, overheads: ServingOverheads) -> list[Fault]:
     """Return the fault of a service whose SLO no row of its model can meet, if all of these rows have only stage times."""
-    with relocated_faults(lambda fault: Fault(service.where, fault.field, fault.problem)):
+    with relocated_faults(lambda fault: replace(fault, where=service.where)):
         rows = profile.rows_of(service.model)
     if any(row.requests_per_second is not None for row in rows):
         return []

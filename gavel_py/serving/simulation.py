@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import refuse
+from gavel_py.io.records import NotNegative, check
 from gavel_py.problem.arrays import Floats
 from gavel_py.serving.requests import RequestTrace
 
@@ -60,14 +61,18 @@ class ModelGroup:
     accelerator: str = ""
 
     def __post_init__(self) -> None:
-        faults = []
-        for service, seconds in self.stage_seconds.items():
-            where = f"group of {self.accelerator or 'GPUs'}, service {service!r}"
-            if not seconds or not all(0 < each < np.inf for each in seconds):
-                faults.append(Fault(where, "stage_seconds", f"must be finite numbers greater than 0, found {tuple(seconds)!r:.60}"))
-        if len({len(seconds) for seconds in self.stage_seconds.values()}) > 1:
-            faults.append(Fault("group", "stage_seconds", "services on one group must have the same number of stages"))
-        InputError.raise_any(faults)
+        refuse(
+            f"group of {self.accelerator or 'GPUs'}",
+            *(
+                (
+                    not seconds or not all(0 < each < np.inf for each in seconds),
+                    f"stage_seconds.{service}",
+                    f"must be finite numbers greater than 0, found {tuple(seconds)!r:.60}",
+                )
+                for service, seconds in self.stage_seconds.items()
+            ),
+            (len(set(map(len, self.stage_seconds.values()))) > 1, "stage_seconds", "services must have the same number of stages"),
+        )
 
     @property
     def pipeline_parallel(self) -> int:
@@ -104,9 +109,7 @@ class ServingOverheads:
     per_stage: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("request_seconds", "per_stage"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise InputError(Fault("serving overheads", name, f"must be at least 0, found {getattr(self, name)!r}"))
+        check("serving overheads", request_seconds=(self.request_seconds, NotNegative), per_stage=(self.per_stage, NotNegative))
 
     def stages(self, seconds: Sequence[float]) -> Floats:
         """Return the times of stages including their overhead.
@@ -159,7 +162,7 @@ def compile_groups(groups: Sequence[ModelGroup], services: Sequence[str], overhe
     return table
 
 
-class Run(NamedTuple):
+class RequestRun(NamedTuple):
     """One simulation of N requests.
 
     deadlines: (N,) latest end of each, without the overhead per request; the largest float for none.
@@ -180,14 +183,14 @@ class Served(NamedTuple):
 
 def run_of(
     trace: RequestTrace, slo_seconds: Floats, table: ServerTable, overheads: ServingOverheads = NO_OVERHEADS, *, refuse: bool = True
-) -> Run:
+) -> RequestRun:
     """Return the run of a trace; slo_seconds: (M,) by service, infinite for none; refuse: False to serve late requests as well."""
     left = np.where(np.isfinite(slo_seconds) & refuse, slo_seconds - overheads.request_seconds + TOLERANCE_SECONDS, np.inf)
     deadlines = np.minimum(trace.seconds + left[trace.service_index], sys.float_info.max)
-    return Run(trace.seconds, trace.service_index, deadlines, table)
+    return RequestRun(trace.seconds, trace.service_index, deadlines, table)
 
 
-def serve(runs: Sequence[Run]) -> list[Served]:
+def serve(runs: Sequence[RequestRun]) -> list[Served]:
     """Simulate runs, which may differ in everything."""
     are_alike = [_has_equal_servers(run.table) for run in runs]
     if len(runs) >= SIDE_BY_SIDE and not (all(are_alike) and max(run.table.lead.shape[1] for run in runs) > MANY_GROUPS):
@@ -205,7 +208,7 @@ def _has_equal_servers(table: ServerTable) -> bool:
     return len(table.stages) == 1 and bool((lead == lead[:, :1]).all() and (stage == stage[:, :1]).all())
 
 
-def _serve_equal_servers(run: Run) -> Served:
+def _serve_equal_servers(run: RequestRun) -> Served:
     """Simulate one run in which all groups take equal times: a request ends first on the group that is free first."""
     times = list(zip(run.table.lead[:, 0].tolist(), run.table.stages[0, :, 0].tolist(), strict=True))
     free = [(-np.inf, g) for g in range(run.table.lead.shape[1])]  # a heap
@@ -224,7 +227,7 @@ def _serve_equal_servers(run: Run) -> Served:
     return Served(np.array(ends, dtype=float), np.array(chosen, dtype=np.intp))
 
 
-def _serve_single_clocks(run: Run) -> Served:
+def _serve_single_clocks(run: RequestRun) -> Served:
     """Simulate one run in which each group is one server."""
     table = run.table
     choices = [[(groups, lead, stages[0]) for groups, lead, stages in each] for each in _alike(table)]
@@ -261,7 +264,7 @@ def _alike(table: ServerTable) -> list[list[tuple[list[int], float, list[float]]
     return found
 
 
-def _serve_stages(run: Run) -> Served:
+def _serve_stages(run: RequestRun) -> Served:
     """Simulate one run with a clock for each stage.
 
     No clock of a group is later than its last one. So a group whose last clock is free is idle, and among idle groups with equal
@@ -307,7 +310,7 @@ def _first_four(times: Sequence[float]) -> tuple[tuple[float, float, float, floa
     return (a, b, c, d), times[4:]
 
 
-def _serve_side_by_side(runs: Sequence[Run]) -> list[Served]:
+def _serve_side_by_side(runs: Sequence[RequestRun]) -> list[Served]:
     """Simulate R runs together: step n handles the n-th request of each."""
     lead, stages, first_rows = _stacked_tables(runs)
     clocks = [np.full((len(runs), lead.shape[1]), -np.inf) for _ in stages]
@@ -358,7 +361,7 @@ def _serve_steps(
     return ends, np.where(is_served, chosen - first if num_groups > 1 else 0, REFUSED)
 
 
-def _stacked_tables(runs: Sequence[Run]) -> tuple[Floats, list[Floats], list[int]]:
+def _stacked_tables(runs: Sequence[RequestRun]) -> tuple[Floats, list[Floats], list[int]]:
     """Return lead (rows, G), stages, each (rows, G), and for each run its first row.
 
     A row is a service of a run; the last one is served by no group, and pads the shorter runs.
@@ -377,7 +380,7 @@ def _stacked_tables(runs: Sequence[Run]) -> tuple[Floats, list[Floats], list[int
 
 
 def _stacked_requests(
-    runs: Sequence[Run], first_rows: Sequence[int], no_service: int, part: slice
+    runs: Sequence[RequestRun], first_rows: Sequence[int], no_service: int, part: slice
 ) -> tuple[Floats, NDArray[np.intp], Floats]:
     """Return seconds, rows of the tables and deadlines (steps, R) of a part of the requests of each run."""
     steps = max(len(run.seconds[part]) for run in runs)
@@ -390,7 +393,7 @@ def _stacked_requests(
     return seconds, rows, deadlines
 
 
-def busy_seconds(run: Run, served: Served) -> Floats:
+def busy_seconds(run: RequestRun, served: Served) -> Floats:
     """Return (G,) seconds of work that each group did, summed over its stages."""
     is_served = served.groups != REFUSED
     groups = served.groups[is_served]

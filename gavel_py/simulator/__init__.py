@@ -4,9 +4,11 @@ Entry points: `simulation` (`Simulation`, `simulate`), and `recorder`, which ret
 of the callers that run simulations, such as sweeps and the command line.
 """
 
+from gavel_py.report.runs.summary import Distribution, Outcome, Summary
 from gavel_py.simulator.node_events import NodeFailures, NodeWindow, read_maintenance
+from gavel_py.simulator.options import SimulationOptions
 from gavel_py.simulator.recorder import RunRecorder, record_run
-from gavel_py.simulator.results import Distribution, JobRecord, Outcome, SimulationResult, Summary
+from gavel_py.simulator.results import JobRecord, SimulationResult
 from gavel_py.simulator.simulation import Simulation, simulate
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "Outcome",
     "RunRecorder",
     "Simulation",
+    "SimulationOptions",
     "SimulationResult",
     "Summary",
     "read_maintenance",

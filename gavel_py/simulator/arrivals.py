@@ -1,35 +1,34 @@
 """The arrival of jobs: `Arrivals` reads a trace one job at a time, and `Admission` brings each job into a simulation.
 
 Admission determines the true number of steps of a job, the number that policies see, and the points at which it fails.
-`check_settings` checks the settings of a simulation.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from numbers import Integral, Real
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from operator import attrgetter
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError, MissingThroughputError
-from gavel_py.io.snapshots import generator_from, generator_state
-from gavel_py.policies import Policy
+from gavel_py.errors import Fault, InputError, MissingThroughputError, faults_among, refuse
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.from_jobs import Profile
-from gavel_py.problem.gpu_counts import counts_of, with_gpus
+from gavel_py.problem.gpu_counts import counts_of
 from gavel_py.problem.job import Job
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.problem.workflows import check_known, dependencies_of
-from gavel_py.scheduling.options import why_rounds
+from gavel_py.problem.profile import Profile
+from gavel_py.problem.workflows import check_parents, dependencies_of, has_dependencies
+from gavel_py.report.runs.summary import JobWindow
 from gavel_py.simulator.job_progress import JobProgress
-from gavel_py.simulator.measurements import JobWindow, check_enough, job_window
+from gavel_py.simulator.measurements import check_enough
 from gavel_py.workloads.submission import Submission
 from gavel_py.workloads.trace import Trace
+
+if TYPE_CHECKING:
+    from gavel_py.simulator.options import ExecutionOptions
 
 IN_DIGEST = ("job_id", "job_type", "num_gpus", "arrival_seconds", "total_steps", "duration_seconds")
 OTHERS = {name: field.default for name, field in Job.model_fields.items() if name not in IN_DIGEST}
@@ -52,7 +51,7 @@ class Arrivals:
         self._window = window
         if isinstance(trace, Sized):
             check_enough(len(trace), window)
-        if isinstance(trace, Sequence) and any(job.depends_on for job in map(_job_of, trace)):
+        if isinstance(trace, Sequence) and has_dependencies(map(_job_of, trace)):
             trace = _workflows_in_order(trace)
         self._submissions = (job if isinstance(job, Submission) else Submission(job) for job in trace)
         self._next = next(self._submissions, None)
@@ -95,13 +94,13 @@ class Arrivals:
         # Without defaults, so that fields which later versions add do not change it.
         given = [(name, value) for (name, default), value in zip(OTHERS.items(), DETAILS(job), strict=True) if value != default]
         self._details.update(repr((given, arrived.estimate_seconds, arrived.failed_attempts)).encode())
-        if job.job_id in self._ids:
-            raise InputError(Fault(job.where, "job_id", "is that of an earlier job; each job of a trace needs an id of its own"))
+        text = "is that of an earlier job; each job of a trace needs an id of its own"
+        refuse(job.where, (job.job_id in self._ids, "job_id", text))
         self._ids.add(job.job_id)
-        if self._next is not None and self._next.job.arrival_seconds < job.arrival_seconds:
-            text = f"must not be before that of the previous job {job.job_id!r} ({job.arrival_seconds:g})"
-            fault = Fault(f"job {self._next.job.job_id!r}", "arrival_seconds", f"{text}; sort the trace by arrival_seconds")
-            raise InputError(fault)
+        following = job if self._next is None else self._next.job
+        text = f"must not be before that of the previous job {job.job_id!r} ({job.arrival_seconds:g})"
+        is_late = following.arrival_seconds < job.arrival_seconds
+        refuse(f"job {following.job_id!r}", (is_late, "arrival_seconds", f"{text}; sort the trace by arrival_seconds"))
         return arrived
 
     def _check_end(self) -> None:
@@ -116,7 +115,7 @@ def _job_of(submission: Submission | Job) -> Job:
 def _workflows_in_order(trace: Sequence[Submission | Job]) -> Trace:
     """Return a trace in which jobs follow the jobs they wait for. Raises `InputError` if one of these arrives later, or never."""
     found = Trace(job if isinstance(job, Submission) else Submission(job) for job in trace)
-    check_known(found.jobs)
+    check_parents(found.jobs)
     arrivals = {job.job_id: job.arrival_seconds for job in found.jobs}
     faults = [
         Fault(job.where, "depends_on", f"waits for job {parent!r}, which arrives later")
@@ -128,56 +127,11 @@ def _workflows_in_order(trace: Sequence[Submission | Job]) -> Trace:
     return found
 
 
-Estimates = Literal["exact", "recorded"]
-
-JobFailures = float | Literal["recorded"]
-
-
-def check_settings(policy: Policy, round_seconds: float | None, measure_jobs: object, **settings: Any) -> None:
-    """Raise `InputError` for invalid settings, and for event mode with a policy that needs rounds."""
-    numbers = {name for name, value in settings.items() if isinstance(value, Real) and not isinstance(value, bool)}
-    checkpoint, failures, seed = settings["checkpoint_seconds"], settings["job_failures"], settings["seed"]
-    requirements = {
-        "checkpoint_seconds": (
-            checkpoint is None or ("checkpoint_seconds" in numbers and 0 < checkpoint < math.inf),
-            "a finite number greater than 0, or None",
-        ),
-        "job_failures": (
-            failures == "recorded" or (isinstance(failures, Real) and 0 <= float(failures) < 1),
-            'a probability of at least 0 and below 1, or "recorded"',
-        ),
-        "interference": ("interference" in numbers and 0 <= settings["interference"] < 1, "at least 0 and below 1"),
-        "seed": ("seed" in numbers and isinstance(seed, Integral) and int(seed) >= 0, "a whole number of at least 0"),
-        "estimates": (settings["estimates"] in get_args(Estimates), '"exact" or "recorded"'),
-        "by_events": (settings["by_events"] is None, "left out, since round_seconds=None selects event-driven mode"),
-    }
-    faults = [
-        Fault("simulation", name, f"must be {text}, found {settings[name]!r}")
-        for name, (holds, text) in requirements.items()
-        if not holds
-    ]
-    try:
-        job_window(measure_jobs)
-    except ValueError as error:
-        faults.append(Fault("simulation", "measure_jobs", str(error)))
-    if round_seconds is None and (why := why_rounds(policy)):
-        faults.append(Fault("simulation", "round_seconds", f"must be given for {policy.name}, {why}"))
-    between = settings["starts_between_rounds"]
-    if not isinstance(between, bool) or (between and round_seconds is None):
-        problem = f"must be True or False, and False in event-driven mode, where jobs start at any time, found {between!r}"
-        faults.append(Fault("simulation", "starts_between_rounds", problem))
-    InputError.raise_any(faults)
-
-
 class Admission:
     """Converts submissions to jobs in progress; the arguments are those of `Simulation`, and `chance` draws random failures."""
 
-    def __init__(
-        self, cluster: Cluster, profile: Profile, job_failures: JobFailures, estimates: Estimates, chance: np.random.Generator
-    ) -> None:
-        self._cluster, self._profile = cluster, profile
-        self._job_failures, self._estimates = job_failures, estimates
-        self.chance = chance
+    def __init__(self, cluster: Cluster, profile: Profile, options: ExecutionOptions, chance: np.random.Generator) -> None:
+        self._cluster, self._profile, self._options, self.chance = cluster, profile, options, chance
 
     def admit(self, submission: Submission, number: int) -> JobProgress:
         """Return the progress of a new job. number: its number in the trace, from 0. Raises `InputError` if it has no end."""
@@ -196,39 +150,27 @@ class Admission:
         there is no such number.
         """
         counts, cluster = counts_of(job, self._profile), self._cluster
-        gangs = cluster.as_in_profile([with_gpus(job, count) for count in counts])
+        gangs = cluster.as_in_profile([job.with_gpus(count) for count in counts])
         names = cluster.profile_names
-        used = [job.allowed_accelerators is None or name in job.allowed_accelerators for name in cluster.accelerator_names]
+        used = [job.allows(name) for name in cluster.accelerator_names]
         known = getattr(self._profile, "count_matrix", self._profile.matrix)(gangs, names)[:, used] >= 0
         found = tuple(count for count, row in zip(counts, known.tolist(), strict=True) if all(row))
-        if not found:
-            text = (
-                f"the profile {self._profile.name!r} has no throughput of {job.job_type!r} on the same number of GPUs of all types"
-            )
-            raise MissingThroughputError(Fault(job.where, "gpu_counts", text))
+        text = f"the profile {self._profile.name!r} has no throughput of {job.job_type!r} on the same number of GPUs of all types"
+        MissingThroughputError.raise_any(faults_among(job.where, (not found, "gpu_counts", text)))
         return {"gpu_counts": found, "min_gpus": None, "max_gpus": None, "num_gpus": found[0]}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings and the state of the generator as plain data."""
-        return {"job_failures": self._job_failures, "estimates": self._estimates, "chance": generator_state(self.chance)}
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any], cluster: Cluster, profile: Profile) -> Admission:
-        """Restore from `to_dict`."""
-        chance = generator_from(document["chance"])
-        return cls(cluster, profile, document["job_failures"], document["estimates"], chance)
 
     def _expected_steps(self, submission: Submission, total: float) -> float:
         """Return the steps of a job as policies see them."""
         run, expected = submission.run_seconds, submission.estimate_seconds
-        return total if self._estimates == "exact" or not run or not expected else total * expected / run
+        return total if self._options.estimates == "exact" or not run or not expected else total * expected / run
 
     def _failing_at(self, submission: Submission) -> list[float]:
         """Return the fractions of its work at which a job fails."""
-        if self._job_failures == "recorded":
+        failures = self._options.job_failures
+        if failures == "recorded":
             count = submission.failed_attempts
         else:
-            count = int(self.chance.geometric(1 - float(self._job_failures))) - 1 if self._job_failures else 0
+            count = int(self.chance.geometric(1 - float(failures))) - 1 if failures else 0
         return self.chance.uniform(size=count).tolist() if count else []
 
 
@@ -241,9 +183,8 @@ def total_steps_of(job: Job, profile: Profile) -> float:
         raise InputError(Fault(f"job {job.job_id!r}", "total_steps", text))
     accelerator = same_accelerator(job.duration_accelerator, profile.accelerators) or job.duration_accelerator
     steps = job.duration_seconds * profile.job_throughput(job, accelerator)
-    if not steps > 0:
-        text = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no steps"
-        raise InputError(Fault(f"job {job.job_id!r}", "duration_accelerator", text))
+    text = f"its throughput on {job.duration_accelerator!r} is 0, so the duration gives no steps"
+    refuse(f"job {job.job_id!r}", (not steps > 0, "duration_accelerator", text))
     return steps
 
 

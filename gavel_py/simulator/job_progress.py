@@ -11,19 +11,20 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import copy
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gavel_py.errors import MissingThroughputError
-from gavel_py.problem.gpu_counts import with_gpus
+from gavel_py.report.runs.summary import Outcome
 from gavel_py.simulator.node_events import latest_at
-from gavel_py.simulator.results import JobRecord, Outcome
+from gavel_py.simulator.results import JobRecord
 
 if TYPE_CHECKING:
     from gavel_py.problem.arrays import Floats
-    from gavel_py.problem.from_jobs import Profile
     from gavel_py.problem.job import Job
+    from gavel_py.problem.profile import Profile
     from gavel_py.scheduling import JobDelivery
     from gavel_py.workloads.submission import Submission
 
@@ -36,60 +37,27 @@ NUMBERS = (
 ACCOUNTED = ("accounted_seconds", *NUMBERS)
 """Attributes of a running gang that a snapshot contains in addition to its progress at that time, so that sums continue exactly."""
 
-KEYS = {
-    **{name: name for name in ("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds")},
-    **{name: name for name in ("first_start_seconds", *NUMBERS)},
-    "type_index": "column_there",
-    "speed": "speed_there",
-    "price_per_hour": "price_there",
-    "is_spread": "spread_there",
-    "steps_at_start": "steps_there",
-    "own_gpus": "gpus_there",
-    "since_seconds": "since_seconds",
-    "checkpoint_steps": "kept_steps",
-    "uncommitted_seconds": "open_seconds",
-    "uncommitted_saved": "open_saved",
-    **{name: name for name in ("starts", "preemptions", "failures")},
-}
-"""The key of each attribute in a snapshot."""
+SAVED = (
+    *("number", "total_steps", "expected_steps", "deadline_seconds", "cancelled_seconds", "first_start_seconds", *NUMBERS),
+    *("type_index", "speed", "price_per_hour", "is_spread", "steps_at_start", "own_gpus", "since_seconds", "checkpoint_steps"),
+    *("uncommitted_seconds", "uncommitted_saved", "starts", "preemptions", "failures"),
+)
+"""The attributes that a snapshot contains."""
 
 
-class Places(NamedTuple):
-    """The places of the numbers of a job in its row, which are named as in `JobProgress`."""
-
-    total_steps: int
-    expected_steps: int
-    stops_at_steps: int
-    num_gpus: int
-    is_elastic: int
-    restart_seconds: int
-    first_start_seconds: int
-    type_index: int
-    speed: int
-    price_per_hour: int
-    own_gpus: int
-    is_spread: int
-    since_seconds: int
-    accounted_seconds: int
-    run_start_seconds: int
-    steps_at_start: int
-    checkpoint_steps: int
-    uncommitted_seconds: int
-    uncommitted_saved: int
-    starts: int
-    preemptions: int
-    steps_done: int
-    running_seconds: int
-    lost_seconds: int
-    cost: int
-    starting_seconds: int
-    worked_seconds: int
-    saved_gpu_seconds: int
-    saved_lost_gpu_seconds: int
+AT = SimpleNamespace()
+"""The place of each number in a row, by its name in `JobProgress`, whose declarations fill it. GPU-seconds of earlier runs by type
+follow the numbers."""
 
 
-AT = Places(*range(len(Places._fields)))
-"""Where each number is; GPU-seconds of earlier runs by type follow the numbers (`JobProgress.earlier_gpu_seconds`)."""
+class GangStart(NamedTuple):
+    """A gang as it starts; of many gangs, each field is an (N,) array."""
+
+    type_index: Any  # the accelerator type
+    speed: Any  # steps/s
+    price_per_hour: Any  # of one GPU
+    gpus: Any  # the number of its GPUs
+    is_spread: Any  # whether it is on more nodes than necessary
 
 
 def view_of(row: Floats) -> memoryview[float]:
@@ -117,29 +85,14 @@ class Arithmetic(NamedTuple):
 ON_NUMBERS, ON_ARRAYS = Arithmetic(), Arithmetic(np.maximum, np.minimum, _divide_arrays)
 
 
-def start(
-    numbers: Any,
-    seconds: float,
-    starting_seconds: Any,
-    column: Any,
-    speed: Any,
-    price_per_hour: Any,
-    own_gpus: Any,
-    *,
-    spread: Any,
-    on: Arithmetic = ON_NUMBERS,
-) -> None:
+def start(numbers: Any, seconds: float, starting_seconds: Any, run: GangStart, on: Arithmetic = ON_NUMBERS) -> None:
     """Start a run without partners on new GPUs. Steps done so far are checkpointed.
 
     Args:
         numbers: the row of a job, or the rows of N jobs as an array (numbers, N); then other arguments may be (N,) arrays too.
         seconds: the time.
         starting_seconds: the time that the start costs.
-        column: the accelerator type.
-        speed: steps/s.
-        price_per_hour: of one GPU.
-        own_gpus: the number of GPUs.
-        spread: whether the gang is on more nodes than necessary.
+        run: the gang.
         on: the functions for `numbers`.
     """
     numbers[AT.starts] += 1
@@ -147,8 +100,7 @@ def start(
     numbers[AT.steps_at_start] = numbers[AT.checkpoint_steps] = numbers[AT.steps_done]
     numbers[AT.since_seconds] = numbers[AT.run_start_seconds] = numbers[AT.accounted_seconds] = seconds
     numbers[AT.uncommitted_seconds] = numbers[AT.uncommitted_saved] = 0.0
-    numbers[AT.type_index], numbers[AT.speed], numbers[AT.price_per_hour] = column, speed, price_per_hour
-    numbers[AT.own_gpus], numbers[AT.is_spread] = own_gpus, spread
+    numbers[AT.type_index], numbers[AT.speed], numbers[AT.price_per_hour], numbers[AT.own_gpus], numbers[AT.is_spread] = run
     numbers[AT.first_start_seconds] = on.minimum(numbers[AT.first_start_seconds], seconds)
 
 
@@ -185,8 +137,9 @@ def _lose(numbers: Any, seconds: Any, saved_gpu_seconds: Any) -> None:
 
 
 def _number(name: str, kind: type = float) -> Any:
-    """Return a property of `JobProgress` that is this field of its row."""
-    place: int = getattr(AT, name)
+    """Declare a number of a job: a property of `JobProgress`, which is the next place of its row."""
+    place = len(vars(AT))
+    setattr(AT, name, place)
 
     def read(progress: JobProgress) -> Any:
         return progress.row[place]
@@ -269,7 +222,7 @@ class JobProgress:
     ) -> None:
         self.job: Job = submission.job
         job, steps = self.job, self.job.steps_done
-        self.row = view_of(np.zeros(len(AT) + num_types))
+        self.row = view_of(np.zeros(WIDTH + num_types))
         self.number = number
         self.ready_seconds: float | None = job.arrival_seconds
         self.deadline_seconds = deadline_seconds
@@ -292,7 +245,7 @@ class JobProgress:
     @property
     def earlier_gpu_seconds(self) -> memoryview[float]:
         """(K,) GPU-seconds by accelerator type, up to the last change of the type."""
-        return self.row[len(AT) :]
+        return self.row[WIDTH:]
 
     @property
     def started_seconds(self) -> float | None:
@@ -325,7 +278,7 @@ class JobProgress:
 
         gpus: number of GPUs of an elastic job, by default its smallest.
         """
-        job = with_gpus(self.job, gpus) if self.is_elastic and gpus is not None else self.job
+        job = self.job.with_gpus(gpus) if self.is_elastic and gpus is not None else self.job
         key = accelerator, spread, job.num_gpus
         if key not in self._speeds:
             speed = None
@@ -359,16 +312,15 @@ class JobProgress:
             self.steps_at_start = self.steps_done - self.worked_seconds * speed
         self.partners, self.speed, self.own_gpus, self.since_seconds = others, speed, gpus, seconds
 
-    def start(
-        self, seconds: float, restart_seconds: float, column: int, speed: float, price_per_hour: float, *, spread: bool, gpus: int
-    ) -> None:
-        """Start a run, as `start`; restart_seconds: unless the job has its own; gpus: the number that an elastic job gets."""
-        if self.type_index not in (-1, column):
+    def start(self, seconds: float, restart_seconds: float, run: GangStart) -> None:
+        """Start a run, as `start`; restart_seconds: unless the job has its own; its GPUs count for an elastic job only."""
+        if self.type_index not in (-1, run.type_index):
             earlier = self.earlier_gpu_seconds
             earlier[self.type_index] += self.gpu_seconds - sum(earlier)
         own = self.restart_seconds
-        costs, own_gpus = restart_seconds if math.isnan(own) else own, gpus if self.is_elastic else self.num_gpus
-        start(self.row, seconds, costs, column, speed, price_per_hour, own_gpus, spread=spread)
+        start(self.row, seconds, restart_seconds if math.isnan(own) else own, run)
+        if not self.is_elastic:
+            self.own_gpus = self.num_gpus
         self.partners = ()
 
     def advance(self, until: float) -> None:
@@ -419,12 +371,12 @@ class JobProgress:
     def to_dict(self, until: float | None = None) -> dict[str, Any]:
         """Return the progress as plain data without the job, which is in the trace. until: the time, for a job that holds GPUs."""
         made = self if until is None else self.at(until)
-        lists: dict[str, Any] = {"failing": list(self.failing), "with_there": list(self.partners)}
+        lists: dict[str, Any] = {"failing": list(self.failing), "partners": list(self.partners)}
         earlier = [[column, seconds] for column, seconds in enumerate(self.earlier_gpu_seconds) if seconds]
         lists |= {"earlier_gpu_seconds": earlier} if earlier else {}
         lists |= {} if self.ready_seconds == self.job.arrival_seconds else {"ready_seconds": self.ready_seconds}
         lists |= {} if until is None else {"accounted": [getattr(self, name) for name in ACCOUNTED]}
-        values = {key: getattr(made, name) for name, key in KEYS.items()}
+        values = {name: getattr(made, name) for name in SAVED}
         return values | {"first_start_seconds": made.started_seconds} | lists
 
     @classmethod
@@ -432,13 +384,13 @@ class JobProgress:
         """Restore the progress of a job of the trace from `to_dict`; now: the time at which it was saved."""
         steps = document["total_steps"], document["failing"], document["expected_steps"]
         made = cls(submission, *steps, None, num_types=num_types)
-        for name, key in KEYS.items():
-            setattr(made, name, math.inf if document[key] is None and name == "first_start_seconds" else document[key])
+        for name in SAVED:
+            setattr(made, name, math.inf if document[name] is None and name == "first_start_seconds" else document[name])
         made.ready_seconds = document.get("ready_seconds", made.job.arrival_seconds)
-        made.partners = tuple(document["with_there"])
+        made.partners = tuple(document["partners"])
         for column, seconds in document.get("earlier_gpu_seconds", ()):
             made.earlier_gpu_seconds[column] = seconds
-        made.accounted_seconds = max(made.since_seconds, now)  # as earlier versions accounted it
+        made.accounted_seconds = max(made.since_seconds, now)
         for name, value in zip(ACCOUNTED, document.get("accounted", ()), strict=False):
             setattr(made, name, value)
         return made
@@ -474,9 +426,13 @@ class JobProgress:
             late_seconds=late,
             cost=None if math.isnan(self.cost) else self.cost,
             promised_seconds=0.0 if delivery is None else delivery.promised_seconds,
-            undelivered_seconds=0.0 if delivery is None else delivery.shortfall_seconds,
+            undelivered_seconds=0.0 if delivery is None else delivery.undelivered_seconds,
             reason=reason,
             measured=measured,
             workflow=job.workflow,
             blocked_seconds=ready - job.arrival_seconds,
         )
+
+
+WIDTH = len(vars(AT))
+"""The number of numbers in a row."""

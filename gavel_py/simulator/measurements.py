@@ -9,20 +9,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gavel_py.allocation.accounting import TenantShare, TenantTable
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import refuse
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.tenants import TenantTree
+from gavel_py.report.runs.summary import JobWindow, job_window, window_text
 from gavel_py.simulator.node_events import NodeEvent
-
-JobWindow = tuple[int, int]
-"""(first, end): the jobs with numbers first to end - 1, in order of arrival, from 0."""
 
 
 class Usage:
@@ -226,28 +223,11 @@ class TenantUsage:
 _AT = {name: column for column, name in enumerate(SUMS)}
 
 
-def job_window(value: object) -> JobWindow | None:
-    """Return a pair of numbers as a window, or None for all jobs. Raises `ValueError` for anything else."""
-    if value is None:
-        return None
-    numbers = list(value) if isinstance(value, tuple | list) else []
-    whole = [int(each) for each in numbers if isinstance(each, Integral) and not isinstance(each, bool)]
-    if len(numbers) == len(whole) == 2 and 0 <= whole[0] < whole[1]:
-        return whole[0], whole[1]
-    text = "must be two whole numbers, the first job by arrival (from 0) and the one after the last, as in (4000, 5000)"
-    raise ValueError(f"{text}, found {value!r}")
-
-
-def window_text(window: JobWindow) -> str:
-    """Return a window in the form of the command line, such as "4000:5000"."""
-    return f"{window[0]}:{window[1]}"
-
-
 def check_enough(jobs: int, window: JobWindow | None) -> None:
     """Raise `InputError` if a trace of this number of jobs ends before the window does."""
-    if window is not None and jobs < window[1]:
+    if window is not None:
         text = f"must end within the trace, which has {jobs:,} jobs, found {window_text(window)}"
-        raise InputError(Fault("simulation", "measure_jobs", text))
+        refuse("simulation", (jobs < window[1], "measure_jobs", text))
 
 
 class Measuring:

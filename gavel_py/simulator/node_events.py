@@ -7,24 +7,23 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
+from pydantic import model_validator
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, decimal_hint, nearest
+from gavel_py.errors import check_known, refuse
 from gavel_py.io import reading
-from gavel_py.io.records import number_of
+from gavel_py.io.records import Finite, Name, Positive, Record, check, check_records
 from gavel_py.io.snapshots import generator_from, generator_state
+from gavel_py.problem.tolerances import FLOAT_ROUNDING
 
 Change = Literal["down", "drain", "up"]
 
-TIME_TOLERANCE = 1e-12
-"""Relative rounding error of the start of a round, a sum of lengths: an event that differs from it by less happens at the start."""
-
 
 def latest_at(seconds: float) -> float:
-    """Return the latest time that counts as this one."""
-    return seconds + TIME_TOLERANCE * abs(seconds)
+    """Return the latest time that counts as this one: starts of rounds are sums of lengths, which are rounded."""
+    return seconds + FLOAT_ROUNDING * abs(seconds)
 
 
 class NodeEvent(NamedTuple):
@@ -53,10 +52,9 @@ class NodeFailures:
     mean_seconds_down: float
 
     def __post_init__(self) -> None:
-        for name in ("mean_seconds_up", "mean_seconds_down"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | float) and 0 < value < math.inf):
-                raise InputError(Fault("node failures", name, f"must be a finite number greater than 0, found {value!r}"))
+        check(
+            "node failures", mean_seconds_up=(self.mean_seconds_up, Positive), mean_seconds_down=(self.mean_seconds_down, Positive)
+        )
 
 
 @dataclass(frozen=True)
@@ -79,9 +77,9 @@ class NodeWindow:
     end_seconds: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.start_seconds) and self.start_seconds < self.end_seconds):
-            text = f"must be after start_seconds ({self.start_seconds!r}), found {self.end_seconds!r}"
-            raise InputError(Fault(f"maintenance of node {self.node!r}", "end_seconds", text))
+        is_right = math.isfinite(self.start_seconds) and self.start_seconds < self.end_seconds
+        text = f"must be after start_seconds ({self.start_seconds!r}), found {self.end_seconds!r}"
+        refuse(f"maintenance of node {self.node!r}", (not is_right, "end_seconds", text))
 
 
 RANKS = {"drain": 0, "down": 1, "fail": 2, "up": 3, "repaired": 4}
@@ -111,10 +109,9 @@ class NodeEvents:
         self._count = 0
         for window in windows:
             if window.node not in nodes:
-                text = f"is not in the cluster{nearest(window.node, nodes)}"
-                raise UnknownNameError(Fault("maintenance", "node", f"{window.node!r} {text}"))
+                check_known("maintenance", "node", [window.node], nodes, "is not in the cluster")
             # A round that begins at the very start of the notice ends when the window begins, so the node is drained after it.
-            after = 2 * TIME_TOLERANCE * max(abs(window.start_seconds), notice_seconds)
+            after = 2 * FLOAT_ROUNDING * max(abs(window.start_seconds), notice_seconds)
             self._push(window.start_seconds - max(0.0, notice_seconds - after), window.node, "drain")
             self._push(window.start_seconds, window.node, "down")
             self._push(window.end_seconds, window.node, "up")
@@ -186,7 +183,21 @@ class NodeEvents:
         self._count += 1
 
 
-COLUMNS = ("node", "start_seconds", "end_seconds")
+class _Window(Record):
+    """A row of a file of windows."""
+
+    label: ClassVar[str] = "node"
+    identifier: ClassVar[str] = "node"
+
+    node: Name
+    start_seconds: Finite
+    end_seconds: Finite
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        text = f"must be after start_seconds ({self.start_seconds:g}), found {self.end_seconds:g}"
+        refuse("", (self.end_seconds <= self.start_seconds, "end_seconds", text))
+        return self
 
 
 def read_maintenance(path: str | Path) -> tuple[NodeWindow, ...]:
@@ -198,25 +209,5 @@ def read_maintenance(path: str | Path) -> tuple[NodeWindow, ...]:
     Raises:
         InputError: with all faults of the file, each with its line and field.
     """
-    windows: list[NodeWindow] = []
-    faults: list[Fault] = []
-    for where, row in reading.csv_rows(path, required=COLUMNS):
-        row_faults = _faults(where, row)
-        faults += row_faults
-        if not row_faults:
-            windows.append(NodeWindow(row["node"], float(row["start_seconds"]), float(row["end_seconds"])))
-    InputError.raise_any(faults)
-    return tuple(windows)
-
-
-def _faults(where: str, row: Mapping[str, str]) -> list[Fault]:
-    faults = [Fault(where, name, f"is not known{nearest(name, COLUMNS)}") for name in row if name not in COLUMNS]
-    faults += [Fault(where, name, "is required") for name in COLUMNS if name not in row]
-    times = {name: number_of(row[name]) for name in COLUMNS[1:] if name in row}
-    for name, value in times.items():
-        if not math.isfinite(value):
-            faults.append(Fault(where, name, f"must be a finite number of seconds, found {row[name]!r}{decimal_hint(row[name])}"))
-    start, end = times.get("start_seconds", math.nan), times.get("end_seconds", math.nan)
-    if math.isfinite(start) and end <= start and math.isfinite(end):
-        faults.append(Fault(where, "end_seconds", f"must be after start_seconds ({start:g}), found {end:g}"))
-    return faults
+    rows = check_records(_Window, reading.csv_rows(path, required=tuple(_Window.model_fields)))
+    return tuple(NodeWindow(**row.model_dump()) for row in rows)

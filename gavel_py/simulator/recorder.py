@@ -13,40 +13,16 @@ from gavel_py.allocation.result import Allocation
 from gavel_py.policies import Policy
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.job import Job
+from gavel_py.problem.profile import Profile
+from gavel_py.report.metrics import Fairness, Measured, metrics_of
 from gavel_py.report.runs import Labels, Run
 from gavel_py.report.runs.run import OverTimeCollector, StayCollector, quantiles
+from gavel_py.report.runs.summary import Summary, window_text
 from gavel_py.scheduling import Assignment, Round
-from gavel_py.simulator.measurements import window_text
-from gavel_py.simulator.results import JobRecord, Outcome, Summary
+from gavel_py.simulator.results import JobRecord
 from gavel_py.simulator.simulation import Simulation
 from gavel_py.workloads.submission import Submission
-
-
-def summary_metrics(summary: Summary) -> dict[str, float | None]:
-    """Return the numbers of a summary as the metrics of a run (`METRICS`)."""
-    used = sum(each["used"] for each in summary.usage.values())
-    measured = {"unfinished": summary.unfinished, "ended_after_arrivals": summary.ended_after_arrivals}
-    available = sum(each["gpu_seconds"] - each["down"] for each in summary.usage.values())
-    return {
-        "mean_jct_seconds": summary.jct.mean,
-        "median_jct_seconds": summary.jct.median,
-        "p99_jct_seconds": summary.jct.p99,
-        "makespan_seconds": summary.makespan_seconds,
-        "mean_queueing_seconds": summary.queueing.mean,
-        "utilization": used / available if available > 0 else 0.0,
-        "undelivered_share": summary.undelivered_share,
-        "cost": summary.cost,
-        **{outcome.value: summary.outcomes[outcome.value] for outcome in Outcome},
-        **(measured if summary.measure_jobs is not None else {}),
-        "late": summary.late,
-        "preemptions": summary.preemptions,
-        "starts": summary.starts,
-        "rounds": summary.rounds,
-        "solver_seconds": summary.solver_seconds,
-        "wall_seconds": summary.wall_seconds,
-    }
 
 
 class RunRecorder:
@@ -89,8 +65,11 @@ class RunRecorder:
             self._held.release(job_id, begun.start_seconds)
         self.starts(begun.start_seconds, {job_id: begun.assignments[job_id] for job_id in begun.started})
         self._active = self._simulation.active
-        self._delivered = len({gpu for each in begun.assignments.values() for gpu in each.gpus})  # shared GPUs count once
-        allocation = self._simulation.scheduler.allocation
+        # In event-driven mode no time is promised, and computing what would be takes most of the time of a replay.
+        rounds = self._simulation.round_seconds is not None
+        running = begun.assignments.values() if rounds else ()
+        self._delivered = len({gpu for each in running for gpu in each.gpus})  # shared GPUs count once
+        allocation = self._simulation.scheduler.allocation if rounds else None
         outlives_jobs = bool(self._simulation.scheduler.solve_seconds)
         if allocation is not None and (outlives_jobs or allocation is not self._allocation):
             self._allocation = allocation
@@ -139,13 +118,11 @@ class RunRecorder:
         if isolated is not None:
             both = self.jct_seconds.keys() & isolated.keys()
             fairness = np.sort([self.jct_seconds[i] / isolated[i] for i in both if isolated[i] > 0])
-        metrics = summary_metrics(summary) | {"finish_time_fairness": float(fairness.mean()) if len(fairness) else None}
-        if self._simulation.round_seconds is None:
-            metrics["undelivered_share"] = None  # without rounds, no time is promised
+        measured = Measured(summary, Fairness.of(fairness), in_rounds=self._simulation.round_seconds is not None)
         window = self._simulation.measure_jobs
         return Run(
             labels=dict(labels) | ({} if window is None else {"measure_jobs": window_text(window)}),
-            metrics=metrics,
+            metrics=metrics_of(measured),
             jct_seconds=quantiles(self.jct_seconds.values()),
             fairness=quantiles(fairness),
             over_time=self._curves.over_time(),

@@ -8,24 +8,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gavel_py.scheduling.jobs import ReportedSteps
-from gavel_py.scheduling.placement.gangs import Spans
+from gavel_py.problem.tolerances import FLOAT_ROUNDING
+from gavel_py.report.runs.summary import Outcome
+from gavel_py.scheduling.jobs.history import ReportedSteps
+from gavel_py.scheduling.placement.gangs import HeldGpus, Spans
 from gavel_py.scheduling.round import Assignments
-from gavel_py.simulator.job_progress import JobProgress
-from gavel_py.simulator.node_events import TIME_TOLERANCE, latest_at
-from gavel_py.simulator.results import Outcome
+from gavel_py.simulator.job_progress import GangStart, JobProgress
+from gavel_py.simulator.node_events import latest_at
 from gavel_py.simulator.running_gangs import FEW
 
 if TYPE_CHECKING:
-    from gavel_py.problem.from_jobs import Profile
     from gavel_py.problem.job import Job
+    from gavel_py.problem.profile import Profile
     from gavel_py.scheduling import Assignment, Round, RoundScheduler
-    from gavel_py.scheduling.placement.gangs import HeldGpus
     from gavel_py.scheduling.placement.topology import Layout
+    from gavel_py.simulator.options import ExecutionOptions
     from gavel_py.simulator.simulation_state import SimulationState
     from gavel_py.workloads.submission import Submission
 
@@ -69,19 +70,6 @@ PROGRESS = frozenset({"steps_remaining", "isolated_seconds"})
 """Fields of jobs that change with their progress. The scheduler needs reports only if the policy reads one or has constraints."""
 
 
-class ExecutionSettings(NamedTuple):
-    """Settings of a `Simulation` that determine what happens within rounds, named like their keys in a snapshot."""
-
-    round_seconds: float | None
-    checkpoint_seconds: float | None
-    interference: float
-    starts_between_rounds: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings as plain data; a setting that earlier versions did not have is included only if it is set."""
-        return {name: value for name, value in self._asdict().items() if name != "starts_between_rounds" or value}
-
-
 class Callbacks(NamedTuple):
     """Functions that a `Simulation` calls when jobs arrive, leave, or start between rounds."""
 
@@ -109,17 +97,17 @@ class RoundExecution:
         state: SimulationState,
         scheduler: RoundScheduler,
         profile: Profile,
-        settings: ExecutionSettings,
+        round_seconds: float | None,
+        options: ExecutionOptions,
         callbacks: Callbacks,
     ) -> None:
         self._state, self._scheduler, self._callbacks = state, scheduler, callbacks
         self._profile, cluster = profile, scheduler.cluster
-        self._round_seconds = settings.round_seconds
-        self._checkpoint_seconds = settings.checkpoint_seconds
-        if settings.round_seconds is None and settings.checkpoint_seconds is None:
+        self._round_seconds, self._checkpoint_seconds = round_seconds, options.checkpoint_seconds
+        if round_seconds is None and self._checkpoint_seconds is None:
             self._checkpoint_seconds = EVENT_CHECKPOINT_SECONDS
-        self._interference = InterferenceModel(self._profile, settings.interference)
-        self._starts_between_rounds = settings.starts_between_rounds
+        self._interference = InterferenceModel(self._profile, options.interference)
+        self._starts_between_rounds = options.starts_between_rounds
         self._passed = -math.inf  # time up to which events within the round have been applied
         policy = scheduler.policy
         self._reports_progress = bool(PROGRESS.intersection(policy.reads) or policy.constraints) or scheduler.learner is not None
@@ -157,8 +145,7 @@ class RoundExecution:
     def advance_clock(self, until: float) -> None:
         """Advance the time to `until`."""
         self._state.usage.advance(self._state.now, until)
-        if self._state.tenants is not None:
-            self._state.tenants.advance(until)
+        self._state.tenants.advance(until)
         self._state.now = until
 
     def change_nodes(self, until: float, *, in_round: bool = False) -> float:
@@ -189,7 +176,7 @@ class RoundExecution:
         """
         state = self._state
         if self._round_seconds is not None:  # an event at the end belongs to the next round
-            until = min(until, end - TIME_TOLERANCE * abs(end))
+            until = min(until, end - FLOAT_ROUNDING * abs(end))
         if not self._starts_between_rounds:
             last = self.change_nodes(until, in_round=True)
             return end if self._round_seconds is None else min(end, last)
@@ -260,7 +247,7 @@ class RoundExecution:
         state, accelerator, gpus = self._state, self._types[column], len(nodes)
         progress, spread = state.active[job_id], self._spans.is_spread(accelerator, nodes)
         speed = progress.speed_on(self._profile, accelerator, spread=spread, gpus=gpus)
-        progress.start(seconds, self._restart_seconds, column, speed, self._prices.item(column), spread=spread, gpus=gpus)
+        progress.start(seconds, self._restart_seconds, GangStart(column, speed, self._prices.item(column), gpus, spread))
         state.running.add(progress)
         # At the end of the round, its whole length is counted as used.
         state.usage.used[accelerator] -= (seconds - state.now) * progress.own_gpus
@@ -270,8 +257,8 @@ class RoundExecution:
         running, columns, gpus, spread = self._state.running, held.types, held.sizes, self._spans.are_spread(held, layout)
         rows = running.rows_of(job_ids)
         speeds = running.speeds_on(self._profile, self._types, rows, columns, spread=spread, gpus=gpus)
-        prices, restart = self._prices[columns], self._restart_seconds
-        running.start(rows, self._state.now, restart, columns, speeds, prices, spread=spread, gpus=gpus)
+        runs = GangStart(columns, speeds, self._prices[columns], gpus, spread)
+        running.start(rows, self._state.now, self._restart_seconds, runs)
 
     def _expected_stops(self) -> tuple[float, list[Stop]]:
         """Return the end of the round, unless all gangs stop before, and a heap of the stops until then."""

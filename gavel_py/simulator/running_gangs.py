@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavel_py.simulator.job_progress import AT, ON_ARRAYS, advance, start, stop_of, view_of
+from gavel_py.simulator.job_progress import AT, ON_ARRAYS, WIDTH, GangStart, JobProgress, advance, start, stop_of, view_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gavel_py.problem.arrays import Floats, Indices, Mask
-    from gavel_py.problem.from_jobs import Profile
-    from gavel_py.simulator.job_progress import JobProgress
+    from gavel_py.problem.profile import Profile
 
 FEW = 16
 """Up to this number, gangs are started and stopped one by one, which is faster than with arrays."""
@@ -23,26 +22,29 @@ INITIAL_CAPACITY = 64
 """Number of rows of a new table; a full one gets room for twice as many jobs as are in the system."""
 
 
-class RunningGangs:
+class SimulatedGangs:
     """Which jobs in the system hold GPUs, with a row of numbers for each job in the system.
 
     As long as nothing happens to a gang, its numbers determine when it stops and its steps at any time.
 
     Attributes:
+        gpus: (K,) the GPUs held of each type; shared GPUs count once.
         num_spread: The number of gangs on more nodes than necessary.
+        stop_seconds: (rows,) when each gang finishes or fails if nothing else happens; infinite for jobs without GPUs, and never
+            empty.
     """
 
     def __init__(self, num_types: int) -> None:
-        self._table: Floats = np.zeros((0, len(AT) + num_types))  # the rows of all jobs
+        self._table: Floats = np.zeros((0, WIDTH + num_types))  # the rows of all jobs
         self._jobs: NDArray[np.object_] = np.zeros(0, dtype=object)
         self._ids: NDArray[np.object_] = np.zeros(0, dtype=object)
         self._holds: Mask = np.zeros(0, dtype=bool)
-        self._stops: Floats = np.full(1, np.inf)  # when each gang stops, infinite for jobs without GPUs
+        self.stop_seconds: Floats = np.full(1, np.inf)
         self._speeds: Floats = np.zeros((0, num_types, 2))  # steps/s in both placements, NaN until they are looked up
         self._row_of: dict[str, int] = {}
         self._next_row = 0
         self._rows: Indices | None = None  # of the gangs that hold GPUs, None if they have changed
-        self._gpus = [0.0] * num_types
+        self.gpus = [0.0] * num_types
         self.num_spread = 0
         self._sharing: set[str] = set()  # the jobs with partners
 
@@ -70,15 +72,6 @@ class RunningGangs:
         """(G,) the jobs that hold GPUs."""
         found: list[str] = self._ids[self.rows].tolist()
         return found
-
-    @property
-    def gpus(self) -> list[float]:
-        """(K,) the GPUs held of each type; shared GPUs count once."""
-        return self._gpus.copy()
-
-    @gpus.setter
-    def gpus(self, gpus: list[float]) -> None:
-        self._gpus = gpus.copy()
 
     @property
     def are_shared(self) -> bool:
@@ -111,7 +104,7 @@ class RunningGangs:
             np.concatenate([each[kept], np.zeros((more, *each.shape[1:]), each.dtype)])
             for each in (self._table, self._jobs, self._ids, self._holds, self._speeds)
         )
-        self._stops = np.append(self._stops[kept], np.full(more, np.inf))
+        self.stop_seconds = np.append(self.stop_seconds[kept], np.full(more, np.inf))
         self._row_of = dict(zip(self._row_of, range(len(kept)), strict=True))
         self._next_row, self._rows = len(kept), None
         for row in range(len(kept)):
@@ -142,30 +135,19 @@ class RunningGangs:
                 self._speeds[places[0][i], places[1][i], places[2][i]] = found[i]
         return found
 
-    def start(
-        self,
-        rows: Indices,
-        seconds: float,
-        restart_seconds: float,
-        columns: Indices,
-        speeds: Floats,
-        prices: Floats,
-        *,
-        spread: Mask,
-        gpus: Indices,
-    ) -> None:
-        """Start jobs that hold no GPUs, as `JobProgress.start`; (N,) arrays of its arguments."""
+    def start(self, rows: Indices, seconds: float, restart_seconds: float, runs: GangStart) -> None:
+        """Start jobs that hold no GPUs, as `JobProgress.start`; runs: (N,) arrays."""
         block = self._table[rows]
-        numbers, earlier = block.T, block[:, len(AT) :]
+        numbers, earlier = block.T, block[:, WIDTH:]
         before, own_restart = numbers[AT.type_index].astype(np.int64), numbers[AT.restart_seconds]
-        moved = ((before != columns) & (before >= 0)).nonzero()[0]
+        moved = ((before != runs.type_index) & (before >= 0)).nonzero()[0]
         total = numbers[AT.running_seconds] * numbers[AT.num_gpus] - numbers[AT.saved_gpu_seconds]
         earlier[moved, before[moved]] += total[moved] - earlier[moved].sum(axis=1)
         costs = np.where(np.isnan(own_restart), restart_seconds, own_restart)
-        own = np.where(numbers[AT.is_elastic] > 0, gpus, numbers[AT.num_gpus])
-        start(numbers, seconds, costs, columns, speeds, prices, own, spread=spread, on=ON_ARRAYS)
+        own = np.where(numbers[AT.is_elastic] > 0, runs.gpus, numbers[AT.num_gpus])
+        start(numbers, seconds, costs, runs._replace(gpus=own), ON_ARRAYS)
         self._table[rows] = block
-        self._stops[rows] = stop_of(numbers, ON_ARRAYS)
+        self.stop_seconds[rows] = stop_of(numbers, ON_ARRAYS)
         self._holds[rows], self._rows = True, None
         self._count(numbers, 1)
 
@@ -173,19 +155,19 @@ class RunningGangs:
         """Record that a job has started, or that a gang from `changing` has its new partners."""
         job_id = progress.job.job_id
         row = self._row_of[job_id]
-        self._stops[row], self._holds[row], self._rows = stop_of(progress.row), True, None
+        self.stop_seconds[row], self._holds[row], self._rows = stop_of(progress.row), True, None
         self._count_one(progress, 1)
         if progress.partners:
             self._sharing.add(job_id)
 
     def _count(self, numbers: Floats, sign: int) -> None:
-        held = np.bincount(numbers[AT.type_index].astype(np.int64), numbers[AT.own_gpus], len(self._gpus))
-        self._gpus = [before + sign * more for before, more in zip(self._gpus, held.tolist(), strict=True)]
+        held = np.bincount(numbers[AT.type_index].astype(np.int64), numbers[AT.own_gpus], len(self.gpus))
+        self.gpus = [before + sign * more for before, more in zip(self.gpus, held.tolist(), strict=True)]
         self.num_spread += sign * int(np.count_nonzero(numbers[AT.is_spread]))
 
     def _count_one(self, progress: JobProgress, sign: int) -> None:
         row = progress.row
-        self._gpus[int(row[AT.type_index])] += sign * row[AT.own_gpus]
+        self.gpus[int(row[AT.type_index])] += sign * row[AT.own_gpus]
         self.num_spread += sign * int(row[AT.is_spread])
 
     def changing(self, job_id: str) -> JobProgress:
@@ -206,7 +188,7 @@ class RunningGangs:
         self._count(block.T, -1)
         advance(block.T, until, ON_ARRAYS)
         self._table[rows] = block
-        self._stops[rows], self._holds[rows], self._rows = np.inf, False, None
+        self.stop_seconds[rows], self._holds[rows], self._rows = np.inf, False, None
         for job_id in self._sharing.intersection(job_ids):
             self._leave_partners(job_id)
 
@@ -215,7 +197,7 @@ class RunningGangs:
         row = self._row_of[job_id]
         progress = self.job_at(row)
         self._count_one(progress, -1)
-        self._stops[row], self._holds[row], self._rows = np.inf, False, None
+        self.stop_seconds[row], self._holds[row], self._rows = np.inf, False, None
         if self._sharing:
             self._leave_partners(job_id)
         return progress
@@ -231,14 +213,9 @@ class RunningGangs:
 
     # When gangs stop, and what they have done
 
-    @property
-    def stop_seconds(self) -> Floats:
-        """(rows,) when each gang finishes or fails if nothing else happens; infinite for jobs without GPUs, and never empty."""
-        return self._stops
-
     def stop_of(self, job_id: str) -> float:
         """Return when the gang of a job finishes or fails if nothing else happens."""
-        return self._stops.item(self._row_of[job_id])
+        return self.stop_seconds.item(self._row_of[job_id])
 
     def steps_done(self, seconds: float) -> Floats:
         """Return (G,) the steps that each gang has done at this time."""

@@ -4,43 +4,46 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heappush
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError, MissingThroughputError
-from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
+from gavel_py.errors import Fault, InputError, MissingThroughputError, refuse
+from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault, generator_from, generator_state
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.problem.accelerators import AcceleratorTable
-from gavel_py.problem.arrays import check_number
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.from_jobs import Profile
+from gavel_py.problem.dependencies import Condition, dependency_of
 from gavel_py.problem.job import Job
-from gavel_py.problem.workflows import Condition, dependency_of, why_blocked
-from gavel_py.scheduling import Assignment, JobDelivery, Round, RoundScheduler
+from gavel_py.problem.profile import Profile
+from gavel_py.problem.workflows import why_blocked
+from gavel_py.report.runs.summary import JobWindow, Outcome
+from gavel_py.scheduling import Round, RoundScheduler
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import cluster_from_dict
-from gavel_py.simulator.arrivals import Admission, Arrivals, Estimates, JobFailures, check_settings
+from gavel_py.scheduling.options import DEFAULTS, SchedulerOptions
+from gavel_py.simulator.arrivals import Admission, Arrivals
 from gavel_py.simulator.job_progress import JobProgress
-from gavel_py.simulator.measurements import JobSums, JobWindow, Measuring, TenantUsage, Usage, job_window
-from gavel_py.simulator.node_events import NodeEvents, NodeFailures, NodeWindow, latest_at
-from gavel_py.simulator.results import JobRecord, Outcome, SimulationResult
-from gavel_py.simulator.round_execution import Callbacks, ExecutionSettings, RoundExecution
-from gavel_py.simulator.running_gangs import RunningGangs
+from gavel_py.simulator.measurements import JobSums, Measuring, TenantUsage, Usage
+from gavel_py.simulator.node_events import NodeEvents, latest_at
+from gavel_py.simulator.options import ExecutionOptions, SimulationOptions, UnsavedOptions
+from gavel_py.simulator.results import JobRecord, SimulationResult
+from gavel_py.simulator.round_execution import Callbacks, RoundExecution
+from gavel_py.simulator.running_gangs import SimulatedGangs
 from gavel_py.simulator.simulation_state import SimulationState
 from gavel_py.workloads.submission import Submission
 
 if TYPE_CHECKING:
-    from gavel_py.throughput_profiles.learning import Explore, ThroughputLearner
+    from gavel_py.estimates.learning import Explore, ThroughputLearner
+    from gavel_py.simulator.keywords import SimulationKeywords, UnsavedKeywords
 
 SIMULATION = SnapshotFormat("gavel-py simulation", 2, "a simulation state written by Simulation.save")
 
-Starts = Callable[[float, Mapping[str, Assignment]], None]
-"""Takes the time and the GPUs of jobs that start between rounds."""
+EXECUTION = set(ExecutionOptions.model_fields)
 
 
 class Simulation:
@@ -62,36 +65,15 @@ class Simulation:
         cluster: the nodes.
         profile: steps/s of the jobs.
         policy: a name or a `Policy`.
-        round_seconds: the length of a round. None for event-driven mode: decisions only when a job arrives or ends, a node
-            changes, or time alone changes the order of jobs, for policies that give each job either all of the time or none
-            (ordered policies).
-        node_failures: random failures of nodes.
-        maintenance: windows in which nodes are down.
-        job_failures: the probability that an attempt of a job fails, at a random point of its work, or "recorded" for the
-            failures of the trace.
-        checkpoint_seconds: the working time of a gang between two checkpoints. None for checkpoints at the start of each round, or
-            every 360 s in event-driven mode.
-        interference: the part of its speed, at least 0 and below 1, that a job with a fraction of a GPU loses to each other job
-            on that GPU.
-        starts_between_rounds: whether waiting jobs start on idle GPUs as soon as jobs arrive, GPUs become free or nodes return
-            (`RoundScheduler.start_waiting`), instead of only at the start of rounds.
-        estimates: "exact", or "recorded" to let policies see the steps that fit the estimated duration in the trace.
-        measure_jobs: (first, end), the range of jobs that the summary covers, numbered by arrival from 0; `end` is exclusive. Other
-            jobs run too until the last of these has left; the simulation ends with that round.
-        start_seconds: when the clock starts; jobs that have arrived before are waiting then. None to start with the first job.
-        learn: a `ThroughputLearner` that the scheduler uses instead of the profile, which then gives the true throughputs; or the
-            exploration of a new learner: "optimistic", "median", or a share of the GPUs.
-        seed: the seed of all random numbers.
-        on_record: called with the record of each job that leaves; records are then not kept.
-        on_round: called with each round.
-        on_starts: called with the time and {job_id: Assignment} of jobs that start between rounds.
-        allow_unknown_types: see `RoundScheduler`.
-        **scheduling: `restart_seconds`, `mechanism`, `min_run_seconds`, `solve_seconds`, `retry_seconds` and others of
-            `RoundScheduler`.
+        options: how its scheduler plans rounds; with `by_events`, decisions are only made when a job arrives or ends, a node
+            changes, or time alone changes the order of jobs.
+        **changes: fields of `SimulationOptions`, and fields of `SchedulerOptions` that replace those of `options`;
+            `round_seconds=None` is short for `by_events=True, round_seconds=1.0`.
 
     Attributes:
         scheduler: the `RoundScheduler`.
         cluster: the cluster without types that the profile lacks. Other arguments that are attributes are unchanged.
+        preemptions: the number of preemptions at the beginning of the current round and, by failing nodes, within the one before.
 
     Raises:
         InputError: for an invalid argument; for a job without an end (`total_steps`) or with the id of an earlier one, when it
@@ -105,73 +87,52 @@ class Simulation:
         profile: Profile,
         policy: str | Policy = "max_min_fairness",
         *,
-        round_seconds: float | None = 360.0,
-        node_failures: NodeFailures | None = None,
-        maintenance: Iterable[NodeWindow] = (),
-        job_failures: JobFailures = 0.0,
-        checkpoint_seconds: float | None = None,
-        interference: float = 0.0,
-        starts_between_rounds: bool = False,
-        estimates: Estimates = "exact",
-        measure_jobs: JobWindow | None = None,
-        start_seconds: float | None = None,
-        learn: ThroughputLearner | Explore | None = None,
-        seed: int = 0,
-        on_record: Callable[[JobRecord], None] | None = None,
-        on_round: Callable[[Round], None] | None = None,
-        on_starts: Starts | None = None,
-        allow_unknown_types: bool = False,
-        **scheduling: Any,
+        options: SchedulerOptions = DEFAULTS,
+        **changes: Unpack[SimulationKeywords],
     ) -> None:
-        cluster = cluster.known_to(profile, allow_unknown_types=allow_unknown_types)
+        of_rounds: dict[str, Any] = dict(changes)
+        own = SimulationOptions(**{name: of_rounds.pop(name) for name in SimulationOptions.model_fields if name in of_rounds})
+        if of_rounds.get("round_seconds", 0.0) is None:
+            given = of_rounds.get("by_events", True)
+            refuse("simulation", (given is not True, "by_events", f"must be True if round_seconds is None, found {given!r}"))
+            of_rounds |= {"round_seconds": 1.0, "by_events": True}
+        options = options.changed(**of_rounds)
+        cluster = cluster.known_to(profile, allow_unknown_types=own.allow_unknown_types)
         chosen = resolve_policy(policy)
-        check_settings(
-            chosen,
-            round_seconds,
-            measure_jobs,
-            checkpoint_seconds=checkpoint_seconds,
-            job_failures=job_failures,
-            interference=interference,
-            starts_between_rounds=starts_between_rounds,
-            seed=seed,
-            estimates=estimates,
-            by_events=scheduling.get("by_events"),
-        )
-        length, by_events = (1.0, True) if round_seconds is None else (round_seconds, False)
-        believed = profile if learn is None else _learner(learn, cluster)
-        scheduler = RoundScheduler(cluster, believed, chosen, length, by_events=by_events, **scheduling)
+        round_seconds = None if options.by_events else options.round_seconds
+        own.check_mode(chosen, round_seconds)
+        believed = profile if own.learn is None else _learner(own.learn, cluster)
+        scheduler = RoundScheduler(cluster, believed, chosen, options=options)
         _check_names(cluster, scheduler.cluster)
-        measuring = Measuring(job_window(measure_jobs))
+        measuring = Measuring(own.measure_jobs)
         arrivals = Arrivals(trace, measuring.window)
-        start = _start_of(arrivals, start_seconds)
+        start = _start_of(arrivals, own.start_seconds)
         names = [node.name for node in cluster.nodes]
-        events = NodeEvents(names, node_failures, maintenance, round_seconds or 0.0, np.random.default_rng([seed, 1]), start)
-        running = RunningGangs(len(cluster.accelerator_names))
+        chance = np.random.default_rng([own.seed, 1])
+        events = NodeEvents(names, own.node_failures, own.maintenance, round_seconds or 0.0, chance, start)
+        running = SimulatedGangs(len(cluster.accelerator_names))
         tenants = TenantUsage(chosen.tenant_tree, cluster, start)
         state = SimulationState(start, arrivals, events, Usage(cluster, start), running, tenants, measuring)
-        admission = Admission(cluster, profile, job_failures, estimates, np.random.default_rng([seed, 2]))
-        settings = ExecutionSettings(round_seconds, checkpoint_seconds, float(interference), starts_between_rounds)
-        self._assemble(scheduler, profile, state, admission, settings, on_record, on_round, on_starts)
+        self._assemble(scheduler, profile, state, own, np.random.default_rng([own.seed, 2]))
 
     def _assemble(
         self,
         scheduler: RoundScheduler,
         profile: Profile,
         state: SimulationState,
-        admission: Admission,
-        settings: ExecutionSettings,
-        on_record: Callable[[JobRecord], None] | None,
-        on_round: Callable[[Round], None] | None,
-        on_starts: Starts | None,
+        options: SimulationOptions,
+        chance: np.random.Generator,
     ) -> None:
         self.scheduler, self.profile, self.cluster = scheduler, profile, scheduler.cluster
-        self.round_seconds, self.checkpoint_seconds, self.interference, self.starts_between_rounds = settings
-        self._state, self._admission, self._settings = state, admission, settings
-        self._preemptions = 0
-        self._on_record, self._on_round = on_record, on_round
+        self.round_seconds = None if scheduler.by_events else scheduler.round_seconds
+        self.interference, self.starts_between_rounds = options.interference, options.starts_between_rounds
+        self.checkpoint_seconds = options.checkpoint_seconds
+        self._state, self._options, self._admission = state, options, Admission(self.cluster, profile, options, chance)
+        self.preemptions = 0
         self._is_between_steps = True
         self._num_gpus = float(self.cluster.capacities.sum())
-        self._execution = RoundExecution(state, scheduler, profile, settings, Callbacks(self._admit, self._leave, on_starts))
+        callbacks = Callbacks(self._admit, self._leave, options.on_starts)
+        self._execution = RoundExecution(state, scheduler, profile, self.round_seconds, options, callbacks)
 
     @property
     def policy(self) -> Policy:
@@ -187,11 +148,6 @@ class Simulation:
     def active(self) -> int:
         """The number of jobs in the system."""
         return len(self._state.active)
-
-    @property
-    def preemptions(self) -> int:
-        """The number of preemptions at the beginning of the current round and, by failing nodes, within the one before."""
-        return self._preemptions
 
     @property
     def measure_jobs(self) -> JobWindow | None:
@@ -225,11 +181,11 @@ class Simulation:
         """Return the result so far. Jobs in the system have the outcome `Outcome.ACTIVE`."""
         state = self._state
         tally, records = state.tally.copy(), dict(state.records)
-        tenants = None if state.tenants is None else state.tenants.copy()
+        tenants = state.tenants.copy()
         reasons = {**state.reasons, **{job_id: why_blocked(waits) for job_id, waits in self.scheduler.blocked.items()}}
         for job_id, each in state.active.items():
             progress = each.at(state.now) if job_id in state.running else each
-            record = self._record_of(progress, Outcome.ACTIVE, state.now, self._delivery_of(job_id), reasons.get(job_id, ""))
+            record = self._record_of(progress, Outcome.ACTIVE, state.now, reasons.get(job_id, ""))
             tally.add(record)
             self._add_to(tenants, progress, record)
             records[job_id] = record
@@ -264,13 +220,12 @@ class Simulation:
         Raises:
             InputError: if the file cannot be written, or in the middle of a round, such as within `on_round` or `on_record`.
         """
-        if not self._is_between_steps:
-            text = "cannot be saved during a round, such as within on_round or on_record, or after an error there"
-            raise InputError(Fault("simulation", "", f"{text}; save it between steps"))
+        text = "cannot be saved during a round, such as within on_round or on_record, or after an error there"
+        refuse("simulation", (not self._is_between_steps, "", f"{text}; save it between steps"))
         document = {
-            "settings": self._settings.to_dict(),
+            "settings": self._options.model_dump(include=EXECUTION),
             "scheduler": self.scheduler.to_dict(),
-            "admission": self._admission.to_dict(),
+            "chance": generator_state(self._admission.chance),
             "simulation": self._state.to_dict(),
             "note": note,
         }
@@ -285,10 +240,7 @@ class Simulation:
         *,
         policy: str | Policy | None = None,
         mechanism: str | Mechanism | None = None,
-        on_record: Callable[[JobRecord], None] | None = None,
-        on_round: Callable[[Round], None] | None = None,
-        on_starts: Starts | None = None,
-        learn: ThroughputLearner | Explore | None = None,
+        **unsaved: Unpack[UnsavedKeywords],
     ) -> Self:
         """Return the simulation that `save` wrote.
 
@@ -298,25 +250,22 @@ class Simulation:
             profile: the same profile.
             policy: needed only for a user-defined class, which a file cannot name.
             mechanism: needed only for a user-defined function.
-            on_record: see `Simulation`.
-            on_round: see `Simulation`.
-            on_starts: see `Simulation`.
-            learn: for a simulation that learns, the value with which it was created; a learner must be a new one.
+            **unsaved: fields of `SimulationOptions` that a file cannot hold: `on_record`, `on_round`, `on_starts`, and `learn`: the
+                value with which a simulation that learns was created, but a learner must be a new one.
 
         Raises:
             InputError: for a file that is damaged, not a simulation or from a newer version; for another trace, profile or policy.
         """
-        document = SIMULATION.read(path)
+        own, document = UnsavedOptions(**unsaved), SIMULATION.read(path)
         with damage_as_fault(path):
             saved = document["scheduler"]
-            believed = profile if learn is None else _learner(learn, cluster_from_dict(saved["scheduler"]["cluster"]))
+            believed = profile if own.learn is None else _learner(own.learn, cluster_from_dict(saved["scheduler"]["cluster"]))
             scheduler = RoundScheduler.from_dict(saved, believed, policy=policy, mechanism=mechanism, source=path)
             tree = scheduler.policy.tenant_tree
             state = SimulationState.from_dict(document["simulation"], path, trace, scheduler.cluster, tree)
-            admission = Admission.from_dict(document["admission"], scheduler.cluster, profile)
+            options = SimulationOptions(**dict(own), **document["settings"])
             made = cls.__new__(cls)
-            settings = ExecutionSettings(**document["settings"])
-            made._assemble(scheduler, profile, state, admission, settings, on_record, on_round, on_starts)
+            made._assemble(scheduler, profile, state, options, generator_from(document["chance"]))
         return made
 
     @staticmethod
@@ -346,27 +295,24 @@ class Simulation:
             self._execution.advance_clock(min(until, state.arrivals.next_seconds))
             return True
         current = self._begin_round()
-        if not current.assignments and self._is_stuck():
-            return False
+        if not current.assignments:  # neither an event nor time alone may change that no gang runs
+            later = (self.scheduler.next_change_seconds, self._execution.next_retry(state.now))
+            if min(state.next_change, *later) == math.inf:
+                return False
         self._execution.run_round(current)
         return not state.measuring.is_complete
 
-    def _is_stuck(self) -> bool:
-        """Return whether neither an event nor time alone will change that no gang runs."""
-        state, later = self._state, (self.scheduler.next_change_seconds, self._execution.next_retry(self._state.now))
-        return min(state.next_change, *later) == math.inf
-
     def _admit(self, submission: Submission) -> None:
         job, progress = submission.job, self._admission.admit(submission, self._state.arrivals.taken - 1)
-        if self._state.measuring.note_submission(progress.number, self._state.usage) and self._state.tenants is not None:
+        if self._state.measuring.note_submission(progress.number, self._state.usage):
             self._state.tenants.restart()
         if progress.steps_done >= progress.total_steps:
-            self._record(progress, self._record_of(progress, Outcome.FINISHED, job.arrival_seconds, None))
+            self._record(progress, self._record_of(progress, Outcome.FINISHED, job.arrival_seconds))
             return
         waits = self._open_dependencies(job)
         if waits is None:
             self._state.ended_badly.add(job.job_id)
-            self._record(progress, self._record_of(progress, Outcome.CANCELLED, max(job.arrival_seconds, self._state.now), None))
+            self._record(progress, self._record_of(progress, Outcome.CANCELLED, max(job.arrival_seconds, self._state.now)))
             return
         changes: dict[str, Any] = {} if waits == job.depends_on else {"depends_on": waits}
         learns = self.scheduler.learner is not None
@@ -380,7 +326,7 @@ class Simulation:
         self._state.running.enter(progress)
         is_blocked = bool(waits) and self.scheduler.is_blocked(job.job_id)
         progress.ready_seconds = None if is_blocked else self._ready_seconds(job)
-        if not is_blocked and self._state.tenants is not None:
+        if not is_blocked:
             self._state.tenants.arrive(job.tenant, max(job.arrival_seconds, self._state.now))
         if progress.cancelled_seconds is not None:
             heappush(self._state.cancellations, (progress.cancelled_seconds, job.job_id))
@@ -397,10 +343,10 @@ class Simulation:
             self.scheduler.forget(*state.departed)
             state.departed = []
         # Jobs that failed, or whose node did, hold no GPUs any more.
-        self._preemptions = len(state.running.among(current.preempted)) + state.interrupted
+        self.preemptions = len(state.running.among(current.preempted)) + state.interrupted
         state.interrupted = 0
-        if self._on_round is not None:
-            self._on_round(current)
+        if self._options.on_round is not None:
+            self._options.on_round(current)
         return current
 
     def _open_dependencies(self, job: Job) -> tuple[str, ...] | None:
@@ -427,8 +373,7 @@ class Simulation:
         unblocked, state = self.scheduler.take_unblocked(), self._state
         for ready in unblocked.ready:
             state.active[ready].ready_seconds = seconds
-            if state.tenants is not None:
-                state.tenants.arrive(state.active[ready].job.tenant, seconds)
+            state.tenants.arrive(state.active[ready].job.tenant, seconds)
         for cancelled in unblocked.cancelled:
             self._remove(cancelled, Outcome.CANCELLED, seconds)
 
@@ -436,29 +381,25 @@ class Simulation:
         """Record a job that has left."""
         progress = self._state.active.pop(job_id)
         self._state.running.leave(progress)
-        if self._state.tenants is not None and progress.ready_seconds is not None:
+        if progress.ready_seconds is not None:
             self._state.tenants.leave(progress.job.tenant, seconds)
         if outcome is not Outcome.FINISHED:
             self._state.ended_badly.add(job_id)
-        self._record(progress, self._record_of(progress, outcome, seconds, self._delivery_of(job_id)))
+        self._record(progress, self._record_of(progress, outcome, seconds))
         self._state.departed.append(job_id)
         self._state.ended_seconds[job_id] = seconds
         if progress.job.workflow:
             self._state.ended_seconds[progress.job.workflow, progress.job.tenant] = seconds
 
-    def _record_of(
-        self, progress: JobProgress, outcome: Outcome, seconds: float, delivery: JobDelivery | None, reason: str = ""
-    ) -> JobRecord:
+    def _record_of(self, progress: JobProgress, outcome: Outcome, seconds: float, reason: str = "") -> JobRecord:
+        # In event mode, rounds have no length, so that no time is promised.
+        delivery = None if self.round_seconds is None else self.scheduler.delivery_of(progress.job.job_id)
         measured = self._state.measuring.includes(progress.number)
         return progress.record(outcome, seconds, delivery, reason, measured=measured)
 
-    def _delivery_of(self, job_id: str) -> JobDelivery | None:
-        """Return the time that a job was promised and received; None in event mode, where rounds have no length."""
-        return None if self.round_seconds is None else self.scheduler.delivery_of(job_id)
-
-    def _add_to(self, tenants: TenantUsage | None, progress: JobProgress, record: JobRecord) -> None:
+    def _add_to(self, tenants: TenantUsage, progress: JobProgress, record: JobRecord) -> None:
         """Add a job to the sums of its tenant, if it is measured."""
-        if tenants is None or not record.measured:
+        if not record.measured:
             return
         is_active, promised = record.outcome is Outcome.ACTIVE, record.promised_seconds * record.num_gpus
         is_running = is_active and record.job_id in self._state.running
@@ -491,15 +432,15 @@ class Simulation:
         self._add_to(state.tenants, progress, record)
         if record.measured:
             state.measuring.note_departure(arrivals_are_over=state.arrivals.next_seconds == math.inf)
-        if self._on_record is None:
+        if self._options.on_record is None:
             state.records[record.job_id] = record
         else:
-            self._on_record(record)
+            self._options.on_record(record)
 
 
 def _learner(learn: ThroughputLearner | Explore, cluster: Cluster) -> ThroughputLearner:
     """Return the given learner, or a new one that starts from the specifications of the cluster's accelerators."""
-    from gavel_py.throughput_profiles.learning import ThroughputLearner
+    from gavel_py.estimates.learning import ThroughputLearner
 
     if isinstance(learn, ThroughputLearner):
         return learn
@@ -517,8 +458,7 @@ def _start_of(arrivals: Arrivals, start_seconds: float | None) -> float:
     """Return when the clock starts: at the given time, or with the first job."""
     if start_seconds is None:
         return arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0
-    check_number("start_seconds", start_seconds)
-    return float(start_seconds)
+    return start_seconds
 
 
 def simulate(
@@ -528,7 +468,8 @@ def simulate(
     policy: str | Policy = "max_min_fairness",
     *,
     until_seconds: float = math.inf,
-    **settings: Any,
+    options: SchedulerOptions = DEFAULTS,
+    **changes: Unpack[SimulationKeywords],
 ) -> SimulationResult:
     """Simulate a trace to its end, or until a time.
 
@@ -538,7 +479,8 @@ def simulate(
         profile: steps/s of the jobs.
         policy: a name or a `Policy`.
         until_seconds: when to stop, on the clock of the trace.
-        **settings: other arguments of `Simulation`.
+        options: how the scheduler plans rounds.
+        **changes: other arguments of `Simulation`.
 
     Returns:
         The records of all jobs, and their summary.
@@ -553,4 +495,4 @@ def simulate(
     >>> {job_id: job.jct_seconds for job_id, job in result.jobs.items()}
     {'a': 720.0, 'b': 980.0}
     """
-    return Simulation(trace, cluster, profile, policy, **settings).run(until_seconds)
+    return Simulation(trace, cluster, profile, policy, options=options, **changes).run(until_seconds)

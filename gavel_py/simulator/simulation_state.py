@@ -9,13 +9,13 @@ from heapq import heappop
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import refuse
 from gavel_py.simulator.arrivals import Arrivals
 from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.measurements import Measuring, TenantUsage, Usage
 from gavel_py.simulator.node_events import NodeEvents
 from gavel_py.simulator.results import JobRecord, Tally
-from gavel_py.simulator.running_gangs import RunningGangs
+from gavel_py.simulator.running_gangs import SimulatedGangs
 
 if TYPE_CHECKING:
     from gavel_py.problem.cluster import Cluster
@@ -31,7 +31,7 @@ class SimulationState:
     Attributes:
         now: The simulated time.
         arrivals, events: Submissions and node events to come.
-        usage, tenants, measuring, tally: Measurements; `tenants` is None if an earlier version saved the state.
+        usage, tenants, measuring, tally: Measurements.
         active: {job_id: progress} of the jobs in the system.
         running: The jobs with GPUs.
         cancellations: Heap of (seconds, job_id), including jobs that have left.
@@ -48,8 +48,8 @@ class SimulationState:
     arrivals: Arrivals
     events: NodeEvents
     usage: Usage
-    running: RunningGangs
-    tenants: TenantUsage | None
+    running: SimulatedGangs
+    tenants: TenantUsage
     measuring: Measuring = field(default_factory=Measuring)
     tally: Tally = field(default_factory=Tally)
     active: dict[str, JobProgress] = field(default_factory=dict)
@@ -84,19 +84,19 @@ class SimulationState:
             "details": self.arrivals.details,
             "events": self.events.to_dict(),
             "usage": self.usage.to_dict(),
-            "tenants": None if self.tenants is None else self.tenants.to_dict(),
+            "tenants": self.tenants.to_dict(),
             "measuring": self.measuring.to_dict(),
             "tally": self.tally.to_dict(),
             "active": [each.to_dict(self.now if name in self.running else None) for name, each in self.active.items()],
             "holds": self.running.ids,
-            "held_gpus": self.running.gpus,
+            "held_gpus": list(self.running.gpus),
             "cancellations": [list(each) for each in self.cancellations],
-            "gone": list(self.departed),
+            "departed": list(self.departed),
             "reasons": dict(self.reasons),
             "records": [record.to_dict() for record in self.records.values()],
             "wall_seconds": self.wall_seconds,
-            **({"interrupted": self.interrupted} if self.interrupted else {}),
-            **({"ended_badly": sorted(self.ended_badly)} if self.ended_badly else {}),
+            "interrupted": self.interrupted,
+            "ended_badly": sorted(self.ended_badly),
             "ended_seconds": [[list(key) if isinstance(key, tuple) else key, end] for key, end in self.ended_seconds.items()],
         }
 
@@ -116,14 +116,12 @@ class SimulationState:
         measuring = Measuring.from_dict(document["measuring"])
         arrivals = Arrivals(trace, measuring.window)
         num_types = len(cluster.accelerator_names)
-        active, running = _active_from(document, path, arrivals, num_types), RunningGangs(num_types)
+        active, running = _active_from(document, path, arrivals, num_types), SimulatedGangs(num_types)
         for progress in active.values():
             running.enter(progress)
         for job_id in document["holds"]:
             running.add(active[job_id])
-        running.gpus = document.get("held_gpus", running.gpus)  # their sums depend on the order of starts and stops
-        for job_id in active.keys() - document["holds"]:
-            active[job_id].partners = ()  # earlier versions saved those of the last run
+        running.gpus = list(document["held_gpus"])  # their sums depend on the order of starts and stops
         records = (JobRecord.from_dict(each) for each in document["records"])
         return cls(
             document["now"],
@@ -131,18 +129,18 @@ class SimulationState:
             NodeEvents.from_dict(document["events"]),
             Usage.from_dict(cluster, document["usage"]),
             running,
-            None if document.get("tenants") is None else TenantUsage.from_dict(tree, cluster, document["tenants"]),
+            TenantUsage.from_dict(tree, cluster, document["tenants"]),
             measuring,
             Tally.from_dict(document["tally"]),
             active,
             [(seconds, job_id) for seconds, job_id in document["cancellations"]],
-            list(document["gone"]),
+            list(document["departed"]),
             dict(document["reasons"]),
             {record.job_id: record for record in records},
             document["wall_seconds"],
-            set(document.get("ended_badly", ())),
-            {tuple(key) if isinstance(key, list) else key: end for key, end in document.get("ended_seconds", ())},
-            document.get("interrupted", 0),
+            set(document["ended_badly"]),
+            {tuple(key) if isinstance(key, list) else key: end for key, end in document["ended_seconds"]},
+            document["interrupted"],
         )
 
 
@@ -150,12 +148,14 @@ def _active_from(document: Mapping[str, Any], path: str | Path, arrivals: Arriva
     """Skip the jobs of the trace that had arrived, and return the progress of those in the system."""
     saved = {each["number"]: each for each in document["active"]}
     submissions = {number: each for number, each in enumerate(arrivals.skip(document["taken"])) if number in saved}
-    if arrivals.taken < document["taken"]:
-        text = f"was written when {document['taken']} jobs had arrived, but this trace has only {arrivals.taken}"
-        raise InputError(Fault(str(path), "", f"{text}; pass the trace that the simulation used"))
-    digests = document["digest"], document.get("details", arrivals.details)  # earlier versions saved only the first
-    if (arrivals.digest, arrivals.details) != digests:
-        text = f"was written with another trace: the first {document['taken']} jobs of this one differ from those that had arrived"
-        raise InputError(Fault(str(path), "", f"{text}; pass the trace that the simulation used"))
+    taken, remedy = document["taken"], "; pass the trace that the simulation used"
+    is_short = arrivals.taken < taken
+    differs = (arrivals.digest, arrivals.details) != (document["digest"], document["details"])
+    other = f"was written with another trace: the first {taken} jobs of this one differ from those that had arrived"
+    refuse(
+        str(path),
+        (is_short, "", f"was written when {taken} jobs had arrived, but this trace has only {arrivals.taken}{remedy}"),
+        (differs and not is_short, "", other + remedy),
+    )
     now = document["now"]
     return {submissions[n].job.job_id: JobProgress.from_dict(each, submissions[n], now, num_types) for n, each in saved.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -172,3 +173,24 @@ def test_partners_account_for_half_of_shared_gpus() -> None:
     allocation = gp.solve(problem, "max_total_throughput")
     assert allocation.gpus.tolist() == [[pytest.approx(0.5)]] * 2
     assert [each.cost_per_hour for each in allocation.tenants()] == [pytest.approx(2)] * 2
+
+
+def test_the_metrics_of_an_allocation_have_names_and_known_values() -> None:
+    speeds, capacities, prices = [[4.0, 1.0], [4.0, 3.0], [0.0, 0.0]], [1, 1], [3.0, 1.0]
+    problem = gp.AllocationProblem.from_arrays(speeds, capacities, accelerator_types=["v100", "k80"], prices_per_hour=prices)
+    allocation = gp.solve(problem, "max_total_throughput", normalized=False)
+    found = allocation.metrics()
+    assert found.keys() <= gp.METRICS.keys()
+    assert (found["objective"], found["utilization"], found["excluded"], found["cost_per_hour"]) == (7.0, 1.0, 1, 4.0)
+    alone = [2.5, 3.5]  # always on the mix of both types
+    assert found["total_normalized_throughput"] == pytest.approx(4 / alone[0] + 3 / alone[1])
+    assert found["least_normalized_throughput"] == pytest.approx(3 / alone[1])
+    nothing = gp.solve(gp.AllocationProblem.from_arrays([[0.0]], [1]), "fifo").metrics()
+    assert (nothing["total_normalized_throughput"], nothing["least_normalized_throughput"]) == (0.0, None)
+    assert "cost_per_hour" not in nothing
+
+
+@pytest.mark.parametrize("result", [gp.Allocation, gp.Forecast, gp.TenantShare])
+def test_declared_columns_are_attributes(result: type[gp.Allocation | gp.Forecast | gp.TenantShare]) -> None:
+    assert result.COLUMNS.keys() <= {field.name for field in dataclasses.fields(result)}
+    assert all(isinstance(each, gp.Column) for each in result.COLUMNS.values())

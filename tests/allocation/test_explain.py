@@ -351,7 +351,7 @@ def test_constraints_that_conflict_with_one_more_gpu_are_reported() -> None:
 def test_unknown_jobs_are_named_with_the_nearest() -> None:
     with pytest.raises(gp.UnknownNameError, match=r"there is no job 'resnt'; did you mean 'resnet'"):
         gp.explain(three_jobs(), "resnt")
-    with pytest.raises(gp.InputError, match="explain needs an AllocationProblem"):
+    with pytest.raises(gp.InputError, match="explain, field problem: must be an AllocationProblem, found"):
         gp.explain([[1.0]], "0")  # type: ignore[arg-type]
 
 

@@ -79,12 +79,10 @@ def test_a_wrong_figure_is_found() -> None:
         allocation.verify()
 
 
-def test_files_have_it_and_earlier_ones_may_lack_it() -> None:
+def test_files_have_it() -> None:
     allocation = solved([[1.0], [2.0]], [1])
     document = json.loads(allocation.to_json())
     assert gp.Allocation.from_dict(document).vs_fair_share == pytest.approx(allocation.vs_fair_share)
-    for job in document["jobs"]:
-        del job["vs_fair_share"]
-    earlier = gp.Allocation.from_dict(document)
-    assert np.isnan(earlier.vs_fair_share).all()
-    assert earlier.to_dict()["jobs"] == document["jobs"]
+    del document["jobs"][0]["vs_fair_share"]
+    with pytest.raises(gp.InputError, match="not an allocation written by gavel: KeyError 'vs_fair_share'"):
+        gp.Allocation.from_dict(document)

@@ -75,6 +75,17 @@ def elastic(chance: np.random.Generator) -> gp.AllocationProblem:
     )
 
 
+def test_gpus_have_no_price_if_types_differ_in_the_last_digit_of_their_speed() -> None:
+    """Two jobs run at full speed on 4 GPUs of either type, but .5 + .2 + .2 is less than .2 + .2 + .5, with 7 GPUs."""
+    types = [[1.0] * 2] * 2
+    faster = {"count_kinds": [0, 0], "gpu_counts": [1, 4], "count_throughputs": [[[0.2, 0.2 + 0.2 + 0.5], [0.5, 0.5 + 0.2 + 0.2]]]}
+    problem = gp.AllocationProblem.from_arrays(types, [7, 5], steps_remaining=[10.0, 10.0], **faster)
+    allocation = gp.solve(problem, "min_makespan")
+    assert allocation.objective_value == pytest.approx(10 / 0.9)
+    assert allocation.shadow_prices is not None
+    assert allocation.shadow_prices.tolist() == [0, 0]
+
+
 def sharing(chance: np.random.Generator) -> gp.AllocationProblem:
     jobs, types = chance.integers(2, 6), chance.integers(1, 3)
     alone = chance.choice([1.0, 2.0, 3.0], (2, types))

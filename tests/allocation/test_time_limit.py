@@ -218,11 +218,27 @@ def test_the_discount_of_strategy_proof_is_said_to_be_missing() -> None:
     assert all("the discount of strategy_proof" in each.notes[1] for each in stopped if each.status is STOPPED)
 
 
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), True, "5"])
-def test_a_wrong_limit_is_refused(value: object) -> None:
-    for make in (gp.Solver, lambda **options: gp.RoundScheduler(*one_gpu(), **options)):
-        with pytest.raises(gp.InputError, match="field time_limit_seconds: must be a finite number greater than 0"):
-            make(time_limit_seconds=value)
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), True, "5", "x"])
+def test_a_wrong_limit_of_a_solve_is_refused(value: object) -> None:
+    with pytest.raises(gp.InputError, match=f"field time_limit_seconds: must be a finite number greater than 0, found {value!r}"):
+        gp.Solver(time_limit_seconds=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        (0, "must be greater than 0"),
+        (-1, "must be greater than 0"),
+        (float("nan"), "must be a finite number"),
+        (float("inf"), "must be a finite number"),
+        (True, "must be a number"),
+        ("x", "must be a number"),
+        ("5", "must be a number"),
+    ],
+)
+def test_a_wrong_limit_of_a_scheduler_is_refused(value: object, rule: str) -> None:
+    with pytest.raises(gp.InputError, match=f"field time_limit_seconds: {rule}, found {value!r}"):
+        gp.RoundScheduler(*one_gpu(), time_limit_seconds=value)  # type: ignore[arg-type]
 
 
 def test_without_expiry_the_answer_is_that_without_a_limit() -> None:

@@ -98,7 +98,7 @@ FILES: dict[str, tuple[Callable[[str], Any], str, str, str]] = {
         gp.read_maintenance,
         "m.csv",
         "node,start_seconds,end_seconds\na,0,%s\n",
-        "line 2, field end_seconds: must be a finite number of seconds, found",
+        "line 2 (node 'a'), field end_seconds: must be a decimal number, found",
     ),
     "matrix": (
         gp.ThroughputProfile.from_matrix,

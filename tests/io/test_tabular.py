@@ -43,7 +43,7 @@ def test_a_job_of_an_allocation() -> None:
     found = allocation["bert"]
     assert found == allocation.to_dict()["jobs"][0]
     assert found["time_fractions"]["v100"] == allocation.time_fractions[0, 0]
-    with pytest.raises(gp.UnknownNameError, match="job 'brt': is not a job of this allocation; did you mean 'bert'"):
+    with pytest.raises(gp.UnknownNameError, match="allocation: 'brt' is not one of its jobs; did you mean 'bert'"):
         allocation["brt"]
 
 

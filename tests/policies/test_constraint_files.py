@@ -134,7 +134,7 @@ constraints:
   - {kind: deadline, seconds: soon}
 """
     assert refusal(gp.read_constraints, file("c.yaml", text)).splitlines() == [
-        "c.yaml, line 1: key 'version' is not known; the only key is constraints",
+        "c.yaml, line 1: key 'version' is not known; known: constraints",
         "c.yaml, line 5 (constraint quota), field share: must be greater than 0, found 0",
         "c.yaml, line 6 (constraint quota), field borowable: is not known; did you mean 'borrowable'?",
         "c.yaml, line 7, field kind: 'pim' is not a kind of constraint; did you mean 'pin'?",

@@ -131,6 +131,23 @@ def test_a_price_is_the_slope_of_all_levels_together() -> None:
     assert allocation.shadow_prices == pytest.approx([1 / 2, 1 / 2], rel=1e-6)
 
 
+def test_prices_are_0_while_the_turn_of_a_tenant_has_not_come() -> None:
+    """Tenant a is served first; all that b has is rounding, and so is what it gains from another GPU of the third type."""
+    throughputs = [[8, 0, 0], [4, 0, 1], [0, 0, 8], [1.7, 0, 2], [2, 0, 1.7]]
+    problem = gp.AllocationProblem.from_arrays(
+        throughputs,
+        [2, 0, 2],
+        num_gpus=[1, 1, 2, 1, 2],
+        weights=[1, 0.5, 0.5, 0.5, 0.5],
+        arrival_seconds=[1, 2, 1, 0, 1],
+        tenants=["b", "b", "a", "a", "a"],
+    )
+    tree = gp.TenantTree([gp.Tenant("a", weight=0.5), gp.Tenant("b", weight=0.5)], policy="fifo")
+    allocation = gp.solve(problem, "hierarchical", tenants=tree)
+    assert allocation.objective_value == pytest.approx(0, abs=1e-9)
+    assert allocation.shadow_prices == pytest.approx([48 / 13, 0, 0], rel=1e-5, abs=0)
+
+
 @pytest.mark.deep
 @settings(max_examples=examples(200))
 @given(case=hierarchies(), data=st.data())

@@ -371,14 +371,17 @@ class TestFromFile:
 
     @pytest.mark.parametrize("content", ["nodes:\n", "nodes: null\n"])
     def test_nodes_without_a_value_are_refused(self, content: str) -> None:
-        assert refusal(Cluster.from_file, file("c.yaml", content)) == "c.yaml, line 1, field nodes: must be a list of nodes"
+        assert (
+            refusal(Cluster.from_file, file("c.yaml", content))
+            == "c.yaml, line 1, field nodes: must be a list of nodes, found None"
+        )
 
-    @pytest.mark.parametrize("value", ["0", "false", "''", "v100"])
-    def test_nodes_and_types_that_are_none(self, value: str) -> None:
+    @pytest.mark.parametrize(("value", "found"), [("0", "0"), ("false", "False"), ("''", "''"), ("v100", "'v100'")])
+    def test_nodes_and_types_that_are_none(self, value: str, found: str) -> None:
         message = refusal(Cluster.from_file, file("c.yaml", f"nodes: {value}\naccelerator_types: {value}\n"))
         assert message == (
-            "c.yaml, line 1, field nodes: must be a list of nodes\n"
-            "c.yaml, line 2, field accelerator_types: must be a mapping from name to details"
+            f"c.yaml, line 1, field nodes: must be a list of nodes, found {found}\n"
+            f"c.yaml, line 2, field accelerator_types: must be a mapping from name to details, found {found}"
         )
 
     def test_openb_leaves_out_nodes_without_gpus(self) -> None:
@@ -425,9 +428,13 @@ class TestFromFile:
     @pytest.mark.parametrize(
         ("content", "problem"),
         [
-            pytest.param("", "c.yaml, line 1: must be a mapping with the key nodes and optionally accelerator_types", id="empty"),
             pytest.param(
-                "- a\n", "c.yaml, line 1: must be a mapping with the key nodes and optionally accelerator_types", id="list"
+                "", "c.yaml, line 1: must be a mapping with the key nodes and optionally accelerator_types, found None", id="empty"
+            ),
+            pytest.param(
+                "- a\n",
+                "c.yaml, line 1: must be a mapping with the key nodes and optionally accelerator_types, found ['a']",
+                id="list",
             ),
             pytest.param(
                 "nodes: []\nnode: 3\ncolour: red\n",
@@ -437,8 +444,8 @@ class TestFromFile:
             ),
             pytest.param(
                 "nodes: {a: 1}\naccelerator_types: [v100]\n",
-                "c.yaml, line 1, field nodes: must be a list of nodes\n"
-                "c.yaml, line 2, field accelerator_types: must be a mapping from name to details",
+                "c.yaml, line 1, field nodes: must be a list of nodes, found {'a': 1}\n"
+                "c.yaml, line 2, field accelerator_types: must be a mapping from name to details, found ['v100']",
                 id="list and mapping mistaken for each other",
             ),
             pytest.param(
@@ -481,9 +488,13 @@ class TestFromFile:
     @pytest.mark.parametrize(
         ("content", "problem"),
         [
-            pytest.param("[]", "c.json, line 1: must be a mapping with the key nodes and optionally accelerator_types", id="list"),
+            pytest.param(
+                "[]", "c.json, line 1: must be a mapping with the key nodes and optionally accelerator_types, found []", id="list"
+            ),
             pytest.param('{"node": []}', "c.json, line 1, node: key 'node' is not known; did you mean 'nodes'?", id="unknown key"),
-            pytest.param('{"nodes": 3}', "c.json, line 1, nodes, field nodes: must be a list of nodes", id="nodes is a number"),
+            pytest.param(
+                '{"nodes": 3}', "c.json, line 1, nodes, field nodes: must be a list of nodes, found 3", id="nodes is a number"
+            ),
             pytest.param(
                 '{"nodes": [3]}', "c.json, line 1, nodes[0]: must be a mapping of field to value, found 3", id="node is a number"
             ),

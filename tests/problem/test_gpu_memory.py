@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.problem.eligibility import ROUNDING, GpuMemory
+from gavel_py.problem.eligibility import GpuMemory
+from gavel_py.problem.tolerances import INPUT_ROUNDING
 from tests.support.examples import examples
 from tests.support.fakes import refusal
 
@@ -305,7 +306,7 @@ def test_a_scheduler_is_not_loaded_with_a_profile_by_which_its_jobs_do_not_fit(t
 
 def test_company_that_fits_exactly_counts() -> None:
     """Sums of up to the capacity with its tolerance, to the last bit: what counts the company agrees with what finds it."""
-    limit = 16.0 * (1 + ROUNDING)
+    limit = 16.0 * (1 + INPUT_ROUNDING)
     memory = GpuMemory(np.array([[8.0], [limit - 8.0], [9.0]]), np.array([16.0]))
     assert memory.num_compatible[:, 0].tolist() == [2, 1, 0]
     assert memory.together(np.arange(3))[:, :, 0].sum(axis=1).tolist() == [2, 1, 0]

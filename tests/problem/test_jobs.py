@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel_py import InputError, Job, JobSet
-from gavel_py.scheduling.jobs import jobs_from_dict, jobs_to_dict
+from gavel_py.problem.job_set import jobs_from_dict, jobs_to_dict
 from tests.support.examples import CHARACTERS
 from tests.support.fakes import refusal
 from tests.support.shared_data import SHARED, needs_shared_data

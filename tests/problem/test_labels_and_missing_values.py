@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py import AllocationProblem
-from gavel_py.problem.arrays import JOB_COLUMNS
+from gavel_py.problem.arrays import ARRAYS
 from tests.support.fakes import FakeProfile, refusal
 
 from_arrays, from_types = AllocationProblem.from_arrays, AllocationProblem.from_types
@@ -26,7 +26,7 @@ CLUSTER = gp.Cluster.from_counts({"v100": 2, "k80": 2})
 MISSING = [None, np.nan, float("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), np.ma.masked]
 
 # For each array by job: three values that are right, and different ones.
-BY_JOB: dict[str, list[Any]] = {name: [1, 2, 4] for name in JOB_COLUMNS} | {
+BY_JOB: dict[str, list[Any]] = {name: [1, 2, 4] for name, array in ARRAYS.items() if array.axes == ("job",)} | {
     "steps_remaining": [10, 20, 40],
     "tenants": ["x", "y", "z"],
     "running_on": ["v100", None, "k80"],

@@ -795,6 +795,10 @@ class TestFromTypes:
         assert "job type '1', accelerator type 'type-0', field throughputs: must be a finite number of at least 0" in message
         assert "job '1', field weights" in message
 
+    def test_types_without_jobs_are_a_problem(self) -> None:
+        problem = AllocationProblem.from_types([[1.0]], [], [4], num_gpus=np.array([]))
+        assert (problem.num_jobs, problem.throughputs.shape) == (0, (0, 1))
+
     def test_an_unknown_argument_is_named(self) -> None:
         with pytest.raises(TypeError, match=r"unexpected keyword argument 'weight'; did you mean 'weights'"):
             AllocationProblem.from_types([[1.0]], [0], [1], weight=[1])  # type: ignore[call-arg]

@@ -209,13 +209,6 @@ class TestNeverLater:
         assert again.cluster.left_out == {"t4": 32, "p4": 4}
         assert again.next_round() == made.next_round()
 
-    def test_from_a_state_of_an_earlier_version(self) -> None:
-        document = self.scheduler().to_dict()
-        document["scheduler"]["cluster"]["left_out"] = ["t4", "p4"]
-        again = gp.RoundScheduler.from_dict(document, PROFILE)
-        assert again.cluster.left_out == {"t4": 0, "p4": 0}
-        again.submit(Job("c", job_type="t", allowed_accelerators=["t4", "v100"]))
-
     def test_in_a_simulation_that_goes_on(self, tmp_path: Path) -> None:
         simulation = gp.Simulation(JOBS, MIXED, PROFILE, allow_unknown_types=True)
         simulation.step()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.problem.workflows import WorkflowGraph, check_known, dependencies_of
+from gavel_py.problem.workflows import WorkflowGraph, check_parents, dependencies_of
 
 
 def _chain(*names: str) -> list[gp.Job]:
@@ -73,7 +73,7 @@ def test_a_file_names_an_unknown_job_with_its_line(tmp_path):
 )
 def test_a_job_that_does_not_exist_may_be_several_or_a_condition(depends_on, hint):
     with pytest.raises(gp.InputError, match="which does not exist") as error:
-        check_known([gp.Job("a"), gp.Job("b"), gp.Job("d", depends_on=[depends_on])])
+        check_parents([gp.Job("a"), gp.Job("b"), gp.Job("d", depends_on=[depends_on])])
     assert str(error.value).endswith(hint)
 
 

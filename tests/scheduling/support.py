@@ -109,7 +109,8 @@ def play(
         asked = demand(x, capacities, deficits=ledger.deficits, running_on=running, received=ledger.received, **options)
         chosen = mechanism(asked)
         assert_feasible(asked, chosen)
-        ledger.record(rows, asked.num_gpus, asked.runnable, x, chosen, 1.0)
+        ledger.begin_round(1.0)
+        ledger.record(rows, asked.num_gpus, asked.runnable, x, chosen)
         running = chosen.tolist()
         columns.append(chosen)
         deficits.append(ledger.deficits.copy())
@@ -179,5 +180,6 @@ def play_on(
         )
         held = plan_round(asked, requests, pool, Spans(cluster), held, choose_jobs)
         history.append(named(ids, held, layout))
-        ledger.record(np.arange(len(jobs)), asked.num_gpus, asked.runnable, fractions, held.types, 1.0)
+        ledger.begin_round(1.0)
+        ledger.record(np.arange(len(jobs)), asked.num_gpus, asked.runnable, fractions, held.types)
     return history, ledger

@@ -51,7 +51,7 @@ def test_a_job_waits_and_starts_on_another_node(call: str) -> None:
     account = made.delivery_of("a")
     assert account is not None
     assert account.waits[gp.Wait.BACKOFF] == 1
-    assert account.shortfall_by_reason[gp.Wait.BACKOFF] == SECONDS
+    assert account.undelivered_by_reason[gp.Wait.BACKOFF] == SECONDS
     assert made.start_waiting(18.0) == {}
     started = made.start_waiting(19.0)
     assert nodes_of(made, "a") == {"v100-0", "v100-1"} - {node}
@@ -62,6 +62,15 @@ def test_without_the_option_a_job_is_tried_again_at_once() -> None:
     made = failing(retry_seconds=0.0)
     before = made.running
     made.job_failed("a")
+    assert made.backoffs == {}
+    assert made.next_round().assignments == before
+
+
+def test_a_job_that_is_interrupted_without_a_failure_is_tried_again_at_once() -> None:
+    made = failing()
+    before = made.running
+    made.interrupted("a", is_failure=False)
+    assert "a" not in made.running
     assert made.backoffs == {}
     assert made.next_round().assignments == before
 

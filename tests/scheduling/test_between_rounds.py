@@ -140,7 +140,7 @@ def test_a_job_that_failed_and_starts_again_receives_no_time_twice(elsewhere: bo
     assert account is not None
     assert account.delivered_by_type == ({"v100": 4.0, "k80": 6.0} if elsewhere else {"v100": 10.0, "k80": 0.0})
     assert attained(made, "a") == SECONDS
-    assert sum(account.shortfall_by_reason.values()) == pytest.approx(account.shortfall_seconds)
+    assert sum(account.undelivered_by_reason.values()) == pytest.approx(account.undelivered_seconds)
     made.interrupted("a")
     account = made.delivery_of("a")
     assert account is not None
@@ -151,8 +151,8 @@ def test_a_job_that_failed_and_starts_again_receives_no_time_twice(elsewhere: bo
 def test_a_gang_is_spread_if_it_is_on_more_nodes_than_it_needs() -> None:
     made = scheduler("v100:4/2", [job("a", 2), job("b", 2)], round_seconds=SECONDS)
     made.next_round()
-    assert not made._state.is_assigned_spread(made.running["a"])
-    assert made._state.is_assigned_spread(gp.Assignment("v100", [("v100-0", 0), ("v100-1", 0)]))
+    assert not made._state.spans.is_spread("v100", [node for node, _ in made.running["a"].gpus])
+    assert made._state.spans.is_spread("v100", ["v100-0", "v100-1"])
 
 
 def test_histories_count_from_the_start_within_the_round() -> None:
@@ -185,7 +185,7 @@ def test_the_deficit_falls_by_the_part_of_the_round() -> None:
     assert deficits[row] == [-0.25]
     account = made.delivery_of("b")
     assert account is not None
-    assert (account.promised_seconds, account.delivered_seconds, account.shortfall_seconds) == (5.0, 7.5, 0.0)
+    assert (account.promised_seconds, account.delivered_seconds, account.undelivered_seconds) == (5.0, 7.5, 0.0)
 
 
 class TestPlannedRounds:

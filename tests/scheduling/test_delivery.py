@@ -27,7 +27,8 @@ def ledger_after(*rounds: tuple[list[list[float]], list[int]], runnable: np.ndar
     """Jobs a (2 GPUs) and b (1 GPU) on fast and slow, after rounds of 100 s given as (fractions, columns)."""
     ledger = DeliveryLedger(["fast", "slow"])
     for fractions, columns in rounds:
-        ledger.record(AB, GANGS, runnable, np.array(fractions), np.array(columns), 100.0)
+        ledger.begin_round(100.0)
+        ledger.record(AB, GANGS, runnable, np.array(fractions), np.array(columns))
     return ledger
 
 
@@ -35,15 +36,15 @@ def test_a_shortfall_on_one_type_is_not_made_up_for_on_another() -> None:
     report = ledger_after(([[0.5, 0.0], [0.5, 0.5]], [1, 0]), ([[0.5, 0.0], [0.5, 0.5]], [1, 0])).report(ROWS)
     a, b = report.jobs["a"], report.jobs["b"]
     assert (a.promised_by_type, a.delivered_by_type) == ({"fast": 100, "slow": 0}, {"fast": 0, "slow": 200})
-    assert (a.promised_seconds, a.delivered_seconds, a.shortfall_seconds) == (100, 200, 100)
-    assert (b.promised_seconds, b.delivered_seconds, b.shortfall_seconds) == (200, 200, 100)
+    assert (a.promised_seconds, a.delivered_seconds, a.undelivered_seconds) == (100, 200, 100)
+    assert (b.promised_seconds, b.delivered_seconds, b.undelivered_seconds) == (200, 200, 100)
 
 
 def test_totals_are_weighted_by_gpus() -> None:
     report = ledger_after(([[1.0, 0.0], [0.0, 0.5]], [-1, 1])).report(ROWS)
     assert report.promised_gpu_seconds == 2 * 100 + 50
     assert report.delivered_gpu_seconds == 100
-    assert report.shortfall_gpu_seconds == 200
+    assert report.undelivered_gpu_seconds == 200
     assert report.undelivered_share == pytest.approx(200 / 250)
 
 
@@ -61,8 +62,8 @@ def test_the_report_as_plain_data() -> None:
         "num_gpus": 2,
         "promised_seconds": 100,
         "delivered_seconds": 0,
-        "shortfall_seconds": 100,
-        "shortfall_by_reason": {"turn": 100},
+        "undelivered_seconds": 100,
+        "undelivered_by_reason": {"turn": 100},
         "rounds_behind": 1,
         "misplaced_seconds": 0,
         "waits": {},
@@ -79,12 +80,13 @@ def test_deficits_outlive_an_allocation_and_follow_the_job() -> None:
 def test_deficits_stay_within_their_bounds() -> None:
     ledger = ledger_after(*[([[1.0, 0.0], [0.0, 0.1]], [-1, 1])] * 30)
     assert ledger.deficits.tolist() == [[10, 0], [0, -1]]
-    assert ledger.report(ROWS).jobs["a"].shortfall_seconds == 3000
+    assert ledger.report(ROWS).jobs["a"].undelivered_seconds == 3000
 
 
 def test_deficits_are_dropped_where_a_job_can_no_longer_run() -> None:
     ledger = ledger_after(([[0.5, 0.5], [0.0, 0.0]], [-1, -1]))
-    ledger.record(AB[:1], GANGS[:1], np.array([[False, True]]), np.array([[0.0, 0.5]]), np.array([-1]), 100.0)
+    ledger.begin_round(100.0)
+    ledger.record(AB[:1], GANGS[:1], np.array([[False, True]]), np.array([[0.0, 0.5]]), np.array([-1]))
     assert ledger.deficits[:1].tolist() == [[0, 1]]
 
 
@@ -108,7 +110,8 @@ def test_deficits_stay_within_their_bounds_whatever_happens_within_rounds() -> N
 def test_a_job_that_is_forgotten_leaves_no_reason_to_the_next_in_its_row() -> None:
     ledger = ledger_after()
     waits = np.array([WAITS.index(gp.Wait.NODE), -1])
-    ledger.record(AB, GANGS, ANYWHERE, np.full((2, 2), 0.5), np.array([-1, 0]), 100.0, waits)
+    ledger.begin_round(100.0)
+    ledger.record(AB, GANGS, ANYWHERE, np.full((2, 2), 0.5), np.array([-1, 0]), waits)
     assert [ledger.wait_of(row) for row in AB] == [gp.Wait.NODE, None]
     ledger.forget([0])
     assert ledger.wait_of(0) is None
@@ -118,7 +121,8 @@ def test_rounds_received_are_counted_from_the_allocation_on() -> None:
     ledger = ledger_after(*[([[0.5, 0.0], [0.0, 0.5]], [0, 1])] * 3)
     assert ledger.received.tolist() == [[3, 0], [0, 3]]
     ledger.begin_allocation()
-    ledger.record(AB, GANGS, ANYWHERE, np.full((2, 2), 0.5), np.array([-1, 0]), 100.0)
+    ledger.begin_round(100.0)
+    ledger.record(AB, GANGS, ANYWHERE, np.full((2, 2), 0.5), np.array([-1, 0]))
     assert ledger.received.tolist() == [[0, 0], [1, 0]]
     ledger.take_back(1, 0, 1, 100.0)
     assert ledger.received[1].tolist() == [0, 0]
@@ -136,10 +140,12 @@ def test_forgetting_a_job_changes_no_other_account(lives: list[tuple[set[int], s
         rows, fractions = np.array(sorted(there)), np.array([[0.25 * (number % 3), 0.5]])
         columns = rows % 3 - 1
         everywhere = np.ones((len(rows), 2), dtype=bool)
-        ledger.record(rows, np.full(len(rows), 2.0), everywhere, np.repeat(fractions, len(rows), axis=0), columns, 100.0)
+        ledger.begin_round(100.0)
+        ledger.record(rows, np.full(len(rows), 2.0), everywhere, np.repeat(fractions, len(rows), axis=0), columns)
         for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
             own = alone.setdefault(row, DeliveryLedger(["fast", "slow"]))
-            own.record(np.zeros(1, dtype=int), np.array([2.0]), everywhere[:1], fractions, np.array([column]), 100.0)
+            own.begin_round(100.0)
+            own.record(np.zeros(1, dtype=int), np.array([2.0]), everywhere[:1], fractions, np.array([column]))
         ledger.forget(sorted(forgotten))
         alone = {row: own for row, own in alone.items() if row not in forgotten}
         names = {row: name for name, row in ids.items()}
@@ -150,14 +156,14 @@ def test_forgetting_a_job_changes_no_other_account(lives: list[tuple[set[int], s
 def accounts_add_up(report: gp.DeliveryReport) -> None:
     """What every report must keep, whatever has happened."""
     for job in report.jobs.values():
-        assert sum(job.shortfall_by_reason.values()) == pytest.approx(job.shortfall_seconds, abs=1e-6)
-        assert all(seconds > 0 for seconds in job.shortfall_by_reason.values())
-    assert sum(report.shortfall_by_reason.values()) == pytest.approx(report.shortfall_gpu_seconds, abs=1e-6)
+        assert sum(job.undelivered_by_reason.values()) == pytest.approx(job.undelivered_seconds, abs=1e-6)
+        assert all(seconds > 0 for seconds in job.undelivered_by_reason.values())
+    assert sum(report.undelivered_by_reason.values()) == pytest.approx(report.undelivered_gpu_seconds, abs=1e-6)
     beyond = report.ahead_gpu_seconds + report.backfilled_gpu_seconds
-    on_time = report.promised_gpu_seconds - report.shortfall_gpu_seconds
+    on_time = report.promised_gpu_seconds - report.undelivered_gpu_seconds
     assert report.delivered_gpu_seconds == pytest.approx(on_time + beyond, abs=1e-5)
     assert min(report.ahead_gpu_seconds, report.backfilled_gpu_seconds) >= 0
-    assert 0 <= report.least_shortfall_gpu_seconds <= report.shortfall_gpu_seconds + 1e-6
+    assert 0 <= report.least_undelivered_gpu_seconds <= report.undelivered_gpu_seconds + 1e-6
 
 
 ROUND = st.fixed_dictionaries(
@@ -190,7 +196,8 @@ def test_reasons_add_up_to_the_shortfall_whatever_happens(rounds: list[dict[str,
         used = np.array([gangs[columns == column].sum() for column in (0, 1)], dtype=float)
         seconds = float(each["seconds"])  # type: ignore[arg-type]
         waits, offered = np.array(each["waits"])[rows], np.maximum(used, 8.0)
-        ledger.record(np.array(rows), gangs, runnable, fractions, columns, seconds, waits, offered)
+        ledger.begin_round(seconds, offered)
+        ledger.record(np.array(rows), gangs, runnable, fractions, columns, waits)
         if each["lost"] and columns[0] >= 0:
             ledger.take_back(rows[0], int(columns[0]), int(gangs[0]), seconds)
         accounts_add_up(ledger.report(known))
@@ -200,7 +207,7 @@ def test_reasons_add_up_to_the_shortfall_whatever_happens(rounds: list[dict[str,
 
 def test_the_reason_other_type() -> None:
     job = ledger_after(([[0.5, 0.5], [0.0, 0.0]], [1, -1])).report(ROWS).jobs["a"]
-    assert job.shortfall_by_reason == {gp.Wait.OTHER_TYPE: 50}
+    assert job.undelivered_by_reason == {gp.Wait.OTHER_TYPE: 50}
     assert job.why is gp.Wait.OTHER_TYPE
     assert job.waits == {}
 
@@ -210,8 +217,9 @@ def test_a_shortfall_that_falls_reduces_all_reasons() -> None:
     ledger = DeliveryLedger(["fast", "slow"])
 
     def enter(fractions: list[float], column: int, wait: int = -1) -> dict[gp.Wait, float]:
-        ledger.record(AB[:1], GANGS[:1], ANYWHERE[:1], np.array([fractions]), np.array([column]), 100.0, np.array([wait]))
-        return ledger.report(ROWS).jobs["a"].shortfall_by_reason
+        ledger.begin_round(100.0)
+        ledger.record(AB[:1], GANGS[:1], ANYWHERE[:1], np.array([fractions]), np.array([column]), np.array([wait]))
+        return ledger.report(ROWS).jobs["a"].undelivered_by_reason
 
     assert enter([0.5, 0.5], -1, WAITS.index(gp.Wait.NEW)) == {gp.Wait.NEW: 100}
     assert enter([0.5, 0.0], 1) == {gp.Wait.NEW: 50, gp.Wait.OTHER_TYPE: 50}
@@ -222,9 +230,10 @@ def test_a_shortfall_that_falls_reduces_all_reasons() -> None:
 def test_time_ahead_of_the_fraction_is_not_backfilled_time() -> None:
     """Two jobs are promised half of one GPU each: the one that runs is ahead, and no GPU would have idled."""
     ledger = DeliveryLedger(["fast"])
-    ledger.record(AB, np.ones(2), np.ones((2, 1), dtype=bool), np.array([[0.5], [0.5]]), np.array([0, -1]), 100.0)
+    ledger.begin_round(100.0)
+    ledger.record(AB, np.ones(2), np.ones((2, 1), dtype=bool), np.array([[0.5], [0.5]]), np.array([0, -1]))
     report = ledger.report(ROWS)
-    assert (report.shortfall_gpu_seconds, report.ahead_gpu_seconds, report.backfilled_gpu_seconds) == (50, 50, 0)
+    assert (report.undelivered_gpu_seconds, report.ahead_gpu_seconds, report.backfilled_gpu_seconds) == (50, 50, 0)
 
 
 def test_idle_gpus_given_to_waiting_jobs_are_backfilled_time() -> None:
@@ -290,7 +299,7 @@ def least(sizes: Sequence[int], promised: np.ndarray, there: Sequence[int | None
         for i, (size, n) in enumerate(zip(sizes, there, strict=True))
     }
     report = gp.DeliveryReport(jobs, {name: 7.0 * float(gpus) for name, gpus in zip(names, offered, strict=True)})
-    return report.least_shortfall_gpu_seconds / 7.0
+    return report.least_undelivered_gpu_seconds / 7.0
 
 
 def test_the_least_that_whole_rounds_allow() -> None:

@@ -140,10 +140,6 @@ def test_a_saved_scheduler_keeps_the_news_of_jobs_that_no_longer_wait(tmp_path: 
         assert scheduler.take_unblocked() == loaded.take_unblocked() == news
         assert loaded.take_unblocked() == ((), ())
     assert "blocked" not in scheduler.to_dict()["scheduler"]
-    del document["scheduler"]["blocked"]["news"]  # as in files of earlier versions
-    earlier = gp.RoundScheduler.from_dict(document, scheduler.profile)
-    assert earlier.take_unblocked() == ((), ())
-    assert earlier.next_round() == loaded.next_round()
 
 
 @pytest.mark.parametrize("by_events", [False, True])

@@ -15,15 +15,14 @@ from scipy.sparse import identity, kron, vstack
 
 import gavel_py as gp
 from gavel_py.problem.eligibility import EVEN_SPLIT
-from gavel_py.scheduling.current_allocation import PolicyInput
-from gavel_py.scheduling.jobs import JobTable
+from gavel_py.scheduling.jobs.history import ScheduledJobs
 from gavel_py.scheduling.mechanism.demand import GangSelection
-from gavel_py.scheduling.mechanism.elastic import Options, best_options
+from gavel_py.scheduling.mechanism.elastic import SizeOptions, best_options
 from gavel_py.scheduling.nodes import NodeStates
 from gavel_py.scheduling.placement.free_gpus import FreeResources
 from gavel_py.scheduling.placement.gangs import HeldGpus
 from gavel_py.scheduling.placement.topology import Layout
-from gavel_py.scheduling.problem_cache import ProblemCache
+from gavel_py.scheduling.problem_cache import PolicyInput, ProblemCache
 from gavel_py.scheduling.round_planning import resized
 from tests.scheduling.test_problem_cache import assert_same
 from tests.support.examples import examples
@@ -57,24 +56,24 @@ def scheduler(jobs: list[gp.Job], mechanism: str = "deficit", **options: Any) ->
 
 
 @st.composite
-def choices(draw: st.DrawFn, most: int = 9) -> tuple[Options, Any]:
+def choices(draw: st.DrawFn, most: int = 9) -> tuple[SizeOptions, Any]:
     seed, count = draw(st.integers(0, 10**6)), draw(st.integers(1, most))
     chance = np.random.default_rng(seed)
     types, gpus = np.repeat([0, 1, 2], 4), np.tile(SIZES, 3)
     sizes = chance.integers(1, 3, count)
     worths = chance.uniform(0.1, 1, (count, 1)) * gpus ** chance.uniform(0, 1, (count, 1))
     worths[chance.random(worths.shape) < 0.3] = 0
-    return Options(np.repeat(np.arange(count), sizes), sizes, types, gpus, worths), chance.integers(0, 12, 3)
+    return SizeOptions(np.repeat(np.arange(count), sizes), sizes, types, gpus, worths), chance.integers(0, 12, 3)
 
 
-def taken(options: Options, chosen: Any) -> tuple[Any, float]:
+def taken(options: SizeOptions, chosen: Any) -> tuple[Any, float]:
     """The GPUs of each type in use, and the sum of the worths."""
     rows = np.flatnonzero(chosen >= 0)
     picked = chosen[rows]
     return np.bincount(options.types[picked], options.gpus[picked], 3), float(options.worths[options.index[rows], picked].sum())
 
 
-def one_job_each(options: Options) -> Any:
+def one_job_each(options: SizeOptions) -> Any:
     """The same program with a row for each job."""
     worths = options.worths[options.index]
     jobs, count = len(worths), len(options.types)
@@ -87,7 +86,7 @@ def one_job_each(options: Options) -> Any:
 
 @given(choices())
 @settings(max_examples=examples(25))
-def test_few_jobs_get_the_best_options(case: tuple[Options, Any]) -> None:
+def test_few_jobs_get_the_best_options(case: tuple[SizeOptions, Any]) -> None:
     options, capacities = case
     found = best_options(options, capacities)
     used, worth = taken(options, found.options)
@@ -105,7 +104,7 @@ def test_many_jobs_get_nearly_the_best_and_the_bound_is_that_of_the_relaxation(k
     types, gpus = np.repeat([0, 1, 2], 4), np.tile(SIZES, 3)
     worths = chance.uniform(0.1, 1, (kinds, 1)) * gpus ** chance.uniform(0, 1, (kinds, 12)) * chance.uniform(0.9, 1.1, (kinds, 12))
     index = np.sort(chance.integers(0, kinds, 2000))
-    options = Options(index, np.bincount(index, minlength=kinds), types, gpus, worths)
+    options = SizeOptions(index, np.bincount(index, minlength=kinds), types, gpus, worths)
     capacities = np.array([900, 700, 500])
     found = best_options(options, capacities)
     used, worth = taken(options, found.options)
@@ -288,15 +287,13 @@ def test_waiting_elastic_jobs_start_within_a_round() -> None:
 
 
 def test_the_problem_of_rounds_is_that_of_the_jobs_in_every_field() -> None:
-    nodes, table = NodeStates(CLUSTER), JobTable()
-    cache = ProblemCache(CLUSTER, PROFILE, True, table.models)
+    nodes, table = NodeStates(CLUSTER), ScheduledJobs()
+    cache = ProblemCache(CLUSTER, PROFILE, True, table.gang_numbers.models)
     jobs = [*elastic(4, cpus_per_gpu=0.5), gp.Job("r", job_type="bert", min_gpus=2, max_gpus=4, total_steps=5.0)]
-    requests, zeros = table.requests_of(jobs), np.zeros(len(jobs))
+    requests = table.requests_of(jobs)
     cache.complete(jobs, requests)
-    none = np.full(len(jobs), -1, dtype=np.int64)
-    objects = np.array([*jobs, None], dtype=object)[:-1]
-    policy_input = PolicyInput(0.0, none, objects, requests["gangs"], requests, zeros, zeros, zeros, none, None, whole_gangs=True)
-    expected = gp.AllocationProblem.from_jobs(jobs, CLUSTER, PROFILE, running_on=none)
+    expected = gp.AllocationProblem.from_jobs(jobs, CLUSTER, PROFILE)
+    policy_input = PolicyInput.of_new(jobs, requests)
     assert_same(cache.problem_if_up(policy_input), expected)
     nodes.put(CLUSTER.nodes[0].name, gp.NodeState.DOWN)
     left = cache.problem(policy_input, nodes).counts

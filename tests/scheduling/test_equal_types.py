@@ -92,7 +92,7 @@ def test_the_allocation_is_that_of_the_policy_and_deliveries_are_what_rounds_fol
     assert np.allclose(allocation.time_fractions, 0.5)
     for account in rounds.delivery().jobs.values():
         assert sorted(account.promised_by_type.values()) == [0, 360]
-        assert account.shortfall_seconds == 0
+        assert account.undelivered_seconds == 0
 
 
 def test_a_saved_scheduler_continues_with_the_same_rounds(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def come_and_gone(seed: int, mechanism: str, rounds: int = 72) -> Stays:
     for job_id, account in made.delivery().jobs.items():
         if came[job_id] and leaves[job_id] <= min(rounds, came[job_id] + 12):
             found.promised += account.num_gpus * account.promised_seconds
-            found.lacking += account.num_gpus * account.shortfall_seconds
+            found.lacking += account.num_gpus * account.undelivered_seconds
     return found
 
 

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.io.names import natural_key
+from gavel_py.problem.job_table import SortedRows
 from gavel_py.scheduling.event_driven import EventDrivenPlanner
 from gavel_py.scheduling.event_driven.queue import JobQueue
 from gavel_py.scheduling.event_driven.queued_jobs import JobProfile, JobProfiler, QueuedJob
-from gavel_py.scheduling.jobs import JobTable, SortedRows
+from gavel_py.scheduling.jobs.history import ScheduledJobs
 from gavel_py.scheduling.state import SchedulerState
 from tests.scheduling.test_event_driven import CLUSTERS, POLICIES, TYPES, policy_of, traces
 from tests.support.examples import examples
@@ -157,7 +158,7 @@ def test_the_incremental_selection_equals_a_full_one(
     """Jobs arrive, leave, change and get other sort keys."""
     chosen = policy_of(policy)
     assert isinstance(chosen, gp.OrderedPolicy)
-    table = JobTable()
+    table = ScheduledJobs()
     profiles = [
         JobProfile(size, True, types, 1.0, 0, [0, 0, 0], [1, 1, 1], None) for size, types in zip(sizes, wishes, strict=True)
     ]

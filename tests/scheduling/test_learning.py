@@ -245,7 +245,7 @@ def test_a_learner_replaces_a_profile_and_the_other_way_round() -> None:
 def test_estimated_profiles_know_jobs_by_type() -> None:
     scheduler = gp.RoundScheduler(CLUSTER, OSDI.with_estimates())
     scheduler.submit_all([gp.Job(str(number), job_type=TYPES[0]) for number in range(5)])
-    assert len(scheduler._state.table.models) == 1
+    assert len(scheduler._state.table.gang_numbers.models) == 1
 
 
 def test_a_cluster_keeps_its_names_of_accelerators() -> None:

@@ -268,6 +268,16 @@ def test_the_jobs_of_largest_worth_that_keep_a_limit_remain_runnable() -> None:
         assert worths[left].sum() == pytest.approx(best)
 
 
+def test_a_job_may_use_all_of_a_limit_whatever_its_price() -> None:
+    """The prices of the types have no common divisor, and the other two jobs fit together, too."""
+    can_run = np.eye(3, dtype=bool)
+    for price in np.random.default_rng(5).uniform(0.1, 100.0, 200).tolist():
+        limit = RoundLimit("budget", np.ones(3), price * np.array([1.0, 0.377123, 0.511777]), price)
+        worths = np.where(can_run, [10.0, 1.0, 1.0], -np.inf)
+        left = within_limits(can_run, worths, np.ones((3, 3)), np.ones(3, dtype=np.int64), [limit])
+        assert left.any(axis=1).tolist() == [True, False, False]
+
+
 def test_a_large_limit_is_used_to_the_last_gpu() -> None:
     rng = np.random.default_rng(4)
     sizes = rng.choice([1, 2, 4, 8], 3000)

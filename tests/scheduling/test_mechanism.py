@@ -212,6 +212,22 @@ def test_hysteresis_grows_with_the_cost_of_a_restart() -> None:
     assert chosen(replace(asked, restart_rounds=np.array([1.0, 1.0]))) == [0, -1]
 
 
+def test_a_turn_of_14_restarts_is_over() -> None:
+    """Claims differ by 3.4: until then, 14 · 0.5 · (1 − X) = 3.5 are needed, and then the mean of that and 2.6 + 0.5."""
+    asked = demand([[0.5], [0.5]], [1], deficits=[[-1.7], [1.7]], running_on=[0, -1], restart_rounds=[0.5, 0.5])
+    assert [chosen(replace(asked, turn_rounds=np.array([rounds, 0.0]))) for rounds in (6.0, 7.0)] == [[0, -1], [-1, 0]]
+
+
+@pytest.mark.parametrize("restart_seconds", [120, 180])
+def test_no_turn_is_half_as_long_again_as_14_restarts_while_jobs_wait(restart_seconds: float) -> None:
+    jobs = [gp.Job(f"j{i:02d}") for i in range(20)]
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]] * 20, job_ids=[job.job_id for job in jobs], accelerators=["g"])
+    made = gp.RoundScheduler(gp.Cluster.from_inline("g:1"), speeds, round_seconds=360, restart_seconds=restart_seconds)
+    made.submit_all(jobs)
+    turns = [len(list(same)) for _, same in itertools.groupby(tuple(made.next_round().assignments) for _ in range(240))]
+    assert max(turns) <= 1.5 * 14 * restart_seconds / 360
+
+
 def test_a_job_that_is_promised_every_round_goes_before_one_that_can_make_good() -> None:
     asked = demand([[0.6, 0.4], [0.8, 0.0]], [1, 0])
     assert chosen(asked) == [0, -1]

@@ -51,8 +51,8 @@ def test_the_round_in_which_a_node_was_lost_is_not_delivered() -> None:
     made = two_nodes()
     made.node_down("v100-0")
     jobs = made.delivery().jobs
-    assert (jobs["a"].delivered_seconds, jobs["a"].shortfall_seconds) == (0, 10)
-    assert (jobs["b"].delivered_seconds, jobs["b"].shortfall_seconds) == (10, 0)
+    assert (jobs["a"].delivered_seconds, jobs["a"].undelivered_seconds) == (0, 10)
+    assert (jobs["b"].delivered_seconds, jobs["b"].undelivered_seconds) == (10, 0)
     recorder = Recorder()
     made.policy = recorder
     made.next_round()
@@ -204,7 +204,7 @@ def test_the_state_of_all_nodes_can_be_asked_for() -> None:
 def test_names_and_numbers_that_there_are_not_are_refused() -> None:
     made = scheduler("v100:2/1")
     for call in (made.node_down, made.drain, made.node_up, partial(made.gpu_lost, index=0), partial(made.gpu_back, index=0)):
-        with pytest.raises(gp.UnknownNameError, match=r"node 'v100-9': there is no such node .* did you mean"):
+        with pytest.raises(gp.UnknownNameError, match=r"field node: 'v100-9' is not in the cluster; did you mean"):
             call("v100-9")
     for index in (-1, 1, True, "0", 0.0):
         assert "node 'v100-0', field index of the GPU: must be a whole number from 0 to 0" in refused(
@@ -285,6 +285,6 @@ def test_gangs_and_other_work_never_need_more_than_a_node_has(data: st.DataObjec
 
 def test_what_is_reserved_is_a_finite_amount_on_a_known_node() -> None:
     made = with_cpus([16], [])
-    assert "node 'n9': there is no such node" in refused(lambda: made.reserve("n9", cpus=1))
+    assert "field node: 'n9' is not in the cluster" in refused(lambda: made.reserve("n9", cpus=1))
     for wrong in (-1.0, float("nan"), float("inf"), "2"):
         assert "cpus: must be a finite number of at least 0" in refused(partial(made.reserve, "n0", cpus=wrong))

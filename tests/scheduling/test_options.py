@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -107,3 +108,19 @@ def test_a_scheduler_whose_options_were_changed_can_be_loaded() -> None:
         setattr(made, name, value)
     loaded = gp.RoundScheduler.from_dict(made.to_dict(), PROFILE)
     assert goes_on(loaded) == goes_on(made)
+
+
+def test_options_can_be_read_while_a_round_is_decided() -> None:
+    """Whoever shows the settings of a scheduler does not wait for a solve."""
+    seen: list[float] = []
+
+    def read_beside(demand: gp.RoundDemand) -> Any:
+        reader = Thread(target=lambda: seen.append(made.round_seconds))
+        reader.start()
+        reader.join(10)
+        assert seen, "the reader waits"
+        return gp.scheduling.choose_jobs(demand)
+
+    made = scheduler(jobs=[job("a"), job("b")], mechanism=read_beside)
+    made.next_round()
+    assert seen == [360.0]

@@ -59,7 +59,8 @@ def test_the_account_of_placements() -> None:
     ledger = DeliveryLedger(["v100"])
     fractions, spread, columns = np.array([[1.0], [1.0]]), np.array([[0.25], [0.0]]), np.zeros(2, dtype=np.int64)
     everywhere, is_spread = np.ones((2, 1), dtype=bool), np.array([True, True])
-    ledger.record(np.arange(2), np.array([2, 2]), everywhere, fractions, columns, 100.0)
+    ledger.begin_round(100.0)
+    ledger.record(np.arange(2), np.array([2, 2]), everywhere, fractions, columns)
     ledger.record_placement(np.arange(2), fractions, spread, columns, is_spread, 100.0)
     assert ledger.spread_deficits.tolist() == [[-0.75], [0.0]]
     assert ledger.misplaced.tolist() == [0.0, 100.0]  # a is promised both placements
@@ -68,7 +69,8 @@ def test_the_account_of_placements() -> None:
 def test_a_round_that_is_lost_was_in_no_placement() -> None:
     ledger = DeliveryLedger(["v100"])
     fractions, spread, columns = np.array([[1.0], [1.0]]), np.array([[0.25], [0.0]]), np.zeros(2, dtype=np.int64)
-    ledger.record(np.arange(2), np.array([2, 2]), np.ones((2, 1), dtype=bool), fractions, columns, 100.0)
+    ledger.begin_round(100.0)
+    ledger.record(np.arange(2), np.array([2, 2]), np.ones((2, 1), dtype=bool), fractions, columns)
     ledger.record_placement(np.arange(2), fractions, spread, columns, np.array([True, True]), 100.0)
     for row in range(2):
         ledger.take_back(row, 0, 2, 100.0, is_spread=True)

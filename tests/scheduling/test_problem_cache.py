@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -9,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import gavel_py as gp
 from gavel_py.problem.from_jobs import hosts_of, largest_gangs
-from gavel_py.scheduling.current_allocation import PolicyInput
-from gavel_py.scheduling.jobs import JobTable
+from gavel_py.scheduling.jobs.history import ScheduledJobs
 from gavel_py.scheduling.nodes import NodeStates
-from gavel_py.scheduling.problem_cache import ProblemCache
+from gavel_py.scheduling.problem_cache import PolicyInput, ProblemCache
 from tests.support.examples import examples
 from tests.support.profiles import OSDI
 
@@ -57,8 +58,8 @@ def jobs(draw: st.DrawFn, number: int) -> gp.Job:
 @settings(max_examples=examples(60, costly=True))
 @given(data=st.data(), whole_gangs=st.booleans(), down=st.booleans(), sharing=st.booleans())
 def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs: bool, down: bool, sharing: bool) -> None:
-    nodes, table = NodeStates(CLUSTER), JobTable()
-    cache = ProblemCache(CLUSTER, OSDI, whole_gangs, table.models)
+    nodes, table = NodeStates(CLUSTER), ScheduledJobs()
+    cache = ProblemCache(CLUSTER, OSDI, whole_gangs, table.gang_numbers.models)
     if down:
         nodes.put("v100-0", gp.NodeState.DOWN)
     there: dict[str, gp.Job] = {}
@@ -69,16 +70,18 @@ def test_the_problem_is_the_same_in_every_field(data: st.DataObject, whole_gangs
             else:
                 there[f"j{number}"] = data.draw(jobs(number))
         count, now, running = len(there), data.draw(st.sampled_from([0.0, 33.3])), [(0, -1, 1)[i % 3] for i in range(len(there))]
-        given = np.arange(float(count)), np.full(count, 0.5), np.full(count, 2.0), np.array(running, dtype=np.int64)
-        previous = np.full((count, 2), 0.25) if data.draw(st.booleans()) else None
+        past = np.arange(float(count)), np.full(count, 0.5), np.full(count, 2.0), np.array(running, dtype=np.int64)
+        history = dict(zip(("waiting_seconds", "isolated_seconds", "attained_gpu_seconds", "running_on"), past, strict=True))
+        if data.draw(st.booleans()):
+            history["previous_fractions"] = np.full((count, 2), 0.25)
         requests = table.requests_of(list(there.values()))
         cache.complete(list(there.values()), requests)
         objects = np.array([*there.values(), None], dtype=object)[:-1]
-        options = {"whole_gangs": whole_gangs, "sharing": sharing}
-        policy_input = PolicyInput(now, given[3], objects, requests["gangs"], requests, *given, previous, **options)
-        history = dict(zip(("waiting_seconds", "isolated_seconds", "attained_gpu_seconds", "running_on"), given, strict=True))
+        policy_input = PolicyInput(
+            now, past[3], objects, requests["gangs"], requests, history, gp.SchedulerOptions(sharing=sharing)
+        )
         expected = gp.AllocationProblem.from_jobs(
-            there.values(), CLUSTER, OSDI, now_seconds=now, **history, previous_fractions=previous, **options
+            there.values(), CLUSTER, OSDI, now_seconds=now, **history, whole_gangs=whole_gangs, sharing=sharing
         )
         assert_same(cache.problem_if_up(policy_input), expected)
         if down:
@@ -90,7 +93,8 @@ def on_the_nodes_left(problem: gp.AllocationProblem, there: list[gp.Job], nodes:
     left, hosts = nodes.available, problem.hosts
     found = problem.with_capacities(left.capacities, largest_gangs=largest_gangs(there, left))
     why = {i: reason if i in problem.excluded else f"{nodes.reason}: {reason}" for i, reason in found.excluded.items()}
-    return replace(found, excluded=why, hosts=None if hosts is None else hosts_of(there, left, hosts.speeds, hosts.gpu_memory))
+    hosts = hosts and hosts_of(left, hosts.localities, hosts.per_gpu, hosts.speeds, hosts.gpu_memory)
+    return replace(found, excluded=why, hosts=hosts)
 
 
 def assert_same(one: Any, other: Any, where: str = "problem") -> None:
@@ -113,3 +117,24 @@ def test_an_error_names_the_job_that_is_refused_and_not_an_equal_one_before_it()
             scheduler.submit_all(some)
     scheduler.submit(gp.Job("one", job_type="A3C", total_steps=10))
     assert set(scheduler.next_round().assignments) == {"one"}
+
+
+class Doubled(gp.ThroughputProfile):
+    """Speeds of one job are twice those of others with an equal gang."""
+
+    def matrix(self, jobs: Sequence[gp.Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
+        factors = [2.0 if job.job_id == "fast" else 1.0 for job in jobs]
+        return super().matrix(jobs, accelerators) * np.array(factors)[:, None]
+
+
+def test_a_profile_of_the_user_may_distinguish_jobs_with_equal_gangs() -> None:
+    class Alike(gp.ThroughputProfile, by_type=True):
+        pass
+
+    assert (gp.ThroughputProfile.is_by_type, Alike.is_by_type, Doubled.is_by_type) == (True, True, False)
+    known = gp.Measurement(job_type="t", num_gpus=1, accelerator="v100", steps_per_second=3.0)
+    scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 2}), Doubled("own", [known]), "isolated")
+    scheduler.submit_all([gp.Job(name, job_type="t") for name in ("fast", "slow")])
+    scheduler.next_round()
+    assert scheduler.allocation is not None
+    assert scheduler.allocation.throughputs.tolist() == [6.0, 3.0]

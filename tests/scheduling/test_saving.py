@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
-from gavel_py.io.snapshots import SnapshotFormat, decode, encode
 from gavel_py.scheduling.snapshot import SCHEDULER
 from tests.scheduling.schedulers import PROFILE, busy, goes_on, job, refused, scheduler, shares
 from tests.scheduling.support import Fixed
@@ -86,68 +84,6 @@ def test_a_tree_of_tenants_is_kept_though_its_file_is_gone(path: Path, tmp_path:
     made.save(path)
     (tmp_path / "tree.json").unlink()
     assert gp.RoundScheduler.load(path, PROFILE).next_round() == made.next_round()
-
-
-VERSION_2 = Path(__file__).with_name("scheduler_version_2.json")
-VERSION_3 = Path(__file__).with_name("scheduler_version_3.json")
-"""The state of `busy()`, written by earlier versions; the second one by the last without starts between rounds."""
-
-
-def as_one_team(file: Path) -> Any:
-    """The state in a file as if all jobs were of one tenant: earlier versions chose jobs without regard to tenants."""
-    return json.loads(file.read_text().replace('"t1"', '"t0"'))["state"]
-
-
-@pytest.fixture
-def divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in earlier versions, jobs divide their time between types of equal speed: to a slow job, all types are equally fast."""
-    monkeypatch.setattr("gavel_py.scheduling.current_allocation.whole_jobs", lambda *_: None)
-
-
-@pytest.mark.usefixtures("divided")
-@pytest.mark.parametrize(("version", "file"), [(2, VERSION_2), (3, VERSION_3)])
-def test_files_of_earlier_versions_are_read(path: Path, version: int, file: Path) -> None:
-    SnapshotFormat("gavel-py scheduler", version, "").write(path, as_one_team(file))
-    again, made = gp.RoundScheduler.load(path, PROFILE), busy(teams=1)
-    assert of_jobs(again.delivery()) == of_jobs(made.delivery())
-    (rounds, report, *others), (expected_rounds, expected_report, *expected) = goes_on(again), goes_on(made)
-    assert (rounds, of_jobs(report), others) == (expected_rounds, of_jobs(expected_report), expected)
-
-
-def of_jobs(report: Any) -> gp.DeliveryReport:
-    """The report without the accounts of tenants, which begin when the file is loaded."""
-    return replace(report, tenants={}, least_tenant_shortfall_gpu_seconds=0.0)
-
-
-@pytest.mark.parametrize("file", [VERSION_2, VERSION_3], ids=lambda file: file.stem)
-def test_accounts_of_tenants_begin_with_a_file_that_has_none(path: Path, file: Path) -> None:
-    again = gp.RoundScheduler.load(file, PROFILE)
-    again.save(path)
-    assert goes_on(gp.RoundScheduler.load(path, PROFILE)) == goes_on(again)
-
-
-@pytest.mark.usefixtures("divided")
-def test_files_of_version_1_are_read(path: Path) -> None:
-    """They lack `has_run`, the shortfall by reason and the GPU-seconds offered; later rounds are the same."""
-    made, document = busy(teams=1), as_one_team(VERSION_2)
-    for past in document["scheduler"]["standings"].values():
-        del past["has_run"]
-    ledger = document["scheduler"]["ledger"]
-    del ledger["_offered"], ledger["_round_seconds"]
-    tables = {name: table for name, table in decode(ledger["_tables"]).items() if name not in {"short", "rounds"}}
-    ledger["_tables"] = encode(tables | {"waits": tables["waits"][:, :5]})
-    SnapshotFormat("gavel-py scheduler", 1, "").write(path, document)
-    again = gp.RoundScheduler.load(path, PROFILE)
-    report = again.delivery()
-    assert report.undelivered_share == made.delivery().undelivered_share > 0
-    for account in report.jobs.values():
-        assert sum(account.shortfall_by_reason.values()) == pytest.approx(account.shortfall_seconds)
-    assert report.least_shortfall_gpu_seconds <= report.shortfall_gpu_seconds
-    for _ in range(8):
-        assert again.next_round() == made.next_round()
-    report = again.delivery()
-    assert sum(report.shortfall_by_reason.values()) == pytest.approx(report.shortfall_gpu_seconds)
-    assert 0 <= report.least_shortfall_gpu_seconds <= made.delivery().least_shortfall_gpu_seconds
 
 
 def test_has_run_is_saved(path: Path) -> None:
@@ -278,8 +214,8 @@ def test_every_part_that_is_missing_is_refused(path: Path) -> None:
             return []
         return [place for name, inner in part.items() for place in [(*way, name), *places(inner, (*way, name))]]
 
-    # What stands under names of jobs and nodes may be more or less, and earlier files have no accounts of tenants.
-    free = {"assignments", "excluded", "newly_failed", "nodes", "bases", "tenants"}
+    # What stands under names of jobs and nodes may be more or less; parts that are empty are left out.
+    free = {"options", "assignments", "excluded", "newly_failed", "nodes", "bases", "tenants"}
     for place in places(state):
         if free & set(place[:-1]) or place[-1] in free:
             continue

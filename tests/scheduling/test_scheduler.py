@@ -182,9 +182,20 @@ def test_a_job_that_does_not_fit_the_profile_is_refused_at_once() -> None:
     assert line([made.next_round()]) == ["a"]
 
 
-@pytest.mark.parametrize("seconds", [0, -1, math.inf, math.nan, "360"])
-def test_wrong_round_lengths_are_refused(seconds: Any) -> None:
-    assert "round_seconds: must be a finite number greater than 0" in refused(lambda: scheduler(round_seconds=seconds))
+@pytest.mark.parametrize(
+    ("seconds", "problem"),
+    [
+        (0, "must be greater than 0, found 0"),
+        (-1, "must be greater than 0, found -1"),
+        (math.inf, "must be a finite number, found inf"),
+        (math.nan, "must be a finite number, found nan"),
+        ("long", "must be a number, found 'long'"),
+        ("360", "must be a number, found '360'"),
+        (b"360", "must be a number, found b'360'"),
+    ],
+)
+def test_wrong_round_lengths_are_refused(seconds: Any, problem: str) -> None:
+    assert f"round_seconds: {problem}" in refused(lambda: scheduler(round_seconds=seconds))
 
 
 def test_a_job_without_what_the_policy_needs_is_refused_before_it_stops_every_round() -> None:
@@ -245,7 +256,7 @@ def test_what_cannot_be_delivered_is_reported() -> None:
         made.next_round()
     report = made.delivery()
     assert report.undelivered_share == pytest.approx(1 / 3, abs=0.01)
-    assert report.jobs["a"].shortfall_seconds == pytest.approx(500, abs=20)
+    assert report.jobs["a"].undelivered_seconds == pytest.approx(500, abs=20)
     assert (report.jobs["c"].promised_seconds, report.jobs["c"].delivered_seconds) == (0, 2000)
 
 
@@ -256,7 +267,7 @@ def test_deficits_outlive_a_new_allocation() -> None:
     made.submit(job("c"))
     made.policy = shares(b=0.5, c=0.5)
     assert line([made.next_round()]) == ["b"]
-    assert made.delivery().jobs["b"].shortfall_seconds == 0
+    assert made.delivery().jobs["b"].undelivered_seconds == 0
 
 
 def test_another_mechanism_can_be_put_in() -> None:
@@ -297,7 +308,7 @@ def test_any_history_keeps_the_books(seed: int) -> None:
         ran = [r.assignments[job_id] for r in rounds if job_id in r.assignments]
         assert account.delivered_seconds == 10 * len(ran)
         assert all(len(set(assignment.gpus)) == account.num_gpus for assignment in ran)
-    assert report.shortfall_gpu_seconds <= report.promised_gpu_seconds
+    assert report.undelivered_gpu_seconds <= report.promised_gpu_seconds
     for before, now in zip([None, *rounds], rounds, strict=False):
         previous = before.assignments if before else {}
         assert set(now.kept) | set(now.started) == set(now.assignments)

@@ -93,7 +93,7 @@ def test_what_is_left_over_goes_to_jobs_that_came() -> None:
     report = made.delivery().jobs
     assert sum(report[name].delivered_seconds for name in "cd") == ROUND
     assert sum(report[name].promised_seconds for name in "cd") == 0.0
-    assert [report[name].shortfall_seconds for name in "abcd"] == [0.0] * 4
+    assert [report[name].undelivered_seconds for name in "abcd"] == [0.0] * 4
 
 
 def test_new_jobs_wait_if_the_policy_forbids_backfilling() -> None:
@@ -389,9 +389,8 @@ def test_any_arrivals_and_departures_with_sharing_and_spreading(
     made = scheduler_of(jobs, cluster, policy=policy, mechanism=mechanism, sharing=sharing, solve_seconds=4 * 360.0)
     for _ in range(6):
         before, asked = len(COUNTS), made._state.current_allocation
-        is_early = (
-            asked is not None and not made._state.must_solve and (made.last_start_seconds or 0) + 360 < asked.solved_seconds + 1440
-        )
+        start, must_solve = (made.last_start_seconds or 0) + 360, made._state.changes.must_solve
+        is_early = asked is not None and not must_solve and start < asked.solved_seconds + 1440
         there = [each.job_id for each in made.jobs]
         given_to = [] if asked is None else [i for i, row in zip(asked.problem.job_ids, asked.fractions, strict=True) if row.any()]
         made.save(path)
@@ -445,12 +444,12 @@ def test_without_rounds_there_is_no_time_to_wait_for() -> None:
     assert "field solve_seconds" in refused(gp.Simulation, [], cluster, PROFILE, "fifo", round_seconds=None, solve_seconds=60)
 
 
-def test_a_file_from_before_there_was_such_a_time_is_read_and_still_written() -> None:
+def test_a_file_from_before_there_was_such_a_time_is_read() -> None:
     made, policy = seldom(solve_seconds=0.0)
     made.next_round()
     made.submit(job("c"))
     document = made.to_dict()
-    assert "solve_seconds" not in document["options"]
+    del document["options"]["solve_seconds"]
     assert "reused" not in document["scheduler"]["allocation"]
     assert gp.RoundScheduler.from_dict(document, PROFILE, policy=policy).solve_seconds == 0.0
 

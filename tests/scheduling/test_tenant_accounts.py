@@ -32,10 +32,10 @@ def test_a_tenant_that_arrives_later_has_its_first_round_then_and_is_promised_no
     promised = {"a": 3 * 16 + 3 * 8 + 14 * 16 / 3, "b": 3 * 8 + 14 * 16 / 3, "c": 14 * 16 / 3}
     for (name, each), got in zip(report.tenants.items(), rounds.sum(axis=0), strict=True):
         assert each.promised_gpu_seconds == pytest.approx(promised[name] * ROUND)
-        assert each.received_gpu_seconds == got * ROUND
-        assert each.shortfall_gpu_seconds == pytest.approx(max(0.0, promised[name] - got) * ROUND, abs=1e-6)
-        assert each.rounds_behind == pytest.approx(each.shortfall_gpu_seconds / ROUND / (16 / 3))
-    assert 0 < report.least_tenant_shortfall_gpu_seconds <= report.tenant_shortfall_gpu_seconds
+        assert each.delivered_gpu_seconds == got * ROUND
+        assert each.undelivered_gpu_seconds == pytest.approx(max(0.0, promised[name] - got) * ROUND, abs=1e-6)
+        assert each.rounds_behind == pytest.approx(each.undelivered_gpu_seconds / ROUND / (16 / 3))
+    assert 0 < report.least_tenant_undelivered_gpu_seconds <= report.tenant_undelivered_gpu_seconds
 
 
 def test_tenants_above_others_have_the_sums_of_those_below() -> None:
@@ -44,7 +44,7 @@ def test_tenants_above_others_have_the_sums_of_those_below() -> None:
     played(made, jobs, 7)
     found = made.delivery().tenants
     assert {name: each.parent for name, each in found.items()} == {"x": None, "x0": "x", "x1": "x", "y": None}
-    for field in ("promised_gpu_seconds", "received_gpu_seconds"):
+    for field in ("promised_gpu_seconds", "delivered_gpu_seconds"):
         x, x0, x1, y = (getattr(found[name], field) for name in ("x", "x0", "x1", "y"))
         assert x == pytest.approx(x0 + x1)
         assert x + y == pytest.approx(7 * 6 * ROUND)
@@ -71,7 +71,7 @@ def test_accounts_outlive_the_jobs_and_the_process(tmp_path: Path) -> None:
     made.next_round()
     made.forget(*(job.job_id for job in jobs))
     assert made.delivery().tenants == before
-    assert made.delivery().least_tenant_shortfall_gpu_seconds == 0.0
+    assert made.delivery().least_tenant_undelivered_gpu_seconds == 0.0
 
 
 def gangs(chance: np.random.Generator, kind: Mapping[str, Any]) -> list[gp.Job]:
@@ -151,10 +151,10 @@ def test_tenants_receive_what_their_jobs_hold_in_the_rounds(kind: Mapping[str, A
         for name in {job.tenant, job.tenant[:1] if has_tree else job.tenant}:
             of_rounds[name] += history.held[job.job_id]
             of_jobs[name] += delivered
-    received = {name: each.received_gpu_seconds for name, each in report.tenants.items()}
+    received = {name: each.delivered_gpu_seconds for name, each in report.tenants.items()}
     assert received == pytest.approx({name: of_rounds[name] for name in received})
     assert received == pytest.approx({name: of_jobs[name] for name in received})
-    assert report.least_tenant_shortfall_gpu_seconds <= report.tenant_shortfall_gpu_seconds + 1e-6
+    assert report.least_tenant_undelivered_gpu_seconds <= report.tenant_undelivered_gpu_seconds + 1e-6
 
 
 Promises = tuple[list[float], list[int], int]
@@ -194,10 +194,10 @@ def test_starts_within_a_round_may_give_tenants_any_time() -> None:
     jobs = jobs_of({"a": (4, 1), "b": (4, 1)})
     made = scheduler("g:3", jobs)
     played(made, jobs, 1)
-    assert made.delivery().least_tenant_shortfall_gpu_seconds == pytest.approx(ROUND / 2)
+    assert made.delivery().least_tenant_undelivered_gpu_seconds == pytest.approx(ROUND / 2)
     made.complete(sorted(made.running)[0])
     assert made.start_waiting(ROUND / 2)
-    assert made.delivery().least_tenant_shortfall_gpu_seconds < ROUND / 2
+    assert made.delivery().least_tenant_undelivered_gpu_seconds < ROUND / 2
 
 
 def test_the_promise_of_its_tenant_is_why_a_job_waits() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gavel_py as gp
+from gavel_py.scheduling.mechanism.tenants import TenantLedger
 
 Spec = Mapping[str, tuple[int, int]]
 """{tenant: (number of jobs, GPUs of each)}."""
@@ -97,6 +98,40 @@ def test_tenants_with_fractions_of_gpus_share_each_round() -> None:
     made.submit_all(jobs)
     rounds = [Counter(job_id[0] for job_id in made.next_round().assignments) for _ in range(8)]
     assert rounds == [Counter(a=4, b=4, c=4)] * 8
+
+
+@pytest.mark.parametrize("size", [0.5, 0.25, 0.2])
+def test_a_tenant_of_fractions_shares_with_one_of_whole_gpus(size: float) -> None:
+    jobs = [gp.Job(f"a{i:02d}", tenant="a", num_gpus=size) for i in range(round(10 / size))] + jobs_of({"b": (10, 1)})
+    made = scheduler("g:6/3", jobs)
+    made.submit_all(jobs)
+    rounds = [Counter(job_id[0] for job_id in made.next_round().assignments) for _ in range(12)]
+    assert rounds == [Counter(a=round(3 / size), b=3)] * 12
+
+
+@pytest.mark.parametrize("size", [1, 0.5, 0.25])
+def test_parts_of_gpus_that_gangs_keep_count_for_their_tenant(size: float) -> None:
+    """The gangs of `a` may not stop for ten rounds; then those of `b`, which arrived two rounds later."""
+    jobs = [gp.Job(f"{name}{i:02d}", tenant=name, num_gpus=size) for name in "ab" for i in range(20)]
+    half = round(2 / size)  # of 4 GPUs
+    made = scheduler("g:4/4", jobs, "max_min_fairness", min_run_seconds=3600.0)
+    made.submit_all(jobs[:half])
+    rounds = [made.next_round() for _ in range(2)]
+    made.submit_all(jobs[half:])
+    rounds += [made.next_round() for _ in range(12)]
+    assert [Counter(job_id[0] for job_id in each.assignments) for each in rounds[2:]] == [Counter(a=half, b=half)] * 12
+
+
+def test_what_a_tenant_is_owed_beyond_a_round_counts_in_full() -> None:
+    ledger, of = TenantLedger(), ({"a": 0, "b": 1}, np.array([0, 1]), np.array([2.0, 0.5]))
+    ledger.arrange(gp.resolve_policy("hierarchical", tenants={"a": {}, "b": {}}).tenants)
+    found = []
+    for index in range(4):
+        claims = ledger.claims(*of, gpus=np.ones(2))
+        assert claims is not None
+        found.append(claims.levels[0].claims.tolist())
+        ledger.record(*of, received=np.zeros(2), sizes=np.ones(2), index=index, round_seconds=360.0)
+    assert found == [[2, 0.5], [2.5, 0.625], [4.5, 0.75], [6.5, 1.25]]
 
 
 def test_labels_count_under_every_policy() -> None:

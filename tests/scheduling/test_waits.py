@@ -49,7 +49,7 @@ def test_a_gang_waits_for_enough_gpus() -> None:
         made.next_round()
     report = made.delivery()
     assert sum(job.waits.get(gp.Wait.GANG, 0) for job in report.jobs.values()) >= 1
-    assert sum(report.shortfall_by_reason.values()) == pytest.approx(report.shortfall_gpu_seconds, abs=1e-6)
+    assert sum(report.undelivered_by_reason.values()) == pytest.approx(report.undelivered_gpu_seconds, abs=1e-6)
 
 
 def test_what_cannot_be_delivered_may_be_promised_as_published() -> None:
@@ -62,7 +62,7 @@ def test_what_cannot_be_delivered_may_be_promised_as_published() -> None:
         made.next_round()
     report = made.delivery()
     assert report.undelivered_share == pytest.approx(1 / 3, abs=0.01)
-    assert max(report.shortfall_by_reason, key=lambda reason: report.shortfall_by_reason[reason]) is gp.Wait.GANG
+    assert max(report.undelivered_by_reason, key=lambda reason: report.undelivered_by_reason[reason]) is gp.Wait.GANG
 
 
 def test_a_node_that_is_down_is_named() -> None:

@@ -24,8 +24,8 @@ def cluster_of(counts: dict[str, int], prices: dict[str, float] | None = None, p
 
 
 def rate(model: str, accelerator: str, num_gpus: int, rate: float, bucket: tuple[int, int] | None = None) -> gp.ServingRate:
-    sizes = {} if bucket is None else {"prompt_tokens": bucket[0], "output_tokens": bucket[1]}
-    fields = {"model": model, "accelerator": accelerator, "num_gpus": num_gpus, "requests_per_second": rate}
+    sizes: dict[str, Any] = {} if bucket is None else {"prompt_tokens": bucket[0], "output_tokens": bucket[1]}
+    fields: dict[str, Any] = {"model": model, "accelerator": accelerator, "num_gpus": num_gpus, "requests_per_second": rate}
     return gp.ServingRate(**fields, **sizes, condition="closed_loop")
 
 

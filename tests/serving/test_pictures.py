@@ -59,7 +59,7 @@ def test_gpus_are_drawn_by_type_and_service(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_drawn_is_named(placement: gp.ModelPlacement, tmp_path: Path) -> None:
-    with pytest.raises(gp.InputError, match="not over 'slos'; did you mean 'slo'"):
+    with pytest.raises(gp.InputError, match="'slos' is not known; did you mean 'slo'"):
         gp.attainment_curve(placement, "slos")  # type: ignore[arg-type]
     with pytest.raises(gp.InputError, match="must be greater than 0"):
         gp.attainment_curve(placement, "rate", [0.0])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import gavel_py as gp
-from gavel_py.serving.shapes import Options, options_of, program_of_shapes, proposals
+from gavel_py.serving.shapes import ShapeOptions, options_of, program_of_shapes, proposals
 from tests.serving.alpaserve import LATENCY, OVERHEADS, RATES, STAGES
 from tests.support.examples import examples
 
@@ -124,7 +124,7 @@ def test_more_weight_gets_more() -> None:
     assert attained(0.1) == 0.0
 
 
-def served_by(counts: tuple[int, ...], options: Options, rates: np.ndarray, at_slo: np.ndarray) -> float:
+def served_by(counts: tuple[int, ...], options: ShapeOptions, rates: np.ndarray, at_slo: np.ndarray) -> float:
     """Return the most requests served by groups of these numbers, over all numbers of replicas: by trying them all."""
     pairs = [(i, k) for i, k in itertools.product(range(len(rates)), range(len(counts))) if (i, k) in options.stages]
     best = 0.0
@@ -211,7 +211,7 @@ def test_files_of_requests_are_searched_in_one_half_and_found_in_the_other(tmp_p
         ({"model": "big"}, "fits no group of GPUs: it needs at least 14 GB on each of 2 GPUs of v100, which have 13 GB each, 4 in"),
         ({"model": "sized"}, "'sized' has no stage_seconds without batch and sizes for an accelerator of the cluster"),
         ({"model": "free"}, "does not state memory_gb of 'free'"),
-        ({"rate": None}, "a rate or a trace is required"),
+        ({"rate": None}, "field rate: is required, or a trace"),
         ({"slo_seconds": None, "ttft_seconds": 1.0}, "times of tokens are not simulated"),
         ({"name": "other"}, "service 'other', field name: appears twice"),
         ({"min_replicas": 9}, "min_replicas.* do not fit"),
@@ -231,7 +231,7 @@ def test_services_that_cannot_be_placed_are_named(service: dict[str, Any], probl
 def test_a_cluster_without_memory_and_an_empty_list_are_named() -> None:
     with pytest.raises(gp.InputError, match="accelerator type 'v100', field memory_gb: is required"):
         gp.place_models([gp.Service("a", model="m", rate=1.0)], gp.Cluster.from_counts({"v100": (8, 8)}), PAIRS)
-    with pytest.raises(gp.InputError, match="no services"):
+    with pytest.raises(gp.InputError, match="services: must not be empty"):
         gp.place_models([], cluster_of(1), PAIRS)
 
 
@@ -244,6 +244,7 @@ def test_a_cluster_without_memory_and_an_empty_list_are_named() -> None:
         ("groups: [{stage_seconds: {a: [0.1], b: [0.1, 0.2]}}]", "same number of stages"),
         ("groups: [{stage_seconds: {a: [x]}}]", "greater than 0"),
         ("groups: [{stage_seconds: {a: [1]}, operator_parallel: 1.5}]", "whole number"),
+        ("groups: [{stage_seconds: {a: [1]}, operator_parallel: 1.0}]", "whole number"),
     ],
 )
 def test_faults_of_group_files_are_named(tmp_path: Any, text: str, problem: str) -> None:

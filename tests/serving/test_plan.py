@@ -42,11 +42,10 @@ def test_four_services_on_88_gpus() -> None:
 
 def relaxed_fraction(plan: gp.ServingPlan) -> float:
     """The bound of the relaxation, from the dual values of the plan."""
-    from gavel_py.optimization.formulation.replicas import bound_of
+    from gavel_py.serving.replicas import bound_of
 
-    assert plan._market is not None
-    assert plan._multipliers is not None
-    return bound_of(plan._market.market, plan._multipliers)
+    assert plan._evidence is not None
+    return bound_of(plan._evidence.market.market, plan._evidence.multipliers)
 
 
 @needs_shared_data
@@ -298,7 +297,7 @@ def test_a_rate_at_an_slo_is_preferred_and_must_be_strict_enough() -> None:
     ("service", "expected"),
     [
         ({"model": "n", "rate": 1}, "'n' is missing"),
-        ({"model": "m"}, "field rate: is required, or trace"),
+        ({"model": "m"}, "field rate: is required, or a trace"),
         ({"model": "m", "rate": 1, "mix": {(9, 9): 1}}, "no replica of model 'm' in the cluster serves requests of size 9/9"),
         ({"model": "m", "rate": 1}, "field mix: is required, since the rates of model 'm' depend on sizes"),
         ({"model": "large", "rate": 1}, "'large' cannot be served here: it needs 90 GB of each a, which has 80"),
@@ -371,7 +370,8 @@ def test_bad_requests_are_explained(two: Any) -> None:
             (lambda: gp.plan_serving([], cluster, profile), "must not be empty"),
             (lambda: gp.plan_serving(services, cluster, profile, "max"), "'max' is not known"),  # type: ignore[arg-type]
             (lambda: gp.plan_serving(services, cluster, profile, floors={"z": 1}), "is not a service"),
-            (lambda: gp.plan_serving(services, cluster, profile, floors={"x": 2}), "must be from 0 to 1"),
+            (lambda: gp.plan_serving(services, cluster, profile, floors={"x": 2}), "must be a finite number from 0 to 1"),
+            (lambda: gp.plan_serving(services, cluster, profile, floors={"where": 2}), "field where: is not a service"),
             (lambda: gp.plan_serving(services, cluster, profile, quotas={"z": 1}), "is not a tenant"),
             (lambda: gp.plan_serving(services, cluster, profile, quotas={"t": {"z": 1}}), "'z' is not in the cluster"),
             (lambda: gp.plan_serving(services, unpriced, profile, "min_cost"), "price_per_hour: is required"),

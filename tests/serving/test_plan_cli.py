@@ -103,7 +103,7 @@ def test_gpus_without_rates_need_rates_and_only_training_jobs_have_estimates(pla
     ("options", "expected"),
     [
         (("--plot", "a.svg"), "give --intervals N with it"),
-        (("--floor", "chat=much"), "'much' is not a number"),
+        (("--floor", "chat=much"), "'much' is not a decimal number"),
         (("--price", "z=1"), "the cluster has no 'z'"),
         (("--seeds", "-1"), "-1 is not in the range x>=0"),
         (("--intervals", "2"), "field trace: is required with --intervals"),

@@ -103,8 +103,8 @@ def test_a_longer_slo_and_a_lower_target_allow_more() -> None:
     ("changed", "problem"),
     [
         ({"slo_seconds": 0.05}, "at least 0.1, the latency of a request that never waits, found 0.05"),
-        ({"cv": 21.0}, "must be from 0 to 20"),
-        ({"attainment": 0.0}, "must be above 0 and at most 1"),
+        ({"cv": 21.0}, "must be a finite number from 0 to 20"),
+        ({"attainment": 0.0}, "must be a finite number greater than 0 and at most 1"),
         ({"stage_seconds": []}, "stage_seconds"),
         ({"replicas": 0}, "whole number of at least 1"),
         ({"num_requests": 5}, "whole number of at least 100"),

@@ -106,7 +106,7 @@ def test_replays_are_tables_and_plain_data_and_repeat() -> None:
 def test_what_cannot_be_replayed_is_named() -> None:
     plan = plan_of(gp.Service("x", model="m", rate=8, mix={(1, 1): 1}), SIZED, a=2)
     with pytest.raises(gp.InputError, match="was not made by plan_serving"):
-        gp.replayed_plan(replace(plan, _market=None))
+        gp.replayed_plan(replace(plan, _evidence=None))
     with pytest.raises(gp.InputError, match="field traces: must be a whole number of at least 1, found 0"):
         gp.replayed_plan(plan, traces=0)
 

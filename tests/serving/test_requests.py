@@ -101,11 +101,12 @@ def test_faults_of_files_are_named_with_their_line(tmp_path: Path, lines: list[s
     [
         ({"rates": {"a": 0.0}}, "rate: must be a finite number greater than 0, found 0.0"),
         ({"rates": {}}, "at least one service"),
-        ({"cv": 20.5}, "must be from 0 to 20"),
-        ({"cv": {"b": 1.0}}, "cv: is missing"),
+        ({"cv": 20.5}, "must be a finite number from 0 to 20"),
+        ({"cv": {"b": 1.0}}, "cv: must be a finite number from 0 to 20, found None"),
         ({"duration_seconds": 0.0}, "duration_seconds"),
         ({"duration_seconds": 1e9}, "shorten its duration"),
         ({"seed": -1}, "whole number of at least 0"),
+        ({"seed": 3.0}, "whole number of at least 0"),
     ],
 )
 def test_bad_processes_are_named(changed: dict[str, Any], problem: str) -> None:
@@ -131,7 +132,7 @@ def test_merging_cutting_and_speeding_up_keep_the_requests() -> None:
     assert fast.rates["a"] == pytest.approx(2 * both.rates["a"])
     with pytest.raises(gp.InputError, match="appears twice"):
         gp.RequestTrace.merged([first, first])
-    with pytest.raises(gp.UnknownNameError, match="no service 'c'"):
+    with pytest.raises(gp.UnknownNameError, match="'c' is missing"):
         both.of("c")
     with pytest.raises(gp.InputError, match="no part from 50 to 150"):
         both.between(50, 150)

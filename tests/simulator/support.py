@@ -1,4 +1,4 @@
-"""Files of saved simulations, as an earlier version or a fault would have left them."""
+"""Files of saved simulations, as a fault would have left them."""
 
 from __future__ import annotations
 

@@ -92,10 +92,8 @@ def test_fifo_gives_the_same_times_as_in_event_mode(
 
 def test_it_does_not_go_with_event_mode() -> None:
     job = gp.Job("a", total_steps=1)
-    assert "field starts_between_rounds: must be True or False, and False in event-driven mode" in refusal(
-        between, [job], round_seconds=None
-    )
-    assert "must be True or False" in refusal(play, [job], starts_between_rounds="yes")
+    assert "field starts_between_rounds: must be False in event-driven mode" in refusal(between, [job], round_seconds=None)
+    assert "must be true or false, found 'yes'" in refusal(play, [job], starts_between_rounds="yes")
 
 
 @pytest.mark.parametrize(

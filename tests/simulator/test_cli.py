@@ -117,9 +117,9 @@ def test_csv_has_a_line_for_each_policy(gavel: Gavel, four: list[str]) -> None:
     assert "4 jobs of 4 entries read" in outcome.err
     first, second = rows(Path("summary.csv"))
     assert [row["policy"] for row in (first, second)] == ["fifo", "shortest_job_first"]
-    assert [float(row["jct_mean_seconds"]) for row in (first, second)] == [35, 34]
+    assert [float(row["mean_jct_seconds"]) for row in (first, second)] == [35, 34]
     assert float(first["gpu_utilization"]) == 105 / 140
-    assert float(first["queueing_1_gpus_mean_seconds"]) == float(first["queueing_mean_seconds"]) == 35 / 4
+    assert float(first["mean_queueing_1_gpus_seconds"]) == float(first["mean_queueing_seconds"]) == 35 / 4
 
 
 def test_jobs_and_rounds_go_to_files(gavel: Gavel, four: list[str]) -> None:
@@ -315,9 +315,9 @@ def test_maintenance_is_read_from_a_file(gavel: Gavel, four: list[str], tmp_path
     (tmp_path / "windows.csv").write_text("node,start_seconds,end_seconds\ngpu-0,5,3\ngpu-0,x,\n")
     refused = gavel(*four, "--maintenance", "windows.csv")
     assert refused.err == (
-        "Error: windows.csv, line 2, field end_seconds: must be after start_seconds (5), found 3\n"
-        "windows.csv, line 3, field end_seconds: is required\n"
-        "windows.csv, line 3, field start_seconds: must be a finite number of seconds, found 'x'\n"
+        "Error: windows.csv, line 2 (node 'gpu-0'), field end_seconds: must be after start_seconds (5), found 3\n"
+        "windows.csv, line 3 (node 'gpu-0'), field start_seconds: must be a number, found 'x'\n"
+        "windows.csv, line 3 (node 'gpu-0'), field end_seconds: is required\n"
     )
 
 

@@ -286,10 +286,18 @@ class TestWrongInput:
     @pytest.mark.parametrize(
         ("options", "text"),
         [
-            ({"job_failures": 1.0}, 'must be a probability of at least 0 and below 1, or "recorded", found 1.0'),
-            ({"seed": -1}, "field seed: must be a whole number of at least 0, found -1"),
-            ({"estimates": "guess"}, 'must be "exact" or "recorded", found \'guess\''),
-            ({"by_events": True}, "field by_events: must be left out, since round_seconds=None selects event-driven mode"),
+            ({"job_failures": 1.0}, "field job_failures: must be at least 0 and below 1, or recorded, found 1.0"),
+            ({"seed": -1}, "field seed: must be at least 0, found -1"),
+            ({"seed": 1.0}, "field seed: must be a whole number, found 1.0"),
+            ({"seed": "1"}, "field seed: must be a whole number, found '1'"),
+            ({"start_seconds": "1"}, "field start_seconds: must be a number, found '1'"),
+            ({"interference": "0.5"}, "field interference: must be a number, found '0.5'"),
+            ({"node_failures": 5}, "field node_failures: must be an instance of NodeFailures, found 5"),
+            ({"on_round": 5}, "field on_round: must be a function, found 5"),
+            ({"round_seconds": None, "by_events": False}, "field by_events: must be True if round_seconds is None, found False"),
+            ({"estimates": "guess"}, "must be one of 'exact' or 'recorded', found 'guess'"),
+            ({"by_events": True, "policy": "isolated"}, "field round_seconds: must be given for isolated"),
+            ({"nonsense": 1}, "field nonsense: is not known"),
             ({"maintenance": [gp.NodeWindow("v1", 0, 1)]}, "'v1' is not in the cluster"),
         ],
     )

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from tests.simulator.support import saved_state, write_state
 from tests.support.commands import Gavel, runner
 
 RANDOM = ["--job-failures", "0.1", "--node-mtbf", "20", "--node-repair", "1", "--maintenance", "v100-0:1h:3h", "--seed", "7"]
@@ -92,16 +91,6 @@ def test_a_killed_process_continues_from_its_last_state(gavel: Gavel, tmp_path: 
     assert (again.code, again.err) == (0, "")
     assert told(again.out) == told(whole.out)
     assert [Path(name).read_bytes() for name in ("jobs.csv", "rounds.csv")] == files
-
-
-def test_a_state_without_solve_seconds_is_loaded(gavel: Gavel) -> None:
-    options = [*command("fifo"), "--until", "2h", "--save-state", "state", "--state-every", "1round"]
-    whole = gavel(*options)
-    document = saved_state("state")
-    del document["note"]["asked"]["solve_seconds"]
-    write_state("state", document)
-    again = gavel(*options, "--continue", "state")
-    assert told(again.out) == told(whole.out)
 
 
 @pytest.mark.deep

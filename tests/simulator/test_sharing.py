@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.simulator.job_progress import JobProgress
-from gavel_py.simulator.simulation_state import SimulationState
+from gavel_py.simulator.job_progress import GangStart, JobProgress
 from tests.end_to_end.test_cli import Gavel, gavel
 from tests.support.examples import examples
 from tests.support.profiles import OSDI
@@ -84,7 +83,7 @@ def test_an_interrupted_job_loses_its_work_since_the_last_checkpoint(
 ) -> None:
     """A job does 6 steps/s beside a partner for 100 s, and then 10 steps/s without one."""
     progress = JobProgress(gp.Submission(gp.Job("b", total_steps=5000)), 5000.0, (), 5000.0, None)
-    progress.start(0.0, 0.0, 0, 10.0, 0.0, spread=False, gpus=1)
+    progress.start(0.0, 0.0, GangStart(0, 10.0, 0.0, 1, False))
     progress.set_partners(("a",), 6.0, 0.5, 0.0, 0.0, checkpoint)
     progress.advance(100.0)
     progress.set_partners((), 10.0, 1.0, 100.0, 0.0, checkpoint)
@@ -163,18 +162,3 @@ def test_the_command_simulates_sharing(tmp_path: Path, gavel: Gavel) -> None:
     assert together["settings"]["sharing"] is True
     used = [line.split(",")[5] for line in (tmp_path / "time.csv").read_text().splitlines()[1:]]
     assert set(used) == {"1"}
-
-
-def test_partners_of_an_earlier_run_in_an_old_snapshot_do_not_count() -> None:
-    trace = gp.generate_trace(12, OSDI, jobs_per_hour=None, seed=1)
-    simulation = gp.Simulation(trace, ONE, OSDI, sharing=True)
-    for _ in range(3):
-        simulation.step()
-    document = simulation._state.to_dict()
-    for job in document["active"]:
-        job["with_there"] = ["x"]
-    state = SimulationState.from_dict(document, "old", trace, ONE, gp.TenantTree.of(None))
-    assert {job_id: job.partners for job_id, job in state.active.items()} == {
-        job_id: ("x",) if job_id in document["holds"] else () for job_id in state.active
-    }
-    assert 0 < len(document["holds"]) < len(state.active)

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from tests.simulator.support import saved_state, write_state
 from tests.support.commands import Gavel, enter_folder, runner
 from tests.support.examples import examples
 from tests.support.profiles import OSDI
@@ -105,19 +104,6 @@ def test_a_saved_simulation_has_the_same_tenants_in_the_end(tmp_path: Path) -> N
     found, wanted = second.run().summary.tenants, whole.summary.tenants
     assert found == wanted
     assert [each.cost for each in found].count(None) > 0
-
-
-@pytest.mark.deep
-def test_a_state_of_an_earlier_version_gives_no_partial_sums(tmp_path: Path) -> None:
-    simulation = gp.Simulation(jobs_of(3), cluster(2.0, 1.0), OSDI)
-    simulation.step()
-    simulation.save(tmp_path / "state")
-    state = saved_state(tmp_path / "state")
-    del state["simulation"]["tenants"]
-    write_state(tmp_path / "state", state)
-    loaded = gp.Simulation.load(tmp_path / "state", jobs_of(3), OSDI).run()
-    assert loaded.summary.tenants == ()
-    assert loaded.jobs == simulation.run().jobs
 
 
 def test_windows_measure_their_own_jobs() -> None:

@@ -17,7 +17,7 @@ from gavel_py.allocation.explanation.neighbours import held_gpus, holders_of, on
 from gavel_py.allocation.explanation.records import Binding, Explanation, Holder, OneMoreGpu, Others, Partner, Together
 from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import Solver
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, UnknownNameError, check_type, nearest, refuse
 from gavel_py.policies import Policy
 from gavel_py.problem.arrays import plain_size
 from gavel_py.problem.problem import AllocationProblem
@@ -34,6 +34,7 @@ def explain(
     policy: str | Policy = "max_min_fairness",
     *,
     partner: str | None = None,
+    allocation: Allocation | None = None,
     **options: Any,
 ) -> Explanation:
     """Return what a job gets under a policy, what binds it, what more GPUs would change, and which jobs it competes with.
@@ -48,53 +49,51 @@ def explain(
         policy: A name or a `Policy` object.
         partner: Id of another job; the explanation then includes why the two do or do not share GPUs. Requires a problem with pair
             throughputs.
+        allocation: The answer to this problem under this policy, if it is known: nothing is solved, and `one_more_gpu` is empty.
         options: Further arguments of `solve`.
 
     Raises:
         UnknownNameError: There is no job with this id.
         InputError, SolverError, ProofError: As for `solve`.
     """
-    if not isinstance(problem, AllocationProblem):
-        raise InputError(f"explain needs an AllocationProblem, found {problem!r}")
+    check_type("explain", "problem", problem, AllocationProblem, "must be an AllocationProblem")
     i, other = _row_of(problem, job_id), None if partner is None else _row_of(problem, partner)
-    if other is not None and problem.pairs is None:
-        raise InputError(Fault("explain", "partner", "the problem knows no pairs of jobs that could share GPUs"))
-    if other == i:
-        raise InputError(Fault("explain", "partner", f"must be another job than {job_id!r} itself"))
+    no_pairs = (other is not None and problem.pairs is None, "partner", "the problem knows no pairs of jobs that could share GPUs")
+    refuse("explain", no_pairs, (other == i, "partner", f"must be another job than {job_id!r} itself"))
     solver = Solver(policy, **options)
-    allocation = solver.solve(problem)
-    evidence = allocation.evidence
+    solved = solver.solve(problem) if allocation is None else allocation
+    evidence, is_fixed = solved.evidence, allocation is not None or job_id in solved.excluded
     assert evidence is not None  # noqa: S101
-    reasons, held = reasons_of(solver.policy, allocation, evidence, i), held_gpus(allocation)
+    reasons, held = reasons_of(solver.policy, solved, evidence, i), held_gpus(solved)
     holders, others = holders_of(evidence.base, held, i, reasons.contested)
-    forecast = vars(allocation.forecast())
+    forecast = vars(solved.forecast())
     return Explanation(
         job_id=job_id,
-        policy=allocation.policy,
-        options=allocation.options,
+        policy=solved.policy,
+        options=solved.options,
         num_gpus=plain_size(problem.num_gpus[i]),
-        gpu_counts=None if allocation.counts is None else allocation[job_id].get("gpu_counts"),
+        gpu_counts=None if solved.counts is None else solved[job_id].get("gpu_counts"),
         equal_jobs=reasons.equal_jobs,
-        time_fractions=_by_type(allocation, allocation.time_fractions[i]),
-        gpus=_by_type(allocation, problem.num_gpus[i] * held[i]),
-        throughput=float(allocation.throughputs[i]),
-        normalized_throughput=float(allocation.normalized_throughputs[i]),
-        vs_fair_share=float(allocation.vs_fair_share[i]),
+        time_fractions=_by_type(solved, solved.time_fractions[i]),
+        gpus=_by_type(solved, problem.num_gpus[i] * held[i]),
+        throughput=float(solved.throughputs[i]),
+        normalized_throughput=float(solved.normalized_throughputs[i]),
+        vs_fair_share=float(solved.vs_fair_share[i]),
         certain=reasons.certain,
-        objective=allocation.objective_value,
-        bound=allocation.objective_bound,
-        excluded=allocation.excluded.get(job_id),
-        notes=tuple(note for note in allocation.notes if note.startswith(f"job {job_id!r} ")),
-        bindings=(*reasons.bindings, *count_bindings(evidence.base, allocation, i)),
-        one_more_gpu=() if job_id in allocation.excluded else tuple(one_more_of_each(problem, allocation, solver, i)),
+        objective=solved.objective_value,
+        bound=solved.objective_bound,
+        excluded=solved.excluded.get(job_id),
+        notes=tuple(note for note in solved.notes if note.startswith(f"job {job_id!r} ")),
+        bindings=(*reasons.bindings, *count_bindings(evidence.base, solved, i)),
+        one_more_gpu=() if is_fixed else tuple(one_more_of_each(problem, solved, solver, i)),
         holders=holders,
         others=others,
-        partners=partners_of(allocation, i),
-        together=() if other is None else tuple(together(problem, allocation, i, other)),
-        capacities=_by_type(allocation, problem.capacities),
-        utilization=_by_type(allocation, allocation.utilization),
+        partners=partners_of(solved, i),
+        together=() if other is None else tuple(together(problem, solved, i, other)),
+        capacities=_by_type(solved, problem.capacities),
+        utilization=_by_type(solved, solved.utilization),
         **{name: None if np.isnan(values[i]) else float(values[i]) for name, values in forecast.items()},
-        tenant=next((each for each in allocation.tenants() if each.tenant == problem.tenants[i] != ""), None),
+        tenant=next((each for each in solved.tenants() if each.tenant == problem.tenants[i] != ""), None),
     )
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gavel_py.allocation.explanation.duals import JUST, Duals, could_use, duals_of, is_all, time_bindings
+from gavel_py.allocation.explanation.duals import Duals, could_use, duals_of, is_all, time_bindings
 from gavel_py.allocation.explanation.records import Binding
 from gavel_py.allocation.result import Allocation
 from gavel_py.optimization.checking.certificates import Certificate, Evidence
@@ -26,12 +26,7 @@ from gavel_py.optimization.solving.levels import limit_prices
 from gavel_py.policies import OrderedPolicy, Policy
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.problem import AllocationProblem
-
-SOME = 1e-9
-"""Time fractions below this count as 0."""
-
-LITTLE = 1e-9
-"""Relative change of a throughput that is rounding."""
+from gavel_py.problem.tolerances import INPUT_ROUNDING, PROOF_TOLERANCE, SOLVER_TOLERANCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +76,7 @@ class ServiceOrder:
 
     def _is_too_little(self, parts: Floats) -> Mask:
         """Return whether the available part of its time is too little for the job to start."""
-        too_little: Mask = parts <= SOME if self.policy.fractional else parts < 1 - SOME
+        too_little: Mask = parts <= SOLVER_TOLERANCE if self.policy.fractional else parts < 1 - SOLVER_TOLERANCE
         return too_little
 
     def bindings(self) -> Iterator[Binding]:
@@ -101,7 +96,7 @@ class ServiceOrder:
             yield Binding("limit", name, None, f"{name} was used up by jobs before it")
         gang = self.jobs.num_gpus[self.at]
         for j in np.flatnonzero(self.exhausted_types).tolist():
-            count = int((self.before & (self.fractions[:, j] > SOME)).sum())
+            count = int((self.before & (self.fractions[:, j] > SOLVER_TOLERANCE)).sum())
             jobs = "1 job" if count == 1 else f"{count} jobs"
             text = f"{names[j]} was taken: {jobs} before it had {self.held[j]:.4g} of {self.jobs.capacities[j]:g} GPUs"
             yield Binding("gpus", names[j], None, text + (f", and its gang needs {gang:.0f}" if gang > 1 else ""))
@@ -215,9 +210,9 @@ class _ProofBindings:
         throughput = float(self.allocation.throughputs[self.i])
         for floor in self.duals.jobs.rules.floors:
             least = float(floor.throughputs[self.i])
-            if least > 0 and throughput <= least * (1 + JUST):
+            if least > 0 and throughput <= least * (1 + PROOF_TOLERANCE):
                 name, missed = floor.name_of(self.i), 1 - throughput / least
-                just = "it has just that much" if missed <= JUST else f"soft, and missed by {missed:.2%}"
+                just = "it has just that much" if missed <= PROOF_TOLERANCE else f"soft, and missed by {missed:.2%}"
                 yield Binding("floor", name, None, f"{name}: {just}")
 
     def _limits(self) -> Iterator[Binding]:
@@ -322,7 +317,7 @@ def count_bindings(problem: AllocationProblem, allocation: Allocation, i: int) -
         return
     held: dict[int, list[int]] = {}
     for j, count, time in allocation.counts.of(i):
-        if time > LITTLE:
+        if time > SOLVER_TOLERANCE:
             held.setdefault(j, []).append(count)
     for j, counts in held.items():
         name, offered = allocation.accelerator_types[j], problem.counts.offered(i, j)
@@ -334,16 +329,13 @@ def _more(name: str, offered: dict[int, float], counts: list[int], price: float 
     """Return what the next faster number of GPUs adds to the smallest one, and why the job does not have it all of the time."""
     count = counts[0]
     speed = offered[count]
-    faster = [n for n in offered if n > count and offered[n] > speed * (1 + LITTLE)]
+    faster = [n for n in offered if n > count and offered[n] > speed * (1 + INPUT_ROUNDING)]
     if not faster:
         slower = [n for n in offered if n > count]
         return f"{slower[0]} would not be faster" if slower else f"no larger number of GPUs is offered on {name}"
     more = faster[0]
-    gain = f"{100 * (offered[more] / speed - 1):.3g} % to its speed there for {_times(more / count)} the GPUs"
+    factor = "twice" if more == 2 * count else f"{more / count:.3g} times"
+    gain = f"{100 * (offered[more] / speed - 1):.3g} % to its speed there for {factor} the GPUs"
     if more in counts:
         return f"{more} GPUs add {gain}, which others need for a part of the time"
     return f"{more} GPUs would add {gain}{'' if price == 0 else ', which are worth more to others'}"
-
-
-def _times(factor: float) -> str:
-    return "twice" if factor == 2 else f"{factor:.3g} times"

@@ -14,18 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gavel_py.allocation.explanation.records import Binding
-from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, PricedCertificate, Prices, Stages, SumCertificate
+from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, PricedCertificate, Prices, Stages
+from gavel_py.optimization.formulation.matrices import SumCertificate
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.levels import LevelCertificate, level_per_part
 from gavel_py.optimization.solving.soft_levels import ChargedCertificate
 from gavel_py.policies.nash_welfare import BeforeDiscount
 from gavel_py.problem.arrays import Floats, Mask
-
-SMALL = 1e-9
-"""Prices are rounded to 0 if price · capacity is below this part of the largest such product."""
-
-JUST = 1e-6
-"""Relative excess up to which a throughput counts as equal to the required one."""
+from gavel_py.problem.tolerances import INTERIOR_TOLERANCE, PROOF_TOLERANCE, SOLVER_TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -115,22 +111,24 @@ def _of_level(stage: _Stage, certificate: LevelCertificate, fractions: Floats, a
     # At the level of a job that is alone on the cluster, only time binds, and nothing is scarce.
     is_utopia = certificate.bound() == levels.alone
     prices = certificate.scarcity.scaled(0.0) if is_utopia else _significant(jobs, certificate.scarcity)
-    all_time = need >= fastest * (1 - SMALL)
-    has_more = float(jobs.throughputs[at] @ fractions[at]) > need * (1 + JUST)
-    is_tight = not has_more and (all_time or (not is_utopia and float(levels.free_until(level, prices)[at]) <= need * (1 + SMALL)))
+    all_time = need >= fastest * (1 - SOLVER_TOLERANCE)
+    has_more = float(jobs.throughputs[at] @ fractions[at]) > need * (1 + PROOF_TOLERANCE)
+    is_tight = not has_more and (
+        all_time or (not is_utopia and float(levels.free_until(level, prices)[at]) <= need * (1 + SOLVER_TOLERANCE))
+    )
     duals = Duals(stage.name, certificate, jobs, at, prices, is_main=stage.is_main)
     if not is_tight:
         return False, duals
     # In later levels of progressive filling, the level no longer counts for jobs at full speed: only their time binds.
     required = 0.0 if stage.name and all_time else float(levels.demand.need(jobs, level)[at])
     is_level = required > 0 and required >= float(jobs.floors[at])
-    return True, replace(duals, level=level if is_level else None, certain=stage.tolerance <= JUST)
+    return True, replace(duals, level=level if is_level else None, certain=stage.tolerance <= PROOF_TOLERANCE)
 
 
 def _significant(jobs: JobClasses, prices: Prices) -> Prices:
     """Return the prices, with 0 for those that are rounding errors."""
     values = np.concatenate([prices.gpus * jobs.capacities, np.abs(prices.limits)])
-    scarce = values > SMALL * values.max(initial=0.0)
+    scarce = values > SOLVER_TOLERANCE * values.max(initial=0.0)
     count = len(prices.gpus)
     return Prices(np.where(scarce[:count], prices.gpus, 0.0), np.where(scarce[count:], prices.limits, 0.0))
 
@@ -167,13 +165,9 @@ def _net_gains_at_level(certificate: LevelCertificate, fractions: Floats) -> Flo
     return gains
 
 
-SOME = 1e-5
-"""Time fractions up to this count as 0, since an interior point ends this near to 0."""
-
-
 def is_all(times: Floats) -> Mask:
     """Return whether (..., K) time fractions sum to 1."""
-    return times.sum(axis=-1) >= 1 - SOME  # type: ignore[no-any-return]
+    return times.sum(axis=-1) >= 1 - INTERIOR_TOLERANCE  # type: ignore[no-any-return]
 
 
 def could_use(speeds: Floats, runnable: Mask, times: Floats) -> Mask:
@@ -183,7 +177,7 @@ def could_use(speeds: Floats, runnable: Mask, times: Floats) -> Mask:
     """
     if not is_all(times):
         return runnable
-    faster: Mask = runnable & (speeds > speeds[times > SOME].min())
+    faster: Mask = runnable & (speeds > speeds[times > INTERIOR_TOLERANCE].min())
     return faster
 
 
@@ -195,7 +189,7 @@ def time_bindings(jobs: JobClasses, at: int, times: Floats, names: Sequence[str]
     if not is_all(times):
         return
     runnable, real = jobs.runnable[at], jobs.real_throughputs[at]
-    where = " and ".join(dict.fromkeys(names[j] for j in np.flatnonzero(times > SOME).tolist()))
+    where = " and ".join(dict.fromkeys(names[j] for j in np.flatnonzero(times > INTERIOR_TOLERANCE).tolist()))
     if could_use(jobs.throughputs[at], runnable, times).any():
         own = ", or GPUs of its own," if (jobs.gpu_parts < 1).any() else ""
         own = ", or more of them," if jobs.is_elastic[at] else own

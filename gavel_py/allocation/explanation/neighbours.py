@@ -20,12 +20,10 @@ from gavel_py.errors import GavelError
 from gavel_py.problem.arrays import Floats, Mask, plain_size
 from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.tolerances import CLEAR, INTERIOR_TOLERANCE
 
 MAX_NAMED = 5
 """Number of holders that are listed by name."""
-
-SOME = 1e-5
-"""GPUs above which a job counts as a holder."""
 
 
 def holders_of(problem: AllocationProblem, fractions: Floats, i: int, relevant: Mask) -> tuple[tuple[Holder, ...], Others]:
@@ -36,7 +34,7 @@ def holders_of(problem: AllocationProblem, fractions: Floats, i: int, relevant: 
     held = np.where(relevant, problem.num_gpus[:, None] * fractions, 0.0)
     held[i] = 0.0
     totals = held.sum(axis=1)
-    holders = np.flatnonzero(totals > SOME)
+    holders = np.flatnonzero(totals > INTERIOR_TOLERANCE)
     order = holders[np.argsort(-totals[holders], kind="stable")]
     types = np.flatnonzero(relevant.any(axis=0)).tolist()
     named = tuple(Holder(problem.job_ids[k], _by_type(problem, types, held[k])) for k in order[:MAX_NAMED].tolist())
@@ -132,10 +130,6 @@ def together(problem: AllocationProblem, allocation: Allocation, i: int, k: int)
             yield Together(name, kind, gain, price, f"{name}: {text}")
 
 
-SMALL = 1e-7
-"""A loss below this part of the largest reduced cost of both jobs counts as 0."""
-
-
 @dataclass(frozen=True, eq=False)
 class _Pair:
     """Jobs i and k, with gangs of the same size and known pair throughputs."""
@@ -206,4 +200,4 @@ class _Pair:
             return None
         rows = duals.jobs.index[np.searchsorted(duals.jobs.jobs, [self.i, self.k])]
         loss = -float(gains[rows, columns].sum())
-        return loss if loss > SMALL * float(np.abs(gains[rows]).max()) else 0.0
+        return loss if loss > CLEAR * float(np.abs(gains[rows]).max()) else 0.0

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gavel_py.allocation.accounting import TenantShare
-from gavel_py.errors import InputError
+from gavel_py.errors import faults_from
 
 
 @dataclass(frozen=True)
@@ -195,14 +195,12 @@ class Explanation:
         Raises:
             InputError: A part is missing or unknown.
         """
-        try:
+        with faults_from("", "this is not an explanation as gavel writes it", KeyError, TypeError, named=True):
             lists = {name: tuple(record(**part) for part in document[name]) for name, record in _LISTS.items()}
             rest = {"notes": tuple(document["notes"]), "others": Others(**document["others"])}
             own = {name: value for name, value in document.items() if name != "schema_version"}
             tenant = document.get("tenant")
             return cls(**own | lists | rest | {"tenant": None if tenant is None else TenantShare.from_dict(tenant)})
-        except (KeyError, TypeError) as error:
-            raise InputError(f"this is not an explanation as gavel writes it: {type(error).__name__} {error}") from None
 
 
 _LISTS = {"bindings": Binding, "one_more_gpu": OneMoreGpu, "holders": Holder, "partners": Partner, "together": Together}

@@ -13,20 +13,14 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import ProofError
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tolerances import PROOF_TOLERANCE, SOLVER_TOLERANCE
 
 if TYPE_CHECKING:
     from gavel_py.optimization.checking.time_shares import TimeShares
     from gavel_py.optimization.formulation.columns import Columns
     from gavel_py.optimization.formulation.linear_rows import Rules
-    from gavel_py.optimization.formulation.matrices import AllocationLP
     from gavel_py.optimization.job_classes import JobClasses
     from gavel_py.problem.problem import AllocationProblem
-
-GAP_TOLERANCE = 1e-6
-"""Accepted gap between value and bound (`gap`)."""
-
-VIOLATION_TOLERANCE = 1e-9
-"""Accepted violation of conditions and rules, relative to their size (`TimeShares.violation`)."""
 
 CHUNK = 1 << 13
 """Rows per pass, so that intermediate results stay in the processor's cache."""
@@ -51,33 +45,6 @@ class Certificate(Protocol):
     @property
     def scarcity(self) -> Prices:
         """The prices of GPUs and limits on which the bound is based; a price above 0 means scarcity."""
-
-
-class SumCertificate:
-    """Base class of the certificates of a maximised sum. The bound follows from the dual values of its program.
-
-    program: the program as solved (`AllocationLP.bound`); sign: -1 if the policy's objective is the negative of the sum.
-    """
-
-    program: AllocationLP
-    sign: float
-
-    @property
-    def jobs(self) -> JobClasses:
-        return self.program.jobs
-
-    def bound(self) -> float:
-        """Return the bound on the objective of all valid allocations that keep the rules."""
-        return self.sign * self.program.bound()
-
-    def scale(self, fractions: Floats) -> float:  # noqa: ARG002
-        """Return the largest coefficient of the objective."""
-        return self.program.scale
-
-    @property
-    def scarcity(self) -> Prices:
-        """The dual values of capacities and limits."""
-        return self.program.scarcity
 
 
 @dataclass(frozen=True)
@@ -132,7 +99,7 @@ class StageProof:
     value: float
     bound: float
     gap: float
-    accepted_gap: float = GAP_TOLERANCE
+    accepted_gap: float = PROOF_TOLERANCE
     scale: float = field(default=0.0, repr=False, compare=False)
 
 
@@ -154,7 +121,7 @@ class Proof:
     value: float | None = None
     bound: float | None = None
     gap: float | None = None
-    accepted_gap: float = GAP_TOLERANCE
+    accepted_gap: float = PROOF_TOLERANCE
     stages: tuple[StageProof, ...] = ()
     scale: float = field(default=0.0, repr=False, compare=False)
 
@@ -166,7 +133,7 @@ class Proof:
                     f"stage {stage.name}: value {stage.value:.9g} and proven bound {stage.bound:.9g} differ by {stage.gap:.2g} of "
                     f"their size (at most {stage.accepted_gap:.2g} is accepted), so it is not proven"
                 )
-        if not self.violation <= VIOLATION_TOLERANCE:
+        if not self.violation <= SOLVER_TOLERANCE:
             raise ProofError(f"the answer is not a valid allocation: a rule is violated by up to {self.violation:.3g}")
         if self.gap is not None and not self.gap <= self.accepted_gap:
             raise ProofError(
@@ -190,7 +157,7 @@ class Evidence:
 
     columns: Columns
     certificate: Certificate | None
-    accepted_gap: float = GAP_TOLERANCE
+    accepted_gap: float = PROOF_TOLERANCE
     times: TimeShares | None = None
     shadow_prices: Floats | None = None
     limit_prices: Floats | None = None
@@ -220,7 +187,7 @@ class Evidence:
     def proof(self, times: TimeShares) -> Proof:
         """Return the proof of these times; raises `ProofError` if equal jobs do not have equal fractions."""
         violation = self.violation(times)
-        if not violation <= VIOLATION_TOLERANCE:
+        if not violation <= SOLVER_TOLERANCE:
             return Proof(violation)  # an invalid allocation has no objective
         fractions = times.fractions if self.certificate is None else times.by_class(self.certificate.jobs)
         return self.proof_by_class(fractions, violation)

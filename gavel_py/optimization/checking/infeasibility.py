@@ -14,13 +14,14 @@ import numpy as np
 
 from gavel_py.errors import ConflictError, Fault, InputError
 from gavel_py.optimization.checking.certificates import within_capacity
-from gavel_py.optimization.formulation.linear_rows import MET, TOLERANCE, Floor, Rules
+from gavel_py.optimization.formulation.linear_rows import Floor, Rules
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.job_classes import JobClasses, classes_of
 from gavel_py.optimization.solving.highs import LinearSolver
 from gavel_py.optimization.solving.level_search import CapacityFactorLP
 from gavel_py.optimization.solving.levels import Chambers
 from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.tolerances import INTERIOR_TOLERANCE, MET, SOLVER_TOLERANCE
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from gavel_py.optimization.formulation.program import Program
 
 Item = TypeVar("Item")
-
-ROUNDING = TOLERANCE
-"""Multipliers of rules that count as 0."""
 
 
 def check_rules(jobs: JobClasses, solver: LinearSolver) -> Floats:
@@ -102,7 +100,7 @@ class _Items:
     def tight(self) -> list[int]:
         """Return the rules with dual values, the smallest first; in exact arithmetic, these rules alone conflict."""
         weights = np.concatenate([self._solution.duals[rows] for rows in (self._program.blocks.limits, self._floor_rows)])
-        items = np.flatnonzero(weights > ROUNDING)
+        items = np.flatnonzero(weights > SOLVER_TOLERANCE)
         return [int(item) for item in items[np.argsort(weights[items], kind="stable")]]
 
     def hold(self, items: list[int]) -> bool:
@@ -176,12 +174,6 @@ def _others(count: int) -> str:
     return f" (and {count - 1} like it)" if count > 1 else ""
 
 
-NOTHING = 1e-9
-"""Parts of all GPUs up to this size count as 0, since rules hold only to about this tolerance."""
-
-LITTLE = 1e-5
-"""Part of its time up to which a job may have none at the optimum of a curved objective: steep curves hide the last digits."""
-
 MOST_NAMED = 5
 
 
@@ -208,7 +200,7 @@ def check_finite(program: Program, objective: cp.Expression, fractions: Floats, 
     jobs = program.jobs
     if objective.is_pwl() or program.own_variables(objective) or not jobs.rules.can_conflict:
         return
-    some = np.where(fractions.sum(axis=1, keepdims=True) > LITTLE, fractions, 0.0)
+    some = np.where(fractions.sum(axis=1, keepdims=True) > INTERIOR_TOLERANCE, fractions, 0.0)
     others = within_capacity(jobs, np.where(jobs.runnable, 1.0, 0.0))
     others[unserved(jobs, some)] = 0.0
     with np.errstate(all="ignore"):
@@ -226,9 +218,9 @@ def _listed(names: list[str]) -> str:
 def unserved(jobs: JobClasses, fractions: Floats) -> Indices:
     """Return the classes that can get no time under the rules, among those with almost none in (G, K) fractions."""
     gpus = jobs.counts * jobs.num_gpus / jobs.capacities.sum()
-    suspects = np.flatnonzero(gpus * fractions.sum(axis=1) <= NOTHING)
+    suspects = np.flatnonzero(gpus * fractions.sum(axis=1) <= SOLVER_TOLERANCE)
     while len(suspects):
-        served = gpus[suspects] * _most_time(jobs, suspects)[0][suspects] > NOTHING
+        served = gpus[suspects] * _most_time(jobs, suspects)[0][suspects] > SOLVER_TOLERANCE
         if not served.any():
             break
         suspects = suspects[~served]
@@ -246,8 +238,8 @@ def _most_time(jobs: JobClasses, classes: Indices) -> tuple[Floats, list[str]]:
     program.program = replace(program.program, upper=np.where(counts, program.tops / len(classes), program.tops))
     solution = program.solve(LinearSolver(), "time")
     duals = solution.duals[program.blocks.limits]
-    names = [row.name for row, dual in zip(jobs.rules.hard_rows, duals, strict=True) if dual > NOTHING]
-    required = np.flatnonzero(jobs.floors > 0)[solution.duals[program.blocks.own[0]] > NOTHING]
+    names = [row.name for row, dual in zip(jobs.rules.hard_rows, duals, strict=True) if dual > SOLVER_TOLERANCE]
+    required = np.flatnonzero(jobs.floors > 0)[solution.duals[program.blocks.own[0]] > SOLVER_TOLERANCE]
     names += [jobs.rules.name_of_least(int(jobs.rows[g])) + _others(int(jobs.counts[g])) for g in required.tolist()]
     times: Floats = program.fractions_of(solution).sum(axis=1)
     return times, names

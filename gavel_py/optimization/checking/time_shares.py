@@ -20,14 +20,12 @@ from gavel_py.errors import ProofError
 from gavel_py.io.snapshots import decode, encode
 from gavel_py.optimization.formulation.linear_rows import Broken, Row, Rules, entries_of, scale_of, shortfalls
 from gavel_py.problem.row_hashing import Numbering
+from gavel_py.problem.tolerances import DEFICIT_ROUNDING, SOLVER_TOLERANCE
 
 if TYPE_CHECKING:
     from gavel_py.optimization.job_classes import JobClasses
     from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.problem import AllocationProblem
-
-ROUNDING = 1e-9
-"""Tolerance of broken rules and missed floors, relative to what they require."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,12 +118,12 @@ class TimeShares:
         if not rules:
             return []
         over = self._excess(rules)
-        found = [Broken(rules.hard_rows[r].name, float(over[r])) for r in np.flatnonzero(over > ROUNDING).tolist()]
+        found = [Broken(rules.hard_rows[r].name, float(over[r])) for r in np.flatnonzero(over > SOLVER_TOLERANCE).tolist()]
         jobs = None if self.classes is None else self.classes.rows
         for floor in rules.floors:
             if floor.penalty is None:
                 short = shortfalls(floor.throughputs if jobs is None else floor.throughputs[jobs], self.throughputs)
-                broken = np.flatnonzero(short > ROUNDING).tolist()
+                broken = np.flatnonzero(short > SOLVER_TOLERANCE).tolist()
                 found += [Broken(floor.name_of(m if jobs is None else int(jobs[m])), float(short[m])) for m in broken]
         return found
 
@@ -302,7 +300,7 @@ class TimesByType:
         return cls(**times | {"counts": None if times["counts"] is None else CountTimes(**times["counts"])})
 
 
-NEGLECTED = 5e-7
+NEGLECTED = DEFICIT_ROUNDING / 2
 """Part of a job's time up to which it ends where a column ends; rounds neglect it."""
 
 

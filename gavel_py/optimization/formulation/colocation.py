@@ -31,6 +31,7 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.pair_throughputs import PairSpeeds
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.tolerances import FLOAT_ROUNDING, SOLVER_TOLERANCE
 
 
 class GroupMembers:
@@ -113,10 +114,7 @@ class SelfPairingCut:
         return float(self.signs @ time_fractions[:, self.column])
 
 
-LEAST_EXCESS = 1e-9
-
-
-class Shared(NamedTuple):
+class PairColumn(NamedTuple):
     """A column: time on `type` with a partner of the group at position `rank` among the groups of the same gang size."""
 
     rank: int
@@ -156,7 +154,7 @@ class PairColumns(Columns):
     """
 
     pairs: PairSpeeds
-    shared: tuple[Shared, ...]
+    shared: tuple[PairColumn, ...]
     sides: Sides
     speeds: Floats
 
@@ -257,7 +255,7 @@ class PairColumns(Columns):
         for group, _, j, column, _ in self.sides.those(self.sides.one == self.sides.other):
             spent = np.where(groups == group, times.fractions[:, column], 0.0)
             g = int(spent.argmax())
-            if 2 * spent[g] > jobs.counts @ spent + LEAST_EXCESS:
+            if 2 * spent[g] > jobs.counts @ spent + SOLVER_TOLERANCE:
                 job = int(jobs.rows[g])
                 name = f"partners of jobs like {self.base.job_ids[job]!r} on {self.base.accelerator_types[j]}"
                 signs = -(self.pairs.kinds == group).astype(float)
@@ -279,7 +277,7 @@ def pair_columns(problem: AllocationProblem, rules: Rules, pairs: PairSpeeds) ->
     if not len(one):
         return Columns.of_types(problem, rules)
     types, ranks = len(problem.capacities), _ranks(pairs.sizes)
-    shared = tuple(Shared(*each) for each in np.unique(np.column_stack([ranks[other], where]), axis=0).tolist())
+    shared = tuple(PairColumn(*each) for each in np.unique(np.column_stack([ranks[other], where]), axis=0).tolist())
     place = np.zeros((len(ranks), types), dtype=np.int64)
     place[tuple(np.array(shared).T)] = types + np.arange(len(shared))
     speeds = np.zeros((len(pairs.sizes) + 1, len(shared)))
@@ -323,10 +321,6 @@ def _balances(problem: AllocationProblem, pairs: PairSpeeds, sides: Sides, num_c
             Balance(name, members, (b, a), (other, one), num_columns),
         ]
     return tuple(rows)
-
-
-NOTHING = 1e-12
-"""Overlaps up to this part of the time count as rounding errors."""
 
 
 def paired(columns: PairColumns, times: TimeShares) -> Pairs:
@@ -395,5 +389,5 @@ def _overlaps(one: _Line, other: _Line, length: float) -> tuple[Indices, Indices
     marks = np.unique(np.clip(np.concatenate([[0.0], one.ends, other.ends, [length]]), 0.0, length))
     middles, times = (marks[1:] + marks[:-1]) / 2, np.diff(marks)
     first, second = one.at(middles), other.at(middles)
-    real = (times > max(NOTHING, 4 * np.spacing(length))) & (first != second)
+    real = (times > max(FLOAT_ROUNDING, 4 * np.spacing(length))) & (first != second)
     return first[real], second[real], times[real]

@@ -18,49 +18,23 @@ from gavel_py.optimization.checking.time_shares import CountTimes, Pairs, TimeSh
 from gavel_py.optimization.formulation.cuts import ONE_EACH, gang_rows, placement_rows
 from gavel_py.optimization.formulation.linear_rows import Limit, Load, Row, Rules, floors_of
 from gavel_py.optimization.formulation.packings import fraction_rows, limit_rows, packing_rows
+from gavel_py.optimization.job_classes import ColumnTable, JobClasses
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.job_classes import JobClasses
     from gavel_py.problem.gpu_counts import GpuCounts
     from gavel_py.problem.problem import AllocationProblem
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
-    """The K' columns of a program, here one for each of K types.
-
-    Attributes:
-        base: The problem with one column for each type.
-        problem: The problem that is solved.
-        rules: The rules over all columns.
-        source: (K',) the type of each column.
-        parts: (K',) the part of a GPU that a job occupies in each column for each GPU that it requests.
-        joint: {type: position in `Rules.hard_rows` of the row for the GPUs of all its columns}.
-    """
-
-    base: AllocationProblem
-    problem: AllocationProblem
-    rules: Rules
-    source: Indices
-    parts: Floats
-    joint: Mapping[int, int]
+class Columns(ColumnTable):
+    """The columns of a program, here one for each of K types, and what answers in them mean."""
 
     @classmethod
     def of_types(cls, problem: AllocationProblem, rules: Rules) -> Columns:
         """Return one column for each type."""
         count = len(problem.capacities)
         return Columns(problem, problem, rules, np.arange(count), np.ones(count), {})
-
-    @property
-    def accelerator_types(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return self.problem.accelerator_types
-
-    @property
-    def partner_groups(self) -> Indices | None:
-        """(N,) groups of jobs with the same partner columns, None if no jobs share GPUs."""
-        return None
 
     @cached_property
     def columns_of(self) -> dict[int, dict[int, float]]:
@@ -73,10 +47,6 @@ class Columns:
     def with_rows(self, rows: Iterable[Row]) -> Self:
         """Return the same columns with further rows."""
         return replace(self, rules=self.rules.also(Rules(rows=tuple(rows))))
-
-    def widened(self, problem: AllocationProblem, rows: Indices) -> AllocationProblem | None:  # noqa: ARG002
-        """Return the problem of one job of each class with all columns, None if `problem` has all columns."""
-        return None
 
     def aggregate(self, fractions: Floats) -> Floats:
         """Return (M, K) the time on types of (M, K') columns."""
@@ -101,11 +71,6 @@ class Columns:
         if speeds is None:
             return None
         return np.where(speeds.spread_is_faster, times.by_job(times.fractions[:, : len(self.base.capacities)]), 0.0)
-
-    def gpus(self, fractions: Floats, num_gpus: Floats) -> Floats:
-        """Return (K,) the GPUs in use, Σ_i s_i Σ_columns part · X_i,column. num_gpus: (M,) of the jobs in each row."""
-        used = num_gpus @ fractions * self.parts
-        return np.bincount(self.source, used, len(self.base.capacities)).astype(float)
 
     def repaired(self, jobs: JobClasses, fractions: Floats) -> Floats:  # noqa: ARG002
         """Return (G, K') fractions that satisfy the rows between columns exactly, not only within the solver's tolerance."""
@@ -162,7 +127,7 @@ def type_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[in
     rows = [] if (problem.num_gpus == 1).all() else gang_rows(problem, fractions, columns)
     has_fractions = bool((problem.num_gpus < 1).any())
     rows += fraction_rows(problem, fractions, columns) if has_fractions else []
-    if has_fractions or hosts.cpus_per_gpu.any() or hosts.memory_gb_per_gpu.any():
+    if has_fractions or hosts.per_gpu.any():
         rows += packing_rows(problem, fractions, columns)
     return rows
 

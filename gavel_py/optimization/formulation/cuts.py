@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from gavel_py.optimization.formulation.linear_rows import Load, SparseMatrix
 from gavel_py.optimization.solving.highs import LinearProgram, solved_once
 from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.tolerances import CLEAR, SOLVER_TOLERANCE
 
 if TYPE_CHECKING:
     from gavel_py.problem.from_jobs import Hosts
@@ -34,15 +35,7 @@ if TYPE_CHECKING:
 ONE_EACH: Mapping[int, Mapping[int, float]] = MappingProxyType({})
 """One column for each type: no type has several."""
 
-SAME_TIME = 1e-9
-"""Time fractions that differ by no more than this count as equal."""
-
-LEAST_EXCESS = 1e-7
-"""Relative excess up to which time fractions count as deliverable. It must be small: equally good answers may or may not exceed it,
-and the value would depend on which of them is found.
-"""
-
-ENOUGH = 1 - LEAST_EXCESS
+ENOUGH = 1 - CLEAR
 """The part of time fractions that some mix must deliver."""
 
 NO_SECOND: Mapping[int, int] = MappingProxyType({})
@@ -175,7 +168,7 @@ def _narrowed(num_gpus: Floats, hosts: Hosts, j: int) -> Indices:
 
 
 def _row_on_type(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: int) -> Load | None:
-    regions = {"any": (int(problem.capacities[j] + LEAST_EXCESS),), "rack": hosts.gpus["rack"][j], "node": hosts.gpus["node"][j]}
+    regions = {"any": (int(problem.capacities[j] + CLEAR),), "rack": hosts.gpus["rack"][j], "node": hosts.gpus["node"][j]}
     return row_of_gangs(problem, requested, regions, problem.accelerator_types[j])
 
 
@@ -186,7 +179,7 @@ def row_of_gangs(problem: AllocationProblem, requested: _Entries, regions: Mappi
     if not kinds or (kinds[0].size == 1 and (problem.num_gpus >= 1).all()):
         return None
     bounds = _bounds(kinds, regions)
-    if all(takes @ np.ceil(means - LEAST_EXCESS) <= places for takes, places in bounds):
+    if all(takes @ np.ceil(means - CLEAR) <= places for takes, places in bounds):
         return None  # always enough places for the mean number of gangs
     entries: Iterable[Indices] = (able[codes == kind.code] for kind in kinds)
     found: tuple[Sequence[Floats] | Floats, float] | None
@@ -207,9 +200,9 @@ def row_of_gangs(problem: AllocationProblem, requested: _Entries, regions: Mappi
 
 def _broken_bound(means: Floats, bounds: Sequence[tuple[Floats, int]]) -> tuple[Floats, float] | None:
     """Return the most violated bound as a coefficient for each kind and a right-hand side, None if all hold; means: by kind."""
-    parts = [float(takes @ means) / max(places, LEAST_EXCESS) for takes, places in bounds]
+    parts = [float(takes @ means) / max(places, CLEAR) for takes, places in bounds]
     takes, places = bounds[int(np.argmax(parts))]
-    return (takes, float(places)) if max(parts) > 1 + LEAST_EXCESS else None
+    return (takes, float(places)) if max(parts) > 1 + CLEAR else None
 
 
 class _Kind(NamedTuple):
@@ -237,7 +230,7 @@ def _kinds(requested: _Entries, able: Indices) -> tuple[Indices, list[_Kind], Fl
     return codes, [kinds[i] for i in some], times[some]
 
 
-def _group_of_kind(kind: _Kind, entries: Indices, times: Floats, gpus: int) -> Group:
+def _group_of_kind(kind: _Kind, entries: Indices, times: Floats, gpus: int) -> SizeGroup:
     entries = entries[np.argsort(-times[entries], kind="stable")]
     return group_of(kind.size, kind.locality, entries, times[entries], min(len(entries), gpus // kind.size))
 
@@ -259,7 +252,7 @@ def _places(held: tuple[int, ...], size: int) -> int:
     return sum(gpus // size for gpus in held)
 
 
-def _patterns(groups: Sequence[Group], bounds: Sequence[tuple[Floats, int]]) -> Indices | None:
+def _patterns(groups: Sequence[SizeGroup], bounds: Sequence[tuple[Floats, int]]) -> Indices | None:
     """Return (P, groups) all combinations of gangs that fit, with as many of the last group as fit; None if there are too many."""
     patterns = np.zeros((1, 0), dtype=np.int64)
     takes, left = np.array([each for each, _ in bounds]), np.array([[places for _, places in bounds]], dtype=float)
@@ -278,7 +271,7 @@ def _patterns(groups: Sequence[Group], bounds: Sequence[tuple[Floats, int]]) -> 
 
 
 def node_rows(problem: AllocationProblem) -> list[Load]:
-    """Return Σ_i s_i·cpus_per_gpu_i·X_ij <= CPUs of type j, and the same for memory, if jobs could need more than a type has.
+    """Return Σ_i s_i·(CPUs per GPU)_i·X_ij <= CPUs of type j, and the same for memory, if jobs could need more than a type has.
 
     There are no rows for a problem that was not built from a cluster. Placement checks single nodes.
     """
@@ -286,10 +279,7 @@ def node_rows(problem: AllocationProblem) -> list[Load]:
     if hosts is None:
         return []
     rows = []
-    for name, per_gpu, available in (
-        ("CPUs", hosts.cpus_per_gpu, hosts.cpus),
-        ("memory", hosts.memory_gb_per_gpu, hosts.memory_gb),
-    ):
+    for name, per_gpu, available in zip(("CPUs", "memory"), hosts.per_gpu.T, (hosts.cpus, hosts.memory_gb), strict=True):
         for j in np.flatnonzero(np.isfinite(available)).tolist():
             requested = np.where(problem.runnable[:, j], per_gpu, 0.0)
             if requested.max(initial=0.0) * problem.capacities[j] > available[j]:
@@ -299,7 +289,7 @@ def node_rows(problem: AllocationProblem) -> list[Load]:
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class SizeGroup:
     """The entries of one gang size and locality, in descending order of time. limit: the number that fits at the same time.
 
     numbers: the k for which the k entries with the most time are checked; the last is all of them. Σ_p λ_p·min(k, n_sp) is concave
@@ -331,13 +321,13 @@ class Group:
         return means[same]
 
 
-def group_of(size: int, locality: str, entries: Indices, times: Floats, limit: int) -> Group:
+def group_of(size: int, locality: str, entries: Indices, times: Floats, limit: int) -> SizeGroup:
     """Return the group of these entries, sorted by descending time."""
-    ends = np.flatnonzero(times[: limit - 1] - times[1:limit] > SAME_TIME) + 1
-    return Group(size, locality, entries, limit, [*ends.tolist(), len(entries)])
+    ends = np.flatnonzero(times[: limit - 1] - times[1:limit] > SOLVER_TOLERANCE) + 1
+    return SizeGroup(size, locality, entries, limit, [*ends.tolist(), len(entries)])
 
 
-def row_of_patterns(groups: Sequence[Group], times: Floats, patterns: Indices) -> tuple[list[Floats], float] | None:
+def row_of_patterns(groups: Sequence[SizeGroup], times: Floats, patterns: Indices) -> tuple[list[Floats], float] | None:
     """Return a row that all mixes of (P, groups) patterns satisfy and these times break, None if some mix delivers them.
 
     The row consists of coefficients of the entries of each group and the right-hand side.
@@ -359,7 +349,7 @@ def row_of_patterns(groups: Sequence[Group], times: Floats, patterns: Indices) -
 def broken_row(rooms: Floats, requested: Floats) -> tuple[Floats, float] | None:
     """Return (R,) prices y >= 0 and the largest Σ_r y_r rooms_rp of (R, P) patterns, which Σ_r y_r requested_r exceeds.
 
-    None if a mix delivers the requests up to `LEAST_EXCESS`. Rows without a request get the largest price that does not weaken the
+    None if a mix delivers the requests up to `CLEAR`. Rows without a request get the largest price that does not weaken the
     cut, so that time does not move there next (lifting).
     """
     some = requested > 0

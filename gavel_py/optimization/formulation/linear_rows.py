@@ -16,13 +16,6 @@ if TYPE_CHECKING:
     from gavel_py.problem.arrays import Floats, Indices, Mask
     from gavel_py.problem.problem import AllocationProblem
 
-TOLERANCE = 1e-9
-"""Tolerance of rows and prices to which HiGHS is set; all other tolerances of rows and levels follow from it."""
-
-MET = TOLERANCE / 10
-"""Excess over all GPUs and limits up to which rules count as met: more than rounding, and little beside the violation that proofs
-accept, so that whatever passes this check can be solved and proven."""
-
 LEAST_PART = 1e-9
 """Smallest part of a job's time that a floor may require; a smaller one would have huge coefficients."""
 

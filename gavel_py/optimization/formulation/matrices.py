@@ -14,12 +14,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.optimization.checking.certificates import Prices, SumCertificate, priced_bound
+from gavel_py.optimization.checking.certificates import Prices, priced_bound
 from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import LinearProgram, LinearSolver, Solution, TimeLimitReached
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.row_hashing import content_keys, hash_of, position_keys
+from gavel_py.problem.tolerances import FLOAT_ROUNDING, SOLVER_TOLERANCE
 
 TOP = 2.0
 """Upper bound of a variable as a multiple of its largest possible value: it never binds, so that all duals belong to rows. Without
@@ -30,12 +31,6 @@ LEAST_EXPONENT = -29
 """Smallest unit of a variable as a power of 2 of its largest value: HiGHS treats coefficients up to 1e-9 as 0. With powers of 2,
 scaling does not round.
 """
-
-NOISE = 1e-12
-"""Values of variables up to this are read as 0."""
-
-ROUNDING = 1e-9
-"""Relative size below which a slope counts as rounding."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +250,7 @@ class AllocationLP:
     def fractions_of(self, solution: Solution) -> Floats:
         """Return a solution's time fractions x, (G, K)."""
         parts = solution.values[self.blocks.parts]
-        noise = np.where(self.jobs.floors[self.rows] > 0, 0.0, NOISE)  # a rule may require just a small time
+        noise = np.where(self.jobs.floors[self.rows] > 0, 0.0, FLOAT_ROUNDING)  # a rule may require just a small time
         return self.matrix_of(np.where(parts > noise, parts, 0.0) * self.sizes)
 
     def prices(self, solution: Solution) -> Floats:
@@ -346,6 +341,33 @@ class AllocationLP:
         return float(costs.max(initial=0.0))
 
 
+class SumCertificate:
+    """Base class of the certificates of a maximised sum. The bound follows from the dual values of its program.
+
+    program: the program as solved (`AllocationLP.bound`); sign: -1 if the policy's objective is the negative of the sum.
+    """
+
+    program: AllocationLP
+    sign: float
+
+    @property
+    def jobs(self) -> JobClasses:
+        return self.program.jobs
+
+    def bound(self) -> float:
+        """Return the bound on the objective of all valid allocations that keep the rules."""
+        return self.sign * self.program.bound()
+
+    def scale(self, fractions: Floats) -> float:  # noqa: ARG002
+        """Return the largest coefficient of the objective."""
+        return self.program.scale
+
+    @property
+    def scarcity(self) -> Prices:
+        """The dual values of capacities and limits."""
+        return self.program.scarcity
+
+
 @dataclass(frozen=True)
 class LinearCertificate(SumCertificate):
     """The certificate of a linear sum. gains: (G, K) the gain of the objective by the time of a job of each class."""
@@ -368,6 +390,6 @@ def _most(solution: Solution, slopes: Floats, columns: NDArray[np.int64]) -> flo
     program = solution.program
     slope, value = slopes[columns], solution.values[columns]
     limit = np.where(slope > 0, program.upper[columns], program.lower[columns])
-    rounding = np.abs(slope) <= ROUNDING * np.maximum(1.0, np.abs(program.costs).max(initial=0.0))
+    rounding = np.abs(slope) <= SOLVER_TOLERANCE * np.maximum(1.0, np.abs(program.costs).max(initial=0.0))
     free = np.where(rounding, np.abs(slope) * (1 + np.abs(value)), np.inf)
     return float(np.where(np.isinf(limit), free, slope * np.where(np.isinf(limit), 0.0, limit)).sum())

@@ -34,9 +34,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gavel_py.optimization.formulation.cuts import (
-    LEAST_EXCESS,
     ONE_EACH,
-    Group,
+    SizeGroup,
     broken_row,
     group_of,
     requested_times,
@@ -46,6 +45,7 @@ from gavel_py.optimization.formulation.cuts import (
 from gavel_py.optimization.formulation.linear_rows import Limit, Load
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.eligibility import GpuMemory
+from gavel_py.problem.tolerances import CLEAR, INPUT_ROUNDING
 
 if TYPE_CHECKING:
     from gavel_py.problem.from_jobs import Hosts
@@ -53,9 +53,6 @@ if TYPE_CHECKING:
 
 Widths = Mapping[int, Mapping[int, float]]
 """{type: {column: GPUs of the type for each GPU requested}}."""
-
-ROUNDING = 1e-9
-"""Tolerance in sums of fractions: three thirds are 1."""
 
 MOST_PATTERNS = 1500
 """Maximum number of patterns of one type."""
@@ -174,7 +171,7 @@ def fractions_on_one(items: tuple[PackingItem, ...], memory: float) -> Indices |
 
 def _times(room: float, each: float) -> int:
     """Return how many times `each` fits into `room`."""
-    return int(min(1e6, room * (1 + ROUNDING) / each + ROUNDING)) if each > 0 else 1_000_000
+    return int(min(1e6, room * (1 + INPUT_ROUNDING) / each + INPUT_ROUNDING)) if each > 0 else 1_000_000
 
 
 def _largest(vectors: Indices) -> Indices | None:
@@ -252,14 +249,14 @@ def _sets_on(jobs: tuple[PackingJob, ...], place: TypeCapacity, j: int) -> Mask:
 
 def _within(takes: Floats, room: Floats) -> Mask:
     """Return (M,) whether each row of requests fits into the free room."""
-    return np.asarray((takes <= room * (1 + ROUNDING)).all(axis=1))
+    return np.asarray((takes <= room * (1 + INPUT_ROUNDING)).all(axis=1))
 
 
 def _gpus_for(member: Indices, sizes: Floats, memory: list[float], place: TypeCapacity) -> Floats:
     """Return (2^N,) the GPUs that each set of fractions needs, gpus + 1 if it does not fit. member: (2^N, N) its jobs."""
     count, gpus = member.shape[1], place.gpus
     small = np.asarray(member @ (sizes == 0) == 0)
-    on_one = small & (member @ sizes <= 1 + ROUNDING) & (member @ memory <= place.memory * (1 + ROUNDING))
+    on_one = small & (member @ sizes <= 1 + INPUT_ROUNDING) & (member @ memory <= place.memory * (1 + INPUT_ROUNDING))
     on_one[0] = True
     needed = np.full(len(member), gpus + 1.0)
     fitting = np.arange(len(member)) == 0
@@ -300,7 +297,7 @@ def packing_rows(problem: AllocationProblem, fractions: Floats, columns: Widths 
     hosts = problem.hosts
     if hosts is None:
         return []
-    is_limited = (problem.num_gpus < 1) | (hosts.cpus_per_gpu > 0) | (hosts.memory_gb_per_gpu > 0)
+    is_limited = (problem.num_gpus < 1) | (hosts.per_gpu > 0).any(axis=1)
     if not is_limited.any():
         return []
     types = len(hosts.cpus)
@@ -332,7 +329,7 @@ def _of_all_types(problem: AllocationProblem, hosts: Hosts, times: Floats, jobs:
     gpus, runnable = problem.num_gpus[jobs], problem.runnable[jobs, :types]
     known = [_memory(problem, hosts, j) for j in range(types)]
     memory, room = np.column_stack([needed[jobs] for needed, _ in known]), [there for _, there in known]
-    hosted = np.column_stack([hosts.cpus_per_gpu[jobs] * gpus, hosts.memory_gb_per_gpu[jobs] * gpus])
+    hosted = hosts.per_gpu[jobs] * gpus[:, None]
     together = hosts.localities[jobs] == "node"
     columns = (gpus.tolist(), runnable.tolist(), memory.tolist(), *hosted.T.tolist(), together.tolist())
     candidates = tuple(PackingJob(size, tuple(where), tuple(gb), *rest) for size, where, gb, *rest in zip(*columns, strict=True))
@@ -377,7 +374,7 @@ def _of_one_type(problem: AllocationProblem, hosts: Hosts, times: Floats, j: int
 
 
 def _gpu_by_gpu(
-    groups: Sequence[Group], items: Sequence[PackingItem], times: Floats, gpus: int, room: float
+    groups: Sequence[SizeGroup], items: Sequence[PackingItem], times: Floats, gpus: int, room: float
 ) -> tuple[list[Floats], float] | None:
     """Return a row that holds if each GPU is packed by itself, as coefficients by group and its right-hand side."""
     small = np.array([item.gpus < 1 for item in items])
@@ -397,7 +394,7 @@ def _gpu_by_gpu(
     return [np.full(len(group.entries), price) for group, price in zip(groups, each.tolist(), strict=True)], limit
 
 
-def _groups(sizes: Floats, memory: Floats, times: Floats, able: Indices, gpus: int) -> tuple[list[Group], list[PackingItem]]:
+def _groups(sizes: Floats, memory: Floats, times: Floats, able: Indices, gpus: int) -> tuple[list[SizeGroup], list[PackingItem]]:
     """Group the jobs that may have time by GPUs and memory, the largest gangs first."""
     kinds, kind_of = np.unique(np.column_stack([sizes[able], memory[able]]), axis=0, return_inverse=True)
     groups, counted = [], []
@@ -405,7 +402,7 @@ def _groups(sizes: Floats, memory: Floats, times: Floats, able: Indices, gpus: i
         entries = able[kind_of.ravel() == g]
         size, taken = kinds[g].tolist()
         entries = entries[np.argsort(-times[entries], kind="stable")]
-        limit = min(len(entries), int(gpus / size + LEAST_EXCESS))
+        limit = min(len(entries), int(gpus / size + CLEAR))
         groups.append(group_of(int(size), "any", entries, times[entries], limit))
         counted.append(PackingItem(size, taken, limit))
     return groups, counted
@@ -426,7 +423,7 @@ def _place(gpus: int, memory: float, nodes: tuple[tuple[int, float, float], ...]
 
 
 def _whole(capacities: Floats) -> Indices:
-    return (capacities + LEAST_EXCESS).astype(np.int64)
+    return (capacities + CLEAR).astype(np.int64)
 
 
 MOST_PARTS = 20
@@ -470,7 +467,7 @@ def _memory_parts(num_gpus: Floats, memory: GpuMemory | None, j: int) -> Floats 
     if memory is None or np.isnan(memory.capacity[j]):
         return None
     taken = np.nan_to_num(memory.needed[:, j]) / memory.capacity[j]
-    taken = np.floor(np.minimum(taken, 1.0) * MEMORY_PARTS + ROUNDING) / MEMORY_PARTS
+    taken = np.floor(np.minimum(taken, 1.0) * MEMORY_PARTS + INPUT_ROUNDING) / MEMORY_PARTS
     small = num_gpus < 1
     return np.where(small, taken, num_gpus) if taken[small].any() else None
 
@@ -488,7 +485,7 @@ class _DualFeasibleFunctions:
         """Return (N,) the values of the function with the largest excess of these times over the GPUs, None if none has one."""
         used = self._table @ np.bincount(self._of, times, self._table.shape[1])
         worst = int(used.argmax())
-        if used[worst] <= gpus + LEAST_EXCESS * max(1.0, gpus):
+        if used[worst] <= gpus + CLEAR * max(1.0, gpus):
             return None
         counted: Floats = self._table[worst][self._of]
         return counted
@@ -498,17 +495,17 @@ def _values(sizes: Floats) -> Floats:
     """Return (F, S) the value of each function for sorted sizes; f(s) = s for whole gangs."""
     small = sizes[sizes <= 1 / 2]
     cuts = [sizes, *(_cut(sizes, least) for least in small.tolist())]
-    every = [*cuts, *(_part(each, k) for each in cuts for k in range(1, min(MOST_PARTS, int(1 / sizes[0] + ROUNDING)) + 1))]
+    every = [*cuts, *(_part(each, k) for each in cuts for k in range(1, min(MOST_PARTS, int(1 / sizes[0] + INPUT_ROUNDING)) + 1))]
     return np.where(sizes >= 1, sizes, np.unique(every, axis=0))
 
 
 def _cut(sizes: Floats, least: float) -> Floats:
-    return np.where(sizes < least - ROUNDING, 0.0, np.where(sizes > 1 - least + ROUNDING, 1.0, sizes))
+    return np.where(sizes < least - INPUT_ROUNDING, 0.0, np.where(sizes > 1 - least + INPUT_ROUNDING, 1.0, sizes))
 
 
 def _part(sizes: Floats, k: int) -> Floats:
     multiples = (k + 1) * sizes
-    whole = np.abs(multiples - np.round(multiples)) < ROUNDING
+    whole = np.abs(multiples - np.round(multiples)) < INPUT_ROUNDING
     return np.where(whole, sizes, np.floor(multiples) / k)
 
 
@@ -521,11 +518,11 @@ def limit_rows(problem: AllocationProblem, limits: Sequence[Limit], fractions: F
     for limit in limits:
         counted = np.flatnonzero(limit.per_gpu > 0)
         weights = limit.per_gpu[counted] / parts[counted]
-        if not len(counted) or np.ptp(weights) > LEAST_EXCESS * weights[0]:
+        if not len(counted) or np.ptp(weights) > CLEAR * weights[0]:
             continue
         requested = requested_times(problem, anywhere, fractions, dict(zip(counted.tolist(), parts[counted].tolist(), strict=True)))
         whole = (limit.group & (problem.num_gpus >= 1))[requested.jobs]
-        regions = {"any": (int(limit.limit / weights[0] + LEAST_EXCESS),), "rack": (), "node": ()}
+        regions = {"any": (int(limit.limit / weights[0] + CLEAR),), "rack": (), "node": ()}
         found.append(row_of_gangs(problem, replace(requested, able=requested.able & whole), regions, limit.name))
     return [row for row in found if row is not None]
 

@@ -10,17 +10,16 @@ from functools import cached_property
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
-from gavel_py.errors import InputError, SolverError, UnboundedError
+from gavel_py.errors import InputError, SolverError, UnboundedError, refuse
 from gavel_py.io.locking import Lock
-from gavel_py.optimization.checking.certificates import SumCertificate
 from gavel_py.optimization.formulation.linear_rows import SparseMatrix, scale_of
-from gavel_py.optimization.formulation.matrices import ROUNDING, AllocationLP, Blocks
+from gavel_py.optimization.formulation.matrices import AllocationLP, Blocks, SumCertificate
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.compilation import COMPILE_SECONDS, ConicProgram, compiled
 from gavel_py.optimization.solving.highs import LinearSolver, solved_once
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tolerances import SOLVER_TOLERANCE
 
 
 class Program(AllocationLP):
@@ -55,6 +54,7 @@ class Program(AllocationLP):
 
     def __init__(self, jobs: JobClasses, enough: Floats | None = None) -> None:
         super().__init__(jobs, enough)
+        self.num_jobs, self.num_gpus = jobs.num_jobs, jobs.num_gpus
         self._valuing = Lock()  # threads may verify an allocation concurrently, and evaluation stores values in the variables
 
     @cached_property
@@ -123,20 +123,10 @@ class Program(AllocationLP):
         return [*([floors @ self._parts >= 1] if floors.shape[0] else []), *(kept(self) for kept in self.jobs.rules.kept)]
 
     @property
-    def num_jobs(self) -> int:
-        """N, the number of jobs in all classes."""
-        return self.jobs.num_jobs
-
-    @property
     def weights(self) -> Floats:
         """(G,) w_g; the policy must declare that it reads them."""
         weights: Floats = self.jobs.weights
         return weights
-
-    @property
-    def num_gpus(self) -> NDArray[np.float64]:
-        """(G,) s_g, GPUs of each gang."""
-        return self.jobs.num_gpus
 
     @property
     def steps_remaining(self) -> Floats:
@@ -158,28 +148,32 @@ class Program(AllocationLP):
 
     def minimum(self, expression: cp.Expression) -> cp.Expression:
         """Return the minimum over all jobs of a (G,) concave expression, for an objective to be maximised."""
-        unit = self._size_of(expression)
-        return unit * cp.min(expression / unit)
-
-    def _size_of(self, expression: cp.Expression) -> float:
-        """Return the least positive value of an expression if all jobs get the same time on all types, 1 if it has none.
-
-        The tolerances of solvers are absolute, so that an epigraph variable must be about 1, whatever the unit of the expression.
-        """
+        # The tolerances of solvers are absolute, so the epigraph variable must be about 1, whatever the unit of the expression. The
+        # unit is its least positive value if all jobs get the same time on all types.
         whole = 1 / self.sizes  # all of the time on all types
         self._parts.value = whole / max(len(self.units), float((self.used.to_scipy() @ whole).max(initial=0.0)))
         values = expression.value
         self._parts.value = None
         positive = np.zeros(0) if values is None else values[(values > 0) & np.isfinite(values)]
-        return float(positive.min()) if len(positive) else 1.0
+        unit = float(positive.min()) if len(positive) else 1.0
+        return unit * cp.min(expression / unit)
 
     def maximize(self, objective: cp.Expression, solver: LinearSolver) -> Floats:
-        """Return the (G, K) valid allocation that keeps the rules and maximises a concave objective without curves."""
+        """Return the (G, K) valid allocation that keeps the rules and maximises a concave objective without curves.
+
+        Raises `UnboundedError` if the objective's own variables leave it unbounded.
+        """
         solver.limit.check(COMPILE_SECONDS * len(self.rows))
-        self.compile_best(objective)
+        own = self.own_variables(objective)
+        if self.jobs.rules.kept or not objective.is_affine() or own:
+            self.compile(cp.Maximize(objective), self.rules)
+            if own:
+                self.check_bounded()
+        else:
+            self.compile_linear(*self._slopes(objective))
         solution = self.solve(solver, "sum")
-        for variable in self.own_variables(objective):
-            variable.value = solution.values[self.columns_of(variable)].reshape(variable.shape, order="F")
+        for variable in own:
+            variable.value = solution.values[self.program.columns[variable.id]].reshape(variable.shape, order="F")
         return self.fractions_of(solution)
 
     def cones(self, objective: cp.Expression) -> ConicProgram:
@@ -203,19 +197,6 @@ class Program(AllocationLP):
         parts = program.columns.get(self._parts.id, slice(0, 0))
         self.blocks = Blocks(parts, time, capacity, limits, tuple(program.rows[constraint.id] for constraint in own), slice(0, 0))
 
-    def compile_best(self, objective: cp.Expression) -> None:
-        """Compile the program that maximises a concave objective over the valid allocations that keep the rules.
-
-        Raises `UnboundedError` if the objective's own variables leave it unbounded.
-        """
-        own = self.own_variables(objective)
-        if self.jobs.rules.kept or not objective.is_affine() or own:
-            self.compile(cp.Maximize(objective), self.rules)
-            if own:
-                self.check_bounded()
-            return
-        self.compile_linear(*self._slopes(objective))
-
     def check_bounded(self) -> None:
         """Raise `UnboundedError` if the compiled program is unbounded.
 
@@ -234,7 +215,7 @@ class Program(AllocationLP):
             upper=np.where(np.isfinite(program.upper[others]), 0.0, 1.0),
             columns={},
         )
-        if solved_once(direction).value < -ROUNDING * np.abs(program.costs).max(initial=0.0):
+        if solved_once(direction).value < -SOLVER_TOLERANCE * np.abs(program.costs).max(initial=0.0):
             raise UnboundedError("the objective is unbounded; there is no optimal allocation")
 
     def keeps_growing(self, objective: cp.Expression) -> bool:
@@ -255,11 +236,7 @@ class Program(AllocationLP):
         for variable, value in zip(own, values, strict=True):
             variable.save_value(value)
         near, far = np.diff(found)
-        return bool(near > ROUNDING * abs(found[1]) and far >= near / 2)
-
-    def columns_of(self, variable: cp.Variable) -> slice:
-        """Return the columns of a variable in the compiled program."""
-        return self.program.columns[variable.id]
+        return bool(near > SOLVER_TOLERANCE * abs(found[1]) and far >= near / 2)
 
     def value(self, objective: cp.Expression, fractions: Floats) -> float:
         """Return the value of the objective at (G, K) time fractions."""
@@ -267,20 +244,31 @@ class Program(AllocationLP):
             self._parts.value = np.maximum(fractions[self.rows, self.columns], 0.0) / self.sizes
             return float(objective.value)
 
-    def linear_parts(self, objective: cp.Expression) -> tuple[float, Floats]:
-        """Return a and (G, K) gains such that the linear objective is a + Σ_g n_g Σ_j gain_gj x_gj."""
-        return self.tangent_plane(objective, np.zeros(self.jobs.throughputs.shape))
+    def tangent_plane(self, objective: cp.Expression, fractions: Floats | None = None) -> tuple[float, Floats]:
+        """Return a and (G, K) gains of a tangent plane a + Σ_g n_g Σ_j gain_gj x_gj of a concave objective.
 
-    def tangent_plane(self, objective: cp.Expression, fractions: Floats) -> tuple[float, Floats]:
-        """Return a and (G, K) gains of a tangent plane a + Σ_g n_g Σ_j gain_gj x_gj of a concave objective at these fractions.
+        The plane is nowhere below the objective. A linear objective is its own plane. At a kink, it is one of several. The
+        objective's own variables get their best values for these fractions.
 
-        The plane is nowhere below the objective. At a kink, it is one of several. The objective's own variables get their best
-        values for these fractions.
+        Args:
+            objective: A concave scalar.
+            fractions: (G, K) where the plane touches it; by default, where no job has any time.
 
-        Raises `SolverError` where the objective has no slope, `InputError` where it has curves and own variables.
+        Raises:
+            SolverError: The objective has no slope there.
+            InputError: It has curves and own variables.
         """
-        at = fractions[self.rows, self.columns] / self.sizes
-        constant, slopes = self._slopes_of_own(objective, at) if self.own_variables(objective) else self._slopes(objective, at)
+        at = np.zeros(len(self.rows)) if fractions is None else fractions[self.rows, self.columns] / self.sizes
+        own = self.own_variables(objective)
+        if not own:
+            constant, slopes = self._slopes(objective, at)
+        else:
+            fixed = self._parts == at
+            solution = solved_once(compiled(cp.Problem(cp.Maximize(objective), [fixed])))
+            for variable in own:
+                variable.value = solution.values[solution.program.columns[variable.id]].reshape(variable.shape, order="F")
+            slopes = solution.duals[solution.program.rows[fixed.id]]
+            constant = -solution.value - float(slopes @ at)
         return constant, self.matrix_of(slopes / self.sizes / self.jobs.counts[self.rows])
 
     def _slopes(self, objective: cp.Expression, parts: Floats | None = None) -> tuple[float, Floats]:
@@ -292,15 +280,6 @@ class Program(AllocationLP):
                 raise SolverError("the objective has no gradient at these time fractions")
             slopes = np.ravel(slope.toarray() if sp.issparse(slope) else slope)  # a scalar if there is only one variable
             return float(objective.value) - float(slopes @ self._parts.value), slopes
-
-    def _slopes_of_own(self, objective: cp.Expression, parts: Floats) -> tuple[float, Floats]:
-        """Return `_slopes` of an objective with own variables, and store their best values for these parts in them."""
-        fixed = self._parts == parts
-        solution = solved_once(compiled(cp.Problem(cp.Maximize(objective), [fixed])))
-        for variable in self.own_variables(objective):
-            variable.value = solution.values[solution.program.columns[variable.id]].reshape(variable.shape, order="F")
-        slopes = solution.duals[solution.program.rows[fixed.id]]
-        return -solution.value - float(slopes @ parts), slopes
 
     def seen_as(self, jobs: JobClasses) -> Program:
         """Return the same program for a policy with another view of the throughputs of the same classes."""
@@ -330,10 +309,10 @@ def check_objective(objective: object, direction: str = "max") -> cp.Expression:
     """Return the expression to maximise for an objective; raises `InputError` unless it is a scalar of the right curvature."""
     if not isinstance(objective, cp.Expression) or objective.size != 1:
         raise InputError(f"a policy's objective must be a scalar cvxpy expression, found {objective!r}")
-    if direction == "min":
-        if not objective.is_convex():
-            raise InputError("this policy's objective is minimised and must be convex; this one is not")
-        return -objective
-    if not objective.is_concave():
-        raise InputError("a policy's objective is maximised and must be concave; this one is not")
-    return objective
+    is_least = direction == "min"
+    refuse(
+        "",
+        (is_least and not objective.is_convex(), "", "this policy's objective is minimised and must be convex; this one is not"),
+        (not is_least and not objective.is_concave(), "", "a policy's objective is maximised and must be concave; this one is not"),
+    )
+    return -objective if is_least else objective

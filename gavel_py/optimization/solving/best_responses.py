@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 from gavel_py.optimization.checking.certificates import CHUNK, priced_bound
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.problem.arrays import Floats, Indices, Mask
-
-ROUNDING = 1e-14
-"""Relative difference of slopes up to which they count as equal."""
+from gavel_py.problem.tolerances import LAST_DIGITS
 
 Points = NDArray[np.int8]
 
@@ -281,7 +279,7 @@ def _edges(
             right[better] = point
             slope, top_speed = np.where(better, rise, slope), np.where(better, speeds[point], top_speed)
         top = cost + slope * (top_speed - speed)
-        steepest, changed = slope + ROUNDING * np.abs(slope), np.zeros(len(needs), dtype=bool)
+        steepest, changed = slope + LAST_DIGITS * np.abs(slope), np.zeros(len(needs), dtype=bool)
         for point in range(len(speeds)):
             rise = np.divide(top - costs[point], top_speed - speeds[point], out=np.full(len(needs), -np.inf), where=~fast[point])
             better = rise > steepest

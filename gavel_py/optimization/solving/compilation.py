@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavel_py.errors import InputError, SolverError, UnboundedError
+from gavel_py.errors import SolverError, UnboundedError, faults_from, refuse
 from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.solving.highs import NO_LIMIT, LinearProgram, TimeLimit, run_stoppable
 from gavel_py.problem.arrays import Floats
@@ -24,21 +24,25 @@ can be interrupted, so with a time limit they start only if that much time is le
 """
 
 
+NOT_LINEAR = "this policy is not a linear program, which is what HiGHS solves"
+NO_WHOLE_NUMBERS = "this policy has whole-number variables; only linear and concave programs are solved"
+
+
 def compiled(problem: cp.Problem) -> LinearProgram:
     """Return the linear program that cvxpy compiles from `problem`; raises `InputError` if it is not linear."""
     import cvxpy as cp
     import scipy.sparse as sp
 
-    try:
+    with (
+        faults_from("", "the objective or a constraint of this policy is not convex", cp.error.DCPError),
+        faults_from("", NOT_LINEAR, cp.error.SolverError),
+    ):
         data, _, inverse = problem.get_problem_data(cp.HIGHS)
-    except cp.error.DCPError as error:
-        raise InputError(f"the objective or a constraint of this policy is not convex: {error}") from None
-    except cp.error.SolverError as error:
-        raise InputError(f"this policy is not a linear program, which is what HiGHS solves: {error}") from None
-    if data["bool_vars_idx"] or data["int_vars_idx"]:
-        raise InputError("this policy has whole-number variables; only linear and concave programs are solved")
-    if data.get("P") is not None:
-        raise InputError("this policy is not a linear program, which is what HiGHS solves: cvxpy treats it as quadratic")
+    refuse(
+        "",
+        (data["bool_vars_idx"] or data["int_vars_idx"], "", NO_WHOLE_NUMBERS),
+        (data.get("P") is not None, "", f"{NOT_LINEAR}: cvxpy treats it as quadratic"),
+    )
     form = data["param_prob"]
     size, matrix = len(data["c"]), sp.csc_array(data["A"]).tocoo()
     starts = np.cumsum([0, *(constraint.size for constraint in form.constraints)]).tolist()
@@ -76,8 +80,7 @@ class ConicProgram:
     def __init__(self, problem: cp.Problem) -> None:
         import cvxpy as cp
 
-        if problem.is_mixed_integer():
-            raise InputError("this policy has whole-number variables; only linear and concave programs are solved")
+        refuse("", (problem.is_mixed_integer(), "", NO_WHOLE_NUMBERS))
         # Clarabel's result is read regardless of its status.
         self._data, self._chain, self._inverse = problem.get_problem_data(cp.CLARABEL, solver_opts={"accept_unknown": True})
         self._variables = problem.variables()

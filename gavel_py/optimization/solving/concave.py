@@ -2,7 +2,7 @@
 
 `maximize_concave` solves the conic program, and continues with Newton's method if the gap is too large. A tangent touches the
 objective at a point and is nowhere below it, so a bound on the tangent also bounds the objective. The bound follows from the dual
-values of a linear program (`ConcaveCertificate`), or from any prices of GPUs (`PricedCertificate`).
+values of a linear program (`ConcaveCertificate`), or from any prices of GPUs (`PricedTangent`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ import scipy.sparse as sp
 from cvxpy.atoms.elementwise.elementwise import Elementwise
 
 from gavel_py.errors import InputError, SolverError
-from gavel_py.optimization.checking.certificates import Prices, SumCertificate, gap, priced_bound, within_capacity
-from gavel_py.optimization.formulation.linear_rows import TOLERANCE, shortfalls
+from gavel_py.optimization.checking.certificates import Prices, gap, priced_bound, within_capacity
+from gavel_py.optimization.formulation.linear_rows import shortfalls
+from gavel_py.optimization.formulation.matrices import SumCertificate
 from gavel_py.optimization.formulation.program import Program
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.best_responses import tightest_prices
 from gavel_py.optimization.solving.compilation import COMPILE_SECONDS, CONES_SECONDS, ConicProgram
 from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tolerances import FLOAT_ROUNDING, SOLVER_TOLERANCE
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class ConcaveCertificate(_OfObjective, SumCertificate):
 
 
 @dataclass(frozen=True)
-class PricedCertificate(_OfObjective):
+class PricedTangent(_OfObjective):
     """Bounds a concave objective f at any prices p >= 0 of GPUs, optimal or not.
 
     f is nowhere above its tangent plane a + Σ_g n_g Σ_j G_gj x_gj at some time fractions, which is at most
@@ -111,7 +113,7 @@ class PricedCertificate(_OfObjective):
 
 def best_priced(
     program: Program, objective: cp.Expression, sign: float, candidates: Sequence[Floats], prices: Sequence[Floats]
-) -> tuple[Floats, PricedCertificate | None]:
+) -> tuple[Floats, PricedTangent | None]:
     """Return the best of several (G, K) time fractions for a concave objective, and the certificate of the best prices.
 
     The best equal price of all GPUs is tried too. There is no certificate if the objective has no slope, or has both curves
@@ -127,7 +129,7 @@ def best_priced(
         return fractions, None
     least = np.minimum(jobs.floors, jobs.fastest)
     best = tightest_prices(jobs, gains, prices, least)
-    return fractions, PricedCertificate(program, charged, constant, gains, best, least, sign)
+    return fractions, PricedTangent(program, charged, constant, gains, best, least, sign)
 
 
 def _value_at(program: Program, objective: cp.Expression, fractions: Floats, *, own: bool) -> float:
@@ -142,7 +144,7 @@ def _value_at(program: Program, objective: cp.Expression, fractions: Floats, *, 
     return value if np.isfinite(value) else -np.inf
 
 
-def _cost_of_less(certificate: ConcaveCertificate | PricedCertificate, fractions: Floats) -> float:
+def _cost_of_less(certificate: ConcaveCertificate | PricedTangent, fractions: Floats) -> float:
     cost = abs(certificate.value(fractions) - certificate.value((1 - TENTH) * fractions)) / TENTH
     return cost if np.isfinite(cost) else 0.0
 
@@ -210,16 +212,10 @@ STEPS = (0.8, 0.5, 0.3, 0.95)
 ENOUGH = 1e-8
 """Default gap at which the search ends."""
 
-DUST = 1e-9
-"""Parts of a job's time and throughput that remain instead of 0 after an interior point method."""
-
 CRUMB, MORE = 1e-6, 1e-10
 """Parts of the largest time of a job on a type. A time up to CRUMB may have wrong digits, and the slope of a steep curve there may
 be wrong too. With MORE added, the slope is small enough for a bound.
 """
-
-ROUNDING = 1e-12
-"""Relative improvement of the objective that counts as rounding."""
 
 
 def maximize_concave(
@@ -325,7 +321,9 @@ class _Search:
         self._solver.programs += 1
         fractions = self._program.answered
         speeds = fractions * self._program.jobs.throughputs
-        dust = (fractions < DUST * fractions.max(axis=1, keepdims=True)) & (speeds < DUST * speeds.max(axis=1, keepdims=True))
+        dust = (fractions < SOLVER_TOLERANCE * fractions.max(axis=1, keepdims=True)) & (
+            speeds < SOLVER_TOLERANCE * speeds.max(axis=1, keepdims=True)
+        )
         return _Answer(np.where(dust, 0.0, fractions), [variable.value for variable in self._own])
 
     def _consider(self, answer: _Answer) -> None:
@@ -353,7 +351,7 @@ class _Search:
             self._failure = error
             return False
         found = gap(certificate.value(answer.fractions), certificate.bound(), certificate.scale(answer.fractions))
-        found = max(found, ENOUGH * _broken(self._program.jobs, answer.fractions) / TOLERANCE)
+        found = max(found, ENOUGH * _broken(self._program.jobs, answer.fractions) / SOLVER_TOLERANCE)
         if found < self.gap:
             self._best = replace(answer, gap=found)
             self._proven = self._best, certificate
@@ -378,7 +376,7 @@ class _Search:
 
         An answer that breaks rules may have a better value than the optimum.
         """
-        if _broken(self._program.jobs, before.fractions) > TOLERANCE:
+        if _broken(self._program.jobs, before.fractions) > SOLVER_TOLERANCE:
             return after
         value = self._value(before)
         for part in (1.0, 0.5, 0.25, 0.1, 0.01):
@@ -386,7 +384,7 @@ class _Search:
                 before.fractions + part * (after.fractions - before.fractions),
                 [old + part * (new - old) for old, new in zip(before.own, after.own, strict=True)],
             )
-            if self._value(way) >= value - ROUNDING * abs(value):
+            if self._value(way) >= value - FLOAT_ROUNDING * abs(value):
                 return way
         return before
 

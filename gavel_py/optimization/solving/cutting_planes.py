@@ -13,6 +13,7 @@ import numpy as np
 from gavel_py.errors import SolverError
 from gavel_py.optimization.solving.highs import ALGORITHMS, OPTIONS, Algorithm, new_highs, run_here
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tolerances import DIFFERENCE_ROUNDING
 
 PRECISION = 1e-4
 """Accepted distance from the minimum in a box, relative to the change of the dual function over the box."""
@@ -21,9 +22,6 @@ SHRINK = 10.0
 """Factor by which a box becomes smaller."""
 
 MOST_PLANES = 300
-
-SMALL = 1e-10
-"""Relative tolerance of the dual function."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Minimum:
     @property
     def is_inside(self) -> bool:
         """Whether a wider box would not lower the minimum."""
-        return bool((self.boundary_gain <= SMALL * self.size).all())
+        return bool((self.boundary_gain <= DIFFERENCE_ROUNDING * self.size).all())
 
 
 def minimum(

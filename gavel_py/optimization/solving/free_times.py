@@ -16,19 +16,14 @@ from gavel_py.errors import SolverError
 from gavel_py.optimization.formulation.linear_rows import Row, Rules
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.highs import LinearSolver, TimeLimit
-from gavel_py.problem.arrays import Floats, Indices, Mask, size_numbers
-from gavel_py.problem.row_hashing import number_equal
+from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.row_hashing import number_equal, size_numbers
+from gavel_py.problem.tolerances import FLOAT_ROUNDING, SOLVER_TOLERANCE
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from gavel_py.optimization.checking.certificates import Prices
-
-ROUNDING = 1e-12
-"""Relative rounding error of a sum over many jobs."""
-
-TOLERANCE = 1e-9
-"""The solver's relative tolerance."""
 
 MOST_CUTS = 200
 
@@ -120,21 +115,21 @@ def fairest_times(jobs: JobClasses, groups: JobGroups, free: FreeTimes, weights:
         TimeLimitReached: The limit has passed.
     """
     gpus = float(jobs.capacities[groups.jobs.runnable.any(axis=0)].sum())
-    if (jobs.counts * jobs.num_gpus) @ free.least >= gpus * (1 - TOLERANCE) or np.array_equal(free.least, free.most):
+    if (jobs.counts * jobs.num_gpus) @ free.least >= gpus * (1 - SOLVER_TOLERANCE) or np.array_equal(free.least, free.most):
         return free.least
     solver = None if limit is None else LinearSolver(limit=limit)
     cuts = _row_cuts(groups, groups.sums(jobs.counts * np.maximum(free.least, free.most)))
     for _ in range(MOST_CUTS):
         # If the fairest times under some cuts fit, no others are fairer. This takes one program for each cut found, instead of
         # one for each level at which jobs are held, and each quota may have its own level.
-        times = _Filling(jobs, groups, free, weights, solver, cuts).filled(with_programs=False)
-        cut = _Filling(jobs, groups, free, weights, solver, cuts).cut(times)
+        times = _TimeFilling(jobs, groups, free, weights, solver, cuts).filled(with_programs=False)
+        cut = _TimeFilling(jobs, groups, free, weights, solver, cuts).cut(times)
         if cut is None:
             return times
-        if cut.excess(groups.sums(jobs.counts * times)) <= TOLERANCE * max(1.0, abs(cut.worth)):
+        if cut.excess(groups.sums(jobs.counts * times)) <= SOLVER_TOLERANCE * max(1.0, abs(cut.worth)):
             break  # this cut binds only after some jobs are held
         cuts = cuts.also(cut)
-    return _Filling(jobs, groups, free, weights, solver, cuts).filled(with_programs=True)
+    return _TimeFilling(jobs, groups, free, weights, solver, cuts).filled(with_programs=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +160,7 @@ class _Cuts:
     def most_broken(self, times: Floats) -> _Cut | None:
         """Return the cut that (Q,) total times violate most, None if they violate none."""
         over = (self.prices @ times - self.worth) / np.maximum(1.0, np.abs(self.worth))
-        if over.max() <= ROUNDING:
+        if over.max() <= FLOAT_ROUNDING:
             return None
         most = int(over.argmax())
         return _Cut(self.prices[[most]].toarray()[0], float(self.worth[most]))
@@ -186,7 +181,7 @@ def _row_cuts(groups: JobGroups, most: Floats) -> _Cuts:
     return _Cuts(sp.csr_array(prices), np.append(gpus, limits - np.minimum(least, 0.0) @ most))
 
 
-class _Filling:
+class _TimeFilling:
     """Progressive filling of times: raises the times of all jobs until some cannot rise, then those of the others.
 
     Whether times fit is a linear program over groups. If they do not, its dual values are a cut, and the highest level that
@@ -243,13 +238,13 @@ class _Filling:
         """Return a cut that (G,) times violate, None if they fit."""
         groups = self._groups
         jobs, given = groups.jobs, groups.sums(self._counts * times)
-        if groups.excess(groups.even * given[:, None]) <= ROUNDING:
+        if groups.excess(groups.even * given[:, None]) <= FLOAT_ROUNDING:
             return None
         prices = self._prices(given)
         if prices is None:
             return None
         costs = prices.costs(jobs)
-        costs[np.abs(costs) <= TOLERANCE * prices.sizes(jobs)] = 0.0  # terms of opposite sign cancel out, up to rounding
+        costs[np.abs(costs) <= SOLVER_TOLERANCE * prices.sizes(jobs)] = 0.0  # terms of opposite sign cancel out, up to rounding
         costs = np.where(jobs.runnable, costs, np.inf).min(axis=1)
         # A negative cost is a gain, which is largest at the upper bounds of these jobs.
         most = groups.sums(self._counts * self._most)
@@ -269,7 +264,7 @@ class _Filling:
         times, largest = program.normalized_rows(np.ones(len(program.rows)))
         program.compile_factor(times, given / jobs.counts / largest, most / jobs.counts)
         solution = program.solve(self._solver, "times")
-        if solution.value <= 1 + TOLERANCE:
+        if solution.value <= 1 + SOLVER_TOLERANCE:
             return None
         prices = program.scarcity
         return prices.scaled(1 / prices.worth(jobs)) if prices.worth(jobs) > 0 else prices
@@ -283,7 +278,7 @@ class _Filling:
         slopes *= rising[self._groups.of] & (self._most > self._least)
         low, high, excess = 0.0, top, self._excess(cut, 0.0)
         if excess >= 0:
-            if excess > TOLERANCE * max(1.0, abs(cut.worth)):
+            if excess > SOLVER_TOLERANCE * max(1.0, abs(cut.worth)):
                 raise SolverError("there are not enough GPUs for the time that jobs must have")
             return low
         level = min(top, cut.worth / float(slopes.sum())) if slopes.any() else top

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError, SolverError
-from gavel_py.optimization.formulation.linear_rows import TOLERANCE
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tolerances import CLEAR, SOLVER_TOLERANCE
 
 if TYPE_CHECKING:
     from gavel_py.optimization.formulation.linear_rows import SparseMatrix
@@ -79,11 +79,10 @@ NO_LIMIT = TimeLimit()
 
 def checked_limit(owner: str, seconds: float | None) -> float | None:
     """Return the time limit of an owner; raises `InputError` unless it is None or a finite number greater than 0."""
-    if seconds is None:
-        return None
-    if not (isinstance(seconds, Real) and not isinstance(seconds, bool) and 0 < seconds < np.inf):
+    is_valid = isinstance(seconds, Real) and not isinstance(seconds, bool) and 0 < seconds < np.inf
+    if seconds is not None and not is_valid:
         raise InputError(Fault(owner, "time_limit_seconds", f"must be a finite number greater than 0, found {seconds!r}"))
-    return float(seconds)
+    return None if seconds is None else float(seconds)
 
 
 def run_stoppable(work: Callable[[], Result], stop: Callable[[], object], limit: TimeLimit) -> Result:
@@ -116,14 +115,14 @@ def run_stoppable(work: Callable[[], Result], stop: Callable[[], object], limit:
 
 
 # HiGHS's tolerances are absolute. The rows of programs are scaled to about 1 (`formulation`), and the costs are scaled to 1 here,
-# so that `TOLERANCE` means the same in every unit of the objective.
+# so that `SOLVER_TOLERANCE` means the same in every unit of the objective.
 OPTIONS: dict[str, object] = {
     # The order of pivots, and with it the choice among equal optima, must not depend on the machine. HiGHS reads these
     # two options only once, at its first run.
     "threads": 1,
     "random_seed": 0,
-    "primal_feasibility_tolerance": TOLERANCE,
-    "dual_feasibility_tolerance": TOLERANCE,
+    "primal_feasibility_tolerance": SOLVER_TOLERANCE,
+    "dual_feasibility_tolerance": SOLVER_TOLERANCE,
     "presolve": "off",  # mistakes very thin feasible sets for empty ones, and saves no time on these programs
 }
 
@@ -200,9 +199,6 @@ MANY_ROWS = 20_000
 iterations of the simplex method would take most of the time there, and cannot be interrupted.
 """
 
-INSIDE = 1e-7
-"""A value farther than this from its bound counts as strictly between its bounds."""
-
 
 @dataclass(frozen=True)
 class LinearProgram:
@@ -245,8 +241,8 @@ class Solution:
     def has_unique_duals(self) -> bool:
         """Whether the optimum is known not to be degenerate: values and rows off their bounds are as many as rows."""
         program = self.program
-        inside = (self.values > program.lower + INSIDE) & (self.values < program.upper - INSIDE)
-        slack = program.limits - program.matrix @ self.values > INSIDE
+        inside = (self.values > program.lower + CLEAR) & (self.values < program.upper - CLEAR)
+        slack = program.limits - program.matrix @ self.values > CLEAR
         return int(inside.sum() + slack.sum()) >= len(program.limits)
 
 

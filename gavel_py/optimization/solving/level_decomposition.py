@@ -8,6 +8,7 @@ program shares the remaining GPUs among the others; it gives the exact level, it
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.solving.best_responses import BestResponses
 from gavel_py.optimization.solving.cutting_planes import PriceBox, minimum
 from gavel_py.optimization.solving.highs import LinearSolver, Solution, TimeLimitReached
-from gavel_py.optimization.solving.level_search import EXTRA_GPUS, BestLevel
+from gavel_py.optimization.solving.level_search import BestLevel, LevelDirection, one_sided_price
 from gavel_py.optimization.solving.levels import Levels
 from gavel_py.optimization.solving.price_decomposition import (
     ALGORITHM,
@@ -34,6 +35,7 @@ from gavel_py.optimization.solving.price_decomposition import (
     stopped_at,
 )
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tolerances import FLOAT_ROUNDING
 
 MOST_STEPS, MOST_BOXES, MOST_PROGRAMS = 40, 25, 12
 
@@ -42,9 +44,6 @@ CLOSE = 1e-3
 
 NARROW = 1e-10
 """Width of a box, relative to its prices, below which undecided jobs count as indifferent at equal prices."""
-
-EXACT = 1e-12
-"""Largest difference between the needs of the level found and the GPUs, as a part of the GPUs."""
 
 SLACK = 1e-10
 """Part of the needs that jobs may lack at the utopia bound, so that even the job that determines it keeps some free time."""
@@ -191,7 +190,7 @@ def _narrowed(priced: PricedLevels, point: Point, step: int, solver: LinearSolve
         if off <= CLOSE and (step > 1 or is_small):
             return dual, Point(level, replace(box, prices=found.prices), reach)
         box = replace(box, prices=found.prices) if step > 1 else box.shrunk(found.prices)
-        reach = reach if step > 1 else max(reach / 8, WIDER * off, EXACT)
+        reach = reach if step > 1 else max(reach / 8, WIDER * off, FLOAT_ROUNDING)
     raise SolverError("the prices of the best level were not found")
 
 
@@ -226,9 +225,9 @@ class UndecidedLP(AllocationLP):
         """ϕ."""
         return float(self.solution.values[self.blocks.factor][0])
 
-    def growth(self, dual: DualFunction, solution: Solution | None = None) -> float:
-        """Return the increase of ϕ per unit of η at a solution, by default the last one."""
-        return float((self.solution if solution is None else solution).duals @ self._rates(dual))
+    def growth(self, dual: DualFunction) -> float:
+        """Return the increase of ϕ per unit of η."""
+        return float(self.solution.duals @ self._rates(dual))
 
     def _rates(self, dual: DualFunction) -> Floats:
         """Return the change of the needs and the fixed jobs in each row per unit of η."""
@@ -242,32 +241,17 @@ class UndecidedLP(AllocationLP):
 
         At a kink, dual values are not unique, as in `CapacityFactorLP.level_prices`.
         """
-        duals, gains = self.solution.duals[self.blocks.capacity], np.zeros(len(self.units))
-        for j in np.flatnonzero(duals > 0).tolist():
-            raw = price = float(duals[j]) / self.growth(dual)
-            for more in EXTRA_GPUS if not self.solution.has_unique_duals else ():
-                try:
-                    gain, there = self._gain_of(dual, j, more, solver)
-                except (SolverError, TimeLimitReached):  # the level is exact, and its price is one of several
-                    continue
-                if abs(gain - there * more) <= 1e-6 * raw * more:
-                    price = min(raw, there)
-                    break
+        rates, gains = self._rates(dual), np.zeros(len(self.units))
+        for j, rows in enumerate(self.type_rows):
+            if not self.solution.duals[rows].sum() > 0:
+                continue
+            direction = LevelDirection(slice(None), rates, rows, self.blocks.factor)
+            price = direction.price(self.solution)
+            if not self.solution.has_unique_duals:
+                with suppress(TimeLimitReached):  # the level is exact, and its price is one of several
+                    price = one_sided_price(price, direction, self.solution, solver)
             gains[j] = price / self.units[j]
         return gains
-
-    def _gain_of(self, dual: DualFunction, j: int, more: float, solver: LinearSolver) -> tuple[float, float]:
-        """Return the improvement of the level with `more` times c_j more GPUs of type j, and the price of c_j GPUs there."""
-        rates, gain = self._rates(dual), 0.0
-        for _ in range(4):
-            limits = self._limits(dual) - rates * gain
-            limits[self.blocks.capacity][j] += more
-            found = solver.again(limits)
-            over, growth = float(found.values[self.blocks.factor][0]) - 1, self.growth(dual, found)
-            if abs(over) <= 1e-9 * more or growth <= 0:
-                break
-            gain -= over / growth
-        return gain, float(found.duals[self.blocks.capacity][j]) / growth if growth > 0 else np.inf
 
     def efficient(self, solver: LinearSolver) -> Solution:
         """Return the optimum of max Σ_i s_i v_i with the same level."""
@@ -291,7 +275,7 @@ def _finished(
             program.again(dual, solver)
         growth = program.growth(dual)
         over = program.factor - 1
-        if abs(over) <= EXACT or growth <= 0:
+        if abs(over) <= FLOAT_ROUNDING or growth <= 0:
             break
         level = priced.improved(level, -over / growth)
         dual.renew(priced.at(level))

@@ -12,11 +12,12 @@ import numpy as np
 
 from gavel_py.errors import SolverError
 from gavel_py.optimization.checking.certificates import Prices
-from gavel_py.optimization.formulation.linear_rows import MET, TOLERANCE, SparseMatrix
+from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.solving.highs import LinearSolver, Solution, TimeLimitReached
 from gavel_py.optimization.solving.levels import NEARLY, Cells, Chambers, Levels, digit
-from gavel_py.problem.arrays import Floats, Mask
+from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.tolerances import FLOAT_ROUNDING, MET, SOLVER_TOLERANCE
 
 SLIGHTLY = 1e-6
 """Relative increase of a need that moves it across the border of its chamber."""
@@ -142,7 +143,7 @@ class CapacityFactorLP(AllocationLP):
         slightly more GPUs δ_j of type j, and the dual values there are right if they account for its whole gain.
         """
         prices = np.zeros(len(self.type_rows))
-        if level == levels.alone:
+        if abs(level - levels.alone) <= SOLVER_TOLERANCE * levels.spread:
             return prices  # some job has its fastest throughput, which more GPUs cannot change
         program, has_rules = self, bool(levels.jobs.rules)
         if has_rules:  # rules may fill a type at any level, and its dual values are then unrelated to the level
@@ -153,11 +154,12 @@ class CapacityFactorLP(AllocationLP):
         for j, rows in enumerate(program.type_rows):
             if not (levels.jobs.capacities[j] > 0 and at.duals[rows].sum() > 0):
                 continue
-            price = program._ratio(at, j, rates)
+            direction = LevelDirection(program.blocks.own[0], rates, rows, program.blocks.factor)
+            price = direction.price(at)
             if has_rules and not np.isfinite(price):  # scarce because of rules, not because of the level
                 continue
             if has_rules or not solution.has_unique_duals:
-                price = program._one_sided(price, price if has_rules else 0.0, j, rates, solution, solver)
+                price = one_sided_price(price, direction, solution, solver, price if has_rules else 0.0)
             prices[j] = price / levels.jobs.capacities[j]
         return prices
 
@@ -190,49 +192,57 @@ class CapacityFactorLP(AllocationLP):
         except SolverError:
             return self.solution
 
-    def _one_sided(self, raw: float, start: float, j: int, rates: Floats, solution: Solution, solver: LinearSolver) -> float:
-        """Return the price of type j per c_j more GPUs. raw: its price by some dual values; start: a guess of the gain per c_j."""
-        for more in EXTRA_GPUS:
-            try:
-                gain, price = self._gain_of(j, more, rates, solution, solver, start * more)
-            except SolverError:  # more than the next job can reach
-                continue
-            if abs(gain - price * more) <= 1e-6 * raw * more:
-                return min(raw, price)
-        return raw
 
-    def _gain_of(
-        self, j: int, more: float, rates: Floats, solution: Solution, solver: LinearSolver, gain: float
-    ) -> tuple[float, float]:
-        """Return the gain of the level with `more` times c_j more GPUs of type j, and the price of type j there. gain: a guess."""
-        needed = self.blocks.own[0]
+@dataclass(frozen=True)
+class LevelDirection:
+    """What the level and the GPUs of a type move in a program that finds ϕ, the least factor of all GPUs.
+
+    Attributes:
+        needs: Rows that rise with the level.
+        rates: Their increase per unit of the level.
+        gpus: Rows of the type, which c_j more GPUs raise by 1.
+        factor: Column of ϕ.
+    """
+
+    needs: Indices | slice
+    rates: Floats
+    gpus: Indices | slice
+    factor: Indices | slice
+
+    def price(self, solution: Solution) -> float:
+        """Return the gain of the level per c_j GPUs, at constant ϕ, by the dual values of a solution."""
+        slope = float(solution.duals[self.needs] @ self.rates)
+        return float(solution.duals[self.gpus].sum()) / slope if slope > 0 else np.inf
+
+    def gain_of(self, more: float, gain: float, start: Solution, solver: LinearSolver) -> tuple[float, float]:
+        """Return the gain of the level with `more` times c_j more GPUs, and the price there. gain: a guess; start: without them."""
         for _ in range(4):
-            limits = solution.program.limits.copy()
-            limits[needed] -= rates * gain
-            limits[self.type_rows[j]] += more
+            limits = start.program.limits.copy()
+            limits[self.needs] -= self.rates * gain
+            limits[self.gpus] += more
             found = solver.again(limits)
-            over = float(found.values[self.blocks.factor][0]) - 1
-            slope = float(found.duals[needed] @ rates)
+            over, slope = float(found.values[self.factor][0]) - 1, float(found.duals[self.needs] @ self.rates)
             if abs(over) <= 1e-9 * more or slope <= 0:
                 break
             gain -= over / slope
-        return gain, self._ratio(found, j, rates)
+        return gain, self.price(found)
 
-    def _ratio(self, solution: Solution, j: int, rates: Floats) -> float:
-        """Return dθ per dc_j at constant ϕ."""
-        slope = float(solution.duals[self.blocks.own[0]] @ rates)
-        return float(solution.duals[self.type_rows[j]].sum()) / slope if slope > 0 else np.inf
+
+def one_sided_price(raw: float, direction: LevelDirection, start: Solution, solver: LinearSolver, guess: float = 0.0) -> float:
+    """Return the price of more GPUs of a type. raw: its price by some dual values; guess: of the gain per c_j GPUs."""
+    for more in EXTRA_GPUS:
+        try:
+            gain, price = direction.gain_of(more, guess * more, start, solver)
+        except SolverError:  # more than the next job can reach
+            continue
+        if abs(gain - price * more) <= 1e-6 * raw * more:
+            return min(raw, price)
+    return raw
 
 
 MOST_PROGRAMS = 30
 
-ROUNDING = 1e-12
-"""A factor that exceeds 1 by at most this counts as 1: a level may look infeasible because of its last bit. At a given level, which
-has the errors of the levels before, `TOLERANCE` takes its place, and `MET` beside requirements, which are that exact only.
-"""
-
-
-STILL = ROUNDING / 4
+STILL = FLOAT_ROUNDING / 4
 """Rise above a given level, as a part of the utopia bound, that is rounding of costs. Other jobs would lack it at their tops."""
 
 
@@ -274,7 +284,9 @@ def find_best_level(
     if near is not None:
         prices, guess = near.prices, min(near.level * (1 + JUST_BEYOND), levels.alone)
     level, program = _above_rounding(levels, levels.affordable(levels.alone, prices, guess=guess)), None
-    accepted = MET if levels.jobs.rules.can_conflict else ROUNDING if levels.given is None else TOLERANCE
+    # A factor that exceeds 1 by this counts as 1: a level may look infeasible because of its last bit. A given level has the errors
+    # of the levels before, and requirements are met to `MET` only.
+    accepted = MET if levels.jobs.rules.can_conflict else FLOAT_ROUNDING if levels.given is None else SOLVER_TOLERANCE
     scaled: tuple[Floats, ...] = ()  # the last program's allocation, scaled down to the existing GPUs
     try:
         for attempt in range(MOST_PROGRAMS):

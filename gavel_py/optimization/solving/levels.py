@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from gavel_py.errors import Fault, InputError
 from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, Prices, Stages
-from gavel_py.optimization.formulation.linear_rows import TOLERANCE, Rules, entries_of, scale_of
-from gavel_py.optimization.job_classes import JobClasses
-from gavel_py.problem.arrays import Floats, Indices, Mask, returned_numbers
+from gavel_py.optimization.formulation.linear_rows import Rules, entries_of, scale_of
+from gavel_py.optimization.job_classes import JobClasses, returned_numbers
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.row_hashing import content_keys
+from gavel_py.problem.tolerances import DERIVATIVE_STEP, LAST_DIGITS, LEAST_LEVEL, SOLVER_TOLERANCE
 
-JUST_ABOVE = 4 * TOLERANCE
+JUST_ABOVE = 4 * SOLVER_TOLERANCE
 """Relative difference of throughputs that is within the solver's tolerance, with the rounding of both."""
 
 NEARLY = 1e-3
@@ -212,22 +213,11 @@ class Chambers:
         return base + per_need * borders[:, None] + all_time * scale, slope + per_need
 
 
-FREE = TOLERANCE
-"""Throughput is free if it costs no more than this part of a job's most expensive time, the solver's error of prices."""
-
 MOST_STEPS, EPSILON = 3_000, float(np.finfo(float).eps)
 """Maximum number of steps of a search for a zero, and the distance from 1 to the next number."""
 
-COST_ROUNDING = 1e-14
-"""Rounding of a cost per term of average size, relative to the sum of the magnitudes of all terms; it grows with the square root of
-the number of terms. Over a plateau, where the cost is the same at several levels, it may exceed the worth by this much.
-"""
-
 MOST_STILL = 20
 """Number of steps towards worse levels, doubling from one digit, in which the cost may stay the same."""
-
-STEP = 1e-6
-"""Increase of all resources, as a part of them, for the derivative of the level."""
 
 MOST_STEP = 1e9
 """Largest factor of a level's change in the search for a worse one."""
@@ -236,10 +226,6 @@ FIRST_STEP, WIDER_STEP = 4, 8
 """The first change of a level in that search, as a multiple of the excess of its cost, and the growth of the next ones, where needs
 may stay the same over some levels.
 """
-
-
-LEAST_LEVEL = 1e-6
-"""Part of the utopia bound below which a level to be maximised is not known to all digits, since rounding of costs moves it."""
 
 
 class Demand(Protocol):
@@ -333,8 +319,10 @@ class Levels:
         worth = prices.worth(chambers.representatives)
         # Costs beyond those of the rules' floors, divided by the worth that remains for levels, so that 1 is all of it.
         size = worth + 2 * float(np.maximum(0.0, -prices.limits * chambers.representatives.limits[1]).sum())
-        terms = 1.0 if self.given is None else float(np.sqrt(len(self.jobs)))  # without plateaus, the mean error is enough
-        rounding = COST_ROUNDING * terms * max(1.0, size, abs(least))
+        # Rounding grows with the square root of the number of terms. Over a plateau, where the cost is the same at several levels,
+        # it may exceed the worth by this much; without plateaus, the mean error is enough.
+        terms = 1.0 if self.given is None else float(np.sqrt(len(self.jobs)))
+        rounding = LAST_DIGITS * terms * max(1.0, size, abs(least))
         left = max(worth - least, rounding)
 
         def cost(level: float) -> float:
@@ -394,7 +382,7 @@ class Levels:
         mix = CheapestMix(chambers.throughputs, chambers.runnable, prices.costs(chambers.representatives))
         # The cost of GPUs and the discount of a rule that requires time may cancel out, up to rounding.
         dearest = np.where(chambers.runnable, prices.sizes(chambers.representatives), 0.0).max(axis=1)
-        return np.maximum(mix.free_until(chambers.lengths, FREE * dearest / chambers.fastest), self.needs(level))
+        return np.maximum(mix.free_until(chambers.lengths, SOLVER_TOLERANCE * dearest / chambers.fastest), self.needs(level))
 
     def _check_inverse(self, throughputs: Floats) -> None:
         """Raise `InputError` unless the job with the worst level needs exactly the throughput that it has."""
@@ -479,8 +467,8 @@ class _PricesOfMore(Prices):
 
 def level_per_part(certificate: LevelCertificate) -> float:
     """Return the improvement of the level per unit of worth of further resources, at the prices that prove the level."""
-    more = _PricesOfMore(certificate.prices.gpus, certificate.prices.limits, STEP)
-    return abs(replace(certificate, prices=more).bound() - certificate.bound()) / STEP
+    more = _PricesOfMore(certificate.prices.gpus, certificate.prices.limits, DERIVATIVE_STEP)
+    return abs(replace(certificate, prices=more).bound() - certificate.bound()) / DERIVATIVE_STEP
 
 
 def limit_prices(certificate: Certificate | None, rules: Rules) -> Floats | None:

@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from gavel_py.errors import SolverError
-from gavel_py.optimization.checking.certificates import VIOLATION_TOLERANCE, PricedCertificate, Prices, gap, within_capacity
+from gavel_py.optimization.checking.certificates import PricedCertificate, Prices, gap, within_capacity
 from gavel_py.optimization.formulation.linear_rows import shortfalls
 from gavel_py.optimization.formulation.matrices import AllocationLP
 from gavel_py.optimization.job_classes import JobClasses
@@ -28,6 +28,7 @@ from gavel_py.optimization.solving.best_responses import BestResponses, Choices
 from gavel_py.optimization.solving.cutting_planes import SHRINK, PriceBox, minimum
 from gavel_py.optimization.solving.highs import NO_LIMIT, LinearSolver, TimeLimit, TimeLimitReached
 from gavel_py.problem.arrays import Floats, Mask
+from gavel_py.problem.tolerances import DERIVATIVE_STEP, SOLVER_TOLERANCE
 
 ALGORITHM = "prices"
 
@@ -47,12 +48,6 @@ MOST_UNDECIDED = 20_000
 """Number of rows that is too large for the last program."""
 
 MOST_BOXES, MOST_WIDER, MOST_MOVES = 60, 4, 10
-
-EXHAUSTED = 1e-9
-"""Part of the GPUs of a type below which what fixed jobs leave counts as nothing."""
-
-MORE = 1e-6
-"""Part by which there are more GPUs of such a type when their shadow price is found."""
 
 ACCEPTED = 1e-7
 """Gap up to which an answer is accepted; the proof of the whole answer accepts slightly more."""
@@ -243,7 +238,7 @@ def _completed(
 
 def _exhausted(dual: DualFunction) -> Mask:
     """Return (K,) of which types fixed jobs leave no GPUs."""
-    exhausted: Mask = dual.used >= dual.capacities * (1 - EXHAUSTED)
+    exhausted: Mask = dual.used >= dual.capacities * (1 - SOLVER_TOLERANCE)
     return exhausted
 
 
@@ -255,7 +250,7 @@ def _one_sided(
     gains_of_more = np.where(has_gpus, gains_of_more, 0.0)
     if not (exhausted & has_gpus).any():
         return gains_of_more
-    more = np.where(exhausted, dual.capacities * (1 + MORE), dual.capacities)
+    more = np.where(exhausted, dual.capacities * (1 + DERIVATIVE_STEP), dual.capacities)
     try:
         for start in (PriceBox.around(prices, 1.0), None):
             with_more, box = search(dual.all, more, start, solver)
@@ -274,7 +269,7 @@ def _keeps_floors(jobs: JobClasses, fractions: Floats) -> bool:
     if not jobs.floors.any():
         return True
     throughputs = np.einsum("gj,gj->g", jobs.throughputs, fractions)
-    return float(shortfalls(jobs.floors, throughputs).max()) <= VIOLATION_TOLERANCE / 2
+    return float(shortfalls(jobs.floors, throughputs).max()) <= SOLVER_TOLERANCE / 2
 
 
 def _scale_to_capacity(jobs: JobClasses, fractions: Floats) -> None:

@@ -9,17 +9,17 @@ from typing import Literal, Protocol
 import numpy as np
 
 from gavel_py.errors import SolverError
-from gavel_py.optimization.formulation.linear_rows import TOLERANCE
 from gavel_py.optimization.job_classes import SAME_SPEED, JobClasses
 from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.optimization.solving.level_search import BestLevel, find_best_level
-from gavel_py.optimization.solving.levels import COST_ROUNDING, LEAST_LEVEL, LevelCertificate, Levels
+from gavel_py.optimization.solving.levels import LevelCertificate, Levels
 from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.tolerances import FLOAT_ROUNDING, LAST_DIGITS, LEAST_LEVEL, SOLVER_TOLERANCE
 
-STOPPED = 10 * TOLERANCE
+STOPPED = 10 * SOLVER_TOLERANCE
 """Relative distance to its top at which a job counts as stopped: errors of a few rows of the solver, and of the repair."""
 
-HELD_BACK = 4 * COST_ROUNDING
+HELD_BACK = 4 * LAST_DIGITS
 """Part of its throughput that a job gives up where it stops below its top, per square root of the number of classes, as the
 rounding of costs. Types that stopped jobs use up then have slack, so that later levels are not infeasible by rounding. It must be
 small: where a job's speeds hardly differ, others get many times what it gives up.
@@ -272,25 +272,25 @@ def gains_of_more_gpus(filled: Filled, shares: Shares, groups: Groups, solver: L
     If a type has GPUs to spare, no level depends on it.
     """
     jobs, fractions = filled.jobs, filled.found[-1].fractions
-    value = float(groups.work(jobs, filled.reached).min())
+    work = groups.work(jobs, filled.reached)
+    value, rounding = float(work.min()), FLOAT_ROUNDING * float(work.max())  # of a group whose turn has not come, all is rounding
     used, capacities = (jobs.counts * jobs.num_gpus) @ fractions, jobs.capacities
     if jobs.columns is not None:
         used, capacities = jobs.columns.gpus(fractions, jobs.counts * jobs.num_gpus), jobs.columns.base.capacities
     prices = np.zeros(len(capacities))
     for j in np.flatnonzero((capacities > 0) & (used > capacities * (1 - LEAST_SPARE))).tolist():
         there = _least_work(jobs.with_more_gpus(j, MORE), shares, groups, solver, filled)
-        if abs(there - value) > NOISE * max(there, value):
+        if abs(there - value) > NOISE * max(there, value) + rounding:
             prices[j] = (there - value) / (MORE * capacities[j])
     return prices
 
 
 def _least_work(jobs: JobClasses, shares: Shares, groups: Groups, solver: LinearSolver, like: Filled) -> float:
     """Return what the worst-off group has with these jobs, which rise like those of an earlier filling, until it cannot rise."""
-    filling, number = _Filling(jobs, shares, like.levels[0].demand.name), 0
+    filling, found = _Filling(jobs, shares, like.levels[0].demand.name), iter(like.found)
     while (step := filling.next_level()) is not None:
-        near = like.found[number] if number < len(like.found) else None
-        filling.raise_to(find_best_level(step, solver, efficiency=False, shadow_prices=False, near=near), step)
-        number += 1
+        best = find_best_level(step, solver, efficiency=False, shadow_prices=False, near=next(found, None))
+        filling.raise_to(best, step)
         if not filling.rising[groups.of == groups.work(jobs, filling.reached).argmin()].any():
             break
     return float(groups.work(jobs, filling.reached).min())

@@ -15,20 +15,15 @@ from gavel_py.optimization.solving.compilation import COMPILE_SECONDS
 from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.optimization.solving.levels import Levels
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tolerances import FLOAT_ROUNDING, SOLVER_TOLERANCE
 
 MOST_CUTS = 40
-
-CLOSE = 1e-9
-"""Relative gap at which a level is accepted."""
 
 NEXT_TO_NOTHING = 1e-3
 """Gaps are relative to at least this part of the scale of level and penalties; 1e-6 of it is the tolerance of validity, 1e-9."""
 
 LEAST_PART = 1e-7
 """Smallest need, as a part of a job's fastest throughput, for the scale of its row."""
-
-STILL = 1e-12
-"""Relative change of the level up to which it counts as unchanged."""
 
 
 @dataclass(frozen=True)
@@ -132,14 +127,14 @@ def _has_converged(certificate: ChargedCertificate, fractions: Floats, gain: flo
     """Return whether the level is proven, or no longer changes."""
     value, bound = certificate.value(fractions), certificate.bound()
     size = max(abs(value), certificate.scale(fractions))
-    still = STILL * max(size, certificate.levels.spread)
-    return abs(bound - value) <= CLOSE * size or abs(gain) <= still or stays
+    still = FLOAT_ROUNDING * max(size, certificate.levels.spread)
+    return abs(bound - value) <= SOLVER_TOLERANCE * size or abs(gain) <= still or stays
 
 
 def _promised(levels: Levels, level: float, gain: float) -> float:
     """Return the level better by `gain`; 0 if rounding leads beyond 0, where needs may not be defined."""
     promised = level - levels.worse * gain
-    return 0.0 if abs(promised) <= CLOSE * max(abs(level), levels.spread) else promised
+    return 0.0 if abs(promised) <= SOLVER_TOLERANCE * max(abs(level), levels.spread) else promised
 
 
 def _program(levels: Levels, cuts: list[tuple[float, Floats, Floats]], solver: LinearSolver) -> tuple[Program, float]:
@@ -156,7 +151,7 @@ def _program(levels: Levels, cuts: list[tuple[float, Floats, Floats]], solver: L
         enough.append(speeds >= scale * (needs + rates * ahead) + cp.multiply(scale * rates * unit, better))
     program.compile(cp.Maximize(unit * better - program.penalty), [*enough, *program.rules])
     solution = program.solve(solver, "charged level")
-    return program, unit * float(solution.values[program.columns_of(better)][0])
+    return program, unit * float(solution.values[program.program.columns[better.id]][0])
 
 
 def _unit(levels: Levels, needs: Floats, rates: Floats) -> float:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from pydantic_core import ErrorDetails
 
-from gavel_py.errors import Fault, GavelWarning, InputError, nearest
+from gavel_py.errors import Fault, GavelWarning, nearest, refuse, unknown_names
 from gavel_py.io.records import Positive, Record
-from gavel_py.optimization.formulation.linear_rows import Place
+from gavel_py.optimization.formulation.linear_rows import Need, Place, Row
 from gavel_py.problem.accelerators import same_accelerator
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.formulation.linear_rows import Need, Row
     from gavel_py.problem.arrays import Indices, Mask
     from gavel_py.problem.problem import AllocationProblem
 
@@ -120,8 +119,8 @@ class Constraint(Record):
         if len(values) > len(names):
             raise TypeError(f"{type(self).__name__} takes at most {len(names)} values: {', '.join(names)}")
         super().__init__(**dict(zip(names, values, strict=False)), **fields)
-        if self.penalty is not None and self.never_soft:
-            raise InputError(Fault(self.label, "penalty", f"cannot be used with {self.text}, which {self.never_soft}"))
+        is_soft = self.penalty is not None and self.never_soft
+        refuse(self.label, (is_soft, "penalty", f"cannot be used with {self.text}, which {self.never_soft}"))
 
     @classmethod
     def __pydantic_init_subclass__(cls, **rest: Any) -> None:
@@ -184,9 +183,9 @@ class Constraint(Record):
         return Fault(self.where, field, text)
 
     def _unknown_types(self, scope: Scope, field: str, names: tuple[str, ...]) -> list[Fault]:
-        types = scope.problem.accelerator_types
+        unknown = [name for name in names if scope.column(name) is None]
         text = "is not an accelerator type of this problem"
-        return [self._fault(field, f"{name!r} {text}{nearest(name, types)}") for name in names if scope.column(name) is None]
+        return unknown_names(self.where, field, unknown, scope.problem.accelerator_types, text)
 
 
 def same_name(name: str) -> Callable[[int], str]:

@@ -10,26 +10,30 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavel_py.errors import ConflictError, Fault, InputError, apart, nearest, relocated_faults
-from gavel_py.io import reading
-from gavel_py.optimization.formulation.linear_rows import (
-    MET,
-    NO_RULES,
-    Broken,
-    CompiledConstraint,
-    Limit,
-    Rules,
-    floors_of,
-    shortfalls,
+from gavel_py.errors import (
+    ConflictError,
+    Fault,
+    InputError,
+    apart,
+    check_type,
+    nearest,
+    refuse,
+    relocated_faults,
+    together,
+    unknown_names,
 )
+from gavel_py.io import reading
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, Broken, CompiledConstraint, Limit, Rules, floors_of, shortfalls
 from gavel_py.policies.constraints.base import Constraint, Scope
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve, Shared
 from gavel_py.policies.constraints.single_jobs import Deadline, Forbid, KeepRunning, MinThroughput, Pin, SwitchCost
+from gavel_py.problem.tolerances import MET, SOLVER_TOLERANCE
 
 if TYPE_CHECKING:
     from gavel_py.optimization.checking.time_shares import TimeShares
@@ -208,7 +212,7 @@ def _placed(problem: AllocationProblem, compiled: Sequence[CompiledConstraint]) 
     return replace(problem, runnable=runnable, excluded=problem.excluded | excluded, counts=counts)
 
 
-KEPT = 1e-8
+KEPT = 10 * SOLVER_TOLERANCE
 """A miss up to this part of a constraint is within the tolerance of a solver, and counts as 0."""
 
 
@@ -315,27 +319,23 @@ def read_constraints(path: str | Path) -> tuple[Constraint, ...]:
     """
     read = reading.document(path)
     document = read.value
-    if not isinstance(document, dict) or not isinstance(document.get(KEY), list):
-        raise InputError(Fault(read.line(KEY), "", f"must be a mapping with the key {KEY} for a list of constraints"))
-    faults = [Fault(read.where(key), "", f"key {key!r} is not known; the only key is {KEY}") for key in document if key != KEY]
-    found: list[Constraint] = []
-    for i, entry in enumerate(document[KEY]):
-        try:
-            pointer = f", {KEY}[{i}]" if read.is_json else ""
-            found.append(_constraint(entry, lambda *field, i=i, p=pointer: read.line(KEY, i, *field) + p))
-        except InputError as error:
-            faults += error.faults
-    InputError.raise_any(faults)
+    entries = document.get(KEY) if isinstance(document, dict) else None
+    is_list = isinstance(entries, list)
+    refuse(read.line(KEY), (not is_list, "", f"must be a mapping with the key {KEY} for a list of constraints"))
+    with together() as attempt:
+        attempt(lambda: InputError.raise_any(unknown_names(read.where, "", document, [KEY], noun="key")))
+        found = [
+            attempt(partial(_constraint, entry, lambda *field, at=at: read.line(KEY, at, *field) + f", {KEY}[{at}]" * read.is_json))
+            for at, entry in enumerate(entries or ())
+        ]
     return tuple(found)
 
 
 def _constraint(entry: Any, where: Where) -> Constraint:
-    if not isinstance(entry, Mapping):
-        raise InputError(Fault(where(), "", f"must be a mapping of field to value, found {entry!r}"))
+    check_type(where(), "", entry, Mapping, "must be a mapping of field to value")
     fields = {str(name): value for name, value in entry.items() if value is not None}
     kind = fields.pop("kind", None)
-    if kind is None:
-        raise InputError(Fault(where(), "kind", f"is required; one of {', '.join(KINDS)}"))
+    refuse(where(), (kind is None, "kind", f"is required; one of {', '.join(KINDS)}"))
     cls = KINDS.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise InputError(Fault(where("kind"), "kind", f"{kind!r} is not a kind of constraint{nearest(str(kind), KINDS)}"))
@@ -344,8 +344,7 @@ def _constraint(entry: Any, where: Where) -> Constraint:
     InputError.raise_any(
         [Fault(f"{where(name)} ({cls.label})", name, "is empty; give a value, or leave the field out") for name in empty]
     )
-    if "penalty" in fields:
-        raise InputError(Fault(f"{where('penalty')} ({cls.label})", "penalty", "is not known; use soft instead"))
+    refuse(f"{where('penalty')} ({cls.label})", ("penalty" in fields, "penalty", "is not known; use soft instead"))
     if "soft" in fields:
         fields["penalty"] = fields.pop("soft")
 
@@ -359,19 +358,23 @@ def _constraint(entry: Any, where: Where) -> Constraint:
         return cls(**fields).placed(where())
 
 
-def given_constraints(given: object, where: str) -> tuple[Constraint, ...]:
+def given_constraints(given: Any, where: str) -> tuple[Constraint, ...]:
     """Return the constraints of any iterable; raises `InputError`, which names `where`, for anything else."""
-    if isinstance(given, Constraint):
-        raise InputError(Fault(where, "constraints", f"must be a list, found a single constraint; write [{given!r}]"))
     # Text and mappings are iterable too, but their items are not constraints.
-    if isinstance(given, str | bytes | Path | Mapping) or not isinstance(given, Iterable):
-        hint = f"; {FILES}" if isinstance(given, str | Path) else ""
-        raise InputError(Fault(where, "constraints", f"must be a list of constraints, found {given!r:.60}{hint}"))
-    found, faults = tuple(given), []
-    for each in (each for each in found if not isinstance(each, Constraint)):
-        hint = f"; {FILES}" if isinstance(each, str | Path) else ""
-        if inspect.isclass(each) and issubclass(each, Constraint):
-            hint = " (this is a class; call it to create one)"
-        faults.append(Fault(where, "constraints", f"must be constraints, found {each!r:.60}{hint}"))
-    InputError.raise_any(faults)
+    is_list = isinstance(given, Iterable) and not isinstance(given, str | bytes | Path | Mapping)
+    is_single = isinstance(given, Constraint)
+    if is_single or not is_list:  # not `refuse`, since writing out a long list takes time
+        text = f"a single constraint; write [{given!r}]" if is_single else f"{given!r:.60}{_hint(given)}"
+        raise InputError(Fault(where, "constraints", f"must be a list{'' if is_single else ' of constraints'}, found {text}"))
+    found = tuple(given)
+    wrong = [each for each in found if not isinstance(each, Constraint)]
+    text = "must be constraints, found"
+    InputError.raise_any([Fault(where, "constraints", f"{text} {each!r:.60}{_hint(each)}") for each in wrong])
     return found
+
+
+def _hint(given: object) -> str:
+    """Return the end of a message about something that is no constraint."""
+    if inspect.isclass(given) and issubclass(given, Constraint):
+        return " (this is a class; call it to create one)"
+    return f"; {FILES}" if isinstance(given, str | Path) else ""

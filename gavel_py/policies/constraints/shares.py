@@ -9,16 +9,15 @@ from fractions import Fraction
 from typing import Annotated, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, model_validator
 
-from gavel_py.errors import Fault, nearest
-from gavel_py.io.records import Finite, Name, NotNegative, Positive, Whole
-from gavel_py.optimization.formulation.linear_rows import MET, TOLERANCE, Limit, Place, Row
+from gavel_py.errors import Fault, check_together, nearest
+from gavel_py.io.records import Name, NotNegative, Positive, Share, Whole
+from gavel_py.optimization.formulation.linear_rows import Limit, Place, Row
 from gavel_py.policies.constraints.base import Constraint, Scope, listed, same_name, uniform_place
 from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.row_hashing import number_equal
-
-Share = Annotated[Finite, Field(gt=0, le=1)]
+from gavel_py.problem.tolerances import MET, SOLVER_TOLERANCE
 
 
 class Shared(Constraint):
@@ -37,8 +36,8 @@ class Shared(Constraint):
 
     @model_validator(mode="after")
     def _check_every_round(self) -> Self:
-        if self.every_round and self.penalty is not None:
-            raise ValueError("every_round cannot be soft: a penalty is paid for the average over rounds; give only one of both")
+        text = "every_round cannot be soft: a penalty is paid for the average over rounds; give only one of both"
+        check_together((self.every_round and self.penalty is not None, text))
         return self
 
     @property
@@ -124,8 +123,7 @@ class MaxGpus(Shared):
 
     @model_validator(mode="after")
     def _check_together(self) -> MaxGpus:
-        if self.tenant is not None and self.job is not None:
-            raise ValueError("tenant and job are both given; give only one")
+        check_together((self.tenant is not None and self.job is not None, "tenant and job are both given; give only one"))
         return self
 
     @property
@@ -169,12 +167,13 @@ class Quota(Shared):
 
     @model_validator(mode="after")
     def _check_together(self) -> Quota:
-        if (self.share is None) == (self.gpus is None):
-            raise ValueError("either share (0.5 for half of all GPUs) or gpus must be given")
-        if self.borrowable and not self.guaranteed:
-            raise ValueError("a quota that is neither guaranteed nor a limit has no effect; set guaranteed, or borrowable: false")
-        if self.borrowable and self.every_round:
-            raise ValueError("every_round needs borrowable: false; a quota that is borrowable is no limit")
+        no_effect = "a quota that is neither guaranteed nor a limit has no effect; set guaranteed, or borrowable: false"
+        no_limit = "every_round needs borrowable: false; a quota that is borrowable is no limit"
+        check_together(
+            ((self.share is None) == (self.gpus is None), "either share (0.5 for half of all GPUs) or gpus must be given"),
+            (self.borrowable and not self.guaranteed, no_effect),
+            (self.borrowable and self.every_round, no_limit),
+        )
         return self
 
     @property
@@ -221,8 +220,8 @@ class Reserve(Shared):
 
     @model_validator(mode="after")
     def _check_together(self) -> Reserve:
-        if not self.reserved_for and self.min_gang is None:
-            raise ValueError("reserved_for (tenants or jobs) or min_gang must be given, to define which jobs may use the GPUs")
+        text = "reserved_for (tenants or jobs) or min_gang must be given, to define which jobs may use the GPUs"
+        check_together((not self.reserved_for and self.min_gang is None, text))
         return self
 
     @property
@@ -339,7 +338,7 @@ def common_divisor(values: Floats) -> float | None:
     """Return the largest number of which all these positive numbers are multiples, None if it is not simple."""
     parts = [Fraction(value).limit_denominator(LARGEST_DENOMINATOR) for value in np.unique(values).tolist()]
     denominator = math.lcm(*(part.denominator for part in parts))
-    exact = np.allclose([float(part) for part in parts], np.unique(values), rtol=TOLERANCE, atol=0.0)
+    exact = np.allclose([float(part) for part in parts], np.unique(values), rtol=SOLVER_TOLERANCE, atol=0.0)
     if not exact or denominator > MOST_PARTS:
         return None
     return math.gcd(*(part.numerator * (denominator // part.denominator) for part in parts)) / denominator

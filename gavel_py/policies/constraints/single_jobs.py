@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BeforeValidator
 
-from gavel_py.errors import Fault
+from gavel_py.errors import Fault, check_together
 from gavel_py.io.records import Finite, Name, Positive
 from gavel_py.optimization.formulation.linear_rows import Need, Place
 from gavel_py.policies.constraints.base import Constraint, Scope, listed, same_name, uniform_place
@@ -17,8 +17,7 @@ from gavel_py.problem.arrays import Floats, Indices, Mask
 
 
 def _one_or_more(value: object) -> object:
-    if isinstance(value, list | tuple) and not value:
-        raise ValueError("must name at least one")
+    check_together((isinstance(value, list | tuple) and not value, "must name at least one"))
     return listed(value)
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling.colocation.groups import ColocationGroups
 from gavel_py.scheduling.mechanism.demand import RoundDemand, raised_scores_of
 from gavel_py.scheduling.mechanism.limits import within_limits, worths_of
@@ -29,8 +30,7 @@ def plan_groups(
     pairs: ColocationGroups,
     demand: RoundDemand,
     requests: ResourceRequests,
-    ids: Sequence[str],
-    parts: Floats,
+    problem: AllocationProblem,
     previous: HeldGpus,
     fixed: HeldGpus,
 ) -> HeldGpus:
@@ -42,8 +42,7 @@ def plan_groups(
         pairs: Groups of jobs that share whole GPUs.
         demand: The demand of all jobs, without regard to groups.
         requests: Resource requests of the jobs.
-        ids: (N,) the jobs.
-        parts: (N,) the part of each of its GPUs that a job requests, 1 for whole gangs.
+        problem: The problem of the N jobs.
         previous: (N,) GPUs of the previous round.
         fixed: (N,) GPUs of jobs that must keep them.
     """
@@ -51,11 +50,19 @@ def plan_groups(
     def assign(groups: ColocationGroups, fixed: HeldGpus) -> HeldGpus:
         rows = [group.rows for group in groups.groups]
         joint = requests.joined(rows, parts) if rows else requests
-        joined = replace(groups.demand, limits=tuple(limit.joined(rows, parts) for limit in demand.limits))
+        joined = replace(
+            groups.demand,
+            limits=tuple(limit.joined(rows, parts) for limit in demand.limits),
+            tenants=None if demand.tenants is None else demand.tenants.joined(rows, parts),
+        )
         return groups.expanded(plan(joined, joint, previous=groups.reduced(previous), fixed=fixed))
 
+    parts = np.minimum(1.0, problem.num_gpus)  # of each of its GPUs that a job requests, 1 for whole gangs
     fractional, idle = parts < 1, _idle_gpus(demand, fixed)
-    pairs = replace(pairs, demand=_within_limits(pairs.demand, parts, fixed))
+    # Of the claims of tenants, what gangs keep counts first, and only waiting jobs have a part in the rest.
+    rest = None if demand.tenants is None else demand.tenants.without(fixed.runs, fixed.shares[fixed.runs])
+    waiting = replace(pairs.demand, runnable=pairs.demand.runnable & ~fixed.runs[:, None], tenants=rest)
+    pairs = replace(pairs, demand=_within_limits(waiting, parts, fixed))
     for _ in range(MOST_PASSES):
         groups, most = pack(pairs, most=idle), idle
         found = assign(groups, fixed)
@@ -66,15 +73,15 @@ def plan_groups(
     waits |= fractional & ~found.runs
     if demand.backfill and waits.any() and _idle_gpus(demand, found).any():
         zeros, most = np.zeros_like(demand.fractions), np.full(len(most), len(parts))
-        rest = replace(demand, deficits=zeros, fractions=zeros, received=zeros, runnable=demand.runnable & waits[:, None])
-        found = assign(pack(ColocationGroups((), _within_limits(rest, parts, found)), most=most), found)
-    return _with_partners(found, ids, parts)
+        left = replace(demand, deficits=zeros, fractions=zeros, received=zeros, runnable=demand.runnable & waits[:, None])
+        found = assign(pack(ColocationGroups((), _within_limits(left, parts, found)), most=most), found)
+    return _with_partners(found, problem.job_ids, parts)
 
 
 def _within_limits(demand: RoundDemand, parts: Floats, held: HeldGpus) -> RoundDemand:
     """Return the demand in which fractional jobs keep all limits together, before they are packed without regard to limits.
 
-    parts: (N,) as for `plan_groups`; held: (N,) GPUs that jobs have already.
+    parts: (N,) as in `plan_groups`; held: (N,) GPUs that jobs have already.
     """
     if not demand.limits or (parts == 1).all():
         return demand

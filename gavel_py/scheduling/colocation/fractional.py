@@ -15,14 +15,9 @@ import numpy as np
 
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.eligibility import GpuMemory
+from gavel_py.problem.tolerances import DEFICIT_ROUNDING, INPUT_ROUNDING
 from gavel_py.scheduling.colocation.groups import ColocationGroup, ColocationGroups
 from gavel_py.scheduling.mechanism.demand import RoundDemand, raised_scores_of
-
-ROUNDING = 1e-9
-"""Tolerance of sums of parts: ten tenths are one GPU."""
-
-MIN_GAIN = 1e-6
-"""Smaller gains may be rounding errors and could keep the search from ending."""
 
 PREFERENCE = 1e-7
 """Added to the worth of a job on the GPU where it is, so that it stays there if all else is equal."""
@@ -106,8 +101,8 @@ class _Packing:
         for g in np.argsort(-worth, kind="stable").tolist():
             j = types.item(together[g][0])
             if self._unopened[j]:
-                fits = np.cumsum(self._sizes[together[g]]) <= 1 + ROUNDING
-                fits &= np.cumsum(self._needed[together[g], j]) <= self._memory[j] * (1 + ROUNDING)
+                fits = np.cumsum(self._sizes[together[g]]) <= 1 + INPUT_ROUNDING
+                fits &= np.cumsum(self._needed[together[g], j]) <= self._memory[j] * (1 + INPUT_ROUNDING)
                 self._put(together[g][fits], self._open(j, gpus.item(g)))
 
     def insert(self, jobs: Indices) -> None:
@@ -121,7 +116,9 @@ class _Packing:
 
     def _put_where_fullest(self, job: int, j: int) -> bool:
         """Put a job on its own GPU, or else on the shared GPU of a type that it fills best; return whether one has room."""
-        fits = (self._sizes[job] <= self._left + ROUNDING) & (self._needed[job, j] <= self._memory_left * (1 + ROUNDING))
+        fits = (self._sizes[job] <= self._left + INPUT_ROUNDING) & (
+            self._needed[job, j] <= self._memory_left * (1 + INPUT_ROUNDING)
+        )
         fitting = np.flatnonzero((self._types == j) & fits)
         if not len(fitting):
             return False
@@ -131,9 +128,7 @@ class _Packing:
 
     def _put_on_new(self, job: int, j: int) -> bool:
         """Put a job on one more shared GPU of a type, if possible its own; return whether there may be one."""
-        if self._put_on_own(job, j):
-            return True
-        if self._unopened[j]:
+        if not self._put_on_own(job, j) and self._unopened[j]:
             self._put(np.array([job]), self._open(j, -1))
         return bool(self._place[job] >= 0)
 
@@ -161,7 +156,7 @@ class _Packing:
         if len(waiting):
             waiting = waiting[np.argsort(-self._scores[waiting, j], kind="stable")]
             gains = self._largest_gains(j, self._scores.item(waiting[0], j))
-            order = [g for g in np.argsort(-gains, kind="stable")[:MOST_ATTEMPTS].tolist() if gains[g] > MIN_GAIN]
+            order = [g for g in np.argsort(-gains, kind="stable")[:MOST_ATTEMPTS].tolist() if gains[g] > DEFICIT_ROUNDING]
             for gpus in chain(((g,) for g in order), combinations(order[:MOST_PAIRED], 2)):
                 yield gpus, waiting
 
@@ -175,26 +170,26 @@ class _Packing:
     def _repack(self, gpus: tuple[int, ...], j: int, waiting: Indices) -> bool:
         """Choose the best jobs for these GPUs from those there and from waiting ones; return whether this is a gain.
 
-        If they are more than `MOST_AT_ONCE`, the jobs there of largest scores stay, and the waiting ones of smallest scores wait.
-        waiting: (W,) in the order of scores.
+        At most `MOST_AT_ONCE` jobs are tried: on each GPU those of least score, up to an equal part of that number, and the first
+        of those that wait. waiting: (W,) in the order of scores.
         """
         own = [self._of_least_score(g, j, MOST_AT_ONCE[len(gpus)] // (1 + len(gpus))) for g in gpus]
         room = [self._left[g] + self._sizes[there].sum() for g, there in zip(gpus, own, strict=True)]
         memory = [self._memory_left[g] + self._needed[there, j].sum() for g, there in zip(gpus, own, strict=True)]
         present = np.concatenate(own)
-        fitting = waiting[self._sizes[waiting] <= max(room) + ROUNDING]
+        fitting = waiting[self._sizes[waiting] <= max(room) + INPUT_ROUNDING]
         jobs = np.concatenate([present, fitting[: MOST_AT_ONCE[len(gpus)] - len(present)]])
         sets, values = _sets_of(len(jobs)), self._sizes[jobs] * self._scores[jobs, j]
         sizes, needed = sets @ self._sizes[jobs], sets @ self._needed[jobs, j]
         chosen, worth = np.zeros((1, 0), dtype=np.int64), np.zeros(1)  # the combinations of one set for each GPU so far
         for there, left, free in zip(own, room, memory, strict=True):
-            fit = np.flatnonzero((sizes <= left + ROUNDING) & (needed <= free * (1 + ROUNDING)))
+            fit = np.flatnonzero((sizes <= left + INPUT_ROUNDING) & (needed <= free * (1 + INPUT_ROUNDING)))
             taken = np.bitwise_or.reduce(chosen, axis=1)
             before, new = np.nonzero((taken[:, None] & fit) == 0)
             chosen = np.column_stack([chosen[before], fit[new]])
             worth = worth[before] + (sets[fit] @ (values + PREFERENCE * np.isin(jobs, there)))[new]
         best = int(worth.argmax())
-        if worth[best] <= (values[: len(present)] + PREFERENCE).sum() + MIN_GAIN:
+        if worth[best] <= (values[: len(present)] + PREFERENCE).sum() + DEFICIT_ROUNDING:
             return False
         for g, there in zip(gpus, own, strict=True):
             self._remove(there, g)
@@ -272,6 +267,7 @@ class _Packing:
         for name in BY_TYPE:
             getattr(joint, name)[leaders, columns] = summed(has_claim * getattr(self._demand, name)[rows, types])
         joint.restart_rounds[leaders] = summed(self._demand.restart_rounds[rows])
+        joint.turn_rounds[leaders] = summed(self._demand.turn_rounds[rows])
         joint.new[leaders] = summed((~self._demand.new[rows]).astype(float)) == 0
         least = np.full(len(self._types), np.inf)
         np.minimum.at(least, place, self._demand.promised[rows])
@@ -284,7 +280,7 @@ class _Packing:
 
     def _suitable_types(self, jobs: list[int]) -> Mask:
         """Return (K,) the types on which all of these jobs can run and fit on one GPU together."""
-        fits = self._needed[jobs].sum(axis=0) <= self._memory * (1 + ROUNDING)
+        fits = self._needed[jobs].sum(axis=0) <= self._memory * (1 + INPUT_ROUNDING)
         suitable: Mask = self._demand.runnable[self._rows[jobs]].all(axis=0) & fits
         return suitable
 

@@ -93,44 +93,46 @@ class ColocationLedger:
 
     With partners of class b, A_i(b,j) += S_i(b,j) − received, in rounds, within the same bounds as deficits. An account is dropped
     when allocations no longer promise its time.
+
+    accounts: {partners: deficit in rounds}.
     """
 
     def __init__(self) -> None:
-        self._deficits: dict[PartnerKey, float] = {}
+        self.accounts: dict[PartnerKey, float] = {}
 
     def deficits(self, keys: Sequence[PartnerKey]) -> Floats:
         """Return (A,) deficits in rounds, 0 for new accounts."""
-        return np.array([self._deficits.get(key, 0.0) for key in keys], dtype=float)
+        return np.array([self.accounts.get(key, 0.0) for key in keys], dtype=float)
 
     def record(self, keys: Sequence[PartnerKey], fractions: Floats, received: Floats) -> None:
         """Enter one round; fractions, received: (A,) promised and received parts of the round."""
         max_surplus = np.maximum(1.0, MAX_PAYBACK_ROUNDS * fractions)
         balance = np.clip(self.deficits(keys) + fractions - received, -max_surplus, MAX_DEFICIT_ROUNDS)
-        self._deficits.update(zip(keys, balance.tolist(), strict=True))
+        self.accounts.update(zip(keys, balance.tolist(), strict=True))
 
     def receive(self, key: PartnerKey, rounds: float) -> None:
         """Enter a part of a round received in addition to what was recorded; if it is negative, it is taken back."""
-        if key in self._deficits:
-            self._deficits[key] = float(np.clip(self._deficits[key] - rounds, -MAX_PAYBACK_ROUNDS, MAX_DEFICIT_ROUNDS))
+        if key in self.accounts:
+            self.accounts[key] = float(np.clip(self.accounts[key] - rounds, -MAX_PAYBACK_ROUNDS, MAX_DEFICIT_ROUNDS))
 
     def keep(self, keys: Iterable[PartnerKey]) -> None:
         """Drop all accounts but these."""
-        self._deficits = {key: self._deficits[key] for key in keys if key in self._deficits}
+        self.accounts = {key: self.accounts[key] for key in keys if key in self.accounts}
 
     def forget(self, job_ids: Set[str]) -> None:
         """Drop the accounts of these jobs."""
-        if self._deficits:
-            self._deficits = {key: deficit for key, deficit in self._deficits.items() if key.job_id not in job_ids}
+        if self.accounts:
+            self.accounts = {key: deficit for key, deficit in self.accounts.items() if key.job_id not in job_ids}
 
     def to_list(self) -> list[Any]:
         """Return the accounts as plain data."""
-        return [[*key, deficit] for key, deficit in self._deficits.items()]
+        return [[*key, deficit] for key, deficit in self.accounts.items()]
 
     @classmethod
     def from_list(cls, data: Iterable[Sequence[Any]]) -> ColocationLedger:
         """Return the accounts that `to_list` described."""
         made = cls()
-        made._deficits = {PartnerKey(*key): float(deficit) for *key, deficit in data}
+        made.accounts = {PartnerKey(*key): float(deficit) for *key, deficit in data}
         return made
 
 
@@ -172,7 +174,9 @@ class ColocationGroups:
         return waits
 
 
-def match_partners(demand: RoundDemand, promises: ColocationPromises, deficits: Floats, partners: Indices) -> ColocationGroups:
+def match_partners(
+    demand: RoundDemand, promises: ColocationPromises | None, ledger: ColocationLedger, job_ids: Sequence[str], running: HeldGpus
+) -> ColocationGroups:
     """Return the pairs of a round, and the demand in which each pair is one gang.
 
     Each job prefers the option with its largest claim: running alone, or with a partner of some class. Its present option gains its
@@ -181,10 +185,18 @@ def match_partners(demand: RoundDemand, promises: ColocationPromises, deficits: 
 
     Args:
         demand: Demand of all jobs, with time alone and with partners added up.
-        promises: Time that jobs are promised with partners.
-        deficits: (E,) the part of the deficits that belongs to each promise.
-        partners: (N,) row of each job's present partner, -1 for none.
+        promises: Time that jobs are promised with partners, None for none.
+        ledger: The accounts of co-located time.
+        job_ids: (N,) ids of the jobs.
+        running: (N,) the GPUs of running gangs, with their present partners.
     """
+    if promises is None:
+        return ColocationGroups((), demand)
+    numbers = {job_id: row for row, job_id in enumerate(job_ids)}
+    partners = np.full(len(numbers), -1, dtype=np.int64)
+    for i, others in running.partners.items():
+        partners[i] = numbers.get(others[0], -1)
+    deficits = promises.divided(ledger.deficits(promises.keys))
     shape = demand.fractions.shape
     claims = rounded(deficits + promises.fractions)
     present = partners[promises.rows]

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gavel_py.policies import OrderedPolicy, Policy
+from gavel_py.problem.arrays import Floats
 from gavel_py.scheduling.event_driven.queue import JobQueue, can_keep_order
 from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler, QueuedJob
-from gavel_py.scheduling.jobs.workflow_units import workflow_seconds
+from gavel_py.scheduling.jobs.history import ScheduledJobs
+from gavel_py.scheduling.jobs.waiting import workflow_seconds
 from gavel_py.scheduling.mechanism.demand import hysteresis_of
 from gavel_py.scheduling.placement import hardest_first, place_on_type
 from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass
@@ -27,15 +29,13 @@ from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources, fin
 from gavel_py.scheduling.placement.gangs import ANY_PLACEMENT, SPREAD, GangBatch, HeldGpus
 from gavel_py.scheduling.placement.migration import MisplacedGang, migrate_misplaced
 from gavel_py.scheduling.placement.topology import ANYWHERE, NOTHING, Layout
-from gavel_py.scheduling.round import Assignments
+from gavel_py.scheduling.problem_cache import ProblemCache
+from gavel_py.scheduling.round import Assignments, GangChanges
 
 if TYPE_CHECKING:
-    from gavel_py.problem.arrays import Floats
-    from gavel_py.scheduling.jobs import JobTable
-    from gavel_py.scheduling.problem_cache import ProblemCache
     from gavel_py.scheduling.state import SchedulerState
 
-__all__ = ["EventDecision", "EventDrivenPlanner", "GangChanges", "PlacementCache", "batch_of"]
+__all__ = ["EventDecision", "EventDrivenPlanner", "PlacementCache", "batch_of"]
 
 
 BY_IMPORTANCE = attrgetter("importance")
@@ -242,15 +242,6 @@ AUDIT_EVERY = 1_000
 """One decision out of this many is compared with a solve for all jobs."""
 
 
-class GangChanges(NamedTuple):
-    """How the gangs of a round differ from those of the round before."""
-
-    stopped: list[int]  # rows of the gangs that lose their GPUs now
-    started: dict[int, tuple[int, list[int]]]  # {row: (type, GPUs)} of the gangs that get other GPUs
-    started_ids: tuple[str, ...]  # their ids, sorted
-    preempted: tuple[str, ...]  # ids of the jobs in the system that ran and do not run now, in natural order
-
-
 class EventDecision(NamedTuple):
     """An event-driven decision."""
 
@@ -375,7 +366,7 @@ class EventDrivenPlanner:
 
     def _changed(
         self,
-        table: JobTable,
+        table: ScheduledJobs,
         latest: Assignments,
         stopped: Sequence[QueuedJob],
         lost: Sequence[QueuedJob],

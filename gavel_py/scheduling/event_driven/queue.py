@@ -10,11 +10,11 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from gavel_py.optimization.job_classes import JobClasses
+from gavel_py.optimization.job_classes import JobClasses, returned_numbers
 from gavel_py.policies import OrderedPolicy
-from gavel_py.problem.arrays import Floats, Indices, Mask, returned_numbers
+from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler, OrderedJobs, Position, QueuedJob
-from gavel_py.scheduling.jobs import JobTable
+from gavel_py.scheduling.jobs.history import ScheduledJobs
 
 REMAINING = "steps_remaining"
 
@@ -84,7 +84,7 @@ class JobQueue:
     def __init__(
         self,
         policy: OrderedPolicy,
-        table: JobTable,
+        table: ScheduledJobs,
         profiler: JobProfiler,
         capacities: Sequence[float],
         workflow_seconds: Callable[[], Floats],

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +14,10 @@ from gavel_py.io.names import natural_key
 from gavel_py.optimization.job_classes import separate_jobs
 from gavel_py.policies import OrderedPolicy
 from gavel_py.problem.job import Job, with_values
-from gavel_py.scheduling.current_allocation import PolicyInput
-from gavel_py.scheduling.jobs import JobTable
+from gavel_py.scheduling.jobs.history import ScheduledJobs
 from gavel_py.scheduling.placement.gangs import CONSOLIDATED, SPREAD, Spans
 from gavel_py.scheduling.placement.topology import NODE, SCOPES, Layout
-
-if TYPE_CHECKING:
-    from gavel_py.scheduling.problem_cache import ProblemCache
+from gavel_py.scheduling.problem_cache import PolicyInput, ProblemCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class JobProfiler:
     checked: gangs that are known to be valid for the policy.
     """
 
-    def __init__(self, policy: OrderedPolicy, table: JobTable, layout: Layout, spans: Spans, cache: ProblemCache) -> None:
+    def __init__(self, policy: OrderedPolicy, table: ScheduledJobs, layout: Layout, spans: Spans, cache: ProblemCache) -> None:
         self._policy, self._table, self._layout, self._spans, self._cache = policy, table, layout, spans, cache
         self._by_gang: dict[int, JobProfile] = {}
         self.checked: set[int] = set()
@@ -65,7 +62,7 @@ class JobProfiler:
         new = [with_values(job, {"steps_done": 0.0})]
         requests = self._table.requests_of(new)
         self._cache.complete(new, requests)
-        problem = self._cache.problem_if_up(PolicyInput.of_new(new, requests, whole_gangs=self._cache.whole_gangs))
+        problem = self._cache.problem_if_up(PolicyInput.of_new(new, requests))
         jobs = self._policy.view(separate_jobs(problem, self._policy.name, self._policy.reads))
         is_eligible = len(jobs) > 0
         fastest_first = np.argsort(-jobs.throughputs[0], kind="stable").tolist() if is_eligible else []
@@ -79,7 +76,7 @@ class JobProfiler:
                     preferences[j] = SPREAD if problem.speeds.spread_is_faster[0, j] else CONSOLIDATED
         return JobProfile(
             size=int(job.num_gpus),
-            is_regular=job.num_gpus == int(job.num_gpus) and not (job.even_split and job.num_gpus > 1),
+            is_regular=job.num_gpus == int(job.num_gpus) and not (job.split and job.num_gpus > 1),
             types=tuple(j for j in fastest_first if jobs.runnable[0, j]),
             fastest=float(jobs.fastest[0]) if is_eligible else 0.0,
             scope=scope,

@@ -1,8 +1,9 @@
 """Jobs in the system that may not start yet: `BlockedJobs` wait for other jobs, and `Backoffs` delay jobs that have failed.
 
-Blocked jobs are not in the job table, so problems and rounds have no entries for them. A job has a back-off only if it has failed
-and not succeeded since: it waits before it is tried again, and avoids the nodes on which it failed. Why a job that may start gets
-no GPUs in a round is in `commit.py` (`waits_of`).
+Blocked jobs are not in the job table, so problems and rounds have no entries for them. Their remaining work (`BlockedWork`) counts
+towards the ready jobs of their workflow, and along the paths of jobs that wait for each other. A job has a back-off only if it has
+failed and not succeeded since: it waits before it is tried again, and avoids the nodes on which it failed. Why a job that may start
+gets no GPUs in a round is in `commit.py` (`waits_of`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.dependencies import Condition, Dependency
 from gavel_py.problem.job import Job
-from gavel_py.problem.workflows import Condition, Dependency, dependencies_of
-from gavel_py.scheduling.jobs import jobs_from_dict, jobs_to_dict
-from gavel_py.scheduling.jobs.workflow_units import BlockedWork
+from gavel_py.problem.job_set import jobs_from_dict, jobs_to_dict
+from gavel_py.problem.job_table import JobTable, WorkflowNumbers
+from gavel_py.problem.workflows import TICKS, Ahead, WorkflowOutlook, dependencies_of, look_ahead
+from gavel_py.scheduling.placement.gangs import RunningGangs
+from gavel_py.scheduling.problem_cache import ProblemCache
 
 
 class Unblocked(NamedTuple):
@@ -29,16 +36,83 @@ class Unblocked(NamedTuple):
     cancelled: tuple[str, ...]
 
 
-def without_dependencies(jobs: Sequence[Job]) -> list[Job]:
-    """Return jobs as they are in the job table, without dependencies."""
-    return [job.model_copy(update={"depends_on": ()}) if job.depends_on else job for job in jobs]
-
-
-class Released(NamedTuple):
+class ReleasedJobs(NamedTuple):
     """As `Unblocked`, but with the jobs themselves, for the job table."""
 
     ready: list[Job]
     cancelled: list[Job]
+
+
+class BlockedWork:
+    """Remaining work of blocked jobs: the total of each workflow (`WorkflowNumbers`), and the path after each job (`ahead_of`).
+
+    The work of jobs that are not expected to run does not count.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self._new: dict[str, Job] = {}  # jobs whose work has not been looked up
+        self._work: dict[str, tuple[float, float]] = {}  # {job_id: seconds, deadline} of the others
+        self._ahead: dict[str, Ahead] = {}
+        self._cache: ProblemCache | None = None
+        self._workflows = WorkflowNumbers()
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the state of a copy, which looks up all work again."""
+        return vars(self) | {"_cache": None}
+
+    def enter(self, job: Job, waits: Mapping[str, Mapping[str, object]], *, is_expected: bool = True) -> None:
+        """Count a job if it is expected to run; waits: {job_id: the jobs that it waits for}."""
+        if is_expected:
+            self._jobs[job.job_id] = self._new[job.job_id] = job
+        self.forget(waits[job.job_id], waits)
+
+    def leave(self, job_id: str, parents: Iterable[str], waits: Mapping[str, Mapping[str, object]]) -> None:
+        """Stop counting a job; parents: the jobs for which it still waited."""
+        self.forget(parents, waits)
+        job = self._jobs.pop(job_id, None)
+        if job is None:
+            return
+        self._new.pop(job_id, None)
+        if job_id in self._work:
+            self._workflows.leave(job, round(self._work.pop(job_id)[0] * TICKS))
+
+    def end(self, job_id: str) -> None:
+        """Record that a ready job has left."""
+        self._ahead.pop(job_id, None)
+
+    def forget(self, names: Iterable[str], waits: Mapping[str, Mapping[str, object]]) -> None:
+        """Drop the cached paths after these jobs, and after all jobs for which they wait."""
+        stack = list(names)
+        while stack:
+            name = stack.pop()
+            if self._ahead.pop(name, None) is not None:
+                stack += waits.get(name, ())
+
+    def look_up(self, cache: ProblemCache, table: JobTable) -> None:
+        """Look up the work of jobs for which it is unknown, or known only from another profile."""
+        if cache is not self._cache:
+            for job_id, (seconds, _) in self._work.items():
+                self._workflows.leave(self._jobs[job_id], round(seconds * TICKS))
+            self._cache, self._workflows, self._new = cache, table.workflows, dict(self._jobs)
+            self._work, self._ahead = {}, {}
+        if not self._new:
+            return
+        jobs = [job.without_dependencies() for job in self._new.values()]
+        requests = table.requests_of(jobs)
+        cache.complete(jobs, requests)
+        left = np.maximum(0.0, requests["total_steps"] - requests["steps_done"])
+        found = cache.seconds_left(requests["gangs"], left)
+        deadlines = np.nan_to_num(requests["deadline_seconds"], nan=np.inf)
+        for job, seconds, deadline in zip(jobs, found.tolist(), deadlines.tolist(), strict=True):
+            self._work[job.job_id] = seconds, deadline
+            self._workflows.enter(job, round(seconds * TICKS))
+        self._new = {}
+
+    def ahead_of(self, names: Sequence[str], blocked: BlockedJobs) -> list[Ahead]:
+        """Return the longest path and the latest end that follow from the jobs waiting for each of these jobs."""
+        look_ahead(names, lambda name: blocked.children.get(name, ()), self._work, blocked.unexpected, self._ahead)
+        return [self._ahead[name] for name in names]
 
 
 class BlockedJobs:
@@ -73,7 +147,7 @@ class BlockedJobs:
             for job_id, waits in self._waits.items()
         }
 
-    def submit(self, jobs: Sequence[Job], ended_well: Callable[[str], bool | None]) -> Released:
+    def submit(self, jobs: Sequence[Job], ended_well: Callable[[str], bool | None]) -> ReleasedJobs:
         """Add new jobs, and return those that need not wait and those that could never start.
 
         ended_well: returns whether a job that has left finished; None for a job in the system.
@@ -83,7 +157,7 @@ class BlockedJobs:
         for job in jobs:
             waits: dict[str, Condition] = {}
             is_possible = True
-            for condition, parent in dependencies_of(job) if job.depends_on else ():
+            for condition, parent in dependencies_of(job):
                 if condition is Condition.SINGLETON:
                     waits = dict.fromkeys(self._members.get((job.workflow, job.tenant), ()), condition) | waits
                 elif parent in new or parent in self.jobs or (well := ended_well(parent)) is None:
@@ -101,14 +175,14 @@ class BlockedJobs:
         for job in never:
             self._leave_workflow(job)
         self.news = Unblocked(self.news.ready, self.news.cancelled + tuple(job.job_id for job in never))
-        return Released(ready + later.ready, never + later.cancelled)
+        return ReleasedJobs(ready + later.ready, never + later.cancelled)
 
     def note(self, job: Job) -> None:
         """Record a job in the system, for which later jobs of its workflow may wait."""
         if job.workflow:
             self._members.setdefault((job.workflow, job.tenant), {})[job.job_id] = None
 
-    def leave(self, job: Job, *, ended_well: bool) -> Released:
+    def leave(self, job: Job, *, ended_well: bool) -> ReleasedJobs:
         """Record that a job has left, and return the jobs whose wait has ended with it."""
         if job.job_id in self.jobs:
             self._drop(job.job_id)
@@ -180,9 +254,9 @@ class BlockedJobs:
             if not members:
                 del self._members[key]
 
-    def _release(self, ended: list[tuple[str, bool]]) -> Released:
+    def _release(self, ended: list[tuple[str, bool]]) -> ReleasedJobs:
         """Fulfil or fail the conditions on these jobs, (id, whether it ended well), and on the jobs that this cancels."""
-        released = Released([], [])
+        released = ReleasedJobs([], [])
         while ended:
             parent, well = ended.pop()
             self.work.end(parent)
@@ -232,8 +306,40 @@ class BlockedJobs:
         for job, waits in zip(jobs_from_dict(document["jobs"]), document["waits"], strict=True) if document else ():
             made._block(job, {parent: Condition(condition) for parent, condition in waits})
             made.note(job)
-        made.news = Unblocked(*map(tuple, document.get("news", ((), ()))))  # which earlier versions did not save
+        made.news = Unblocked(*map(tuple, document.get("news", ((), ()))))
         return made
+
+
+def outlook_of(table: JobTable, blocked: BlockedJobs, rows: Indices, cache: ProblemCache) -> WorkflowOutlook:
+    """Return the workflow outlook of the jobs in these rows of the table."""
+    outlook = workflows_of(table, blocked, cache, rows)
+    if blocked:
+        names = table.ids[rows].tolist()
+        places = [place for place, name in enumerate(names) if name in blocked.children]
+        found = np.array(blocked.work.ahead_of([names[place] for place in places], blocked)).reshape(-1, 2)
+        outlook.path_seconds[places] = found[:, 0]
+        outlook.latest_ends[places] = np.where(np.isinf(found[:, 1]), np.nan, found[:, 1])
+    return outlook
+
+
+def workflows_of(table: JobTable, blocked: BlockedJobs, cache: ProblemCache, rows: Indices | slice) -> WorkflowOutlook:
+    """Return the outlook of jobs in these rows of the table, without the paths of jobs that wait for them."""
+    blocked.work.look_up(cache, table)
+    workflow_of = table.workflow_of[rows].copy()
+    zeros = np.zeros(len(workflow_of))
+    return WorkflowOutlook(workflow_of, table.workflows.blocked_ticks[workflow_of], zeros, zeros + np.nan)
+
+
+def workflow_seconds(table: JobTable, blocked: BlockedJobs, cache: ProblemCache, *, by_workflow: bool) -> Floats:
+    """Return (rows,) `AllocationProblem.workflow_seconds` of the jobs of the table while all nodes are up; 0 if not by workflow."""
+    found = np.zeros(table.capacity)
+    if by_workflow and table.workflows:
+        members, columns = np.flatnonzero(table.workflow_of >= 0), table.columns
+        left = np.maximum(0.0, columns["total_steps"][members] - columns["steps_done"][members])
+        seconds = cache.seconds_left(table.gangs[members], left)
+        outlook = workflows_of(table, blocked, cache, members)
+        found[members] = outlook.workflow_seconds(seconds, np.flatnonzero(seconds > 0))
+    return found
 
 
 MAX_BACKOFF_SECONDS = 3600.0
@@ -288,13 +394,30 @@ class Backoffs:
         for job_id in job_ids:
             self.by_job.pop(job_id, None)
 
-    def waiting(self, now: float) -> list[str]:
-        """Return the jobs that must not start at this time."""
-        return [job_id for job_id, each in self.by_job.items() if now < each.until_seconds]
+    def succeed(self, table: JobTable, gangs: RunningGangs, among: Callable[[int], bool]) -> None:
+        """End the back-offs of the jobs that hold GPUs and for whose row `among` is true: they have succeeded."""
+        self.drop([job_id for job_id in self.by_job if gangs.types[row := table.by_id[job_id]] >= 0 and among(row)])
 
-    def avoiding(self, now: float) -> dict[str, frozenset[str]]:
-        """Return {job_id: nodes that it avoids at this time}."""
-        return {job_id: nodes for job_id, each in self.by_job.items() if (nodes := each.avoided(now))}
+    def hold_back(self, table: JobTable, gangs: RunningGangs, now: float) -> bool:
+        """Return whether any job without GPUs waits after a failure or avoids nodes."""
+        ids = (job_id for job_id, each in self.by_job.items() if now < each.until_seconds or each.avoided(now))
+        return any(gangs.types[table.by_id[job_id]] < 0 for job_id in ids)
+
+    def waiting(self, table: JobTable, gangs: RunningGangs, rows: Indices, now: float) -> Mask:
+        """Return (N,) which of these jobs wait after a failure."""
+        waits = np.zeros(table.capacity, dtype=bool)
+        waits[[table.by_id[job_id] for job_id, each in self.by_job.items() if now < each.until_seconds]] = True
+        waiting: Mask = waits[rows] & (gangs.types[rows] < 0)
+        return waiting
+
+    def avoided_gpus(self, table: JobTable, gangs: RunningGangs, rows: Indices, now: float) -> dict[int, Mask]:
+        """Return {index: (GPUs,) the GPUs that the job avoids} for the jobs in these rows that do not run and avoid nodes."""
+        nodes = {table.by_id[job_id]: names for job_id, each in self.by_job.items() if (names := each.avoided(now))}
+        avoided = {}
+        for i in np.flatnonzero(np.isin(rows, list(nodes)) & (gangs.types[rows] < 0)).tolist():
+            numbers = [gangs.layout.number[name] for name in nodes[rows.item(i)]]
+            avoided[i] = np.isin(gangs.layout.node_of, numbers)
+        return avoided
 
     def to_dict(self) -> dict[str, Any]:
         """Return the back-offs as plain data."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.arrays import Floats, Indices
-from gavel_py.scheduling.ledger import surplus_of_turn
+from gavel_py.scheduling.ledger import TURN_RESTARTS, surplus_of_turn
 from gavel_py.scheduling.mechanism.limits import RoundLimit
 from gavel_py.scheduling.mechanism.tenants import TenantClaims
 
@@ -90,6 +90,7 @@ class RoundDemand:
         backfill: Whether GPUs left over may go to jobs without a claim.
         received: (N, K) rounds received under the current allocation; 0 by default.
         restart_rounds: (N,) cost of a restart in rounds (`RoundPlanner.demand`); 0 by default.
+        turn_rounds: (N,) rounds since the start of jobs that run; 0 by default.
         locked: (N,) running jobs that must stay on their type; none by default.
         new: (N,) jobs that have never run; none by default.
         promised: (N,) rounds promised so far on all types; infinite by default.
@@ -110,6 +111,7 @@ class RoundDemand:
     backfill: bool
     received: Floats = field(default_factory=lambda: np.zeros(()))
     restart_rounds: Floats = field(default_factory=lambda: np.zeros(()))
+    turn_rounds: Floats = field(default_factory=lambda: np.zeros(()))
     locked: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((), dtype=bool))
     new: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((), dtype=bool))
     promised: Floats = field(default_factory=lambda: np.full((), np.inf))
@@ -121,8 +123,8 @@ class RoundDemand:
     def __post_init__(self) -> None:
         """Fill in the defaults in their full shape."""
         jobs, pairs = self.num_gpus.shape, self.fractions.shape
-        shapes = {"received": pairs, "restart_rounds": jobs, "locked": jobs, "new": jobs, "promised": jobs, "preferences": pairs}
-        for name, shape in shapes.items():
+        by_job = dict.fromkeys(("restart_rounds", "turn_rounds", "locked", "new", "promised"), jobs)
+        for name, shape in {**by_job, "received": pairs, "preferences": pairs}.items():
             if getattr(self, name).shape != shape:
                 object.__setattr__(self, name, np.broadcast_to(getattr(self, name), shape))
 
@@ -178,8 +180,7 @@ def is_sizing(mechanism: SizingMechanism) -> bool:
 
 def rounded(rounds: Floats) -> Floats:
     """Return the values rounded to 6 digits, so that rounding errors of solvers and sums do not decide ties."""
-    result: Floats = np.round(rounds, 6)
-    return result
+    return rounds.round(6)
 
 
 HYSTERESIS_ROUNDS = 2.6
@@ -215,17 +216,18 @@ def scores_of(demand: RoundDemand, hysteresis_rounds: float = HYSTERESIS_ROUNDS,
     The score depends on m_i = (P_i + 1) / (P_i + 1 + HALFWAY_ROUNDS), where P_i is the number of rounds promised to job i so far.
     """
     maturity = 1.0 - HALFWAY_ROUNDS / (demand.promised[:, None] + 1.0 + HALFWAY_ROUNDS)
-    hysteresis = hysteresis_of(
-        demand.fractions, demand.num_gpus[:, None], demand.restart_rounds[:, None], hysteresis_rounds, maturity
-    )
+    restarts = demand.restart_rounds[:, None]
+    of_pairs = demand.fractions, demand.num_gpus[:, None], restarts, hysteresis_rounds, maturity
+    hysteresis = hysteresis_of(*of_pairs)
+    kept = hysteresis_of(*of_pairs, in_turn=rounded(demand.turn_rounds[:, None] - TURN_RESTARTS * restarts) < 0)
     claims, running = demand.claims, demand.running
-    urgent = urgent_rounds + surplus_of_turn(demand.fractions, demand.restart_rounds[:, None])
+    urgent = urgent_rounds + surplus_of_turn(demand.fractions, restarts)
     due = claims > 0
     if demand.backfill:
         # A job may also run ahead of its promise on idle GPUs; the hysteresis bounds how far ahead.
         due |= running & (demand.shares > 0) & (claims + hysteresis > 0)
     switching_is_free = not hysteresis_rounds and not demand.restart_rounds.any()
-    scores = _nearness(demand, urgent_rounds) if switching_is_free else _weighed(demand, hysteresis, maturity)
+    scores = _nearness(demand, urgent_rounds) if switching_is_free else _weighed(demand, hysteresis, kept, maturity)
     scores += np.where(claims > urgent, URGENT_SCORE * (1.0 + claims - urgent), 0.0)
     return np.where(demand.possible & due, scores, -np.inf)
 
@@ -242,6 +244,7 @@ def hysteresis_of(
     restart_rounds: Floats,
     rounds: float = HYSTERESIS_ROUNDS,
     maturity: Floats | float = 1.0,
+    in_turn: NDArray[np.bool_] | bool = True,
 ) -> Floats:
     """Return h_ij = max(m_i·h·(½ + √(X_ij (1 − X_ij)))/√s_i + r_i, w_ij), in rounds, in the shape of the fractions.
 
@@ -250,17 +253,19 @@ def hysteresis_of(
     The choice of jobs (`scores_of`), of partners (`colocation`) and of the gangs that keep their GPUs in placement
     (`round_planning`, `event_driven`) weighs restarts by it.
 
+    Once a job has run for TURN_RESTARTS·r_i rounds, its turn is over (`in_turn`), and w_ij no longer keeps it in place.
+
     Turns of n rounds let a deficit swing by n·(1 − X) and cost a restart every n/X rounds. The sum of s·swing for a given number of
     restarts is least when swings are proportional to √(X (1 − X)/s). No turn is shorter than a round; hence the ½.
     """
     spread = np.sqrt(np.clip(fractions * (1.0 - fractions), 0.0, None))
     least = maturity * (rounds * (0.5 + spread) / np.sqrt(num_gpus)) + restart_rounds
-    result: Floats = np.maximum(least, surplus_of_turn(fractions, restart_rounds))
+    result: Floats = np.where(in_turn, np.maximum(least, surplus_of_turn(fractions, restart_rounds)), least)
     return result
 
 
-def _weighed(demand: RoundDemand, hysteresis: Floats, maturity: Floats) -> Floats:
-    """Return (N, K) the scores of pairs before urgency.
+def _weighed(demand: RoundDemand, hysteresis: Floats, of_running: Floats, maturity: Floats) -> Floats:
+    """Return (N, K) the scores of pairs before urgency; of_running: (N, K) h_ij where jobs run.
 
     The score is claim_ij for jobs that have never run, which lose nothing by a restart, and claim_ij − a_i ± h_ij/2 for the others,
     with a_i = m_i·(1 − LARGE_GANG_ROUNDS·(1 − Σ_j X_ij)·(1 − 1/√s_i)). Jobs that have run and are promised every round get half a
@@ -268,7 +273,7 @@ def _weighed(demand: RoundDemand, hysteresis: Floats, maturity: Floats) -> Float
     """
     idle = np.maximum(0.0, 1.0 - rounded(demand.fractions.sum(axis=1, keepdims=True)))
     lead = LARGE_GANG_ROUNDS * idle * (1.0 - 1.0 / np.sqrt(demand.num_gpus[:, None]))
-    kept = np.where(demand.running, hysteresis, -hysteresis) / 2 + NO_SLACK_ROUNDS * (idle == 0.0) - maturity * (1.0 - lead)
+    kept = np.where(demand.running, of_running, -hysteresis) / 2 + NO_SLACK_ROUNDS * (idle == 0.0) - maturity * (1.0 - lead)
     has_run = ~demand.new[:, None]
     raised = hysteresis.max(initial=0.0, where=has_run) + 1.0 if has_run.any() else 0.0
     result: Floats = raised + demand.claims + np.where(has_run, kept, 0.0)

@@ -3,12 +3,14 @@
 Each job has options, (type, number of GPUs), each with a worth. `best_options` chooses at most one option per job within the GPUs
 of each type, so that the total worth is largest. The linear relaxation over classes of equal jobs has nearly integral solutions,
 with at most one split class per type; a small integer program decides on what remains after rounding down. `choose_promised`
-delivers an allocation with such worths, and `choose_by_goodput` decides without one.
+delivers an allocation with such worths, and `choose_by_goodput` decides without one. `reduced_to_limits` takes GPUs away where
+limits require it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,12 +20,11 @@ from gavel_py.optimization.formulation.linear_rows import SparseMatrix
 from gavel_py.optimization.solving.highs import LinearProgram, solve_whole, solved_once
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.row_hashing import number_equal
+from gavel_py.problem.tolerances import DEFICIT_ROUNDING, WHOLE_TOLERANCE
 from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, SizeDemand, raised_scores_of
+from gavel_py.scheduling.mechanism.limits import RoundLimit
 
 logger = logging.getLogger(__name__)
-
-ROUNDING = 1e-6
-"""Values of a linear program this close to a whole number count as whole."""
 
 FEW_CLASSES = 60
 """Maximum number of classes in the integer program for the GPUs that rounding leaves over."""
@@ -62,7 +63,7 @@ KEEPS_GPUS = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Options:
+class SizeOptions:
     """The C options (type, number of GPUs) of G classes of equal jobs.
 
     index: (N,) the class of each job; sizes: (G,) number of jobs in each; types, gpus: (C,); worths: (G, C), 0 or less where a job
@@ -90,7 +91,7 @@ class Selection:
         return (self.bound - self.worth) / self.bound if self.bound > 0 else 0.0
 
 
-def best_options(options: Options, capacities: Indices) -> Selection:
+def best_options(options: SizeOptions, capacities: Indices) -> Selection:
     """Return a selection of options of nearly or exactly the largest worth within (K,) GPUs, with an upper bound."""
     classes, columns = np.nonzero(options.worths > 0)
     if not len(classes):
@@ -101,7 +102,7 @@ def best_options(options: Options, capacities: Indices) -> Selection:
         bound = program.worth(chosen)
     else:
         relaxed, losses = program.relaxed()
-        kept = program.without_least(np.floor(relaxed + ROUNDING))
+        kept = program.without_least(np.floor(relaxed + WHOLE_TOLERANCE))
         chosen, bound = program.whole(kept, program.left_over(kept)), program.worth(relaxed)
         useful = losses < bound - program.worth(chosen)  # a selection with any other entry is worse than the chosen one
         if bound - program.worth(chosen) > CLOSE * bound and useful.sum() <= FEW_ENTRIES:
@@ -115,7 +116,7 @@ def best_options(options: Options, capacities: Indices) -> Selection:
 class _Program:
     """max Σ worth x with Σ_c x_gc <= n_g and Σ gpus x <= c_j, over the E pairs of classes and options with a positive worth."""
 
-    options: Options
+    options: SizeOptions
     capacities: Indices
     classes: Indices
     columns: Indices
@@ -188,9 +189,9 @@ class _Program:
     def left_over(self, values: Floats) -> Mask:
         """Return (E,) the entries of the classes with waiting jobs that have most to gain."""
         count = len(self.options.sizes)
-        waiting = self.options.sizes - np.bincount(self.classes, values, count) > ROUNDING
+        waiting = self.options.sizes - np.bincount(self.classes, values, count) > WHOLE_TOLERANCE
         used = np.bincount(self.types, values * self.gpus, len(self.capacities))
-        fits = self.gpus <= (self.capacities - used)[self.types] + ROUNDING
+        fits = self.gpus <= (self.capacities - used)[self.types] + WHOLE_TOLERANCE
         best = np.zeros(count)
         np.maximum.at(best, self.classes[fits], (self.worths / self.gpus)[fits])
         some = np.flatnonzero(waiting & (best > 0))
@@ -201,7 +202,7 @@ class _Program:
         own = np.flatnonzero(among)
         jobs: Floats = self.options.sizes - np.bincount(self.classes, values, len(self.options.sizes)).astype(float)
         gpus: Floats = self.capacities - np.bincount(self.types, values * self.gpus, len(self.capacities)).astype(float)
-        own = own[self.gpus[own] <= gpus[self.types[own]] + ROUNDING]
+        own = own[self.gpus[own] <= gpus[self.types[own]] + WHOLE_TOLERANCE]
         if not len(own):
             return values
         found = solve_whole(self._of(own, jobs, gpus), np.ones(len(own), dtype=bool), nodes=MOST_NODES)
@@ -230,7 +231,7 @@ class _Program:
         )
 
 
-def _dealt(options: Options, taken: Indices) -> Indices:
+def _dealt(options: SizeOptions, taken: Indices) -> Indices:
     """Return (N,) the options of jobs, given the (G, C) numbers of jobs of each class in each option; first jobs first."""
     small = options.index.astype(np.uint16) if len(options.sizes) <= 1 << 16 else options.index
     order = np.argsort(small, kind="stable")  # a radix sort of small numbers
@@ -257,7 +258,7 @@ def choose_by_goodput(demand: RoundDemand) -> GangSelection:
     return _selected(best_options(options, demand.capacities), options)
 
 
-def goodput_options(sizes: SizeDemand, runnable: Mask) -> Options:
+def goodput_options(sizes: SizeDemand, runnable: Mask) -> SizeOptions:
     """Return the options of jobs by goodput, w_i (λ − (r_ic f_ic)^p) with r_ic = T_ic / min_c T_ic.
 
     f_ic is 1 for the present option of a job, for a waiting job, and for a job that is younger than the time of a restart. For a
@@ -285,7 +286,7 @@ def goodput_options(sizes: SizeDemand, runnable: Mask) -> Options:
     relative *= np.where(stays, 1.0, levels[one][:, None] / parts)
     worths = np.where(relative > 0, WAITING - np.maximum(relative, SMALLEST) ** POWER + KEEPS * stays, 0.0)
     worths *= sizes.weights[one][:, None]
-    return Options(alike.index, alike.counts, speeds.types, speeds.gpus, worths)
+    return SizeOptions(alike.index, alike.counts, speeds.types, speeds.gpus, worths)
 
 
 def choose_promised(demand: RoundDemand) -> GangSelection:
@@ -299,7 +300,7 @@ def choose_promised(demand: RoundDemand) -> GangSelection:
     return _backfilled(selection, demand, demand.sizes) if demand.backfill else selection
 
 
-def promised_options(demand: RoundDemand, sizes: SizeDemand) -> Options:
+def promised_options(demand: RoundDemand, sizes: SizeDemand) -> SizeOptions:
     """Return the options in which jobs are promised time, with one class per job.
 
     With a claim of c GPU-rounds on a type, of which p are promised in each round, n GPUs are worth score · (2n − n²/c + h), where
@@ -332,12 +333,12 @@ def promised_options(demand: RoundDemand, sizes: SizeDemand) -> Options:
     held = KEEPS_GPUS * np.maximum(demand.fractions, least)[:, types] * stays
     units = np.where(elastic, 2 * gpus - gpus**2 / claims[:, types] + held, gpus)
     possible = np.isfinite(scores)[:, types] & sizes.promised & (gpus <= demand.capacities[types])
-    worths = np.where(possible, np.maximum(scores[:, types], ROUNDING) * units, 0.0)
+    worths = np.where(possible, np.maximum(scores[:, types], DEFICIT_ROUNDING) * units, 0.0)
     count = len(scores)
-    return Options(np.arange(count), np.ones(count, dtype=np.int64), types, speeds.gpus, worths)
+    return SizeOptions(np.arange(count), np.ones(count, dtype=np.int64), types, speeds.gpus, worths)
 
 
-def _selected(selection: Selection, options: Options) -> GangSelection:
+def _selected(selection: Selection, options: SizeOptions) -> GangSelection:
     """Return a selection by type and number of GPUs."""
     logger.debug("numbers of GPUs: worth %.6g, gap %.1e", selection.worth, selection.gap)
     chosen, columns = selection.options, np.full(len(selection.options), -1, dtype=np.int64)
@@ -361,3 +362,44 @@ def _backfilled(selection: GangSelection, demand: RoundDemand, sizes: SizeDemand
             columns[i], gpus[i] = speeds.types[best], speeds.gpus[best]
             free[columns[i]] -= gpus[i]
     return GangSelection(columns, gpus)
+
+
+def reduced_to_limits(
+    columns: Indices, num_gpus: Indices, scores: Floats, limits: Sequence[RoundLimit], sizes: SizeDemand | None
+) -> tuple[Indices, Indices]:
+    """Return a selection that keeps all limits: (N,) types and (N,) numbers of GPUs.
+
+    Of the jobs that count, those with the best scores keep their GPUs; an elastic job may get fewer, one that does not fit waits.
+
+    Args:
+        columns: (N,) selected types, -1 for none.
+        num_gpus: (N,) numbers of GPUs.
+        scores: (N, K).
+        limits: What is left of all limits.
+        sizes: The data of elastic jobs, None without such jobs.
+    """
+    rows = np.flatnonzero(columns >= 0)
+    if not any(limit.is_exceeded(float(limit.costs(rows, columns[rows], num_gpus[rows]).sum())) for limit in limits):
+        return columns, num_gpus
+    columns, num_gpus = columns.copy(), num_gpus.copy()
+    left = list(limits)
+    for row in rows[np.argsort(-scores[rows, columns[rows]], kind="stable")].tolist():
+        j, least = columns[row], np.array([row])
+        for size in _numbers_of_gpus(row, int(j), int(num_gpus[row]), sizes):
+            costs = [float(limit.costs(least, columns[least], np.array([size]))[0]) for limit in left]
+            if not any(cost > 0 and limit.is_exceeded(cost) for limit, cost in zip(left, costs, strict=True)):
+                num_gpus[row] = size
+                left = [limit.less(cost) for limit, cost in zip(left, costs, strict=True)]
+                break
+        else:
+            columns[row] = -1
+    return columns, num_gpus
+
+
+def _numbers_of_gpus(row: int, column: int, size: int, sizes: SizeDemand | None) -> list[int]:
+    """Return the numbers of GPUs that a job may have instead of this one, the largest first."""
+    if sizes is None or not sizes.is_elastic[row]:
+        return [size]
+    speeds = sizes.speeds
+    options = (speeds.types == column) & (speeds.gpus <= size) & sizes.promised[row] & (speeds.table[speeds.kinds[row]] > 0)
+    return sorted({size, *speeds.gpus[options].tolist()}, reverse=True)

@@ -1,8 +1,8 @@
 """Limits that hold in every round: the same sums over groups of jobs that limit an allocation, of the GPUs of one round.
 
 Before a mechanism selects, `within_limits` leaves only jobs that keep all limits together, those of the largest s·score that fit.
-So mechanisms need not know of limits. `reduced_to_limits` reduces a selection in which elastic jobs have more than their smallest
-number of GPUs, and `first_within` leaves out gangs that may not stay where they are.
+So mechanisms need not know of limits. `first_within` leaves out gangs that may not stay where they are; selections in which elastic
+jobs have more than their smallest number of GPUs are reduced by `elastic.reduced_to_limits`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ import numpy as np
 from gavel_py.policies.constraints.compiling import limits_on
 from gavel_py.policies.constraints.shares import common_divisor
 from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.tolerances import DEFICIT_ROUNDING, WHOLE_TOLERANCE
 
 if TYPE_CHECKING:
     from gavel_py.policies.constraints.base import Constraint
     from gavel_py.problem.problem import AllocationProblem
-    from gavel_py.scheduling.mechanism.demand import SizeDemand
     from gavel_py.scheduling.placement.gangs import HeldGpus
-
-ROUNDING = 1e-6
-"""Tolerance of sums of GPUs and prices, relative to the limit; also the worth of a gang with a score of 0."""
 
 EXACT_UNITS = 64
 """The best jobs take all of a limit but about this many units; the jobs that take the rest are selected exactly."""
@@ -75,7 +72,7 @@ class RoundLimit:
     @property
     def most(self) -> float:
         """The limit with its tolerance."""
-        return self.limit + ROUNDING * max(1.0, self.limit)
+        return self.limit + WHOLE_TOLERANCE * max(1.0, self.limit)
 
     def is_exceeded(self, used: float) -> bool:
         """Return whether this use exceeds the limit."""
@@ -121,23 +118,22 @@ def within_limits(runnable: Mask, worths: Floats, claims: Floats, num_gpus: Indi
         best = np.where(np.isfinite(worth).any(axis=1), worth.argmax(axis=1), claim.argmax(axis=1))
         here = np.arange(len(rows))
         cost = costs[here, best]
-        chosen = _chosen(cost, np.maximum(worth[here, best], 0.0), claim[here, best], limit.most)
-        most = np.where(chosen, cost, 0.0)
-        left[rows] &= costs <= most[:, None] * (1 + ROUNDING)
+        most = np.where(_chosen(cost, np.maximum(worth[here, best], 0.0), claim[here, best], limit.most), cost, 0.0)
+        left[rows] &= costs <= most[:, None] * (1 + WHOLE_TOLERANCE)
     return left
 
 
 def worths_of(scores: Floats, sizes: Floats | Indices) -> Floats:
     """Return (N, K) s·score, -inf without a score; sizes: (N,) s, which may be below 1. A score of 0 is worth a little."""
-    worths: Floats = (scores + ROUNDING) * sizes[:, None]
+    worths: Floats = (scores + DEFICIT_ROUNDING) * sizes[:, None]
     return worths
 
 
 def _chosen(costs: Floats, worths: Floats, claims: Floats, limit: float) -> Mask:
     """Return (M,) a set of jobs of (nearly) the largest worth that costs at most the limit; first jobs first.
 
-    The jobs with the largest worth per cost are taken up to a rest of the limit, which is divided exactly (`_knapsack`). Jobs
-    without worth get what remains after that, in the order of their claims.
+    The jobs with the largest worth per cost are taken up to a rest of the limit, which is divided exactly (`_knapsack`) but for the
+    rounding of costs to units. Other jobs get what remains after that, in the order of their claims.
     """
     chosen = costs <= 0
     rows = np.flatnonzero(~chosen & (costs <= limit))
@@ -148,14 +144,12 @@ def _chosen(costs: Floats, worths: Floats, claims: Floats, limit: float) -> Mask
     order = with_worth[np.argsort(-worths[with_worth] / costs[with_worth], kind="stable")]
     if len(order):
         unit = common_divisor(costs[order]) or limit / COARSE_UNITS
-        units = np.ceil(costs[order] / unit - ROUNDING).astype(np.int64)
-        room = int(limit / unit)
+        units = np.ceil(costs[order] / unit - WHOLE_TOLERANCE).astype(np.int64)
+        room = int(limit / unit + WHOLE_TOLERANCE)
         exact = max(EXACT_UNITS, 2 * int(units.max()))
         first = int(np.searchsorted(np.cumsum(units), room - exact, side="right")) if room > exact else 0
-        taken = np.concatenate(
-            [np.arange(first), first + _knapsack(units[first:], worths[order[first:]], room - int(units[:first].sum()))]
-        )
-        chosen[order[taken]] = True
+        chosen[order[:first]] = True
+        chosen[order[first:][_knapsack(units[first:], worths[order[first:]], room - int(units[:first].sum()))]] = True
     left = limit - costs[chosen].sum()
     others = rows[~chosen[rows]]
     for row in others[np.argsort(-claims[others], kind="stable")].tolist():
@@ -185,47 +179,6 @@ def _knapsack(units: Indices, worths: Floats, room: int) -> Indices:
             selected.append(n)
             room -= int(units[items[n]])
     return items[selected[::-1]]
-
-
-def reduced_to_limits(
-    columns: Indices, num_gpus: Indices, scores: Floats, limits: Sequence[RoundLimit], sizes: SizeDemand | None
-) -> tuple[Indices, Indices]:
-    """Return a selection that keeps all limits: (N,) types and (N,) numbers of GPUs.
-
-    Of the jobs that count, those with the best scores keep their GPUs; an elastic job may get fewer, one that does not fit waits.
-
-    Args:
-        columns: (N,) selected types, -1 for none.
-        num_gpus: (N,) numbers of GPUs.
-        scores: (N, K).
-        limits: What is left of all limits.
-        sizes: The data of elastic jobs, None without such jobs.
-    """
-    rows = np.flatnonzero(columns >= 0)
-    if not any(limit.is_exceeded(float(limit.costs(rows, columns[rows], num_gpus[rows]).sum())) for limit in limits):
-        return columns, num_gpus
-    columns, num_gpus = columns.copy(), num_gpus.copy()
-    left = list(limits)
-    for row in rows[np.argsort(-scores[rows, columns[rows]], kind="stable")].tolist():
-        j, least = columns[row], np.array([row])
-        for size in _numbers_of_gpus(row, int(j), int(num_gpus[row]), sizes):
-            costs = [float(limit.costs(least, columns[least], np.array([size]))[0]) for limit in left]
-            if not any(cost > 0 and limit.is_exceeded(cost) for limit, cost in zip(left, costs, strict=True)):
-                num_gpus[row] = size
-                left = [limit.less(cost) for limit, cost in zip(left, costs, strict=True)]
-                break
-        else:
-            columns[row] = -1
-    return columns, num_gpus
-
-
-def _numbers_of_gpus(row: int, column: int, size: int, sizes: SizeDemand | None) -> list[int]:
-    """Return the numbers of GPUs that a job may have instead of this one, the largest first."""
-    if sizes is None or not sizes.is_elastic[row]:
-        return [size]
-    speeds = sizes.speeds
-    options = (speeds.types == column) & (speeds.gpus <= size) & sizes.promised[row] & (speeds.table[speeds.kinds[row]] > 0)
-    return sorted({size, *speeds.gpus[options].tolist()}, reverse=True)
 
 
 def first_within(limits: Sequence[RoundLimit], held: HeldGpus, fixed: Mask | None = None) -> Mask:

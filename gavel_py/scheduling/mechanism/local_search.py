@@ -21,10 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gavel_py.problem.arrays import Floats, Indices
+from gavel_py.problem.tolerances import DEFICIT_ROUNDING
 from gavel_py.scheduling.mechanism.demand import TypeSelection
-
-MIN_GAIN = 1e-6
-"""Smaller gains may be rounding errors and could keep the search from ending."""
 
 
 def exchange(selection: TypeSelection, scores: Floats) -> None:
@@ -112,7 +110,7 @@ class _Moves:
         """Move the best job along each edge of the cycle, then the next best jobs, as long as this gains."""
         steps = [self._ranked(a, b) for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True)]
         trips = min(len(gains) for _, gains in steps)
-        rising = np.add.reduce([gains[:trips] for _, gains in steps]) > MIN_GAIN
+        rising = np.add.reduce([gains[:trips] for _, gains in steps]) > DEFICIT_ROUNDING
         trips = trips if rising.all() else int(rising.argmin())
         for (movers, _), target in zip(steps, cycle[1:] + cycle[:1], strict=True):
             moved = movers[:trips]
@@ -139,7 +137,7 @@ def _positive_cycle(gains: list[list[float]]) -> list[int]:
     for _ in range(nodes):
         last = -1
         for a, b, gain in edges:
-            if reached[a] + gain > reached[b] + MIN_GAIN:
+            if reached[a] + gain > reached[b] + DEFICIT_ROUNDING:
                 reached[b], before[b], last = reached[a] + gain, a, b
         if last < 0:
             return []
@@ -174,7 +172,7 @@ def displace(selection: TypeSelection, scores: Floats) -> bool:
 def make_best(selection: TypeSelection, ways: Iterable[list[Move]]) -> bool:
     """Apply the list of moves with the largest total gain; return whether any list gains."""
     loss, best = min(((sum(move.loss for move in moves), moves) for moves in ways), key=lambda way: way[0], default=(0.0, []))
-    if loss >= -MIN_GAIN:
+    if loss >= -DEFICIT_ROUNDING:
         return False
     for move in best:
         selection.move(move.row, move.column)
@@ -364,7 +362,7 @@ def changed_and_exchanged(selection: TypeSelection, scores_after: Callable[[Type
     scores_after: the scores of a selection, which may depend on the jobs that are selected.
     """
     scores = scores_after(selection)
-    best, best_value = selection, _value(selection, scores) + MIN_GAIN
+    best, best_value = selection, _value(selection, scores) + DEFICIT_ROUNDING
     for moves in chain(displacements(selection, scores), replacements(selection, scores)):
         trial = selection.copy()
         for move in moves:

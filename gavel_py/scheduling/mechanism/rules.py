@@ -100,10 +100,10 @@ def choose_jobs(
     4. With `backfill`, fill the remaining GPUs with waiting jobs, each where it is fastest relative to its own best type, so that
        no GPU is idle while a waiting job fits.
 
-    So a running gang keeps its place until the claim of another gang exceeds its own by the mean of their h (`hysteresis_of`). With
-    h = 0 and free restarts, jobs take turns by the time until their claims pass `urgent_rounds`, and the deficits of single-GPU
-    jobs nearly always stay below one round. For single-GPU jobs, step 3 ends with a maximum-weight assignment. With gangs of mixed
-    sizes each round is a packing problem, which step 3 solves approximately.
+    So a running gang keeps its place until the claim of another gang exceeds its own by the mean of their h (`hysteresis_of`); h is
+    less for a gang whose turn is over. With h = 0 and free restarts, jobs take turns by the time until their claims pass
+    `urgent_rounds`, and the deficits of single-GPU jobs nearly always stay below one round. For single-GPU jobs, step 3 ends with a
+    maximum-weight assignment. With gangs of mixed sizes each round is a packing problem, which step 3 solves approximately.
     """
     selection = TypeSelection(demand.num_gpus, demand.capacities)
     if demand.locked.any():

@@ -7,16 +7,17 @@ of jobs. So of equal jobs, the k-th of each tenant have equal scores, and tenant
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from gavel_py.io.names import natural_key
-from gavel_py.io.snapshots import decode, encode
+from gavel_py.io.snapshots import decode_array, encode
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.tenants import TenantTree
+from gavel_py.problem.tolerances import WHOLE_TOLERANCE
 from gavel_py.scheduling.delivery import TenantDelivery, shortage
 from gavel_py.scheduling.ledger import MAX_DEFICIT_ROUNDS
 
@@ -25,13 +26,11 @@ REACH = 3.0
 
 PAYBACK = 0.25
 """Part of its deficit that a tenant claims in a round. Without it, whole gangs may miss the promise of a tenant in the same way in
-every round; with all of it, a tenant catches up in one round what the next one then misses."""
+every round; with all of it, a tenant catches up in one round what the next one then misses. What it is owed beyond a round of its
+promise counts in full."""
 
 ANY = -1.0
 """Multiple of tenants that may receive any GPU time: with elastic jobs or fractions of GPUs, or after starts within rounds."""
-
-ROUNDING = 1e-6
-"""Parts of a GPU that are rounding errors of solvers."""
 
 
 class TenantLevel(NamedTuple):
@@ -57,12 +56,23 @@ class TenantClaims:
     gpus: Floats
     levels: tuple[TenantLevel, ...]
 
-    def without(self, rows: Indices, gpus: Floats) -> TenantClaims:
+    def without(self, rows: Indices | Mask, gpus: Floats) -> TenantClaims:
         """Return the claims that are left when these jobs hold these GPUs."""
         levels = tuple(
             level._replace(claims=level.claims - _sums(level.of[rows], gpus, len(level.claims))) for level in self.levels
         )
         return TenantClaims(self.gpus, levels)
+
+    def joined(self, groups: Iterable[Sequence[int]], fractions: Floats) -> TenantClaims:
+        """Return the claims where the first job of each group of jobs on the same GPUs stands for those of its tenant.
+
+        fractions: (N,) as for `RoundLimit.joined`.
+        """
+        gpus, of = self.gpus.copy(), self.levels[0].of
+        for rows in map(list, groups):
+            shares = self.gpus[rows] / np.where(fractions[rows] < 1, 1, len(rows))
+            gpus[rows[0]] = shares[of[rows] == of[rows[0]]].sum()
+        return TenantClaims(gpus, self.levels)
 
     def raised(self, scores: Floats) -> Floats:
         """Return (N, K) scores, -inf where a job is not due, raised by 2·REACH at most for jobs of tenants with a claim.
@@ -153,6 +163,8 @@ class TenantLedger:
     def claims(self, tenants: Mapping[str, int], of: Indices, promised: Floats, gpus: Floats) -> TenantClaims | None:
         """Return the claims in a round; None if no level has several tenants with jobs.
 
+        With P_g = Σ s_i X_ij, C_g = P_g + PAYBACK·D_g + (1 − PAYBACK)·max(0, D_g − max(1, P_g)).
+
         Args:
             tenants: {tenant: its number in the job table}.
             of: (N,) the number of each job's tenant, -1 for none.
@@ -162,7 +174,9 @@ class TenantLedger:
         levels = []
         for at in reversed(self._levels(tenants, of)):
             if np.count_nonzero(self._have_jobs(at)) > 1:
-                levels.append(TenantLevel(tuple(self.names), at, PAYBACK * self.deficits + _sums(at, promised, len(self.names))))
+                due = _sums(at, promised, len(self.names))
+                beyond = (1.0 - PAYBACK) * np.maximum(0.0, self.deficits - np.maximum(1.0, due))
+                levels.append(TenantLevel(tuple(self.names), at, due + PAYBACK * self.deficits + beyond))
         return TenantClaims(gpus, tuple(levels)) if levels else None
 
     def record(
@@ -231,7 +245,7 @@ class TenantLedger:
         for at in self._levels(tenants, of):
             if np.count_nonzero(self._have_jobs(at)) > 1:
                 left = _sums(at, promised, len(self.names)) - _sums(at, received, len(self.names))
-                lacks |= (at >= 0) & (sizes > left[at] + ROUNDING)
+                lacks |= (at >= 0) & (sizes > left[at] + WHOLE_TOLERANCE)
         return lacks
 
     def report(self, offered: float) -> tuple[dict[str, TenantDelivery], float]:
@@ -247,8 +261,8 @@ class TenantLedger:
                 tenant=name,
                 parent=parents.get(name),
                 promised_gpu_seconds=self.promised.item(i),
-                received_gpu_seconds=self.received.item(i),
-                shortfall_gpu_seconds=short.item(i),
+                delivered_gpu_seconds=self.received.item(i),
+                undelivered_gpu_seconds=short.item(i),
                 rounds_behind=behind.item(i),
                 first_round=first if (first := int(self.first_rounds[i])) >= 0 else None,
             )
@@ -315,9 +329,7 @@ class TenantLedger:
         if document:
             ledger.names, ledger._round_seconds = list(document["names"]), float(document["round_seconds"])
             for name in cls.TABLES:
-                setattr(ledger, name, np.asarray(decode(document[name]), dtype=float))
-            if any(getattr(ledger, name).shape != (len(ledger.names),) for name in cls.TABLES):
-                raise ValueError("the accounts of tenants do not match their names")
+                setattr(ledger, name, decode_array(document[name], (len(ledger.names),)).astype(float))
         return ledger
 
 

@@ -1,4 +1,4 @@
-"""Gangs as arrays: requests, minimum numbers of nodes, preferred placements, and the GPUs that they hold.
+"""Gangs as arrays: requests, minimum numbers of nodes, preferred placements, and the GPUs that they hold, now or in a plan.
 
 `free_gpus.py` chooses their nodes (best fit), `assign.py` the order in which they are placed, and which of them move.
 """
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gavel_py.io.snapshots import decode, encode
+from gavel_py.io.snapshots import decode, decode_array, encode
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import ANY_SPLIT
-from gavel_py.problem.job import Job
+from gavel_py.problem.job import Job, host_requests_of
 from gavel_py.problem.pair_throughputs import fewest_nodes
 from gavel_py.scheduling.placement.topology import ANYWHERE, NODE, NOTHING, SCOPES, Layout, Resources
 
@@ -35,22 +35,21 @@ class ResourceRequests:
         distinct_of: (N,) index of each job's request.
     """
 
-    def __init__(self, cpus: Floats, memory_gb: Floats, scopes: Indices, splits: Indices, *, limited: bool = True) -> None:
+    def __init__(self, per_gpu: Floats, scopes: Indices, splits: Indices, *, limited: bool = True) -> None:
         self.scopes, self.splits = scopes, splits
         self.distinct: list[Resources] = [NOTHING]
         self.distinct_of = np.zeros(len(scopes), dtype=np.int64)
-        if limited and (cpus.any() or memory_gb.any()):
-            found, place = np.unique(np.stack([cpus, memory_gb]), axis=1, return_inverse=True)
+        if limited and per_gpu.any():
+            found, place = np.unique(per_gpu, axis=0, return_inverse=True)
             codes = {NOTHING: 0}
-            numbers = [codes.setdefault(Resources(*each), len(codes)) for each in found.T.tolist()]
+            numbers = [codes.setdefault(Resources(*each), len(codes)) for each in found.tolist()]
             self.distinct, self.distinct_of = list(codes), np.array(numbers, dtype=np.int64)[place.ravel()]
 
     @classmethod
     def of(cls, jobs: Sequence[Job], layout: Layout) -> ResourceRequests:
         """Return the requests of jobs on nodes."""
         return cls(
-            np.array([job.cpus_per_gpu for job in jobs], dtype=float),
-            np.array([job.memory_gb_per_gpu for job in jobs], dtype=float),
+            host_requests_of(jobs),
             np.array([SCOPES.index(job.locality) for job in jobs], dtype=np.int64),
             np.array([job.split for job in jobs], dtype=np.int64),
             limited=layout.limited,
@@ -355,13 +354,130 @@ class HeldGpus:
         }
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any], layout: Layout) -> HeldGpus:
-        """Restore the GPUs from `to_dict`; raises `ValueError` for GPUs that the layout does not have."""
-        types, sizes, gpus, parts = (decode(document[name]) for name in ("types", "sizes", "gpus", "parts"))
-        inside = len(types) == len(sizes) and len(gpus) == sizes.sum() and np.isin(gpus, np.arange(layout.num_gpus)).all()
-        if not inside or not np.isin(types, np.arange(-1, len(layout.types))).all():
-            raise ValueError("gangs hold GPUs that the cluster does not have")
-        return cls(types, _starts(sizes), gpus, parts, {gang: tuple(others) for gang, others in document["partners"]})
+    def from_dict(cls, document: Mapping[str, Any], count: int, layout: Layout) -> HeldGpus:
+        """Restore the GPUs of this number of gangs from `to_dict`; raises `ValueError` for GPUs that the layout does not have."""
+        types = decode_array(document["types"], (count,), range(-1, len(layout.types)))
+        sizes = decode_array(document["sizes"], (count,))
+        gpus = decode_array(document["gpus"], (sizes.sum(),), range(layout.num_gpus))
+        partners = {gang: tuple(others) for gang, others in document["partners"]}
+        return cls(types, _starts(sizes), gpus, decode(document["parts"]), partners)
+
+
+class RunningGangs:
+    """The gangs that hold GPUs, by their rows in the `JobTable`.
+
+    Attributes:
+        layout: All GPUs of the cluster.
+        types: (rows,) columns of the accelerator types, -1 for none.
+        is_spread: (rows,) whether a gang is on more nodes than it needs.
+        moved: Rows of jobs whose GPUs may have changed since the latest round began; None before the first round of this process.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.types: Indices = np.zeros(0, dtype=np.int64)
+        self.is_spread: Mask = np.zeros(0, dtype=bool)
+        self.moved: set[int] | None = None
+        self._rows: Indices = np.zeros(0, dtype=np.int64)
+        self._held = HeldGpus.none(0)
+        self._places: Indices = np.zeros(0, dtype=np.int64)  # (rows,) index in `_held`
+        self._new: dict[int, list[int]] = {}  # {row: GPUs} of gangs that are not in `_held`
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def rows(self) -> Indices:
+        """(N,) rows of the gangs, ascending."""
+        return np.flatnonzero(self.types >= 0)
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether any GPUs are shared by several jobs."""
+        return bool(self._held.partners)
+
+    def gpus_of(self, row: int) -> list[int]:
+        """Return the GPUs of the gang in a row."""
+        if self.types[row] < 0:
+            return []
+        return self._new[row] if row in self._new else self._held.list_of(self._places.item(row))
+
+    def partners_of(self, row: int) -> tuple[str, ...]:
+        """Return the ids of the jobs that share GPUs with the gang in a row."""
+        partners = self._held.partners
+        return partners.get(self._places.item(row), ()) if partners and self.types[row] >= 0 and row not in self._new else ()
+
+    def of(self, rows: Indices) -> HeldGpus:
+        """Return the GPUs of the gangs in these rows."""
+        if self._new:
+            self._gather()
+        if self.moved is not None and not self.moved and np.array_equal(rows, self._rows):
+            return self._held  # nothing has changed since the round began
+        return self._held.take(np.where(self.types[rows] >= 0, self._places[rows], -1))
+
+    def holds(self, rows: Indices, held: HeldGpus) -> bool:
+        """Return whether the running gangs are exactly those with which the latest round began, with these rows and GPUs."""
+        return held is self._held and not self._new and not self.moved and self.moved is not None and len(rows) == self._count
+
+    def fit(self, capacity: int) -> None:
+        """Make room for this number of rows."""
+        more = capacity - len(self.types)
+        if more > 0:
+            self.types = np.concatenate([self.types, np.full(more, -1, dtype=np.int64)])
+            self.is_spread = np.concatenate([self.is_spread, np.zeros(more, dtype=bool)])
+            self._places = np.concatenate([self._places, np.zeros(more, dtype=np.int64)])
+
+    def begin(self, rows: Indices, held: HeldGpus, is_spread: Mask) -> None:
+        """Replace all gangs by those of a new round; held, is_spread: (N,) of these rows."""
+        self.types.fill(-1)
+        self.types[rows], self.is_spread[rows], self._places[rows] = held.types, is_spread, np.arange(len(rows))
+        self._rows, self._held, self._count, self.moved = rows, held, len(rows), set()
+        self._new = {}
+
+    def put(self, row: int, column: int, gpus: list[int], *, is_spread: bool) -> None:
+        """Set the type and the GPUs of one gang."""
+        self.stop(row)
+        self.types[row], self.is_spread[row], self._new[row] = column, is_spread, gpus
+        self._count += 1
+        if self.moved is not None:
+            self.moved.add(row)
+
+    def _gather(self) -> None:
+        """Merge the gangs of `_new` into the arrays."""
+        rows, new = self.rows, np.array([*self._new], dtype=np.int64)
+        held = self._held.take(np.where(np.isin(rows, new), -1, self._places[rows]))
+        parts = None if held.parts is None else np.where(held.runs, held.parts, 1.0)
+        joined = held.replaced(np.searchsorted(rows, new), HeldGpus.of(self.types[new], list(self._new.values())))
+        self._rows, self._held, self._new = rows, replace(joined, parts=parts, partners=held.partners), {}
+        self._places[rows] = np.arange(len(rows))
+
+    def add(self, rows: Indices, held: HeldGpus, is_spread: Mask) -> None:
+        """Set the GPUs of several gangs that hold none."""
+        others = self.rows
+        moved = None if self.moved is None else self.moved | set(rows.tolist())
+        self.begin(np.append(others, rows), self.of(others).joined(held), np.append(self.is_spread[others], is_spread))
+        self.moved = moved
+
+    def stop(self, row: int) -> None:
+        """Remove the GPUs of a gang, if it holds any; its partners keep theirs."""
+        if self.types[row] < 0:
+            return
+        self.types[row] = -1
+        self._new.pop(row, None)
+        self._count -= 1
+        if self.moved is not None:
+            self.moved.add(row)
+
+    def drop_partner(self, job_id: str, row: int) -> None:
+        """Record that a job no longer shares its GPUs with the gang of a row."""
+        if self._new:
+            self._gather()
+        place, partners = int(self._places[row]), dict(self._held.partners)
+        partners[place] = tuple(other for other in partners.get(place, ()) if other != job_id)
+        self._held = replace(self._held, partners={i: others for i, others in partners.items() if others})
+        if self.moved is not None:
+            self.moved.add(row)
 
 
 def _starts(sizes: Indices) -> Indices:

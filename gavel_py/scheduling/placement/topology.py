@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gavel_py.problem.arrays import Floats, Indices
 from gavel_py.problem.job import Locality
 from gavel_py.problem.nodes import Node
+from gavel_py.problem.tolerances import INPUT_ROUNDING
 
 Gpu = tuple[str, int]
 """(name of the node, index of the GPU there)."""
@@ -166,10 +167,6 @@ def _starts(regions: Indices, types: Indices, count: int) -> Indices:
     return starts
 
 
-ROUNDING = 1e-9
-"""Tolerance of CPUs and memory in units of one GPU's request."""
-
-
 class Resources(NamedTuple):
     """CPUs and host memory in GB on a node: per GPU of a gang, or in total."""
 
@@ -188,5 +185,5 @@ def room_for(
     """Return (nodes,) how many of the free GPUs of each node its free CPUs and memory can serve; arguments: (nodes,) each."""
     for there, needed in ((cpus, per_gpu.cpus), (memory_gb, per_gpu.memory_gb)):
         if needed > 0:
-            gpus = np.minimum(gpus, np.floor(np.maximum(0.0, there) / needed + ROUNDING)).astype(np.int64)
+            gpus = np.minimum(gpus, np.floor(np.maximum(0.0, there) / needed + INPUT_ROUNDING)).astype(np.int64)
     return gpus

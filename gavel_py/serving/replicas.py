@@ -47,7 +47,7 @@ FEW_NODES = 2_000
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class ReplicaColumns:
     """The n ways to place a replica of one service, whose requests have B sizes.
 
     Attributes:
@@ -104,7 +104,7 @@ class Columns:
                     break
         return kept
 
-    def restricted_to(self, columns: Mask) -> Columns:
+    def restricted_to(self, columns: Mask) -> ReplicaColumns:
         """Return some of the columns."""
         return replace(self, rates=self.rates[columns], uses=self.uses[columns], costs=self.costs[columns])
 
@@ -126,7 +126,7 @@ class Market:
     common: m, the value of the least served fraction; has_costs: whether the costs of replicas count.
     """
 
-    services: tuple[Columns, ...]
+    services: tuple[ReplicaColumns, ...]
     limits: Floats
     gains: Floats
     lower: Floats
@@ -189,7 +189,7 @@ class Changes:
     cost: float
 
 
-class Program:
+class MarketProgram:
     """The program of a market in the form of HiGHS, which minimises.
 
     Values: the served fractions t_i, their minimum if it counts, the replicas of each service, the packings, and the parts x_kb.
@@ -350,12 +350,12 @@ def relaxed(market: Market) -> Relaxed:
     Without limits of the number of replicas, only the best column of each type counts for requests of one size.
     """
     used = [c.best_of_type if c.least == 0 and c.most == np.inf else np.isfinite(c.loads) for c in market.services]
-    return Program(market, used, is_whole=False).relaxed()
+    return MarketProgram(market, used, is_whole=False).relaxed()
 
 
 def is_feasible(market: Market, *, is_whole: bool = False) -> bool:
     """Return False if a short search proves that no plan keeps all floors and limits. is_whole: with whole replicas."""
-    program = Program(replace(market, gains=np.zeros(len(market.services)), common=0.0, has_costs=False), is_whole=is_whole)
+    program = MarketProgram(replace(market, gains=np.zeros(len(market.services)), common=0.0, has_costs=False), is_whole=is_whole)
     return program.is_feasible(is_whole=is_whole)
 
 
@@ -371,7 +371,7 @@ def bound_of(market: Market, at: Multipliers) -> float:
     return total
 
 
-def relaxed_costs(columns: Columns, prices: Floats, least: float = 0.0, most: float = 0.0) -> tuple[float, float]:
+def relaxed_costs(columns: ReplicaColumns, prices: Floats, least: float = 0.0, most: float = 0.0) -> tuple[float, float]:
     """Return lower bounds on the cost of a service at (n,) prices of its replicas: per served fraction, and the fixed part.
 
     least, most: multipliers of the limits of the number of replicas.
@@ -391,7 +391,7 @@ def packing_of(market: Market, replicas: Sequence[Floats]) -> Floats | None:
     packings, none = market.packings, np.zeros(0)
     if not len(packings.most):
         return none
-    found = Program(Market((), market.left(replicas), none, none, none, packings=packings)).whole(gap=1.0)
+    found = MarketProgram(Market((), market.left(replicas), none, none, none, packings=packings)).whole(gap=1.0)
     return None if found is None else found.values
 
 

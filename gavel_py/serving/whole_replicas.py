@@ -6,7 +6,7 @@ from the relaxation of the remaining services on the remaining GPUs. The level a
 additional cost of whole replicas over fractions in a sample. The largest services, which can use any remaining types, are planned
 together at the end as one small program. Then a few services at a time are planned again on their own GPUs and the free ones.
 
-The better bound prices the best whole plan of each service at the dual values of the relaxation (`program`, Bound).
+The better bound prices the best whole plan of each service at the dual values of the relaxation (`replicas`, Bound).
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gavel_py.optimization.formulation.replicas import (
+from gavel_py.optimization.solving.highs import NO_LIMIT, LinearSolver, TimeLimit
+from gavel_py.problem.arrays import Floats, Indices, Mask
+from gavel_py.problem.tolerances import SOLVER_TOLERANCE, WHOLE_TOLERANCE
+from gavel_py.serving.replicas import (
     NO_PACKINGS,
-    Columns,
     Market,
-    Program,
+    MarketProgram,
     Relaxed,
+    ReplicaColumns,
     is_feasible,
     relaxed,
     relaxed_costs,
 )
-from gavel_py.optimization.solving.highs import NO_LIMIT, LinearSolver, TimeLimit
-from gavel_py.problem.arrays import Floats, Indices, Mask
 
 SMALL = 80
 """Number of whole numbers up to which a market is solved as one program."""
@@ -81,12 +82,6 @@ UNUSED = 0.5
 
 MAX_LEVEL = 1e6
 
-ROUNDING = 1e-9
-"""Tolerance of served fractions and of values that are compared with bounds."""
-
-KEPT = 1e-6
-"""Largest accepted shortfall of a served fraction from its floor: programs with whole numbers keep rows to 1e-7."""
-
 
 @dataclass(eq=False)
 class WholePlan:
@@ -110,7 +105,7 @@ def whole_plan(market: Market, relaxation: Relaxed, limit: TimeLimit = NO_LIMIT)
     """
     if sum(len(columns.costs) for columns in market.services) <= SMALL:
         return _solved(market, relaxation, limit)
-    search = _Search(market, relaxation)
+    search = _PlanSearch(market, relaxation)
     found = search.plan(limit)
     if found is None:  # a rare market that is barely feasible
         return _solved(market, relaxation, limit if limit.is_set else TimeLimit(LAST_SECONDS))
@@ -121,7 +116,7 @@ def whole_plan(market: Market, relaxation: Relaxed, limit: TimeLimit = NO_LIMIT)
 
 def _solved(market: Market, relaxation: Relaxed, limit: TimeLimit) -> WholePlan | None:
     """Return the plan of a market that is solved as one program."""
-    program = Program(market)
+    program = MarketProgram(market)
     found = program.whole(gap=GAP, limit=limit)
     if found is None:
         return None
@@ -137,7 +132,7 @@ def _level(market: Market, i: int, replicas: Floats) -> float:
     return best_level(market.services[i], replicas, float(market.upper[i]))[0]
 
 
-def best_level(columns: Columns, replicas: Floats, upper: float = 1.0) -> tuple[float, Floats]:
+def best_level(columns: ReplicaColumns, replicas: Floats, upper: float = 1.0) -> tuple[float, Floats]:
     """Return the largest fraction of the demand that these replicas serve, and (n, B) the parts of it that each column serves."""
     there = replicas > 0
     some = replace(columns.restricted_to(there), uses=np.zeros((int(there.sum()), 0)), least=0, most=np.inf)
@@ -145,7 +140,7 @@ def best_level(columns: Columns, replicas: Floats, upper: float = 1.0) -> tuple[
     if not (np.isfinite(some.loads).any(axis=0)).all():
         return 0.0, parts
     market = Market((some,), np.zeros(0), np.ones(1), np.zeros(1), np.array([upper]))
-    program = Program(market)
+    program = MarketProgram(market)
     fixed = program.program.upper.copy()
     fixed[program.first_replica : program.first_replica + len(some.costs)] = replicas[there]
     solution = LinearSolver().solve_first(replace(program.program, upper=fixed))
@@ -156,7 +151,7 @@ def best_level(columns: Columns, replicas: Floats, upper: float = 1.0) -> tuple[
     return float(min(upper, parts.sum(axis=0).min())), parts
 
 
-class _Search:
+class _PlanSearch:
     """The search for a plan with whole replicas of a market of many services.
 
     Attributes:
@@ -209,8 +204,8 @@ class _Search:
         services = tuple(replace(c, demand=c.demand * low) for c, low in zip(part.services, part.lower, strict=True))
         none, full = np.zeros(len(some)), np.ones(len(some))
         served = replace(part, services=services, gains=none, lower=none, upper=full, common=1.0, has_costs=False)
-        found = _Search(served, relaxed(served)).plan(limit) if len(some) > LAST else None
-        if found is None or found.value < 1 - KEPT:
+        found = _PlanSearch(served, relaxed(served)).plan(limit) if len(some) > LAST else None
+        if found is None or found.value < 1 - WHOLE_TOLERANCE:
             return None
         replicas = [np.zeros(len(columns.costs)) for columns in market.services]
         for i, y in zip(some.tolist(), found.replicas, strict=True):
@@ -227,12 +222,12 @@ class _Search:
             return float(multipliers.prices @ market.limits) + total
         tested = self.whole_level * STEP
         least = np.array([-self._best_of_one(i, self.prices, 0.0, tested) for i in range(len(self.costs))])
-        is_out_of_reach = least.sum() > self.worth * (1 + ROUNDING)
+        is_out_of_reach = least.sum() > self.worth * (1 + SOLVER_TOLERANCE)
         return market.common * (tested if is_out_of_reach else self._level_at(tested, least))
 
     def _level_at(self, tested: float, least: Floats) -> float:
         """Return a level above which the services cost more than all GPUs are worth; (I,) least: their costs at a lower one."""
-        low, high = tested, max(tested, float(self.relaxation.levels.min()) * (1 + ROUNDING))
+        low, high = tested, max(tested, float(self.relaxation.levels.min()) * (1 + SOLVER_TOLERANCE))
         for _ in range(60):
             middle = (low + high) / 2
             enough = np.maximum(least, middle * self.costs).sum() > self.worth
@@ -277,14 +272,14 @@ class _Search:
 
     def _program_of(
         self, i: int, prices: Floats, limits: Floats | None, level: float | None, chosen: Mask, gain: float | None = None
-    ) -> Program:
+    ) -> MarketProgram:
         """Return the program of some columns of one service, which pays these prices for its replicas."""
         market = self.market
         some = replace(market.services[i].restricted_to(chosen), costs=prices[chosen])
         low, high = (market.lower[i], market.upper[i]) if level is None else (max(level, market.lower[i]),) * 2
         gain = 0.0 if level is not None else float(market.gains[i]) if gain is None else gain
         room, packings = (np.full(len(market.limits), np.inf), NO_PACKINGS) if limits is None else (limits, market.packings)
-        return Program(Market((some,), room, np.array([gain]), np.array([low]), np.array([high]), 0.0, True, packings))
+        return MarketProgram(Market((some,), room, np.array([gain]), np.array([low]), np.array([high]), 0.0, True, packings))
 
     def _rounded(self) -> list[Floats]:
         """Return whole replicas within all limits, service by service; none for the last services and where there is no room."""
@@ -334,7 +329,7 @@ class _Search:
         part = _part_of(market, services, market.left(others))
         masks = [_near(market.services[i], self.each[i], NEAR) | (plan.replicas[i] > 0) for i in some]
         part = replace(part, services=tuple(c.restricted_to(mask) for c, mask in zip(part.services, masks, strict=True)))
-        program = Program(part)
+        program = MarketProgram(part)
         found = program.whole(gap=1e-3, nodes=NODES["few"])
         if found is None:
             return
@@ -350,12 +345,12 @@ class _Search:
         """Return the merit of a plan for some services: their distance from the floors, and their contribution to the objective."""
         market = self.market
         floors = np.array([min(0.0, plan.replicas[i].sum() - market.services[i].least) for i in services.tolist()])
-        lacking = float(np.minimum(plan.levels - market.lower + KEPT, 0.0)[services].sum() + floors.sum())
+        lacking = float(np.minimum(plan.levels - market.lower + WHOLE_TOLERANCE, 0.0)[services].sum() + floors.sum())
         part = _part_of(market, services, market.limits)
         return lacking, part.value(plan.levels[services], [plan.replicas[i] for i in services.tolist()])
 
     def _keeps_floors(self, plan: WholePlan) -> bool:
-        return self._merit(plan, np.arange(len(self.costs)))[0] >= -ROUNDING
+        return self._merit(plan, np.arange(len(self.costs)))[0] >= -SOLVER_TOLERANCE
 
 
 def _without_limit(market: Market) -> Relaxed:
@@ -376,7 +371,7 @@ def _spread(chosen: Mask, replicas: Floats) -> Floats:
     return found
 
 
-def _near(columns: Columns, prices: Floats, near: float) -> Mask:
+def _near(columns: ReplicaColumns, prices: Floats, near: float) -> Mask:
     """Return (n,) the columns that cost at most `near` times the cheapest one for some size of requests."""
     serves = np.isfinite(columns.loads)
     if near < np.inf:
@@ -385,12 +380,12 @@ def _near(columns: Columns, prices: Floats, near: float) -> Mask:
     return np.asarray(serves.any(axis=1))
 
 
-def trimmed(columns: Columns, replicas: Floats, level: float) -> Floats:
+def trimmed(columns: ReplicaColumns, replicas: Floats, level: float) -> Floats:
     """Return the fewest of these replicas, by GPUs, that serve the level."""
     there = replicas > 0
     size = columns.uses.max(axis=1)
     some = replace(columns.restricted_to(there), uses=np.eye(int(there.sum())), costs=size[there])
-    market = Market((some,), replicas[there], np.zeros(1), np.array([level - ROUNDING]), np.array([level]), has_costs=True)
-    program = Program(market)
+    market = Market((some,), replicas[there], np.zeros(1), np.array([level - SOLVER_TOLERANCE]), np.array([level]), has_costs=True)
+    program = MarketProgram(market)
     found = program.whole(gap=0.0, nodes=NODES["one"])
     return replicas if found is None else _spread(there, program.plan_of(found.values)[1][0])
