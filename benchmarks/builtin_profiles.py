@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from published_pages import elasticflow, llm_foundry, megatron_bridge, mlperf, trtllm
+from published_pages.tables import Placed, ProfileFormat
+
 import gavel_py
-from gavel_py.throughput_profiles.files import Row, checked_rows, write_csv
-from gavel_py.throughput_profiles.importers import elasticflow, llm_foundry, megatron_bridge, mlperf, trtllm
-from gavel_py.throughput_profiles.importers.tables import Placed, ProfileFormat
+from gavel_py.throughput_profiles.files import MeasuredRow, checked_rows, write_csv
 
 DATA = Path(gavel_py.__file__).parent / "throughput_profiles" / "data"
 
@@ -45,7 +46,7 @@ class Profile:
                 for where, fields in format_.read(path):
                     yield where, fields | {"source": fields["source"].replace(path.name, shown.format(path.name), 1)}
 
-    def rows(self, sources: Path) -> list[Row]:
+    def rows(self, sources: Path) -> list[MeasuredRow]:
         merged = self.files[0][0].merged(self.placed(sources))
         rows = [measurement.row() for measurement in checked_rows(merged, [])]
         return [row._replace(steps_per_second=float(f"{row.steps_per_second:.4g}")) for row in rows]
@@ -55,7 +56,7 @@ class Profile:
 class MlperfTraining(Profile):
     """The results of several versions, whose rows name all versions that they are computed from."""
 
-    def rows(self, sources: Path) -> list[Row]:
+    def rows(self, sources: Path) -> list[MeasuredRow]:
         versions: dict[tuple[Any, ...], list[str]] = {}
         for _, fields in self.placed(sources):
             version = fields["source"].split(",")[0]
@@ -76,17 +77,17 @@ NVIDIA_ACCELERATORS = ("v100-16gb", "v100-32gb", "a100-40gb", "a100-80gb")
 class NvidiaExamples(Profile):
     """The figures of NVIDIA's READMEs, whose rows name the README, the line and what is counted: all but tokens are samples."""
 
-    def rows(self, sources: Path) -> list[Row]:
+    def rows(self, sources: Path) -> list[MeasuredRow]:
         with open(sources / "nvidia" / "training_throughput.csv", encoding="utf-8", newline="") as file:
             found = [self._row(fields) for fields in csv.DictReader(file)]
         return sorted(found, key=lambda row: NVIDIA_ACCELERATORS.index(row.accelerator))
 
-    def _row(self, fields: dict[str, str]) -> Row:
+    def _row(self, fields: dict[str, str]) -> MeasuredRow:
         source = f"{fields['source'].split(' # ')[0]}:{fields['readme_line']}, {fields['unit']}"
         speed = float(f"{float(fields['samples_per_second']):.4g}")
         gang = fields["job_type"], int(fields["num_gpus"]), fields["accelerator"]
         unit = "tokens/s" if fields["unit"] == "tokens/s" else "samples/s"
-        return Row(*gang, "consolidated", speed, None, None, source, unit=unit)
+        return MeasuredRow(*gang, "consolidated", speed, None, None, source, unit=unit)
 
 
 PROFILES = (

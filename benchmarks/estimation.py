@@ -25,7 +25,7 @@ import numpy as np
 import tables
 
 import gavel_py as gp
-from gavel_py.throughput_profiles.estimation.features import structure_of
+from gavel_py.estimates.features import structure_of
 
 Split = tuple[list[gp.Measurement], list[gp.Measurement]]
 """What is known, and what is estimated."""
@@ -129,10 +129,10 @@ def measure(name: str, splits: Iterable[Split], target: Target) -> Line:
         profile, entries = gp.ThroughputProfile(name, known), [m.entry for m in wanted]
         truth = np.array([m.steps_per_second for m in wanted])
         begun = time.process_time()
-        found = profile.with_estimates().distributions(entries)
+        found = profile.with_estimates().fitted.predict(entries)
         seconds.append(time.process_time() - begun)
         errors.append(np.abs(found.median / truth - 1))
-        additive.append(np.abs(profile.with_estimates("additive").distributions(entries).median / truth - 1))
+        additive.append(np.abs(profile.with_estimates("additive").fitted.predict(entries).median / truth - 1))
         for level, kept in inside.items():
             low, high = found.interval(level)
             kept.append((low <= truth) & (truth <= high))

@@ -184,7 +184,7 @@ def update_seconds(repeats: int = 11) -> float:
     jobs = [gp.Job(job_type, job_type=job_type) for job_type in profile.job_types]
     start = learner.profile
     start.matrix(jobs, profile.accelerators)
-    entries, seconds = [each.entry for each in start.looked_up], []
+    entries, seconds = list(start.found), []
     for _ in range(repeats):
         for number in chance.integers(len(entries), size=10):
             rate = start.throughput(*entries[number][:3]) * np.exp(NOISE * chance.standard_normal())

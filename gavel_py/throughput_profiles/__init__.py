@@ -3,7 +3,7 @@
 from gavel_py import names_in
 from gavel_py.problem.accelerators import AcceleratorSpec, AcceleratorTable
 from gavel_py.throughput_profiles.files import Entry, Measurement
-from gavel_py.throughput_profiles.importers import profile_formats
+from gavel_py.throughput_profiles.formats import profile_formats
 from gavel_py.throughput_profiles.matrix import ThroughputMatrix
 from gavel_py.throughput_profiles.profile import ThroughputProfile
 from gavel_py.throughput_profiles.store import ProfileSummary, ThroughputStore
@@ -20,4 +20,4 @@ __all__ = [
     "profile_formats",
 ]
 
-__getattr__, __dir__, _ = names_in(__name__)
+__getattr__, __dir__, _ = names_in(__name__, "gavel_py.estimates")

@@ -11,12 +11,12 @@ import logging
 import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, refuse
 from gavel_py.io.writing import BUSY_SECONDS, check_libraries, file_errors_as_faults
 
 if TYPE_CHECKING:
@@ -80,46 +80,18 @@ SCHEMA = (
     OBSERVED_ONCE,
 )
 
-ADDED = {
-    "gpu_memory_gb": (1, "REAL", "NULL"),
-    "unit": (2, "TEXT NOT NULL DEFAULT 'steps/s'", "'steps/s'"),
-    "condition": (2, "TEXT", "NULL"),
-    "family": (2, "TEXT", "NULL"),
-    "batch_size": (2, "INTEGER", "NULL"),
-    "sequence_length": (2, "INTEGER", "NULL"),
-}
-"""Columns of measurements that older schemas lack: the last schema without the column, its definition, its value in old rows."""
 
-Migration = Callable[[int], Iterable[str]]
-"""Returns the statements that turn the tables of an older schema into those of the current one."""
-
-
-def migrated(version: int) -> Iterator[str]:
-    """Yield the statements that migrate the tables on the first write."""
-    for column, (last, definition, _) in ADDED.items():
-        if version <= last:
-            yield f"ALTER TABLE measurements ADD COLUMN {column} {definition}"
-    yield from (OBSERVATIONS, OBSERVED_ONCE)  # which all older schemas lack
-
-
-def as_if_migrated(version: int) -> Iterator[str]:
-    """Yield the statements that present an older store to readers as the current schema, without changing it."""
-    added = "".join(f", {value} AS {column}" for column, (last, _, value) in ADDED.items() if version <= last)
-    yield f"CREATE TEMP VIEW measurements AS SELECT *{added} FROM main.measurements"  # noqa: S608
-    yield OBSERVATIONS.replace("CREATE TABLE", "CREATE TEMP TABLE").replace(" REFERENCES profiles (id)", "")
-
-
-class Rows(Protocol):
+class Cursor(Protocol):
     """Rows of a query."""
 
     def __iter__(self) -> Iterator[Any]: ...
     def fetchone(self) -> Any: ...
 
 
-class Session(Protocol):
+class DatabaseSession(Protocol):
     """Runs statements within a transaction. Each "?" in a statement is replaced by a value."""
 
-    def execute(self, statement: str, values: Sequence[Any] = ..., /) -> Rows: ...
+    def execute(self, statement: str, values: Sequence[Any] = ..., /) -> Cursor: ...
     def executemany(self, statement: str, values: Iterable[Sequence[Any]], /) -> object: ...
 
 
@@ -134,36 +106,37 @@ class Database(ABC):
         return f"profile store {self.location}"
 
     @abstractmethod
-    def reading(self) -> AbstractContextManager[Session]:
+    def reading(self) -> AbstractContextManager[DatabaseSession]:
         """Open a read transaction, in which all queries see the same state. A store that does not exist yet is empty."""
 
     @abstractmethod
-    def writing(self) -> AbstractContextManager[Session]:
+    def writing(self) -> AbstractContextManager[DatabaseSession]:
         """Open a write transaction, which is committed on exit and rolled back on error; the first one creates the tables."""
 
     @abstractmethod
-    def _version(self, session: Session) -> int | None:
+    def _version(self, session: DatabaseSession) -> int | None:
         """Return the schema of the tables, None if there are none. Raises `InputError` if they belong to another application."""
 
     @abstractmethod
     def _marks(self) -> Iterable[str]:
         """Return the statements that record `SCHEMA_VERSION` in the database."""
 
-    def _prepare(self, session: Session, migration: Migration, *, is_kept: bool) -> None:
-        """Create the tables of an empty database, or migrate those of an older schema; is_kept: whether the schema is recorded."""
+    def _prepare(self, session: DatabaseSession) -> None:
+        """Create the tables of an empty database. Raises `InputError` for those of another schema."""
+        if self._is_new(session):
+            for statement in (*SCHEMA, *self._marks()):
+                session.execute(statement)
+
+    def _is_new(self, session: DatabaseSession) -> bool:
+        """Return whether there are no tables yet. Raises `InputError` for those of another schema."""
         version = self._version(session)
-        if version is not None and version > SCHEMA_VERSION:
-            problem = f"was written by a newer gavel-py (schema {version}, this one reads up to {SCHEMA_VERSION}); upgrade gavel-py"
-            raise InputError(Fault(self.where, "", problem))
-        if version == SCHEMA_VERSION:
-            return
-        statements = [*(SCHEMA if version is None else migration(version)), *(self._marks() if is_kept else ())]
-        for statement in statements:
-            session.execute(statement)
+        problem = f"was written by another version of gavel-py (schema {version}, this one reads {SCHEMA_VERSION})"
+        refuse(self.where, (version not in (None, SCHEMA_VERSION), "", problem))
+        return version is None
 
 
 @contextmanager
-def empty() -> Iterator[Session]:
+def empty() -> Iterator[DatabaseSession]:
     """Open an empty temporary store."""
     with closing(sqlite3.connect(":memory:")) as connection:
         for statement in SCHEMA:
@@ -178,27 +151,26 @@ class SqliteFile(Database):
         self.path, self.location = path, str(path)
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def reading(self) -> Iterator[DatabaseSession]:
         with file_errors_as_faults(self.where, BUSY_SECONDS):
             if not self.path.exists() or self.path.stat().st_size == 0:
                 with empty() as session:
                     yield session
                 return
             # With mode rw, which falls back to read-only, SQLite can roll back the journal of a writer that crashed.
-            with self._transaction("rw", "BEGIN") as session:
-                self._prepare(session, as_if_migrated, is_kept=False)
-                yield session
+            with self._transaction("rw", "BEGIN") as session, empty() as without_profiles:
+                yield without_profiles if self._is_new(session) else session
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self) -> Iterator[DatabaseSession]:
         with file_errors_as_faults(self.where, BUSY_SECONDS):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self._transaction("rwc", "BEGIN IMMEDIATE") as session:
-                self._prepare(session, migrated, is_kept=True)
+                self._prepare(session)
                 yield session
 
     @contextmanager
-    def _transaction(self, mode: str, begin: str) -> Iterator[Session]:
+    def _transaction(self, mode: str, begin: str) -> Iterator[DatabaseSession]:
         address = f"{self.path.absolute().as_uri()}?mode={mode}"
         # isolation_level None: transactions are explicit here; closing without a commit rolls back.
         with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
@@ -206,14 +178,14 @@ class SqliteFile(Database):
             yield connection
             connection.execute("COMMIT")
 
-    def _version(self, session: Session) -> int | None:
+    def _version(self, session: DatabaseSession) -> int | None:
         (application,) = session.execute("PRAGMA application_id").fetchone()
         (version,) = session.execute("PRAGMA user_version").fetchone()
         (tables,) = session.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application == 0 and tables == 0:
             return None
-        if application != APPLICATION_ID:
-            raise InputError(Fault(self.where, "", "is an SQLite database, but not a store of throughput profiles"))
+        problem = "is an SQLite database, but not a store of throughput profiles"
+        refuse(self.where, (application != APPLICATION_ID, "", problem))
         return int(version)
 
     def _marks(self) -> Iterable[str]:
@@ -232,7 +204,6 @@ ON_POSTGRES = (
     ("INTEGER", "BIGINT"),
     ("REAL", "DOUBLE PRECISION"),
     ("ifnull(", "coalesce("),
-    ("main.", f"{NAMESPACE}."),
     ("?", "%s"),
 )
 """Words of statements in SQLite and in PostgreSQL, replaced in this order."""
@@ -269,19 +240,18 @@ class PostgresServer(Database):
         self._url = url
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def reading(self) -> Iterator[DatabaseSession]:
         with self._session() as session:
             session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-            if self._version(session) is None:
+            if self._is_new(session):
                 with empty() as without_profiles:
                     yield without_profiles
                 return
             session.execute(f"SET LOCAL search_path TO {NAMESPACE}")
-            self._prepare(session, as_if_migrated, is_kept=False)
-            yield session  # closing without a commit also drops what readers of an older schema see
+            yield session
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self) -> Iterator[DatabaseSession]:
         with self._session() as session:
             session.execute("BEGIN")
             # The server ends the transaction of a writer that no longer responds.
@@ -291,12 +261,12 @@ class PostgresServer(Database):
             if session.execute("SELECT 1 FROM pg_namespace WHERE nspname = ?", (NAMESPACE,)).fetchone() is None:
                 session.execute(f"CREATE SCHEMA {NAMESPACE}")
             session.execute(f"SET LOCAL search_path TO {NAMESPACE}")
-            self._prepare(session, migrated, is_kept=True)
+            self._prepare(session)
             yield session
             session.execute("COMMIT")
 
     @contextmanager
-    def _session(self) -> Iterator[Session]:
+    def _session(self) -> Iterator[DatabaseSession]:
         """Open a connection, and raise its errors as `InputError` without the password."""
         check_libraries("profile stores on PostgreSQL", "postgres", "psycopg")
         import psycopg
@@ -319,14 +289,13 @@ class PostgresServer(Database):
             password = str(parameters.get("password") or "")
             raise InputError(Fault(self.where, "", problem.replace(password, "***") if password else problem)) from None
 
-    def _version(self, session: Session) -> int | None:
+    def _version(self, session: DatabaseSession) -> int | None:
         relations = "SELECT relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = ? AND relkind IN"
         tables = {name for (name,) in session.execute(f"{relations} ('r', 'v', 'm', 'p', 'f')", (NAMESPACE,))}
         if not tables:
             return None
-        if VERSION_TABLE not in tables:
-            problem = f"has a schema {NAMESPACE} with tables of another application; use another database"
-            raise InputError(Fault(self.where, "", problem))
+        problem = f"has a schema {NAMESPACE} with tables of another application; use another database"
+        refuse(self.where, (VERSION_TABLE not in tables, "", problem))
         (version,) = session.execute(f"SELECT version FROM {NAMESPACE}.{VERSION_TABLE}").fetchone()  # noqa: S608
         return int(version)
 
@@ -342,8 +311,8 @@ class _PostgresSession:
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
 
-    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Rows:
-        rows: Rows = self._connection.execute(_translated(statement), values)
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Cursor:
+        rows: Cursor = self._connection.execute(_translated(statement), values)
         return rows
 
     def executemany(self, statement: str, values: Iterable[Sequence[Any]], /) -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Real
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import InputError, wrong_types
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
 
@@ -35,9 +35,7 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float | Job]
         InputError: A gang size is not a number.
     """
     asked = [size for each in gang_sizes for size in (gang_sizes_of(each, profile) if isinstance(each, Job) else (each,))]
-    InputError.raise_any(
-        [Fault("", "gang_sizes", f"must be numbers of GPUs, found {each!r}") for each in asked if not isinstance(each, Real)]
-    )
+    InputError.raise_any(wrong_types("", "gang_sizes", asked, Real, "must be numbers of GPUs"))
     sizes = sorted(size for size in set(asked) if size >= 1)
     alone: dict[tuple[str, str, str], dict[float, float]] = defaultdict(dict)  # {gang size: steps/s without a partner}
     for row in profile.rows:
@@ -48,12 +46,10 @@ def extend_profile(profile: ThroughputProfile, gang_sizes: Iterable[float | Job]
             job_type=job_type,
             num_gpus=size,
             accelerator=accelerator,
-            placement=placement,
             steps_per_second=speed,
             source=source,
             gpu_memory_gb=profile.gpu_memory_gb(job_type, base, accelerator),
-            unit=profile.unit_of(job_type).unit,
-            condition=profile.unit_of(job_type).condition,
+            **profile.unit_of(job_type)._asdict() | {"placement": placement},
         )
         for (job_type, accelerator, placement), speeds in alone.items()
         for size, speed, source, base in _estimates(speeds, sizes)
@@ -70,9 +66,8 @@ def gang_sizes_of(job: Job, profile: ThroughputProfile) -> set[float]:
     """Return the numbers of GPUs of a job for which `extend_profile` has estimates."""
     sizes = set(profile.sizes_of(job))
     if job.max_gpus is not None:
-        (least, most), part = job.gpu_range, job.gpus_per_node or 1
-        first, last = -(-least // part) * part, most // part * part
-        sizes |= {min(first << n, last) for n in range(last.bit_length() + 1)} if first <= last else set()
+        allowed = job.allowed_counts
+        sizes |= {min(allowed[0] << n, allowed[-1]) for n in range(allowed[-1].bit_length() + 1)} if allowed else set()
     return sizes
 
 

@@ -1,7 +1,7 @@
 """Measured throughputs, and files of them: tidy CSV, the throughputs JSON of the published Gavel, and the built-in profiles.
 
-A `Measurement` is a checked record, `Row` the same data as a plain tuple, and `Entry` the key of a throughput in a profile. The
-built-in profiles are published measurements with four significant digits.
+A `Measurement` is a checked record, `MeasuredRow` the same data as a plain tuple, and `Entry` the key of a throughput in a profile.
+The built-in profiles are published measurements with four significant digits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TextIO, TypedD
 
 from pydantic import Field, model_validator
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, InputError, check_known, check_together, shown, unknown_names, wrong_types
 from gavel_py.io import reading
 from gavel_py.io.records import GangSize, Integer, Name, NotNegative, Positive, Record, Text, check_records
 from gavel_py.io.writing import write_atomic
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
         return f"{self.num_gpus} x {self.accelerator} ({self.placement}{sharing})"
 
 
-class Row(NamedTuple):
+class MeasuredRow(NamedTuple):
     """The fields of a `Measurement` as a plain tuple, which profiles, files and the store hold since it is fast to create."""
 
     job_type: str
@@ -114,22 +114,23 @@ class Measurement(Record):
     sequence_length: AtLeastOne | None = None
 
     @model_validator(mode="after")
-    def _check_pair(self) -> Measurement:
-        if (self.partner_job_type is None) != (self.partner_steps_per_second is None):
-            raise ValueError("partner_job_type and partner_steps_per_second must be given together")
-        if self.partner_job_type is not None and self.num_gpus < 1:
-            raise ValueError("a pair shares whole GPUs; give the speed of a job with a fraction of a GPU without a partner")
-        if self.partner_job_type == self.job_type and self.partner_steps_per_second != self.steps_per_second:
-            raise ValueError("a pair of one job type with itself must have the same steps_per_second on both sides")
-        for field in OF_ONE_GANG if self.partner_job_type is not None else ():
-            if getattr(self, field) is not None:
-                raise ValueError(f"{field} describes {OF_ONE_GANG[field]}; give it where the gang runs alone, not for a pair")
-        return self
-
-    @model_validator(mode="after")
-    def _check_condition(self) -> Measurement:
-        if problem := condition_problem(self.unit, self.condition):
-            raise ValueError(f"condition {problem}")
+    def _check_fields(self) -> Measurement:
+        is_pair, mirrored = self.partner_job_type is not None, self.partner_job_type == self.job_type
+        speeds, condition = (self.steps_per_second, self.partner_steps_per_second), condition_problem(self.unit, self.condition)
+        alone = [name for name in OF_ONE_GANG if is_pair and getattr(self, name) is not None]
+        check_together(
+            (is_pair != (speeds[1] is not None), "partner_job_type and partner_steps_per_second must be given together"),
+            (
+                is_pair and self.num_gpus < 1,
+                "a pair shares whole GPUs; give the speed of a job with a fraction of a GPU without a partner",
+            ),
+            (
+                mirrored and speeds[1] not in (None, speeds[0]),
+                "a pair of one job type with itself must have the same steps_per_second on both sides",
+            ),
+            *((True, f"{name} describes {OF_ONE_GANG[name]}; give it where the gang runs alone, not for a pair") for name in alone),
+            (condition, f"condition {condition}"),
+        )
         return self
 
     @property
@@ -137,9 +138,9 @@ class Measurement(Record):
         """The key of `steps_per_second` in a profile."""
         return Entry(self.job_type, self.num_gpus, self.accelerator, self.placement, self.partner_job_type)
 
-    def row(self) -> Row:
+    def row(self) -> MeasuredRow:
         """Return the fields as a plain tuple."""
-        return Row(*(getattr(self, field) for field in Row._fields))
+        return MeasuredRow(*(getattr(self, field) for field in MeasuredRow._fields))
 
     def canonical(self) -> Measurement:
         """Return the measurement with the two sides of a pair in alphabetical order."""
@@ -191,7 +192,7 @@ def collect(placed: Iterable[tuple[str, Measurement]]) -> tuple[tuple[Measuremen
     return tuple(kept.values()), faults + mixed_units((where, *unit) for where, m in placed for unit in units_of(m))
 
 
-def units_of(row: Row | Measurement) -> Iterator[tuple[str, UnitOf]]:
+def units_of(row: MeasuredRow | Measurement) -> Iterator[tuple[str, UnitOf]]:
     """Yield each job type of a row with the unit of its throughput."""
     yield row.job_type, UnitOf(row.unit, row.condition)
     if row.partner_job_type is not None:
@@ -218,25 +219,24 @@ def read_csv(path: str | Path) -> tuple[Measurement, ...]:
 
     A file with the column `JOBS_COLUMN` is a form that may be filled in only in part: rows without a throughput are left out.
     """
-    rows = list(reading.csv_rows(path, REQUIRED, Row._fields))
+    rows = list(reading.csv_rows(path, REQUIRED, MeasuredRow._fields))
     if JOBS_COLUMN in reading.csv_header(path)[1]:
         filled = ((where, row) for where, row in rows if "steps_per_second" in row)
         rows = [(where, {name: cell for name, cell in row.items() if name != JOBS_COLUMN}) for where, row in filled]
     unknown: dict[str, str] = {}
     for where, row in rows:
-        for column in row.keys() - Row._fields:
+        for column in row.keys() - MeasuredRow._fields:
             unknown.setdefault(column, where)
-    faults = [
-        Fault(where, "", f"column {column!r} is not known{nearest(column, Row._fields)}")
-        for column, where in sorted(unknown.items())
-    ]
+    faults = unknown_names(unknown.__getitem__, "", sorted(unknown), MeasuredRow._fields, noun="column")
     return checked_rows(((where, {c: cell for c, cell in row.items() if c not in unknown}) for where, row in rows), faults)
 
 
-def write_csv(rows: Iterable[Row], target: str | Path | TextIO) -> None:
+def write_csv(rows: Iterable[MeasuredRow], target: str | Path | TextIO) -> None:
     """Write rows to a path or an open text file. From gpu_memory_gb on, only columns with a value in some row are written."""
-    rows, text, optional = list(rows), io.StringIO(), Row._field_defaults
-    columns = [name for name in Row._fields if name not in optional or any(getattr(row, name) != optional[name] for row in rows)]
+    rows, text, optional = list(rows), io.StringIO(), MeasuredRow._field_defaults
+    columns = [
+        name for name in MeasuredRow._fields if name not in optional or any(getattr(row, name) != optional[name] for row in rows)
+    ]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(map(attrgetter(*columns), rows))
@@ -279,15 +279,13 @@ def _gavel_rows(path: str | Path, faults: list[Fault]) -> Iterator[tuple[str, di
             for partner, speeds in _object(where, cells, faults):
                 try:
                     yield f"{where}, partner {partner}", common | _gavel_speeds(key, partner, speeds)
-                except ValueError as error:
-                    faults.append(Fault(where, partner, str(error)))
+                except InputError as error:
+                    faults += [Fault(where, partner, own.problem) for own in error.faults]
 
 
 def _object(where: str, value: object, faults: list[Fault]) -> Iterable[tuple[str, Any]]:
-    if isinstance(value, dict):
-        return value.items()
-    faults.append(Fault(where, "", f"must be an object, found {type(value).__name__}"))
-    return ()
+    faults += wrong_types(where, "", [value], dict, "must be an object")
+    return value.items() if isinstance(value, dict) else ()
 
 
 def _gavel_speeds(key: str, partner: str, speeds: object) -> dict[str, Any]:
@@ -296,11 +294,12 @@ def _gavel_speeds(key: str, partner: str, speeds: object) -> dict[str, Any]:
     if partner == ALONE:
         return own | {"steps_per_second": speeds}
     partner_job_type, partner_gpus = _gavel_key(partner)
-    if partner_gpus != num_gpus:
-        raise ValueError(f"the gangs of a pair must be of equal size, found {num_gpus} and {partner_gpus}")
-    if not isinstance(speeds, list) or len(speeds) != 2:
-        raise ValueError(f"must be a list [own steps/s, partner's steps/s], found {speeds!r}")
-    return own | {"partner_job_type": partner_job_type, "steps_per_second": speeds[0], "partner_steps_per_second": speeds[1]}
+    both = speeds if isinstance(speeds, list) and len(speeds) == 2 else [None, None]
+    check_together(
+        (partner_gpus != num_gpus, f"the gangs of a pair must be of equal size, found {num_gpus} and {partner_gpus}"),
+        (both is not speeds, f"must be a list [own steps/s, partner's steps/s], found {shown(speeds)}"),
+    )
+    return own | {"partner_job_type": partner_job_type, "steps_per_second": both[0], "partner_steps_per_second": both[1]}
 
 
 def _gavel_key(text: str) -> tuple[str, int]:
@@ -311,10 +310,7 @@ def _gavel_key(text: str) -> tuple[str, int]:
     match key:
         case (str(job_type), int(num_gpus)):
             return job_type, num_gpus
-    raise ValueError(f"{text!r} is not a key of the form ('job type', GPUs)")
-
-
-READERS: dict[str, Callable[[str | Path], tuple[Measurement, ...]]] = {".csv": read_csv, ".json": read_gavel_json}
+    raise InputError(f"{text!r} is not a key of the form ('job type', GPUs)")
 
 
 NUMBERS: dict[str, Callable[[str], Any]] = {
@@ -344,20 +340,19 @@ def builtin_names() -> tuple[str, ...]:
     return tuple(_catalogue())
 
 
-def read_builtin(name: str) -> tuple[tuple[Row, ...], About]:
+def read_builtin(name: str) -> tuple[tuple[MeasuredRow, ...], About]:
     """Return rows, description and origin of a built-in profile, without validating the rows again.
 
     Raises `UnknownNameError` for an unknown name.
     """
     catalogue = _catalogue()
-    if name not in catalogue:
-        raise UnknownNameError(Fault("built-in throughput profiles", "name", f"{name!r} is not built in{nearest(name, catalogue)}"))
+    check_known("built-in throughput profiles", "name", [name], catalogue, "is not built in")
     with (DATA / f"{name}.csv").open(encoding="utf-8") as file:
         header, *lines = csv.reader(file)
     of = [NUMBERS.get(column, str) for column in header]
-    # Empty cells are left out, so that the defaults of `Row` apply. A column without a default has its own empty value.
+    # Empty cells are left out, so that the defaults of `MeasuredRow` apply. A column without a default has its own empty value.
     cells = ({c: kind(cell) for c, kind, cell in zip(header, of, line, strict=True) if cell} for line in lines)
-    rows = (Row(**(ABSENT | each)) for each in cells)
+    rows = (MeasuredRow(**(ABSENT | each)) for each in cells)
     return tuple(rows), catalogue[name]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.io import reading
-from gavel_py.io.records import is_absent, number_of
+from gavel_py.io.records import is_absent, number_of, repeated
 from gavel_py.problem.arrays import ArrayChecker
 from gavel_py.problem.job import Job
 
@@ -22,11 +22,6 @@ def counted(job: Job, count: int) -> str:
     """Return "job 'a'" or "job 'a' (jobs.csv, line 2) and 2 more" for `count` jobs, of which this one is the first."""
     place = f" ({job.place})" if job.place else ""
     return f"job {job.job_id!r}{place}" + (f" and {count - 1:,} more" if count > 1 else "")
-
-
-def may_use(allowed_accelerators: Collection[str] | None, accelerator: str) -> bool:
-    """Return whether a job may run on this accelerator; None allows all accelerators."""
-    return allowed_accelerators is None or accelerator in allowed_accelerators
 
 
 class ThroughputMatrix:
@@ -64,8 +59,9 @@ class ThroughputMatrix:
         self._lines = None if places is None else tuple(places)
         if places is None:
             places = [f"{self._where}, row {number}" for number in range(1, len(self.job_ids) + 1)]
-        faults = _name_faults("job_id", zip(places, self.job_ids, strict=True))
-        faults += _name_faults("accelerator", ((f"{self._where}, column {k}", a) for k, a in enumerate(self.accelerators, 1)))
+        faults = _name_faults("job", "job_id", zip(places, self.job_ids, strict=True))
+        columns = ((f"{self._where}, column {k}", name) for k, name in enumerate(self.accelerators, 1))
+        faults += _name_faults("accelerator", "accelerator", columns)
         check, axes = ArrayChecker(), [("job", self.job_ids), ("accelerator type", self.accelerators)]
         values = check.in_order("values", values, axes) if isinstance(values, list | tuple) else values  # rows may have labels
         cells = check.in_order("values", _cells(values), axes, labelled=values)
@@ -120,11 +116,8 @@ class ThroughputMatrix:
         """
         speeds = self._speeds(jobs, accelerators)
         absent = np.isnan(speeds)
-        needed = [
-            (jobs[n], accelerators[k]) for n, k in np.argwhere(absent) if may_use(jobs[n].allowed_accelerators, accelerators[k])
-        ]
-        if needed:
-            raise MissingThroughputError(*self._faults(needed))
+        needed = [(jobs[n], accelerators[k]) for n, k in np.argwhere(absent) if jobs[n].allows(accelerators[k])]
+        MissingThroughputError.raise_any(self._faults(needed))
         speeds[absent] = 0.0
         return speeds
 
@@ -164,16 +157,10 @@ class ThroughputMatrix:
         return f"throughput matrix {self.name!r}"
 
 
-def _name_faults(field: str, placed: Iterable[tuple[str, str]]) -> list[Fault]:
-    first: dict[str, str] = {}
-    faults = []
-    for where, name in placed:
-        if not name:
-            faults.append(Fault(where, field, "is required"))
-        elif name in first:
-            faults.append(Fault(where, field, f"{name!r} appears twice, first at {first[name]}"))
-        first.setdefault(name, where)
-    return faults
+def _name_faults(label: str, field: str, placed: Iterable[tuple[str, str]]) -> list[Fault]:
+    rows = list(placed)
+    faults = repeated(label, field, (row for row in rows if row[1]))
+    return faults + [Fault(where, field, "is required") for where, name in rows if not name]
 
 
 def _checked(

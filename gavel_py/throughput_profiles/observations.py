@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gavel_py.errors import Fault, InputError
+from gavel_py.io.records import Finite, NotNegative, Positive, check
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.files import PLACEMENTS, Entry
 
 if TYPE_CHECKING:
-    from gavel_py.throughput_profiles.database import Session
+    from gavel_py.throughput_profiles.database import DatabaseSession
 
 HALF_LIFE_SECONDS = 30 * 86_400.0
 """Default half-life of observations: 30 days, since drivers and frameworks change."""
@@ -102,27 +103,20 @@ def entry_of(observed: Entry | Sequence[Any] | Job, accelerator: str | None = No
         if accelerator is None:
             raise InputError(Fault(f"job {observed.job_id!r}", "accelerator", "is required: the type on which the job ran"))
         return Entry(observed.job_type, observed.num_gpus, accelerator)
-    if isinstance(observed, str) or accelerator is not None or not 3 <= len(observed) <= len(Entry._fields):
-        problem = "must be (job_type, num_gpus, accelerator), with placement and partner if necessary, or a job and its accelerator"
-        raise InputError(Fault("observation", "entry", f"{problem}; found {observed!r}"))
-    entry = Entry(*observed)
+    is_entry = not isinstance(observed, str) and accelerator is None and 3 <= len(observed) <= len(Entry._fields)
+    entry = Entry(*observed) if is_entry else Entry("", 0, "")
     if not (entry.job_type and isinstance(entry.num_gpus, int | float) and entry.num_gpus > 0 and entry.placement in PLACEMENTS):
-        problem = "must have a job type, more than 0 GPUs, and placement consolidated or spread"
+        problem = (
+            "must be (job_type, num_gpus above 0, accelerator), with placement (consolidated or spread) and partner if necessary, "
+            "or a job and its accelerator"
+        )
         raise InputError(Fault("observation", "entry", f"{problem}; found {observed!r}"))
     return entry
 
 
 def rate_of(steps: float, seconds: float, at_seconds: float | None = None) -> float:
     """Return steps per second. Raises `InputError` for numbers that are not finite, negative steps, and no time."""
-    numbers = {"steps": (steps, steps >= 0, "at least 0"), "seconds": (seconds, seconds > 0, "greater than 0")}
-    if at_seconds is not None:
-        numbers["at"] = (at_seconds, True, "a time")
-    faults = [
-        Fault("observation", name, f"must be finite and {text}, found {value!r}")
-        for name, (value, holds, text) in numbers.items()
-        if not (holds and math.isfinite(value))
-    ]
-    InputError.raise_any(faults)
+    check("observation", steps=(steps, NotNegative), seconds=(seconds, Positive), at=(at_seconds, Finite | None))
     return steps / seconds
 
 
@@ -141,7 +135,7 @@ INSERT = f"""
         half_life_seconds = excluded.half_life_seconds"""  # noqa: S608
 
 
-def observations_in(session: Session, profile: int) -> dict[Entry, ObservedRate]:
+def observations_in(session: DatabaseSession, profile: int) -> dict[Entry, ObservedRate]:
     """Return {entry: its observations} of the profile with this number, in the order of the first one of each."""
     found = {}
     for job_type, num_gpus, accelerator, placement, partner, *figures in session.execute(SELECT, (profile,)):
@@ -150,7 +144,7 @@ def observations_in(session: Session, profile: int) -> dict[Entry, ObservedRate]
     return found
 
 
-def put(session: Session, profile: int, observations: Mapping[Entry, ObservedRate], half_life_seconds: float) -> None:
+def put(session: DatabaseSession, profile: int, observations: Mapping[Entry, ObservedRate], half_life_seconds: float) -> None:
     """Replace the observations of these entries; half_life_seconds: the half-life with which their counts were reduced."""
     figures = ((e, (o.count, o.log_mean, o.log_variance, o.last_seconds)) for e, o in observations.items())
     session.executemany(INSERT, ((profile, *entry, *numbers, half_life_seconds) for entry, numbers in figures))

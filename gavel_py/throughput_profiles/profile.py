@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gavel_py.errors import SHOWN_FAULTS, Fault, InputError, MissingThroughputError, UnknownNameError, nearest
+from gavel_py.errors import (
+    SHOWN_FAULTS,
+    Fault,
+    InputError,
+    MissingThroughputError,
+    UnknownNameError,
+    check_known,
+    faults_among,
+    nearest,
+)
 from gavel_py.io.records import number_of
-from gavel_py.problem.accelerators import same_accelerator
+from gavel_py.problem.accelerators import AcceleratorTable, same_accelerator
 from gavel_py.problem.arrays import Floats, labels_of
 from gavel_py.problem.gpu_counts import counts_of
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles.files import (
     PLACEMENTS,
     Entry,
+    MeasuredRow,
     Measurement,
-    Row,
     builtin_names,
     collect,
     read_builtin,
@@ -33,14 +42,12 @@ from gavel_py.throughput_profiles.files import (
     units_of,
     write_csv,
 )
-from gavel_py.throughput_profiles.importers import read_as
-from gavel_py.throughput_profiles.matrix import ThroughputMatrix, counted, may_use
+from gavel_py.throughput_profiles.formats import read_as
+from gavel_py.throughput_profiles.matrix import ThroughputMatrix, counted
 from gavel_py.throughput_profiles.units import UNITS, UnitOf, conversion
 
 if TYPE_CHECKING:
-    from gavel_py.problem.accelerators import AcceleratorTable
-    from gavel_py.throughput_profiles.estimation.estimated_profile import Confidence, EstimatedProfile
-    from gavel_py.throughput_profiles.estimation.estimates import ThroughputEstimator
+    from gavel_py import EstimatedProfile, ThroughputEstimator
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -62,8 +69,29 @@ class Coverage(NamedTuple):
         return f"{self.measured:,} of {self.possible:,}{part}"
 
 
+Confidence = float | Literal["optimistic"] | None
+"""The value of an estimate, as `ThroughputProfile.with_estimates` takes it."""
+
 Unknown = tuple[str, str | Entry]
 """What a profile lacks: ("accelerator", its name) or another field and name, or ("", entry) if it knows all names of the entry."""
+
+
+class Lookup(NamedTuple):
+    """What a job looks up in a profile: a gang, on the accelerators that it may use, None for all."""
+
+    job_type: str
+    num_gpus: float
+    allowed: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, job: Job, num_gpus: float | None = None) -> Lookup:
+        """Return the lookup of a job, by default with its own number of GPUs."""
+        return cls(job.job_type, job.num_gpus if num_gpus is None else num_gpus, job.allowed_accelerators)
+
+    def entries(self, accelerators: Iterable[str]) -> Iterator[Entry]:
+        """Yield the entries, consolidated and alone, on those of these accelerators that the job may use."""
+        usable = accelerators if self.allowed is None else filter(self.allowed.__contains__, accelerators)
+        return (Entry(self.job_type, self.num_gpus, name) for name in usable)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -83,6 +111,8 @@ class ThroughputProfile:
 
     Attributes:
         rows: The measurements as plain tuples.
+        is_by_type: Whether jobs with equal gangs have equal throughputs; a subclass may distinguish them, unless it is defined with
+            `by_type=True`.
 
     Raises:
         InputError: A duplicate entry, a pair whose two sides contradict each other, or a job type with two units.
@@ -91,12 +121,16 @@ class ThroughputProfile:
     4.395
     """
 
+    is_by_type: ClassVar[bool] = True
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[MeasuredRow, ...]
     description: str
     licence: str
     notice: str
     url: str
+
+    def __init_subclass__(cls, *, by_type: bool = False) -> None:
+        cls.is_by_type = by_type
 
     def __init__(
         self,
@@ -109,9 +143,10 @@ class ThroughputProfile:
         url: str = "",
     ) -> None:
         kept, faults = collect((f"measurement {number}", m) for number, m in enumerate(measurements, 1))
-        if not name or not name.isprintable():
-            faults.insert(0, Fault("", "name", f"must be printable and not empty, found {name!r}"))
-        InputError.raise_any([Fault(f"throughput profile {name!r}, {f.where}".rstrip(", "), f.field, f.problem) for f in faults])
+        is_name = name and name.isprintable()
+        where, own = f"throughput profile {name!r}", (not is_name, "name", f"must be printable and not empty, found {name!r}")
+        faults = faults_among(where, own) + [replace(fault, where=f"{where}, {fault.where}") for fault in faults]
+        InputError.raise_any(faults)
         # The dataclass is frozen; only this method and `builtin` set its fields.
         rows = tuple(m.row() for m in kept)
         self.__dict__.update(name=name, rows=rows, description=description, licence=licence, notice=notice, url=url)
@@ -181,11 +216,8 @@ class ThroughputProfile:
             UnknownNameError: The profile lacks a job type of the figures.
         """
         where = f"throughput profile {self.name!r}"
-        if unit not in UNITS:
-            raise UnknownNameError(Fault(where, "unit", f"{unit!r} is not known{nearest(unit, UNITS)}"))
-        unknown = [name for name in figures if name not in self._units]
-        if unknown:
-            raise UnknownNameError(*(Fault(where, "job_type", f"{j!r} is missing{nearest(j, self.job_types)}") for j in unknown))
+        check_known(where, "unit", [unit], UNITS)
+        check_known(where, "job_type", figures, self._units, "is missing")
         problems = {job_type: _conversion_problem(found, unit, figures.get(job_type)) for job_type, found in self._units.items()}
         InputError.raise_any([Fault(f"{where}, job type {j!r}", "", problem) for j, problem in problems.items() if problem])
         factors = dict.fromkeys(self._units, 1.0)
@@ -218,6 +250,9 @@ class ThroughputProfile:
         """
         speed = self._speeds.get(entry)
         return self._speeds.get(entry._replace(num_gpus=1)) if speed is None and entry.num_gpus < 1 else speed
+
+    def _prepare(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> None:
+        """Find at once what `_speed` will be asked for: nothing, if only measured throughputs count."""
 
     def has(
         self, job_type: str, num_gpus: float, accelerator: str, placement: str = "consolidated", partner: str | None = None
@@ -287,11 +322,12 @@ class ThroughputProfile:
         where, (field, value) = f"throughput profile {self.name!r}", unknown
         if isinstance(value, Entry):
             known = ", ".join(near.setting for near in self.nearest_entries(value)) if hint else ""
-            return Fault(where, "", f"has no throughput of {value}{concerning}" + f"; nearest known: {known or 'none'}" * hint)
-        if not value:
-            return Fault(where, field, f"is empty{concerning}, but is required to look up throughputs")
-        close = nearest(value, self._known(field)) if hint else ""
-        return Fault(where, field, f"{value!r} is missing{concerning}{close}")
+            problem = f"has no throughput of {value}{concerning}" + f"; nearest known: {known or 'none'}" * hint
+        elif value:
+            problem = f"{value!r} is missing{concerning}{nearest(value, self._known(field)) if hint else ''}"
+        else:
+            problem = f"is empty{concerning}, but is required to look up throughputs"
+        return Fault(where, field, problem)
 
     def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
         """Return (N, K) steps/s of N jobs on K accelerators, alone and consolidated; 0 where a job cannot or may not run.
@@ -299,26 +335,22 @@ class ThroughputProfile:
         Raises:
             MissingThroughputError: Throughputs are missing on accelerators that the jobs may use; the error has all of them.
         """
-        distinct, rows = _distinct((job.job_type, job.num_gpus, job.allowed_accelerators) for job in jobs)
+        self._prepare(jobs, accelerators)
+        distinct, rows = _distinct(map(Lookup.of, jobs))
         table = _table(distinct, accelerators, lambda key, name: self._speed(Entry(key[0], key[1], name)))
         absent = np.isnan(table)
         if not absent.any():
             return table[rows]
         concerned: dict[Unknown, set[int]] = {}
         for row, column in np.argwhere(absent).tolist():
-            job_type, num_gpus, allowed = distinct[row]
-            if may_use(allowed, accelerators[column]):
-                for unknown in self._unknown(Entry(job_type, num_gpus, accelerators[column])):
-                    concerned.setdefault(unknown, set()).add(row)
-        if concerned:
-            raise self._missing(concerned, jobs, rows)
+            for unknown in chain.from_iterable(map(self._unknown, distinct[row].entries([accelerators[column]]))):
+                concerned.setdefault(unknown, set()).add(row)
+        MissingThroughputError.raise_any(self._missing(concerned, jobs, rows))
         table[absent] = 0.0
         return table[rows]
 
-    def _missing(
-        self, concerned: Mapping[Unknown, set[int]], jobs: Sequence[Job], rows: NDArray[np.intp]
-    ) -> MissingThroughputError:
-        """Return an error with a fault per unknown, which names the first job and the number of jobs in the `concerned` rows."""
+    def _missing(self, concerned: Mapping[Unknown, set[int]], jobs: Sequence[Job], rows: NDArray[np.intp]) -> list[Fault]:
+        """Return a fault per unknown, which names the first job and the number of jobs in the `concerned` rows."""
         _, firsts, counts = np.unique(rows, return_index=True, return_counts=True)
         faults: list[Fault] = []
         said = {""}
@@ -328,10 +360,10 @@ class ThroughputProfile:
             fault = self._fault(unknown, needed, hint=number < SHOWN_FAULTS)
             hint = fault.problem.rpartition(needed)[2]
             if unknown[0] and hint in said:  # the list of known names is given once
-                fault = Fault(fault.where, fault.field, fault.problem.removesuffix(hint))
+                fault = replace(fault, problem=fault.problem.removesuffix(hint))
             said.add(hint)
             faults.append(fault)
-        return MissingThroughputError(*faults)
+        return faults
 
     def missing(self, jobs: Iterable[Job], accelerators: Sequence[str]) -> dict[Entry, int]:
         """Return {entry: number of jobs} of the gangs, alone and consolidated, that were not measured where jobs may run them.
@@ -340,10 +372,10 @@ class ThroughputProfile:
             jobs: The jobs; elastic ones count at each of their gang sizes (`sizes_of`).
             accelerators: Accelerators of the cluster.
         """
-        gangs = Counter((job.job_type, size, job.allowed_accelerators) for job in jobs for size in self.sizes_of(job))
+        gangs = Counter(Lookup.of(job, size) for job in jobs for size in self.sizes_of(job))
         needed: dict[Entry, int] = {}
-        for (job_type, num_gpus, allowed), count in gangs.items():
-            for entry in (Entry(job_type, num_gpus, name) for name in accelerators if may_use(allowed, name)):
+        for gang, count in gangs.items():
+            for entry in gang.entries(accelerators):
                 if self._speed(entry) is None:
                     needed[entry] = needed.get(entry, 0) + count
         return needed
@@ -351,17 +383,14 @@ class ThroughputProfile:
     def sizes_of(self, job: Job) -> tuple[float, ...]:
         """Return the gang sizes at which a job is looked up: its own, or all those that an elastic job requests.
 
-        Of a range, these are the gang sizes in the profile. If it has none, the smallest one in the range, empty if
-        `gpus_per_node` allows none.
+        Of a range, these are the gang sizes in the profile. If it has none, the smallest one that the job allows, if any.
         """
         if not job.is_elastic:
             return (job.num_gpus,)
         try:
             return counts_of(job, self)
         except MissingThroughputError:
-            (least, most), part = job.gpu_range, job.gpus_per_node or 1
-            first = -(-least // part) * part
-            return (first,) if first <= most else ()
+            return tuple(job.allowed_counts[:1])
 
     def accelerator_named(self, name: str) -> str:
         """Return the profile's name for an accelerator, or the given name if it has none."""
@@ -369,6 +398,7 @@ class ThroughputProfile:
 
     def count_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> NDArray[np.float64]:
         """Return `matrix` with NaN for unmeasured throughputs, which elastic jobs do not use."""
+        self._prepare(jobs, accelerators)
         distinct, rows = _distinct((job.job_type, job.num_gpus) for job in jobs)
         return _table(distinct, accelerators, lambda key, name: self._speed(Entry(*key, name)))[rows]
 
@@ -455,9 +485,9 @@ class ThroughputProfile:
         """Read a profile from a file.
 
         Args:
-            path: A .csv (see `from_csv`) or .json (see `from_gavel_json`) file, or published throughputs in another format.
+            path: A .csv (see `from_csv`) or .json (see `from_gavel_json`) file, or the folder of tables of Pollux.
             name: Name of the profile; the stem of the file name by default.
-            format: A name of `profile_formats`; by default the format is recognised by the content of the file.
+            format: A name of `profile_formats`; by default that of the suffix.
 
         Raises:
             UnknownNameError: There is no such format.
@@ -520,7 +550,7 @@ class ThroughputProfile:
         Raises:
             InputError: The method or the confidence is unknown.
         """
-        from gavel_py.throughput_profiles.estimation.estimated_profile import EstimatedProfile
+        from gavel_py import EstimatedProfile  # by its public name, since estimates build on profiles
 
         return EstimatedProfile(self, method, confidence=confidence, accelerators=accelerators)
 

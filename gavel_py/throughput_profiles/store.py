@@ -11,12 +11,12 @@ from typing import Any
 
 from platformdirs import user_data_path
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, InputError, UnknownNameError, faults_among, nearest, refuse, wrong_types
 from gavel_py.io.records import check_records
 from gavel_py.problem.accelerators import identity_of, same_accelerator
 from gavel_py.problem.job import Job
-from gavel_py.throughput_profiles.database import Session, SqliteFile, database_at
-from gavel_py.throughput_profiles.files import Entry, Measurement, Row, builtin_names, units_of
+from gavel_py.throughput_profiles.database import DatabaseSession, SqliteFile, database_at
+from gavel_py.throughput_profiles.files import OF_ONE_GANG, Entry, MeasuredRow, Measurement, builtin_names, units_of
 from gavel_py.throughput_profiles.observations import HALF_LIFE_SECONDS, ObservedRate, entry_of, observations_in, put, rate_of
 from gavel_py.throughput_profiles.profile import Coverage, ThroughputProfile
 from gavel_py.throughput_profiles.units import UnitOf, mixed_units
@@ -34,8 +34,8 @@ INSERT_PROFILE = """
 
 BY_NAME = "(SELECT id FROM profiles WHERE name = ?)"
 
-COLUMNS = ", ".join(Row._fields)
-INSERT_ROW = f"INSERT INTO measurements (profile, {COLUMNS}) VALUES (?{', ?' * len(Row._fields)})"  # noqa: S608
+COLUMNS = ", ".join(MeasuredRow._fields)
+INSERT_ROW = f"INSERT INTO measurements (profile, {COLUMNS}) VALUES (?{', ?' * len(MeasuredRow._fields)})"  # noqa: S608
 SELECT_ROWS = f"SELECT {COLUMNS} FROM measurements WHERE profile = ? ORDER BY id"  # noqa: S608
 
 UPDATE_ROW = """
@@ -43,10 +43,7 @@ UPDATE_ROW = """
         steps_per_second = excluded.steps_per_second,
         partner_steps_per_second = excluded.partner_steps_per_second,
         source = excluded.source,
-        gpu_memory_gb = ifnull(excluded.gpu_memory_gb, measurements.gpu_memory_gb),
-        family = ifnull(excluded.family, measurements.family),
-        batch_size = ifnull(excluded.batch_size, measurements.batch_size),
-        sequence_length = ifnull(excluded.sequence_length, measurements.sequence_length)"""
+        """ + ", ".join(f"{name} = ifnull(excluded.{name}, measurements.{name})" for name in OF_ONE_GANG)
 
 SELECT_ENTRIES = f"""
     SELECT job_type, num_gpus, accelerator, placement, partner_job_type FROM measurements WHERE profile = {BY_NAME}"""  # noqa: S608
@@ -143,9 +140,8 @@ class ThroughputStore:
             return combine_profiles([self.find(part.strip(), folder) for part in text.split("+")])
         beside = [suffix for suffix in PROFILE_SUFFIXES if not is_file and path.with_name(f"{path.name}{suffix}").is_file()]
         if beside and text not in self.names():
-            raise UnknownNameError(
-                Fault(self._where, "name", f"has no profile {text!r}; did you mean the file {text + beside[0]!r}?")
-            )
+            files = " or ".join(repr(text + suffix) for suffix in beside)
+            raise UnknownNameError(Fault(self._where, "name", f"has no profile {text!r}; did you mean the file {files}?"))
         return ThroughputProfile.from_file(path) if is_file else self.load(text)
 
     def save(self, profile: ThroughputProfile, replace: bool = False) -> None:
@@ -161,9 +157,8 @@ class ThroughputStore:
         self._refuse_builtin(profile.name, "give the profile another name")
         with self._database.writing() as session:
             if profile.name in _stored_names(session):
-                if not replace:
-                    problem = f"{profile.name!r} exists; replace it (--replace, replace=True) or give the profile another name"
-                    raise InputError(Fault(self._where, "name", problem))
+                problem = f"{profile.name!r} exists; replace it (--replace, replace=True) or give the profile another name"
+                refuse(self._where, (not replace, "name", problem))
                 session.execute(f"DELETE FROM measurements WHERE profile = {BY_NAME}", (profile.name,))  # noqa: S608
                 session.execute(UPDATE_ABOUT, [*(getattr(profile, field) for field in ABOUT), profile.name])
             _insert(session, profile, INSERT_ROW)
@@ -282,7 +277,7 @@ class ThroughputStore:
             for profile in profiles
         )
 
-    def _check_units(self, session: Session, added: ThroughputProfile) -> None:
+    def _check_units(self, session: DatabaseSession, added: ThroughputProfile) -> None:
         """Raise `InputError` if a job type of the measurements has another unit in the stored profile of the same name."""
         if added.name not in _stored_names(session):
             return
@@ -297,20 +292,19 @@ class ThroughputStore:
         return self._database.where
 
     def _refuse_builtin(self, name: str, remedy: str) -> None:
-        if name in builtin_names():
-            raise InputError(Fault(self._where, "name", f"{name!r} is a built-in profile; {remedy}"))
+        refuse(self._where, (name in builtin_names(), "name", f"{name!r} is a built-in profile; {remedy}"))
 
-    def _profile_id(self, session: Session, name: str, others: tuple[str, ...] = ()) -> int:
+    def _profile_id(self, session: DatabaseSession, name: str, others: tuple[str, ...] = ()) -> int:
         found: tuple[int] | None = session.execute("SELECT id FROM profiles WHERE name = ?", (name,)).fetchone()
         if found is None:
             known = (*others, *_stored_names(session))
             raise UnknownNameError(Fault(self._where, "name", f"has no profile {name!r}{nearest(name, known)}"))
         return found[0]
 
-    def _load(self, session: Session, name: str) -> ThroughputProfile:
+    def _load(self, session: DatabaseSession, name: str) -> ThroughputProfile:
         number = self._profile_id(session, name, builtin_names())
         about = session.execute(SELECT_ABOUT, (number,)).fetchone()
-        rows = (dict(zip(Row._fields, row, strict=True)) for row in session.execute(SELECT_ROWS, (number,)))
+        rows = (dict(zip(MeasuredRow._fields, row, strict=True)) for row in session.execute(SELECT_ROWS, (number,)))
         # Other tools can write to the file, so the rows are validated again.
         placed = ((f"{self._where}, profile {name!r}, row {n}", row) for n, row in enumerate(rows, 1))
         return ThroughputProfile(name, check_records(Measurement, placed), **dict(zip(ABOUT, about, strict=True)))
@@ -328,10 +322,10 @@ def combine_profiles(profiles: Sequence[ThroughputProfile], name: str | None = N
     Raises:
         InputError: There is no profile, one of them is something else, or a job type has different units in two of them.
     """
-    if not profiles:
-        raise InputError("there is no profile to combine")
-    wrong = [each for each in profiles if not isinstance(each, ThroughputProfile)]
-    InputError.raise_any([Fault("", "profiles", f"must be throughput profiles, found {each!r}") for each in wrong])
+    faults = faults_among("combined profile", (not profiles, "profiles", "must not be empty"))
+    InputError.raise_any(
+        faults + wrong_types("combined profile", "profiles", profiles, ThroughputProfile, "must be throughput profiles")
+    )
     name = "+".join(profile.name for profile in profiles) if name is None else name
     kept: dict[Entry, Measurement] = {}
     accelerators: list[str] = []
@@ -350,14 +344,15 @@ def combine_profiles(profiles: Sequence[ThroughputProfile], name: str | None = N
             renamed = measurement.model_copy(update={"accelerator": names[measurement.accelerator]})
             kept.setdefault(renamed.entry, renamed)
     InputError.raise_any(faults)
-    return ThroughputProfile(name, kept.values(), **{field: _joined(profiles, field) for field in ABOUT})
+    about = {field: "; ".join(dict.fromkeys(filter(None, (getattr(each, field) for each in profiles)))) for field in ABOUT}
+    return ThroughputProfile(name, kept.values(), **about)
 
 
-def _stored_names(session: Session) -> list[str]:
+def _stored_names(session: DatabaseSession) -> list[str]:
     return sorted(name for (name,) in session.execute("SELECT name FROM profiles"))  # databases sort in different orders
 
 
-def _with_stored_names(session: Session, added: ThroughputProfile) -> ThroughputProfile:
+def _with_stored_names(session: DatabaseSession, added: ThroughputProfile) -> ThroughputProfile:
     """Return the measurements with the names of accelerators that the stored profile of the same name has."""
     stored = [Entry(*fields) for fields in session.execute(SELECT_ENTRIES, (added.name,))]
     identities = {name: identity_of(name) for name in dict.fromkeys([*(e.accelerator for e in stored), *added.accelerators])}
@@ -371,18 +366,14 @@ def _with_stored_names(session: Session, added: ThroughputProfile) -> Throughput
     return ThroughputProfile(added.name, renamed)
 
 
-def _insert(session: Session, profile: ThroughputProfile, insert_row: str) -> None:
+def _insert(session: DatabaseSession, profile: ThroughputProfile, insert_row: str) -> None:
     about = [getattr(profile, field) for field in ABOUT]
     session.execute(INSERT_PROFILE, (profile.name, *about))
     (number,) = session.execute("SELECT id FROM profiles WHERE name = ?", (profile.name,)).fetchone()
     session.executemany(insert_row, ((number, *row) for row in profile.rows))
 
 
-def _delete(session: Session, name: str) -> None:
+def _delete(session: DatabaseSession, name: str) -> None:
     for table in ("measurements", "observations"):
         session.execute(f"DELETE FROM {table} WHERE profile = {BY_NAME}", (name,))  # noqa: S608
     session.execute("DELETE FROM profiles WHERE name = ?", (name,))
-
-
-def _joined(profiles: Sequence[ThroughputProfile], field: str) -> str:
-    return "; ".join(dict.fromkeys(text for profile in profiles if (text := getattr(profile, field))))

@@ -41,7 +41,7 @@ def test_a_job_type_keeps_one_unit() -> None:
         gp.combine_profiles([profile("mine", ("a", "v100", 2.0)), profile("public", ("a", "k80", 9.0), unit="tokens/s")])
     both = gp.combine_profiles([profile("mine", ("a", "v100", 2.0)), profile("public", ("b", "v100", 9.0), unit="tokens/s")])
     assert both.units == ("steps/s", "tokens/s")
-    with pytest.raises(gp.InputError, match="no profile"):
+    with pytest.raises(gp.InputError, match="combined profile, field profiles: must not be empty"):
         gp.combine_profiles([])
 
 

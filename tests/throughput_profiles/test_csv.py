@@ -132,6 +132,16 @@ def test_the_suffix_decides_the_format(tmp_path: Path) -> None:
         gp.ThroughputProfile.from_file(tmp_path / "mine.xlsx")
 
 
+def test_a_name_selects_the_format(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("job_type,num_gpus,accelerator,steps_per_second\na,1,h100,2\n")
+    assert gp.ThroughputProfile.from_file(tmp_path / "notes.txt", format="csv").job_types == ("a",)
+    with pytest.raises(gp.UnknownNameError, match="'pollx' is not known; did you mean 'pollux'"):
+        gp.ThroughputProfile.from_file(tmp_path / "notes.txt", format="pollx")
+    formats = gp.profile_formats()
+    assert list(formats) == ["csv", "gavel", "pollux"]
+    assert all(formats.values())
+
+
 def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(gp.InputError, match="cannot be written: No such file or directory"):
         gp.ThroughputProfile("p", []).to_csv(tmp_path / "absent" / "mine.csv")

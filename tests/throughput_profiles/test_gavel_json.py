@@ -55,9 +55,9 @@ def test_each_pair_is_kept_once(tmp_path: Path) -> None:
 
 
 FAULTS: dict[str, tuple[object, str, str]] = {
-    "no object": ([1], "", "must be an object, found list"),
-    "a type that is no object": ({"v100": 3}, ", type 'v100'", "must be an object, found int"),
-    "a job type that is no object": ({"v100": {A: 3}}, f", type 'v100', key {A!r}", "must be an object, found int"),
+    "no object": ([1], "", "must be an object, found [1]"),
+    "a type that is no object": ({"v100": 3}, ", type 'v100'", "must be an object, found 3"),
+    "a job type that is no object": ({"v100": {A: 3}}, f", type 'v100', key {A!r}", "must be an object, found 3"),
     "a key that is no tuple": (
         {"v100": {"resnet": {"null": 1}}},
         ", type 'v100', key 'resnet'",
@@ -87,6 +87,13 @@ FAULTS: dict[str, tuple[object, str, str]] = {
         "contradicts the same pair given in the other order",
     ),
 }
+
+
+def test_two_faults_of_a_pair_are_told_each_at_its_place(tmp_path: Path) -> None:
+    with pytest.raises(gp.InputError) as caught:
+        gp.ThroughputProfile.from_gavel_json(write(tmp_path, {"v100": {A: {"('b', 2)": 3}}}))
+    assert [fault.field for fault in caught.value.faults] == ["('b', 2)"] * 2
+    assert ["equal size" in fault.problem for fault in caught.value.faults] == [True, False]
 
 
 @pytest.mark.parametrize(("document", "place", "problem"), FAULTS.values(), ids=FAULTS.keys())

@@ -99,9 +99,10 @@ class TestFaultsOfArrays:
         with pytest.raises(gp.InputError) as caught:
             ThroughputMatrix("m", ["a", "a", ""], ["v100", "v100"], np.ones((3, 2)))
         assert [str(fault) for fault in caught.value.faults] == [
-            "throughput matrix 'm', row 2, field job_id: 'a' appears twice, first at throughput matrix 'm', row 1",
+            "throughput matrix 'm', row 2 (job 'a'), field job_id: appears twice, first at throughput matrix 'm', row 1",
             "throughput matrix 'm', row 3, field job_id: is required",
-            "throughput matrix 'm', column 2, field accelerator: 'v100' appears twice, first at throughput matrix 'm', column 1",
+            "throughput matrix 'm', column 2 (accelerator 'v100'), field accelerator: appears twice, "
+            "first at throughput matrix 'm', column 1",
         ]
 
     def test_an_array_needs_names(self) -> None:
@@ -136,7 +137,7 @@ class TestFiles:
     def test_all_faults_are_reported_together(self, tmp_path: Path) -> None:
         with pytest.raises(gp.InputError) as caught:
             self.read(tmp_path, "job_id,v100,k80\na,-1,1\na,1,x\n,1,1\n")
-        assert [(fault.where.rpartition(" ")[2], fault.field) for fault in caught.value.faults] == [
+        assert [(fault.where.partition(" (")[0].rpartition(" ")[2], fault.field) for fault in caught.value.faults] == [
             ("3", "job_id"),
             ("4", "job_id"),
             ("2", "v100"),

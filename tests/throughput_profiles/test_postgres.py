@@ -342,28 +342,11 @@ class TestTablesOfOthers:
         store.save(profile("mine"))
         assert store.load("mine") == profile("mine")
 
-    def test_a_newer_schema(self, server: Server, name: str, store: gp.ThroughputStore) -> None:
+    @pytest.mark.parametrize("version", [1, 99])
+    def test_another_schema(self, server: Server, name: str, store: gp.ThroughputStore, version: int) -> None:
         store.save(profile("mine"))
-        server.run(name, "UPDATE gavel_py.profile_store_version SET version = 99")
-        fails(
-            store, f"was written by a newer gavel-py (schema 99, this one reads up to {database.SCHEMA_VERSION}); upgrade gavel-py"
-        )
-
-    def test_an_older_schema_is_read_as_it_is_and_migrated_on_the_first_write(
-        self, server: Server, name: str, store: gp.ThroughputStore
-    ) -> None:
-        store.save(profile("mine"))
-        drops = [f"ALTER TABLE gavel_py.measurements DROP COLUMN {column}" for column in database.ADDED]
-        drops.append("DROP TABLE gavel_py.observations")
-        server.run(name, *drops, "UPDATE gavel_py.profile_store_version SET version = 1")
-        assert store.load("mine") == profile("mine")
-        assert store.observations("mine") == {}
-        assert server.run(name, "SELECT version FROM gavel_py.profile_store_version") == [(1,)]
-        store.add("mine", [measurement("new", gpu_memory_gb=3)])
-        assert store.load("mine").gpu_memory_gb("new", 1, "v100") == 3
-        store.observe("mine", ("new", 1, "v100"), steps=3, seconds=1)
-        assert len(store.observations("mine")) == 1
-        assert server.run(name, "SELECT version FROM gavel_py.profile_store_version") == [(database.SCHEMA_VERSION,)]
+        server.run(name, f"UPDATE gavel_py.profile_store_version SET version = {version}")  # noqa: S608
+        fails(store, f"was written by another version of gavel-py (schema {version}, this one reads {database.SCHEMA_VERSION})")
 
     def test_invalid_rows_are_refused(self, server: Server, name: str, store: gp.ThroughputStore) -> None:
         store.save(profile("mine"))

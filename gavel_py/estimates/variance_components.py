@@ -23,7 +23,7 @@ from gavel_py.io.locking import one_blas_thread
 from gavel_py.problem.arrays import Floats, Indices, Mask
 
 
-class Rows(Protocol):
+class FeatureRows(Protocol):
     """Features of observations, one row each."""
 
     def __len__(self) -> int: ...
@@ -33,7 +33,7 @@ class Rows(Protocol):
         ...
 
 
-X = TypeVar("X", bound=Rows)
+X = TypeVar("X", bound=FeatureRows)
 
 PRIOR_SD = 1.0
 """Standard deviation of the logarithm of each variance around that of its prior."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.throughput_profiles.estimation import gaussian_process
+from gavel_py.estimates import gaussian_process
 from tests.support.examples import examples
 from tests.support.profiles import NVIDIA, OSDI
 
@@ -136,7 +136,7 @@ def test_the_less_is_known_of_an_accelerator_the_wider_are_intervals(name: str) 
     table = gp.AcceleratorTable.builtin().extended([{"name": each, **specs} for each, specs in known.items()])
     gang = profile.measurements[0]
     entries = [Entry(gang.job_type, gang.num_gpus, each) for each in known]
-    found = dict(zip(known, profile.with_estimates(accelerators=table).distributions(entries).log_sd, strict=True))
+    found = dict(zip(known, profile.with_estimates(accelerators=table).fitted.predict(entries).log_sd, strict=True))
     assert found["full"] * 1.1 < min(found["flops"], found["bandwidth"])
     assert max(found["flops"], found["bandwidth"]) < found["memory"]
 
@@ -350,7 +350,7 @@ def test_profiles_of_estimates_travel_between_processes() -> None:
 
 
 def test_an_estimator_of_ones_own() -> None:
-    from gavel_py.throughput_profiles.estimation import Estimates
+    from gavel_py.estimates import Estimates
 
     class Constant:
         def fit(self, measurements: Sequence[gp.Measurement], find_spec: object) -> "Constant":  # noqa: ARG002

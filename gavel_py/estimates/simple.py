@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from gavel_py.errors import Fault, MissingThroughputError
+from gavel_py.estimates.estimator import Estimates, FindSpec, draws, speeds_alone
+from gavel_py.estimates.features import Structure, compute_rate, given_structures, structure_of
 from gavel_py.problem.arrays import Floats, Indices
-from gavel_py.throughput_profiles.estimation.estimates import Estimates, FindSpec, draws, speeds_alone
-from gavel_py.throughput_profiles.estimation.features import Structure, compute_rate, given_structures, structure_of
 from gavel_py.throughput_profiles.files import Entry, Measurement
 from gavel_py.throughput_profiles.units import UnitOf
 

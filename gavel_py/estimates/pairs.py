@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gavel_py.estimates.estimator import Estimates, checksum
+from gavel_py.estimates.features import Features, Vocabulary
+from gavel_py.estimates.gaussian_process import equal, numbers_near
+from gavel_py.estimates.variance_components import Effects, Posterior
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.throughput_profiles.estimation.estimates import Estimates, checksum
-from gavel_py.throughput_profiles.estimation.features import Features, Vocabulary
-from gavel_py.throughput_profiles.estimation.gaussian_process import equal, numbers_near
-from gavel_py.throughput_profiles.estimation.variance_components import Effects, Posterior
 from gavel_py.throughput_profiles.files import Entry
 
 FIT_LIMIT = 500

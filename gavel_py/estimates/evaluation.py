@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import refuse
+from gavel_py.estimates.estimated_profile import estimator_named
+from gavel_py.estimates.estimator import FindSpec, ThroughputEstimator
+from gavel_py.estimates.gaussian_process import GaussianProcess
+from gavel_py.io.records import Count, ProperPart, check
 from gavel_py.problem.accelerators import AcceleratorTable
 from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.job import Job
-from gavel_py.throughput_profiles.estimation.estimated_profile import estimator_named
-from gavel_py.throughput_profiles.estimation.estimates import FindSpec, ThroughputEstimator
-from gavel_py.throughput_profiles.estimation.gaussian_process import GaussianProcess
 from gavel_py.throughput_profiles.files import Entry, Measurement
 from gavel_py.throughput_profiles.profile import ThroughputProfile
 
@@ -85,15 +85,12 @@ def check_estimates(
     Raises:
         InputError: There are fewer than two measurements of one job type, or an argument is out of range.
     """
-    if not (isinstance(hidden, Real) and 0 < hidden < 1 and isinstance(seeds, Integral) and seeds >= 1):
-        text = "hidden must be a number above 0 and below 1, and seeds a whole number of at least 1"
-        raise InputError(f"{text}, found {hidden!r} and {seeds!r}")
+    check("check of estimates", hidden=(hidden, ProperPart), seeds=(seeds, Count))
     measured = _gangs(profile)
     find = (AcceleratorTable.builtin() if accelerators is None else accelerators).find
     splits = [_split(measured, hidden, seed) for seed in range(seeds)]
-    if not any(left_out for _, left_out in splits):
-        problem = "has too few measurements to hide some: a check needs job types that were measured at least twice"
-        raise InputError(Fault(f"throughput profile {profile.name!r}", "", problem))
+    problem = "has too few measurements to hide some: a check needs job types that were measured at least twice"
+    refuse(f"throughput profile {profile.name!r}", (not any(left_out for _, left_out in splits), "", problem))
     return [_checked(method, splits, hidden, find) for method in methods]
 
 
@@ -178,11 +175,9 @@ def plan_measurements(
     Raises:
         InputError: The budget is not a whole number above 0, or there are neither jobs nor measurements.
     """
-    if not (isinstance(budget, Integral) and budget >= 1):
-        raise InputError(f"budget must be a whole number of at least 1 measurement, found {budget!r}")
-    if jobs is None and not _gangs(profile):
-        problem = "has no measurement above 0 of a gang alone; give jobs and a cluster to plan the first ones"
-        raise InputError(Fault(f"throughput profile {profile.name!r}", "", problem))
+    check("plan of measurements", budget=(budget, Count))
+    problem = "has no measurement above 0 of a gang alone; give jobs and a cluster to plan the first ones"
+    refuse(f"throughput profile {profile.name!r}", (jobs is None and not _gangs(profile), "", problem))
     names = profile.accelerators if cluster_accelerators is None else tuple(cluster_accelerators)
     needs = profile.missing(_gang_jobs(profile) if jobs is None else jobs, names)
     if not needs:

@@ -13,13 +13,13 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import ndtri  # scipy.stats.norm.ppf, whose import takes 0.4 s
 
-from gavel_py.errors import Fault, GavelWarning, InputError
+from gavel_py.errors import GavelWarning, refuse, shown
+from gavel_py.estimates.estimated_profile import Estimate, EstimatedProfile, Learned
+from gavel_py.estimates.estimator import LEVEL, speeds_alone
+from gavel_py.estimates.gaussian_process import FittedEffects, before_measurements
 from gavel_py.io.locking import Synchronized, one_blas_thread, synchronized
 from gavel_py.problem.accelerators import AcceleratorTable, same_accelerator
 from gavel_py.problem.job import Job
-from gavel_py.throughput_profiles.estimation.estimated_profile import Confidence, Estimate, EstimatedProfile, Learned
-from gavel_py.throughput_profiles.estimation.estimates import LEVEL, speeds_alone
-from gavel_py.throughput_profiles.estimation.gaussian_process import FittedEffects, before_measurements
 from gavel_py.throughput_profiles.files import Entry
 from gavel_py.throughput_profiles.observations import HALF_LIFE_SECONDS, ObservedContradiction, ObservedRate, entry_of, rate_of
 from gavel_py.throughput_profiles.profile import ThroughputProfile
@@ -93,11 +93,14 @@ class ThroughputLearner(Synchronized):
         observations: Mapping[Entry, ObservedRate] | None = None,
         half_life_seconds: float = HALF_LIFE_SECONDS,
     ) -> None:
-        if explore not in ("optimistic", "median") and not (isinstance(explore, int | float) and 0 < explore < 1):
-            problem = f"must be 'optimistic', 'median', or a share of the GPUs above 0 and below 1, found {explore!r}"
-            raise InputError(Fault("learner", "explore", problem))
-        if not (isinstance(half_life_seconds, int | float) and half_life_seconds > 0):
-            raise InputError(Fault("learner", "half_life_seconds", f"must be greater than 0, found {half_life_seconds!r}"))
+        is_share = isinstance(explore, int | float) and 0 < explore < 1
+        problem = f"must be 'optimistic', 'median', or a share of the GPUs above 0 and below 1, found {shown(explore)}"
+        is_time = isinstance(half_life_seconds, int | float) and half_life_seconds > 0
+        refuse(
+            "learner",
+            (explore not in ("optimistic", "median") and not is_share, "explore", problem),
+            (not is_time, "half_life_seconds", f"must be greater than 0, found {shown(half_life_seconds)}"),
+        )
         given = ThroughputProfile("learned", ()) if profile is None else profile
         self.explore, self.half_life_seconds = explore, half_life_seconds
         self.measured = given.measured if isinstance(given, EstimatedProfile) else given
@@ -160,7 +163,7 @@ class ThroughputLearner(Synchronized):
 
     def _begin(self, table: AcceleratorTable) -> None:
         """Set the specifications and the estimates before any observation."""
-        confidence: Confidence = "optimistic" if self.explore == "optimistic" else None
+        confidence: Literal["optimistic"] | None = "optimistic" if self.explore == "optimistic" else None
         self._table = table
         self._start = EstimatedProfile(self.measured, confidence=confidence, accelerators=table)
         vars(self).pop("_effects", None)
@@ -195,8 +198,7 @@ class ThroughputLearner(Synchronized):
             InputError: A number is not finite or out of range, or the entry is incomplete.
         """
         entry, rate = self._key(entry_of(observed, accelerator)), rate_of(steps, seconds, at)
-        if trust is not None and not trust >= 1:
-            raise InputError(Fault("observation", "trust", f"must be at least 1, found {trust!r}"))
+        refuse("observation", (trust is not None and not trust >= 1, "trust", f"must be at least 1, found {trust!r}"))
         if rate == 0 or entry.partner is not None or entry.placement != "consolidated":
             return
         self._has_observed = True
@@ -315,7 +317,7 @@ class ThroughputLearner(Synchronized):
             "used": [[entry, *found] for entry, found in self._used.items()],
             "is_new": self._is_new,
             "basis": None if snapshot is None else [[entry, *found] for entry, found in self._basis.items()],
-            "looked_up": [] if snapshot is None else [list(each) for each in snapshot.looked_up],
+            "looked_up": [] if snapshot is None else [list(each) for each in snapshot.found.values()],
         }
 
     @synchronized
@@ -338,7 +340,8 @@ class ThroughputLearner(Synchronized):
                 self.add_accelerators(names)
             self._used, self._basis = (_distributions(document[name]) for name in ("used", "basis"))
             self._snapshot, self._is_new = self._given(self._basis), document["is_new"]
-            self._snapshot.recall(Estimate(Entry(*entry), *figures) for entry, *figures in document["looked_up"])
+            looked_up = (Estimate(Entry(*entry), *figures) for entry, *figures in document["looked_up"])
+            self._snapshot.found.update((each.entry, each) for each in looked_up)
             self.add_accelerators(also)
         return self.profile if self._snapshot is None else self._snapshot
 
@@ -379,7 +382,7 @@ def _differ(found: tuple[float, float], used: tuple[float, float] | None) -> boo
 
 def _has_moved(before: EstimatedProfile, after: EstimatedProfile) -> bool:
     """Return whether a throughput that was looked up differs by more than `MOVED`."""
-    entries = [each.entry for each in before.looked_up]
+    entries = list(before.found)
     pairs = zip(before.estimates(entries), after.estimates(entries), strict=True)
     speeds = [(a.steps_per_second, b.steps_per_second) for a, b in pairs if a is not None and b is not None]
     return not speeds or any(abs(a - b) > MOVED * min(a, b) for a, b in speeds)

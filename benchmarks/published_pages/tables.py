@@ -1,4 +1,4 @@
-"""What importers share: their interface, Markdown tables, cells, and results that are merged to one throughput."""
+"""What readers of published pages share: their interface, Markdown tables, cells, and results merged to one throughput."""
 
 from __future__ import annotations
 
@@ -10,56 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gavel_py.errors import Fault, InputError, decimal_hint
+from gavel_py.errors import Fault, InputError, decimal_hint, refuse
 from gavel_py.io import reading
 from gavel_py.io.records import number_of
 from gavel_py.problem.accelerators import AcceleratorTable
-
-LENGTH = 1 << 16
-"""Characters read to recognise a file; the first table of each format is nearer to the beginning."""
 
 Placed = tuple[str, dict[str, Any]]
 """Place for messages and fields of a `Measurement`."""
 
 
 @dataclass(frozen=True)
-class Head:
-    """The path and the beginning of a file."""
-
-    path: Path
-    text: str
-
-    def columns(self) -> Collection[str]:
-        """Return the cells of the first line that is not blank."""
-        first = next((line for line in self.text.splitlines() if line.strip()), "")
-        return [cell.strip().strip('"') for cell in first.split(",")]
-
-
-def head_of(path: str | Path) -> Head:
-    """Return the head of a file. Raises `InputError` if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8-sig", errors="replace") as file:
-            return Head(Path(path), file.read(LENGTH))
-    except OSError as error:
-        raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
-
-
-def with_columns(*names: str) -> Callable[[Head], bool]:
-    """Return a test of whether the first line of a file names all these columns."""
-    return lambda head: set(names) <= set(head.columns())
-
-
-@dataclass(frozen=True)
 class ProfileFormat:
     """A format of published throughputs.
 
-    name, about: for users; recognises: whether a file is of this format; read: yields the measurements of a file; several: what
-    represents several results of the same entry, the first or the median.
+    read: Yields the measurements of a file; several: what represents several results of the same entry, the first or the median.
     """
 
-    name: str
-    about: str
-    recognises: Callable[[Head], bool]
     read: Callable[[Path], Iterable[Placed]]
     several: Literal["first", "median"] = "first"
 
@@ -101,8 +67,7 @@ def each_row(rows: Iterable[tuple[str, Mapping[str, str]]], fields_of: Callable[
 def text(row: Mapping[str, str], field: str) -> str:
     """Return the text of a cell. Raises `InputError` if it is missing or empty."""
     value = row.get(field, "")
-    if not value:
-        raise InputError(Fault("", field, "is required"))
+    refuse("", (not value, field, "is required"))
     return str(value)
 
 
@@ -153,6 +118,5 @@ def markdown_rows(path: Path, required: Collection[str]) -> Iterator[tuple[str, 
         elif set("".join(cells)) <= set("-: "):
             continue  # the line below the header
         elif set(required) <= set(header):
-            if len(cells) != len(header):
-                raise InputError(Fault(where, "", f"has {len(cells)} cells, but the header of the table has {len(header)}"))
+            refuse(where, (len(cells) != len(header), "", f"has {len(cells)} cells, but the header of the table has {len(header)}"))
             yield where, headings, dict(zip(header, cells, strict=True))

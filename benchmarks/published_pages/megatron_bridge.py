@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError
-from gavel_py.throughput_profiles.importers.tables import (
-    Placed,
-    ProfileFormat,
-    accelerator_name,
-    each_row,
-    markdown_rows,
-    named,
-    positive,
-    text,
-    whole,
-)
+
+from . import tables
 
 SPEED = "Tokens / sec / GPU"
 COLUMNS = ("#-GPUs", "GBS", "Sequence Length", SPEED)
@@ -31,13 +22,13 @@ RELEASE, TASK, SUBJECT = 2, 3, 4
 """Levels of headings: the release, "Pre-Training Performance", and "Model: ..." or "System: ..."."""
 
 
-def read(path: Path) -> list[Placed]:
+def read(path: Path) -> list[tables.Placed]:
     """Return the throughputs of all tables."""
-    placed: list[Placed] = []
+    placed: list[tables.Placed] = []
     faults: list[Fault] = []
-    for where, headings, row in markdown_rows(path, COLUMNS):
+    for where, headings, row in tables.markdown_rows(path, COLUMNS):
         try:
-            placed += each_row([(where, row)], partial(_fields, path.name, headings))
+            placed += tables.each_row([(where, row)], partial(_fields, path.name, headings))
         except InputError as error:
             faults += error.faults
     InputError.raise_any(faults)
@@ -47,27 +38,22 @@ def read(path: Path) -> list[Placed]:
 def _fields(file: str, headings: Mapping[int, str], row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     subject, _, name = headings.get(SUBJECT, "").partition(":")
     both = {subject.strip(): name.strip(), **row}  # tables are by model or by system, which is the heading above
-    model, _, variant = text(both, "Model").partition("(")
+    model, _, variant = tables.text(both, "Model").partition("(")
     task = headings.get(TASK, "").removesuffix(" Performance").lower()
     precision = re.sub(r"\s*\(.*", "", row.get("Precision", ""))  # in parentheses: the precision of the figure in parentheses
-    length, gpus = whole(row, "Sequence Length"), whole(row, "#-GPUs")
+    length, gpus = tables.whole(row, "Sequence Length"), tables.whole(row, "#-GPUs")
     release = headings.get(RELEASE, "").removesuffix(" NeMo Container")
     yield {
-        "job_type": named(model.strip(), task, variant.strip(" )"), precision, f"sequence length {length}"),
+        "job_type": tables.named(model.strip(), task, variant.strip(" )"), precision, f"sequence length {length}"),
         "num_gpus": gpus,
-        "accelerator": accelerator_name(text(both, "System")),
-        "steps_per_second": positive(row, SPEED) * gpus,
+        "accelerator": tables.accelerator_name(tables.text(both, "System")),
+        "steps_per_second": tables.positive(row, SPEED) * gpus,
         "source": f"{file}, {release}" if release else file,
         "unit": "tokens/s",
         "family": model.strip(),
-        "batch_size": whole(row, "GBS"),
+        "batch_size": tables.whole(row, "GBS"),
         "sequence_length": length,
     }
 
 
-FORMAT = ProfileFormat(
-    "megatron-bridge",
-    "NVIDIA Megatron Bridge, performance-summary.md",
-    lambda head: f"| {SPEED} |" in head.text,
-    read,
-)
+FORMAT = tables.ProfileFormat(read)

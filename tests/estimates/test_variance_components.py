@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.stats import norm
 
-from gavel_py.throughput_profiles.estimation.variance_components import JITTER, PRIOR_SD, Effects, Posterior, width
+from gavel_py.estimates.variance_components import JITTER, PRIOR_SD, Effects, Posterior, width
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,16 @@
-"""Published throughputs in the formats of their sources: what is read, merged and refused, with file, line and field."""
+"""The pages of the built-in profiles: what their readers read, merge and refuse, with file, line and field."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 import gavel_py as gp
-from tests.support.commands import runner
+from benchmarks.published_pages import elasticflow, llm_foundry, megatron_bridge, mlperf, trtllm
+from benchmarks.published_pages.tables import ProfileFormat
+from gavel_py.throughput_profiles.files import checked_rows
 from tests.support.shared_data import SHARED, needs_shared_data
 
 TRAINING = "submitter,benchmark,accelerator,num_accelerators,division,median_minutes\n"
@@ -52,9 +53,13 @@ FOUNDRY = """# MPT
 """
 
 
-def read(folder: Path, name: str, text: str, format: str | None = None) -> gp.ThroughputProfile:  # noqa: A002
+def read(folder: Path, name: str, text: str, format_: ProfileFormat) -> gp.ThroughputProfile:
     (folder / name).write_text(text)
-    return gp.ThroughputProfile.from_file(folder / name, format=format)
+    return profile_of(folder / name, format_)
+
+
+def profile_of(path: Path, format_: ProfileFormat) -> gp.ThroughputProfile:
+    return gp.ThroughputProfile(path.stem, checked_rows(format_.merged(format_.read(path)), []))
 
 
 def speeds(profile: gp.ThroughputProfile) -> dict[tuple[str, float, str], float]:
@@ -66,7 +71,7 @@ class TestMlperf:
         rows = "".join(f"x,bert,NVIDIA H100-SXM5-80GB,8,closed,{minutes}\n" for minutes in (4, 10, 6))
         rows += "x,bert,NVIDIA L40S,8,closed,20\nx,bert,NVIDIA L40S,8,open,2\nx,bert,NVIDIA A30X,8,closed,40\n"
         rows += "x,bert,TPU-v5p,8,closed,\n"
-        profile = read(tmp_path, "results.csv", TRAINING + rows)
+        profile = read(tmp_path, "results.csv", TRAINING + rows, mlperf.TRAINING)
         expected = {("bert", 8, "h100"): 1 / 6, ("bert", 8, "l40s"): 1 / 20, ("bert", 8, "nvidia-a30x"): 1 / 40}
         assert speeds(profile) == pytest.approx(expected)
         assert profile.units == ("1/min",)
@@ -81,7 +86,7 @@ class TestMlperf:
             '5.1-5,retinanet,Offline,7000,Samples/s,"NVIDIA L40S (x1), NVIDIA L4 (x1)",2,1,int8\n'
             "5.1-6,retinanet,SingleStream,7,ms,NVIDIA L40S,1,1,int8\n"
         )
-        profile = read(tmp_path, "closed.csv", INFERENCE + rows)
+        profile = read(tmp_path, "closed.csv", INFERENCE + rows, mlperf.INFERENCE)
         assert speeds(profile) == {("llama (server)", 16, "h200"): 850, ("retinanet (offline)", 1, "l40s"): 7000}
         assert [str(profile.unit_of(name)) for name in profile.job_types] == ["tokens/s (server)", "requests/s (offline)"]
         assert "5.1-1 fp8" in profile.rows[0].source
@@ -91,17 +96,17 @@ class TestMlperf:
         entry |= {"a#": 8, "Accelerator": "AMD Instinct MI300X 192GB HBM3", "Performance_Result": 20.5}
         entry |= {"Performance_Units": "Tokens/s"}
         entries = [entry, entry | {"Category": "open"}, entry | {"Suite": "edge"}]
-        profile = read(tmp_path, "summary_results.json", json.dumps(entries))
+        profile = read(tmp_path, "summary_results.json", json.dumps(entries), mlperf.INFERENCE_SUMMARY)
         assert speeds(profile) == {("llama (offline)", 8, "mi300x"): 20.5}
         with pytest.raises(gp.InputError, match=r"\[0\], field result: is required"):
-            read(tmp_path, "summary_results.json", json.dumps([entry | {"Performance_Result": None}]))
+            read(tmp_path, "summary_results.json", json.dumps([entry | {"Performance_Result": None}]), mlperf.INFERENCE_SUMMARY)
         with pytest.raises(gp.InputError, match=r"\[0\], field Model: must be text or a number"):
-            read(tmp_path, "summary_results.json", json.dumps([entry | {"Model": ["llama"]}]))
+            read(tmp_path, "summary_results.json", json.dumps([entry | {"Model": ["llama"]}]), mlperf.INFERENCE_SUMMARY)
 
 
 class TestMarkdown:
     def test_megatron_bridge(self, tmp_path: Path) -> None:
-        profile = read(tmp_path, "page.md", MEGATRON)
+        profile = read(tmp_path, "page.md", MEGATRON, megatron_bridge.FORMAT)
         assert speeds(profile) == {
             ("Qwen3 (pre-training, MXFP8, sequence length 4096)", 8, "gb300"): 800,
             ("Qwen3 (pre-training, FP8-CS, sequence length 4096)", 16, "h100"): 480,
@@ -111,7 +116,7 @@ class TestMarkdown:
         assert [row.source for row in profile.rows] == ["page.md, 26.08"] * 2 + ["page.md, 26.06"]
 
     def test_of_equal_entries_the_first_is_kept(self, tmp_path: Path) -> None:
-        profile = read(tmp_path, "README.md", FOUNDRY)
+        profile = read(tmp_path, "README.md", FOUNDRY, llm_foundry.FORMAT)
         assert speeds(profile) == {
             ("MPT-7B (sequence length 2048)", 8, "h100"): 90000,
             ("MPT-7B (sequence length 512)", 8, "a100-40gb"): 30000,
@@ -122,7 +127,7 @@ class TestMarkdown:
 class TestTables:
     def test_elasticflow_has_model_and_accelerator_in_its_file_name(self, tmp_path: Path) -> None:
         text = "global_batch_size,1,2,4\n64,6.5,8.5,0\n128,,4.5,nan\n"
-        profile = read(tmp_path, "throughputs_A100_resnet50_cifar10.csv", text)
+        profile = read(tmp_path, "throughputs_A100_resnet50_cifar10.csv", text, elasticflow.FORMAT)
         name = "resnet50_cifar10 (batch size {})"
         assert speeds(profile) == {
             (name.format(64), 1, "a100-40gb"): 6.5,
@@ -130,12 +135,14 @@ class TestTables:
             (name.format(128), 2, "a100-40gb"): 4.5,
         }
         with pytest.raises(gp.InputError, match=r"must be named throughputs_ACCELERATOR_MODEL\.csv"):
-            read(tmp_path, "bert.csv", text)
+            read(tmp_path, "bert.csv", text, elasticflow.FORMAT)
 
     def test_both_shapes_of_trtllm(self, tmp_path: Path) -> None:
-        by_tp = read(tmp_path, "tp.csv", "model,tp,isl,osl,h200-141gb,l40s\nLlama,2,128,256,100,\n")
+        by_tp = read(tmp_path, "tp.csv", "model,tp,isl,osl,h200-141gb,l40s\nLlama,2,128,256,100,\n", trtllm.FORMAT)
         assert speeds(by_tp) == {("Llama (input 128, output 256)", 2, "h200"): 100}
-        by_precision = read(tmp_path, "p.csv", "model,isl,osl,b200_fp4,b200_gpus,h100_fp8,h100_gpus\nLlama,128,256,,,50,4\n")
+        by_precision = read(
+            tmp_path, "p.csv", "model,isl,osl,b200_fp4,b200_gpus,h100_fp8,h100_gpus\nLlama,128,256,,,50,4\n", trtllm.BY_PRECISION
+        )
         assert speeds(by_precision) == {("Llama (input 128, output 256)", 4, "h100"): 50}
         assert str(by_precision.unit_of("Llama (input 128, output 256)")) == "tokens/s (closed_loop)"
         assert by_precision.rows[0].source == "p.csv, FP8"
@@ -174,11 +181,20 @@ FAULTS = {
 }
 
 
+OF_FILE = {
+    "t.csv": mlperf.TRAINING,
+    "i.csv": mlperf.INFERENCE,
+    "m.md": megatron_bridge.FORMAT,
+    "f.md": llm_foundry.FORMAT,
+    "throughputs_T4_x.csv": elasticflow.FORMAT,
+    "tp.csv": trtllm.FORMAT,
+}
+
+
 @pytest.mark.parametrize(("name", "text", "line", "problem"), FAULTS.values(), ids=FAULTS.keys())
 def test_each_fault_names_file_line_and_field(tmp_path: Path, name: str, text: str, line: int, problem: str) -> None:
-    is_table = name.startswith("throughputs")
     with pytest.raises(gp.InputError) as caught:
-        read(tmp_path, name, text, "elasticflow" if is_table else None)
+        read(tmp_path, name, text, OF_FILE[name])
     (fault,) = caught.value.faults
     assert str(fault).startswith(f"{tmp_path / name}, line {line}")
     assert problem in str(fault)
@@ -186,71 +202,29 @@ def test_each_fault_names_file_line_and_field(tmp_path: Path, name: str, text: s
 
 def test_all_faults_are_reported_together(tmp_path: Path) -> None:
     with pytest.raises(gp.InputError) as caught:
-        read(tmp_path, "t.csv", TRAINING + "x,bert,L40S,x,closed,9\nx,bert,L40S,8,closed,9\nx,bert,L40S,8,closed,y\n")
+        read(
+            tmp_path,
+            "t.csv",
+            TRAINING + "x,bert,L40S,x,closed,9\nx,bert,L40S,8,closed,9\nx,bert,L40S,8,closed,y\n",
+            mlperf.TRAINING,
+        )
     assert [fault.where.rpartition(" ")[2] for fault in caught.value.faults] == ["2", "4"]
 
 
-class TestFormats:
-    def test_a_name_selects_a_format(self, tmp_path: Path) -> None:
-        assert read(tmp_path, "notes.txt", FOUNDRY, "llm-foundry").job_types[0] == "MPT-7B (sequence length 2048)"
-        with pytest.raises(gp.UnknownNameError, match="'llm-foundri' is not known; did you mean 'llm-foundry'"):
-            read(tmp_path, "notes.txt", FOUNDRY, "llm-foundri")
-
-    def test_a_file_without_throughputs_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(gp.InputError, match="has no throughput in the format mlperf-training"):
-            read(tmp_path, "t.csv", TRAINING)
-
-    def test_the_user_s_own_csv_comes_first(self, tmp_path: Path) -> None:
-        text = "job_type,num_gpus,accelerator,steps_per_second\na,1,h100,2\n"
-        assert speeds(read(tmp_path, "mine.csv", text)) == {("a", 1, "h100"): 2}
-
-    def test_an_unknown_file_is_refused_by_its_suffix(self, tmp_path: Path) -> None:
-        with pytest.raises(gp.InputError, match=r"it must end in \.csv, \.json"):
-            read(tmp_path, "page.md", "# nothing\n")
-
-    def test_every_format_has_a_description(self) -> None:
-        formats = gp.profile_formats()
-        assert list(formats)[:3] == ["csv", "gavel", "mlperf-training"]
-        assert all(formats.values())
-
-
 PUBLISHED = {
-    "mlperf-training-v4.0/time_to_train.csv": (82, 9),
-    "mlperf-inference-v5.1/closed_datacenter.csv": (188, 26),
-    "megatron-bridge/performance-summary.md": (18, 10),
-    "megatron-bridge/performance-summary-archive.md": (103, 41),
-    "llm-foundry/README.md": (209, 61),
-    "elasticflow/throughputs_T4_bert.csv": (7, 1),
-    "trtllm/v0.17_h200_h100_gh200_l40s_a100.csv": (373, 54),
-    "trtllm/v1.0_b200_gb200_h200_h100.csv": (136, 42),
+    "mlperf-training-v4.0/time_to_train.csv": (mlperf.TRAINING, 82, 9),
+    "mlperf-inference-v5.1/closed_datacenter.csv": (mlperf.INFERENCE, 188, 26),
+    "megatron-bridge/performance-summary.md": (megatron_bridge.FORMAT, 18, 10),
+    "megatron-bridge/performance-summary-archive.md": (megatron_bridge.FORMAT, 103, 41),
+    "llm-foundry/README.md": (llm_foundry.FORMAT, 209, 61),
+    "elasticflow/throughputs_T4_bert.csv": (elasticflow.FORMAT, 7, 1),
+    "trtllm/v0.17_h200_h100_gh200_l40s_a100.csv": (trtllm.FORMAT, 373, 54),
+    "trtllm/v1.0_b200_gb200_h200_h100.csv": (trtllm.BY_PRECISION, 136, 42),
 }
 
 
 @needs_shared_data
 @pytest.mark.parametrize(("file", "expected"), PUBLISHED.items())
-def test_published_files_are_recognised(tmp_path: Path, file: str, expected: tuple[int, int]) -> None:
-    shutil.copy(SHARED / file, tmp_path)
-    profile = gp.ThroughputProfile.from_file(tmp_path / Path(file).name)
-    assert (len(profile), len(profile.job_types)) == expected
-
-
-def test_the_command_warns_of_figures_that_contradict_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profile = gp.ThroughputProfile.builtin("mpt-2023")
-    rows = [
-        m if n != 50 else m.model_copy(update={"steps_per_second": 10 * m.steps_per_second})
-        for n, m in enumerate(profile.measurements)
-    ]
-    gp.ThroughputProfile("wrong", rows).to_csv(tmp_path / "wrong.csv")
-    gavel = runner(capsys, "profiles", "--store", str(tmp_path / "store.sqlite"))
-    done = gavel("import", str(tmp_path / "wrong.csv"))
-    assert done.code == 0
-    assert f"warning: {rows[50].entry} has" in done.err
-    assert "more than 4 standard deviations away" in done.err
-    assert gp.ThroughputStore(tmp_path / "store.sqlite").load("wrong").measurements == tuple(rows)
-
-
-@pytest.mark.parametrize("speed", ["0", "3"])
-def test_one_row_contradicts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], speed: str) -> None:
-    (tmp_path / "one.csv").write_text(f"job_type,num_gpus,accelerator,steps_per_second\na,1,h100,{speed}\n")
-    done = runner(capsys, "profiles", "--store", str(tmp_path / "store.sqlite"))("import", str(tmp_path / "one.csv"))
-    assert (done.code, done.err) == (0, "")
+def test_published_files_are_read(file: str, expected: tuple[ProfileFormat, int, int]) -> None:
+    profile = profile_of(SHARED / file, expected[0])
+    assert (len(profile), len(profile.job_types)) == expected[1:]

@@ -10,9 +10,10 @@ from typing import Protocol
 import numpy as np
 from scipy.special import ndtri  # scipy.stats.norm.ppf, whose import takes 0.4 s
 
+from gavel_py.estimates.variance_components import width
+from gavel_py.io.records import ProperPart, check
 from gavel_py.problem.accelerators import AcceleratorSpec
 from gavel_py.problem.arrays import Floats
-from gavel_py.throughput_profiles.estimation.variance_components import width
 from gavel_py.throughput_profiles.files import Entry, Measurement
 
 FindSpec = Callable[[str], AcceleratorSpec | None]
@@ -30,7 +31,7 @@ class Estimates:
         log_mean: (n,) means of log throughput.
         log_sd: (n,) standard deviations of log throughput.
         left_out: Leave-one-out residuals of the fit over their standard deviations, which determine the width of intervals; see
-            `gavel_py.throughput_profiles.estimation.variance_components.width`. Empty: the width of a normal distribution.
+            `gavel_py.estimates.variance_components.width`. Empty: the width of a normal distribution.
     """
 
     log_mean: Floats
@@ -51,8 +52,7 @@ class Estimates:
 
     def quantile(self, q: float) -> Floats:
         """Return (n,) quantiles; q: above 0, below 1."""
-        if not 0 < q < 1:
-            raise ValueError(f"a quantile must be above 0 and below 1, found {q}")
+        check("estimates", q=(q, ProperPart))
         return np.asarray(np.exp(self.log_mean + np.sign(q - 0.5) * width(abs(2 * q - 1), self.left_out) * self.log_sd))
 
     def interval(self, level: float = LEVEL) -> tuple[Floats, Floats]:

@@ -16,10 +16,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from gavel_py.estimates.estimator import Estimates, FindSpec, checksum, draws, speeds_alone
+from gavel_py.estimates.features import Features, Vocabulary, given_structures
+from gavel_py.estimates.variance_components import JITTER, Effects, Posterior
 from gavel_py.problem.arrays import Floats, Indices, Mask
-from gavel_py.throughput_profiles.estimation.estimates import Estimates, FindSpec, checksum, draws, speeds_alone
-from gavel_py.throughput_profiles.estimation.features import Features, Vocabulary, given_structures
-from gavel_py.throughput_profiles.estimation.variance_components import JITTER, Effects, Posterior
 from gavel_py.throughput_profiles.files import Entry, Measurement
 from gavel_py.throughput_profiles.units import UnitOf
 
@@ -344,10 +344,7 @@ class FittedEffects:
         near[self._groups[group][1]] = 1
         if near.sum() > JOINT_LIMIT:
             near += np.isin(self.features.job_types, wanted.job_types)
-        return self._nearest(near)
-
-    def _nearest(self, near: Indices) -> Indices:
-        """Return the sorted rows of the `JOINT_LIMIT` nearest observations; ties are resolved by checksums."""
+        # The nearest observations; ties are resolved by checksums.
         return np.sort(self._mixed[np.argsort(-near[self._mixed], kind="stable")][:JOINT_LIMIT])
 
     @cached_property

@@ -9,19 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, refuse
 from gavel_py.io import reading
-from gavel_py.throughput_profiles.importers.tables import (
-    Placed,
-    ProfileFormat,
-    accelerator_name,
-    each_row,
-    named,
-    positive,
-    text,
-    whole,
-    with_columns,
-)
+
+from . import tables
 
 SOURCE = "{}, not verified by MLCommons Association"
 
@@ -49,31 +40,31 @@ UNITS = {"tokens/s": "tokens/s", "samples/s": "requests/s", "queries/s": "reques
 """Units of inference by that of the result; a sample is a request."""
 
 
-def read_training(path: Path) -> list[Placed]:
+def read_training(path: Path) -> list[tables.Placed]:
     """Return one over the minutes to the target of each result."""
 
     def fields_of(row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-        if text(row, "division") == "closed" and row.get("median_minutes"):  # empty if no run converged
-            benchmark = text(row, "benchmark")
+        if tables.text(row, "division") == "closed" and row.get("median_minutes"):  # empty if no run converged
+            benchmark = tables.text(row, "benchmark")
             yield {
                 "job_type": benchmark,
-                "num_gpus": whole(row, "num_accelerators"),
-                "accelerator": accelerator_name(text(row, "accelerator")),
-                "steps_per_second": 1 / positive(row, "median_minutes"),
+                "num_gpus": tables.whole(row, "num_accelerators"),
+                "accelerator": tables.accelerator_name(tables.text(row, "accelerator")),
+                "steps_per_second": 1 / tables.positive(row, "median_minutes"),
                 "source": SOURCE.format(path.name),
                 "unit": "1/min",
                 "family": benchmark,
             }
 
-    return each_row(reading.csv_rows(path, TRAINING_COLUMNS), fields_of)
+    return tables.each_row(reading.csv_rows(path, TRAINING_COLUMNS), fields_of)
 
 
-def read_inference(path: Path) -> list[Placed]:
+def read_inference(path: Path) -> list[tables.Placed]:
     """Return the throughputs of a table of closed results."""
-    return each_row(reading.csv_rows(path, INFERENCE_COLUMNS), lambda row: _inference_fields(path, row))
+    return tables.each_row(reading.csv_rows(path, INFERENCE_COLUMNS), lambda row: _inference_fields(path, row))
 
 
-def read_summary(path: Path) -> list[Placed]:
+def read_summary(path: Path) -> list[tables.Placed]:
     """Return the throughputs of the closed results of data centres in summary_results.json."""
     document = reading.json_document(path)
     if not isinstance(document, list) or not all(isinstance(entry, dict) for entry in document):
@@ -84,7 +75,7 @@ def read_summary(path: Path) -> list[Placed]:
         if category.lower() == "closed" and "datacenter" in suite.lower():
             where = f"{path}, [{number}]"
             rows.append((where, {name: _first(where, entry, keys) for name, keys in SUMMARY_NAMES.items()}))
-    return each_row(rows, lambda row: _inference_fields(path, row))
+    return tables.each_row(rows, lambda row: _inference_fields(path, row))
 
 
 def _first(where: str, entry: Mapping[str, Any], keys: tuple[str, ...]) -> str:
@@ -97,20 +88,19 @@ def _first(where: str, entry: Mapping[str, Any], keys: tuple[str, ...]) -> str:
 
 
 def _inference_fields(path: Path, row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    scenario, accelerator = text(row, "scenario"), row.get("accelerator", "")
+    scenario, accelerator = tables.text(row, "scenario"), row.get("accelerator", "")
     # Without an accelerator the result is of CPUs; with several, it belongs to none of them.
     if scenario not in CONDITIONS or accelerator in ("", "N/A") or "," in accelerator:
         return
-    units = text(row, "units")
-    if units.lower() not in UNITS:
-        raise InputError(Fault("", "units", f"must be Tokens/s, Samples/s or Queries/s, found {units!r}"))
-    unit, model, condition = UNITS[units.lower()], text(row, "model"), CONDITIONS[scenario]
+    units = tables.text(row, "units")
+    refuse("", (units.lower() not in UNITS, "units", f"must be Tokens/s, Samples/s or Queries/s, found {units!r}"))
+    unit, model, condition = UNITS[units.lower()], tables.text(row, "model"), CONDITIONS[scenario]
     result = " ".join(part for part in (path.name, row.get("id", ""), row.get("weight_data_types", "")) if part)
     yield {
-        "job_type": named(model, condition),
-        "num_gpus": whole(row, "accelerators_per_node") * whole(row, "nodes"),
-        "accelerator": accelerator_name(accelerator),
-        "steps_per_second": positive(row, "result"),
+        "job_type": tables.named(model, condition),
+        "num_gpus": tables.whole(row, "accelerators_per_node") * tables.whole(row, "nodes"),
+        "accelerator": tables.accelerator_name(accelerator),
+        "steps_per_second": tables.positive(row, "result"),
         "source": SOURCE.format(f"MLPerf {result}"),
         "unit": unit,
         "condition": condition,
@@ -118,24 +108,6 @@ def _inference_fields(path: Path, row: Mapping[str, str]) -> Iterator[dict[str, 
     }
 
 
-TRAINING = ProfileFormat(
-    "mlperf-training",
-    "MLPerf Training, times to train as CSV",
-    with_columns(*TRAINING_COLUMNS),
-    read_training,
-    "median",
-)
-INFERENCE = ProfileFormat(
-    "mlperf-inference",
-    "MLPerf Inference, closed results of data centres as CSV",
-    with_columns(*INFERENCE_COLUMNS),
-    read_inference,
-    "median",
-)
-INFERENCE_SUMMARY = ProfileFormat(
-    "mlperf-inference-summary",
-    "MLPerf Inference, summary_results.json",
-    lambda head: head.text.lstrip().startswith("[") and '"Scenario"' in head.text,
-    read_summary,
-    "median",
-)
+TRAINING = tables.ProfileFormat(read_training, "median")
+INFERENCE = tables.ProfileFormat(read_inference, "median")
+INFERENCE_SUMMARY = tables.ProfileFormat(read_summary, "median")

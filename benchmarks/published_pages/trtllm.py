@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.io import reading
-from gavel_py.throughput_profiles.importers.tables import (
-    Head,
-    Placed,
-    ProfileFormat,
-    accelerator_name,
-    each_row,
-    named,
-    positive,
-    text,
-    whole,
-)
+
+from . import tables
 
 LENGTHS = ("model", "isl", "osl")
 
@@ -32,35 +23,35 @@ CONDITION = "closed_loop"
 PRECISION = re.compile(r"(.+)_((?:fp|bf|int|nvfp|mxfp)\d+)")
 
 
-def read(path: Path) -> list[Placed]:
+def read(path: Path) -> list[tables.Placed]:
     """Return the throughputs of a table with a column tp."""
 
     def of(row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         for column in row:
             if column not in (*LENGTHS, "tp"):
-                yield _fields(path, row, column, column, whole(row, "tp"), "")
+                yield _fields(path, row, column, column, tables.whole(row, "tp"), "")
 
-    return each_row(reading.csv_rows(path, (*LENGTHS, "tp")), of)
+    return tables.each_row(reading.csv_rows(path, (*LENGTHS, "tp")), of)
 
 
-def read_by_precision(path: Path) -> list[Placed]:
+def read_by_precision(path: Path) -> list[tables.Placed]:
     """Return the throughputs of a table with two columns for each accelerator."""
 
     def of(row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         for column in row:
             if match := PRECISION.fullmatch(column):
-                yield _fields(path, row, column, match[1], whole(row, f"{match[1]}_gpus"), match[2])
+                yield _fields(path, row, column, match[1], tables.whole(row, f"{match[1]}_gpus"), match[2])
 
-    return each_row(reading.csv_rows(path, LENGTHS), of)
+    return tables.each_row(reading.csv_rows(path, LENGTHS), of)
 
 
 def _fields(path: Path, row: Mapping[str, str], column: str, name: str, gpus: int, precision: str) -> dict[str, Any]:
-    model, inputs, outputs = text(row, "model"), whole(row, "isl"), whole(row, "osl")
+    model, inputs, outputs = tables.text(row, "model"), tables.whole(row, "isl"), tables.whole(row, "osl")
     return {
-        "job_type": named(model, f"input {inputs}", f"output {outputs}"),
+        "job_type": tables.named(model, f"input {inputs}", f"output {outputs}"),
         "num_gpus": gpus,
-        "accelerator": accelerator_name(name),
-        "steps_per_second": positive(row, column),
+        "accelerator": tables.accelerator_name(name),
+        "steps_per_second": tables.positive(row, column),
         "source": ", ".join(part for part in (path.name, precision.upper()) if part),
         "unit": "tokens/s",
         "condition": CONDITION,
@@ -69,18 +60,5 @@ def _fields(path: Path, row: Mapping[str, str], column: str, name: str, gpus: in
     }
 
 
-def _recognises(head: Head) -> bool:
-    return {*LENGTHS, "tp"} <= set(head.columns())
-
-
-def _recognises_by_precision(head: Head) -> bool:
-    return set(LENGTHS) <= set(head.columns()) and any(PRECISION.fullmatch(column) for column in head.columns())
-
-
-FORMAT = ProfileFormat("trtllm", "NVIDIA TensorRT-LLM, tokens/s as CSV with columns tp and accelerators", _recognises, read)
-BY_PRECISION = ProfileFormat(
-    "trtllm-precision",
-    "NVIDIA TensorRT-LLM, tokens/s as CSV with columns such as h100_fp8 and h100_gpus",
-    _recognises_by_precision,
-    read_by_precision,
-)
+FORMAT = tables.ProfileFormat(read)
+BY_PRECISION = tables.ProfileFormat(read_by_precision)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.estimates.gaussian_process import _expected
+from gavel_py.estimates.variance_components import Posterior
 from gavel_py.io import locking
-from gavel_py.throughput_profiles.estimation.gaussian_process import _expected
-from gavel_py.throughput_profiles.estimation.variance_components import Posterior
 from tests.support.profiles import OSDI
 
 Entry = gp.throughput_profiles.Entry
@@ -283,9 +283,9 @@ def test_wrong_arguments(arguments: dict[str, object], message: str) -> None:
     [
         (("a", 1), 1, 1, "entry: must be"),
         ("a", 1, 1, "entry: must be"),
-        (("a", 0, "v100"), 1, 1, "more than 0 GPUs"),
-        (("a", 1, "v100"), -1, 1, "steps: must be finite and at least 0"),
-        (("a", 1, "v100"), math.nan, 0, "seconds: must be finite and greater than 0"),
+        (("a", 0, "v100"), 1, 1, "num_gpus above 0"),
+        (("a", 1, "v100"), -1, 1, "steps: must be a finite number of at least 0"),
+        (("a", 1, "v100"), math.nan, 0, "seconds: must be a finite number greater than 0"),
         (gp.Job("1", job_type="a"), 1, 1, "accelerator: is required"),
     ],
 )

@@ -22,11 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, refuse
 from gavel_py.io import reading
 from gavel_py.io.records import number_of
 from gavel_py.problem.arrays import Floats
-from gavel_py.throughput_profiles.importers.tables import Head, Placed, ProfileFormat, named
 
 EPOCHS = {"bert": 2, "cifar10": 100, "deepspeech2": 80, "imagenet": 90, "ncf": 10, "yolov3": 50}
 """Epochs until the models reach the accuracy that their papers report, of petuum/adaptdl, branch osdi21-artifact; else all."""
@@ -41,6 +40,9 @@ MAX_NODES = 16
 """The measurements extend to 16 nodes."""
 
 FILE = re.compile(r"placements(?:-(.+))?\.csv")
+
+Placed = tuple[str, dict[str, Any]]
+"""Place for messages and fields of a `Measurement`."""
 
 TIMES = ("step_time", "sync_time")
 
@@ -61,17 +63,16 @@ def _table(path: Path, columns: Iterable[str]) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class _Model:
+class _MeasuredModel:
     """What is known of one model, on any accelerator: the progress and the gradient statistics of each epoch, by batch size."""
 
     name: str
     by_batch: dict[int, Floats]
 
     @classmethod
-    def of(cls, folder: Path) -> _Model:
+    def of(cls, folder: Path) -> _MeasuredModel:
         files = {int(path.stem.split("-")[1]): path for path in folder.glob("validation-*.csv") if path.stem[11:].isdigit()}
-        if not files:
-            raise InputError(Fault(str(folder), "", "has no validation-BATCH.csv, which has the statistical efficiency"))
+        refuse(str(folder), (not files, "", "has no validation-BATCH.csv, which has the statistical efficiency"))
         columns = "progress", "grad_sqr", "grad_var"
         return cls(folder.name, {batch: _table(path, columns) for batch, path in sorted(files.items())})
 
@@ -104,7 +105,7 @@ class _Model:
 class _Speeds:
     """Times of steps of one model on one accelerator, by the GPUs on each node and the batch size of each GPU."""
 
-    def __init__(self, model: _Model, placements: Path) -> None:
+    def __init__(self, model: _MeasuredModel, placements: Path) -> None:
         self.model = model
         suffix = placements.name.removeprefix("placements")
         raw = _table(placements, ("placement", "local_bsz", *TIMES))
@@ -184,19 +185,19 @@ def _counts(per_node: int) -> tuple[list[int], list[int]]:
     return [1 << n for n in range(per_node.bit_length()) if 1 << n < per_node] + whole, [*range(1, 17), *range(18, 65, 2)]
 
 
-def _read(path: Path) -> Iterator[Placed]:
-    folders = sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []
-    if not folders:
-        raise InputError(Fault(str(path), "", "must be a folder that has a folder with placements.csv for each model"))
-    for folder in folders:
-        model = _Model.of(folder)
+def rows(path: Path) -> list[Placed]:
+    """Return the measurements of all models, each with its place for messages. Raises `InputError`, also if there are none."""
+    placed: list[Placed] = []
+    for folder in sorted({file.parent for file in path.glob("*/placements*.csv")}):
+        model = _MeasuredModel.of(folder)
         for file in sorted(folder.glob("placements*.csv")):
-            match = FILE.fullmatch(file.name)
-            if match is not None:
-                yield from _measured(model, file, match[1] or ACCELERATOR)
+            if match := FILE.fullmatch(file.name):
+                placed += _measured(model, file, match[1] or ACCELERATOR)
+    refuse(str(path), (not placed, "", "must be a folder that has a folder with placements.csv for each model"))
+    return placed
 
 
-def _measured(model: _Model, file: Path, accelerator: str) -> Iterator[Placed]:
+def _measured(model: _MeasuredModel, file: Path, accelerator: str) -> Iterator[Placed]:
     speeds = _Speeds(model, file)
     elastic, fixed = _counts(speeds.per_node)
     for batch, counts in ((None, elastic), *((batch, fixed) for batch in model.batches)):
@@ -206,7 +207,7 @@ def _measured(model: _Model, file: Path, accelerator: str) -> Iterator[Placed]:
                 yield (
                     str(file),
                     {
-                        "job_type": model.name if batch is None else named(model.name, f"batch size {batch}"),
+                        "job_type": model.name if batch is None else f"{model.name} (batch size {batch})",
                         "num_gpus": count,
                         "accelerator": accelerator,
                         "steps_per_second": rate,
@@ -215,10 +216,3 @@ def _measured(model: _Model, file: Path, accelerator: str) -> Iterator[Placed]:
                         "batch_size": batch,
                     },
                 )
-
-
-def _recognises(head: Head) -> bool:
-    return head.path.is_dir() and any(head.path.glob("*/placements*.csv"))
-
-
-FORMAT = ProfileFormat("pollux", "the tables of Pollux and Sia: a folder of step times and gradient statistics", _recognises, _read)

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri  # scipy.stats.norm.ppf, whose import takes 0.4 s
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.problem.accelerators import AcceleratorTable
-from gavel_py.problem.arrays import Floats
-from gavel_py.problem.job import Job
-from gavel_py.throughput_profiles.estimation.estimates import (
+from gavel_py.errors import Fault, InputError, check_known, refuse, shown
+from gavel_py.estimates.estimator import (
     LEVEL,
     Estimates,
     FittedEstimator,
     ThroughputEstimator,
     speeds_alone,
 )
-from gavel_py.throughput_profiles.estimation.features import FamilyUnits, Structure, Vocabulary, given_structures, structure_of
-from gavel_py.throughput_profiles.estimation.gaussian_process import GaussianProcess
-from gavel_py.throughput_profiles.estimation.pairs import FittedPairs
-from gavel_py.throughput_profiles.estimation.simple import Additive, Specifications
-from gavel_py.throughput_profiles.files import Entry, Measurement
-from gavel_py.throughput_profiles.matrix import may_use
-from gavel_py.throughput_profiles.profile import ThroughputProfile, Unknown
+from gavel_py.estimates.features import FamilyUnits, Structure, Vocabulary, given_structures, structure_of
+from gavel_py.estimates.gaussian_process import GaussianProcess
+from gavel_py.estimates.pairs import FittedPairs
+from gavel_py.estimates.simple import Additive, Specifications
+from gavel_py.problem.accelerators import AcceleratorTable
+from gavel_py.problem.arrays import Floats
+from gavel_py.problem.job import Job
+from gavel_py.throughput_profiles.files import Entry
+from gavel_py.throughput_profiles.profile import Confidence, Lookup, ThroughputProfile, Unknown
 from gavel_py.throughput_profiles.units import UnitOf
 
 ESTIMATORS: dict[str, ThroughputEstimator] = {
@@ -39,11 +39,6 @@ ESTIMATORS: dict[str, ThroughputEstimator] = {
 
 DRAWS = 400
 """Number of draws from which standard deviations are computed."""
-
-_Gang = tuple[str, float, tuple[str, ...] | None]
-"""Job type, gang size and allowed accelerators."""
-
-Confidence = float | Literal["optimistic"] | None
 
 
 def estimator_named(method: str | ThroughputEstimator) -> ThroughputEstimator:
@@ -58,8 +53,7 @@ def estimator_named(method: str | ThroughputEstimator) -> ThroughputEstimator:
             problem = f"must be {', '.join(map(repr, ESTIMATORS))} or an object with a method fit, found {method!r}"
             raise InputError(Fault("", "method", problem))
         return method
-    if method not in ESTIMATORS:
-        raise UnknownNameError(Fault("", "method", f"{method!r} is not an estimator{nearest(method, ESTIMATORS)}"))
+    check_known("", "method", [method], ESTIMATORS, "is not an estimator")
     return ESTIMATORS[method]
 
 
@@ -94,18 +88,24 @@ class Learned(NamedTuple):
 
 @dataclass(eq=False)
 class _Model:
-    """A model fitted to measurements on first use, and shared by all profiles that are derived from one another.
+    """What measurements say about gangs that were not measured.
+
+    Fitted on first use, and shared by all profiles that are derived from one another.
 
     Attributes:
-        speeds: {entry: steps/s} of the measurements, with both sides of pairs.
+        measured: The profile without estimates.
+        speeds: {entry: steps/s} of its measurements, with both sides of pairs.
+        name: The name of the estimator.
+        table: The specifications of accelerators.
         learned: The throughputs observed on running jobs.
         base: The model before any observation. With a base, unknown job types are estimated too.
         deviations: The rows of `uncertainty_matrix` computed so far.
     """
 
-    measurements: tuple[Measurement, ...]
+    measured: ThroughputProfile
     speeds: Mapping[Entry, float]
     estimator: ThroughputEstimator
+    name: str
     table: AcceleratorTable
     learned: Mapping[Entry, Learned] = field(default_factory=dict)
     base: _Model | None = None
@@ -114,25 +114,25 @@ class _Model:
     @cached_property
     def structures(self) -> dict[str, Structure]:
         """{job type: its family, tags and numbers}."""
-        return given_structures(self.measurements) if self.base is None else self.base.structures
+        return given_structures(self.measured.measurements) if self.base is None else self.base.structures
 
     @cached_property
     def types(self) -> frozenset[str]:
         """Job types with a known throughput."""
-        return frozenset(entry.job_type for entry in speeds_alone(self.measurements)[0])
+        return frozenset(entry.job_type for entry in speeds_alone(self.measured.measurements)[0])
 
     @cached_property
     def family_units(self) -> FamilyUnits:
         """The units of unmeasured job types."""
         if self.base is not None:
             return self.base.family_units
-        alone = (each for each in self.measurements if each.job_type in self.types)
+        alone = (each for each in self.measured.measurements if each.job_type in self.types)
         return FamilyUnits((self.structures[each.job_type], UnitOf(each.unit, each.condition)) for each in alone)
 
     @cached_property
     def fitted(self) -> FittedEstimator:
         """The estimator, fitted to the measurements."""
-        return self.estimator.fit(self.measurements, self.table.find)
+        return self.estimator.fit(self.measured.measurements, self.table.find)
 
     @cached_property
     def pairs(self) -> FittedPairs:
@@ -153,11 +153,15 @@ class _Model:
         made.__dict__["fitted"] = fitted
         return made
 
+    def knows(self, job_type: str) -> bool:
+        """Return whether enough is known about a job type to estimate it."""
+        same_family = self.uses_families and len(self.family_units.candidates(self.structure(job_type))) == 1
+        return job_type in self.types or same_family or self.base is not None
+
     def can_estimate(self, entry: Entry) -> bool:
         """Return whether enough is known about the job type and the accelerator of an entry."""
-        same_type = entry.job_type in self.types
-        same_family = self.uses_families and len(self.family_units.candidates(self.structure(entry.job_type))) == 1
-        return same_type or same_family or self.base is not None
+        has_spec = self.uses_specifications and self.table.find(entry.accelerator) is not None
+        return self.knows(entry.job_type) and (entry.accelerator in self.measured.accelerators or has_spec)
 
     @property
     def uses_families(self) -> bool:
@@ -177,9 +181,87 @@ class _Model:
         """Return the family of a job type, measured or not."""
         return self.structure(job_type).family
 
+    def gangs(self, entries: Sequence[Entry], confidence: Confidence) -> Iterator[tuple[Entry, Estimate]]:
+        """Yield the estimates of gangs alone."""
+        learned = {entry: self.learned[entry] for entry in entries if entry in self.learned}
+        yield from ((entry, _learned(entry, known)) for entry, known in learned.items())
+        zeros = {entry: reason for entry in entries if entry not in learned and (reason := self.cannot_run(entry))}
+        yield from ((entry, Estimate(entry, 0.0, 0.0, 0.0, 0.0, reason)) for entry, reason in zeros.items())
+        others = [entry for entry in entries if entry not in zeros and entry not in learned]
+        if others:
+            yield from self.estimates(others, self.fitted.predict(others), confidence)
+
+    def estimates(self, entries: Sequence[Entry], found: Estimates, confidence: Confidence) -> Iterator[tuple[Entry, Estimate]]:
+        """Yield the distributions with the value that the confidence selects."""
+        match confidence:
+            case None:
+                values = found.median
+            case "optimistic":
+                values = np.exp(found.log_mean + found.log_sd)
+            case probability:
+                values = found.quantile(1 - float(probability))
+        lows, highs = found.interval(LEVEL)
+        columns = (each.tolist() for each in (values, found.median, lows, highs))
+        for entry, value, median, low, high in zip(entries, *columns, strict=True):
+            yield entry, Estimate(entry, value, median, low, high, _source(self.name, low, high))
+
+    def cannot_run(self, entry: Entry) -> str:
+        """Return why an entry cannot run for lack of memory, "" if it can: it needs too much, or failed with the same memory."""
+        memory = self.memory_of(entry.accelerator)
+        needed = self.measured.gpu_memory_gb(entry.job_type, entry.num_gpus, entry.accelerator)
+        if memory is None:
+            return ""
+        if needed is not None and needed > memory:
+            return f"cannot run: needs {needed:g} GB on each GPU, {entry.accelerator} has {memory:g}"
+        for other in self.measured.accelerators:
+            seen = self.speeds.get(entry._replace(accelerator=other))
+            if seen == 0 and memory <= (self.memory_of(other) or 0.0):
+                return f"cannot run: {other} has as much memory, and it does not run there"
+        return ""
+
+    def too_large(self, entry: Entry) -> bool:
+        """Return whether the memory of a pair is known to exceed that of the accelerator."""
+        memory = self.memory_of(entry.accelerator)
+        both = (entry.job_type, str(entry.partner))
+        needed = [self.measured.gpu_memory_gb(each, entry.num_gpus, entry.accelerator) for each in both]
+        return memory is not None and None not in needed and sum(each or 0.0 for each in needed) > memory
+
+    def memory_of(self, accelerator: str) -> float | None:
+        """Return the GB of one GPU by the specifications, None if unknown."""
+        spec = self.table.find(accelerator)
+        return None if spec is None else spec.memory_gb
+
+    def needed(self, unknown: Unknown) -> str:
+        """Return what an estimate of an unknown needs, empty for an unknown placement."""
+        match unknown:
+            case ("placement", _):
+                return ""
+            case ("accelerator", _):
+                specifications = "its specifications or " if self.uses_specifications else ""
+                return f"an estimate needs {specifications}a measurement on it"
+            case (_, Entry(placement="spread")):
+                return "spread placements are not estimated"
+            case (_, Entry(partner=None) as entry) if self.knows(entry.job_type):
+                return f"the method {self.name!r} needs a measurement on {entry.accelerator!r}"
+            case (_, Entry() as entry):
+                return self.needed_of_type(entry.job_type)
+            case (_, name):
+                return self.needed_of_type(str(name))
+
+    def needed_of_type(self, job_type: str) -> str:
+        """Return what an estimate of an unknown job type needs."""
+        units = sorted(map(str, self.family_units.candidates(self.structure(job_type))))
+        if units and not self.uses_families:
+            return f"the method {self.name!r} needs a measurement of the job type itself"
+        if len(units) > 1:
+            return f"its unit may be {' or '.join(units)}, so an estimate needs a measurement of the job type itself"
+        if any(each.job_type == job_type for each in self.measured.measurements):
+            return "an estimate needs a throughput above 0 of the job type alone, consolidated"
+        return "an estimate needs a measurement of the job type" + (", or of its family" if self.uses_families else "")
+
 
 @dataclass(frozen=True, init=False, repr=False)
-class EstimatedProfile(ThroughputProfile):
+class EstimatedProfile(ThroughputProfile, by_type=True):
     """A throughput profile with estimates for unmeasured throughputs, from `ThroughputProfile.with_estimates`; immutable.
 
     Measured entries do not change. A gang alone is estimated if its job type, or another one of its family, was measured at all,
@@ -192,14 +274,15 @@ class EstimatedProfile(ThroughputProfile):
         method: The estimator, or the name of a built-in one.
         confidence: The value of an estimate in use, see `ThroughputProfile.with_estimates`.
         values: Entries with values that were set by `with_values`.
+        found: The estimates made so far. A loaded learner puts back those it had: made again in another order, they could differ.
     """
 
     measured: ThroughputProfile
     method: str | ThroughputEstimator
     confidence: Confidence
     values: Mapping[Entry, float]
+    found: dict[Entry, Estimate] = field(compare=False)
     _model: _Model = field(compare=False)
-    _found: dict[Entry, Estimate] = field(compare=False)
 
     def __init__(
         self,
@@ -212,21 +295,15 @@ class EstimatedProfile(ThroughputProfile):
         _check_confidence(confidence)
         table = AcceleratorTable.builtin() if accelerators is None else accelerators
         estimator = estimator_named(method)
-        self._set(measured, method, confidence, {}, None)
-        self.__dict__["_model"] = _Model(measured.measurements, self._speeds, estimator, table)
-
-    def _set(self, measured: ThroughputProfile, method: object, confidence: Confidence, values: object, model: object) -> None:
-        """Set the fields, which is possible only here since the class is frozen."""
         about = {name: getattr(measured, name) for name in ("name", "rows", "description", "licence", "notice", "url")}
-        own = {"measured": measured, "method": method, "confidence": confidence, "values": values, "_model": model, "_found": {}}
-        self.__dict__.update(about | own)
+        # The class is frozen.
+        self.__dict__.update(about, measured=measured, method=method, confidence=confidence, values={}, found={})
+        self.__dict__["_model"] = _Model(
+            measured, self._speeds, estimator, method if isinstance(method, str) else type(method).__name__, table
+        )
 
     def __repr__(self) -> str:
-        return f"EstimatedProfile({self.name!r}: {len(self)} measurements, others by {self._method_name})"
-
-    @property
-    def _method_name(self) -> str:
-        return self.method if isinstance(self.method, str) else type(self.method).__name__
+        return f"EstimatedProfile({self.name!r}: {len(self)} measurements, others by {self._model.name})"
 
     @property
     def fitted(self) -> FittedEstimator:
@@ -246,52 +323,41 @@ class EstimatedProfile(ThroughputProfile):
 
     def with_values(self, values: Mapping[Entry, float]) -> EstimatedProfile:
         """Return the profile with some estimates replaced by given steps/s; measured entries cannot be replaced."""
-        for entry in values:
-            if entry in self._speeds:
-                raise InputError(Fault(f"throughput profile {self.name!r}", "", f"{entry} is measured, not estimated"))
-        return self._derived(self.confidence, {**self.values, **values})
+        where, measured = f"throughput profile {self.name!r}", [entry for entry in values if entry in self._speeds]
+        InputError.raise_any([Fault(where, "", f"{entry} is measured, not estimated") for entry in measured])
+        return self._derived(values={**self.values, **values})
 
     def with_confidence(self, confidence: Confidence) -> EstimatedProfile:
         """Return the profile with other values of the same estimates; raises `InputError` as `with_estimates`."""
         _check_confidence(confidence)
-        return self._derived(confidence, self.values)
+        return self._derived(confidence=confidence)
 
     def observed(self, fitted: FittedEstimator, learned: Mapping[Entry, Learned]) -> EstimatedProfile:
         """Return the profile with the estimates of another fit and with learned entries; for `ThroughputLearner`.
 
         Learned entries have their median, independent of the confidence. Every job type is estimated.
         """
-        made = self._derived(self.confidence, self.values)
-        made.__dict__["_model"] = self._model.observed(fitted, learned)
-        return made
+        return self._derived(_model=self._model.observed(fitted, learned))
 
     def estimates(self, entries: Sequence[Entry]) -> list[Estimate | None]:
         """Return what `estimate` returns for each of these entries, much faster than separate calls."""
         self._find(entries)
         return [self.estimate(entry) for entry in entries]
 
-    @property
-    def looked_up(self) -> tuple[Estimate, ...]:
-        """The estimates made so far."""
-        return tuple(self._found.values())
-
-    def recall(self, looked_up: Iterable[Estimate]) -> None:
-        """Use these estimates of an equal profile, since sums in another order would differ in their last digits."""
-        self._found.update((each.entry, each) for each in looked_up)
-
     def refitted(self, measured: ThroughputProfile) -> EstimatedProfile:
         """Return estimates by the same method from other measurements."""
         return EstimatedProfile(measured, self.method, confidence=self.confidence, accelerators=self._model.table)
 
-    def _derived(self, confidence: Confidence, values: Mapping[Entry, float]) -> EstimatedProfile:
-        made = EstimatedProfile.__new__(EstimatedProfile)
-        made._set(self.measured, self.method, confidence, values, self._model)
+    def _derived(self, **changes: object) -> EstimatedProfile:
+        """Return the profile with other fields and without the estimates made so far."""
+        made = copy(self)
+        made.__dict__.update(changes, found={})
         return made
 
     def estimate(self, entry: Entry) -> Estimate | None:
         """Return the estimate of an entry, or None if it is measured or cannot be estimated."""
         self._find([entry])
-        return self._found.get(_whole(entry)) if super()._speed(entry) is None else None
+        return self.found.get(_whole(entry)) if super()._speed(entry) is None else None
 
     def estimates_of(self, jobs: Iterable[Job], accelerators: Sequence[str]) -> list[Estimate]:
         """Return the estimates that jobs look up on the accelerators that they may use, each once, at all sizes of elastic jobs."""
@@ -316,18 +382,14 @@ class EstimatedProfile(ThroughputProfile):
             entry: What would run; its accelerator is the GPU in question.
             memory_gb: Memory of this GPU, by default from the specifications.
         """
-        memory = self._memory_of(entry.accelerator) if memory_gb is None else memory_gb
+        memory = self._model.memory_of(entry.accelerator) if memory_gb is None else memory_gb
         if memory is None or self.measured.gpu_memory_gb(entry.job_type, entry.num_gpus, entry.accelerator) is not None:
             return None
         ran = [row for row in self.measured.rows if row.job_type == entry.job_type and row.steps_per_second > 0]
-        sizes = [(row.num_gpus, there) for row in ran if (there := self._memory_of(row.accelerator)) is not None]
+        sizes = [(row.num_gpus, there) for row in ran if (there := self._model.memory_of(row.accelerator)) is not None]
         largest = max((there for _, there in sizes), default=0.0)
         fits = any(gpus <= entry.num_gpus and there <= memory for gpus, there in sizes)
         return (memory, largest) if largest > memory and not fits else None
-
-    def distributions(self, entries: Sequence[Entry]) -> Estimates:
-        """Return the estimated distributions of the throughputs of n gangs alone, even of measured ones."""
-        return self._model.fitted.predict([_whole(entry) for entry in entries])
 
     def sample(self, entries: Sequence[Entry], count: int, seed: int = 0) -> Floats:
         """Return (count, n) joint draws of the throughputs of n gangs; measured and given values are the same in each draw."""
@@ -345,16 +407,6 @@ class EstimatedProfile(ThroughputProfile):
             drawn[:, uncertain] = self._model.fitted.sample([_whole(entries[n]) for n in uncertain], count, seed)
         return drawn
 
-    def matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats:
-        """Return (N, K) steps/s as `ThroughputProfile.matrix`, with estimates for unmeasured throughputs."""
-        self._find(self._entries(jobs, accelerators))
-        return super().matrix(jobs, accelerators)
-
-    def count_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> Floats:
-        """Return `matrix` with NaN for throughputs that are neither measured nor can be estimated."""
-        self._find(self._entries(jobs, accelerators))
-        return super().count_matrix(jobs, accelerators)
-
     def uncertainty_matrix(self, jobs: Sequence[Job], accelerators: Sequence[str], shares: Floats) -> Floats | None:
         """Return (N, K) standard deviations of log(T_ij / Σ_k T_ik share_k) under joint draws, None if nothing is estimated.
 
@@ -366,19 +418,18 @@ class EstimatedProfile(ThroughputProfile):
             accelerators: Names of K types.
             shares: (K,) parts of the cluster.
         """
-        keys = [(job.job_type, job.num_gpus, job.allowed_accelerators) for job in jobs]
+        keys = list(map(Lookup.of, jobs))
         # In the order of families, so that a large model computes each of its parts only once.
-        gangs = sorted(dict.fromkeys(keys), key=lambda gang: self._model.family_of(gang[0]))
+        gangs = sorted(dict.fromkeys(keys), key=lambda gang: self._model.family_of(gang.job_type))
         rows = {gang: self._deviations(gang, tuple(accelerators), shares) for gang in gangs}
         if not any(row.any() for row in rows.values()):
             return None
         return np.array([rows[key] for key in keys])
 
-    def _deviations(self, gang: _Gang, accelerators: tuple[str, ...], shares: Floats) -> Floats:
+    def _deviations(self, gang: Lookup, accelerators: tuple[str, ...], shares: Floats) -> Floats:
         """Return (K,) a row of `uncertainty_matrix`, computed once for all profiles with the same values of its entries."""
-        job_type, num_gpus, allowed = gang
-        columns = [j for j, name in enumerate(accelerators) if may_use(allowed, name)]
-        entries = [Entry(job_type, num_gpus, accelerators[j]) for j in columns]
+        entries = list(gang.entries(accelerators))
+        columns = [accelerators.index(entry.accelerator) for entry in entries]
         given = tuple(self.values.get(_whole(entry)) for entry in entries)
         key = gang, accelerators, shares.tobytes(), given
         if key not in self._model.deviations:
@@ -403,8 +454,11 @@ class EstimatedProfile(ThroughputProfile):
                 missing[first, second, column] = entry
         self._find(list(missing.values()))
         for place, entry in missing.items():
-            measured[place] = self._speed(entry) or (np.nan if entry not in self._found else 0.0)
+            measured[place] = self._speed(entry) or (np.nan if entry not in self.found else 0.0)
         return measured
+
+    def _prepare(self, jobs: Sequence[Job], accelerators: Sequence[str]) -> None:
+        self._find(self._entries(jobs, accelerators))
 
     def _speed(self, entry: Entry) -> float | None:
         known = super()._speed(entry)
@@ -414,46 +468,38 @@ class EstimatedProfile(ThroughputProfile):
         if whole in self.values:
             return self.values[whole]
         self._find([entry])
-        found = self._found.get(whole)
+        found = self.found.get(whole)
         return None if found is None else found.steps_per_second
 
     def _entries(self, jobs: Iterable[Job], accelerators: Sequence[str]) -> list[Entry]:
         """Return the entries that jobs look up, each once."""
-        gangs = dict.fromkeys((job.job_type, size, job.allowed_accelerators) for job in jobs for size in self.sizes_of(job))
-        found = (Entry(kind, size, name) for kind, size, allowed in gangs for name in accelerators if may_use(allowed, name))
-        return list(dict.fromkeys(found))
+        gangs = dict.fromkeys(Lookup.of(job, size) for job in jobs for size in self.sizes_of(job))
+        return list(dict.fromkeys(entry for gang in gangs for entry in gang.entries(accelerators)))
 
     def _find(self, entries: Iterable[Entry]) -> None:
         """Estimate those of these entries that are not measured and can be estimated."""
         new = dict.fromkeys(_whole(entry) for entry in entries if super(EstimatedProfile, self)._speed(entry) is None)
-        wanted = [entry for entry in new if entry not in self._found and entry.placement == "consolidated"]
-        gangs = [entry for entry in wanted if entry.partner is None and self._can_estimate(entry)]
-        for found in (self._gangs(gangs), self._pairs([entry for entry in wanted if entry.partner is not None])):
-            self._found.update((entry, each._replace(unit=self.unit_of(entry.job_type).unit)) for entry, each in found)
-
-    def _can_estimate(self, entry: Entry) -> bool:
-        model = self._model
-        has_spec = model.uses_specifications and model.table.find(entry.accelerator) is not None
-        return model.can_estimate(entry) and (entry.accelerator in self.measured.accelerators or has_spec)
-
-    def _gangs(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Estimate]]:
-        learned = {entry: self._model.learned[entry] for entry in entries if entry in self._model.learned}
-        yield from ((entry, _learned(entry, known)) for entry, known in learned.items())
-        zeros = {entry: reason for entry in entries if entry not in learned and (reason := self._cannot_run(entry))}
-        yield from ((entry, Estimate(entry, 0.0, 0.0, 0.0, 0.0, reason)) for entry, reason in zeros.items())
-        others = [entry for entry in entries if entry not in zeros and entry not in learned]
-        if others:
-            yield from self._as_estimates(others, self._model.fitted.predict(others))
+        wanted = [entry for entry in new if entry not in self.found and entry.placement == "consolidated"]
+        gangs = [entry for entry in wanted if entry.partner is None and self._model.can_estimate(entry)]
+        for found in (
+            self._model.gangs(gangs, self.confidence),
+            self._pairs([entry for entry in wanted if entry.partner is not None]),
+        ):
+            self.found.update((entry, each._replace(unit=self.unit_of(entry.job_type).unit)) for entry, each in found)
 
     def _pairs(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Estimate]]:
         """Yield the estimates of gangs next to a partner: their throughput alone times the part that remains when sharing."""
         alone = {entry: self._speed(entry._replace(partner=None)) for entry in entries} if self._knows_pairs else {}
-        known = [entry for entry in entries if alone.get(entry) and self._speed(_swapped(entry)._replace(partner=None))]
-        fits = [entry for entry in known if not self._too_large(entry)]
-        yield from ((e, Estimate(e, 0.0, 0.0, 0.0, 0.0, "estimated from GPU memory")) for e in known if self._too_large(e))
+        known = [
+            entry
+            for entry in entries
+            if alone.get(entry) and self._speed(entry._replace(job_type=str(entry.partner), partner=None))
+        ]
+        fits = [entry for entry in known if not self._model.too_large(entry)]
+        yield from ((e, Estimate(e, 0.0, 0.0, 0.0, 0.0, "estimated from GPU memory")) for e in known if self._model.too_large(e))
         if not fits:
             return
-        for entry, share in self._as_estimates(fits, self._model.pairs.predict(fits)):
+        for entry, share in self._model.estimates(fits, self._model.pairs.predict(fits), self.confidence):
             own = self.estimate(entry._replace(partner=None))
             speed = alone[entry] or 0.0
             median = speed if own is None else own.median
@@ -461,86 +507,18 @@ class EstimatedProfile(ThroughputProfile):
             low = median * share.median * float(np.exp(-np.hypot(np.log(share.median / share.low), np.log(down))))
             high = median * share.median * float(np.exp(np.hypot(np.log(share.high / share.median), np.log(up))))
             value = speed * share.steps_per_second
-            yield entry, Estimate(entry, value, median * share.median, low, high, _source(self._method_name, low, high))
-
-    def _as_estimates(self, entries: Sequence[Entry], found: Estimates) -> Iterator[tuple[Entry, Estimate]]:
-        """Yield the distributions with the value that the confidence selects."""
-        match self.confidence:
-            case None:
-                values = found.median
-            case "optimistic":
-                values = np.exp(found.log_mean + found.log_sd)
-            case probability:
-                values = found.quantile(1 - float(probability))
-        lows, highs = found.interval(LEVEL)
-        columns = (each.tolist() for each in (values, found.median, lows, highs))
-        for entry, value, median, low, high in zip(entries, *columns, strict=True):
-            yield entry, Estimate(entry, value, median, low, high, _source(self._method_name, low, high))
-
-    def _cannot_run(self, entry: Entry) -> str:
-        """Return why an entry cannot run for lack of memory, "" if it can: it needs too much, or failed with the same memory."""
-        memory = self._memory_of(entry.accelerator)
-        needed = self.measured.gpu_memory_gb(entry.job_type, entry.num_gpus, entry.accelerator)
-        if memory is None:
-            return ""
-        if needed is not None and needed > memory:
-            return f"cannot run: needs {needed:g} GB on each GPU, {entry.accelerator} has {memory:g}"
-        for other in self.measured.accelerators:
-            seen = self._speeds.get(entry._replace(accelerator=other))
-            if seen == 0 and memory <= (self._memory_of(other) or 0.0):
-                return f"cannot run: {other} has as much memory, and it does not run there"
-        return ""
-
-    def _too_large(self, entry: Entry) -> bool:
-        """Return whether the memory of a pair is known to exceed that of the accelerator."""
-        memory = self._memory_of(entry.accelerator)
-        both = (entry.job_type, str(entry.partner))
-        needed = [self.measured.gpu_memory_gb(each, entry.num_gpus, entry.accelerator) for each in both]
-        return memory is not None and None not in needed and sum(each or 0.0 for each in needed) > memory
-
-    def _memory_of(self, accelerator: str) -> float | None:
-        spec = self._model.table.find(accelerator)
-        return None if spec is None else spec.memory_gb
+            yield entry, Estimate(entry, value, median * share.median, low, high, _source(self._model.name, low, high))
 
     def _fault(self, unknown: Unknown, concerning: str = "", hint: bool = True) -> Fault:
         fault = super()._fault(unknown, concerning, hint)
-        needed = self._needed(unknown)
-        return Fault(fault.where, fault.field, f"{fault.problem}; {needed}" if needed else fault.problem)
-
-    def _needed(self, unknown: Unknown) -> str:
-        """Return what an estimate of an unknown needs, empty for an unknown placement."""
-        match unknown:
-            case ("placement", _):
-                return ""
-            case ("accelerator", _):
-                specifications = "its specifications or " if self._model.uses_specifications else ""
-                return f"an estimate needs {specifications}a measurement on it"
-            case (_, Entry(placement="spread")):
-                return "spread placements are not estimated"
-            case (_, Entry(partner=None) as entry) if self._model.can_estimate(entry):
-                return f"the method {self._method_name!r} needs a measurement on {entry.accelerator!r}"
-            case (_, Entry() as entry):
-                return self._needed_of_type(entry.job_type)
-            case (_, name):
-                return self._needed_of_type(str(name))
-
-    def _needed_of_type(self, job_type: str) -> str:
-        """Return what an estimate of an unknown job type needs."""
-        model = self._model
-        units = sorted(map(str, model.family_units.candidates(model.structure(job_type))))
-        if units and not model.uses_families:
-            return f"the method {self._method_name!r} needs a measurement of the job type itself"
-        if len(units) > 1:
-            return f"its unit may be {' or '.join(units)}, so an estimate needs a measurement of the job type itself"
-        if any(each.job_type == job_type for each in model.measurements):
-            return "an estimate needs a throughput above 0 of the job type alone, consolidated"
-        return "an estimate needs a measurement of the job type" + (", or of its family" if model.uses_families else "")
+        needed = self._model.needed(unknown)
+        return replace(fault, problem=f"{fault.problem}; {needed}") if needed else fault
 
 
 def _check_confidence(confidence: object) -> None:
-    if confidence not in (None, "optimistic") and not (isinstance(confidence, int | float) and 0 < confidence < 1):
-        problem = "must be None, 'optimistic', or a probability above 0 and below 1"
-        raise InputError(Fault("", "confidence", f"{problem}, found {confidence!r}"))
+    is_probability = isinstance(confidence, int | float) and 0 < confidence < 1
+    problem = f"must be None, 'optimistic', or a probability above 0 and below 1, found {shown(confidence)}"
+    refuse("", (confidence not in (None, "optimistic") and not is_probability, "confidence", problem))
 
 
 def _whole(entry: Entry) -> Entry:
@@ -553,10 +531,6 @@ def _learned(entry: Entry, known: Learned) -> Estimate:
     half = float(ndtri(0.5 + LEVEL / 2)) * known.log_sd
     median, low, high = (float(np.exp(known.log_mean + off)) for off in (0.0, -half, half))
     return Estimate(entry, median, median, low, high, f"observed on running jobs, {LEVEL:.0%}: {low:.4g} to {high:.4g}")
-
-
-def _swapped(entry: Entry) -> Entry:
-    return entry._replace(job_type=str(entry.partner), partner=entry.job_type)
 
 
 def _source(method: str, low: float, high: float) -> str:
